@@ -1,0 +1,32 @@
+#include "base/clock.h"
+
+#include <time.h>
+
+#include <cstdio>
+
+#include "base/assert.h"
+
+namespace ddprun {
+
+TimePoint BootClock::now() noexcept {
+  timespec ts{};
+  DDPRUN_ASSERT(clock_gettime(CLOCK_BOOTTIME, &ts) == 0, "CLOCK_BOOTTIME exists since Linux 2.6.39");
+  return TimePoint(std::chrono::seconds(ts.tv_sec) + std::chrono::nanoseconds(ts.tv_nsec));
+}
+
+std::string to_text(Duration duration) {
+  const double seconds = std::chrono::duration<double>(duration).count();
+  char text[32];
+  if (seconds < 0.001) {
+    std::snprintf(text, sizeof text, "%.0f us", seconds * 1e6);
+  } else if (seconds < 1) {
+    std::snprintf(text, sizeof text, "%.0f ms", seconds * 1e3);
+  } else if (seconds < 300) {
+    std::snprintf(text, sizeof text, "%.1f s", seconds);
+  } else {
+    std::snprintf(text, sizeof text, "%.1f min", seconds / 60);
+  }
+  return text;
+}
+
+}  // namespace ddprun

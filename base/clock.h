@@ -1,0 +1,30 @@
+// Time as every part of ddprun counts it.
+//
+// BootClock is CLOCK_BOOTTIME: monotonic, and it goes on while the machine sleeps, so that a lease
+// cannot outlive a suspended laptop. Clocks of different hosts are never compared. Cores take a
+// TimePoint as an argument and never call now(); shells call it from any thread.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+namespace ddprun {
+
+using Duration = std::chrono::nanoseconds;
+
+struct BootClock {
+  using duration = Duration;
+  using rep = duration::rep;
+  using period = duration::period;
+  using time_point = std::chrono::time_point<BootClock>;
+  static constexpr bool is_steady = true;
+
+  static time_point now() noexcept;
+};
+
+using TimePoint = BootClock::time_point;
+
+// "250 ms", "4.0 s", "12.5 min": for people, not for parsing.
+std::string to_text(Duration duration);
+
+}  // namespace ddprun

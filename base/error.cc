@@ -1,0 +1,78 @@
+#include "base/error.h"
+
+#include <cerrno>
+#include <system_error>
+
+namespace ddprun {
+
+std::string_view to_text(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kInvalidArgument: return "invalid argument";
+    case ErrorKind::kNotFound: return "not found";
+    case ErrorKind::kTimeout: return "timeout";
+    case ErrorKind::kConnection: return "connection";
+    case ErrorKind::kProtocol: return "protocol";
+    case ErrorKind::kPeerLost: return "peer lost";
+    case ErrorKind::kStopped: return "stopped";
+    case ErrorKind::kResource: return "resource";
+    case ErrorKind::kCorrupt: return "corrupt";
+    case ErrorKind::kUnsupported: return "unsupported";
+    case ErrorKind::kSystem: return "system";
+  }
+  return "unknown";
+}
+
+std::string Error::message() const {
+  std::string text = doing;
+  if (!text.empty() && !cause.empty()) text += ": ";
+  text += cause;
+  if (waited && allowed) {
+    text += " (waited " + to_text(*waited) + " of " + to_text(*allowed) + ")";
+  } else if (waited) {
+    text += " (after " + to_text(*waited) + ")";
+  }
+  return text;
+}
+
+Error Error::within(std::string_view what) && {
+  doing = doing.empty() ? std::string(what) : std::string(what) + ": " + doing;
+  return std::move(*this);
+}
+
+Error system_error(std::string doing, int sys_errno) {
+  ErrorKind kind = ErrorKind::kSystem;
+  switch (sys_errno) {
+    case ENOENT:
+    case ENOTDIR: kind = ErrorKind::kNotFound; break;
+    case ENOMEM:
+    case ENOSPC:
+    case EMFILE:
+    case ENFILE:
+    case EAGAIN:
+    case EDQUOT: kind = ErrorKind::kResource; break;
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case ECONNABORTED:
+    case EPIPE:
+    case ENOTCONN:
+    case EHOSTUNREACH:
+    case ENETUNREACH: kind = ErrorKind::kConnection; break;
+    case ETIMEDOUT: kind = ErrorKind::kTimeout; break;
+    default: break;
+  }
+  Error error{.kind = kind,
+              .doing = std::move(doing),
+              .cause = std::generic_category().message(sys_errno)};
+  error.sys_errno = sys_errno;
+  return error;
+}
+
+Error timeout_error(std::string doing, std::string cause, Duration waited, Duration allowed) {
+  return Error{.kind = ErrorKind::kTimeout,
+               .doing = std::move(doing),
+               .cause = std::move(cause),
+               .waited = waited,
+               .allowed = allowed};
+}
+
+}  // namespace ddprun

@@ -1,0 +1,42 @@
+// The one list of exit codes of ddprun's programs. `ddprun --help` and docs/exit_codes.md are
+// generated from, and tested against, this table.
+//
+// A failed job ends with its first failed worker's own code, or 128+n when signal n ended it; these
+// are the other ends. The block 64..78 follows sysexits.h where a meaning fits.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+namespace ddprun {
+
+enum class ExitCode : int {
+  kSuccess = 0,
+  kUsage = 2,
+  kCannotStart = 64,
+  kJoinTimeout = 65,
+  kRefused = 66,
+  kServiceLost = 67,
+  kAddress = 69,
+  kInternal = 70,
+};
+
+struct ExitCodeText {
+  ExitCode code;
+  std::string_view meaning;
+};
+
+inline constexpr std::array<ExitCodeText, 8> kExitCodes{{
+    {ExitCode::kSuccess, "every worker ended with 0"},
+    {ExitCode::kUsage, "the command line cannot be meant: option, program or value"},
+    {ExitCode::kCannotStart, "a worker process could not be started (exec, fork, limits)"},
+    {ExitCode::kJoinTimeout, "the nodes that were asked for did not all arrive in time"},
+    {ExitCode::kRefused, "the rendezvous service refused this node, and said why"},
+    {ExitCode::kServiceLost, "the rendezvous service, or the node that hosts it, was lost"},
+    {ExitCode::kAddress, "an address cannot be resolved, or a port cannot be listened on"},
+    {ExitCode::kInternal, "ddprun itself was killed or broken; no worker was left behind"},
+}};
+
+constexpr int to_int(ExitCode code) { return static_cast<int>(code); }
+
+}  // namespace ddprun

@@ -1,0 +1,97 @@
+#include "base/log.h"
+
+#include <spdlog/details/null_mutex.h>
+#include <spdlog/logger.h>
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/base_sink.h>
+#include <unistd.h>
+
+namespace ddprun {
+namespace {
+
+// "ddprun: text" for information, "ddprun: warning: text" and "ddprun: error: text" above it.
+class LineFormatter final : public spdlog::formatter {
+ public:
+  explicit LineFormatter(std::string program) : program_(std::move(program)) {}
+
+  void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& line) override {
+    append(line, program_);
+    append(line, ": ");
+    if (message.level == spdlog::level::warn) append(line, "warning: ");
+    if (message.level >= spdlog::level::err) append(line, "error: ");
+    append(line, std::string_view(message.payload.data(), message.payload.size()));
+    append(line, "\n");
+  }
+
+  std::unique_ptr<spdlog::formatter> clone() const override {
+    return std::make_unique<LineFormatter>(program_);
+  }
+
+ private:
+  static void append(spdlog::memory_buf_t& line, std::string_view text) {
+    line.append(text.data(), text.data() + text.size());
+  }
+
+  std::string program_;
+};
+
+class FunctionSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+ public:
+  explicit FunctionSink(LineSink sink) : sink_(std::move(sink)) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    sink_(std::string_view(line.data(), line.size()));
+  }
+  void flush_() override {}
+
+  LineSink sink_;
+};
+
+spdlog::level::level_enum spdlog_level(Logger::Level level) {
+  switch (level) {
+    case Logger::Level::kDebug: return spdlog::level::debug;
+    case Logger::Level::kInfo: return spdlog::level::info;
+    case Logger::Level::kWarning: return spdlog::level::warn;
+    case Logger::Level::kError: return spdlog::level::err;
+  }
+  return spdlog::level::info;
+}
+
+}  // namespace
+
+struct Logger::Impl {
+  Impl(const std::string& program, LineSink sink)
+      : logger(program, std::make_shared<FunctionSink>(std::move(sink))) {}
+
+  // Never a format string: the text is what somebody else may have written.
+  void log(spdlog::level::level_enum level, std::string_view text) {
+    logger.log(level, spdlog::string_view_t(text.data(), text.size()));
+  }
+
+  spdlog::logger logger;
+};
+
+Logger::Logger(const std::string& program, LineSink sink, Level level)
+    : impl_(std::make_unique<Impl>(program, std::move(sink))) {
+  impl_->logger.set_formatter(std::make_unique<LineFormatter>(program));
+  impl_->logger.set_level(spdlog_level(level));
+}
+
+Logger::~Logger() = default;
+
+void Logger::debug(std::string_view text) { impl_->log(spdlog::level::debug, text); }
+void Logger::info(std::string_view text) { impl_->log(spdlog::level::info, text); }
+void Logger::warning(std::string_view text) { impl_->log(spdlog::level::warn, text); }
+void Logger::error(std::string_view text) { impl_->log(spdlog::level::err, text); }
+
+LineSink stderr_sink() {
+  return [](std::string_view line) {
+    // One write keeps the line whole; a closed or full stderr is nobody's to hear about.
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  };
+}
+
+}  // namespace ddprun

@@ -1,0 +1,28 @@
+// Result<T>: either a T or an Error. C++20 has no std::expected; this is boost::system::result.
+//
+//   Result<int> port = parse_port(text);
+//   if (!port) return std::move(port).error().within("option --master-port");
+//   use(*port);
+//
+// Expected failures travel as Results; calling value() on a failed one is a bug and ends the
+// process. Any thread.
+#pragma once
+
+#include <boost/system/result.hpp>
+
+#include "base/assert.h"
+#include "base/error.h"
+
+namespace ddprun {
+
+template <class T>
+using Result = boost::system::result<T, Error>;
+
+// Found by argument-dependent look-up when value() is called on a failed Result.
+[[noreturn]] inline void throw_exception_from_error(const Error& error,
+                                                    const boost::source_location& where) {
+  detail::assertion_failed("Result holds a value", where.file_name(), static_cast<int>(where.line()),
+                           error.message().c_str());
+}
+
+}  // namespace ddprun

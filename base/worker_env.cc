@@ -1,0 +1,110 @@
+#include "base/worker_env.h"
+
+#include <charconv>
+
+namespace ddprun {
+namespace {
+
+// Reads integers one after the other and keeps the first error, so that the list of variables below
+// reads as a list. After an error every read returns its minimum.
+class IntReader {
+ public:
+  explicit IntReader(const EnvLookup& lookup) : lookup_(lookup) {}
+
+  // The variable in min..max; `fallback` when it is not set and there is a fallback.
+  int read(std::string_view name, int min, int max, std::optional<int> fallback = {}) {
+    if (error_) return min;
+    const std::optional<std::string> text = lookup_(name);
+    if (!text) {
+      if (fallback) return *fallback;
+      return fail(name, "it is not set, but other variables of the launcher are", min);
+    }
+    int value = 0;
+    const char* end = text->data() + text->size();
+    const auto [stop, ec] = std::from_chars(text->data(), end, value);
+    if (ec != std::errc() || stop != end) return fail(name, "'" + *text + "' is no integer", min);
+    if (value < min || value > max) {
+      return fail(name,
+                  *text + " is not in " + std::to_string(min) + " .. " + std::to_string(max), min);
+    }
+    return value;
+  }
+
+  const std::optional<Error>& error() const { return error_; }
+
+ private:
+  int fail(std::string_view name, std::string cause, int value) {
+    error_ = Error{.kind = ErrorKind::kInvalidArgument,
+                   .doing = "read environment variable " + std::string(name),
+                   .cause = std::move(cause)};
+    return value;
+  }
+
+  const EnvLookup& lookup_;
+  std::optional<Error> error_;
+};
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& env) {
+  std::vector<std::pair<std::string, std::string>> variables{
+      {"RANK", to_text(env.rank)},
+      {"WORLD_SIZE", std::to_string(env.world_size)},
+      {"LOCAL_RANK", to_text(env.local_rank)},
+      {"LOCAL_WORLD_SIZE", std::to_string(env.local_world_size)},
+      {"GROUP_RANK", to_text(env.node_rank)},
+      {"GROUP_WORLD_SIZE", std::to_string(env.node_count)},
+      {"ROLE_NAME", env.role},
+      {"ROLE_RANK", to_text(env.role_rank)},
+      {"ROLE_WORLD_SIZE", std::to_string(env.role_world_size)},
+      {"MASTER_ADDR", env.master_addr},
+      {"MASTER_PORT", std::to_string(env.master_port)},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(env.restart_count)},
+      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(env.max_restarts)},
+      {"TORCHELASTIC_RUN_ID", env.run_id},
+      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+      {"TORCHELASTIC_ERROR_FILE", env.error_file},
+      {"TORCHELASTIC_SIGNALS_TO_HANDLE", env.signals_to_handle},
+  };
+  if (!env.nccl_async_error_handling.empty()) {
+    variables.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", env.nccl_async_error_handling);
+  }
+  if (!env.omp_num_threads.empty()) {
+    variables.emplace_back("OMP_NUM_THREADS", env.omp_num_threads);
+  }
+  variables.emplace_back("DDPRUN_GENERATION", to_text(env.generation));
+  return variables;
+}
+
+Result<std::optional<WorkerEnv>> read_worker_env(const EnvLookup& lookup) {
+  if (!lookup("RANK") && !lookup("WORLD_SIZE")) return std::optional<WorkerEnv>();
+
+  constexpr int kMaxWorld = 1 << 24;
+  IntReader ints(lookup);
+  WorkerEnv env;
+  env.world_size = ints.read("WORLD_SIZE", 1, kMaxWorld);
+  env.rank = Rank(ints.read("RANK", 0, env.world_size - 1));
+  env.local_world_size = ints.read("LOCAL_WORLD_SIZE", 1, env.world_size, env.world_size);
+  env.local_rank = LocalRank(ints.read("LOCAL_RANK", 0, env.local_world_size - 1,
+                                       env.rank.value % env.local_world_size));
+  env.node_count = ints.read("GROUP_WORLD_SIZE", 1, env.world_size,
+                             (env.world_size + env.local_world_size - 1) / env.local_world_size);
+  env.node_rank = NodeRank(ints.read("GROUP_RANK", 0, env.node_count - 1,
+                                     env.rank.value / env.local_world_size));
+  env.master_port = ints.read("MASTER_PORT", 1, 65535, 29500);
+  env.restart_count = ints.read("TORCHELASTIC_RESTART_COUNT", 0, kMaxWorld, 0);
+  env.max_restarts = ints.read("TORCHELASTIC_MAX_RESTARTS", 0, kMaxWorld, 0);
+  // A stock torchrun sets no generation: there the restart count is the nearest thing.
+  env.generation = Generation(ints.read("DDPRUN_GENERATION", 0, kMaxWorld, env.restart_count));
+  if (ints.error()) return *ints.error();
+
+  env.master_addr = lookup("MASTER_ADDR").value_or("127.0.0.1");
+  env.run_id = lookup("TORCHELASTIC_RUN_ID").value_or("none");
+  env.role = lookup("ROLE_NAME").value_or("default");
+  env.role_rank = env.rank;
+  env.role_world_size = env.world_size;
+  env.error_file = lookup("TORCHELASTIC_ERROR_FILE").value_or("");
+  return std::optional<WorkerEnv>(std::move(env));
+}
+
+}  // namespace ddprun

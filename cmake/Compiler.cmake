@@ -1,0 +1,86 @@
+# One place for how everything is compiled: C++20, warnings, sanitizers, ccache, mold.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+include(GNUInstallDirs)
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # Without the sloppiness ccache never hits on units that use a precompiled header.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      ${CCACHE_PROGRAM})
+endif()
+find_program(MOLD_PROGRAM mold)
+
+# What is private to our own targets: warnings, sanitizers and the linker never reach a user's project.
+add_library(ddprun_compile_options INTERFACE)
+target_compile_options(ddprun_compile_options INTERFACE -Wall -Wextra -Wshadow=local -Wnon-virtual-dtor
+    -Woverloaded-virtual -Wimplicit-fallthrough)
+if(DDPRUN_WERROR)
+  target_compile_options(ddprun_compile_options INTERFACE -Werror)
+endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC 12 sees dangling pointers and uninitialised variables in Asio's coroutine frames that are not.
+  target_compile_options(ddprun_compile_options INTERFACE -Wno-maybe-uninitialized
+      -Wno-missing-field-initializers -Wno-mismatched-new-delete)
+  target_compile_options(ddprun_compile_options INTERFACE -fpch-preprocess)
+else()
+  target_compile_options(ddprun_compile_options INTERFACE -Wno-missing-field-initializers)
+endif()
+if(MOLD_PROGRAM)
+  target_link_options(ddprun_compile_options INTERFACE -fuse-ld=mold)
+endif()
+
+if(DDPRUN_SANITIZE STREQUAL "address")
+  target_compile_options(ddprun_compile_options INTERFACE -fsanitize=address,undefined
+      -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(ddprun_compile_options INTERFACE -fsanitize=address,undefined)
+elseif(DDPRUN_SANITIZE STREQUAL "thread")
+  target_compile_options(ddprun_compile_options INTERFACE -fsanitize=thread)
+  target_link_options(ddprun_compile_options INTERFACE -fsanitize=thread)
+elseif(DDPRUN_SANITIZE)
+  message(FATAL_ERROR "DDPRUN_SANITIZE is '${DDPRUN_SANITIZE}': use address or thread")
+endif()
+
+# ddprun_library(NAME SOURCES... [LINKS targets...]): a static library of ours. Includes are written
+# from the repository root, so that a path names its layer.
+function(ddprun_library name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS")
+  add_library(${name} STATIC ${arg_SOURCES})
+  target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+  target_link_libraries(${name} PUBLIC ${arg_LINKS} PRIVATE $<BUILD_INTERFACE:ddprun_compile_options>)
+endfunction()
+
+# ddprun_use_torch(TARGET): LibTorch (CPU) and the precompiled torch.h. A precompiled header is only
+# taken by units with the same flags, hence -fPIC for programs, too.
+function(ddprun_use_torch name)
+  get_target_property(type ${name} TYPE)
+  if(type STREQUAL "EXECUTABLE")
+    set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${name} PRIVATE -fPIC)
+  endif()
+  target_link_libraries(${name} PRIVATE LibTorch::cpu)
+  target_precompile_headers(${name} REUSE_FROM ddprun_torch_pch)
+endfunction()
+
+# ddprun_program(NAME SOURCES... [LINKS targets...] [TORCH]): an executable in build/<preset>/bin.
+function(ddprun_program name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "SOURCES;LINKS")
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_LINKS} ddprun_compile_options)
+  if(arg_TORCH)
+    ddprun_use_torch(${name})
+  elseif(NOT DDPRUN_SANITIZE)
+    # The C++ run-time is linked in: the launcher must start on a node that has an old one. (LibTorch
+    # brings the shared one, and two of them in one process are one too many.)
+    target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc)
+  endif()
+endfunction()

@@ -1,0 +1,29 @@
+# Everything we did not write. Each line says who uses it.
+
+find_package(Threads REQUIRED)
+
+# Boost: Asio, Beast, Process v2 and system::result are headers; Process v2 needs Boost.Filesystem.
+set(Boost_USE_STATIC_LIBS ON)
+find_package(Boost 1.81 REQUIRED COMPONENTS filesystem)
+
+# Launcher and rendezvous programs only; compiled into them, so that they start without these libraries.
+find_package(spdlog REQUIRED)
+find_package(fmt REQUIRED)
+find_package(CLI11 REQUIRED)
+
+find_package(nlohmann_json 3.9 REQUIRED)  # control messages, reports, manifests, object collectives
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)  # SHA-256 of checkpoints
+
+if(DDPRUN_WORKER)
+  find_package(LibTorch 2.2 REQUIRED)
+  if(NOT DDPRUN_NCCL STREQUAL "OFF")
+    find_package(NCCL)
+    if(DDPRUN_NCCL STREQUAL "ON" AND NOT NCCL_FOUND)
+      message(FATAL_ERROR "DDPRUN_NCCL=ON, but NCCL, the CUDA run-time or a LibTorch with CUDA was not found")
+    endif()
+  endif()
+endif()
+
+if(DDPRUN_TESTS)
+  find_package(GTest REQUIRED)
+endif()

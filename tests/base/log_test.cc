@@ -1,0 +1,30 @@
+#include "base/log.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace ddprun {
+namespace {
+
+TEST(Logger, GivesTheSinkWholeLinesThatSayWhoSpeaks) {
+  std::vector<std::string> lines;
+  Logger log("ddprun", [&](std::string_view line) { lines.emplace_back(line); });
+  log.info("listening on port 29400");
+  log.warning("no key");
+  log.error("port 1 is taken");
+  log.debug("not shown");
+  EXPECT_EQ(lines, (std::vector<std::string>{"ddprun: listening on port 29400\n",
+                                             "ddprun: warning: no key\n",
+                                             "ddprun: error: port 1 is taken\n"}));
+}
+
+TEST(Logger, TakesTextLiterallyEvenWhenItLooksLikeAFormat) {
+  std::string got;
+  Logger log("p", [&](std::string_view line) { got = line; });
+  log.info("{} %s {0:d}");
+  EXPECT_EQ(got, "p: {} %s {0:d}\n");
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,127 @@
+#include "base/worker_env.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <sstream>
+
+namespace ddprun {
+namespace {
+
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+EnvLookup lookup_in(const Variables& variables) {
+  return [&variables](std::string_view name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    if (found == variables.end()) return std::nullopt;
+    return found->second;
+  };
+}
+
+WorkerEnv example() {
+  WorkerEnv env;
+  env.rank = Rank(3);
+  env.world_size = 4;
+  env.local_rank = LocalRank(1);
+  env.local_world_size = 2;
+  env.node_rank = NodeRank(1);
+  env.node_count = 2;
+  env.role_rank = Rank(3);
+  env.role_world_size = 4;
+  env.master_addr = "10.0.0.7";
+  env.master_port = 40123;
+  env.restart_count = 2;
+  env.max_restarts = 5;
+  env.run_id = "job";
+  env.error_file = "/tmp/e.json";
+  env.nccl_async_error_handling = "1";
+  env.omp_num_threads = "1";
+  env.generation = Generation(6);
+  return env;
+}
+
+TEST(WorkerEnv, EveryVariableOfTheListIsWrittenOnceAndInItsOrder) {
+  const auto variables = variables_of(example());
+  ASSERT_EQ(variables.size(), kWorkerVariables.size());
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    EXPECT_EQ(variables[i].first, kWorkerVariables[i].name);
+  }
+}
+
+TEST(WorkerEnv, TheWorkerReadsBackWhatTheLauncherWrote) {
+  Variables variables;
+  for (const auto& [name, value] : variables_of(example())) variables[name] = value;
+  const auto read = read_worker_env(lookup_in(variables));
+  ASSERT_TRUE(read && *read) << (read ? "no launcher seen" : read.error().message());
+  EXPECT_EQ(variables_of(**read).front(), variables_of(example()).front());
+  EXPECT_EQ((*read)->rank, Rank(3));
+  EXPECT_EQ((*read)->node_rank, NodeRank(1));
+  EXPECT_EQ((*read)->node_count, 2);
+  EXPECT_EQ((*read)->local_world_size, 2);
+  EXPECT_EQ((*read)->master_addr, "10.0.0.7");
+  EXPECT_EQ((*read)->master_port, 40123);
+  EXPECT_EQ((*read)->restart_count, 2);
+  EXPECT_EQ((*read)->generation, Generation(6));
+  EXPECT_EQ((*read)->run_id, "job");
+}
+
+TEST(WorkerEnv, WithoutALauncherThereIsNone) {
+  const auto read = read_worker_env(lookup_in({{"PATH", "/bin"}}));
+  ASSERT_TRUE(read);
+  EXPECT_FALSE(read->has_value());
+}
+
+TEST(WorkerEnv, FillsWhatAHandMadeEnvironmentLeavesOut) {
+  const Variables variables{{"RANK", "1"}, {"WORLD_SIZE", "2"}};
+  const auto read = read_worker_env(lookup_in(variables));
+  ASSERT_TRUE(read && *read);
+  EXPECT_EQ((*read)->local_rank, LocalRank(1));
+  EXPECT_EQ((*read)->local_world_size, 2);
+  EXPECT_EQ((*read)->node_count, 1);
+  EXPECT_EQ((*read)->master_addr, "127.0.0.1");
+  EXPECT_EQ((*read)->master_port, 29500);
+}
+
+struct BadVariables {
+  Variables variables;
+  std::string named;
+};
+
+TEST(WorkerEnv, NamesTheVariableThatIsWrong) {
+  const std::vector<BadVariables> cases{
+      {{{"RANK", "0"}}, "WORLD_SIZE"},
+      {{{"WORLD_SIZE", "2"}}, "RANK"},
+      {{{"RANK", "2"}, {"WORLD_SIZE", "2"}}, "RANK: 2 is not in 0 .. 1"},
+      {{{"RANK", "-1"}, {"WORLD_SIZE", "2"}}, "RANK"},
+      {{{"RANK", "0x1"}, {"WORLD_SIZE", "2"}}, "'0x1' is no integer"},
+      {{{"RANK", ""}, {"WORLD_SIZE", "2"}}, "RANK"},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "99999999999"}}, "WORLD_SIZE"},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "70000"}}, "MASTER_PORT"},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "3"}}, "LOCAL_WORLD_SIZE"},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"GROUP_RANK", "1"}}, "GROUP_RANK"},
+  };
+  for (const BadVariables& bad : cases) {
+    const auto read = read_worker_env(lookup_in(bad.variables));
+    ASSERT_FALSE(read) << bad.named;
+    EXPECT_EQ(read.error().kind, ErrorKind::kInvalidArgument);
+    EXPECT_NE(read.error().message().find(bad.named), std::string::npos) << read.error().message();
+  }
+}
+
+// docs/worker_environment.md has a table row per variable, and no row for anything else.
+TEST(WorkerEnv, TheDocumentationListsExactlyTheVariablesOfTheList) {
+  std::ifstream file(DDPRUN_SOURCE_DIR "/docs/worker_environment.md");
+  ASSERT_TRUE(file) << "docs/worker_environment.md is missing";
+  std::vector<std::string> documented;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("| `")) continue;
+    documented.push_back(line.substr(3, line.find('`', 3) - 3));
+  }
+  std::vector<std::string> listed;
+  for (const WorkerVariable& variable : kWorkerVariables) listed.emplace_back(variable.name);
+  EXPECT_EQ(documented, listed);
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,83 @@
+// CpuGroup: the engine of the cpu backend. Collectives over plain memory, without LibTorch.
+//
+// Ranks of one node meet in one shared-memory segment (a memfd: nothing in /dev/shm, nothing that can
+// be left behind); nodes are joined by TCP. docs/collectives.md has the picture and the algorithms.
+//
+// Every call blocks until its result is there, its deadline has passed, a peer has died, or abort()
+// was called. One thread at a time may call, except abort(), which any thread may call.
+//
+// Order: reductions are done in an order that is fixed by ranks and layout, never by arrival: the
+// same bits on every rank and in every run, for every chunking and timing. f16 and bf16 are
+// accumulated in f32, and travel between nodes as f32.
+//
+// Failures: kTimeout names the collective and the ranks that were waited for; kPeerLost names the rank
+// that died (peer_rank), within 1 s on one node and, when its kernel lives, across nodes, on every rank
+// that is in a call; kStopped after abort(). After any of them the group is finished and every later
+// call returns kStopped with the first failure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/result.h"
+#include "ddprun/reduce_op.h"
+#include "worker_lib/cpu/element_type.h"
+
+namespace ddprun {
+
+class StoreClient;
+
+struct CpuGroupOptions {
+  Rank rank{0};
+  int world_size = 1;
+  std::string node_id;  // ranks that give the same text share memory
+  std::string name;     // unique within the store; begins every key the group uses
+  Duration timeout = std::chrono::minutes(30);  // for forming the group
+};
+
+class CpuGroup {
+ public:
+  // Meets the other ranks through the store and connects to them. Collective. The store client is used
+  // during the call only.
+  static Result<std::unique_ptr<CpuGroup>> form(StoreClient& store, const CpuGroupOptions& options);
+  virtual ~CpuGroup() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // data: count elements, in place. kAvg on integer types is kInvalidArgument.
+  virtual Result<void> all_reduce(void* data, std::size_t count, ElementType type, ReduceOp op,
+                                  Duration timeout) = 0;
+  virtual Result<void> reduce(void* data, std::size_t count, ElementType type, ReduceOp op, Rank root,
+                              Duration timeout) = 0;
+  virtual Result<void> broadcast(void* data, std::size_t bytes, Rank root, Duration timeout) = 0;
+  // outputs: one pointer per rank, each with room for `bytes`.
+  virtual Result<void> all_gather(const void* input, std::span<void* const> outputs, std::size_t bytes,
+                                  Duration timeout) = 0;
+  // inputs: one pointer per rank, `count` elements each; they are not modified.
+  virtual Result<void> reduce_scatter(std::span<const void* const> inputs, void* output,
+                                      std::size_t count, ElementType type, ReduceOp op,
+                                      Duration timeout) = 0;
+  // outputs: one pointer per rank on the root, empty elsewhere.
+  virtual Result<void> gather(const void* input, std::span<void* const> outputs, std::size_t bytes,
+                              Rank root, Duration timeout) = 0;
+  // inputs: one pointer per rank on the root, empty elsewhere.
+  virtual Result<void> scatter(std::span<const void* const> inputs, void* output, std::size_t bytes,
+                               Rank root, Duration timeout) = 0;
+  virtual Result<void> barrier(Duration timeout) = 0;
+  // Matched by pair and tag. A size that differs from the sender's is kInvalidArgument at the receiver.
+  virtual Result<void> send(const void* data, std::size_t bytes, Rank destination, int tag,
+                            Duration timeout) = 0;
+  virtual Result<void> recv(void* data, std::size_t bytes, Rank source, int tag, Duration timeout) = 0;
+
+  // Ends the call in progress and all later ones with kStopped. Any thread; also from a signal-free
+  // watchdog.
+  virtual void abort(const std::string& reason) = 0;
+};
+
+}  // namespace ddprun

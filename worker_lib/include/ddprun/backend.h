@@ -1,0 +1,54 @@
+// Backend: what does the work behind a ProcessGroup. Implemented by cpu and nccl; a third one can be
+// added by implementing this and handing it to a ProcessGroup.
+//
+// ProcessGroup has checked all arguments before it calls: tensors are dense, contiguous, on the right
+// device, and agree in shape and dtype; roots and peers are in range and not this rank where that is
+// forbidden; timeouts are filled in. Calls come from one thread at a time and must be carried out in
+// the order in which they come. A call returns a Work that completes when the result is there; with
+// async = false the returned Work is complete. Failures are reported through the Work, never thrown.
+#pragma once
+
+#include <torch/types.h>
+
+#include <string>
+#include <vector>
+
+#include "ddprun/reduce_op.h"
+#include "ddprun/work.h"
+
+namespace ddprun {
+
+// How one call is to be carried out.
+struct CallOptions {
+  std::chrono::nanoseconds timeout{};
+  bool async = false;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual const std::string& name() const = 0;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  virtual Work all_reduce(const torch::Tensor& tensor, ReduceOp op, CallOptions call) = 0;
+  virtual Work reduce(const torch::Tensor& tensor, ReduceOp op, int root, CallOptions call) = 0;
+  virtual Work broadcast(const torch::Tensor& tensor, int root, CallOptions call) = 0;
+  virtual Work all_gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
+                          CallOptions call) = 0;
+  virtual Work reduce_scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs,
+                              ReduceOp op, CallOptions call) = 0;
+  virtual Work gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input, int root,
+                      CallOptions call) = 0;
+  virtual Work scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs, int root,
+                       CallOptions call) = 0;
+  virtual Work barrier(CallOptions call) = 0;
+  virtual Work send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) = 0;
+  virtual Work recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) = 0;
+
+  // Ends calls in progress with kStopped, from any thread, and makes later ones fail the same way.
+  virtual void abort(const std::string& reason) = 0;
+};
+
+}  // namespace ddprun

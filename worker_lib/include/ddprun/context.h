@@ -1,0 +1,80 @@
+// Context: what a worker is part of, and the owner of everything in it (there are no globals).
+//
+//   auto ctx = ddprun::init();
+//   torch::nn::Linear model(4, 2);
+//   ctx.group().all_reduce(tensor);
+//
+// init() reads what ddprun (or torchrun) wrote into the environment; docs/worker_environment.md lists
+// it. A program that was started by hand is a world of one and needs no store. Keep the Context alive
+// as long as anything made from it. One thread makes and destroys it; its getters may be called from
+// any thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "ddprun/process_group.h"
+
+namespace ddprun {
+
+class BackendFactory;
+
+struct InitOptions {
+  // cpu or cuda[:n]. Default: cuda:(local rank modulo device count) when there is a GPU and the program
+  // links ddprun::worker_cuda, else cpu.
+  std::optional<torch::Device> device = {};
+  // "cpu" or "nccl". Default: what fits the device. "nccl" without a GPU, or in a program that links
+  // only ddprun::worker, throws kUnsupported.
+  std::optional<std::string> backend = {};
+  // Deadline of forming the group and of every collective that gives none.
+  Timeout timeout = std::chrono::minutes(30);
+};
+
+class Context {
+ public:
+  ~Context();
+  Context(Context&&) noexcept;
+  Context& operator=(Context&&) noexcept;
+
+  int rank() const;
+  int world_size() const;
+  int local_rank() const;
+  int local_world_size() const;
+  int node_rank() const;
+  // Number of this forming of the world, from 0: more than 0 after a restart.
+  long generation() const;
+  int restart_count() const;
+  const std::string& run_id() const;
+  torch::Device device() const;
+
+  ProcessGroup& group();
+
+ private:
+  friend Context init_with(const InitOptions& options, BackendFactory* nccl);
+  struct Impl;
+  explicit Context(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Makes the group over all ranks; a collective call. `nccl` makes the nccl backend, null where the
+// program was not linked with it. Use init().
+Context init_with(const InitOptions& options, BackendFactory* nccl);
+
+#ifdef DDPRUN_WORKER_CUDA
+// Defined in the library behind ddprun::worker_cuda, which also defines the macro.
+BackendFactory* nccl_backend_factory();
+#endif
+
+// Reads the environment, chooses device and backend, and forms the group over all ranks. Throws
+// DistError: kInvalidArgument names a bad variable or option, kConnection or kTimeout the store or the
+// rank that did not come.
+inline Context init(const InitOptions& options = {}) {
+#ifdef DDPRUN_WORKER_CUDA
+  return init_with(options, nccl_backend_factory());
+#else
+  return init_with(options, nullptr);
+#endif
+}
+
+}  // namespace ddprun

@@ -1,0 +1,140 @@
+// ProcessGroup: the collectives of a set of ranks.
+//
+// Every rank of the group must call the same collectives in the same order with matching shapes and
+// dtypes. They run in that order. One thread at a time may call into a group.
+//
+// Tensors: dense, contiguous, all on the group's device; anything else throws kInvalidArgument naming
+// the tensor and the rule. "In place" means that the tensor's own memory gets the result; no
+// collective resizes or replaces a tensor. Dtypes: bool, uint8, int8, int16, int32, int64, float16,
+// bfloat16, float32, float64 (the 16-bit ones are summed in float32). Zero-element tensors work.
+//
+// Waiting: each call has a deadline (options.timeout, else the group's). With async = false, the
+// default, a call returns when its result is there; with async = true it returns at once and the
+// tensors must neither be read nor written before Work::wait().
+//
+// Failures throw DistError, from the call or from wait(): kTimeout, kPeerLost (with the rank that died),
+// kStopped, kConnection. After one of these the group is finished: every later call throws kStopped
+// with the first failure. kInvalidArgument is noticed before anything is sent; the group stays usable,
+// but the other ranks may be waiting in the collective that this rank refused.
+//
+// Determinism: on the cpu backend the result of a reduction is a function of the inputs, the world size
+// and the node layout only, the same bits on every rank and in every run.
+#pragma once
+
+#include <torch/types.h>
+
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ddprun/error.h"
+#include "ddprun/reduce_op.h"
+#include "ddprun/work.h"
+
+namespace ddprun {
+
+using Timeout = std::chrono::nanoseconds;
+
+struct AllReduceOptions {
+  ReduceOp op = ReduceOp::kSum;
+  std::optional<Timeout> timeout = {};
+  bool async = false;
+};
+struct ReduceOptions {
+  int root = 0;
+  ReduceOp op = ReduceOp::kSum;
+  std::optional<Timeout> timeout = {};
+  bool async = false;
+};
+struct ReduceScatterOptions {
+  ReduceOp op = ReduceOp::kSum;
+  std::optional<Timeout> timeout = {};
+  bool async = false;
+};
+// For broadcast, gather and scatter.
+struct RootOptions {
+  int root = 0;
+  std::optional<Timeout> timeout = {};
+  bool async = false;
+};
+struct CollectiveOptions {  // for all_gather and barrier
+  std::optional<Timeout> timeout = {};
+  bool async = false;
+};
+struct PointToPointOptions {
+  int tag = 0;
+  std::optional<Timeout> timeout = {};
+  bool async = false;
+};
+
+class Backend;
+
+class ProcessGroup {
+ public:
+  // Made by Context. `backend` does the work for tensors on `device`.
+  ProcessGroup(std::unique_ptr<Backend> backend, torch::Device device, Timeout timeout);
+  ~ProcessGroup();
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  int rank() const;
+  int size() const;
+  torch::Device device() const { return device_; }
+  Timeout timeout() const { return timeout_; }
+  const std::string& backend_name() const;
+
+  // Every rank's tensor becomes the reduction of all of them. In place.
+  Work all_reduce(const torch::Tensor& tensor, const AllReduceOptions& options = {});
+
+  // The root's tensor becomes the reduction; the others' are left as they were. In place.
+  Work reduce(const torch::Tensor& tensor, const ReduceOptions& options = {});
+
+  // Every rank's tensor becomes the root's. In place.
+  Work broadcast(const torch::Tensor& tensor, const RootOptions& options = {});
+
+  // outputs[r] becomes rank r's input. `outputs` has size() tensors like `input`.
+  Work all_gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
+                  const CollectiveOptions& options = {});
+
+  // `output` becomes the reduction of all ranks' inputs[rank()]. `inputs` has size() tensors like
+  // `output`; they are only read.
+  Work reduce_scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs,
+                      const ReduceScatterOptions& options = {});
+
+  // On the root outputs[r] becomes rank r's input; elsewhere `outputs` must be empty.
+  Work gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
+              const RootOptions& options = {});
+
+  // `output` becomes the root's inputs[rank()]; elsewhere `inputs` must be empty.
+  Work scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs,
+               const RootOptions& options = {});
+
+  // Returns when every rank has called it.
+  Work barrier(const CollectiveOptions& options = {});
+
+  // Point to point, matched by pair of ranks and tag, in order within a tag. The receiver's tensor must
+  // have the sender's number of bytes (else kInvalidArgument at the receiver). A send may return before
+  // it is received. To oneself: kInvalidArgument.
+  Work send(const torch::Tensor& tensor, int destination, const PointToPointOptions& options = {});
+  Work recv(const torch::Tensor& tensor, int source, const PointToPointOptions& options = {});
+
+  // JSON values of any size; they block. Element r is rank r's value.
+  std::vector<nlohmann::json> all_gather_object(const nlohmann::json& value,
+                                                std::optional<Timeout> timeout = {});
+  // The root's value on every rank.
+  nlohmann::json broadcast_object(const nlohmann::json& value, int root = 0,
+                                  std::optional<Timeout> timeout = {});
+
+  // Ends every call in progress on this rank, now and later, with kStopped. Any thread.
+  void abort(const std::string& reason);
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  torch::Device device_;
+  Timeout timeout_;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,25 @@
+// What a reducing collective does with two elements. Value type.
+#pragma once
+
+namespace ddprun {
+
+// kAvg is the sum divided by the number of ranks, for floating-point and complex types only. The
+// bitwise ones are for integers and bool. On bool, kSum and kMax are "or", kProduct and kMin "and", as
+// in PyTorch.
+enum class ReduceOp { kSum, kAvg, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
+
+constexpr const char* to_text(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum: return "sum";
+    case ReduceOp::kAvg: return "avg";
+    case ReduceOp::kProduct: return "product";
+    case ReduceOp::kMin: return "min";
+    case ReduceOp::kMax: return "max";
+    case ReduceOp::kBitAnd: return "band";
+    case ReduceOp::kBitOr: return "bor";
+    case ReduceOp::kBitXor: return "bxor";
+  }
+  return "?";
+}
+
+}  // namespace ddprun

@@ -1,0 +1,40 @@
+// Work: the handle of a collective that was issued.
+//
+// A cheap, copyable handle on shared state; any thread may use it. Throwing a Work away without
+// waiting is safe: the collective still happens, in its turn.
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <memory>
+
+namespace ddprun {
+
+namespace detail {
+class WorkState;
+}
+
+class Work {
+ public:
+  // A Work that is complete.
+  Work();
+  explicit Work(std::shared_ptr<detail::WorkState> state);
+
+  // Returns when the collective is complete: its tensors hold the result (for CUDA tensors: the
+  // current stream will wait for it). Throws DistError if it failed; the group is then unusable.
+  void wait() const;
+
+  // The same, at most this long: kTimeout if it is not complete by then, which does not end it.
+  void wait(std::chrono::nanoseconds timeout) const;
+
+  // Complete, well or badly. Never blocks.
+  bool is_completed() const;
+
+  // Why it failed; null while it runs and when it succeeded.
+  std::exception_ptr exception() const;
+
+ private:
+  std::shared_ptr<detail::WorkState> state_;
+};
+
+}  // namespace ddprun
