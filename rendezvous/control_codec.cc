@@ -127,17 +127,15 @@ void from_json(const Json& json, NodeSpec& node) {
 }
 
 void to_json(Json& json, const Hello& hello) {
-  json = {{"protocol", hello.protocol},
-          {"version", hello.version},
-          {"job", hello.job},
-          {"node", hello.node},
-          {"status", hello.status}};
+  json = {{"protocol", hello.protocol}, {"version", hello.version}, {"instance", hello.instance},
+          {"job", hello.job},           {"node", hello.node},       {"status", hello.status}};
 }
 void from_json(const Json& json, Hello& hello) {
   json.at("protocol").get_to(hello.protocol);
   json.at("version").get_to(hello.version);
   // Of another protocol only these two are sure to be there.
   if (hello.protocol != kControlProtocol) return;
+  json.at("instance").get_to(hello.instance);
   json.at("job").get_to(hello.job);
   json.at("node").get_to(hello.node);
   json.at("status").get_to(hello.status);
@@ -157,12 +155,14 @@ void from_json(const Json& json, Leave& leave) {
 }
 
 void to_json(Json& json, const Welcome& welcome) {
-  json = {{"heartbeat_interval_ms", to_ms(welcome.heartbeat_interval)},
+  json = {{"instance", welcome.instance},
+          {"heartbeat_interval_ms", to_ms(welcome.heartbeat_interval)},
           {"agent_patience_ms", to_ms(welcome.agent_patience)},
           {"embedded", welcome.embedded},
           {"host", welcome.host}};
 }
 void from_json(const Json& json, Welcome& welcome) {
+  json.at("instance").get_to(welcome.instance);
   welcome.heartbeat_interval = from_ms(json.at("heartbeat_interval_ms"));
   welcome.agent_patience = from_ms(json.at("agent_patience_ms"));
   json.at("embedded").get_to(welcome.embedded);

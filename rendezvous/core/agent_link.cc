@@ -43,6 +43,7 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
   if (const Welcome* welcome = std::get_if<Welcome>(&message)) {
     state_ = State::kUp;
     welcome_ = *welcome;
+    instance_ = welcome->instance;
     confirmed_ = hello_sent_;
     beats_.clear();
     backoff_.reset();

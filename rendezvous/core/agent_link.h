@@ -79,6 +79,9 @@ class AgentLink {
   std::optional<TimePoint> deadline() const;
   bool is_up() const { return state_ == State::kUp; }
 
+  // What a Hello has to repeat: the instance of the last Welcome.
+  const std::string& instance() const { return instance_; }
+
  private:
   enum class State { kPausing, kConnecting, kGreeting, kUp, kOver };
   struct Beat {
@@ -103,6 +106,7 @@ class AgentLink {
   std::deque<Beat> beats_;  // sent and not answered, oldest first; bounded by patience / interval
   std::uint64_t next_number_ = 1;
   std::optional<Welcome> welcome_;  // the last one; set while the lease is held
+  std::string instance_;
   std::string last_trouble_ = "no try was made";
 };
 

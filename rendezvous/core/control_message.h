@@ -67,7 +67,8 @@ struct NodeSpec {
 // Agent to service.
 struct Hello {
   int protocol = kControlProtocol;
-  std::string version;  // of ddprun, for people
+  std::string version;   // of ddprun, for people
+  std::string instance;  // of the last Welcome: which job of this id the agent belongs to
   JobSpec job;
   NodeSpec node;
   AgentStatus status;
@@ -84,6 +85,7 @@ using AgentMessage = std::variant<Hello, AgentStatus, Heartbeat, Leave>;
 
 // Service to agent.
 struct Welcome {
+  std::string instance;  // this job, as distinct from earlier and later ones of the same id
   Duration heartbeat_interval{};
   Duration agent_patience{};  // without an answer for this long, the agent kills its workers
   bool embedded = false;      // the service lives in another node's agent and dies with it

@@ -23,7 +23,7 @@ ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& messag
     return out;
   }
   const Agent agent = found->second;
-  Membership& job = jobs_.at(agent.job);
+  Membership& job = jobs_.at(agent.job).membership;
   if (const AgentStatus* status = std::get_if<AgentStatus>(&message)) {
     forward(agent.job, job.status(agent.agent_id, *status, now), out);
   } else if (const Heartbeat* heartbeat = std::get_if<Heartbeat>(&message)) {
@@ -43,18 +43,10 @@ void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, Se
                       std::to_string(hello.protocol) + ": use the same ddprun on all nodes",
                   out);
   }
-  auto job = jobs_.find(hello.job.id);
-  const bool over = job != jobs_.end() && job->second.phase() == Membership::Phase::kEnded;
-  if (over && !job->second.has_member(hello.node.agent_id) &&
-      hello.status.generation < Generation(0)) {
-    jobs_.erase(job);
-    ended_.erase(std::remove(ended_.begin(), ended_.end(), hello.job.id), ended_.end());
-    job = jobs_.end();
-  }
-  if (job == jobs_.end()) {
-    job = jobs_.emplace(hello.job.id, Membership(hello.job, options_.membership, now)).first;
-  }
-  if (const std::optional<std::string> why_not = job->second.refusal(hello)) {
+  const Result<Job*> job = job_for(hello, now);
+  if (!job) return refuse(origin.connection, job.error().cause, out);
+  Membership& membership = (*job)->membership;
+  if (const std::optional<std::string> why_not = membership.refusal(hello)) {
     return refuse(origin.connection, *why_not, out);
   }
   if (const auto old = connections_.find(hello.node.agent_id); old != connections_.end()) {
@@ -65,11 +57,34 @@ void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, Se
   }
   agents_[origin.connection] = {hello.job.id, hello.node.agent_id};
   connections_[hello.node.agent_id] = origin.connection;
-  if (!origin.service_address.empty()) job->second.set_service_address(origin.service_address);
-  out.sends.push_back(
-      {origin.connection, Welcome{options_.heartbeat_interval, options_.agent_patience,
-                                  options_.embedded, options_.host}});
-  forward(hello.job.id, job->second.joined(hello, origin.local, now), out);
+  if (!origin.service_address.empty()) membership.set_service_address(origin.service_address);
+  out.sends.push_back({origin.connection, Welcome{.instance = (*job)->instance,
+                                                  .heartbeat_interval = options_.heartbeat_interval,
+                                                  .agent_patience = options_.agent_patience,
+                                                  .embedded = options_.embedded,
+                                                  .host = options_.host}});
+  forward(hello.job.id, membership.joined(hello, origin.local, now), out);
+}
+
+// The job that the agent means: the present one of that id, or a new one.
+Result<JobTable::Job*> JobTable::job_for(const Hello& hello, TimePoint now) {
+  const std::string& id = hello.job.id;
+  auto found = jobs_.find(id);
+  if (found != jobs_.end()) {
+    const bool over = found->second.membership.phase() == Membership::Phase::kEnded;
+    const bool of_it = hello.instance == found->second.instance;
+    if (!hello.instance.empty() && !of_it) {
+      return Error{.kind = ErrorKind::kStopped,
+                   .cause = "its job '" + id + "' has ended, and another job of that id runs now"};
+    }
+    if (!over || of_it) return &found->second;
+    jobs_.erase(found);
+    ended_.erase(std::remove(ended_.begin(), ended_.end(), id), ended_.end());
+  }
+  std::string instance = hello.instance;  // known from an earlier life of this service
+  if (instance.empty()) instance = options_.service_id + "-" + std::to_string(++jobs_begun_);
+  Membership membership(hello.job, options_.membership, now);
+  return &jobs_.emplace(id, Job{std::move(instance), std::move(membership)}).first->second;
 }
 
 void JobTable::refuse(ConnectionId connection, std::string reason, ServiceOutput& out) {
@@ -84,14 +99,14 @@ void JobTable::disconnected(ConnectionId connection) {
   const Agent agent = found->second;
   agents_.erase(found);
   connections_.erase(agent.agent_id);
-  jobs_.at(agent.job).disconnected(agent.agent_id);
+  jobs_.at(agent.job).membership.disconnected(agent.agent_id);
 }
 
 ServiceOutput JobTable::tick(TimePoint now) {
   ServiceOutput out;
   for (auto& [id, job] : jobs_) {
-    const std::optional<TimePoint> due = job.deadline();
-    if (due && *due <= now) forward(id, job.tick(now), out);
+    const std::optional<TimePoint> due = job.membership.deadline();
+    if (due && *due <= now) forward(id, job.membership.tick(now), out);
   }
   forget_old_verdicts();
   return out;
@@ -100,7 +115,7 @@ ServiceOutput JobTable::tick(TimePoint now) {
 std::optional<TimePoint> JobTable::deadline() const {
   std::optional<TimePoint> earliest;
   for (const auto& [id, job] : jobs_) {
-    const std::optional<TimePoint> due = job.deadline();
+    const std::optional<TimePoint> due = job.membership.deadline();
     if (due && (!earliest || *due < *earliest)) earliest = due;
   }
   return earliest;
@@ -108,7 +123,7 @@ std::optional<TimePoint> JobTable::deadline() const {
 
 const Membership* JobTable::find(const std::string& job) const {
   const auto found = jobs_.find(job);
-  return found == jobs_.end() ? nullptr : &found->second;
+  return found == jobs_.end() ? nullptr : &found->second.membership;
 }
 
 void JobTable::forward(const std::string& job, MembershipOutput&& from, ServiceOutput& out) {
@@ -122,14 +137,14 @@ void JobTable::forward(const std::string& job, MembershipOutput&& from, ServiceO
         std::move(tell.directive));
   }
   for (std::string& line : from.log) out.log.push_back(std::move(line));
-  const bool over = jobs_.at(job).phase() == Membership::Phase::kEnded;
+  const bool over = jobs_.at(job).membership.phase() == Membership::Phase::kEnded;
   if (over && std::find(ended_.begin(), ended_.end(), job) == ended_.end()) ended_.push_back(job);
 }
 
 void JobTable::forget_old_verdicts() {
   while (ended_.size() > kEndedJobsKept) {
     const auto quiet = std::find_if(ended_.begin(), ended_.end(), [&](const std::string& id) {
-      return jobs_.at(id).connected_count() == 0;
+      return jobs_.at(id).membership.connected_count() == 0;
     });
     if (quiet == ended_.end()) return;
     jobs_.erase(*quiet);

@@ -6,8 +6,10 @@
 //
 // A connection's first message must be a Hello of this protocol version. It is answered by a
 // Welcome and a Directive, or by a Refused and the end of the connection. A second connection of
-// the same agent replaces the first. A job that has ended keeps its verdict for members that come
-// back late (kEndedJobsKept of them at most); a new agent with the same job id begins a new job.
+// the same agent replaces the first. A job that has ended keeps its verdict for agents of it that
+// come back late (kEndedJobsKept of them at most); an agent that was never in it begins a new job
+// of the same id. The two are told apart by the instance, which a Welcome gives out and later
+// Hellos repeat.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "rendezvous/core/membership.h"
 
 namespace ddprun {
@@ -27,7 +30,8 @@ struct ServiceOptions {
   Duration heartbeat_interval = std::chrono::seconds(1);
   Duration agent_patience = std::chrono::seconds(4);  // must be below membership.lease
   bool embedded = false;
-  std::string host;  // what agents call this service's host
+  std::string host;        // what agents call this service's host
+  std::string service_id;  // random; begins every instance
 };
 
 struct ServiceOutput {
@@ -62,18 +66,24 @@ class JobTable {
   const Membership* find(const std::string& job) const;
 
  private:
+  struct Job {
+    std::string instance;
+    Membership membership;
+  };
   struct Agent {
     std::string job;
     std::string agent_id;
   };
 
   void hello(const Origin& origin, const Hello& hello, TimePoint now, ServiceOutput& out);
+  Result<Job*> job_for(const Hello& hello, TimePoint now);
   void refuse(ConnectionId connection, std::string reason, ServiceOutput& out);
   void forward(const std::string& job, MembershipOutput&& from, ServiceOutput& out);
   void forget_old_verdicts();
 
   ServiceOptions options_;
-  std::map<std::string, Membership> jobs_;
+  std::map<std::string, Job> jobs_;
+  std::uint64_t jobs_begun_ = 0;
   std::map<ConnectionId, Agent> agents_;
   std::map<std::string, ConnectionId> connections_;  // by agent id
   std::vector<std::string> ended_;                   // oldest first

@@ -426,8 +426,8 @@ Directive Membership::directive_for(const Member& member) const {
     case Phase::kRunning:
       if (member.assignment) return *member.assignment;
       if (runs_workers(member)) return Stop{member.status.generation, "this generation is over"};
-      return Wait{"all " + nodes_text(static_cast<std::size_t>(spec_.nodes.max)) +
-                  " are taken: this one is a spare"};
+      return Wait{"every place of --nnodes=" + to_text(spec_.nodes) +
+                  " is taken; this node is a spare"};
     case Phase::kForming: break;
   }
   if (!runs_workers(member)) return Wait{presence()};
@@ -454,9 +454,7 @@ std::string Membership::presence() const {
     names += (names.empty() ? "" : ", ") + member.node.host;
   }
   if (shown > kNamesShown) names += ", ...";
-  const std::string wanted = std::to_string(spec_.nodes.min);
-  return std::to_string(connected_count()) + " of " + wanted +
-         (spec_.nodes.min == 1 ? " node is here" : " nodes are here") +
+  return std::to_string(connected_count()) + " of " + to_text(spec_.nodes) + " nodes here" +
          (names.empty() ? "" : ": " + names);
 }
 

@@ -68,7 +68,7 @@ TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
                   .restarts_used = 1,
                   .max_restarts = 1};
   const std::vector<ServiceMessage> from_service{
-      Welcome{std::chrono::seconds(1), std::chrono::seconds(4), true, "h"},
+      Welcome{"s-1", std::chrono::seconds(1), std::chrono::seconds(4), true, "h"},
       Refused{"no"},
       HeartbeatAck{3},
       Wait{"1 of 2"},

@@ -37,11 +37,8 @@ class AgentLinkTest : public testing::Test {
   void bring_up(bool embedded = false) {
     take(link_->start(now_));
     take(link_->connected(now_));
-    Welcome welcome{.heartbeat_interval = seconds(1),
-                    .agent_patience = seconds(4),
-                    .embedded = embedded,
-                    .host = "node0"};
-    take(link_->received(welcome, now_));
+    welcome_.embedded = embedded;
+    take(link_->received(welcome_, now_));
   }
 
   // Lets time pass tick by tick; `answers`: every heartbeat is acknowledged at once.
@@ -61,6 +58,11 @@ class AgentLinkTest : public testing::Test {
   }
 
   TimePoint now_ = TimePoint(seconds(1000));
+  Welcome welcome_{.instance = "s-1",
+                   .heartbeat_interval = seconds(1),
+                   .agent_patience = seconds(4),
+                   .embedded = false,
+                   .host = "node0"};
   std::optional<AgentLink> link_;
   int lost_count_ = 0;
   int hellos_ = 0;
@@ -118,7 +120,7 @@ TEST_F(AgentLinkTest, AShortOutageGoesUnnoticed) {
   take(link_->disconnected("reset by peer", now_));
   pass(seconds(2), false);
   take(link_->connected(now_));
-  take(link_->received(Welcome{seconds(1), seconds(4), false, "node0"}, now_));
+  take(link_->received(welcome_, now_));
   pass(seconds(20), true);
   EXPECT_EQ(lost_count_, 0);
 }
@@ -161,7 +163,7 @@ TEST_F(AgentLinkTest, StatusIsSentOnlyWhileTheLinkIsUp) {
   take(link_->send(AgentStatus{}, now_));
   EXPECT_TRUE(sent_.empty());
   take(link_->connected(now_));
-  take(link_->received(Welcome{seconds(1), seconds(4), false, "node0"}, now_));
+  take(link_->received(welcome_, now_));
   take(link_->send(AgentStatus{}, now_));
   EXPECT_EQ(sent_.size(), 1u);
 }

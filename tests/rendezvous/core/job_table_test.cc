@@ -92,13 +92,30 @@ TEST_F(JobTableTest, ANewAgentWithTheIdOfAnEndedJobBeginsANewOne) {
   EXPECT_EQ(find<Assignment>(out, 2)->generation, Generation(0));
 }
 
-TEST_F(JobTableTest, AMemberThatComesBackLateHearsTheVerdict) {
-  receive(1, hello("j", "a"));
+TEST_F(JobTableTest, AnAgentThatComesBackLateHearsTheVerdictEvenIfItWasASpare) {
+  const ServiceOutput first = receive(1, hello("j", "a"));
+  const std::string instance = find<Welcome>(first, 1)->instance;
+  receive(3, hello("j", "spare"));
+  table_.disconnected(3);
   receive(1, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
   table_.disconnected(1);
   Hello back = hello("j", "a");
   back.status = {.phase = AgentPhase::kFinished, .generation = Generation(0)};
+  back.instance = instance;
   EXPECT_TRUE(find<End>(receive(2, back), 2));
+  Hello spare = hello("j", "spare");
+  spare.instance = instance;
+  EXPECT_TRUE(find<End>(receive(4, spare), 4));
+}
+
+TEST_F(JobTableTest, AnAgentOfAnEarlierJobIsNotTakenIntoALaterOneOfTheSameId) {
+  const std::string instance = find<Welcome>(receive(1, hello("j", "a")), 1)->instance;
+  receive(1, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
+  table_.disconnected(1);
+  receive(2, hello("j", "b"));
+  Hello late = hello("j", "a");
+  late.instance = instance;
+  ASSERT_TRUE(find<Refused>(receive(3, late), 3));
 }
 
 TEST_F(JobTableTest, IsIdleWhenTheLastAgentHasGone) {

@@ -87,7 +87,7 @@ TEST_F(MembershipTest, FormsTheFirstGenerationWhenTheLastNodeArrives) {
   start({2, 2});
   join("node1", 4);
   ASSERT_TRUE(told<Wait>("node1"));
-  EXPECT_EQ(told<Wait>("node1")->reason, "1 of 2 nodes are here: node1");
+  EXPECT_EQ(told<Wait>("node1")->reason, "1 of 2 nodes here: node1");
   join("node0", 2);
   const Assignment* first = told<Assignment>("node0");
   const Assignment* second = told<Assignment>("node1");
@@ -365,7 +365,7 @@ TEST_F(MembershipTest, TooFewNodesEndTheJobAtTheJoinDeadlineAndItSaysWhoWasThere
   pass(seconds(601));
   ASSERT_TRUE(told<End>("a"));
   EXPECT_EQ(told<End>("a")->verdict.exit_code, 65);
-  EXPECT_NE(told<End>("a")->verdict.headline.find("1 of 2 nodes are here: a"), std::string::npos);
+  EXPECT_NE(told<End>("a")->verdict.headline.find("1 of 2 nodes here: a"), std::string::npos);
 }
 
 TEST_F(MembershipTest, ASignalToOneNodeEndsAJobOfFixedSizeEverywhere) {
