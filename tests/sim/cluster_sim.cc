@@ -99,8 +99,6 @@ SimResult ClusterSim::run() {
       break;
     }
     event.run();
-    const Membership* job = service_->find(kJob);
-    if (job && job->restarts_used() > job_.max_restarts) violate("more restarts than the budget");
     if (job_is_over()) dismiss_strangers();
     const bool all_gone = std::all_of(nodes_.begin(), nodes_.end(), [](const Node& node) {
       return !node.agent || node.agent->exited;
@@ -307,6 +305,11 @@ void ClusterSim::start_workers(Agent& agent, const Assignment& assignment) {
       }
     }
   }
+  // Counted here, not taken from the membership's own count.
+  if (assignment.reason.starts_with("restart")) restarts_.insert(assignment.generation);
+  if (static_cast<int>(restarts_.size()) > job_.max_restarts) {
+    violate("more restarts than the budget");
+  }
   const int slots = agent.spec.slots;
   check_ranks(assignment, slots);
   note(agent.spec.agent_id + " starts generation " + to_text(assignment.generation) +
@@ -386,7 +389,6 @@ void ClusterSim::check_ranks(const Assignment& assignment, int slots) {
   if (!fresh)
     violate("two nodes have rank " + std::to_string(first) + " in generation " +
             std::to_string(generation));
-  node_counts_[generation] = assignment.node_count;
   if (static_cast<int>(blocks.size()) > assignment.node_count) violate("more nodes than assigned");
   int expected = 0;
   const bool complete = static_cast<int>(blocks.size()) == assignment.node_count;

@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <queue>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -112,7 +113,7 @@ class ClusterSim {
   std::map<ConnectionId, std::shared_ptr<Connection>> connections_;
   std::map<std::int64_t, std::map<int, int>>
       ranks_;  // generation -> first rank -> end of the block
-  std::map<std::int64_t, int> node_counts_;
+  std::set<Generation> restarts_;
   std::deque<std::string> trace_;
   double crash_rate_ = 0;
   SimResult result_;
