@@ -28,7 +28,8 @@ if(DDPRUN_WERROR)
   target_compile_options(ddprun_compile_options INTERFACE -Werror)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # GCC 12 warns of what is not there: uninitialised variables in coroutine frames, overlap in string +.
+  # GCC 12 sees dangling pointers and uninitialised variables in Asio's coroutine frames that are not,
+  # and overlapping copies in `"text" + std::string(...)` (its bug 105651).
   target_compile_options(ddprun_compile_options INTERFACE -Wno-maybe-uninitialized
       -Wno-missing-field-initializers -Wno-mismatched-new-delete -Wno-restrict)
   target_compile_options(ddprun_compile_options INTERFACE -fpch-preprocess)

@@ -6,8 +6,7 @@ namespace ddprun {
 
 AgentLink::AgentLink(AgentLinkOptions options, Rng rng, TimePoint now)
     : options_(std::move(options)),
-      rng_(rng),
-      backoff_(options_.backoff),
+      backoff_(rng, options_.backoff),
       retry_at_(now),
       join_until_(now + options_.join_timeout) {}
 
@@ -126,7 +125,7 @@ std::optional<TimePoint> AgentLink::deadline() const {
 
 void AgentLink::pause(TimePoint now) {
   state_ = State::kPausing;
-  retry_at_ = now + backoff_.next(rng_);
+  retry_at_ = now + backoff_.next();
   beats_.clear();
 }
 

@@ -57,7 +57,7 @@ struct AgentLinkOptions {
   std::string service;  // "node0:29400", for messages
   Duration join_timeout = std::chrono::seconds(600);
   Duration connect_timeout = std::chrono::seconds(3);  // of one try, and of the Welcome after it
-  BackoffOptions backoff;
+  BackoffOptions backoff = {.first = std::chrono::milliseconds(50)};
 };
 
 class AgentLink {
@@ -94,7 +94,6 @@ class AgentLink {
   void check_patience(TimePoint now, LinkActions& out);
 
   AgentLinkOptions options_;
-  Rng rng_;
   Backoff backoff_;
   State state_ = State::kPausing;
   TimePoint retry_at_;

@@ -1,11 +1,8 @@
-// Backoff: the pauses between tries to reach something that is not there (yet).
+// Backoff: how long to pause before the next try. Grows to a bound, and is spread by chance, so
+// that a thousand clients of a service that has just come back do not all knock at the same moment.
 //
-// Capped exponential with full jitter on the upper half: pause n is drawn from [b/2, b] with
-// b = min(cap, initial * factor^n), so that ten thousand agents that lost one service do not come
-// back at one instant. Pure; one owner thread.
+// A value machine without a clock; one owner thread.
 #pragma once
-
-#include <algorithm>
 
 #include "base/clock.h"
 #include "base/rng.h"
@@ -13,29 +10,27 @@
 namespace ddprun {
 
 struct BackoffOptions {
-  Duration initial = std::chrono::milliseconds(50);
-  Duration cap = std::chrono::seconds(1);
-  double factor = 2.0;
+  Duration first = std::chrono::milliseconds(5);
+  Duration longest = std::chrono::seconds(1);
+  double factor = 1.6;
+  double spread = 0.5;  // a pause lies within this share of its nominal length, on both sides
 };
 
 class Backoff {
  public:
-  explicit Backoff(BackoffOptions options) : options_(options), bound_(options.initial) {}
+  explicit Backoff(Rng rng, const BackoffOptions& options = {})
+      : options_(options), rng_(rng), nominal_(options.first) {}
 
-  // The next pause.
-  Duration next(Rng& rng) {
-    const auto half = bound_.count() / 2;
-    const Duration pause(
-        half + static_cast<Duration::rep>(rng.below(static_cast<std::uint64_t>(half) + 1)));
-    bound_ = std::min(options_.cap, std::chrono::duration_cast<Duration>(bound_ * options_.factor));
-    return pause;
-  }
+  // The pause before the next try: nominally first, first * factor, ... up to longest.
+  Duration next();
 
-  void reset() { bound_ = options_.initial; }
+  // After a success: the next pause is a first one again.
+  void reset() { nominal_ = options_.first; }
 
  private:
   BackoffOptions options_;
-  Duration bound_;
+  Rng rng_;
+  Duration nominal_;
 };
 
 }  // namespace ddprun

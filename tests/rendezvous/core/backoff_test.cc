@@ -5,35 +5,59 @@
 namespace ddprun {
 namespace {
 
-using std::chrono::milliseconds;
+using namespace std::chrono_literals;
 
-TEST(Backoff, PausesGrowWithinTheirBoundsUpToTheCap) {
-  for (std::uint64_t seed = 0; seed < 100; ++seed) {
-    Rng rng(seed);
-    Backoff backoff({.initial = milliseconds(100), .cap = milliseconds(1000), .factor = 2});
-    Duration bound = milliseconds(100);
-    for (int i = 0; i < 10; ++i) {
-      const Duration pause = backoff.next(rng);
-      EXPECT_GE(pause, bound / 2);
-      EXPECT_LE(pause, bound);
-      bound = std::min<Duration>(bound * 2, milliseconds(1000));
-    }
+struct GrowthCase {
+  const char* name;
+  BackoffOptions options;
+  std::vector<Duration> pauses;
+};
+
+TEST(Backoff, GrowsByItsFactorUpToTheLongestPause) {
+  const std::vector<GrowthCase> cases{
+      {"doubling",
+       {.first = 10ms, .longest = 100ms, .factor = 2, .spread = 0},
+       {10ms, 20ms, 40ms, 80ms, 100ms, 100ms}},
+      {"constant", {.first = 10ms, .longest = 10ms, .factor = 2, .spread = 0}, {10ms, 10ms, 10ms}},
+      {"no growth", {.first = 10ms, .longest = 1s, .factor = 1, .spread = 0}, {10ms, 10ms, 10ms}},
+      {"past the range of the type",
+       {.first = 1h, .longest = Duration::max(), .factor = 1e9, .spread = 0},
+       {1h, Duration::max(), Duration::max()}},
+  };
+  for (const GrowthCase& one : cases) {
+    Backoff backoff(Rng(1), one.options);
+    for (const Duration pause : one.pauses) EXPECT_EQ(backoff.next(), pause) << one.name;
   }
 }
 
-TEST(Backoff, AgentsThatLostOneServiceDoNotComeBackAtOneInstant) {
-  Rng one(1);
-  Rng two(2);
-  EXPECT_NE(Backoff(BackoffOptions{}).next(one), Backoff(BackoffOptions{}).next(two));
+TEST(Backoff, SpreadsEachPauseOnBothSidesOfItsNominalLength) {
+  Backoff backoff(Rng(7), {.first = 100ms, .longest = 100ms, .factor = 2, .spread = 0.5});
+  Duration least = 1h;
+  Duration most = 0ms;
+  for (int i = 0; i < 1000; ++i) {
+    const Duration pause = backoff.next();
+    least = std::min(least, pause);
+    most = std::max(most, pause);
+  }
+  EXPECT_GE(least, 50ms);
+  EXPECT_LT(least, 55ms);
+  EXPECT_LE(most, 150ms);
+  EXPECT_GT(most, 145ms);
 }
 
-TEST(Backoff, ResetBeginsAgain) {
-  Rng rng(1);
-  Backoff backoff({.initial = milliseconds(100), .cap = milliseconds(10000), .factor = 10});
-  backoff.next(rng);
-  backoff.next(rng);
+TEST(Backoff, TwoClientsDoNotPauseAlike) {
+  Backoff one(Rng(1)), other(Rng(2));
+  int same = 0;
+  for (int i = 0; i < 20; ++i) same += one.next() == other.next();
+  EXPECT_LT(same, 2);
+}
+
+TEST(Backoff, BeginsAnewAfterReset) {
+  Backoff backoff(Rng(1), {.first = 10ms, .longest = 1s, .factor = 2, .spread = 0});
+  backoff.next();
+  backoff.next();
   backoff.reset();
-  EXPECT_LE(backoff.next(rng), milliseconds(100));
+  EXPECT_EQ(backoff.next(), 10ms);
 }
 
 }  // namespace
