@@ -29,6 +29,13 @@ LinkActions AgentLink::disconnected(const std::string& why, TimePoint now) {
   return out;
 }
 
+LinkActions AgentLink::garbled(const std::string& why, TimePoint now) {
+  if (welcome_ || state_ == State::kOver) return disconnected(why, now);
+  LinkActions out;
+  not_a_service(why, out);
+  return out;
+}
+
 LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
   LinkActions out;
   if (state_ == State::kOver) return out;
@@ -96,6 +103,10 @@ LinkActions AgentLink::tick(TimePoint now) {
       if (now < try_until_) break;
       last_trouble_ = state_ == State::kConnecting ? "no connection within " : "no welcome within ";
       last_trouble_ += to_text(options_.connect_timeout);
+      if (options_.must_answer && state_ == State::kGreeting && !welcome_) {
+        not_a_service(last_trouble_, out);
+        break;
+      }
       out.push_back(LinkClose{});
       pause(now);
       break;
@@ -127,6 +138,11 @@ void AgentLink::pause(TimePoint now) {
   state_ = State::kPausing;
   retry_at_ = now + backoff_.next();
   beats_.clear();
+}
+
+void AgentLink::not_a_service(const std::string& why, LinkActions& out) {
+  give_up(options_.service + " is taken by something that is no rendezvous service (" + why + ")",
+          ExitCode::kAddress, out);
 }
 
 void AgentLink::give_up(std::string reason, ExitCode code, LinkActions& out) {

@@ -57,6 +57,9 @@ struct AgentLinkOptions {
   std::string service;  // "node0:29400", for messages
   Duration join_timeout = std::chrono::seconds(600);
   Duration connect_timeout = std::chrono::seconds(3);  // of one try, and of the Welcome after it
+  // Somebody listens there already: if he never says Welcome he is no rendezvous service, and
+  // waiting for one is of no use.
+  bool must_answer = false;
   BackoffOptions backoff = {.first = std::chrono::milliseconds(50)};
 };
 
@@ -69,6 +72,8 @@ class AgentLink {
   // The try failed, or the connection broke.
   LinkActions disconnected(const std::string& why, TimePoint now);
   LinkActions received(const ServiceMessage& message, TimePoint now);
+  // What came is no message of this protocol.
+  LinkActions garbled(const std::string& why, TimePoint now);
   LinkActions tick(TimePoint now);
   // Sends a message if the link is up. A status that cannot be sent is made up for by the next
   // Hello.
@@ -90,6 +95,7 @@ class AgentLink {
   };
 
   void pause(TimePoint now);
+  void not_a_service(const std::string& why, LinkActions& out);
   void give_up(std::string reason, ExitCode code, LinkActions& out);
   void check_patience(TimePoint now, LinkActions& out);
 

@@ -107,7 +107,7 @@ MembershipOutput Membership::status(const std::string& agent_id, const AgentStat
   member.last_heard = now;
   if (phase_ == Phase::kEnded) return out;
 
-  if (status.leaving != 0) note_leaving(member.node.host, status.leaving, now, out);
+  if (status.leaving != 0) note_leaving(member, status.leaving, now, out);
   const bool current = status.generation == generation_;
   if (current) collect(member, now);
   if (phase_ == Phase::kRunning && member.assignment) {
@@ -144,21 +144,21 @@ MembershipOutput Membership::left(const std::string& agent_id, const Leave& leav
   if (leave.signal == 0) {
     lose(found, leave.reason, now, out);
   } else {
-    const std::string host = found->second.node.host;
+    const Member member = std::move(found->second);
     members_.erase(found);
-    note_leaving(host, leave.signal, now, out);
+    note_leaving(member, leave.signal, now, out);
   }
   advance(now, out);
   return out;
 }
 
 // A node was told to end from outside. A job of fixed size cannot go on without it and ends; an
-// elastic one goes on with the others, and no budget is used.
-void Membership::note_leaving(const std::string& host, int signal, TimePoint now,
+// elastic one goes on with the others, and no budget is used, unless this service goes with the node.
+void Membership::note_leaving(const Member& member, int signal, TimePoint now,
                               MembershipOutput& out) {
   if (phase_ == Phase::kEnded) return;
-  const std::string what = host + " was told to end by " + signal_name(signal);
-  if (!is_elastic() && !ending_) {
+  const std::string what = member.node.host + " was told to end by " + signal_name(signal);
+  if ((!is_elastic() || member.local) && !ending_) {
     out.log.push_back(what);
     Verdict verdict;
     verdict.exit_code = 128 + signal;

@@ -122,7 +122,7 @@ class Membership {
   void collect(const Member& member, TimePoint now);
   void begin_forming(std::string reason, TimePoint now, MembershipOutput& out);
   void lose(Members::iterator member, std::string how, TimePoint now, MembershipOutput& out);
-  void note_leaving(const std::string& host, int signal, TimePoint now, MembershipOutput& out);
+  void note_leaving(const Member& member, int signal, TimePoint now, MembershipOutput& out);
   void advance(TimePoint now, MembershipOutput& out);
   void advance_running(TimePoint now, MembershipOutput& out);
   void form(MembershipOutput& out);
