@@ -57,7 +57,8 @@ class Agent {
   Agent(const AgentConfig& config, Guards guards)
       : config_(config),
         console_([this] { asio::post(io_, [this] { resume_outputs(); }); }),
-        log_("ddprun", [this](std::string_view line) { console_.write(ConsoleStream::kErr, line); }),
+        log_("ddprun",
+             [this](std::string_view line) { console_.write(ConsoleStream::kErr, line); }),
         supervisor_({.host = host_name(), .slots = config.slots, .grace = config.options.grace}),
         timer_(io_),
         signals_(io_),
@@ -89,7 +90,8 @@ class Agent {
     return name;
   }
 
-  // --- the way to the service -----------------------------------------------------------------------
+  // --- the way to the service
+  // -----------------------------------------------------------------------
 
   Result<void> meet() {
     const Rendezvous& plan = config_.rendezvous;
@@ -149,7 +151,8 @@ class Agent {
     if (listener.valid()) listeners.push_back(std::move(listener));
     own_address_ = std::move(address);
     if (const Result<void> ready = prepare_store(); !ready) return ready;
-    server_ = std::make_unique<RendezvousServer>(io_, log_, std::move(options), std::move(listeners));
+    server_ =
+        std::make_unique<RendezvousServer>(io_, log_, std::move(options), std::move(listeners));
     server_->start();
     link_ = make_local_link(*server_, link_events());
     return {};
@@ -175,7 +178,10 @@ class Agent {
             [this](const Directive& directive) {
               std::visit([this](const auto& what) { feed(what); }, directive);
             },
-        .lost = [this](const LinkLost& lost) { feed(ServiceLost{lost.reason, lost.for_good, lost.code}); },
+        .lost =
+            [this](const LinkLost& lost) {
+              feed(ServiceLost{lost.reason, lost.for_good, lost.code});
+            },
         .refused = [this](const std::string& reason) { feed(ServiceRefused{reason}); },
     };
   }
@@ -209,7 +215,8 @@ class Agent {
     return status;
   }
 
-  // --- the core and its shell -------------------------------------------------------------------------
+  // --- the core and its shell
+  // -------------------------------------------------------------------------
 
   void feed(const SupervisorEvent& event) {
     perform(supervisor_.step(event, BootClock::now()));
@@ -294,7 +301,8 @@ class Agent {
     });
   }
 
-  // --- the store --------------------------------------------------------------------------------------
+  // --- the store
+  // --------------------------------------------------------------------------------------
 
   // Listens in advance: clients that come before we accept wait in the backlog instead of retrying.
   Result<void> prepare_store() {
@@ -321,7 +329,8 @@ class Agent {
     store_.reset();
   }
 
-  // --- workers ----------------------------------------------------------------------------------------
+  // --- workers
+  // ----------------------------------------------------------------------------------------
 
   void start_workers(const Assignment& assignment) {
     workers_.clear();
@@ -334,8 +343,8 @@ class Agent {
     plan.inherits_omp_threads = config_.inherits_omp_threads;
     plan.inherited_nccl_async_error_handling = config_.inherited_nccl_async_error_handling;
     if (!config_.log_root.empty()) {
-      plan.log_directory = attempt_directory(config_.log_root, assignment.restart_count,
-                                             assignment.generation);
+      plan.log_directory =
+          attempt_directory(config_.log_root, assignment.restart_count, assignment.generation);
     }
     std::vector<WorkersEnded::One> not_started;
     for (WorkerPlan& one : plan_workers(plan, assignment)) {
@@ -373,12 +382,14 @@ class Agent {
     const std::string prefix =
         assignment.world_size > 1 ? "[rank " + to_text(worker.plan.rank) + "] " : "";
     const std::string tee_prefix = "[" + options.role + to_text(rank) + "]:";
-    const auto watch = [&](WorkerStream& stream, ConsoleStream console) -> std::shared_ptr<WorkerOutput> {
+    const auto watch = [&](WorkerStream& stream,
+                           ConsoleStream console) -> std::shared_ptr<WorkerOutput> {
       if (!stream.from_worker.valid()) return nullptr;
       const bool tee = stream.tee_file.valid();
       auto output = std::make_shared<WorkerOutput>(
           io_, console_, std::move(stream.from_worker),
-          WorkerOutputOptions{console, true, tee ? tee_prefix : prefix, std::move(stream.tee_file)});
+          WorkerOutputOptions{console, true, tee ? tee_prefix : prefix,
+                              std::move(stream.tee_file)});
       output->start();
       return output;
     };
@@ -393,8 +404,8 @@ class Agent {
     return {};
   }
 
-  // Those that ended at the same instant are reported together, because their order says nothing: what is
-  // ready now has been queued before what is posted here.
+  // Those that ended at the same instant are reported together, because their order says nothing:
+  // what is ready now has been queued before what is posted here.
   void ended(Worker& worker) {
     newly_ended_.push_back(&worker);
     if (newly_ended_.size() > 1) return;
@@ -469,14 +480,16 @@ class Agent {
   }
 
   void flush_console() {
-    // A reader that is slow gets everything; only when we were told to end does nobody wait for him.
+    // A reader that is slow gets everything; only when we were told to end does nobody wait for
+    // him.
     const bool told_to_end = supervisor_.status(BootClock::now()).leaving != 0 || guard_lost_;
     while (!console_.flush(std::chrono::seconds(1))) {
       if (told_to_end) return console_.give_up();
     }
   }
 
-  // --- from outside ---------------------------------------------------------------------------------
+  // --- from outside
+  // ---------------------------------------------------------------------------------
 
   void watch_signals() {
     sigset_t ours;
@@ -544,8 +557,8 @@ class Agent {
   std::string own_address_;                   // towards an embedded service
   std::optional<std::uint16_t> static_port_;  // the one port of torchrun's static mode
 
-  std::optional<Listener> listener_;          // of the next generation's store
-  std::unique_ptr<StoreServer> store_;        // of this generation, where rank 0 lives here
+  std::optional<Listener> listener_;    // of the next generation's store
+  std::unique_ptr<StoreServer> store_;  // of this generation, where rank 0 lives here
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<Worker*> newly_ended_;
   NodeRank node_rank_{0};
@@ -555,6 +568,8 @@ class Agent {
 
 }  // namespace
 
-int run_agent(const AgentConfig& config, Guards guards) { return Agent(config, std::move(guards)).run(); }
+int run_agent(const AgentConfig& config, Guards guards) {
+  return Agent(config, std::move(guards)).run();
+}
 
 }  // namespace ddprun

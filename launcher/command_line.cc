@@ -1,11 +1,11 @@
 #include "launcher/command_line.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <charconv>
+#include <CLI/CLI.hpp>
 #include <cstdlib>
-#include <array>
 #include <functional>
 #include <sstream>
 #include <utility>
@@ -24,7 +24,7 @@ struct OptionSpec {
   std::string placeholder;  // of its value; empty: a switch
   std::string help;
   std::string example;
-  Setter set;               // a switch gets "1"
+  Setter set;  // a switch gets "1"
 };
 
 // A setter for an option whose text is parsed by `parse` into a member.
@@ -50,7 +50,8 @@ Setter text_into(T LaunchOptions::*member) {
 Setter switch_into(bool LaunchOptions::*member) {
   return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
     if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos) {
-      return Error{.kind = ErrorKind::kInvalidArgument, .cause = "'" + text + "' is neither 1 nor 0"};
+      return Error{.kind = ErrorKind::kInvalidArgument,
+                   .cause = "'" + text + "' is neither 1 nor 0"};
     }
     options.*member = text.find_first_not_of('0') != std::string::npos;
     return {};
@@ -84,56 +85,70 @@ Setter seconds_without_effect() {
 const std::vector<OptionSpec>& option_table() {
   constexpr int kMaxInt = 1 << 30;
   static const std::vector<OptionSpec> table{
-      {"Workers", "nproc-per-node", "", "N", "workers on this node: a number, cpu, gpu or auto", "--nproc-per-node=8",
-       parsed(&LaunchOptions::slots, parse_slots)},
-      {"Workers", "max-restarts", "", "N", "restarts the whole job may use; each begins all workers anew", "--max-restarts=3",
+      {"Workers", "nproc-per-node", "", "N", "workers on this node: a number, cpu, gpu or auto",
+       "--nproc-per-node=8", parsed(&LaunchOptions::slots, parse_slots)},
+      {"Workers", "max-restarts", "", "N",
+       "restarts the whole job may use; each begins all workers anew", "--max-restarts=3",
        integer_into(&LaunchOptions::max_restarts, 0, kMaxInt)},
       {"Workers", "module", "m", "", "the program is a Python module", "-m package.train",
        switch_into(&LaunchOptions::module)},
-      {"Workers", "no-python", "", "", "execute the program directly, also when it is a .py file", "--no-python ./train.py",
-       switch_into(&LaunchOptions::no_python)},
-      {"Workers", "role", "", "NAME", "name of the workers' role, for ROLE_NAME and torchrun's prefix", "--role=trainer",
+      {"Workers", "no-python", "", "", "execute the program directly, also when it is a .py file",
+       "--no-python ./train.py", switch_into(&LaunchOptions::no_python)},
+      {"Workers", "role", "", "NAME",
+       "name of the workers' role, for ROLE_NAME and torchrun's prefix", "--role=trainer",
        text_into(&LaunchOptions::role)},
-      {"Workers", "shutdown-grace", "", "SECONDS", "between the first signal to workers and SIGKILL", "--shutdown-grace=10",
+      {"Workers", "shutdown-grace", "", "SECONDS",
+       "between the first signal to workers and SIGKILL", "--shutdown-grace=10",
        parsed(&LaunchOptions::grace, parse_seconds)},
-      {"Workers", "monitor-interval", "", "SECONDS", "accepted; the kernel reports ends at once, nothing is polled", "--monitor-interval=0.1",
+      {"Workers", "monitor-interval", "", "SECONDS",
+       "accepted; the kernel reports ends at once, nothing is polled", "--monitor-interval=0.1",
        seconds_without_effect()},
 
-      {"Nodes", "standalone", "", "", "a job of one node (also the default without the options below)", "--standalone",
+      {"Nodes", "standalone", "", "",
+       "a job of one node (also the default without the options below)", "--standalone",
        switch_into(&LaunchOptions::standalone)},
-      {"Nodes", "nnodes", "", "N|MIN:MAX", "nodes of the job; with MIN:MAX it goes on while MIN are there", "--nnodes=2:4",
+      {"Nodes", "nnodes", "", "N|MIN:MAX",
+       "nodes of the job; with MIN:MAX it goes on while MIN are there", "--nnodes=2:4",
        parsed(&LaunchOptions::nodes, parse_nodes)},
-      {"Nodes", "rdzv-endpoint", "", "HOST[:PORT]", "where the nodes meet (port 29400): this host starts the service, or ddp-rendezvous runs there", "--rdzv-endpoint=node0:29400",
-       text_into(&LaunchOptions::rdzv_endpoint)},
+      {"Nodes", "rdzv-endpoint", "", "HOST[:PORT]",
+       "where the nodes meet (port 29400): this host starts the service, or ddp-rendezvous runs "
+       "there",
+       "--rdzv-endpoint=node0:29400", text_into(&LaunchOptions::rdzv_endpoint)},
       {"Nodes", "rdzv-id", "", "ID", "name of the job at the service", "--rdzv-id=$SLURM_JOB_ID",
        text_into(&LaunchOptions::rdzv_id)},
-      {"Nodes", "rdzv-backend", "", "NAME", "c10d (meet at --rdzv-endpoint) or static (at --master-addr)", "--rdzv-backend=c10d",
+      {"Nodes", "rdzv-backend", "", "NAME",
+       "c10d (meet at --rdzv-endpoint) or static (at --master-addr)", "--rdzv-backend=c10d",
        text_into(&LaunchOptions::rdzv_backend)},
-      {"Nodes", "rdzv-conf", "", "K=V,...", "join_timeout, last_call_timeout: seconds to wait for MIN, then for MAX nodes", "--rdzv-conf=join_timeout=600",
-       parsed(&LaunchOptions::rdzv_conf, parse_rdzv_conf)},
-      {"Nodes", "node-rank", "", "N", "rank of this node; without it nodes are ordered by name", "--node-rank=0",
-       integer_into(&LaunchOptions::node_rank, 0, kMaxInt)},
-      {"Nodes", "local-addr", "", "ADDR", "address of this node for the others, instead of the one that reaches the service", "--local-addr=10.0.0.7",
-       text_into(&LaunchOptions::local_addr)},
-      {"Nodes", "master-addr", "", "ADDR", "static: where node rank 0 serves everything", "--master-addr=10.0.0.1",
-       text_into(&LaunchOptions::master_addr)},
+      {"Nodes", "rdzv-conf", "", "K=V,...",
+       "join_timeout, last_call_timeout: seconds to wait for MIN, then for MAX nodes",
+       "--rdzv-conf=join_timeout=600", parsed(&LaunchOptions::rdzv_conf, parse_rdzv_conf)},
+      {"Nodes", "node-rank", "", "N", "rank of this node; without it nodes are ordered by name",
+       "--node-rank=0", integer_into(&LaunchOptions::node_rank, 0, kMaxInt)},
+      {"Nodes", "local-addr", "", "ADDR",
+       "address of this node for the others, instead of the one that reaches the service",
+       "--local-addr=10.0.0.7", text_into(&LaunchOptions::local_addr)},
+      {"Nodes", "master-addr", "", "ADDR", "static: where node rank 0 serves everything",
+       "--master-addr=10.0.0.1", text_into(&LaunchOptions::master_addr)},
       {"Nodes", "master-port", "", "PORT", "static: its port (29500)", "--master-port=29500",
        integer_into(&LaunchOptions::master_port, 0, 65535)},
 
-      {"Output", "log-dir", "", "DIR", "keep log and error files in DIR/<id>_<random>/attempt_N/<local rank>/", "--log-dir=logs",
+      {"Output", "log-dir", "", "DIR",
+       "keep log and error files in DIR/<id>_<random>/attempt_N/<local rank>/", "--log-dir=logs",
        text_into(&LaunchOptions::log_dir)},
-      {"Output", "redirects", "r", "STREAMS", "into log files only: 1 stdout, 2 stderr, 3 both, or RANK:N,...", "-r 3",
+      {"Output", "redirects", "r", "STREAMS",
+       "into log files only: 1 stdout, 2 stderr, 3 both, or RANK:N,...", "-r 3",
        parsed(&LaunchOptions::redirects, parse_streams)},
-      {"Output", "tee", "t", "STREAMS", "into log files and to the console, with torchrun's prefix", "-t 0:3,1:2",
-       parsed(&LaunchOptions::tee, parse_streams)},
+      {"Output", "tee", "t", "STREAMS", "into log files and to the console, with torchrun's prefix",
+       "-t 0:3,1:2", parsed(&LaunchOptions::tee, parse_streams)},
   };
   return table;
 }
 
 // torchrun 2.11 has these, too.
 constexpr std::array<std::string_view, 9> kNotAvailable{
-    "start-method", "event-log-handler", "run-path", "local-ranks-filter", "duplicate-stdout-filters",
-    "duplicate-stderr-filters", "logs-specs", "signals-to-handle", "virtual-local-rank"};
+    "start-method",       "event-log-handler",        "run-path",
+    "local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters",
+    "logs-specs",         "signals-to-handle",        "virtual-local-rank"};
 
 std::string with_underscores(std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');
@@ -147,7 +162,8 @@ std::string with_dashes(std::string name) {
 
 std::string environment_name(const std::string& name) {
   std::string upper = with_underscores(name);
-  std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return std::toupper(c); });
+  std::transform(upper.begin(), upper.end(), upper.begin(),
+                 [](unsigned char c) { return std::toupper(c); });
   return "PET_" + upper;
 }
 
@@ -175,7 +191,8 @@ Error unknown_option(const std::string& given) {
   const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
   if (std::find(kNotAvailable.begin(), kNotAvailable.end(), bare) != kNotAvailable.end() ||
       bare == "numa-binding") {
-    return usage_error("option --" + bare + " is torchrun's, but not available here yet; see ddprun --help");
+    return usage_error("option --" + bare +
+                       " is torchrun's, but not available here yet; see ddprun --help");
   }
   const OptionSpec* nearest = nullptr;
   std::size_t best = 4;
@@ -222,7 +239,8 @@ Result<Found> scan(const std::vector<std::string>& arguments) {
     if (spec.placeholder.empty()) {
       options[i] = app.add_flag(flag_names(spec));
     } else {
-      options[i] = app.add_option(flag_names(spec), texts[i])->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+      options[i] = app.add_option(flag_names(spec), texts[i])
+                       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     }
   }
   app.add_flag("-h,--help", found.help);
@@ -288,7 +306,8 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
     }
   }
   if (found->rest.empty()) {
-    return usage_error("which program? ddprun [options] program [arguments]; ddprun --help tells more");
+    return usage_error(
+        "which program? ddprun [options] program [arguments]; ddprun --help tells more");
   }
   line.options.program = found->rest.front();
   line.options.args.assign(found->rest.begin() + 1, found->rest.end());
@@ -298,8 +317,10 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
 std::string help_text() {
   std::string text =
       "Usage: ddprun [options] program [arguments...]\n\n"
-      "Starts a program several times, on one or several nodes, as the workers of one data-parallel job:\n"
-      "gives each its rank, serves the store they meet at, passes their output on, and restarts all when\n"
+      "Starts a program several times, on one or several nodes, as the workers of one "
+      "data-parallel job:\n"
+      "gives each its rank, serves the store they meet at, passes their output on, and restarts "
+      "all when\n"
       "one fails. A .py file or -m goes through python; anything else is executed.\n\n"
       "  ddprun --nproc-per-node=2 ./train\n"
       "  ddprun --nproc-per-node=gpu --max-restarts=3 train.py --epochs 10\n"
@@ -321,13 +342,15 @@ std::string help_text() {
     }
     append_wrapped(text, spec.help + "; e.g. " + spec.example, kIndent);
   }
-  text += "\nGeneral\n  -h, --help                      this text\n"
-          "  --version                       versions of ddprun and its protocol\n"
-          "\nOptions may be written with - or _, and as PET_<NAME> in the environment.\n"
-          "\nExit codes: the first failed worker's own, 128+n for signal n, or\n";
+  text +=
+      "\nGeneral\n  -h, --help                      this text\n"
+      "  --version                       versions of ddprun and its protocol\n"
+      "\nOptions may be written with - or _, and as PET_<NAME> in the environment.\n"
+      "\nExit codes: the first failed worker's own, 128+n for signal n, or\n";
   for (const ExitCodeText& row : kExitCodes) {
     const std::string code = std::to_string(to_int(row.code));
-    text += "  " + std::string(4 - code.size(), ' ') + code + "  " + std::string(row.meaning) + "\n";
+    text +=
+        "  " + std::string(4 - code.size(), ' ') + code + "  " + std::string(row.meaning) + "\n";
   }
   return text;
 }

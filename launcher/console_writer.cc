@@ -31,7 +31,8 @@ bool write_all(int fd, std::string_view bytes) {
 
 }  // namespace
 
-ConsoleWriter::ConsoleWriter(std::function<void()> on_drained) : on_drained_(std::move(on_drained)) {
+ConsoleWriter::ConsoleWriter(std::function<void()> on_drained)
+    : on_drained_(std::move(on_drained)) {
   // The thread takes no signals: they are the main thread's to handle.
   sigset_t all;
   sigset_t before;
@@ -67,8 +68,8 @@ bool ConsoleWriter::is_full() const {
 
 bool ConsoleWriter::flush(Duration allowed) {
   std::unique_lock lock(mutex_);
-  return drained_.wait_for(lock, allowed,
-                           [this] { return !writing_ && queued_[0].empty() && queued_[1].empty(); });
+  return drained_.wait_for(
+      lock, allowed, [this] { return !writing_ && queued_[0].empty() && queued_[1].empty(); });
 }
 
 void ConsoleWriter::give_up() {
@@ -91,7 +92,8 @@ void ConsoleWriter::run() {
     writing_ = true;
     lock.unlock();
     for (std::size_t i = 0; i < batch.size(); ++i) {
-      if (!reader_gone[i]) reader_gone[i] = !write_all(i == 0 ? STDOUT_FILENO : STDERR_FILENO, batch[i]);
+      if (!reader_gone[i])
+        reader_gone[i] = !write_all(i == 0 ? STDOUT_FILENO : STDERR_FILENO, batch[i]);
     }
     if (drained_from_full) on_drained_();
     lock.lock();

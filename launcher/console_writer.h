@@ -1,10 +1,10 @@
 // ConsoleWriter: ddprun's own standard output and error, written by a thread of its own.
 //
-// A terminal that is stopped, or a pipe that nobody reads, must not stop the agent: it has a lease to keep
-// and workers to watch. So write() only queues; the thread does the blocking. Each write() is one or more
-// whole lines and is never cut by another one. When kHighWater bytes are queued, is_full() says so and the
-// callers stop reading from their workers, who then wait as they would on a slow terminal: nothing is
-// dropped.
+// A terminal that is stopped, or a pipe that nobody reads, must not stop the agent: it has a lease
+// to keep and workers to watch. So write() only queues; the thread does the blocking. Each write()
+// is one or more whole lines and is never cut by another one. When kHighWater bytes are queued,
+// is_full() says so and the callers stop reading from their workers, who then wait as they would on
+// a slow terminal: nothing is dropped.
 //
 // write(), is_full() and finish() from any thread; on_drained is called from the writer's thread.
 #pragma once

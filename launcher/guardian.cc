@@ -116,13 +116,15 @@ std::optional<int> reap(pid_t child) {
 // Ends whatever is left and says so if something resists.
 void clear_up(const GuardianOptions& options) {
   if (!end_all_descendants(kKillPatience)) {
-    say("some processes cannot be killed (in an uninterruptible system call?); they end when it does");
+    say("some processes cannot be killed (in an uninterruptible system call?); they end when it "
+        "does");
   }
   remove_scratch(options.scratch_directory);
 }
 
 // The keeper: see the header. Never returns.
-[[noreturn]] void keep(const GuardianOptions& options, pid_t agent, const UniqueFd& guardian_alive) {
+[[noreturn]] void keep(const GuardianOptions& options, pid_t agent,
+                       const UniqueFd& guardian_alive) {
   prctl(PR_SET_NAME, "ddp-keeper");
   // Out of the terminal's foreground group, so that Ctrl-C and Ctrl-Z leave it alone.
   setsid();
@@ -139,7 +141,8 @@ void clear_up(const GuardianOptions& options) {
       if (!patience_ends) patience_ends = BootClock::now() + kAgentEndsItself;
       const Duration left = *patience_ends - BootClock::now();
       if (left <= Duration(0)) break;
-      timeout_ms = 1 + static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
+      timeout_ms =
+          1 + static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
       pollfd fd{signals.fd(), POLLIN, 0};
       poll(&fd, 1, timeout_ms);
     } else {
@@ -151,8 +154,8 @@ void clear_up(const GuardianOptions& options) {
   if (!status || WIFSIGNALED(*status)) {
     clear_up(options);
     if (status && !has_ended(guardian_alive.get())) {
-      say("the agent (pid " + std::to_string(agent) + ") was killed by " + signal_name(WTERMSIG(*status)) +
-          "; every process of the job on this node was ended");
+      say("the agent (pid " + std::to_string(agent) + ") was killed by " +
+          signal_name(WTERMSIG(*status)) + "; every process of the job on this node was ended");
     }
     _exit(to_int(ExitCode::kInternal));
   }
@@ -195,7 +198,8 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
     if (agent_process == 0) {
       keeper_alive.write.reset();
       agent_pid.write.reset();
-      // A group of its own: the terminal's signals reach the guardian only, which passes them on once.
+      // A group of its own: the terminal's signals reach the guardian only, which passes them on
+      // once.
       setpgid(0, 0);
       std::signal(SIGTTOU, SIG_IGN);  // ... and it may still write to the terminal
       sigset_t none;
@@ -235,8 +239,8 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
   DDPRUN_ASSERT(getpid() == guardian, "only the guardian comes here");
   if (WIFSIGNALED(*status)) {
     clear_up(options);
-    say("the keeper (pid " + std::to_string(keeper) + ") was killed by " + signal_name(WTERMSIG(*status)) +
-        "; every process of the job on this node was ended");
+    say("the keeper (pid " + std::to_string(keeper) + ") was killed by " +
+        signal_name(WTERMSIG(*status)) + "; every process of the job on this node was ended");
     return to_int(ExitCode::kInternal);
   }
   remove_scratch(options.scratch_directory);

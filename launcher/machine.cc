@@ -18,7 +18,8 @@ int count_nvml_devices() {
   if (!library) return 0;
   const auto init = reinterpret_cast<int (*)()>(dlsym(library, "nvmlInit_v2"));
   const auto shut_down = reinterpret_cast<int (*)()>(dlsym(library, "nvmlShutdown"));
-  const auto get_count = reinterpret_cast<int (*)(unsigned*)>(dlsym(library, "nvmlDeviceGetCount_v2"));
+  const auto get_count =
+      reinterpret_cast<int (*)(unsigned*)>(dlsym(library, "nvmlDeviceGetCount_v2"));
   unsigned count = 0;
   if (init && shut_down && get_count && init() == 0) {
     if (get_count(&count) != 0) count = 0;
@@ -43,7 +44,8 @@ int count_gpus() {
   int count = 0;
   std::istringstream list(visible);
   for (std::string device; std::getline(list, device, ',');) {
-    if (device.empty() || device.starts_with('-')) break;  // CUDA, too, stops at the first invalid one
+    if (device.empty() || device.starts_with('-'))
+      break;  // CUDA, too, stops at the first invalid one
     ++count;
   }
   return std::min(count, present);

@@ -30,7 +30,8 @@ std::string variable(const char* name) {
   return text ? text : "";
 }
 
-// Where this run's log and error files go. Without --log-dir: a directory that is removed at the end.
+// Where this run's log and error files go. Without --log-dir: a directory that is removed at the
+// end.
 Result<void> choose_log_directory(AgentConfig& config) {
   const std::string& wanted = config.options.log_dir;
   if (wanted == "/dev/null") return {};

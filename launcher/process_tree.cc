@@ -47,8 +47,8 @@ std::vector<pid_t> numbers_in(const std::string& path) {
   return numbers;
 }
 
-// Children of one process as the kernel lists them, per thread (CONFIG_PROC_CHILDREN). A child belongs to
-// the thread that made it.
+// Children of one process as the kernel lists them, per thread (CONFIG_PROC_CHILDREN). A child
+// belongs to the thread that made it.
 std::vector<pid_t> children_of(pid_t parent) {
   std::vector<pid_t> children;
   const std::string tasks = "/proc/" + std::to_string(parent) + "/task";

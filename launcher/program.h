@@ -1,7 +1,7 @@
 // What the program on the command line is, and how it is run.
 //
-// *.py and -m go through python; every other program is executed. A name with a slash is a path; a bare
-// one is looked up in PATH. Looks at the file system; any thread.
+// *.py and -m go through python; every other program is executed. A name with a slash is a path; a
+// bare one is looked up in PATH. Looks at the file system; any thread.
 #pragma once
 
 #include "base/result.h"
@@ -10,8 +10,8 @@
 
 namespace ddprun {
 
-// The command of every worker. kNotFound and kInvalidArgument name the program, what is wrong with it, and
-// what would be right.
+// The command of every worker. kNotFound and kInvalidArgument name the program, what is wrong with
+// it, and what would be right.
 Result<WorkerCommand> find_program(const LaunchOptions& options);
 
 }  // namespace ddprun

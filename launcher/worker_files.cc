@@ -34,7 +34,8 @@ Result<WorkerStreams> WorkerFiles::open() const {
   return streams;
 }
 
-Result<WorkerStream> WorkerFiles::open_stream(const std::string& name, bool redirect, bool tee) const {
+Result<WorkerStream> WorkerFiles::open_stream(const std::string& name, bool redirect,
+                                              bool tee) const {
   WorkerStream stream;
   UniqueFd file;
   if (redirect || tee) {

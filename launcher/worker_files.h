@@ -1,4 +1,5 @@
-// Where a worker's output goes, and what it leaves in files: log files, the error file. One owner thread.
+// Where a worker's output goes, and what it leaves in files: log files, the error file. One owner
+// thread.
 #pragma once
 
 #include <string>
@@ -39,8 +40,8 @@ class WorkerFiles {
   Streams tee_;
 };
 
-// Makes and returns <root>/attempt_N, or <root>/attempt_N.gG where an earlier generation of the same
-// attempt has left its logs there: they are kept.
+// Makes and returns <root>/attempt_N, or <root>/attempt_N.gG where an earlier generation of the
+// same attempt has left its logs there: they are kept.
 std::string attempt_directory(const std::string& root, int attempt, Generation generation);
 
 // The message of an error file as PyTorch's @record writes it; empty where there is none.

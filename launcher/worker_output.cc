@@ -49,7 +49,8 @@ bool WorkerOutput::read_some() {
   if (!pipe_.is_open()) return false;
   static thread_local std::array<char, kReadBytes> buffer;
   ssize_t size = 0;
-  while ((size = ::read(pipe_.native_handle(), buffer.data(), buffer.size())) < 0 && errno == EINTR) {
+  while ((size = ::read(pipe_.native_handle(), buffer.data(), buffer.size())) < 0 &&
+         errno == EINTR) {
   }
   if (size < 0) return false;
   if (size == 0) {
@@ -72,7 +73,8 @@ void WorkerOutput::finish() {
   lines_.clear();
   splitter_.flush([this](std::string_view piece) {
     put(piece);
-    if (options_.to_console) lines_ += '\n';  // the next line of somebody else begins at its beginning
+    if (options_.to_console)
+      lines_ += '\n';  // the next line of somebody else begins at its beginning
   });
   if (!lines_.empty()) console_.write(options_.stream, lines_);
 }
@@ -80,7 +82,8 @@ void WorkerOutput::finish() {
 void WorkerOutput::take(std::string_view bytes) {
   if (options_.file.valid()) {
     // A full disk must not stop a worker: what does not fit is missing in the file only.
-    [[maybe_unused]] const ssize_t written = ::write(options_.file.get(), bytes.data(), bytes.size());
+    [[maybe_unused]] const ssize_t written =
+        ::write(options_.file.get(), bytes.data(), bytes.size());
   }
   lines_.clear();
   splitter_.feed(bytes, [this](std::string_view piece) { put(piece); });

@@ -1,8 +1,8 @@
 // WorkerOutput: one output stream of one worker on its way to the console and to a log file.
 //
 // Reads the worker's pipe, cuts it into whole lines, puts the prefix in front, hands them to the
-// ConsoleWriter, and keeps the last lines for the report on a failure. While the console is full it does
-// not read, so that the worker waits. One owner thread, that of the io_context.
+// ConsoleWriter, and keeps the last lines for the report on a failure. While the console is full it
+// does not read, so that the worker waits. One owner thread, that of the io_context.
 #pragma once
 
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -34,7 +34,8 @@ class WorkerOutput : public std::enable_shared_from_this<WorkerOutput> {
   void start();
   // The console has room again.
   void resume();
-  // Takes what is in the pipe now, without waiting; after the end of all writers that is everything.
+  // Takes what is in the pipe now, without waiting; after the end of all writers that is
+  // everything.
   void drain();
   // Writes the unfinished last line and closes the pipe.
   void finish();

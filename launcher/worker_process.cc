@@ -40,10 +40,12 @@ struct WorkerInitializer {
     // The agent may have died before the line above: then nobody would kill this process.
     if (getppid() != agent) _exit(1);
     setsid();
-    if (dup2(in, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0 || dup2(err, STDERR_FILENO) < 0) {
+    if (dup2(in, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0 ||
+        dup2(err, STDERR_FILENO) < 0) {
       return error_code(errno, boost::system::system_category());
     }
-    // Whatever is open beyond the streams ends with exec (Linux 5.11; before that what is ours does).
+    // Whatever is open beyond the streams ends with exec (Linux 5.11; before that what is ours
+    // does).
     syscall(SYS_close_range, STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC);
     for (int signal = 1; signal < NSIG; ++signal) {
       struct sigaction action {};

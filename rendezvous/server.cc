@@ -33,7 +33,7 @@ struct Session : std::enable_shared_from_this<Session> {
   FrameReader frames;
   std::string unsent;
   std::string sending;
-  bool identified = false;     // its first byte was read: it is an agent
+  bool identified = false;  // its first byte was read: it is an agent
   bool close_when_sent = false;
 };
 using SessionPtr = std::shared_ptr<Session>;
@@ -97,17 +97,18 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
  private:
   void accept(tcp::acceptor& acceptor) {
-    acceptor.async_accept([self = shared_from_this(), &acceptor](error_code error, tcp::socket socket) {
-      if (self->stopped_) return;
-      if (error) {
-        // Out of descriptors, most likely: others must end before there is room.
-        self->log_.warning("cannot accept a connection: " + error.message());
-        self->accept_later(acceptor);
-        return;
-      }
-      self->welcome(std::move(socket));
-      self->accept(acceptor);
-    });
+    acceptor.async_accept(
+        [self = shared_from_this(), &acceptor](error_code error, tcp::socket socket) {
+          if (self->stopped_) return;
+          if (error) {
+            // Out of descriptors, most likely: others must end before there is room.
+            self->log_.warning("cannot accept a connection: " + error.message());
+            self->accept_later(acceptor);
+            return;
+          }
+          self->welcome(std::move(socket));
+          self->accept(acceptor);
+        });
   }
 
   void accept_later(tcp::acceptor& acceptor) {
@@ -155,8 +156,9 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       const Result<AgentMessage> message = decode_agent_message(**frame);
       if (!message) return drop(session, message.error().message());
       session->hello_timer.cancel();
-      perform(table_.receive({.connection = session->id, .local = false, .service_address = session->service_address},
-                             *message, BootClock::now()));
+      perform(table_.receive(
+          {.connection = session->id, .local = false, .service_address = session->service_address},
+          *message, BootClock::now()));
     }
     if (sessions_.contains(session->id)) read(session);
   }
@@ -235,7 +237,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     asio::post(io_, std::exchange(when_idle_, nullptr));
   }
 
-  // Heartbeats only move deadlines back, so an earlier alarm is left as it is; it finds out by itself.
+  // Heartbeats only move deadlines back, so an earlier alarm is left as it is; it finds out by
+  // itself.
   void arm() {
     const std::optional<TimePoint> due = table_.deadline();
     if (!due || (armed_ && *armed_ <= *due)) return;

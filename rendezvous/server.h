@@ -1,11 +1,13 @@
 // RendezvousServer: the rendezvous service on TCP, and for agents in its own process.
 //
-// The Asio shell around JobTable: it reads frames, lets the table decide, and sends. One thread, the one
-// that runs the io_context, calls everything and does everything; nothing blocks it. A connection that
-// sends nonsense, or says no hello within kHelloTimeout, is closed with one line in the log.
+// The Asio shell around JobTable: it reads frames, lets the table decide, and sends. One thread,
+// the one that runs the io_context, calls everything and does everything; nothing blocks it. A
+// connection that sends nonsense, or says no hello within kHelloTimeout, is closed with one line in
+// the log.
 //
-// In torchrun's static mode one port serves control frames and the store's clients. They are told apart by
-// a connection's first byte: control frames begin with kControlMagic, which no store request does.
+// In torchrun's static mode one port serves control frames and the store's clients. They are told
+// apart by a connection's first byte: control frames begin with kControlMagic, which no store
+// request does.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -28,8 +30,8 @@ class RendezvousServer {
   // Messages that wait for one slow agent; past it its connection is closed.
   static constexpr std::size_t kMaxUnsentBytes = 4 << 20;
 
-  // listeners: sockets that listen already (rendezvous/listen.h); none for a service of one process. io
-  // and log outlive the server.
+  // listeners: sockets that listen already (rendezvous/listen.h); none for a service of one
+  // process. io and log outlive the server.
   RendezvousServer(boost::asio::io_context& io, Logger& log, ServiceOptions options,
                    std::vector<UniqueFd> listeners);
   // Closes everything at once.

@@ -48,7 +48,8 @@ class LocalLink final : public ServiceLink {
 
  private:
   void take(const ServiceMessage& message) {
-    if (const Refused* refused = std::get_if<Refused>(&message)) return events_.refused(refused->reason);
+    if (const Refused* refused = std::get_if<Refused>(&message))
+      return events_.refused(refused->reason);
     std::visit(
         [&](const auto& directive) {
           if constexpr (std::is_constructible_v<Directive, decltype(directive)>) {
@@ -139,24 +140,27 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     socket_ = socket;
     resolver_.async_resolve(
         options_.host, std::to_string(options_.port),
-        [self = shared_from_this(), socket](error_code error, const tcp::resolver::results_type& found) {
+        [self = shared_from_this(), socket](error_code error,
+                                            const tcp::resolver::results_type& found) {
           if (self->over_ || self->socket_ != socket) return;
-          if (error) return self->broken("cannot resolve " + self->options_.host + ": " + error.message());
-          asio::async_connect(*socket, found, [self, socket](error_code failed, const tcp::endpoint&) {
-            if (self->over_ || self->socket_ != socket) return;
-            if (failed) return self->broken(failed.message());
-            error_code ignored;
-            socket->set_option(tcp::no_delay(true), ignored);
-            self->frames_ = FrameReader();
-            self->perform(self->link_.connected(BootClock::now()));
-            if (!self->over_ && self->socket_ == socket) self->read(socket);
-          });
+          if (error)
+            return self->broken("cannot resolve " + self->options_.host + ": " + error.message());
+          asio::async_connect(*socket, found,
+                              [self, socket](error_code failed, const tcp::endpoint&) {
+                                if (self->over_ || self->socket_ != socket) return;
+                                if (failed) return self->broken(failed.message());
+                                error_code ignored;
+                                socket->set_option(tcp::no_delay(true), ignored);
+                                self->frames_ = FrameReader();
+                                self->perform(self->link_.connected(BootClock::now()));
+                                if (!self->over_ && self->socket_ == socket) self->read(socket);
+                              });
         });
   }
 
   void read(const std::shared_ptr<tcp::socket>& socket) {
-    socket->async_read_some(asio::buffer(buffer_), [self = shared_from_this(), socket](error_code error,
-                                                                                     std::size_t size) {
+    socket->async_read_some(asio::buffer(buffer_), [self = shared_from_this(), socket](
+                                                       error_code error, std::size_t size) {
       if (self->over_ || self->socket_ != socket) return;
       if (error) return self->broken(error.message());
       self->frames_.append(std::string_view(self->buffer_.data(), size));

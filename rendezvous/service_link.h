@@ -1,6 +1,7 @@
 // ServiceLink: an agent's way to its rendezvous service, in another process or in its own.
 //
-// Made by the agent and called from the thread of its io_context only, like the callbacks it is given.
+// Made by the agent and called from the thread of its io_context only, like the callbacks it is
+// given.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -17,7 +18,8 @@ namespace ddprun {
 class RendezvousServer;
 
 struct ServiceLinkEvents {
-  // What a Hello says now. local_address: our numeric end of the connection; empty inside one process.
+  // What a Hello says now. local_address: our numeric end of the connection; empty inside one
+  // process.
   std::function<Hello(const std::string& local_address)> hello;
   std::function<void(const Directive&)> directive;
   std::function<void(const LinkLost&)> lost;
@@ -44,7 +46,7 @@ struct RemoteLinkOptions {
   std::uint16_t port = 0;
   AgentLinkOptions link;
 };
-std::unique_ptr<ServiceLink> make_remote_link(boost::asio::io_context& io, RemoteLinkOptions options,
-                                              ServiceLinkEvents events);
+std::unique_ptr<ServiceLink> make_remote_link(boost::asio::io_context& io,
+                                              RemoteLinkOptions options, ServiceLinkEvents events);
 
 }  // namespace ddprun

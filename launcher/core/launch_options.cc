@@ -128,7 +128,8 @@ Result<std::pair<std::string, std::uint16_t>> parse_endpoint(std::string_view te
     if (close == std::string_view::npos) return invalid(quoted(text) + ": the ] is missing");
     host = text.substr(1, close - 1);
     const std::string_view rest = text.substr(close + 1);
-    if (!rest.empty() && !rest.starts_with(':')) return invalid(quoted(text) + ": give [HOST]:PORT");
+    if (!rest.empty() && !rest.starts_with(':'))
+      return invalid(quoted(text) + ": give [HOST]:PORT");
     if (!rest.empty()) port = rest.substr(1);
   } else if (const std::size_t colon = text.rfind(':');
              colon != std::string_view::npos && text.find(':') == colon) {
@@ -179,8 +180,8 @@ Result<void> apply_conf(const LaunchOptions& options, Rendezvous& plan) {
         plan.remarks.push_back("--rdzv-conf " + key + " does nothing here: " + std::string(why));
       }
       if (!known) {
-        ok = invalid_option("--rdzv-conf",
-                            "unknown key " + quoted(key) + "; join_timeout and last_call_timeout are known");
+        ok = invalid_option("--rdzv-conf", "unknown key " + quoted(key) +
+                                               "; join_timeout and last_call_timeout are known");
       }
     }
     if (!ok) return ok;
@@ -193,9 +194,10 @@ Result<void> apply_conf(const LaunchOptions& options, Rendezvous& plan) {
 Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   const std::string& backend = options.rdzv_backend;
   if (!backend.empty() && backend != "c10d" && backend != "static") {
-    return invalid_option("--rdzv-backend", quoted(backend) +
-                                                " is not available: use c10d or static; ddprun brings its "
-                                                "own service (--rdzv-endpoint, or ddp-rendezvous)");
+    return invalid_option("--rdzv-backend",
+                          quoted(backend) +
+                              " is not available: use c10d or static; ddprun brings its "
+                              "own service (--rdzv-endpoint, or ddp-rendezvous)");
   }
   if (options.no_python && options.module) {
     return invalid_option("--no-python", "it cannot be used with -m: a module is run by python");
@@ -209,21 +211,24 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
     if (options.nodes.max != 1) {
       return invalid_option("--nnodes", "--standalone is a job of one node: leave one of them out");
     }
-    for (const auto& [given, name] :
-         {std::pair(!options.rdzv_endpoint.empty(), "--rdzv-endpoint"), std::pair(master_given, "--master-addr/--master-port"),
-          std::pair(!backend.empty(), "--rdzv-backend")}) {
-      if (given) plan.remarks.push_back(std::string(name) + " does nothing here: --standalone chooses them");
+    for (const auto& [given, name] : {std::pair(!options.rdzv_endpoint.empty(), "--rdzv-endpoint"),
+                                      std::pair(master_given, "--master-addr/--master-port"),
+                                      std::pair(!backend.empty(), "--rdzv-backend")}) {
+      if (given)
+        plan.remarks.push_back(std::string(name) + " does nothing here: --standalone chooses them");
     }
     return plan;
   }
 
-  const bool wants_static = backend == "static" || (backend.empty() && options.rdzv_endpoint.empty() &&
-                                                    (master_given || options.nodes.max > 1));
+  const bool wants_static =
+      backend == "static" ||
+      (backend.empty() && options.rdzv_endpoint.empty() && (master_given || options.nodes.max > 1));
   if (wants_static) {
     plan.mode = Rendezvous::Mode::kStatic;
     if (options.nodes.min != options.nodes.max) {
-      return invalid_option("--nnodes", "the static backend needs a fixed number of nodes: use "
-                                        "--rdzv-endpoint HOST:PORT for MIN:MAX");
+      return invalid_option("--nnodes",
+                            "the static backend needs a fixed number of nodes: use "
+                            "--rdzv-endpoint HOST:PORT for MIN:MAX");
     }
     plan.host = options.master_addr.value_or("127.0.0.1");
     plan.port = static_cast<std::uint16_t>(options.master_port.value_or(kDefaultMasterPort));
@@ -232,10 +237,13 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
       if (!endpoint) return invalid_option("--rdzv-endpoint", endpoint.error().cause);
       std::tie(plan.host, plan.port) = *endpoint;
     }
-    const bool here_only = plan.host == "localhost" || plan.host.starts_with("127.") || plan.host == "::1";
-    if (options.nodes.max > 1 && here_only && !options.master_addr && options.rdzv_endpoint.empty()) {
-      return invalid_option("--nnodes", "several nodes need a place to meet: add --rdzv-endpoint HOST:PORT "
-                                        "(or --master-addr and --node-rank)");
+    const bool here_only =
+        plan.host == "localhost" || plan.host.starts_with("127.") || plan.host == "::1";
+    if (options.nodes.max > 1 && here_only && !options.master_addr &&
+        options.rdzv_endpoint.empty()) {
+      return invalid_option("--nnodes",
+                            "several nodes need a place to meet: add --rdzv-endpoint HOST:PORT "
+                            "(or --master-addr and --node-rank)");
     }
     if (plan.port == 0 && options.nodes.max > 1) {
       return invalid_option("--master-port", "0 is no port that other nodes could know");
@@ -245,7 +253,8 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
 
   if (options.rdzv_endpoint.empty()) {
     if (options.nodes.max > 1) {
-      return invalid_option("--rdzv-endpoint", "several nodes need a place to meet: give HOST:PORT");
+      return invalid_option("--rdzv-endpoint",
+                            "several nodes need a place to meet: give HOST:PORT");
     }
     return plan;  // one node, no endpoint: as --standalone
   }
@@ -257,8 +266,9 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
     return invalid_option("--rdzv-endpoint", "0 is no port that other nodes could know");
   }
   if (master_given) {
-    plan.remarks.push_back("--master-addr/--master-port do nothing here: with --rdzv-endpoint every "
-                           "generation has a store of its own");
+    plan.remarks.push_back(
+        "--master-addr/--master-port do nothing here: with --rdzv-endpoint every "
+        "generation has a store of its own");
   }
   return plan;
 }

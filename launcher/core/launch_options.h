@@ -1,8 +1,8 @@
 // What a ddprun command line means: plain values, and the rules that texts must follow.
 //
-// launcher/command_line.h fills a LaunchOptions from the command line and the environment; everything
-// here is pure. A bad value is a kInvalidArgument Error whose cause says what would be right; the
-// caller adds the option's name. Any thread.
+// launcher/command_line.h fills a LaunchOptions from the command line and the environment;
+// everything here is pure. A bad value is a kInvalidArgument Error whose cause says what would be
+// right; the caller adds the option's name. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -31,14 +31,14 @@ struct SlotCount {
 };
 Result<SlotCount> parse_slots(std::string_view text);
 
-// -r and -t: which output streams of which local ranks. "0" none, "1" stdout, "2" stderr, "3" both; or
-// "0:3,1:1" for single ranks.
+// -r and -t: which output streams of which local ranks. "0" none, "1" stdout, "2" stderr, "3" both;
+// or "0:3,1:1" for single ranks.
 enum class Streams { kNone = 0, kOut = 1, kErr = 2, kBoth = 3 };
 constexpr bool has_out(Streams streams) { return (static_cast<int>(streams) & 1) != 0; }
 constexpr bool has_err(Streams streams) { return (static_cast<int>(streams) & 2) != 0; }
 
 struct StreamMap {
-  Streams all = Streams::kNone;      // for ranks that are not listed
+  Streams all = Streams::kNone;  // for ranks that are not listed
   std::map<int, Streams> by_rank;
   Streams of(LocalRank rank) const {
     const auto found = by_rank.find(rank.value);

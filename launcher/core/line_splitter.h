@@ -1,9 +1,10 @@
-// LineSplitter: cuts a worker's output into whole lines, so that lines of several workers never mix.
+// LineSplitter: cuts a worker's output into whole lines, so that lines of several workers never
+// mix.
 //
-// A piece ends with \n, with \r (progress bars draw themselves that way; "\r\n" stays together), or at
-// kMaxPiece bytes, so that a worker that never ends its line cannot fill our memory. What follows the
-// last end is kept for the next call, or for flush() when the stream has ended. Bytes are bytes: nothing
-// is decoded. Pure; one owner thread.
+// A piece ends with \n, with \r (progress bars draw themselves that way; "\r\n" stays together), or
+// at kMaxPiece bytes, so that a worker that never ends its line cannot fill our memory. What
+// follows the last end is kept for the next call, or for flush() when the stream has ended. Bytes
+// are bytes: nothing is decoded. Pure; one owner thread.
 #pragma once
 
 #include <cstring>
@@ -16,8 +17,8 @@ class LineSplitter {
  public:
   static constexpr std::size_t kMaxPiece = 1 << 20;
 
-  // Calls sink(std::string_view piece) for each complete piece, its end included. Pieces are passed on
-  // where they lie; only one that was begun in an earlier call is copied.
+  // Calls sink(std::string_view piece) for each complete piece, its end included. Pieces are passed
+  // on where they lie; only one that was begun in an earlier call is copied.
   template <class Sink>
   void feed(std::string_view bytes, Sink&& sink) {
     while (!bytes.empty()) {

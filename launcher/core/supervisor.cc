@@ -239,8 +239,7 @@ void Supervisor::on(const ServiceRefused& refused, TimePoint now, SupervisorActi
 }
 
 void Supervisor::on(const GuardianLost&, TimePoint now, SupervisorActions& out) {
-  out.push_back(
-      Say{Say::Level::kError, "the guardian of this agent was killed: ending all workers"});
+  out.push_back(Say{Say::Level::kError, "a guard of this agent was killed: ending all workers"});
   leave_reason_ = "the guardian of its agent was killed";
   exit_killing(to_int(ExitCode::kInternal), now, out);
 }
@@ -249,8 +248,9 @@ void Supervisor::on(const Tick&, TimePoint now, SupervisorActions& out) {
   if (hold_back_until_ && now >= *hold_back_until_) declare_failure(now, out);
   if (!stop_deadline_ || now < *stop_deadline_) return;
   if (!killed_) {
-    out.push_back(Say{Say::Level::kWarning, workers_text(alive_) + " did not end within " +
-                                                to_text(options_.grace) + ": SIGKILL"});
+    const std::string who = alive_ > 0 ? workers_text(alive_) : "processes that workers started";
+    out.push_back(Say{Say::Level::kWarning,
+                      who + " did not end within " + to_text(options_.grace) + ": SIGKILL"});
     return kill(now, out);
   }
   const std::string reason = "processes of generation " + to_text(generation_) +

@@ -7,7 +7,7 @@ namespace {
 
 std::string fate_of_the_other(const WorkerEnd& end, const WorkerEnd& first) {
   std::string text = describe(end);
-  if (end.after_stop) return text + ", after ddprun had begun to stop the workers";
+  if (end.after_stop) return text + " when ddprun stopped it";
   if (end.kind == EndKind::kNodeLost) return text;
   return text + ", " + to_text(std::max(Duration(0), first.age - end.age)) + " after the first";
 }
@@ -37,7 +37,8 @@ std::vector<std::string> failure_report(const std::string& job_id, const Verdict
   const WorkerEnd& first = verdict.ends.front();
   lines.push_back(headline + " in generation " + to_text(verdict.generation));
   lines.push_back("first failure: " + describe(first));
-  if (!first.message.empty() && first.kind != EndKind::kNotStarted && first.kind != EndKind::kNodeLost) {
+  if (!first.message.empty() && first.kind != EndKind::kNotStarted &&
+      first.kind != EndKind::kNodeLost) {
     lines.push_back("  it said: " + first.message);
   }
   if (!first.stderr_tail.empty()) {

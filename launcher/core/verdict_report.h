@@ -8,8 +8,8 @@
 
 namespace ddprun {
 
-// The report on a failed job, one string per line: the first failure and its last lines on stderr, then
-// the others and what they are. Empty for a job that ended well.
+// The report on a failed job, one string per line: the first failure and its last lines on stderr,
+// then the others and what they are. Empty for a job that ended well.
 std::vector<std::string> failure_report(const std::string& job_id, const Verdict& verdict);
 
 }  // namespace ddprun

@@ -6,7 +6,8 @@ namespace {
 std::string with_local_rank(std::string text, LocalRank rank) {
   constexpr std::string_view kMacro = "${local_rank}";
   const std::string number = to_text(rank);
-  for (std::size_t at = text.find(kMacro); at != std::string::npos; at = text.find(kMacro, at + number.size())) {
+  for (std::size_t at = text.find(kMacro); at != std::string::npos;
+       at = text.find(kMacro, at + number.size())) {
     text.replace(at, kMacro.size(), number);
   }
   return text;
