@@ -172,7 +172,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void perform(ServiceOutput out) {
-    for (const std::string& line : out.log) log_.debug(line);
+    for (const std::string& line : out.log) embedded_ ? log_.debug(line) : log_.info(line);
     for (ServiceOutput::Send& send : out.sends) {
       if (const auto local = locals_.find(send.connection); local != locals_.end()) {
         asio::post(io_, [self = shared_from_this(), id = send.connection, deliver = local->second,
