@@ -43,7 +43,7 @@ using SessionPtr = std::shared_ptr<Session>;
 class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
  public:
   Impl(asio::io_context& io, Logger& log, ServiceOptions options, std::vector<UniqueFd> listeners)
-      : io_(io), log_(log), table_(std::move(options)), timer_(io) {
+      : io_(io), log_(log), quiet_(options.embedded), table_(std::move(options)), timer_(io) {
     for (UniqueFd& listener : listeners) {
       const bool v6 = local_address_of(listener.get()).family() == AF_INET6;
       acceptors_.emplace_back(io, v6 ? tcp::v6() : tcp::v4(), listener.release());
@@ -172,7 +172,13 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void perform(ServiceOutput out) {
-    for (const std::string& line : out.log) embedded_ ? log_.debug(line) : log_.info(line);
+    for (const std::string& line : out.log) {
+      if (quiet_) {
+        log_.debug(line);
+      } else {
+        log_.info(line);
+      }
+    }
     for (ServiceOutput::Send& send : out.sends) {
       if (const auto local = locals_.find(send.connection); local != locals_.end()) {
         asio::post(io_, [self = shared_from_this(), id = send.connection, deliver = local->second,
@@ -253,6 +259,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   asio::io_context& io_;
   Logger& log_;
+  bool quiet_;  // inside an agent, the agents themselves say what there is to say
   JobTable table_;
   asio::steady_timer timer_;
   std::optional<TimePoint> armed_;

@@ -24,8 +24,8 @@ LinkActions AgentLink::disconnected(const std::string& why, TimePoint now) {
   LinkActions out;
   if (state_ == State::kOver) return out;
   last_trouble_ = why;
-  pause(now);
-  check_patience(now, out);
+  try_failed(now, out);
+  if (state_ != State::kOver) check_patience(now, out);
   return out;
 }
 
@@ -103,12 +103,8 @@ LinkActions AgentLink::tick(TimePoint now) {
       if (now < try_until_) break;
       last_trouble_ = state_ == State::kConnecting ? "no connection within " : "no welcome within ";
       last_trouble_ += to_text(options_.connect_timeout);
-      if (options_.must_answer && state_ == State::kGreeting && !welcome_) {
-        not_a_service(last_trouble_, out);
-        break;
-      }
       out.push_back(LinkClose{});
-      pause(now);
+      try_failed(now, out);
       break;
     case State::kUp:
       if (now < next_beat_) break;
@@ -138,6 +134,12 @@ void AgentLink::pause(TimePoint now) {
   state_ = State::kPausing;
   retry_at_ = now + backoff_.next();
   beats_.clear();
+}
+
+void AgentLink::try_failed(TimePoint now, LinkActions& out) {
+  const bool deaf = options_.must_answer && state_ == State::kGreeting && !welcome_;
+  if (deaf && ++deaf_tries_ == kMaxDeafTries) return not_a_service(last_trouble_, out);
+  pause(now);
 }
 
 void AgentLink::not_a_service(const std::string& why, LinkActions& out) {

@@ -57,14 +57,16 @@ struct AgentLinkOptions {
   std::string service;  // "node0:29400", for messages
   Duration join_timeout = std::chrono::seconds(600);
   Duration connect_timeout = std::chrono::seconds(3);  // of one try, and of the Welcome after it
-  // Somebody listens there already: if he never says Welcome he is no rendezvous service, and
-  // waiting for one is of no use.
+  // Somebody listens there already: if he does not say Welcome, kMaxDeafTries times, he is no
+  // rendezvous service, and waiting for one is of no use.
   bool must_answer = false;
   BackoffOptions backoff = {.first = std::chrono::milliseconds(50)};
 };
 
 class AgentLink {
  public:
+  static constexpr int kMaxDeafTries = 3;
+
   AgentLink(AgentLinkOptions options, Rng rng, TimePoint now);
 
   LinkActions start(TimePoint now);
@@ -95,6 +97,7 @@ class AgentLink {
   };
 
   void pause(TimePoint now);
+  void try_failed(TimePoint now, LinkActions& out);
   void not_a_service(const std::string& why, LinkActions& out);
   void give_up(std::string reason, ExitCode code, LinkActions& out);
   void check_patience(TimePoint now, LinkActions& out);
@@ -111,6 +114,7 @@ class AgentLink {
   std::deque<Beat> beats_;  // sent and not answered, oldest first; bounded by patience / interval
   std::uint64_t next_number_ = 1;
   std::optional<Welcome> welcome_;  // the last one; set while the lease is held
+  int deaf_tries_ = 0;
   std::string instance_;
   std::string last_trouble_ = "no try was made";
 };

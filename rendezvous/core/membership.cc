@@ -153,7 +153,8 @@ MembershipOutput Membership::left(const std::string& agent_id, const Leave& leav
 }
 
 // A node was told to end from outside. A job of fixed size cannot go on without it and ends; an
-// elastic one goes on with the others, and no budget is used, unless this service goes with the node.
+// elastic one goes on with the others, and no budget is used, unless this service goes with the
+// node.
 void Membership::note_leaving(const Member& member, int signal, TimePoint now,
                               MembershipOutput& out) {
   if (phase_ == Phase::kEnded) return;

@@ -158,6 +158,31 @@ TEST_F(AgentLinkTest, ATryThatHangsIsEndedAndMadeAgain) {
   EXPECT_EQ(closes_, 2);
 }
 
+TEST_F(AgentLinkTest, WhoListensButNeverSaysWelcomeIsNoService) {
+  AgentLinkOptions options;
+  options.service = "node0:29400";
+  options.must_answer = true;
+  link_.emplace(options, Rng(1), now_);
+  take(link_->start(now_));
+  for (int i = 0; i < AgentLink::kMaxDeafTries; ++i) {
+    EXPECT_EQ(lost_count_, 0);
+    take(link_->connected(now_));
+    take(link_->disconnected("Connection reset by peer", now_));
+    pass(milliseconds(500), false);
+  }
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_EQ(lost_->code, ExitCode::kAddress);
+  EXPECT_NE(lost_->reason.find("no rendezvous service"), std::string::npos);
+}
+
+TEST_F(AgentLinkTest, WhatIsNoMessageOfOursComesFromNoService) {
+  take(link_->start(now_));
+  take(link_->connected(now_));
+  take(link_->garbled("it does not begin with DDPR", now_));
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_TRUE(lost_->for_good);
+}
+
 TEST_F(AgentLinkTest, StatusIsSentOnlyWhileTheLinkIsUp) {
   take(link_->start(now_));
   take(link_->send(AgentStatus{}, now_));
