@@ -249,6 +249,7 @@ void Membership::begin_forming(std::string reason, TimePoint now, MembershipOutp
   reason_ = std::move(reason);
   forming_since_ = now;
   last_call_.reset();
+  told_to_wait_ = false;
   for (const auto& member : members_) {
     if (runs_workers(member.second)) tell(member, out);
   }
@@ -308,6 +309,10 @@ void Membership::advance(TimePoint now, MembershipOutput& out) {
   const std::size_t here = candidates().size();
   if (here < static_cast<std::size_t>(spec_.nodes.min)) {
     last_call_.reset();
+    if (generation_ >= Generation(0) && !told_to_wait_) {
+      told_to_wait_ = true;
+      for (const auto& member : members_) tell(member, out);
+    }
     if (now >= forming_since_ + spec_.join_timeout) {
       Verdict verdict;
       verdict.exit_code = to_int(ExitCode::kJoinTimeout);

@@ -143,6 +143,7 @@ class Membership {
   std::string reason_ = "start";
   TimePoint forming_since_;
   std::optional<TimePoint> last_call_;  // the first generation is formed then, if MIN are here
+  bool told_to_wait_ = false;           // those who are left know that others must come first
   bool failed_ = false;                 // the generation that is being ended failed: budget is due
   std::optional<Verdict> ending_;       // the job ends with this once every member is idle
   std::vector<DatedEnd> ends_;

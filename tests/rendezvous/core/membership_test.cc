@@ -241,6 +241,8 @@ TEST_F(MembershipTest, AJobOfFixedSizeWaitsForAReplacementOfALostNode) {
   ASSERT_TRUE(told<Stop>("a"));
   say("a", AgentPhase::kIdle, 0);
   EXPECT_EQ(job_->phase(), Membership::Phase::kForming);
+  ASSERT_TRUE(told<Wait>("a")) << "it hears what is missing";
+  EXPECT_EQ(told<Wait>("a")->reason, "1 of 2 nodes here: a");
   join("c");
   ASSERT_TRUE(told<Assignment>("c"));
   EXPECT_EQ(told<Assignment>("c")->node_rank, NodeRank(1)) << "it takes the hole";
