@@ -10,7 +10,8 @@ namespace ddprun {
 
 TimePoint BootClock::now() noexcept {
   timespec ts{};
-  DDPRUN_ASSERT(clock_gettime(CLOCK_BOOTTIME, &ts) == 0, "CLOCK_BOOTTIME exists since Linux 2.6.39");
+  DDPRUN_ASSERT(clock_gettime(CLOCK_BOOTTIME, &ts) == 0,
+                "CLOCK_BOOTTIME exists since Linux 2.6.39");
   return TimePoint(std::chrono::seconds(ts.tv_sec) + std::chrono::nanoseconds(ts.tv_nsec));
 }
 

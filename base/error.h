@@ -38,8 +38,8 @@ struct Error {
   int sys_errno = 0;
   int peer_rank = -1;  // kPeerLost: the rank that is gone, where it is known
 
-  // One line, ready for a person: "connect to store 10.0.0.1:29500: connection refused (waited 2.0 s
-  // of 2.0 s)".
+  // One line, ready for a person: "connect to store 10.0.0.1:29500: connection refused (waited 2.0
+  // s of 2.0 s)".
   std::string message() const;
 
   // The same error seen from one level up: "form process group: connect to ...".

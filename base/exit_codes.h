@@ -17,6 +17,7 @@ enum class ExitCode : int {
   kJoinTimeout = 65,
   kRefused = 66,
   kServiceLost = 67,
+  kNodeLost = 68,
   kAddress = 69,
   kInternal = 70,
 };
@@ -26,13 +27,14 @@ struct ExitCodeText {
   std::string_view meaning;
 };
 
-inline constexpr std::array<ExitCodeText, 8> kExitCodes{{
+inline constexpr std::array<ExitCodeText, 9> kExitCodes{{
     {ExitCode::kSuccess, "every worker ended with 0"},
     {ExitCode::kUsage, "the command line cannot be meant: option, program or value"},
     {ExitCode::kCannotStart, "a worker process could not be started (exec, fork, limits)"},
     {ExitCode::kJoinTimeout, "the nodes that were asked for did not all arrive in time"},
     {ExitCode::kRefused, "the rendezvous service refused this node, and said why"},
     {ExitCode::kServiceLost, "the rendezvous service, or the node that hosts it, was lost"},
+    {ExitCode::kNodeLost, "a node of the job was lost, and no restart was left"},
     {ExitCode::kAddress, "an address cannot be resolved, or a port cannot be listened on"},
     {ExitCode::kInternal, "ddprun itself was killed or broken; no worker was left behind"},
 }};

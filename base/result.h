@@ -21,8 +21,8 @@ using Result = boost::system::result<T, Error>;
 // Found by argument-dependent look-up when value() is called on a failed Result.
 [[noreturn]] inline void throw_exception_from_error(const Error& error,
                                                     const boost::source_location& where) {
-  detail::assertion_failed("Result holds a value", where.file_name(), static_cast<int>(where.line()),
-                           error.message().c_str());
+  detail::assertion_failed("Result holds a value", where.file_name(),
+                           static_cast<int>(where.line()), error.message().c_str());
 }
 
 }  // namespace ddprun

@@ -17,7 +17,8 @@ class Rng {
 
   std::uint64_t next() { return engine_(); }
 
-  // Uniform in 0..bound-1. The modulo bias (below bound / 2^64) does not matter for jitter and tests.
+  // Uniform in 0..bound-1. The modulo bias (below bound / 2^64) does not matter for jitter and
+  // tests.
   std::uint64_t below(std::uint64_t bound) {
     DDPRUN_ASSERT(bound > 0, "a draw needs at least one outcome");
     return engine_() % bound;

@@ -24,8 +24,8 @@ class IntReader {
     const auto [stop, ec] = std::from_chars(text->data(), end, value);
     if (ec != std::errc() || stop != end) return fail(name, "'" + *text + "' is no integer", min);
     if (value < min || value > max) {
-      return fail(name,
-                  *text + " is not in " + std::to_string(min) + " .. " + std::to_string(max), min);
+      return fail(name, *text + " is not in " + std::to_string(min) + " .. " + std::to_string(max),
+                  min);
     }
     return value;
   }
@@ -85,12 +85,12 @@ Result<std::optional<WorkerEnv>> read_worker_env(const EnvLookup& lookup) {
   env.world_size = ints.read("WORLD_SIZE", 1, kMaxWorld);
   env.rank = Rank(ints.read("RANK", 0, env.world_size - 1));
   env.local_world_size = ints.read("LOCAL_WORLD_SIZE", 1, env.world_size, env.world_size);
-  env.local_rank = LocalRank(ints.read("LOCAL_RANK", 0, env.local_world_size - 1,
-                                       env.rank.value % env.local_world_size));
+  env.local_rank = LocalRank(
+      ints.read("LOCAL_RANK", 0, env.local_world_size - 1, env.rank.value % env.local_world_size));
   env.node_count = ints.read("GROUP_WORLD_SIZE", 1, env.world_size,
                              (env.world_size + env.local_world_size - 1) / env.local_world_size);
-  env.node_rank = NodeRank(ints.read("GROUP_RANK", 0, env.node_count - 1,
-                                     env.rank.value / env.local_world_size));
+  env.node_rank = NodeRank(
+      ints.read("GROUP_RANK", 0, env.node_count - 1, env.rank.value / env.local_world_size));
   env.master_port = ints.read("MASTER_PORT", 1, 65535, 29500);
   env.restart_count = ints.read("TORCHELASTIC_RESTART_COUNT", 0, kMaxWorld, 0);
   env.max_restarts = ints.read("TORCHELASTIC_MAX_RESTARTS", 0, kMaxWorld, 0);

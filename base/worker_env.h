@@ -79,8 +79,8 @@ std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& e
 // Looks a variable up; nullopt when it is not set.
 using EnvLookup = std::function<std::optional<std::string>(std::string_view name)>;
 
-// What a worker reads at start. nullopt: there is no launcher (neither RANK nor WORLD_SIZE is set), so
-// the worker is a world of one. Variables that torchrun, too, does not always give (GROUP_RANK,
+// What a worker reads at start. nullopt: there is no launcher (neither RANK nor WORLD_SIZE is set),
+// so the worker is a world of one. Variables that torchrun, too, does not always give (GROUP_RANK,
 // LOCAL_RANK, ...) fall back to those of a single node; kInvalidArgument names a variable that is
 // missing, not a number, or out of range.
 Result<std::optional<WorkerEnv>> read_worker_env(const EnvLookup& lookup);

@@ -1,6 +1,7 @@
 #include "rendezvous/tcp_address.h"
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
 #include <netdb.h>
 
 #include <charconv>
@@ -129,6 +130,27 @@ std::string to_text(const SocketAddress& address) {
 
 SocketAddress local_address_of(int socket) { return address_of(socket, getsockname); }
 SocketAddress peer_address_of(int socket) { return address_of(socket, getpeername); }
+
+bool is_loopback_address(const SocketAddress& address) {
+  const std::string host = address.host();
+  return host.starts_with("127.") || host == "::1";
+}
+
+bool is_local_address(const SocketAddress& address) {
+  if (is_loopback_address(address)) return true;
+  ifaddrs* raw = nullptr;
+  if (getifaddrs(&raw) != 0) return false;
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> list(raw, &freeifaddrs);
+  const std::string host = address.host();
+  for (const ifaddrs* entry = list.get(); entry; entry = entry->ifa_next) {
+    if (!entry->ifa_addr || entry->ifa_addr->sa_family != address.family()) continue;
+    SocketAddress own;
+    own.size = address.family() == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+    std::memcpy(&own.storage, entry->ifa_addr, own.size);
+    if (own.host() == host) return true;
+  }
+  return false;
+}
 
 std::optional<SocketAddress> numeric_address(const HostPort& address) {
   std::vector<SocketAddress> found;

@@ -48,6 +48,10 @@ std::string to_text(const SocketAddress& address);
 SocketAddress local_address_of(int socket);
 SocketAddress peer_address_of(int socket);
 
+// Whether the address is one of this host's own.
+bool is_local_address(const SocketAddress& address);
+bool is_loopback_address(const SocketAddress& address);
+
 // A numeric address; nullopt for names.
 std::optional<SocketAddress> numeric_address(const HostPort& address);
 

@@ -1,17 +1,16 @@
 // The program ddp-store as its users meet it: command line, output, signals, scarce resources.
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <csignal>
-#include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "base/exit_codes.h"
 #include "rendezvous/listen.h"
 #include "rendezvous/store_client.h"
+#include "tests/support/child_process.h"
 #include "tests/support/raw_tcp_client.h"
 
 namespace ddprun {
@@ -21,6 +20,7 @@ using namespace std::literals;
 using testing::HasSubstr;
 using testing::MatchesRegex;
 using testing::StartsWith;
+using testing_support::ChildProcess;
 using testing_support::RawTcpClient;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -32,60 +32,27 @@ constexpr bool kSanitized = false;
 const std::string kProgram = DDPRUN_BIN_DIR "/ddp-store";
 
 struct Ended {
-  int exit_code;
+  std::optional<int> exit_code;
   std::string output;  // both streams
 };
 
-Ended run(const std::string& arguments) {
-  FILE* pipe = popen((kProgram + " " + arguments + " 2>&1").c_str(), "r");
-  std::string output;
-  char piece[4096];
-  while (const std::size_t got = fread(piece, 1, sizeof piece, pipe)) output.append(piece, got);
-  const int status = pclose(pipe);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), output};
+Ended run(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), kProgram);
+  ChildProcess program(std::move(arguments));
+  const std::optional<int> exit_code = program.wait();
+  return {exit_code, program.out() + program.err()};
 }
 
-// A ddp-store on a free port of 127.0.0.1 that runs until the test says otherwise.
+// A ddp-store on a free port that runs until the test says otherwise.
 class RunningProgram {
  public:
   // limits: what the shell says before it becomes the program, like "ulimit -n 20".
-  explicit RunningProgram(const std::string& limits = "true",
-                          const std::string& host = "127.0.0.1") {
-    int out[2], err[2];
-    EXPECT_EQ(pipe2(out, O_CLOEXEC), 0);
-    EXPECT_EQ(pipe2(err, O_CLOEXEC), 0);
-    const std::string command = limits + " && exec " + kProgram + " --listen '" + host + ":0'";
-    pid_ = fork();
-    if (pid_ == 0) {
-      dup2(out[1], 1);
-      dup2(err[1], 2);
-      execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
-      _exit(127);
-    }
-    close(out[1]);
-    close(err[1]);
-    out_.reset(out[0]);
-    err_.reset(err[0]);
-    first_line = read_line(out_.get());
-    port =
-        static_cast<std::uint16_t>(std::atoi(first_line.substr(first_line.rfind(':') + 1).c_str()));
-    EXPECT_GT(port, 0) << first_line;
+  explicit RunningProgram(const std::string& limits = "true", const std::string& host = "127.0.0.1")
+      : process({"sh", "-c", limits + " && exec " + kProgram + " --listen '" + host + ":0'"}) {
+    EXPECT_TRUE(process.wait_for_out("\n")) << process.err();
+    const std::string line = process.out();
+    port = static_cast<std::uint16_t>(std::atoi(line.substr(line.rfind(':') + 1).c_str()));
   }
-  ~RunningProgram() {
-    if (pid_ > 0) end(SIGKILL);
-  }
-
-  // Sends the signal and waits. Returns exit code, or 128 + the signal that killed it.
-  int end(int signal) {
-    kill(pid_, signal);
-    int status = 0;
-    waitpid(std::exchange(pid_, -1), &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-
-  // The next line it logs; waits for it.
-  std::string log_line() { return read_line(err_.get()); }
-  void stop_reading_log() { err_.reset(); }
 
   std::unique_ptr<StoreClient> client() const {
     auto client = StoreClient::connect(
@@ -94,38 +61,26 @@ class RunningProgram {
     return std::move(*client);
   }
 
-  std::string first_line;
+  ChildProcess process;
   std::uint16_t port = 0;
-
- private:
-  static std::string read_line(int fd) {
-    std::string line;
-    char byte;
-    while (read(fd, &byte, 1) == 1 && byte != '\n') line += byte;
-    return line;
-  }
-
-  pid_t pid_ = -1;
-  UniqueFd out_;
-  UniqueFd err_;
 };
 
 TEST(DdpStore, BadInputIsOneLineThatNamesItAndExitCode2) {
-  const std::vector<std::pair<const char*, const char*>> cases{
-      {"", "ddp-store: --listen HOST:PORT is needed"},
-      {"--bogus", "ddp-store: .*--bogus.*"},
-      {"--listen", "ddp-store: --listen.*"},
-      {"--listen 127.0.0.1", "ddp-store: --listen: address '127.0.0.1': HOST:PORT is expected"},
-      {"--listen 127.0.0.1:x", "ddp-store: --listen: .*port x is no number from 0 to 65535"},
-      {"--listen 127.0.0.1:99999", "ddp-store: .*port 99999 is no number from 0 to 65535"},
-      {"--listen localhost:0", "ddp-store: .*'localhost' is no numeric address.*"},
-      {"--listen ::1:0", "ddp-store: .*an IPv6 address stands in brackets.*"},
-      {"--listen 127.0.0.1:0 extra", "ddp-store: .*extra.*"},
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
+      {{}, "--listen HOST:PORT is needed"},
+      {{"--bogus"}, ".*--bogus.*"},
+      {{"--listen"}, "--listen.*"},
+      {{"--listen", "127.0.0.1"}, "--listen: address '127.0.0.1': HOST:PORT is expected"},
+      {{"--listen", "127.0.0.1:x"}, "--listen: .*port x is no number from 0 to 65535"},
+      {{"--listen", "127.0.0.1:99999"}, ".*port 99999 is no number from 0 to 65535"},
+      {{"--listen", "localhost:0"}, ".*'localhost' is no numeric address.*"},
+      {{"--listen", "::1:0"}, ".*an IPv6 address stands in brackets.*"},
+      {{"--listen", "127.0.0.1:0", "extra"}, ".*extra.*"},
   };
   for (const auto& [arguments, line] : cases) {
     const Ended ended = run(arguments);
-    EXPECT_EQ(ended.exit_code, to_int(ExitCode::kUsage)) << arguments;
-    EXPECT_THAT(ended.output, MatchesRegex(std::string(line) + "\n")) << arguments;
+    EXPECT_EQ(ended.exit_code, to_int(ExitCode::kUsage)) << line;
+    EXPECT_THAT(ended.output, MatchesRegex("ddp-store: error: " + line + "\n"));
     EXPECT_EQ(std::count(ended.output.begin(), ended.output.end(), '\n'), 1) << ended.output;
   }
 }
@@ -133,16 +88,16 @@ TEST(DdpStore, BadInputIsOneLineThatNamesItAndExitCode2) {
 TEST(DdpStore, APortThatIsTakenIsOneLineAndItsOwnExitCode) {
   const Result<Listener> taken = listen_tcp({.host = "127.0.0.1", .port = 0});
   const std::string address = to_text(taken->address);
-  const Ended ended = run("--listen " + address);
+  const Ended ended = run({"--listen", address});
   EXPECT_EQ(ended.exit_code, to_int(ExitCode::kAddress));
-  EXPECT_EQ(ended.output, "ddp-store: listen on " + address + ": Address already in use\n");
+  EXPECT_EQ(ended.output, "ddp-store: error: listen on " + address + ": Address already in use\n");
 }
 
 TEST(DdpStore, SaysWhatItIs) {
-  const Ended version = run("--version");
+  const Ended version = run({"--version"});
   EXPECT_EQ(version.exit_code, 0);
   EXPECT_THAT(version.output, MatchesRegex("ddp-store [0-9]+\\.[0-9]+\\.[0-9]+\n"));
-  const Ended help = run("--help");
+  const Ended help = run({"--help"});
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_THAT(help.output, HasSubstr("--listen HOST:PORT"));
 }
@@ -150,10 +105,12 @@ TEST(DdpStore, SaysWhatItIs) {
 TEST(DdpStore, SaysWhereItListensAndEndsWith0WhenTold) {
   for (const int signal : {SIGTERM, SIGINT}) {
     RunningProgram store;
-    EXPECT_EQ(store.first_line, "ddp-store: listening on 127.0.0.1:" + std::to_string(store.port));
+    EXPECT_EQ(store.process.out(),
+              "ddp-store: listening on 127.0.0.1:" + std::to_string(store.port) + "\n");
     const auto client = store.client();
     EXPECT_EQ(*client->add("n", 1), 1);
-    EXPECT_EQ(store.end(signal), 0);
+    store.process.signal(signal);
+    EXPECT_EQ(store.process.wait(), 0);
     EXPECT_FALSE(client->add("n", 1));
   }
 }
@@ -162,14 +119,18 @@ TEST(DdpStore, ListensOnEveryAddressWhenAskedTo) {
   RunningProgram store("true", "*");
   EXPECT_EQ(*store.client()->add("n", 1), 1);
   if (listen_tcp({.host = "::1", .port = 0})) {
-    EXPECT_THAT(store.first_line, StartsWith("ddp-store: listening on [::]:"));
+    EXPECT_THAT(store.process.out(), StartsWith("ddp-store: listening on [::]:"));
     RawTcpClient over_ipv6(store.port, "::1");
   }
 }
 
 TEST(DdpStore, OutlivesTheReaderOfItsLog) {
-  RunningProgram store;
-  store.stop_reading_log();
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  UniqueFd reader(ends[0]), writer(ends[1]);
+  RunningProgram store("exec 2>/proc/self/fd/" + std::to_string(writer.get()));
+  writer.reset();
+  reader.reset();
   for (int i = 0; i < 3; ++i) {
     RawTcpClient bad(store.port);
     bad.send("nonsense");
@@ -189,8 +150,8 @@ TEST(DdpStore, WithoutDescriptorsNewClientsWaitUntilOthersLeave) {
     clients.push_back(std::make_unique<RawTcpClient>(store.port));
     clients.back()->send(ping);
   }
-  EXPECT_EQ(store.log_line(),
-            "ddp-store: warning: store: cannot accept a client: Too many open files");
+  EXPECT_TRUE(store.process.wait_for_err(
+      "ddp-store: warning: store: cannot accept a client: Too many open files\n"));
   for (const auto& client : clients) {
     EXPECT_EQ(client->receive(4), "\x07\0\0\0"s);
     client->close();
@@ -208,7 +169,7 @@ TEST(DdpStore, WithoutMemoryItEndsOnlyTheConnectionThatAsksForIt) {
     refused = !greedy->set("k" + std::to_string(i), value) || !greedy->num_keys();
   }
   EXPECT_TRUE(refused) << "800 MiB went into 100";
-  EXPECT_THAT(store.log_line(), HasSubstr("out of memory"));
+  EXPECT_TRUE(store.process.wait_for_err("out of memory")) << store.process.err();
   EXPECT_EQ(*modest->add("n", 1), 1);
   EXPECT_EQ(modest->get("k0", 10s)->size(), value.size());
 }

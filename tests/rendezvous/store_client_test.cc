@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include "tests/support/child_process.h"
 #include "tests/support/running_store.h"
 
 namespace ddprun {

@@ -9,6 +9,7 @@
 #include <boost/asio/read.hpp>
 #include <fstream>
 
+#include "tests/support/child_process.h"
 #include "tests/support/raw_tcp_client.h"
 #include "tests/support/running_store.h"
 

@@ -66,6 +66,14 @@ TEST(SocketAddress, IsWrittenNumericallyAndMappedIpv4AsIpv4) {
   EXPECT_EQ(numeric_address({"", 80}), std::nullopt);
 }
 
+TEST(SocketAddress, TellsThisHostsOwnFromOthers) {
+  EXPECT_TRUE(is_loopback_address(*numeric_address({"127.0.0.7", 0})));
+  EXPECT_TRUE(is_loopback_address(*numeric_address({"::1", 0})));
+  EXPECT_TRUE(is_local_address(*numeric_address({"127.0.0.1", 0})));
+  EXPECT_FALSE(is_loopback_address(*numeric_address({"192.0.2.1", 0})));
+  EXPECT_FALSE(is_local_address(*numeric_address({"192.0.2.1", 0})));
+}
+
 TEST(Resolve, FindsNumericAddressesAndLocalhost) {
   const auto numeric = resolve({"127.0.0.1", 80}, 0s);
   ASSERT_TRUE(numeric) << "a numeric address needs no time";

@@ -86,14 +86,4 @@ class RunningStore {
   std::thread thread_;
 };
 
-// Looks until it is so, for at most ten seconds.
-inline bool eventually(const std::function<bool()>& condition) {
-  const TimePoint end = BootClock::now() + std::chrono::seconds(10);
-  while (!condition()) {
-    if (BootClock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
-
 }  // namespace ddprun::testing_support

@@ -1,0 +1,34 @@
+// The agent: what runs on each node of a job, below guardian and keeper.
+//
+// It owns one Supervisor and performs its actions: it starts and signals workers, hosts the
+// generation's store when rank 0 lives here, passes output on, and talks to the rendezvous service,
+// which it may embed. Everything happens on one thread and one io_context; only the console has a
+// thread of its own.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launcher/core/launch_options.h"
+#include "launcher/core/worker_plan.h"
+#include "launcher/guardian.h"
+
+namespace ddprun {
+
+struct AgentConfig {
+  LaunchOptions options;
+  Rendezvous rendezvous;
+  WorkerCommand command;
+  int slots = 1;
+  std::string log_root;           // of this run; empty with --log-dir /dev/null
+  std::string scratch_directory;  // removed at the end
+  std::vector<int> signals;       // passed on to workers
+  bool inherits_omp_threads = false;
+  std::string inherited_nccl_async_error_handling;
+};
+
+// Runs the job's part on this node to its end and returns ddprun's exit code. Takes over the
+// process: it sets signal handlers and unblocks `signals`.
+int run_agent(const AgentConfig& config, Guards guards);
+
+}  // namespace ddprun

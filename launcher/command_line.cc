@@ -1,0 +1,358 @@
+#include "launcher/command_line.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <functional>
+#include <sstream>
+#include <utility>
+
+#include "base/exit_codes.h"
+
+namespace ddprun {
+namespace {
+
+using Setter = std::function<Result<void>(LaunchOptions&, const std::string& text)>;
+
+struct OptionSpec {
+  std::string group;
+  std::string name;         // long, with dashes
+  std::string short_name;   // one letter, or empty
+  std::string placeholder;  // of its value; empty: a switch
+  std::string help;
+  std::string example;
+  Setter set;  // a switch gets "1"
+};
+
+// A setter for an option whose text is parsed by `parse` into a member.
+template <class T>
+Setter parsed(T LaunchOptions::*member, Result<T> (*parse)(std::string_view)) {
+  return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
+    Result<T> value = parse(text);
+    if (!value) return std::move(value).error();
+    options.*member = std::move(*value);
+    return {};
+  };
+}
+
+template <class T>
+Setter text_into(T LaunchOptions::*member) {
+  return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
+    options.*member = text;
+    return {};
+  };
+}
+
+// torchrun reads its switches from the environment as integers.
+Setter switch_into(bool LaunchOptions::*member) {
+  return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
+    if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos) {
+      return Error{.kind = ErrorKind::kInvalidArgument,
+                   .cause = "'" + text + "' is neither 1 nor 0"};
+    }
+    options.*member = text.find_first_not_of('0') != std::string::npos;
+    return {};
+  };
+}
+
+template <class T>
+Setter integer_into(T LaunchOptions::*member, int min, int max) {
+  return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
+    int value = 0;
+    const auto [stop, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (ec != std::errc() || stop != text.data() + text.size() || value < min || value > max) {
+      return Error{.kind = ErrorKind::kInvalidArgument,
+                   .cause = "'" + text + "' is no integer from " + std::to_string(min) + " to " +
+                            std::to_string(max)};
+    }
+    options.*member = value;
+    return {};
+  };
+}
+
+// Accepted because torchrun has it, checked, and without effect; --help says why.
+Setter seconds_without_effect() {
+  return [](LaunchOptions&, const std::string& text) -> Result<void> {
+    const Result<Duration> value = parse_seconds(text);
+    if (!value) return value.error();
+    return {};
+  };
+}
+
+const std::vector<OptionSpec>& option_table() {
+  constexpr int kMaxInt = 1 << 30;
+  static const std::vector<OptionSpec> table{
+      {"Workers", "nproc-per-node", "", "N", "workers on this node: a number, cpu, gpu or auto",
+       "--nproc-per-node=8", parsed(&LaunchOptions::slots, parse_slots)},
+      {"Workers", "max-restarts", "", "N",
+       "restarts the whole job may use; each begins all workers anew", "--max-restarts=3",
+       integer_into(&LaunchOptions::max_restarts, 0, kMaxInt)},
+      {"Workers", "module", "m", "", "the program is a Python module", "-m package.train",
+       switch_into(&LaunchOptions::module)},
+      {"Workers", "no-python", "", "", "execute the program directly, also when it is a .py file",
+       "--no-python ./train.py", switch_into(&LaunchOptions::no_python)},
+      {"Workers", "role", "", "NAME",
+       "name of the workers' role, for ROLE_NAME and torchrun's prefix", "--role=trainer",
+       text_into(&LaunchOptions::role)},
+      {"Workers", "shutdown-grace", "", "SECONDS",
+       "between the first signal to workers and SIGKILL", "--shutdown-grace=10",
+       parsed(&LaunchOptions::grace, parse_seconds)},
+      {"Workers", "monitor-interval", "", "SECONDS",
+       "accepted; the kernel reports ends at once, nothing is polled", "--monitor-interval=0.1",
+       seconds_without_effect()},
+
+      {"Nodes", "standalone", "", "",
+       "a job of one node (also the default without the options below)", "--standalone",
+       switch_into(&LaunchOptions::standalone)},
+      {"Nodes", "nnodes", "", "N|MIN:MAX",
+       "nodes of the job; with MIN:MAX it goes on while MIN are there", "--nnodes=2:4",
+       parsed(&LaunchOptions::nodes, parse_nodes)},
+      {"Nodes", "rdzv-endpoint", "", "HOST[:PORT]",
+       "where the nodes meet (port 29400): this host starts the service, or ddp-rendezvous runs "
+       "there",
+       "--rdzv-endpoint=node0:29400", text_into(&LaunchOptions::rdzv_endpoint)},
+      {"Nodes", "rdzv-id", "", "ID", "name of the job at the service", "--rdzv-id=$SLURM_JOB_ID",
+       text_into(&LaunchOptions::rdzv_id)},
+      {"Nodes", "rdzv-backend", "", "NAME",
+       "c10d (meet at --rdzv-endpoint) or static (at --master-addr)", "--rdzv-backend=c10d",
+       text_into(&LaunchOptions::rdzv_backend)},
+      {"Nodes", "rdzv-conf", "", "K=V,...",
+       "join_timeout, last_call_timeout: seconds to wait for MIN, then for MAX nodes",
+       "--rdzv-conf=join_timeout=600", parsed(&LaunchOptions::rdzv_conf, parse_rdzv_conf)},
+      {"Nodes", "node-rank", "", "N", "rank of this node; without it nodes are ordered by name",
+       "--node-rank=0", integer_into(&LaunchOptions::node_rank, 0, kMaxInt)},
+      {"Nodes", "local-addr", "", "ADDR",
+       "address of this node for the others, instead of the one that reaches the service",
+       "--local-addr=10.0.0.7", text_into(&LaunchOptions::local_addr)},
+      {"Nodes", "master-addr", "", "ADDR", "static: where node rank 0 serves everything",
+       "--master-addr=10.0.0.1", text_into(&LaunchOptions::master_addr)},
+      {"Nodes", "master-port", "", "PORT", "static: its port (29500)", "--master-port=29500",
+       integer_into(&LaunchOptions::master_port, 0, 65535)},
+
+      {"Output", "log-dir", "", "DIR",
+       "keep log and error files in DIR/<id>_<random>/attempt_N/<local rank>/", "--log-dir=logs",
+       text_into(&LaunchOptions::log_dir)},
+      {"Output", "redirects", "r", "STREAMS",
+       "into log files only: 1 stdout, 2 stderr, 3 both, or RANK:N,...", "-r 3",
+       parsed(&LaunchOptions::redirects, parse_streams)},
+      {"Output", "tee", "t", "STREAMS", "into log files and to the console, with torchrun's prefix",
+       "-t 0:3,1:2", parsed(&LaunchOptions::tee, parse_streams)},
+  };
+  return table;
+}
+
+// torchrun 2.11 has these, too.
+constexpr std::array<std::string_view, 9> kNotAvailable{
+    "start-method",       "event-log-handler",        "run-path",
+    "local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters",
+    "logs-specs",         "signals-to-handle",        "virtual-local-rank"};
+
+std::string with_underscores(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+std::string with_dashes(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+std::string environment_name(const std::string& name) {
+  std::string upper = with_underscores(name);
+  std::transform(upper.begin(), upper.end(), upper.begin(),
+                 [](unsigned char c) { return std::toupper(c); });
+  return "PET_" + upper;
+}
+
+Error usage_error(std::string what) {
+  return Error{.kind = ErrorKind::kInvalidArgument, .doing = std::move(what), .cause = ""};
+}
+
+// Edits that make one word of the other: what a typing error is measured in.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
+    }
+  }
+  return row.back();
+}
+
+Error unknown_option(const std::string& given) {
+  const std::string name = with_dashes(given.substr(0, given.find('=')));
+  const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
+  if (std::find(kNotAvailable.begin(), kNotAvailable.end(), bare) != kNotAvailable.end() ||
+      bare == "numa-binding") {
+    return usage_error("option --" + bare +
+                       " is torchrun's, but not available here yet; see ddprun --help");
+  }
+  const OptionSpec* nearest = nullptr;
+  std::size_t best = 4;
+  for (const OptionSpec& spec : option_table()) {
+    const std::size_t distance = edit_distance(bare, spec.name);
+    const bool begins_it = bare.size() >= 3 && spec.name.starts_with(bare);
+    if (distance < best || (begins_it && best > 1)) {
+      nearest = &spec;
+      best = std::min<std::size_t>(distance, begins_it ? 1 : distance);
+    }
+  }
+  std::string text = "unknown option " + name;
+  text += nearest ? ": did you mean --" + nearest->name + "?" : "; ddprun --help lists them";
+  return usage_error(std::move(text));
+}
+
+std::string flag_names(const OptionSpec& spec) {
+  std::string names = spec.short_name.empty() ? "" : "-" + spec.short_name + ",";
+  names += "--" + spec.name;
+  const std::string underscored = with_underscores(spec.name);
+  if (underscored != spec.name) names += ",--" + underscored;
+  return names;
+}
+
+// What was found for each option, in the order of the table.
+struct Found {
+  std::vector<std::optional<std::string>> values;
+  bool help = false;
+  bool version = false;
+  std::vector<std::string> rest;
+};
+
+Result<Found> scan(const std::vector<std::string>& arguments) {
+  const std::vector<OptionSpec>& table = option_table();
+  Found found;
+  found.values.resize(table.size());
+  std::vector<std::string> texts(table.size());
+  std::vector<CLI::Option*> options(table.size());
+  CLI::App app;
+  app.set_help_flag();
+  app.prefix_command();
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const OptionSpec& spec = table[i];
+    if (spec.placeholder.empty()) {
+      options[i] = app.add_flag(flag_names(spec));
+    } else {
+      options[i] = app.add_option(flag_names(spec), texts[i])
+                       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    }
+  }
+  app.add_flag("-h,--help", found.help);
+  app.add_flag("--version", found.version);
+
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::ArgumentMismatch& mismatch) {
+    const std::string text = mismatch.what();
+    return usage_error("option " + with_dashes(text.substr(0, text.find(':'))) + " needs a value");
+  } catch (const CLI::ParseError& error) {
+    return usage_error(error.what());
+  }
+  found.rest = app.remaining();
+  if (!found.rest.empty() && found.rest.front().starts_with('-') && found.rest.front().size() > 1) {
+    if (found.rest.front() != "--") return unknown_option(found.rest.front());
+    found.rest.erase(found.rest.begin());
+  }
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    if (options[i]->count() > 0) {
+      found.values[i] = table[i].placeholder.empty() ? "1" : texts[i];
+    } else if (const char* text = std::getenv(environment_name(table[i].name).c_str())) {
+      found.values[i] = text;
+    }
+  }
+  return found;
+}
+
+void append_wrapped(std::string& text, const std::string& words, std::size_t indent) {
+  constexpr std::size_t kWidth = 100;
+  std::size_t column = indent;
+  std::istringstream stream(words);
+  for (std::string word; stream >> word;) {
+    if (column > indent && column + 1 + word.size() > kWidth) {
+      text += "\n" + std::string(indent, ' ');
+      column = indent;
+    }
+    if (column > indent) {
+      text += ' ';
+      ++column;
+    }
+    text += word;
+    column += word.size();
+  }
+  text += '\n';
+}
+
+}  // namespace
+
+Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments) {
+  Result<Found> found = scan(arguments);
+  if (!found) return std::move(found).error();
+  CommandLine line;
+  if (found->help || found->version) {
+    line.wish = found->help ? CommandLine::Wish::kHelp : CommandLine::Wish::kVersion;
+    return line;
+  }
+  const std::vector<OptionSpec>& table = option_table();
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    if (!found->values[i]) continue;
+    if (Result<void> set = table[i].set(line.options, *found->values[i]); !set) {
+      return std::move(set).error().within("option --" + table[i].name);
+    }
+  }
+  if (found->rest.empty()) {
+    return usage_error(
+        "which program? ddprun [options] program [arguments]; ddprun --help tells more");
+  }
+  line.options.program = found->rest.front();
+  line.options.args.assign(found->rest.begin() + 1, found->rest.end());
+  return line;
+}
+
+std::string help_text() {
+  std::string text =
+      "Usage: ddprun [options] program [arguments...]\n\n"
+      "Starts a program several times, on one or several nodes, as the workers of one "
+      "data-parallel job:\n"
+      "gives each its rank, serves the store they meet at, passes their output on, and restarts "
+      "all when\n"
+      "one fails. A .py file or -m goes through python; anything else is executed.\n\n"
+      "  ddprun --nproc-per-node=2 ./train\n"
+      "  ddprun --nproc-per-node=gpu --max-restarts=3 train.py --epochs 10\n"
+      "  ddprun --nnodes=2 --rdzv-endpoint=node0:29400 --rdzv-id=job1 --nproc-per-node=8 ./train\n";
+  constexpr std::size_t kIndent = 34;
+  std::string group;
+  for (const OptionSpec& spec : option_table()) {
+    if (spec.group != group) {
+      group = spec.group;
+      text += "\n" + group + "\n";
+    }
+    std::string head = "  ";
+    if (!spec.short_name.empty()) head += "-" + spec.short_name + ", ";
+    head += "--" + spec.name + (spec.placeholder.empty() ? "" : " " + spec.placeholder);
+    if (head.size() + 2 > kIndent) {
+      text += head + "\n" + std::string(kIndent, ' ');
+    } else {
+      text += head + std::string(kIndent - head.size(), ' ');
+    }
+    append_wrapped(text, spec.help + "; e.g. " + spec.example, kIndent);
+  }
+  text +=
+      "\nGeneral\n  -h, --help                      this text\n"
+      "  --version                       versions of ddprun and its protocol\n"
+      "\nOptions may be written with - or _, and as PET_<NAME> in the environment.\n"
+      "\nExit codes: the first failed worker's own, 128+n for signal n, or\n";
+  for (const ExitCodeText& row : kExitCodes) {
+    const std::string code = std::to_string(to_int(row.code));
+    text +=
+        "  " + std::string(4 - code.size(), ' ') + code + "  " + std::string(row.meaning) + "\n";
+  }
+  return text;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,276 @@
+#include "launcher/core/launch_options.h"
+
+#include <array>
+#include <charconv>
+
+namespace ddprun {
+namespace {
+
+Error invalid(std::string cause) {
+  return Error{.kind = ErrorKind::kInvalidArgument, .cause = std::move(cause)};
+}
+
+Error invalid_option(std::string option, std::string cause) {
+  return Error{.kind = ErrorKind::kInvalidArgument,
+               .doing = "option " + std::move(option),
+               .cause = std::move(cause)};
+}
+
+std::optional<int> parse_int(std::string_view text) {
+  int value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, ec] = std::from_chars(text.data(), end, value);
+  if (ec != std::errc() || stop != end) return std::nullopt;
+  return value;
+}
+
+std::string quoted(std::string_view text) { return "'" + std::string(text) + "'"; }
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const std::size_t at = text.find(separator);
+    parts.push_back(text.substr(0, at));
+    if (at == std::string_view::npos) return parts;
+    text.remove_prefix(at + 1);
+  }
+}
+
+std::optional<Streams> parse_stream(std::string_view text) {
+  const std::optional<int> value = parse_int(text);
+  if (!value || *value < 0 || *value > 3) return std::nullopt;
+  return static_cast<Streams>(*value);
+}
+
+}  // namespace
+
+Result<NodeRange> parse_nodes(std::string_view text) {
+  const std::vector<std::string_view> parts = split(text, ':');
+  const std::optional<int> min = parse_int(parts.front());
+  const std::optional<int> max = parse_int(parts.back());
+  if (parts.size() > 2 || !min || !max) {
+    return invalid(quoted(text) + " is no number of nodes: give N or MIN:MAX");
+  }
+  if (*min < 1) return invalid(quoted(text) + ": a job needs at least 1 node");
+  if (*min > *max) {
+    return invalid(quoted(text) + ": MIN is larger than MAX; did you mean " + std::to_string(*max) +
+                   ":" + std::to_string(*min) + "?");
+  }
+  return NodeRange{*min, *max};
+}
+
+Result<SlotCount> parse_slots(std::string_view text) {
+  if (text == "cpu") return SlotCount{SlotCount::Kind::kCpus, 0};
+  if (text == "gpu") return SlotCount{SlotCount::Kind::kGpus, 0};
+  if (text == "auto") return SlotCount{SlotCount::Kind::kAuto, 0};
+  const std::optional<int> number = parse_int(text);
+  if (!number) return invalid(quoted(text) + " is no number of workers: give N, cpu, gpu or auto");
+  if (*number < 1) return invalid(quoted(text) + ": a node needs at least 1 worker");
+  if (*number > 65536) return invalid(quoted(text) + ": more than 65536 workers on one node");
+  return SlotCount{SlotCount::Kind::kNumber, *number};
+}
+
+Result<StreamMap> parse_streams(std::string_view text) {
+  const auto wrong = [&] {
+    return invalid(quoted(text) +
+                   ": give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or RANK:N,RANK:N");
+  };
+  StreamMap map;
+  if (text.find(':') == std::string_view::npos) {
+    const std::optional<Streams> all = parse_stream(text);
+    if (!all) return wrong();
+    map.all = *all;
+    return map;
+  }
+  for (const std::string_view entry : split(text, ',')) {
+    const std::vector<std::string_view> parts = split(entry, ':');
+    if (parts.size() != 2) return wrong();
+    const std::optional<int> rank = parse_int(parts[0]);
+    const std::optional<Streams> streams = parse_stream(parts[1]);
+    if (!rank || *rank < 0 || !streams) return wrong();
+    map.by_rank[*rank] = *streams;
+  }
+  return map;
+}
+
+Result<std::map<std::string, std::string>> parse_rdzv_conf(std::string_view text) {
+  std::map<std::string, std::string> conf;
+  if (text.empty()) return conf;
+  for (const std::string_view entry : split(text, ',')) {
+    const std::size_t at = entry.find('=');
+    if (at == std::string_view::npos || at == 0) {
+      return invalid(quoted(entry) + " is no KEY=VALUE");
+    }
+    conf[std::string(entry.substr(0, at))] = std::string(entry.substr(at + 1));
+  }
+  return conf;
+}
+
+Result<Duration> parse_seconds(std::string_view text) {
+  double seconds = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, ec] = std::from_chars(text.data(), end, seconds);
+  if (ec != std::errc() || stop != end || !(seconds >= 0) || seconds > 1e9) {
+    return invalid(quoted(text) + " is no number of seconds");
+  }
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
+namespace {
+
+// host[:port], where an IPv6 address with a port stands in brackets.
+Result<std::pair<std::string, std::uint16_t>> parse_endpoint(std::string_view text,
+                                                             std::uint16_t default_port) {
+  std::string_view host = text;
+  std::string_view port;
+  if (text.starts_with('[')) {
+    const std::size_t close = text.find(']');
+    if (close == std::string_view::npos) return invalid(quoted(text) + ": the ] is missing");
+    host = text.substr(1, close - 1);
+    const std::string_view rest = text.substr(close + 1);
+    if (!rest.empty() && !rest.starts_with(':'))
+      return invalid(quoted(text) + ": give [HOST]:PORT");
+    if (!rest.empty()) port = rest.substr(1);
+  } else if (const std::size_t colon = text.rfind(':');
+             colon != std::string_view::npos && text.find(':') == colon) {
+    host = text.substr(0, colon);
+    port = text.substr(colon + 1);
+  }
+  if (host.empty()) return invalid(quoted(text) + " names no host: give HOST:PORT");
+  int number = default_port;
+  if (!port.empty() || text.ends_with(':')) {
+    const std::optional<int> parsed = parse_int(port);
+    if (!parsed || *parsed < 0 || *parsed > 65535) {
+      return invalid(quoted(text) + ": " + quoted(port) + " is no port (0 .. 65535)");
+    }
+    number = *parsed;
+  }
+  return std::pair(std::string(host), static_cast<std::uint16_t>(number));
+}
+
+// Keys of torchrun's --rdzv-conf that mean something in its own machinery only.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kForeignConf{{
+    {"close_timeout", "a job is closed by its verdict"},
+    {"heartbeat_timeout", "leases are the service's, see ddp-rendezvous --help"},
+    {"keep_alive_interval", "leases are the service's, see ddp-rendezvous --help"},
+    {"keep_alive_max_attempt", "leases are the service's, see ddp-rendezvous --help"},
+    {"read_timeout", "nothing is polled"},
+    {"is_host", "the node whose address the endpoint is starts the service"},
+    {"store_type", "the store is always ddprun's own"},
+}};
+
+Result<void> apply_conf(const LaunchOptions& options, Rendezvous& plan) {
+  for (const auto& [key, value] : options.rdzv_conf) {
+    const auto seconds = [&](Duration& target) -> Result<void> {
+      const Result<Duration> parsed = parse_seconds(value);
+      if (!parsed) return invalid_option("--rdzv-conf", key + ": " + parsed.error().cause);
+      target = *parsed;
+      return {};
+    };
+    Result<void> ok;
+    if (key == "join_timeout" || key == "timeout") {
+      ok = seconds(plan.join_timeout);
+    } else if (key == "last_call_timeout") {
+      ok = seconds(plan.last_call);
+    } else {
+      bool known = false;
+      for (const auto& [foreign, why] : kForeignConf) {
+        if (key != foreign) continue;
+        known = true;
+        plan.remarks.push_back("--rdzv-conf " + key + " does nothing here: " + std::string(why));
+      }
+      if (!known) {
+        ok = invalid_option("--rdzv-conf", "unknown key " + quoted(key) +
+                                               "; join_timeout and last_call_timeout are known");
+      }
+    }
+    if (!ok) return ok;
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
+  const std::string& backend = options.rdzv_backend;
+  if (!backend.empty() && backend != "c10d" && backend != "static") {
+    return invalid_option("--rdzv-backend",
+                          quoted(backend) +
+                              " is not available: use c10d or static; ddprun brings its "
+                              "own service (--rdzv-endpoint, or ddp-rendezvous)");
+  }
+  if (options.no_python && options.module) {
+    return invalid_option("--no-python", "it cannot be used with -m: a module is run by python");
+  }
+
+  Rendezvous plan;
+  if (auto ok = apply_conf(options, plan); !ok) return ok.error();
+
+  const bool master_given = options.master_addr || options.master_port;
+  if (options.standalone) {
+    if (options.nodes.max != 1) {
+      return invalid_option("--nnodes", "--standalone is a job of one node: leave one of them out");
+    }
+    for (const auto& [given, name] : {std::pair(!options.rdzv_endpoint.empty(), "--rdzv-endpoint"),
+                                      std::pair(master_given, "--master-addr/--master-port"),
+                                      std::pair(!backend.empty(), "--rdzv-backend")}) {
+      if (given)
+        plan.remarks.push_back(std::string(name) + " does nothing here: --standalone chooses them");
+    }
+    return plan;
+  }
+
+  const bool wants_static =
+      backend == "static" ||
+      (backend.empty() && options.rdzv_endpoint.empty() && (master_given || options.nodes.max > 1));
+  if (wants_static) {
+    plan.mode = Rendezvous::Mode::kStatic;
+    if (options.nodes.min != options.nodes.max) {
+      return invalid_option("--nnodes",
+                            "the static backend needs a fixed number of nodes: use "
+                            "--rdzv-endpoint HOST:PORT for MIN:MAX");
+    }
+    plan.host = options.master_addr.value_or("127.0.0.1");
+    plan.port = static_cast<std::uint16_t>(options.master_port.value_or(kDefaultMasterPort));
+    if (!options.rdzv_endpoint.empty()) {
+      auto endpoint = parse_endpoint(options.rdzv_endpoint, kDefaultMasterPort);
+      if (!endpoint) return invalid_option("--rdzv-endpoint", endpoint.error().cause);
+      std::tie(plan.host, plan.port) = *endpoint;
+    }
+    const bool here_only =
+        plan.host == "localhost" || plan.host.starts_with("127.") || plan.host == "::1";
+    if (options.nodes.max > 1 && here_only && !options.master_addr &&
+        options.rdzv_endpoint.empty()) {
+      return invalid_option("--nnodes",
+                            "several nodes need a place to meet: add --rdzv-endpoint HOST:PORT "
+                            "(or --master-addr and --node-rank)");
+    }
+    if (plan.port == 0 && options.nodes.max > 1) {
+      return invalid_option("--master-port", "0 is no port that other nodes could know");
+    }
+    return plan;
+  }
+
+  if (options.rdzv_endpoint.empty()) {
+    if (options.nodes.max > 1) {
+      return invalid_option("--rdzv-endpoint",
+                            "several nodes need a place to meet: give HOST:PORT");
+    }
+    return plan;  // one node, no endpoint: as --standalone
+  }
+  plan.mode = Rendezvous::Mode::kDynamic;
+  auto endpoint = parse_endpoint(options.rdzv_endpoint, kDefaultRdzvPort);
+  if (!endpoint) return invalid_option("--rdzv-endpoint", endpoint.error().cause);
+  std::tie(plan.host, plan.port) = *endpoint;
+  if (plan.port == 0 && options.nodes.max > 1) {
+    return invalid_option("--rdzv-endpoint", "0 is no port that other nodes could know");
+  }
+  if (master_given) {
+    plan.remarks.push_back(
+        "--master-addr/--master-port do nothing here: with --rdzv-endpoint every "
+        "generation has a store of its own");
+  }
+  return plan;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,103 @@
+// What a ddprun command line means: plain values, and the rules that texts must follow.
+//
+// launcher/command_line.h fills a LaunchOptions from the command line and the environment;
+// everything here is pure. A bad value is a kInvalidArgument Error whose cause says what would be
+// right; the caller adds the option's name. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "rendezvous/core/control_message.h"
+
+namespace ddprun {
+
+// --- values of single options -------------------------------------------------------------------
+
+// "2" or "1:4": how many nodes.
+Result<NodeRange> parse_nodes(std::string_view text);
+
+// --nproc-per-node: a number, or what to count on this machine.
+struct SlotCount {
+  enum class Kind { kNumber, kCpus, kGpus, kAuto };  // kAuto: GPUs, or CPUs where there is none
+  Kind kind = Kind::kNumber;
+  int number = 1;
+};
+Result<SlotCount> parse_slots(std::string_view text);
+
+// -r and -t: which output streams of which local ranks. "0" none, "1" stdout, "2" stderr, "3" both;
+// or "0:3,1:1" for single ranks.
+enum class Streams { kNone = 0, kOut = 1, kErr = 2, kBoth = 3 };
+constexpr bool has_out(Streams streams) { return (static_cast<int>(streams) & 1) != 0; }
+constexpr bool has_err(Streams streams) { return (static_cast<int>(streams) & 2) != 0; }
+
+struct StreamMap {
+  Streams all = Streams::kNone;  // for ranks that are not listed
+  std::map<int, Streams> by_rank;
+  Streams of(LocalRank rank) const {
+    const auto found = by_rank.find(rank.value);
+    return found == by_rank.end() ? all : found->second;
+  }
+};
+Result<StreamMap> parse_streams(std::string_view text);
+
+// "key=value,key=value" of --rdzv-conf.
+Result<std::map<std::string, std::string>> parse_rdzv_conf(std::string_view text);
+
+// Seconds with a fraction, for options that count time: "30", "0.5".
+Result<Duration> parse_seconds(std::string_view text);
+
+// --- the whole command line ---------------------------------------------------------------------
+
+struct LaunchOptions {
+  NodeRange nodes;
+  SlotCount slots;
+  std::optional<int> node_rank;
+  std::string rdzv_endpoint;  // host[:port], empty where not given
+  std::string rdzv_id = "none";
+  std::string rdzv_backend;  // empty where not given
+  std::map<std::string, std::string> rdzv_conf;
+  bool standalone = false;
+  int max_restarts = 0;
+  std::optional<std::string> master_addr;
+  std::optional<int> master_port;
+  std::string local_addr;
+  bool no_python = false;
+  bool module = false;
+  std::string log_dir;
+  StreamMap redirects;
+  StreamMap tee;
+  std::string role = "default";
+  Duration grace = std::chrono::seconds(30);
+  std::string program;
+  std::vector<std::string> args;
+};
+
+// How the nodes find each other.
+struct Rendezvous {
+  enum class Mode {
+    kLocal,    // one node: nothing listens but the store, on loopback
+    kDynamic,  // a service at host:port; the node whose address it is starts it if nobody has
+    kStatic,   // torchrun's static way: node rank 0 serves everything on master-addr:master-port
+  };
+  Mode mode = Mode::kLocal;
+  std::string host;
+  std::uint16_t port = 0;
+  Duration join_timeout = std::chrono::seconds(600);
+  Duration last_call = std::chrono::seconds(30);
+  std::vector<std::string> remarks;  // options that were given and do nothing here, and why
+};
+
+inline constexpr std::uint16_t kDefaultRdzvPort = 29400;    // as torchrun
+inline constexpr std::uint16_t kDefaultMasterPort = 29500;  // as torchrun
+
+// Checks that the options fit together and says how the nodes meet. The error names the option.
+Result<Rendezvous> plan_rendezvous(const LaunchOptions& options);
+
+}  // namespace ddprun

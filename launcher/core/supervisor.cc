@@ -1,0 +1,304 @@
+#include "launcher/core/supervisor.h"
+
+#include <algorithm>
+#include <csignal>
+
+#include "base/assert.h"
+#include "base/exit_codes.h"
+#include "base/signal_names.h"
+
+namespace ddprun {
+namespace {
+
+bool may_be_an_order(const WorkerEnd& end) {
+  return end.kind == EndKind::kSignaled &&
+         (end.code == SIGTERM || end.code == SIGINT || end.code == SIGHUP || end.code == SIGQUIT);
+}
+
+std::string workers_text(int count) {
+  return std::to_string(count) + (count == 1 ? " worker" : " workers");
+}
+
+}  // namespace
+
+Supervisor::Supervisor(SupervisorOptions options) : options_(std::move(options)) {}
+
+SupervisorActions Supervisor::step(const SupervisorEvent& event, TimePoint now) {
+  SupervisorActions out;
+  if (state_ == State::kExited) return out;
+  std::visit([&](const auto& what) { on(what, now, out); }, event);
+  return out;
+}
+
+std::optional<TimePoint> Supervisor::deadline() const {
+  if (state_ == State::kExited) return std::nullopt;
+  if (hold_back_until_ && (!stop_deadline_ || *hold_back_until_ < *stop_deadline_)) {
+    return hold_back_until_;
+  }
+  return stop_deadline_;
+}
+
+AgentStatus Supervisor::status(TimePoint now) const {
+  AgentStatus status;
+  status.generation = generation_;
+  status.leaving = leaving_;
+  switch (state_) {
+    case State::kIdle:
+    case State::kExited: status.phase = AgentPhase::kIdle; break;
+    case State::kRunning: status.phase = AgentPhase::kRunning; break;
+    // Clearing up after workers that all ended well is part of their run.
+    case State::kStopping:
+      status.phase = all_well_ ? AgentPhase::kRunning : AgentPhase::kStopping;
+      break;
+    case State::kFinished: status.phase = AgentPhase::kFinished; break;
+  }
+  if (hold_back_until_) return status;  // what is held back may yet turn out to be no failure
+  for (const DatedEnd& dated : ends_) {
+    status.ends.push_back(dated.end);
+    status.ends.back().age = now - dated.when;
+  }
+  return status;
+}
+
+// --- directives
+// -------------------------------------------------------------------------------------
+
+void Supervisor::on(const Wait& wait, TimePoint, SupervisorActions& out) {
+  if (state_ != State::kIdle || wait.reason == last_wait_) return;
+  last_wait_ = wait.reason;
+  out.push_back(Say{Say::Level::kInfo, "waiting: " + wait.reason});
+}
+
+void Supervisor::on(const Assignment& assignment, TimePoint, SupervisorActions& out) {
+  // Repeated, or of a generation that this node has seen the end of.
+  if (state_ != State::kIdle || assignment.generation <= generation_ || exit_code_) return;
+  state_ = State::kRunning;
+  generation_ = assignment.generation;
+  assignment_ = assignment;
+  alive_ = options_.slots;
+  stop_asked_ = all_well_ = killed_ = false;
+  ends_.clear();
+  last_wait_.clear();
+  if (generation_ > Generation(0)) {
+    out.push_back(Say{Say::Level::kInfo, "generation " + to_text(generation_) + ": starting " +
+                                             workers_text(options_.slots) + " (" +
+                                             assignment.reason + ")"});
+  }
+  out.push_back(StartWorkers{assignment});
+  out.push_back(SendStatus{});
+}
+
+void Supervisor::on(const Stop& stop, TimePoint now, SupervisorActions& out) {
+  switch (state_) {
+    case State::kIdle:
+      generation_ = std::max(generation_, stop.generation);
+      out.push_back(SendStatus{});
+      return;
+    case State::kFinished:
+      state_ = State::kIdle;
+      out.push_back(ReleaseGeneration{});
+      out.push_back(SendStatus{});
+      return;
+    case State::kRunning:
+      out.push_back(
+          Say{Say::Level::kInfo, "stopping " + workers_text(alive_) + ": " + stop.reason});
+      begin_stop(SIGTERM, now, out);
+      out.push_back(SendStatus{});
+      return;
+    case State::kStopping:
+      if (!all_well_) return;
+      all_well_ = false;  // the generation is to be run again: what is left has to go, as before
+      out.push_back(SendStatus{});
+      return;
+    case State::kExited: return;
+  }
+}
+
+void Supervisor::on(const End& end, TimePoint now, SupervisorActions& out) {
+  if (!verdict_) verdict_ = end.verdict;
+  if (!exit_code_) exit_code_ = end.verdict.exit_code;
+  if (state_ == State::kRunning) begin_stop(SIGTERM, now, out);
+  if (!has_workers()) finish_exit(out);
+}
+
+// --- workers
+// ------------------------------------------------------------------------------------------
+
+void Supervisor::on(const WorkersEnded& ended, TimePoint now, SupervisorActions& out) {
+  DDPRUN_ASSERT(has_workers(), "workers end only where some were started");
+  take_down(ended, now);
+  if (state_ != State::kRunning) return;
+  if (!ends_.empty()) {
+    if (!hold_back_until_ && std::all_of(ends_.begin(), ends_.end(), [](const DatedEnd& dated) {
+          return may_be_an_order(dated.end);
+        })) {
+      hold_back_until_ = now + kSignalHoldBack;
+      return;
+    }
+    // A real failure beside the ones that are held back needs no more waiting.
+    const bool real = std::any_of(ends_.begin(), ends_.end(), [](const DatedEnd& dated) {
+      return !may_be_an_order(dated.end);
+    });
+    if (real) declare_failure(now, out);
+    return;
+  }
+  if (alive_ == 0) {
+    all_well_ = true;
+    begin_stop(SIGTERM, now, out);  // what the workers left behind
+  }
+}
+
+void Supervisor::take_down(const WorkersEnded& ended, TimePoint now) {
+  for (const WorkersEnded::One& one : ended.workers) {
+    --alive_;
+    if (one.kind == EndKind::kExited && one.code == 0) continue;
+    WorkerEnd end;
+    end.kind = one.kind;
+    end.code = one.code;
+    end.core_dumped = one.core_dumped;
+    end.after_stop = stop_asked_;
+    end.local_rank = one.local_rank;
+    end.rank = Rank(assignment_.first_rank.value + one.local_rank.value);
+    end.node_rank = assignment_.node_rank;
+    end.host = options_.host;
+    end.pid = one.pid;
+    end.message = one.message;
+    end.stderr_tail = one.stderr_tail;
+    ends_.push_back({std::move(end), now});
+  }
+  DDPRUN_ASSERT(alive_ >= 0, "a worker ends once");
+}
+
+void Supervisor::declare_failure(TimePoint now, SupervisorActions& out) {
+  hold_back_until_.reset();
+  // Ages make the earlier of two ends the likelier cause.
+  const auto first = std::min_element(ends_.begin(), ends_.end(), [&](DatedEnd a, DatedEnd b) {
+    a.end.age = now - a.when;
+    b.end.age = now - b.when;
+    return is_likelier_cause(a.end, b.end);
+  });
+  std::string text = describe(first->end);
+  if (alive_ > 0) text += "; stopping the other " + workers_text(alive_);
+  out.push_back(Say{Say::Level::kError, std::move(text)});
+  begin_stop(SIGTERM, now, out);
+  out.push_back(SendStatus{});
+}
+
+void Supervisor::on(const TreeEmpty&, TimePoint, SupervisorActions& out) {
+  if (state_ != State::kStopping || alive_ > 0) return;
+  stop_deadline_.reset();
+  hold_back_until_.reset();
+  if (all_well_ && !exit_code_) {
+    state_ = State::kFinished;
+    out.push_back(SendStatus{});
+    return;
+  }
+  state_ = State::kIdle;
+  out.push_back(ReleaseGeneration{});
+  if (exit_code_) return finish_exit(out);
+  out.push_back(SendStatus{});
+}
+
+// --- from outside
+// -------------------------------------------------------------------------------------
+
+void Supervisor::on(const UserSignal& signal, TimePoint now, SupervisorActions& out) {
+  if (leaving_ != 0) {
+    // Slurm repeats SIGTERM by itself; only a person presses Ctrl-C twice.
+    if (signal.signal == SIGINT && has_workers()) {
+      out.push_back(Say{Say::Level::kWarning, "second SIGINT: killing all workers"});
+      kill(now, out);
+    }
+    return;
+  }
+  leaving_ = signal.signal;
+  hold_back_until_.reset();
+  ends_.erase(std::remove_if(ends_.begin(), ends_.end(),
+                             [](const DatedEnd& dated) {
+                               return !dated.end.after_stop && may_be_an_order(dated.end);
+                             }),
+              ends_.end());
+  if (!exit_code_) exit_code_ = 128 + signal.signal;
+  if (!has_workers()) return finish_exit(out);
+  out.push_back(Say{Say::Level::kInfo, signal_name(signal.signal) + ": passing it on to " +
+                                           workers_text(alive_) + ", which have " +
+                                           to_text(options_.grace) + " to end"});
+  begin_stop(signal.signal, now, out);
+  out.push_back(SendStatus{});
+}
+
+void Supervisor::on(const ServiceLost& lost, TimePoint now, SupervisorActions& out) {
+  out.push_back(Say{Say::Level::kError, lost.reason});
+  if (lost.for_good) return exit_killing(to_int(lost.code), now, out);
+  if (has_workers()) kill(now, out);
+}
+
+void Supervisor::on(const ServiceRefused& refused, TimePoint now, SupervisorActions& out) {
+  out.push_back(Say{Say::Level::kError, refused.reason});
+  exit_killing(to_int(ExitCode::kRefused), now, out);
+}
+
+void Supervisor::on(const GuardianLost&, TimePoint now, SupervisorActions& out) {
+  out.push_back(Say{Say::Level::kError, "a guard of this agent was killed: ending all workers"});
+  leave_reason_ = "the guardian of its agent was killed";
+  exit_killing(to_int(ExitCode::kInternal), now, out);
+}
+
+void Supervisor::on(const Tick&, TimePoint now, SupervisorActions& out) {
+  if (hold_back_until_ && now >= *hold_back_until_) declare_failure(now, out);
+  if (!stop_deadline_ || now < *stop_deadline_) return;
+  if (!killed_) {
+    const std::string who = alive_ > 0 ? workers_text(alive_) : "processes that workers started";
+    out.push_back(Say{Say::Level::kWarning,
+                      who + " did not end within " + to_text(options_.grace) + ": SIGKILL"});
+    return kill(now, out);
+  }
+  const std::string reason = "processes of generation " + to_text(generation_) +
+                             " cannot be killed (in an uninterruptible system call?)";
+  out.push_back(Say{Say::Level::kError, reason});
+  out.push_back(SendLeave{Leave{0, reason}});
+  state_ = State::kExited;
+  out.push_back(Exit{to_int(ExitCode::kInternal), verdict_});
+}
+
+// --- stopping
+// -----------------------------------------------------------------------------------------
+
+void Supervisor::begin_stop(int signal, TimePoint now, SupervisorActions& out) {
+  if (state_ == State::kRunning) {
+    state_ = State::kStopping;
+    stop_asked_ = true;
+    hold_back_until_.reset();
+    stop_deadline_ = now + options_.grace;
+    out.push_back(SignalTree{signal});
+  } else if (signal != SIGTERM) {
+    out.push_back(SignalTree{signal});
+  }
+}
+
+void Supervisor::kill(TimePoint now, SupervisorActions& out) {
+  state_ = State::kStopping;
+  stop_asked_ = true;
+  killed_ = true;
+  hold_back_until_.reset();
+  stop_deadline_ = now + options_.kill_timeout;
+  out.push_back(KillTree{});
+}
+
+void Supervisor::exit_killing(int code, TimePoint now, SupervisorActions& out) {
+  if (!exit_code_) exit_code_ = code;
+  if (!has_workers()) return finish_exit(out);
+  kill(now, out);
+}
+
+void Supervisor::finish_exit(SupervisorActions& out) {
+  DDPRUN_ASSERT(exit_code_.has_value(), "an exit has a code");
+  state_ = State::kExited;
+  const bool expected = verdict_.has_value();  // the service knows that we go: it told us to
+  if (!expected && (leaving_ != 0 || !leave_reason_.empty())) {
+    out.push_back(SendLeave{Leave{leaving_, leave_reason_}});
+  }
+  out.push_back(Exit{*exit_code_, verdict_});
+}
+
+}  // namespace ddprun

@@ -1,0 +1,184 @@
+// Supervisor: the state machine of one node. It turns the service's directives, the ends of workers
+// and the user's signals into starting, stopping and killing workers, and into what the service is
+// told.
+//
+// Owner: Agent (launcher/agent.h), on its one thread. Pure: no process, no clock, no socket. The
+// agent turns each happening into one Event and performs the Actions in order.
+//
+// States
+//   kIdle       no process of any generation is left; a directive is awaited
+//   kRunning    workers run
+//   kStopping   workers were told to end (or killed); waiting until no descendant is left
+//   kFinished   every worker ended with 0 and nothing is left; the job's verdict is awaited
+//   kExited     the Exit action was given out; nothing happens any more
+//
+//   event              kIdle               kRunning             kStopping           kFinished
+//   Assignment g new   start -> kRunning   -                    -                   -
+//   Stop g             confirm             stop -> kStopping    -                   confirm ->
+//   kIdle End                exit                stop, then exit      remember, exit      exit
+//   worker ended badly -                   stop -> kStopping    note as a victim    -
+//   last one ended 0   -                   clean up, then       note                -
+//                                          -> kFinished
+//   tree is empty      -                   (only after the      -> kIdle, or exit   -
+//                                          last worker)
+//   user's signal      leave, exit         pass on, leave       kill on 2nd SIGINT  leave, exit
+//   service lost       -                   kill -> kStopping    kill                exit if
+//   embedded guardian lost      exit                kill -> kStopping    kill                exit
+//   grace is over      -                   -                    kill                -
+//   kill had no effect -                   -                    leave, exit         -
+//
+// Priorities: a lost guardian or service beats grace; the first user's signal and the first verdict
+// decide the exit code and are never replaced by later ones.
+//
+// A worker that dies of SIGTERM, SIGINT, SIGHUP or SIGQUIT may have got it together with its agent
+// (Slurm signals a whole job at once). Such a death is held back for kSignalHoldBack; if the agent
+// gets the signal in that time, the death was an order, not a failure.
+//
+// Invariants: no Start while a process of an earlier generation may live; generations only grow; at
+// most one Exit; every state but kIdle, kRunning and kFinished has a deadline.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/exit_codes.h"
+#include "rendezvous/core/control_message.h"
+
+namespace ddprun {
+
+// --- events
+// -----------------------------------------------------------------------------------------
+
+// A worker ended, and what is known about it. Those seen at the same instant come in one event,
+// because their order says nothing.
+struct WorkersEnded {
+  struct One {
+    LocalRank local_rank{0};
+    int pid = 0;
+    EndKind kind = EndKind::kExited;
+    int code = 0;  // exit code, signal number, or errno
+    bool core_dumped = false;
+    std::string message;
+    std::vector<std::string> stderr_tail;
+  };
+  std::vector<One> workers;
+};
+struct TreeEmpty {};  // the agent has no descendant left
+struct UserSignal {
+  int signal = 0;
+};
+struct ServiceLost {
+  std::string reason;
+  bool for_good = false;  // there is no use in waiting for it
+  ExitCode code = ExitCode::kServiceLost;
+};
+struct ServiceRefused {
+  std::string reason;
+};
+struct GuardianLost {};
+struct Tick {};
+using SupervisorEvent = std::variant<Wait, Assignment, Stop, End, WorkersEnded, TreeEmpty,
+                                     UserSignal, ServiceLost, ServiceRefused, GuardianLost, Tick>;
+
+// --- actions
+// ----------------------------------------------------------------------------------------
+
+struct StartWorkers {
+  Assignment assignment;
+};
+struct SignalTree {  // every descendant of the agent
+  int signal = 0;
+};
+struct KillTree {};
+struct ReleaseGeneration {};  // nothing is left of it: close its store, make ready for the next
+struct SendStatus {};         // Supervisor::status()
+struct SendLeave {
+  Leave leave;
+};
+struct Say {
+  enum class Level { kInfo, kWarning, kError };
+  Level level = Level::kInfo;
+  std::string text;
+};
+struct Exit {
+  int code = 0;
+  std::optional<Verdict> verdict;  // to be reported, where the service gave one
+};
+using SupervisorAction = std::variant<StartWorkers, SignalTree, KillTree, ReleaseGeneration,
+                                      SendStatus, SendLeave, Say, Exit>;
+using SupervisorActions = std::vector<SupervisorAction>;
+
+struct SupervisorOptions {
+  std::string host;
+  int slots = 1;
+  Duration grace = std::chrono::seconds(30);         // between the first signal and SIGKILL
+  Duration kill_timeout = std::chrono::seconds(30);  // between SIGKILL and giving up on a process
+};
+
+class Supervisor {
+ public:
+  enum class State { kIdle, kRunning, kStopping, kFinished, kExited };
+  static constexpr Duration kSignalHoldBack = std::chrono::milliseconds(200);
+
+  explicit Supervisor(SupervisorOptions options);
+
+  SupervisorActions step(const SupervisorEvent& event, TimePoint now);
+
+  // When a Tick is due; nullopt: not before another event.
+  std::optional<TimePoint> deadline() const;
+
+  // What the service is to know. The store's port is the agent's to fill in.
+  AgentStatus status(TimePoint now) const;
+
+  State state() const { return state_; }
+  Generation generation() const { return generation_; }
+
+ private:
+  struct DatedEnd {
+    WorkerEnd end;
+    TimePoint when;
+  };
+
+  void on(const Wait& wait, TimePoint now, SupervisorActions& out);
+  void on(const Assignment& assignment, TimePoint now, SupervisorActions& out);
+  void on(const Stop& stop, TimePoint now, SupervisorActions& out);
+  void on(const End& end, TimePoint now, SupervisorActions& out);
+  void on(const WorkersEnded& ended, TimePoint now, SupervisorActions& out);
+  void on(const TreeEmpty&, TimePoint now, SupervisorActions& out);
+  void on(const UserSignal& signal, TimePoint now, SupervisorActions& out);
+  void on(const ServiceLost& lost, TimePoint now, SupervisorActions& out);
+  void on(const ServiceRefused& refused, TimePoint now, SupervisorActions& out);
+  void on(const GuardianLost&, TimePoint now, SupervisorActions& out);
+  void on(const Tick&, TimePoint now, SupervisorActions& out);
+
+  bool has_workers() const { return state_ == State::kRunning || state_ == State::kStopping; }
+  void take_down(const WorkersEnded& ended, TimePoint now);
+  void declare_failure(TimePoint now, SupervisorActions& out);
+  void begin_stop(int signal, TimePoint now, SupervisorActions& out);
+  void kill(TimePoint now, SupervisorActions& out);
+  // Exits at once where nothing runs, else kills and exits when nothing is left.
+  void exit_killing(int code, TimePoint now, SupervisorActions& out);
+  void finish_exit(SupervisorActions& out);
+
+  SupervisorOptions options_;
+  State state_ = State::kIdle;
+  Generation generation_{-1};
+  Assignment assignment_;
+  int alive_ = 0;            // workers of this generation that have not ended
+  bool stop_asked_ = false;  // ends from now on are victims
+  bool all_well_ = false;    // every worker ended with 0; leftovers are being removed
+  bool killed_ = false;
+  std::vector<DatedEnd> ends_;
+  std::optional<TimePoint> hold_back_until_;
+  std::optional<TimePoint> stop_deadline_;  // grace, then kill timeout
+  int leaving_ = 0;                         // the user's signal
+  std::optional<int> exit_code_;            // decided; given out when nothing is left
+  std::optional<Verdict> verdict_;
+  std::string leave_reason_;  // what the service is told when no signal made us leave
+  std::string last_wait_;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,58 @@
+#include "launcher/core/worker_plan.h"
+
+namespace ddprun {
+namespace {
+
+std::string with_local_rank(std::string text, LocalRank rank) {
+  constexpr std::string_view kMacro = "${local_rank}";
+  const std::string number = to_text(rank);
+  for (std::size_t at = text.find(kMacro); at != std::string::npos;
+       at = text.find(kMacro, at + number.size())) {
+    text.replace(at, kMacro.size(), number);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignment& assignment) {
+  std::vector<WorkerPlan> plans;
+  for (int i = 0; i < options.slots; ++i) {
+    WorkerPlan plan;
+    plan.local_rank = LocalRank(i);
+    plan.rank = Rank(assignment.first_rank.value + i);
+    if (!options.log_directory.empty()) {
+      plan.directory = options.log_directory + "/" + std::to_string(i);
+    }
+    for (const std::string& argument : options.command.arguments) {
+      plan.arguments.push_back(with_local_rank(argument, plan.local_rank));
+    }
+
+    WorkerEnv env;
+    env.rank = plan.rank;
+    env.world_size = assignment.world_size;
+    env.local_rank = plan.local_rank;
+    env.local_world_size = options.slots;
+    env.node_rank = assignment.node_rank;
+    env.node_count = assignment.node_count;
+    env.role = options.role;
+    env.role_rank = env.rank;
+    env.role_world_size = env.world_size;
+    env.master_addr = assignment.store_host;
+    env.master_port = assignment.store_port;
+    env.restart_count = assignment.restart_count;
+    env.max_restarts = options.max_restarts;
+    env.run_id = options.run_id;
+    if (!plan.directory.empty()) env.error_file = plan.directory + "/error.json";
+    env.nccl_async_error_handling = options.inherited_nccl_async_error_handling.empty()
+                                        ? "1"
+                                        : options.inherited_nccl_async_error_handling;
+    if (!options.inherits_omp_threads && options.slots > 1) env.omp_num_threads = "1";
+    env.generation = assignment.generation;
+    plan.variables = variables_of(env);
+    plans.push_back(std::move(plan));
+  }
+  return plans;
+}
+
+}  // namespace ddprun

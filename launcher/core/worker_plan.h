@@ -1,0 +1,44 @@
+// What each worker of a generation is started with. Pure; any thread.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/worker_env.h"
+#include "rendezvous/core/control_message.h"
+
+namespace ddprun {
+
+// The command that every worker runs. "${local_rank}" in an argument is replaced, as torchrun does.
+struct WorkerCommand {
+  std::string executable;              // a path; becomes argv[0]
+  std::vector<std::string> arguments;  // after argv[0]
+};
+
+struct PlanOptions {
+  WorkerCommand command;
+  int slots = 1;
+  std::string role = "default";
+  std::string run_id = "none";
+  int max_restarts = 0;
+  std::string log_directory;  // of this generation: error files go to <it>/<local rank>/error.json;
+                              // empty: there are none
+  // Variables of the agent's own environment that decide what is left as it is.
+  bool inherits_omp_threads = false;
+  std::string inherited_nccl_async_error_handling;
+};
+
+struct WorkerPlan {
+  LocalRank local_rank{0};
+  Rank rank{0};
+  std::vector<std::string> arguments;
+  std::vector<std::pair<std::string, std::string>> variables;
+  std::string directory;  // of this worker's files; empty: none
+};
+
+// One plan per local rank.
+std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignment& assignment);
+
+}  // namespace ddprun

@@ -1,0 +1,250 @@
+#include "launcher/guardian.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+#include "base/assert.h"
+#include "base/exit_codes.h"
+#include "base/signal_names.h"
+#include "launcher/process_tree.h"
+
+namespace ddprun {
+namespace {
+
+// How long a guard waits for the agent to end everything by itself before it does so.
+constexpr Duration kAgentEndsItself = std::chrono::seconds(5);
+constexpr Duration kKillPatience = std::chrono::seconds(30);
+
+struct Pipe {
+  UniqueFd read;
+  UniqueFd write;
+};
+
+Pipe make_pipe() {
+  int ends[2];
+  DDPRUN_ASSERT(pipe2(ends, O_CLOEXEC) == 0, "a process that has just started can open a pipe");
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+void say(const std::string& text) {
+  const std::string line = "ddprun: " + text + "\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+}
+
+void remove_scratch(const std::string& directory) {
+  std::error_code ignored;
+  if (!directory.empty()) std::filesystem::remove_all(directory, ignored);
+}
+
+// The exit code that says the same as a child's wait status.
+int exit_code_of(int wait_status) {
+  return WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status);
+}
+
+// A process that can be signalled without the risk that its number has been given to another one.
+class ProcessHandle {
+ public:
+  explicit ProcessHandle(pid_t pid) : fd_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))) {}
+  void signal(int number) const {
+    if (fd_.valid()) syscall(SYS_pidfd_send_signal, fd_.get(), number, nullptr, 0);
+  }
+
+ private:
+  UniqueFd fd_;
+};
+
+// Signals as something to wait for together with other descriptors.
+class SignalSource {
+ public:
+  explicit SignalSource(const std::vector<int>& signals) {
+    sigset_t set;
+    sigemptyset(&set);
+    for (const int signal : signals) sigaddset(&set, signal);
+    DDPRUN_ASSERT(sigprocmask(SIG_BLOCK, &set, nullptr) == 0, "the set is valid");
+    fd_.reset(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+    DDPRUN_ASSERT(fd_.valid(), "a process that has just started can open a signalfd");
+  }
+
+  int fd() const { return fd_.get(); }
+
+  std::optional<int> next() const {
+    signalfd_siginfo info;
+    if (read(fd_.get(), &info, sizeof info) != sizeof info) return std::nullopt;
+    return static_cast<int>(info.ssi_signo);
+  }
+
+ private:
+  UniqueFd fd_;
+};
+
+// Waits until one of the two is readable or the time is over (negative: for ever).
+void wait_readable(int first, int second, int timeout_ms) {
+  std::array<pollfd, 2> fds{{{first, POLLIN, 0}, {second, POLLIN, 0}}};
+  while (poll(fds.data(), fds.size(), timeout_ms) < 0 && errno == EINTR) {
+  }
+}
+
+bool has_ended(int pipe_end) {
+  pollfd fd{pipe_end, POLLIN, 0};
+  return poll(&fd, 1, 0) > 0;
+}
+
+// The status of `child` if it has ended; reaps adopted orphans on the way.
+std::optional<int> reap(pid_t child) {
+  std::optional<int> status_of_child;
+  int status = 0;
+  pid_t reaped = 0;
+  while ((reaped = waitpid(-1, &status, WNOHANG)) > 0) {
+    if (reaped == child) status_of_child = status;
+  }
+  return status_of_child;
+}
+
+// Ends whatever is left and says so if something resists.
+void clear_up(const GuardianOptions& options) {
+  if (!end_all_descendants(kKillPatience)) {
+    say("some processes cannot be killed (in an uninterruptible system call?); they end when it "
+        "does");
+  }
+  remove_scratch(options.scratch_directory);
+}
+
+// The keeper: see the header. Never returns.
+[[noreturn]] void keep(const GuardianOptions& options, pid_t agent,
+                       const UniqueFd& guardian_alive) {
+  prctl(PR_SET_NAME, "ddp-keeper");
+  // Out of the terminal's foreground group, so that Ctrl-C and Ctrl-Z leave it alone.
+  setsid();
+  const SignalSource signals({SIGCHLD});
+  // A signal to the whole process group of a job reaches it, too; it ends when the agent does.
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
+    std::signal(signal, SIG_IGN);
+  }
+  std::optional<int> status;
+  std::optional<TimePoint> patience_ends;
+  while (!(status = reap(agent))) {
+    int timeout_ms = -1;
+    if (has_ended(guardian_alive.get())) {
+      if (!patience_ends) patience_ends = BootClock::now() + kAgentEndsItself;
+      const Duration left = *patience_ends - BootClock::now();
+      if (left <= Duration(0)) break;
+      timeout_ms =
+          1 + static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
+      pollfd fd{signals.fd(), POLLIN, 0};
+      poll(&fd, 1, timeout_ms);
+    } else {
+      wait_readable(signals.fd(), guardian_alive.get(), timeout_ms);
+    }
+    while (signals.next()) {
+    }
+  }
+  if (!status || WIFSIGNALED(*status)) {
+    clear_up(options);
+    if (status && !has_ended(guardian_alive.get())) {
+      say("the agent (pid " + std::to_string(agent) + ") was killed by " +
+          signal_name(WTERMSIG(*status)) + "; every process of the job on this node was ended");
+    }
+    _exit(to_int(ExitCode::kInternal));
+  }
+  if (has_children() || has_ended(guardian_alive.get())) clear_up(options);
+  _exit(exit_code_of(*status));
+}
+
+}  // namespace
+
+int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>& agent) {
+  become_subreaper();
+  std::vector<int> caught{SIGCHLD};
+  std::vector<int> forwarded;
+  for (const int signal : options.forwarded) {
+    struct sigaction present {};
+    sigaction(signal, nullptr, &present);
+    if (present.sa_handler != SIG_IGN) forwarded.push_back(signal);
+  }
+  caught.insert(caught.end(), forwarded.begin(), forwarded.end());
+  const SignalSource signals(caught);
+  std::signal(SIGPIPE, SIG_IGN);
+
+  Pipe guardian_alive = make_pipe();
+  Pipe keeper_alive = make_pipe();
+  Pipe agent_pid = make_pipe();
+  std::fflush(nullptr);
+
+  const pid_t guardian = getpid();
+  const pid_t keeper = fork();
+  if (keeper < 0) {
+    say(std::string("cannot fork: ") + std::strerror(errno));
+    remove_scratch(options.scratch_directory);
+    return to_int(ExitCode::kCannotStart);
+  }
+  if (keeper == 0) {
+    guardian_alive.write.reset();
+    agent_pid.read.reset();
+    become_subreaper();
+    const pid_t agent_process = fork();
+    if (agent_process == 0) {
+      keeper_alive.write.reset();
+      agent_pid.write.reset();
+      // A group of its own: the terminal's signals reach the guardian only, which passes them on
+      // once.
+      setpgid(0, 0);
+      std::signal(SIGTTOU, SIG_IGN);  // ... and it may still write to the terminal
+      sigset_t none;
+      sigemptyset(&none);
+      become_subreaper();
+      // The signals stay blocked until the agent's own handlers are there; Agent unblocks them.
+      const int code = agent({std::move(guardian_alive.read), std::move(keeper_alive.read)});
+      std::fflush(nullptr);
+      _exit(code);
+    }
+    keeper_alive.read.reset();
+    // The agent's group must exist before the guardian sends anything to it.
+    if (agent_process > 0) setpgid(agent_process, agent_process);
+    [[maybe_unused]] const ssize_t told =
+        write(agent_pid.write.get(), &agent_process, sizeof agent_process);
+    agent_pid.write.reset();
+    if (agent_process < 0) _exit(to_int(ExitCode::kCannotStart));
+    keep(options, agent_process, guardian_alive.read);
+  }
+  guardian_alive.read.reset();
+  keeper_alive.read.reset();
+  keeper_alive.write.reset();
+  agent_pid.write.reset();
+
+  pid_t agent_process = -1;
+  while (read(agent_pid.read.get(), &agent_process, sizeof agent_process) < 0 && errno == EINTR) {
+  }
+  // It cannot have ended unnoticed: until the keeper has reaped it, its number is its own.
+  const ProcessHandle agent_handle(agent_process);
+  std::optional<int> status;
+  while (!(status = reap(keeper))) {
+    wait_readable(signals.fd(), signals.fd(), -1);
+    while (const std::optional<int> signal = signals.next()) {
+      if (*signal != SIGCHLD) agent_handle.signal(*signal);
+    }
+  }
+  DDPRUN_ASSERT(getpid() == guardian, "only the guardian comes here");
+  if (WIFSIGNALED(*status)) {
+    clear_up(options);
+    say("the keeper (pid " + std::to_string(keeper) + ") was killed by " +
+        signal_name(WTERMSIG(*status)) + "; every process of the job on this node was ended");
+    return to_int(ExitCode::kInternal);
+  }
+  remove_scratch(options.scratch_directory);
+  return exit_code_of(*status);
+}
+
+}  // namespace ddprun

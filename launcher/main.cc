@@ -1,0 +1,97 @@
+// ddprun: see --help.
+
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/exit_codes.h"
+#include "base/random_id.h"
+#include "base/version.h"
+#include "launcher/agent.h"
+#include "launcher/command_line.h"
+#include "launcher/guardian.h"
+#include "launcher/machine.h"
+#include "launcher/program.h"
+#include "rendezvous/core/control_message.h"
+
+namespace ddprun {
+namespace {
+
+int fail(const Error& error, ExitCode code) {
+  std::fprintf(stderr, "ddprun: error: %s\n", error.message().c_str());
+  return to_int(code);
+}
+
+std::string variable(const char* name) {
+  const char* text = std::getenv(name);
+  return text ? text : "";
+}
+
+// Where this run's log and error files go. Without --log-dir: a directory that is removed at the
+// end.
+Result<void> choose_log_directory(AgentConfig& config) {
+  const std::string& wanted = config.options.log_dir;
+  if (wanted == "/dev/null") return {};
+  std::error_code error;
+  if (!wanted.empty()) {
+    config.log_root = wanted + "/" + config.options.rdzv_id + "_" + random_hex(4);
+    std::filesystem::create_directories(config.log_root, error);
+    if (error) return system_error("option --log-dir: make " + config.log_root, error.value());
+    return {};
+  }
+  const std::string base = variable("TMPDIR").empty() ? "/tmp" : variable("TMPDIR");
+  std::string path = base + "/ddprun_XXXXXXXX";
+  if (!mkdtemp(path.data())) {
+    return system_error("make a temporary directory in " + base + " (TMPDIR)", errno);
+  }
+  config.scratch_directory = path;
+  config.log_root = path;
+  return {};
+}
+
+Result<AgentConfig> plan(LaunchOptions options) {
+  AgentConfig config;
+  Result<Rendezvous> rendezvous = plan_rendezvous(options);
+  if (!rendezvous) return std::move(rendezvous).error();
+  Result<int> slots = count_slots(options.slots);
+  if (!slots) return std::move(slots).error();
+  Result<WorkerCommand> command = find_program(options);
+  if (!command) return std::move(command).error();
+  config.rendezvous = std::move(*rendezvous);
+  config.slots = *slots;
+  config.command = std::move(*command);
+  config.options = std::move(options);
+  if (config.options.standalone) config.options.rdzv_id = random_hex(16);  // as torchrun
+  config.signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  config.inherits_omp_threads = !variable("OMP_NUM_THREADS").empty();
+  config.inherited_nccl_async_error_handling = variable("TORCH_NCCL_ASYNC_ERROR_HANDLING");
+  if (const Result<void> chosen = choose_log_directory(config); !chosen) return chosen.error();
+  return config;
+}
+
+int run(const std::vector<std::string>& arguments) {
+  Result<CommandLine> line = parse_command_line(arguments);
+  if (!line) return fail(line.error(), ExitCode::kUsage);
+  if (line->wish == CommandLine::Wish::kHelp) {
+    std::fputs(help_text().c_str(), stdout);
+    return 0;
+  }
+  if (line->wish == CommandLine::Wish::kVersion) {
+    std::printf("ddprun %s, control protocol %d\n", kVersion, kControlProtocol);
+    return 0;
+  }
+  const Result<AgentConfig> config = plan(std::move(line->options));
+  if (!config) return fail(config.error(), ExitCode::kUsage);
+  const GuardianOptions guard{config->signals, config->scratch_directory};
+  return run_guarded(guard, [&](Guards guards) { return run_agent(*config, std::move(guards)); });
+}
+
+}  // namespace
+}  // namespace ddprun
+
+int main(int argc, char** argv) {
+  return ddprun::run(std::vector<std::string>(argv + 1, argv + argc));
+}

@@ -1,0 +1,148 @@
+#include "launcher/process_tree.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstring>
+#include <map>
+#include <string>
+
+#include "base/assert.h"
+#include "base/unique_fd.h"
+
+namespace ddprun {
+namespace {
+
+std::string read_file(const std::string& path) {
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text;
+  if (!file.valid()) return text;
+  char buffer[4096];
+  ssize_t size = 0;
+  while ((size = read(file.get(), buffer, sizeof buffer)) > 0) {
+    text.append(buffer, static_cast<std::size_t>(size));
+  }
+  return text;
+}
+
+// The names in a directory of /proc that are numbers.
+std::vector<pid_t> numbers_in(const std::string& path) {
+  std::vector<pid_t> numbers;
+  DIR* directory = opendir(path.c_str());
+  if (!directory) return numbers;
+  while (const dirent* entry = readdir(directory)) {
+    pid_t number = 0;
+    const char* end = entry->d_name + std::strlen(entry->d_name);
+    const auto [stop, ec] = std::from_chars(entry->d_name, end, number);
+    if (ec == std::errc() && stop == end) numbers.push_back(number);
+  }
+  closedir(directory);
+  return numbers;
+}
+
+// Children of one process as the kernel lists them, per thread (CONFIG_PROC_CHILDREN). A child
+// belongs to the thread that made it.
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> children;
+  const std::string tasks = "/proc/" + std::to_string(parent) + "/task";
+  for (const pid_t thread : numbers_in(tasks)) {
+    const std::string list = read_file(tasks + "/" + std::to_string(thread) + "/children");
+    const char* at = list.data();
+    const char* end = at + list.size();
+    while (at < end) {
+      pid_t child = 0;
+      const auto [stop, ec] = std::from_chars(at, end, child);
+      if (ec != std::errc()) break;
+      children.push_back(child);
+      at = stop + 1;
+    }
+  }
+  return children;
+}
+
+// The same for kernels without those lists: every process names its parent.
+std::map<pid_t, std::vector<pid_t>> children_by_parent() {
+  std::map<pid_t, std::vector<pid_t>> children;
+  for (const pid_t pid : numbers_in("/proc")) {
+    const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
+    // "pid (name) state parent ...": the name may hold anything, also parentheses.
+    const std::size_t name_end = stat.rfind(')');
+    if (name_end == std::string::npos || name_end + 4 >= stat.size()) continue;
+    pid_t parent = 0;
+    std::from_chars(stat.data() + name_end + 4, stat.data() + stat.size(), parent);
+    children[parent].push_back(pid);
+  }
+  return children;
+}
+
+bool kernel_lists_children() {
+  static const bool lists =
+      access(("/proc/self/task/" + std::to_string(getpid()) + "/children").c_str(), R_OK) == 0;
+  return lists;
+}
+
+}  // namespace
+
+void become_subreaper() {
+  DDPRUN_ASSERT(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0, "Linux 3.4 or newer");
+}
+
+std::vector<pid_t> descendants_of(pid_t root) {
+  std::map<pid_t, std::vector<pid_t>> scanned;
+  if (!kernel_lists_children()) scanned = children_by_parent();
+  std::vector<pid_t> found;
+  const auto add_children = [&](pid_t parent) {
+    const std::vector<pid_t> children = scanned.empty() ? children_of(parent) : scanned[parent];
+    found.insert(found.end(), children.begin(), children.end());
+  };
+  add_children(root);
+  for (std::size_t i = 0; i < found.size(); ++i) add_children(found[i]);
+  return found;
+}
+
+void signal_descendants(int signal) {
+  const std::vector<pid_t> tree = descendants_of(getpid());
+  for (const pid_t pid : tree) kill(pid, signal);
+  if (signal == SIGKILL) return;
+  for (const pid_t pid : tree) kill(pid, SIGCONT);
+}
+
+bool has_children() {
+  siginfo_t info;
+  return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;
+}
+
+bool end_all_descendants(Duration allowed) {
+  const TimePoint deadline = BootClock::now() + allowed;
+  sigset_t child_ended;
+  sigset_t before;
+  sigemptyset(&child_ended);
+  sigaddset(&child_ended, SIGCHLD);
+  sigprocmask(SIG_BLOCK, &child_ended, &before);
+  bool none_left = false;
+  while (!none_left) {
+    // Kill everything there is, reap what has died; orphans of the dead become our children.
+    for (const pid_t pid : descendants_of(getpid())) kill(pid, SIGKILL);
+    pid_t reaped = 0;
+    while ((reaped = waitpid(-1, nullptr, WNOHANG)) > 0) {
+    }
+    none_left = reaped < 0 && errno == ECHILD;
+    const Duration left = deadline - BootClock::now();
+    if (none_left || left <= Duration(0)) break;
+    // Woken by the next death, or after a moment for what was born after the snapshot.
+    const Duration pause = std::min<Duration>(left, std::chrono::milliseconds(50));
+    const timespec timeout{0, static_cast<long>(pause.count())};
+    sigtimedwait(&child_ended, nullptr, &timeout);
+  }
+  sigprocmask(SIG_SETMASK, &before, nullptr);
+  return none_left;
+}
+
+}  // namespace ddprun

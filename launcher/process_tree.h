@@ -1,0 +1,36 @@
+// The processes below this one: finding, signalling, ending and reaping them.
+//
+// The callers (guardian, keeper, agent) are child subreapers: whatever is started below them, also
+// by way of setsid and double forks, stays below them or comes back to them when its parent dies.
+// Any thread; the process-wide state is the kernel's.
+#pragma once
+
+#include <sys/types.h>
+
+#include <vector>
+
+#include "base/clock.h"
+
+namespace ddprun {
+
+// Makes this process the one that orphaned descendants are given to (Linux 3.4).
+void become_subreaper();
+
+// Every living descendant of `root`, parents before children. A snapshot: a process that forks
+// while it is taken may add one that is not in it.
+std::vector<pid_t> descendants_of(pid_t root);
+
+// Sends the signal to every descendant of this process. SIGCONT follows whatever is not SIGKILL, so
+// that stopped ones can react.
+void signal_descendants(int signal);
+
+// Whether this process has a child, living or not yet reaped. Without one it has no descendant,
+// because it is a subreaper.
+bool has_children();
+
+// Kills and reaps every descendant, again and again until there is none, or until `allowed` has
+// passed (a process in an uninterruptible system call cannot be killed). Returns whether none is
+// left. Blocks.
+bool end_all_descendants(Duration allowed);
+
+}  // namespace ddprun

@@ -1,0 +1,17 @@
+// What the program on the command line is, and how it is run.
+//
+// *.py and -m go through python; every other program is executed. A name with a slash is a path; a
+// bare one is looked up in PATH. Looks at the file system; any thread.
+#pragma once
+
+#include "base/result.h"
+#include "launcher/core/launch_options.h"
+#include "launcher/core/worker_plan.h"
+
+namespace ddprun {
+
+// The command of every worker. kNotFound and kInvalidArgument name the program, what is wrong with
+// it, and what would be right.
+Result<WorkerCommand> find_program(const LaunchOptions& options);
+
+}  // namespace ddprun

@@ -1,0 +1,97 @@
+#include "launcher/worker_files.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "launcher/worker_output.h"
+
+namespace ddprun {
+
+WorkerFiles::WorkerFiles(std::string directory, Streams redirects, Streams tee)
+    : directory_(std::move(directory)),
+      redirects_(directory_.empty() ? Streams::kNone : redirects),
+      tee_(directory_.empty() ? Streams::kNone : tee) {}
+
+Result<WorkerStreams> WorkerFiles::open() const {
+  if (!directory_.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(directory_, error);
+    if (error) return system_error("make the log directory " + directory_, error.value());
+  }
+  WorkerStreams streams;
+  Result<WorkerStream> out = open_stream("stdout.log", has_out(redirects_), has_out(tee_));
+  if (!out) return std::move(out).error();
+  Result<WorkerStream> err = open_stream("stderr.log", has_err(redirects_), has_err(tee_));
+  if (!err) return std::move(err).error();
+  streams.out = std::move(*out);
+  streams.err = std::move(*err);
+  return streams;
+}
+
+Result<WorkerStream> WorkerFiles::open_stream(const std::string& name, bool redirect,
+                                              bool tee) const {
+  WorkerStream stream;
+  UniqueFd file;
+  if (redirect || tee) {
+    const std::string path = directory_ + "/" + name;
+    file.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (!file.valid()) return system_error("open the log file " + path, errno);
+    if (!tee) {
+      stream.to_worker = std::move(file);
+      stream.only_file = path;
+      return stream;
+    }
+  }
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return system_error("make a pipe for a worker's output", errno);
+  stream.from_worker.reset(ends[0]);
+  stream.to_worker.reset(ends[1]);
+  stream.tee_file = std::move(file);
+  return stream;
+}
+
+std::string attempt_directory(const std::string& root, int attempt, Generation generation) {
+  std::string path = root + "/attempt_" + std::to_string(attempt);
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) path += ".g" + to_text(generation);
+  std::filesystem::create_directories(path, error);
+  return path;
+}
+
+std::string message_of_error_file(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return "";
+  // Somebody else's file: whatever is wrong with it, the report goes without it.
+  const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
+  if (!json.is_object() || !json.contains("message")) return "";
+  const nlohmann::json& message = json["message"];
+  if (message.is_string()) return message.get<std::string>();
+  if (message.is_object() && message.contains("message") && message["message"].is_string()) {
+    return message["message"].get<std::string>();
+  }
+  return "";
+}
+
+std::vector<std::string> tail_of_file(const std::string& path) {
+  constexpr std::streamoff kBytes = WorkerOutput::kTailLines * WorkerOutput::kTailLineBytes;
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return {};
+  const std::streamoff size = file.tellg();
+  file.seekg(std::max<std::streamoff>(0, size - kBytes));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.empty()) lines.push_back(line.substr(0, WorkerOutput::kTailLineBytes));
+  }
+  if (lines.size() > WorkerOutput::kTailLines) {
+    lines.erase(lines.begin(), lines.end() - WorkerOutput::kTailLines);
+  }
+  return lines;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,107 @@
+#include "launcher/worker_output.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+namespace ddprun {
+
+using boost::system::error_code;
+
+namespace {
+constexpr std::size_t kReadBytes = 64 * 1024;
+}  // namespace
+
+WorkerOutput::WorkerOutput(boost::asio::io_context& io, ConsoleWriter& console, UniqueFd pipe,
+                           WorkerOutputOptions options)
+    : console_(console), pipe_(io, pipe.release()), options_(std::move(options)) {
+  pipe_.non_blocking(true);
+}
+
+void WorkerOutput::start() { wait(); }
+
+void WorkerOutput::resume() {
+  if (std::exchange(paused_, false)) wait();
+}
+
+void WorkerOutput::wait() {
+  if (waiting_ || !pipe_.is_open()) return;
+  waiting_ = true;
+  pipe_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                   [self = shared_from_this()](error_code error) {
+                     self->waiting_ = false;
+                     if (error || !self->pipe_.is_open()) return;
+                     // A bounded turn: a worker that writes without end must not starve the others.
+                     for (int turn = 0; turn < 4 && self->read_some(); ++turn) {
+                     }
+                     if (!self->pipe_.is_open()) return;
+                     if (self->console_.is_full()) {
+                       self->paused_ = true;
+                     } else {
+                       self->wait();
+                     }
+                   });
+}
+
+bool WorkerOutput::read_some() {
+  if (!pipe_.is_open()) return false;
+  static thread_local std::array<char, kReadBytes> buffer;
+  ssize_t size = 0;
+  while ((size = ::read(pipe_.native_handle(), buffer.data(), buffer.size())) < 0 &&
+         errno == EINTR) {
+  }
+  if (size < 0) return false;
+  if (size == 0) {
+    finish();
+    return false;
+  }
+  take(std::string_view(buffer.data(), static_cast<std::size_t>(size)));
+  return true;
+}
+
+void WorkerOutput::drain() {
+  while (read_some()) {
+  }
+}
+
+void WorkerOutput::finish() {
+  if (!pipe_.is_open()) return;
+  error_code ignored;
+  pipe_.close(ignored);
+  lines_.clear();
+  splitter_.flush([this](std::string_view piece) {
+    put(piece);
+    if (options_.to_console)
+      lines_ += '\n';  // the next line of somebody else begins at its beginning
+  });
+  if (!lines_.empty()) console_.write(options_.stream, lines_);
+}
+
+void WorkerOutput::take(std::string_view bytes) {
+  if (options_.file.valid()) {
+    // A full disk must not stop a worker: what does not fit is missing in the file only.
+    [[maybe_unused]] const ssize_t written =
+        ::write(options_.file.get(), bytes.data(), bytes.size());
+  }
+  lines_.clear();
+  splitter_.feed(bytes, [this](std::string_view piece) { put(piece); });
+  if (!lines_.empty()) console_.write(options_.stream, lines_);
+}
+
+void WorkerOutput::put(std::string_view piece) {
+  if (options_.stream == ConsoleStream::kErr) remember(piece);
+  if (!options_.to_console) return;
+  lines_ += options_.prefix;
+  lines_ += piece;
+}
+
+void WorkerOutput::remember(std::string_view piece) {
+  while (!piece.empty() && (piece.back() == '\n' || piece.back() == '\r')) piece.remove_suffix(1);
+  if (piece.empty()) return;
+  tail_.emplace_back(piece.substr(0, kTailLineBytes));
+  if (tail_.size() > kTailLines) tail_.pop_front();
+}
+
+}  // namespace ddprun

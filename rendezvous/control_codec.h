@@ -1,0 +1,43 @@
+// Control messages as bytes: a frame is the magic "DDPR", a little-endian u32 length, and that many
+// bytes of JSON with a "type". docs/wire_protocol.md describes each message; unknown fields are
+// ignored, so that a later version may add some. Pure functions and a value-like reader; one owner
+// thread.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "rendezvous/core/control_message.h"
+
+namespace ddprun {
+
+inline constexpr std::string_view kControlMagic = "DDPR";
+inline constexpr std::size_t kControlHeaderBytes = 8;
+inline constexpr std::size_t kMaxControlFrameBytes = 1 << 20;
+
+// One frame, ready to be sent.
+std::string encode(const AgentMessage& message);
+std::string encode(const ServiceMessage& message);
+
+// The JSON of one frame; kProtocol says which field is missing or wrong.
+Result<AgentMessage> decode_agent_message(std::string_view json);
+Result<ServiceMessage> decode_service_message(std::string_view json);
+
+// Cuts a byte stream into frames. Bytes are appended in pieces of any size; a wrong magic or a
+// length above kMaxControlFrameBytes is a kProtocol error, noticed as soon as the header is there.
+class FrameReader {
+ public:
+  void append(std::string_view bytes) { buffer_.append(bytes); }
+
+  // The JSON of the next complete frame, valid until the next call; nullopt: more bytes are needed.
+  Result<std::optional<std::string_view>> next();
+
+ private:
+  std::string buffer_;
+  std::size_t consumed_ = 0;  // bytes of the frame that was handed out last
+};
+
+}  // namespace ddprun

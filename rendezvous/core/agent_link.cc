@@ -1,0 +1,183 @@
+#include "rendezvous/core/agent_link.h"
+
+#include <algorithm>
+
+namespace ddprun {
+
+AgentLink::AgentLink(AgentLinkOptions options, Rng rng, TimePoint now)
+    : options_(std::move(options)),
+      backoff_(rng, options_.backoff),
+      retry_at_(now),
+      join_until_(now + options_.join_timeout) {}
+
+LinkActions AgentLink::start(TimePoint now) { return tick(now); }
+
+LinkActions AgentLink::connected(TimePoint now) {
+  if (state_ != State::kConnecting) return {};
+  state_ = State::kGreeting;
+  hello_sent_ = now;
+  try_until_ = now + options_.connect_timeout;
+  return {LinkHello{}};
+}
+
+LinkActions AgentLink::disconnected(const std::string& why, TimePoint now) {
+  LinkActions out;
+  if (state_ == State::kOver) return out;
+  last_trouble_ = why;
+  try_failed(now, out);
+  if (state_ != State::kOver) check_patience(now, out);
+  return out;
+}
+
+LinkActions AgentLink::garbled(const std::string& why, TimePoint now) {
+  if (welcome_ || state_ == State::kOver) return disconnected(why, now);
+  LinkActions out;
+  not_a_service(why, out);
+  return out;
+}
+
+LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
+  LinkActions out;
+  if (state_ == State::kOver) return out;
+  if (const Refused* refused = std::get_if<Refused>(&message)) {
+    state_ = State::kOver;
+    out.push_back(LinkClose{});
+    out.push_back(LinkRefused{"the rendezvous service at " + options_.service +
+                              " refused this node: " + refused->reason});
+    return out;
+  }
+  if (const Welcome* welcome = std::get_if<Welcome>(&message)) {
+    state_ = State::kUp;
+    welcome_ = *welcome;
+    instance_ = welcome->instance;
+    confirmed_ = hello_sent_;
+    beats_.clear();
+    backoff_.reset();
+    next_beat_ = now + welcome->heartbeat_interval;
+    return out;
+  }
+  if (const HeartbeatAck* ack = std::get_if<HeartbeatAck>(&message)) {
+    while (!beats_.empty() && beats_.front().number <= ack->number) {
+      confirmed_ = std::max(confirmed_, beats_.front().sent);
+      beats_.pop_front();
+    }
+    return out;
+  }
+  std::visit(
+      [&](const auto& directive) {
+        if constexpr (std::is_constructible_v<Directive, decltype(directive)>) {
+          out.push_back(LinkDeliver{directive});
+        }
+      },
+      message);
+  return out;
+}
+
+LinkActions AgentLink::send(const AgentMessage& message, TimePoint) {
+  if (state_ != State::kUp) return {};
+  return {LinkTransmit{message}};
+}
+
+LinkActions AgentLink::leave(const Leave& leave, TimePoint) {
+  LinkActions out;
+  if (state_ == State::kUp) out.push_back(LinkTransmit{leave});
+  state_ = State::kOver;
+  return out;
+}
+
+LinkActions AgentLink::tick(TimePoint now) {
+  LinkActions out;
+  if (state_ == State::kOver) return out;
+  check_patience(now, out);
+  if (state_ == State::kOver) return out;
+
+  switch (state_) {
+    case State::kPausing:
+      if (now < retry_at_) break;
+      state_ = State::kConnecting;
+      try_until_ = now + options_.connect_timeout;
+      out.push_back(LinkConnect{});
+      break;
+    case State::kConnecting:
+    case State::kGreeting:
+      if (now < try_until_) break;
+      last_trouble_ = state_ == State::kConnecting ? "no connection within " : "no welcome within ";
+      last_trouble_ += to_text(options_.connect_timeout);
+      out.push_back(LinkClose{});
+      try_failed(now, out);
+      break;
+    case State::kUp:
+      if (now < next_beat_) break;
+      beats_.push_back({next_number_, now});
+      out.push_back(LinkTransmit{Heartbeat{next_number_++}});
+      next_beat_ = now + welcome_->heartbeat_interval;
+      break;
+    case State::kOver: break;
+  }
+  return out;
+}
+
+std::optional<TimePoint> AgentLink::deadline() const {
+  TimePoint due;
+  switch (state_) {
+    case State::kOver: return std::nullopt;
+    case State::kPausing: due = retry_at_; break;
+    case State::kConnecting:
+    case State::kGreeting: due = try_until_; break;
+    case State::kUp: due = next_beat_; break;
+  }
+  const TimePoint patience_ends = welcome_ ? confirmed_ + welcome_->agent_patience : join_until_;
+  return std::min(due, patience_ends);
+}
+
+void AgentLink::pause(TimePoint now) {
+  state_ = State::kPausing;
+  retry_at_ = now + backoff_.next();
+  beats_.clear();
+}
+
+void AgentLink::try_failed(TimePoint now, LinkActions& out) {
+  const bool deaf = options_.must_answer && state_ == State::kGreeting && !welcome_;
+  if (deaf && ++deaf_tries_ == kMaxDeafTries) return not_a_service(last_trouble_, out);
+  pause(now);
+}
+
+void AgentLink::not_a_service(const std::string& why, LinkActions& out) {
+  give_up(options_.service + " is taken by something that is no rendezvous service (" + why + ")",
+          ExitCode::kAddress, out);
+}
+
+void AgentLink::give_up(std::string reason, ExitCode code, LinkActions& out) {
+  state_ = State::kOver;
+  out.push_back(LinkClose{});
+  out.push_back(LinkLost{std::move(reason), true, code});
+}
+
+void AgentLink::check_patience(TimePoint now, LinkActions& out) {
+  if (!welcome_) {
+    if (now < join_until_) return;
+    return give_up("no rendezvous service answered at " + options_.service + " within " +
+                       to_text(options_.join_timeout) + ": " + last_trouble_,
+                   ExitCode::kJoinTimeout, out);
+  }
+  if (now < confirmed_ + welcome_->agent_patience) return;
+  const bool embedded = welcome_->embedded;
+  const std::string reason = "the rendezvous service at " + options_.service +
+                             " has not answered for " + to_text(now - confirmed_);
+  if (embedded) {
+    return give_up(reason + "; it ran inside the agent on " + welcome_->host +
+                       ", so the job ends with that node",
+                   ExitCode::kServiceLost, out);
+  }
+  welcome_.reset();
+  join_until_ = now + options_.join_timeout;
+  if (state_ == State::kUp) {
+    out.push_back(LinkClose{});
+    pause(now);
+  }
+  out.push_back(
+      LinkLost{reason + "; ending this node's workers, because the others may go on without them",
+               false, ExitCode::kServiceLost});
+}
+
+}  // namespace ddprun

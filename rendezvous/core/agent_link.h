@@ -1,0 +1,122 @@
+// AgentLink: an agent's side of its connection to the rendezvous service, without the socket: when
+// to connect, when to send a heartbeat, when to give the service up.
+//
+// Owner: RendezvousClient (rendezvous/client.h), on its one thread. Pure.
+//
+// States
+//   kPausing      not connected; the next try is at retry_at
+//   kConnecting   a connection is being made
+//   kGreeting     connected, Hello sent, Welcome awaited
+//   kUp           welcomed; heartbeats go both ways
+//   kOver         given up, refused, or left; nothing happens any more
+//
+// The lease, from the agent's side: confirmed() is the sending time of the latest message that the
+// service has answered. When it is older than the agent's patience, the service may soon believe
+// that this node is gone and go on without it. So the agent is told Lost and kills its workers. An
+// agent cannot tell a dead service from a cut cable. It goes on trying to come back until its join
+// timeout, except when the service was embedded in an agent: then the job is over with it.
+//
+// Invariants: Lost is given out at most once between two Welcomes; a heartbeat is under way in kUp,
+// or due at a known time; every state but kOver has a deadline.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/exit_codes.h"
+#include "rendezvous/core/backoff.h"
+#include "rendezvous/core/control_message.h"
+
+namespace ddprun {
+
+struct LinkConnect {};
+struct LinkClose {};
+struct LinkHello {};  // send a Hello with the agent's present status
+struct LinkTransmit {
+  AgentMessage message;
+};
+struct LinkDeliver {
+  Directive directive;
+};
+struct LinkLost {
+  std::string reason;
+  bool for_good = false;
+  ExitCode code = ExitCode::kServiceLost;  // what ddprun ends with, if for good
+};
+struct LinkRefused {
+  std::string reason;
+};
+using LinkAction = std::variant<LinkConnect, LinkClose, LinkHello, LinkTransmit, LinkDeliver,
+                                LinkLost, LinkRefused>;
+using LinkActions = std::vector<LinkAction>;
+
+struct AgentLinkOptions {
+  std::string service;  // "node0:29400", for messages
+  Duration join_timeout = std::chrono::seconds(600);
+  Duration connect_timeout = std::chrono::seconds(3);  // of one try, and of the Welcome after it
+  // Somebody listens there already: if he does not say Welcome, kMaxDeafTries times, he is no
+  // rendezvous service, and waiting for one is of no use.
+  bool must_answer = false;
+  BackoffOptions backoff = {.first = std::chrono::milliseconds(50)};
+};
+
+class AgentLink {
+ public:
+  static constexpr int kMaxDeafTries = 3;
+
+  AgentLink(AgentLinkOptions options, Rng rng, TimePoint now);
+
+  LinkActions start(TimePoint now);
+  LinkActions connected(TimePoint now);
+  // The try failed, or the connection broke.
+  LinkActions disconnected(const std::string& why, TimePoint now);
+  LinkActions received(const ServiceMessage& message, TimePoint now);
+  // What came is no message of this protocol.
+  LinkActions garbled(const std::string& why, TimePoint now);
+  LinkActions tick(TimePoint now);
+  // Sends a message if the link is up. A status that cannot be sent is made up for by the next
+  // Hello.
+  LinkActions send(const AgentMessage& message, TimePoint now);
+  // The agent is about to end: no more tries.
+  LinkActions leave(const Leave& leave, TimePoint now);
+
+  std::optional<TimePoint> deadline() const;
+  bool is_up() const { return state_ == State::kUp; }
+
+  // What a Hello has to repeat: the instance of the last Welcome.
+  const std::string& instance() const { return instance_; }
+
+ private:
+  enum class State { kPausing, kConnecting, kGreeting, kUp, kOver };
+  struct Beat {
+    std::uint64_t number;
+    TimePoint sent;
+  };
+
+  void pause(TimePoint now);
+  void try_failed(TimePoint now, LinkActions& out);
+  void not_a_service(const std::string& why, LinkActions& out);
+  void give_up(std::string reason, ExitCode code, LinkActions& out);
+  void check_patience(TimePoint now, LinkActions& out);
+
+  AgentLinkOptions options_;
+  Backoff backoff_;
+  State state_ = State::kPausing;
+  TimePoint retry_at_;
+  TimePoint try_until_;   // of the present try
+  TimePoint join_until_;  // of getting (back) in
+  TimePoint next_beat_;
+  TimePoint hello_sent_;
+  TimePoint confirmed_;
+  std::deque<Beat> beats_;  // sent and not answered, oldest first; bounded by patience / interval
+  std::uint64_t next_number_ = 1;
+  std::optional<Welcome> welcome_;  // the last one; set while the lease is held
+  int deaf_tries_ = 0;
+  std::string instance_;
+  std::string last_trouble_ = "no try was made";
+};
+
+}  // namespace ddprun

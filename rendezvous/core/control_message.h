@@ -1,0 +1,138 @@
+// What agents and the rendezvous service say to each other, as plain values.
+//
+// The protocol is level-triggered. An agent says what IS on its node (AgentStatus), again after
+// every change and in the Hello of every connection; the service says what SHALL BE there (a
+// Directive), again whenever it changed or the agent's status does not fit it. Messages may be
+// repeated, and one that was lost with a connection is made up for by the next Hello: no side keeps
+// a history of the other.
+//
+// rendezvous/control_codec.h turns these into JSON frames; docs/wire_protocol.md describes them.
+// Value types; any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "rendezvous/core/worker_end.h"
+
+namespace ddprun {
+
+inline constexpr int kControlProtocol = 1;
+
+struct NodeRange {
+  int min = 1;
+  int max = 1;
+  friend bool operator==(const NodeRange&, const NodeRange&) = default;
+};
+
+enum class AgentPhase {
+  kIdle,      // no process of any generation is left on this node; store_port is open
+  kRunning,   // workers of `generation` run
+  kStopping,  // workers of `generation` are being ended
+  kFinished,  // every worker of `generation` ended with 0 and nothing is left
+};
+
+struct AgentStatus {
+  AgentPhase phase = AgentPhase::kIdle;
+  Generation generation{-1};     // the last one that was started here; -1: none yet
+  std::vector<WorkerEnd> ends;   // workers of `generation` that ended other than well
+  std::uint16_t store_port = 0;  // where this node would serve the next generation's store
+  int leaving = 0;  // signal that told this agent to end; it leaves when nothing is left
+
+  friend bool operator==(const AgentStatus&, const AgentStatus&) = default;
+};
+
+// What all agents of a job must agree on.
+struct JobSpec {
+  std::string id = "none";
+  NodeRange nodes;
+  int max_restarts = 0;
+  Duration join_timeout = std::chrono::seconds(600);
+  Duration last_call = std::chrono::seconds(30);
+};
+
+struct NodeSpec {
+  std::string agent_id;  // random, one per agent process
+  std::string host;
+  int slots = 1;                 // workers it will start
+  std::optional<int> node_rank;  // --node-rank, where given
+  std::string address;           // numeric; where other nodes can reach this one
+};
+
+// Agent to service.
+struct Hello {
+  int protocol = kControlProtocol;
+  std::string version;   // of ddprun, for people
+  std::string instance;  // of the last Welcome: which job of this id the agent belongs to
+  JobSpec job;
+  NodeSpec node;
+  AgentStatus status;
+};
+struct Heartbeat {
+  std::uint64_t number = 0;
+};
+// The last word of an agent: nothing of it is left on its node.
+struct Leave {
+  int signal = 0;      // that told the agent to end; 0: see reason
+  std::string reason;  // in words
+};
+using AgentMessage = std::variant<Hello, AgentStatus, Heartbeat, Leave>;
+
+// Service to agent.
+struct Welcome {
+  std::string instance;  // this job, as distinct from earlier and later ones of the same id
+  Duration heartbeat_interval{};
+  Duration agent_patience{};  // without an answer for this long, the agent kills its workers
+  bool embedded = false;      // the service lives in another node's agent and dies with it
+  std::string host;           // where the service runs
+};
+struct Refused {
+  std::string reason;
+};
+struct HeartbeatAck {
+  std::uint64_t number = 0;
+};
+
+// Directives.
+struct Wait {
+  std::string reason;  // "1 of 2 nodes are here"
+};
+struct Assignment {
+  Generation generation{0};
+  NodeRank node_rank{0};
+  int node_count = 1;
+  Rank first_rank{0};
+  int world_size = 1;
+  std::string store_host;
+  std::uint16_t store_port = 0;
+  int restart_count = 0;
+  std::string reason;  // why this generation was formed
+
+  friend bool operator==(const Assignment&, const Assignment&) = default;
+};
+struct Stop {
+  Generation generation{0};
+  std::string reason;
+};
+struct Verdict {
+  bool success = false;
+  int exit_code = 0;
+  std::string headline;         // one line, for people
+  std::vector<WorkerEnd> ends;  // of the last generation, the first failure first
+  Generation generation{-1};
+  int restarts_used = 0;
+  int max_restarts = 0;
+};
+struct End {
+  Verdict verdict;
+};
+using Directive = std::variant<Wait, Assignment, Stop, End>;
+
+using ServiceMessage = std::variant<Welcome, Refused, HeartbeatAck, Wait, Assignment, Stop, End>;
+
+}  // namespace ddprun

@@ -1,0 +1,155 @@
+#include "rendezvous/core/job_table.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace ddprun {
+
+JobTable::JobTable(ServiceOptions options) : options_(std::move(options)) {
+  DDPRUN_ASSERT(options_.agent_patience < options_.membership.lease,
+                "an agent gives up before the service gives it up");
+}
+
+ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& message, TimePoint now) {
+  ServiceOutput out;
+  if (const Hello* first = std::get_if<Hello>(&message)) {
+    hello(origin, *first, now, out);
+    return out;
+  }
+  const auto found = agents_.find(origin.connection);
+  if (found == agents_.end()) {
+    refuse(origin.connection, "the first message must be a hello", out);
+    return out;
+  }
+  const Agent agent = found->second;
+  Membership& job = jobs_.at(agent.job).membership;
+  if (const AgentStatus* status = std::get_if<AgentStatus>(&message)) {
+    forward(agent.job, job.status(agent.agent_id, *status, now), out);
+  } else if (const Heartbeat* heartbeat = std::get_if<Heartbeat>(&message)) {
+    job.heard(agent.agent_id, now);
+    out.sends.push_back({origin.connection, HeartbeatAck{heartbeat->number}});
+  } else if (const Leave* leave = std::get_if<Leave>(&message)) {
+    forward(agent.job, job.left(agent.agent_id, *leave, now), out);
+  }
+  return out;
+}
+
+void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, ServiceOutput& out) {
+  if (hello.protocol != kControlProtocol) {
+    return refuse(origin.connection,
+                  "this service speaks control protocol " + std::to_string(kControlProtocol) +
+                      ", ddprun " + hello.version + " on " + hello.node.host + " speaks " +
+                      std::to_string(hello.protocol) + ": use the same ddprun on all nodes",
+                  out);
+  }
+  const Result<Job*> job = job_for(hello, now);
+  if (!job) return refuse(origin.connection, job.error().cause, out);
+  Membership& membership = (*job)->membership;
+  if (const std::optional<std::string> why_not = membership.refusal(hello)) {
+    return refuse(origin.connection, *why_not, out);
+  }
+  if (const auto old = connections_.find(hello.node.agent_id); old != connections_.end()) {
+    if (old->second != origin.connection) {
+      agents_.erase(old->second);
+      out.closes.push_back(old->second);
+    }
+  }
+  agents_[origin.connection] = {hello.job.id, hello.node.agent_id};
+  connections_[hello.node.agent_id] = origin.connection;
+  if (!origin.service_address.empty()) membership.set_service_address(origin.service_address);
+  out.sends.push_back({origin.connection, Welcome{.instance = (*job)->instance,
+                                                  .heartbeat_interval = options_.heartbeat_interval,
+                                                  .agent_patience = options_.agent_patience,
+                                                  .embedded = options_.embedded,
+                                                  .host = options_.host}});
+  forward(hello.job.id, membership.joined(hello, origin.local, now), out);
+}
+
+// The job that the agent means: the present one of that id, or a new one.
+Result<JobTable::Job*> JobTable::job_for(const Hello& hello, TimePoint now) {
+  const std::string& id = hello.job.id;
+  auto found = jobs_.find(id);
+  if (found != jobs_.end()) {
+    const bool over = found->second.membership.phase() == Membership::Phase::kEnded;
+    const bool of_it = hello.instance == found->second.instance;
+    if (!hello.instance.empty() && !of_it) {
+      return Error{.kind = ErrorKind::kStopped,
+                   .cause = "its job '" + id + "' has ended, and another job of that id runs now"};
+    }
+    if (!over || of_it) return &found->second;
+    jobs_.erase(found);
+    ended_.erase(std::remove(ended_.begin(), ended_.end(), id), ended_.end());
+  }
+  std::string instance = hello.instance;  // known from an earlier life of this service
+  if (instance.empty()) instance = options_.service_id + "-" + std::to_string(++jobs_begun_);
+  Membership membership(hello.job, options_.membership, now);
+  return &jobs_.emplace(id, Job{std::move(instance), std::move(membership)}).first->second;
+}
+
+void JobTable::refuse(ConnectionId connection, std::string reason, ServiceOutput& out) {
+  out.log.push_back("refused an agent: " + reason);
+  out.sends.push_back({connection, Refused{std::move(reason)}});
+  out.closes.push_back(connection);
+}
+
+void JobTable::disconnected(ConnectionId connection) {
+  const auto found = agents_.find(connection);
+  if (found == agents_.end()) return;
+  const Agent agent = found->second;
+  agents_.erase(found);
+  connections_.erase(agent.agent_id);
+  jobs_.at(agent.job).membership.disconnected(agent.agent_id);
+}
+
+ServiceOutput JobTable::tick(TimePoint now) {
+  ServiceOutput out;
+  for (auto& [id, job] : jobs_) {
+    const std::optional<TimePoint> due = job.membership.deadline();
+    if (due && *due <= now) forward(id, job.membership.tick(now), out);
+  }
+  forget_old_verdicts();
+  return out;
+}
+
+std::optional<TimePoint> JobTable::deadline() const {
+  std::optional<TimePoint> earliest;
+  for (const auto& [id, job] : jobs_) {
+    const std::optional<TimePoint> due = job.membership.deadline();
+    if (due && (!earliest || *due < *earliest)) earliest = due;
+  }
+  return earliest;
+}
+
+const Membership* JobTable::find(const std::string& job) const {
+  const auto found = jobs_.find(job);
+  return found == jobs_.end() ? nullptr : &found->second.membership;
+}
+
+void JobTable::forward(const std::string& job, MembershipOutput&& from, ServiceOutput& out) {
+  for (Tell& tell : from.tells) {
+    const auto connection = connections_.find(tell.agent_id);
+    if (connection == connections_.end()) continue;
+    std::visit(
+        [&](auto&& directive) {
+          out.sends.push_back({connection->second, std::forward<decltype(directive)>(directive)});
+        },
+        std::move(tell.directive));
+  }
+  for (std::string& line : from.log) out.log.push_back(std::move(line));
+  const bool over = jobs_.at(job).membership.phase() == Membership::Phase::kEnded;
+  if (over && std::find(ended_.begin(), ended_.end(), job) == ended_.end()) ended_.push_back(job);
+}
+
+void JobTable::forget_old_verdicts() {
+  while (ended_.size() > kEndedJobsKept) {
+    const auto quiet = std::find_if(ended_.begin(), ended_.end(), [&](const std::string& id) {
+      return jobs_.at(id).membership.connected_count() == 0;
+    });
+    if (quiet == ended_.end()) return;
+    jobs_.erase(*quiet);
+    ended_.erase(quiet);
+  }
+}
+
+}  // namespace ddprun

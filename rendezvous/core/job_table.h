@@ -1,0 +1,92 @@
+// JobTable: the rendezvous service without its sockets. Many jobs, each a Membership; connections
+// in, messages out.
+//
+// Owner: RendezvousServer (rendezvous/server.h), on its one thread. Pure: connections are numbers,
+// time is an argument.
+//
+// A connection's first message must be a Hello of this protocol version. It is answered by a
+// Welcome and a Directive, or by a Refused and the end of the connection. A second connection of
+// the same agent replaces the first. A job that has ended keeps its verdict for agents of it that
+// come back late (kEndedJobsKept of them at most); an agent that was never in it begins a new job
+// of the same id. The two are told apart by the instance, which a Welcome gives out and later
+// Hellos repeat.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "rendezvous/core/membership.h"
+
+namespace ddprun {
+
+using ConnectionId = std::uint64_t;
+
+struct ServiceOptions {
+  MembershipOptions membership;
+  Duration heartbeat_interval = std::chrono::seconds(1);
+  Duration agent_patience = std::chrono::seconds(4);  // must be below membership.lease
+  bool embedded = false;
+  std::string host;        // what agents call this service's host
+  std::string service_id;  // random; begins every instance
+};
+
+struct ServiceOutput {
+  struct Send {
+    ConnectionId connection;
+    ServiceMessage message;
+  };
+  std::vector<Send> sends;
+  std::vector<ConnectionId> closes;  // after what was sent to them has left
+  std::vector<std::string> log;
+};
+
+class JobTable {
+ public:
+  static constexpr std::size_t kEndedJobsKept = 1000;
+
+  explicit JobTable(ServiceOptions options);
+
+  // Where a message comes from.
+  struct Origin {
+    ConnectionId connection = 0;
+    bool local = false;           // the agent lives in this process
+    std::string service_address;  // numeric; our end of the connection, empty for a local agent
+  };
+  ServiceOutput receive(const Origin& origin, const AgentMessage& message, TimePoint now);
+  void disconnected(ConnectionId connection);
+  ServiceOutput tick(TimePoint now);
+  std::optional<TimePoint> deadline() const;
+
+  // No job has a connected agent: an embedded service may end.
+  bool is_idle() const { return agents_.empty(); }
+  const Membership* find(const std::string& job) const;
+
+ private:
+  struct Job {
+    std::string instance;
+    Membership membership;
+  };
+  struct Agent {
+    std::string job;
+    std::string agent_id;
+  };
+
+  void hello(const Origin& origin, const Hello& hello, TimePoint now, ServiceOutput& out);
+  Result<Job*> job_for(const Hello& hello, TimePoint now);
+  void refuse(ConnectionId connection, std::string reason, ServiceOutput& out);
+  void forward(const std::string& job, MembershipOutput&& from, ServiceOutput& out);
+  void forget_old_verdicts();
+
+  ServiceOptions options_;
+  std::map<std::string, Job> jobs_;
+  std::uint64_t jobs_begun_ = 0;
+  std::map<ConnectionId, Agent> agents_;
+  std::map<std::string, ConnectionId> connections_;  // by agent id
+  std::vector<std::string> ended_;                   // oldest first
+};
+
+}  // namespace ddprun

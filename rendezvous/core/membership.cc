@@ -1,0 +1,467 @@
+#include "rendezvous/core/membership.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "base/exit_codes.h"
+#include "base/signal_names.h"
+#include "rendezvous/core/node_order.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::size_t kNamesShown = 5;
+
+std::string to_text(NodeRange nodes) {
+  if (nodes.min == nodes.max) return std::to_string(nodes.min);
+  return std::to_string(nodes.min) + ":" + std::to_string(nodes.max);
+}
+
+std::string nodes_text(std::size_t count) {
+  return std::to_string(count) + (count == 1 ? " node" : " nodes");
+}
+
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1" || address == "localhost";
+}
+
+}  // namespace
+
+Membership::Membership(JobSpec spec, MembershipOptions options, TimePoint now)
+    : spec_(std::move(spec)), options_(options), forming_since_(now) {}
+
+// --- who may come in -----------------------------------------------------------------------------
+
+std::optional<std::string> Membership::refusal(const Hello& hello) const {
+  const JobSpec& theirs = hello.job;
+  if (theirs.nodes != spec_.nodes) {
+    return "job '" + spec_.id + "' was started with --nnodes=" + to_text(spec_.nodes) +
+           ", not --nnodes=" + to_text(theirs.nodes) + ": give every node the same";
+  }
+  if (theirs.max_restarts != spec_.max_restarts) {
+    return "job '" + spec_.id +
+           "' was started with --max-restarts=" + std::to_string(spec_.max_restarts) + ", not " +
+           std::to_string(theirs.max_restarts) + ": give every node the same";
+  }
+  const std::optional<int> wanted = hello.node.node_rank;
+  if (!wanted) return std::nullopt;
+  if (*wanted < 0 || *wanted >= spec_.nodes.max) {
+    return "--node-rank=" + std::to_string(*wanted) + " is not in 0 .. " +
+           std::to_string(spec_.nodes.max - 1);
+  }
+  for (const auto& [id, member] : members_) {
+    if (id != hello.node.agent_id && member.connected && member.node.node_rank == wanted) {
+      return "node rank " + std::to_string(*wanted) + " is taken by " + member.node.host +
+             ": give each node its own --node-rank";
+    }
+  }
+  return std::nullopt;
+}
+
+MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint now) {
+  MembershipOutput out;
+  Member& member = members_[hello.node.agent_id];
+  const bool is_new = member.node.agent_id.empty();
+  member.node = hello.node;
+  member.local = local;
+  member.connected = true;
+  member.last_heard = now;
+  if (is_new && phase_ != Phase::kEnded) {
+    out.log.push_back(hello.node.host + " joined job '" + spec_.id + "' with " +
+                      std::to_string(hello.node.slots) + " slots (" + presence() + ")");
+  }
+  if (phase_ == Phase::kForming && hello.status.generation > generation_) {
+    // It has run generations that this service knows nothing of (the service is new): go on after
+    // them.
+    generation_ = hello.status.generation;
+  }
+  MembershipOutput more = status(hello.node.agent_id, hello.status, now);
+  out.tells = std::move(more.tells);
+  out.log.insert(out.log.end(), more.log.begin(), more.log.end());
+  const bool told = std::any_of(out.tells.begin(), out.tells.end(), [&](const Tell& tell) {
+    return tell.agent_id == hello.node.agent_id;
+  });
+  if (!told) tell(*members_.find(hello.node.agent_id), out);
+  return out;
+}
+
+void Membership::disconnected(const std::string& agent_id) {
+  const auto found = members_.find(agent_id);
+  if (found == members_.end()) return;
+  Member& member = found->second;
+  member.connected = false;
+  // Where nothing can be running there is nothing to wait for: it says Hello again when it comes
+  // back.
+  if (phase_ == Phase::kEnded || !runs_workers(member)) members_.erase(found);
+}
+
+// --- what agents say -----------------------------------------------------------------------------
+
+MembershipOutput Membership::status(const std::string& agent_id, const AgentStatus& status,
+                                    TimePoint now) {
+  MembershipOutput out;
+  const auto found = members_.find(agent_id);
+  if (found == members_.end()) return out;
+  Member& member = found->second;
+  member.status = status;
+  member.last_heard = now;
+  if (phase_ == Phase::kEnded) return out;
+
+  if (status.leaving != 0) note_leaving(member, status.leaving, now, out);
+  const bool current = status.generation == generation_;
+  if (current) collect(member, now);
+  if (phase_ == Phase::kRunning && member.assignment) {
+    const bool stopped_by_itself =
+        current && (status.phase == AgentPhase::kIdle || status.phase == AgentPhase::kStopping);
+    if (stopped_by_itself && ends_.empty()) {
+      WorkerEnd end{.kind = EndKind::kNodeLost, .message = "its agent has ended its workers"};
+      end.node_rank = member.assignment->node_rank;
+      end.host = member.node.host;
+      ends_.push_back({end, now});
+    }
+    if (!ends_.empty()) {
+      failed_ = true;
+      begin_forming("failure", now, out);
+    } else if (!current) {
+      tell(*found, out);  // the assignment was lost on the way, or it runs something older
+    }
+  } else if (runs_workers(member) && status.phase != AgentPhase::kStopping) {
+    tell(*found, out);
+  }
+  advance(now, out);
+  return out;
+}
+
+void Membership::heard(const std::string& agent_id, TimePoint now) {
+  const auto found = members_.find(agent_id);
+  if (found != members_.end()) found->second.last_heard = now;
+}
+
+MembershipOutput Membership::left(const std::string& agent_id, const Leave& leave, TimePoint now) {
+  MembershipOutput out;
+  const auto found = members_.find(agent_id);
+  if (found == members_.end()) return out;
+  if (leave.signal == 0) {
+    lose(found, leave.reason, now, out);
+  } else {
+    const Member member = std::move(found->second);
+    members_.erase(found);
+    note_leaving(member, leave.signal, now, out);
+  }
+  advance(now, out);
+  return out;
+}
+
+// A node was told to end from outside. A job of fixed size cannot go on without it and ends; an
+// elastic one goes on with the others, and no budget is used, unless this service goes with the
+// node.
+void Membership::note_leaving(const Member& member, int signal, TimePoint now,
+                              MembershipOutput& out) {
+  if (phase_ == Phase::kEnded) return;
+  const std::string what = member.node.host + " was told to end by " + signal_name(signal);
+  if ((!is_elastic() || member.local) && !ending_) {
+    out.log.push_back(what);
+    Verdict verdict;
+    verdict.exit_code = 128 + signal;
+    verdict.headline = "the job was stopped: " + what;
+    ending_ = std::move(verdict);
+  }
+  if (phase_ == Phase::kRunning) begin_forming(what, now, out);
+}
+
+// --- time
+// ------------------------------------------------------------------------------------------
+
+MembershipOutput Membership::tick(TimePoint now) {
+  MembershipOutput out;
+  if (phase_ == Phase::kEnded) return out;
+  for (auto it = members_.begin(); it != members_.end();) {
+    const auto current = it++;
+    const Member& member = current->second;
+    if (member.local || now < member.last_heard + options_.lease) continue;
+    lose(current, "nothing was heard of it for " + to_text(options_.lease), now, out);
+  }
+  advance(now, out);
+  return out;
+}
+
+std::optional<TimePoint> Membership::deadline() const {
+  if (phase_ == Phase::kEnded) return std::nullopt;
+  std::optional<TimePoint> earliest;
+  const auto consider = [&](TimePoint time) {
+    if (!earliest || time < *earliest) earliest = time;
+  };
+  for (const auto& [id, member] : members_) {
+    if (!member.local) consider(member.last_heard + options_.lease);
+  }
+  if (phase_ == Phase::kForming) {
+    // While somebody still ends its workers nothing is due: its own supervisor bounds that, and its
+    // lease bounds the supervisor.
+    if (last_call_) {
+      consider(*last_call_);
+    } else if (!anyone_busy()) {
+      consider(forming_since_ + spec_.join_timeout);
+    }
+  }
+  return earliest;
+}
+
+// --- the generation
+// ----------------------------------------------------------------------------------
+
+// Whether processes of some generation may exist on the member's node.
+bool Membership::runs_workers(const Member& member) const {
+  // Told to run the current generation, and not yet heard what became of it.
+  if (member.assignment && member.status.generation < member.assignment->generation) return true;
+  return member.status.phase != AgentPhase::kIdle;
+}
+
+bool Membership::is_available(const Member& member) const {
+  return member.connected && !runs_workers(member) && member.status.leaving == 0;
+}
+
+bool Membership::anyone_busy() const {
+  return std::any_of(members_.begin(), members_.end(),
+                     [this](const auto& entry) { return runs_workers(entry.second); });
+}
+
+std::vector<Membership::Members::iterator> Membership::candidates() {
+  std::vector<Members::iterator> found;
+  for (auto it = members_.begin(); it != members_.end(); ++it) {
+    if (is_available(it->second)) found.push_back(it);
+  }
+  return found;
+}
+
+// Takes down what the member says of the current generation. An agent repeats its list; what is
+// known already keeps the time at which it was first heard of.
+void Membership::collect(const Member& member, TimePoint now) {
+  for (const WorkerEnd& end : member.status.ends) {
+    const bool known = std::any_of(ends_.begin(), ends_.end(), [&](const DatedEnd& dated) {
+      return dated.end.rank == end.rank && dated.end.kind != EndKind::kNodeLost;
+    });
+    if (!known) ends_.push_back({end, now - end.age});
+  }
+}
+
+void Membership::begin_forming(std::string reason, TimePoint now, MembershipOutput& out) {
+  phase_ = Phase::kForming;
+  reason_ = std::move(reason);
+  forming_since_ = now;
+  last_call_.reset();
+  told_to_wait_ = false;
+  for (const auto& member : members_) {
+    if (runs_workers(member.second)) tell(member, out);
+  }
+}
+
+void Membership::lose(Members::iterator it, std::string how, TimePoint now, MembershipOutput& out) {
+  const Member member = std::move(it->second);
+  members_.erase(it);
+  if (!member.assignment) {
+    out.log.push_back(member.node.host + " is gone: " + how);
+    return;
+  }
+  WorkerEnd end{.kind = EndKind::kNodeLost, .message = std::move(how)};
+  end.node_rank = member.assignment->node_rank;
+  end.host = member.node.host;
+  out.log.push_back(describe(end));
+  // It was alive when it was last heard; what its loss did to others came after that.
+  ends_.push_back({std::move(end), member.last_heard});
+  if (phase_ != Phase::kRunning) return;
+  failed_ = true;
+  begin_forming("a node was lost", now, out);
+}
+
+// While a generation runs: has everyone finished, or can a newcomer be taken in?
+void Membership::advance_running(TimePoint now, MembershipOutput& out) {
+  std::size_t in_generation = 0;
+  std::size_t finished = 0;
+  bool newcomer = false;
+  for (const auto& [id, member] : members_) {
+    if (member.assignment) {
+      ++in_generation;
+      const bool done =
+          member.status.phase == AgentPhase::kFinished && member.status.generation == generation_;
+      finished += done ? 1 : 0;
+    } else {
+      newcomer = newcomer || is_available(member);
+    }
+  }
+  if (finished == in_generation) {
+    Verdict verdict;
+    verdict.success = true;
+    verdict.headline = "every worker ended with 0";
+    end(std::move(verdict), out);
+  } else if (newcomer && finished == 0 &&
+             in_generation < static_cast<std::size_t>(spec_.nodes.max)) {
+    begin_forming("a node joined", now, out);
+  }
+}
+
+// Does whatever has become possible: end, judge a failure, form, make room for a newcomer.
+void Membership::advance(TimePoint now, MembershipOutput& out) {
+  if (phase_ == Phase::kRunning) return advance_running(now, out);
+  if (phase_ == Phase::kEnded || anyone_busy()) return;
+  if (ending_) return end(std::move(*ending_), out);
+  if (failed_ && !settle_failure(now, out)) return;
+
+  const std::size_t here = candidates().size();
+  if (here < static_cast<std::size_t>(spec_.nodes.min)) {
+    last_call_.reset();
+    if (generation_ >= Generation(0) && !told_to_wait_) {
+      told_to_wait_ = true;
+      for (const auto& member : members_) tell(member, out);
+    }
+    if (now >= forming_since_ + spec_.join_timeout) {
+      Verdict verdict;
+      verdict.exit_code = to_int(ExitCode::kJoinTimeout);
+      verdict.headline = presence() + " after " + to_text(spec_.join_timeout);
+      end(std::move(verdict), out);
+    }
+    return;
+  }
+  // Whoever was there before goes on at once; only the first generation holds a last call.
+  if (generation_ >= Generation(0) || here >= static_cast<std::size_t>(spec_.nodes.max)) {
+    return form(out);
+  }
+  if (!last_call_) last_call_ = now + spec_.last_call;
+  if (now >= *last_call_) form(out);
+}
+
+void Membership::form(MembershipOutput& out) {
+  const std::vector<Members::iterator> here = candidates();
+  std::vector<NodeCandidate> nodes;
+  for (const auto& it : here) {
+    nodes.push_back(
+        {it->second.node.host, it->first, it->second.node.node_rank, it->second.node_rank});
+  }
+  const std::vector<std::size_t> order = order_nodes(nodes, spec_.nodes.max);
+
+  int world_size = 0;
+  for (const std::size_t index : order) world_size += here[index]->second.node.slots;
+  for (const auto& it : here) {
+    it->second.node_rank.reset();
+    it->second.assignment.reset();
+  }
+  generation_ = Generation(generation_.value + 1);
+  phase_ = Phase::kRunning;
+  last_call_.reset();
+  ends_.clear();
+
+  const Member& host = here[order.front()]->second;
+  Assignment assignment{.generation = generation_,
+                        .node_count = static_cast<int>(order.size()),
+                        .world_size = world_size,
+                        .store_host = store_host_of(host),
+                        .store_port = host.status.store_port,
+                        .restart_count = restarts_used_,
+                        .reason = reason_};
+  int first_rank = 0;
+  for (std::size_t rank = 0; rank < order.size(); ++rank) {
+    const Members::iterator it = here[order[rank]];
+    assignment.node_rank = NodeRank(static_cast<int>(rank));
+    assignment.first_rank = Rank(first_rank);
+    first_rank += it->second.node.slots;
+    it->second.node_rank = static_cast<int>(rank);
+    it->second.assignment = assignment;
+    tell(*it, out);
+  }
+  out.log.push_back("job '" + spec_.id + "': generation " + ddprun::to_text(generation_) +
+                    " with " + std::to_string(world_size) + " workers on " +
+                    nodes_text(order.size()) + " (" + reason_ + ")");
+}
+
+void Membership::end(Verdict verdict, MembershipOutput& out) {
+  verdict.generation = generation_;
+  verdict.restarts_used = restarts_used_;
+  verdict.max_restarts = spec_.max_restarts;
+  phase_ = Phase::kEnded;
+  ending_.reset();
+  last_call_.reset();
+  verdict_ = std::move(verdict);
+  out.log.push_back("job '" + spec_.id + "' ended: " + verdict_->headline);
+  for (const auto& member : members_) tell(member, out);
+}
+
+// The generation that failed is gone from every node. True: the job goes on.
+bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
+  failed_ = false;
+  for (DatedEnd& dated : ends_) dated.end.age = now - dated.when;
+  std::stable_sort(ends_.begin(), ends_.end(), [](const DatedEnd& a, const DatedEnd& b) {
+    return is_likelier_cause(a.end, b.end);
+  });
+  DDPRUN_ASSERT(!ends_.empty(), "a failed generation has an end that made it fail");
+  const WorkerEnd& first = ends_.front().end;
+  const bool restartable = first.kind != EndKind::kNotStarted;
+  if (!restartable || restarts_used_ >= spec_.max_restarts) {
+    end(verdict_of_failure(), out);
+    return false;
+  }
+  ++restarts_used_;
+  reason_ = "restart " + std::to_string(restarts_used_) + " of " +
+            std::to_string(spec_.max_restarts) + ": " + describe(first);
+  forming_since_ = now;
+  return true;
+}
+
+Verdict Membership::verdict_of_failure() const {
+  Verdict verdict;
+  const WorkerEnd& first = ends_.front().end;
+  verdict.exit_code = exit_code_of(first);
+  if (verdict.exit_code == 0) verdict.exit_code = to_int(ExitCode::kInternal);
+  verdict.headline = describe(first);
+  for (const DatedEnd& dated : ends_) verdict.ends.push_back(dated.end);
+  return verdict;
+}
+
+// --- telling
+// -----------------------------------------------------------------------------------------
+
+std::string Membership::store_host_of(const Member& host) const {
+  if (!is_loopback(host.node.address) || service_address_.empty()) return host.node.address;
+  const bool others_are_elsewhere =
+      std::any_of(members_.begin(), members_.end(),
+                  [](const auto& entry) { return !is_loopback(entry.second.node.address); });
+  return others_are_elsewhere ? service_address_ : host.node.address;
+}
+
+Directive Membership::directive_for(const Member& member) const {
+  switch (phase_) {
+    case Phase::kEnded: return End{*verdict_};
+    case Phase::kRunning:
+      if (member.assignment) return *member.assignment;
+      if (runs_workers(member)) return Stop{member.status.generation, "this generation is over"};
+      return Wait{"every place of --nnodes=" + to_text(spec_.nodes) +
+                  " is taken; this node is a spare"};
+    case Phase::kForming: break;
+  }
+  if (!runs_workers(member)) return Wait{presence()};
+  return Stop{std::max(member.status.generation, member.assignment ? member.assignment->generation
+                                                                   : member.status.generation),
+              ends_.empty() ? reason_ : describe(ends_.front().end)};
+}
+
+void Membership::tell(const Members::value_type& member, MembershipOutput& out) const {
+  if (member.second.connected) out.tells.push_back({member.first, directive_for(member.second)});
+}
+
+std::size_t Membership::connected_count() const {
+  return static_cast<std::size_t>(std::count_if(
+      members_.begin(), members_.end(), [](const auto& entry) { return entry.second.connected; }));
+}
+
+std::string Membership::presence() const {
+  std::string names;
+  std::size_t shown = 0;
+  for (const auto& [id, member] : members_) {
+    if (!member.connected) continue;
+    if (++shown > kNamesShown) continue;
+    names += (names.empty() ? "" : ", ") + member.node.host;
+  }
+  if (shown > kNamesShown) names += ", ...";
+  return std::to_string(connected_count()) + " of " + to_text(spec_.nodes) + " nodes here" +
+         (names.empty() ? "" : ": " + names);
+}
+
+}  // namespace ddprun

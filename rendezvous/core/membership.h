@@ -1,0 +1,154 @@
+// Membership: the state machine of one job. It decides who is in a generation, and when.
+//
+// Owner: JobTable (rendezvous/core/job_table.h), on the service's thread. Pure: no clock, no
+// socket, no randomness; time comes in with each event, and what is to be sent comes out.
+//
+// Phases
+//   kForming   no generation runs. Members that still have workers are told to stop; when every one
+//   is
+//              idle and enough are here, the next generation is formed.
+//   kRunning   every member of the generation has been told to run it.
+//   kEnded     the verdict is known and is told to everyone who asks.
+//
+//   event                      kForming                          kRunning
+//   agent joins                member; form if enough            spare, or (room) new forming, no
+//   budget agent's status: failures   collect (same generation)         -> kForming, uses budget
+//   when formed agent's status: idle       form if all idle and enough       its workers are gone:
+//   as a failure agent's status: finished   is told to stop, becomes idle     all finished ->
+//   kEnded, success agent's status: leaving    fixed size: -> kEnded when all    fixed size: ->
+//   kForming -> kEnded
+//                              are idle; elastic: as stopping    elastic: -> kForming, no budget
+//   agent leaves               member gone                       cannot be: it was leaving before
+//   lease runs out             member gone; was it in the last   -> kForming, uses budget
+//                              generation: a lost node
+//   join deadline              -> kEnded                         -
+//   last call over             form                              -
+//
+// Invariants (tests/sim checks them after every event)
+//   - At most one generation runs; its ranks are 0..n-1, consecutive per node, n between MIN and
+//   MAX nodes.
+//   - Generation g+1 is formed only when every member of g has said that nothing of g is left
+//   there, or
+//     its lease, which is longer than the agent's own patience, has run out.
+//   - Restarts used never exceed max_restarts.
+//   - Every phase but kRunning has a deadline while fewer than MIN nodes are here.
+//
+// Time comes from BootClock of the service's host only.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rendezvous/core/control_message.h"
+
+namespace ddprun {
+
+struct MembershipOptions {
+  Duration lease = std::chrono::seconds(5);  // of a member that has not been heard
+};
+
+// Something to tell one agent.
+struct Tell {
+  std::string agent_id;
+  Directive directive;
+};
+
+struct MembershipOutput {
+  std::vector<Tell> tells;
+  std::vector<std::string> log;  // one line each, for the service's log
+};
+
+class Membership {
+ public:
+  enum class Phase { kForming, kRunning, kEnded };
+
+  Membership(JobSpec spec, MembershipOptions options, TimePoint now);
+
+  // Why an agent with this Hello may not join, in words that say what would be right; nullopt if it
+  // may.
+  std::optional<std::string> refusal(const Hello& hello) const;
+
+  // An agent is connected (again). REQUIRES: !refusal(hello). `local`: it lives in the service's
+  // own process, so that it has no lease to lose.
+  MembershipOutput joined(const Hello& hello, bool local, TimePoint now);
+  // Its connection is gone; it has its lease's rest to come back. No effect on unknown agents.
+  void disconnected(const std::string& agent_id);
+  MembershipOutput status(const std::string& agent_id, const AgentStatus& status, TimePoint now);
+  void heard(const std::string& agent_id, TimePoint now);
+  MembershipOutput left(const std::string& agent_id, const Leave& leave, TimePoint now);
+  MembershipOutput tick(TimePoint now);
+
+  // When tick() has something to do; nullopt: not before another event.
+  std::optional<TimePoint> deadline() const;
+
+  // Where agents that reached the service through a loopback address can be reached from other
+  // hosts: the service's own address as the others see it. Used when such a node hosts the store.
+  void set_service_address(const std::string& address) { service_address_ = address; }
+
+  Phase phase() const { return phase_; }
+  Generation generation() const { return generation_; }
+  const JobSpec& spec() const { return spec_; }
+  int restarts_used() const { return restarts_used_; }
+  bool has_member(const std::string& agent_id) const { return members_.contains(agent_id); }
+  std::size_t connected_count() const;
+  const std::optional<Verdict>& verdict() const { return verdict_; }
+
+ private:
+  struct Member {
+    NodeSpec node;
+    AgentStatus status;
+    bool local = false;
+    bool connected = false;
+    TimePoint last_heard;
+    std::optional<int> node_rank;  // in the last generation it was in, if that is the latest
+    std::optional<Assignment> assignment;  // of the current generation
+  };
+  using Members = std::map<std::string, Member>;  // by agent id: a fixed order
+
+  // One more thing that ended badly in the current generation, and when.
+  struct DatedEnd {
+    WorkerEnd end;
+    TimePoint when;
+  };
+
+  bool anyone_busy() const;
+  bool is_elastic() const { return spec_.nodes.min != spec_.nodes.max; }
+  bool runs_workers(const Member& member) const;
+  bool is_available(const Member& member) const;
+  std::vector<Members::iterator> candidates();
+
+  void collect(const Member& member, TimePoint now);
+  void begin_forming(std::string reason, TimePoint now, MembershipOutput& out);
+  void lose(Members::iterator member, std::string how, TimePoint now, MembershipOutput& out);
+  void note_leaving(const Member& member, int signal, TimePoint now, MembershipOutput& out);
+  void advance(TimePoint now, MembershipOutput& out);
+  void advance_running(TimePoint now, MembershipOutput& out);
+  void form(MembershipOutput& out);
+  void end(Verdict verdict, MembershipOutput& out);
+  bool settle_failure(TimePoint now, MembershipOutput& out);
+  Verdict verdict_of_failure() const;
+  std::string store_host_of(const Member& member) const;
+  Directive directive_for(const Member& member) const;
+  void tell(const Members::value_type& member, MembershipOutput& out) const;
+  std::string presence() const;
+
+  JobSpec spec_;
+  MembershipOptions options_;
+  Members members_;
+  Phase phase_ = Phase::kForming;
+  Generation generation_{-1};
+  int restarts_used_ = 0;
+  std::string reason_ = "start";
+  TimePoint forming_since_;
+  std::optional<TimePoint> last_call_;  // the first generation is formed then, if MIN are here
+  bool told_to_wait_ = false;           // those who are left know that others must come first
+  bool failed_ = false;                 // the generation that is being ended failed: budget is due
+  std::optional<Verdict> ending_;       // the job ends with this once every member is idle
+  std::vector<DatedEnd> ends_;
+  std::string service_address_;
+  std::optional<Verdict> verdict_;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,85 @@
+#include "rendezvous/daemon.h"
+
+#include <sys/resource.h>
+
+#include <boost/asio/signal_set.hpp>
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+
+#include "base/exit_codes.h"
+#include "base/version.h"
+#include "rendezvous/listen.h"
+
+namespace ddprun {
+namespace {
+
+int fail(const Daemon& daemon, ExitCode code, const std::string& text) {
+  std::fprintf(stderr, "%s: error: %s\n", daemon.name.c_str(), text.c_str());
+  return to_int(code);
+}
+
+// Every client takes a descriptor, and the usual soft limit of 1024 is for programs that use
+// select().
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+int serve(const Daemon& daemon, const HostPort& address) {
+  Result<Listener> listener = listen_tcp(address);
+  if (!listener) {
+    const bool meant = listener.error().kind != ErrorKind::kInvalidArgument;
+    return fail(daemon, meant ? ExitCode::kAddress : ExitCode::kUsage, listener.error().message());
+  }
+  raise_descriptor_limit();
+  std::signal(SIGPIPE, SIG_IGN);  // whoever reads our log may leave
+
+  Logger log(daemon.name, stderr_sink());
+  boost::asio::io_context io(1);
+  boost::asio::signal_set ends(io, SIGINT, SIGTERM);
+  ends.async_wait([&io](const boost::system::error_code&, int) { io.stop(); });
+  const std::shared_ptr<void> service = daemon.serve(io, log, std::move(listener->socket));
+
+  std::printf("%s: listening on %s\n", daemon.name.c_str(), to_text(listener->address).c_str());
+  std::fflush(stdout);
+  io.run();
+  return to_int(ExitCode::kSuccess);
+}
+
+int parse_and_serve(const Daemon& daemon, int argc, char** argv) {
+  CLI::App app{daemon.description + "\nEnds with 0 on SIGTERM and SIGINT."};
+  std::string listen;
+  app.add_option("--listen", listen,
+                 "Numeric address and port; * for every address, port 0 for a free one, which is "
+                 "printed")
+      ->type_name("HOST:PORT");
+  app.set_version_flag("--version", daemon.name + " " + kVersion);
+  if (daemon.add_options) daemon.add_options(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    return app.exit(success);  // --help, --version
+  } catch (const CLI::ParseError& error) {
+    return fail(daemon, ExitCode::kUsage, std::string(error.what()) + "; --help tells more");
+  }
+  if (listen.empty()) return fail(daemon, ExitCode::kUsage, "--listen HOST:PORT is needed");
+  const Result<HostPort> address = parse_host_port(listen);
+  if (!address) return fail(daemon, ExitCode::kUsage, "--listen: " + address.error().message());
+  return serve(daemon, *address);
+}
+
+}  // namespace
+
+int run_daemon(const Daemon& daemon, int argc, char** argv) {
+  try {
+    return parse_and_serve(daemon, argc, argv);
+  } catch (const std::exception& error) {
+    return fail(daemon, ExitCode::kInternal, error.what());
+  }
+}
+
+}  // namespace ddprun

@@ -1,0 +1,283 @@
+#include "rendezvous/service_link.h"
+
+#include <boost/asio/connect.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
+#include <random>
+
+#include "rendezvous/control_codec.h"
+#include "rendezvous/server.h"
+#include "rendezvous/tcp_address.h"
+
+namespace ddprun {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+namespace {
+
+class LocalLink final : public ServiceLink {
+ public:
+  LocalLink(RendezvousServer& server, ServiceLinkEvents events)
+      : server_(server), events_(std::move(events)) {}
+
+  ~LocalLink() override {
+    if (connection_) server_.detach(*connection_);
+  }
+
+  void start() override {
+    connection_ = server_.attach([this](const ServiceMessage& message) { take(message); });
+    server_.receive(*connection_, events_.hello(""));
+  }
+
+  void send(const AgentMessage& message) override {
+    if (connection_) server_.receive(*connection_, message);
+  }
+
+  void leave(std::optional<Leave> leave, std::function<void()> then) override {
+    if (connection_) {
+      if (leave) server_.receive(*connection_, *leave);
+      server_.detach(*connection_);
+      connection_.reset();
+    }
+    then();
+  }
+
+ private:
+  void take(const ServiceMessage& message) {
+    if (const Refused* refused = std::get_if<Refused>(&message))
+      return events_.refused(refused->reason);
+    std::visit(
+        [&](const auto& directive) {
+          if constexpr (std::is_constructible_v<Directive, decltype(directive)>) {
+            events_.directive(directive);
+          }
+        },
+        message);
+  }
+
+  RendezvousServer& server_;
+  ServiceLinkEvents events_;
+  std::optional<ConnectionId> connection_;
+};
+
+std::uint64_t random_seed() {
+  std::random_device device;
+  return (static_cast<std::uint64_t>(device()) << 32) | device();
+}
+
+// The Asio shell around AgentLink. Its operations hold it alive; `over_` ends them.
+class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
+ public:
+  RemoteLinkImpl(asio::io_context& io, RemoteLinkOptions options, ServiceLinkEvents events)
+      : io_(io),
+        options_(std::move(options)),
+        events_(std::move(events)),
+        link_(options_.link, Rng(random_seed()), BootClock::now()),
+        resolver_(io),
+        timer_(io) {}
+
+  void start() { perform(link_.start(BootClock::now())); }
+
+  void send(const AgentMessage& message) { perform(link_.send(message, BootClock::now())); }
+
+  void leave(std::optional<Leave> leave, std::function<void()> then) {
+    if (leave) perform(link_.leave(*leave, BootClock::now()));
+    over_ = true;
+    timer_.cancel();
+    resolver_.cancel();
+    if (!socket_ || !socket_->is_open() || (sending_.empty() && unsent_.empty())) {
+      close();
+      return then();
+    }
+    // Long enough for a message to leave a living host; a dead one is not waited for.
+    farewell_ = std::make_shared<asio::steady_timer>(io_, std::chrono::seconds(1));
+    when_sent_ = std::move(then);
+    farewell_->async_wait([self = shared_from_this()](error_code) { self->farewell_said(); });
+  }
+
+  void abandon() {
+    over_ = true;
+    timer_.cancel();
+    resolver_.cancel();
+    if (farewell_) farewell_->cancel();
+    when_sent_ = nullptr;
+    close();
+  }
+
+ private:
+  void perform(LinkActions actions) {
+    for (LinkAction& action : actions) {
+      if (std::holds_alternative<LinkConnect>(action)) {
+        connect();
+      } else if (std::holds_alternative<LinkClose>(action)) {
+        close();
+      } else if (std::holds_alternative<LinkHello>(action)) {
+        const std::string address = local_address_of(socket_->native_handle()).host();
+        Hello hello = events_.hello(address);
+        hello.instance = link_.instance();
+        transmit(hello);
+      } else if (const auto* message = std::get_if<LinkTransmit>(&action)) {
+        transmit(message->message);
+      } else if (const auto* deliver = std::get_if<LinkDeliver>(&action)) {
+        events_.directive(deliver->directive);
+      } else if (const auto* lost = std::get_if<LinkLost>(&action)) {
+        events_.lost(*lost);
+      } else if (const auto* refused = std::get_if<LinkRefused>(&action)) {
+        events_.refused(refused->reason);
+      }
+      if (over_) return;
+    }
+    arm();
+  }
+
+  void connect() {
+    close();
+    auto socket = std::make_shared<tcp::socket>(io_);
+    socket_ = socket;
+    resolver_.async_resolve(
+        options_.host, std::to_string(options_.port),
+        [self = shared_from_this(), socket](error_code error,
+                                            const tcp::resolver::results_type& found) {
+          if (self->over_ || self->socket_ != socket) return;
+          if (error)
+            return self->broken("cannot resolve " + self->options_.host + ": " + error.message());
+          asio::async_connect(*socket, found,
+                              [self, socket](error_code failed, const tcp::endpoint&) {
+                                if (self->over_ || self->socket_ != socket) return;
+                                if (failed) return self->broken(failed.message());
+                                error_code ignored;
+                                socket->set_option(tcp::no_delay(true), ignored);
+                                self->frames_ = FrameReader();
+                                self->perform(self->link_.connected(BootClock::now()));
+                                if (!self->over_ && self->socket_ == socket) self->read(socket);
+                              });
+        });
+  }
+
+  void read(const std::shared_ptr<tcp::socket>& socket) {
+    socket->async_read_some(asio::buffer(buffer_), [self = shared_from_this(), socket](
+                                                       error_code error, std::size_t size) {
+      if (self->over_ || self->socket_ != socket) return;
+      if (error) return self->broken(error.message());
+      self->frames_.append(std::string_view(self->buffer_.data(), size));
+      self->take_frames(socket);
+    });
+  }
+
+  void take_frames(const std::shared_ptr<tcp::socket>& socket) {
+    while (!over_ && socket_ == socket) {
+      const auto frame = frames_.next();
+      if (!frame) return garbled(frame.error().message());
+      if (!*frame) return read(socket);
+      const Result<ServiceMessage> message = decode_service_message(**frame);
+      if (!message) return garbled(message.error().message());
+      perform(link_.received(*message, BootClock::now()));
+    }
+  }
+
+  void transmit(const AgentMessage& message) {
+    unsent_ += encode(message);
+    flush();
+  }
+
+  void flush() {
+    if (!sending_.empty() || !socket_) return;
+    if (unsent_.empty()) {
+      if (when_sent_) farewell_said();
+      return;
+    }
+    sending_.swap(unsent_);
+    asio::async_write(*socket_, asio::buffer(sending_),
+                      [self = shared_from_this(), socket = socket_](error_code error, std::size_t) {
+                        if (self->socket_ != socket) return;
+                        self->sending_.clear();
+                        if (!error) return self->flush();
+                        if (self->over_) return self->farewell_said();
+                        self->broken(error.message());
+                      });
+  }
+
+  void farewell_said() {
+    if (farewell_) farewell_->cancel();
+    close();
+    if (when_sent_) std::exchange(when_sent_, nullptr)();
+  }
+
+  void broken(const std::string& why) {
+    close();
+    perform(link_.disconnected(why, BootClock::now()));
+  }
+
+  void garbled(const std::string& why) {
+    close();
+    perform(link_.garbled(why, BootClock::now()));
+  }
+
+  void close() {
+    if (!socket_) return;
+    error_code ignored;
+    socket_->shutdown(tcp::socket::shutdown_send, ignored);
+    socket_->close(ignored);
+    socket_.reset();
+    unsent_.clear();
+    sending_ = std::string();
+  }
+
+  void arm() {
+    const std::optional<TimePoint> due = link_.deadline();
+    if (!due) return;
+    timer_.expires_after(std::max(Duration(0), *due - BootClock::now()));
+    timer_.async_wait([self = shared_from_this()](error_code error) {
+      if (error || self->over_) return;
+      self->perform(self->link_.tick(BootClock::now()));
+    });
+  }
+
+  asio::io_context& io_;
+  RemoteLinkOptions options_;
+  ServiceLinkEvents events_;
+  AgentLink link_;
+  tcp::resolver resolver_;
+  asio::steady_timer timer_;
+  std::shared_ptr<tcp::socket> socket_;
+  std::array<char, 4096> buffer_;
+  FrameReader frames_;
+  std::string unsent_;
+  std::string sending_;
+  bool over_ = false;
+  std::shared_ptr<asio::steady_timer> farewell_;
+  std::function<void()> when_sent_;
+};
+
+class RemoteLink final : public ServiceLink {
+ public:
+  RemoteLink(asio::io_context& io, RemoteLinkOptions options, ServiceLinkEvents events)
+      : impl_(std::make_shared<RemoteLinkImpl>(io, std::move(options), std::move(events))) {}
+  ~RemoteLink() override { impl_->abandon(); }
+
+  void start() override { impl_->start(); }
+  void send(const AgentMessage& message) override { impl_->send(message); }
+  void leave(std::optional<Leave> leave, std::function<void()> then) override {
+    impl_->leave(std::move(leave), std::move(then));
+  }
+
+ private:
+  std::shared_ptr<RemoteLinkImpl> impl_;
+};
+
+}  // namespace
+
+std::unique_ptr<ServiceLink> make_local_link(RendezvousServer& server, ServiceLinkEvents events) {
+  return std::make_unique<LocalLink>(server, std::move(events));
+}
+
+std::unique_ptr<ServiceLink> make_remote_link(asio::io_context& io, RemoteLinkOptions options,
+                                              ServiceLinkEvents events) {
+  return std::make_unique<RemoteLink>(io, std::move(options), std::move(events));
+}
+
+}  // namespace ddprun

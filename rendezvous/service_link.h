@@ -1,0 +1,52 @@
+// ServiceLink: an agent's way to its rendezvous service, in another process or in its own.
+//
+// Made by the agent and called from the thread of its io_context only, like the callbacks it is
+// given.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/log.h"
+#include "rendezvous/core/agent_link.h"
+#include "rendezvous/core/control_message.h"
+
+namespace ddprun {
+
+class RendezvousServer;
+
+struct ServiceLinkEvents {
+  // What a Hello says now. local_address: our numeric end of the connection; empty inside one
+  // process.
+  std::function<Hello(const std::string& local_address)> hello;
+  std::function<void(const Directive&)> directive;
+  std::function<void(const LinkLost&)> lost;
+  std::function<void(const std::string& reason)> refused;
+};
+
+class ServiceLink {
+ public:
+  virtual ~ServiceLink() = default;
+  virtual void start() = 0;
+  // What the service is to know; lost if it cannot be reached now, made up for by the next Hello.
+  virtual void send(const AgentMessage& message) = 0;
+  // Goodbye; `then` is called when it has been sent, or cannot be.
+  virtual void leave(std::optional<Leave> leave, std::function<void()> then) = 0;
+};
+
+// To a service in this process. The server outlives the link.
+std::unique_ptr<ServiceLink> make_local_link(RendezvousServer& server, ServiceLinkEvents events);
+
+// To a service on TCP; comes back by itself after an outage (rendezvous/core/agent_link.h). host is
+// looked up before each try, off the event loop.
+struct RemoteLinkOptions {
+  std::string host;
+  std::uint16_t port = 0;
+  AgentLinkOptions link;
+};
+std::unique_ptr<ServiceLink> make_remote_link(boost::asio::io_context& io,
+                                              RemoteLinkOptions options, ServiceLinkEvents events);
+
+}  // namespace ddprun

@@ -1,0 +1,217 @@
+// Two and three hosts in network namespaces: workers killed, nodes killed in turn, a cable cut. The
+// workers here are shell scripts; worker_lib's own behaviour across hosts has its test beside this
+// one.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "base/random_id.h"
+#include "tests/support/netns_cluster.h"
+
+namespace ddprun {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing_support::ChildProcess;
+using testing_support::eventually;
+using testing_support::NetnsCluster;
+using testing_support::processes_with;
+
+using Arguments = std::vector<std::string>;
+const std::string kBin = DDPRUN_BIN_DIR;
+
+class SeveralHosts : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::create_directories(scratch_);
+    const std::string why_not = NetnsCluster::why_not();
+    if (!why_not.empty()) GTEST_SKIP() << "no hosts in network namespaces: " << why_not;
+  }
+  void TearDown() override {
+    jobs_.clear();
+    service_.reset();
+    cluster_.reset();
+    EXPECT_TRUE(eventually([&] { return processes_with("DDPRUN_TEST_MARK", mark_).empty(); }));
+    // A host that loses its power leaves its temporary files; here all hosts share them.
+    std::filesystem::remove_all(scratch_);
+  }
+
+  // The service runs on the last host, which has no part in the job.
+  void start_hosts(int nodes, bool with_service) {
+    cluster_ = std::make_unique<NetnsCluster>(nodes + (with_service ? 1 : 0));
+    endpoint_ = NetnsCluster::name(0) + ":29400";
+    if (!with_service) return;
+    service_ = cluster_->start(nodes, {kBin + "/ddp-rendezvous", "--listen", "*:29400"});
+    ASSERT_TRUE(service_->wait_for_out("listening"));
+    endpoint_ = NetnsCluster::name(nodes) + ":29400";
+  }
+
+  ChildProcess& start_node(int node, Arguments options, const std::string& script) {
+    Arguments argv{kBin + "/ddprun", "--rdzv-endpoint=" + endpoint_, "--rdzv-id=job"};
+    argv.insert(argv.end(), options.begin(), options.end());
+    argv.insert(argv.end(), {"sh", "-c", script});
+    ChildProcess::Options environment;
+    environment.variables = {{"DDPRUN_TEST_MARK", mark_}, {"TMPDIR", scratch_}};
+    jobs_[node] = cluster_->start(node, argv, environment);
+    return *jobs_[node];
+  }
+
+  const std::string mark_ = random_hex(8);
+  const std::string scratch_ = std::filesystem::temp_directory_path() / ("several_hosts_" + mark_);
+  std::unique_ptr<NetnsCluster> cluster_;
+  std::unique_ptr<ChildProcess> service_;
+  std::string endpoint_;
+  std::map<int, std::unique_ptr<ChildProcess>> jobs_;
+};
+
+// Says where it is and stays until its generation is the one in which the job may end.
+std::string stay_until(int generation) {
+  return "echo gen $DDPRUN_GENERATION rank $RANK of $WORLD_SIZE store $MASTER_ADDR; [ "
+         "$DDPRUN_GENERATION = " +
+         std::to_string(generation) + " ] && exit 0; echo $$ > /dev/shm/worker; exec sleep 1000";
+}
+
+TEST_F(SeveralHosts, MeetAtAHostThatStartsTheServiceInAnyOrder) {
+  start_hosts(2, false);
+  ChildProcess& one =
+      start_node(1, {"--nnodes=2"}, "sleep 0.2; echo rank $RANK store $MASTER_ADDR");
+  ChildProcess& zero =
+      start_node(0, {"--nnodes=2"}, "sleep 0.2; echo rank $RANK store $MASTER_ADDR");
+  EXPECT_EQ(zero.wait(), 0) << zero.err();
+  EXPECT_EQ(one.wait(), 0) << one.err();
+  // Host names order the ranks, and the store's address is one that others reach.
+  EXPECT_NE(zero.out().find("rank 0 store " + NetnsCluster::address(0)), std::string::npos)
+      << zero.out();
+  EXPECT_NE(one.out().find("rank 1 store " + NetnsCluster::address(0)), std::string::npos)
+      << one.out();
+}
+
+TEST_F(SeveralHosts, AKilledWorkerRestartsTheJobOnAllHosts) {
+  start_hosts(3, false);
+  const Arguments options{"--nnodes=3", "--max-restarts=1"};
+  for (int node = 0; node < 3; ++node) start_node(node, options, stay_until(1));
+  for (int node = 0; node < 3; ++node)
+    ASSERT_TRUE(jobs_[node]->wait_for_out("gen 0")) << jobs_[node]->err();
+  auto killer = cluster_->start(
+      1, {"sh", "-c",
+          "until [ -s /dev/shm/worker ]; do sleep 0.01; done; kill -9 $(cat /dev/shm/worker)"});
+  ASSERT_EQ(killer->wait(), 0) << killer->err();
+  for (int node = 0; node < 3; ++node) {
+    EXPECT_EQ(jobs_[node]->wait(), 0) << jobs_[node]->err();
+    EXPECT_NE(jobs_[node]->out().find("gen 1 rank " + std::to_string(node) + " of 3"),
+              std::string::npos);
+    EXPECT_NE(jobs_[node]->err().find("on node1, pid"), std::string::npos) << jobs_[node]->err();
+  }
+}
+
+class EachNode : public SeveralHosts, public testing::WithParamInterface<int> {};
+
+TEST_P(EachNode, MayBeKilledAndTheJobGoesOnWithTheOthers) {
+  start_hosts(3, true);
+  const Arguments options{"--nnodes=2:3", "--max-restarts=1", "--rdzv-conf=last_call_timeout=30"};
+  for (int node = 0; node < 3; ++node) start_node(node, options, stay_until(1));
+  for (int node = 0; node < 3; ++node)
+    ASSERT_TRUE(jobs_[node]->wait_for_out("gen 0 rank " + std::to_string(node) + " of 3"));
+  const TimePoint killed = BootClock::now();
+  cluster_->kill_processes(GetParam());
+  for (int node = 0; node < 3; ++node) {
+    if (node == GetParam()) continue;
+    EXPECT_EQ(jobs_[node]->wait(), 0) << jobs_[node]->err();
+    EXPECT_NE(jobs_[node]->out().find("gen 1"), std::string::npos);
+    EXPECT_NE(jobs_[node]->err().find("(node" + std::to_string(GetParam()) + ") was lost"),
+              std::string::npos)
+        << jobs_[node]->err();
+  }
+  EXPECT_LT(BootClock::now() - killed, seconds(8)) << "a lost node is noticed within 5 s";
+}
+INSTANTIATE_TEST_SUITE_P(InTurn, EachNode, testing::Values(0, 1, 2));
+
+TEST_F(SeveralHosts, ACrashedHostIsReplacedByANewOneOfTheSameName) {
+  start_hosts(2, true);
+  const Arguments options{"--nnodes=2", "--max-restarts=1"};
+  for (int node = 0; node < 2; ++node) start_node(node, options, stay_until(1));
+  for (int node = 0; node < 2; ++node) ASSERT_TRUE(jobs_[node]->wait_for_out("gen 0"));
+  cluster_->crash(0);
+  ASSERT_TRUE(jobs_[1]->wait_for_err("waiting: 1 of 2 nodes here: node1")) << jobs_[1]->err();
+  jobs_.erase(0);
+  cluster_->boot(0);
+  start_node(0, options, stay_until(1));
+  EXPECT_EQ(jobs_[0]->wait(), 0) << jobs_[0]->err();
+  EXPECT_EQ(jobs_[1]->wait(), 0) << jobs_[1]->err();
+  EXPECT_NE(jobs_[0]->out().find("gen 1 rank 0 of 2"), std::string::npos)
+      << "it takes the place that was left";
+  EXPECT_NE(jobs_[1]->out().find("gen 1 rank 1 of 2"), std::string::npos) << "others keep theirs";
+}
+
+TEST_F(SeveralHosts, LosingTheHostOfAnEmbeddedServiceEndsTheJobWithin10Seconds) {
+  for (const bool crash : {true, false}) {
+    start_hosts(3, false);
+    for (int node = 0; node < 3; ++node)
+      start_node(node, {"--nnodes=3", "--max-restarts=3"}, stay_until(99));
+    for (int node = 0; node < 3; ++node) ASSERT_TRUE(jobs_[node]->wait_for_out("gen 0"));
+    const TimePoint lost = BootClock::now();
+    if (crash) {
+      cluster_->crash(0);
+    } else {
+      cluster_->kill_processes(0);
+    }
+    for (int node = 1; node < 3; ++node) {
+      EXPECT_EQ(jobs_[node]->wait(), 67) << jobs_[node]->err();
+      EXPECT_NE(jobs_[node]->err().find("node0"), std::string::npos) << jobs_[node]->err();
+    }
+    EXPECT_LT(BootClock::now() - lost, seconds(10));
+    jobs_.clear();
+    cluster_.reset();
+  }
+}
+
+TEST_F(SeveralHosts, ACutCableEndsTheWorkersBehindItBeforeTheOthersGoOn) {
+  start_hosts(3, true);
+  const Arguments options{"--nnodes=2:3", "--max-restarts=3"};
+  // Generation 1 is without the cut node; when it is back the job forms again, as generation 2.
+  for (int node = 0; node < 3; ++node) start_node(node, options, stay_until(2));
+  for (int node = 0; node < 3; ++node) ASSERT_TRUE(jobs_[node]->wait_for_out("gen 0"));
+  cluster_->cut(2);
+  ASSERT_TRUE(jobs_[2]->wait_for_err("ending this node's workers")) << jobs_[2]->err();
+  auto workers = cluster_->start(
+      2, {"sh", "-c",
+          "until ! pgrep -x sleep > /dev/null || [ $(pgrep -x sleep) = 1 ]; do sleep 0.01; done"});
+  ASSERT_EQ(workers->wait(seconds(3)), 0) << "the cut node still has workers";
+  EXPECT_EQ(jobs_[0]->out().find("gen 1"), std::string::npos) << "the others went on too early";
+  ASSERT_TRUE(jobs_[0]->wait_for_out("gen 1 rank 0 of 2"));
+  ASSERT_TRUE(jobs_[1]->wait_for_out("gen 1 rank 1 of 2"));
+  cluster_->heal(2);
+  for (int node = 0; node < 3; ++node) {
+    EXPECT_EQ(jobs_[node]->wait(), 0) << jobs_[node]->err();
+    EXPECT_NE(jobs_[node]->out().find("gen 2 rank " + std::to_string(node) + " of 3"),
+              std::string::npos)
+        << jobs_[node]->out();
+  }
+}
+
+TEST_F(SeveralHosts, AShortCutGoesUnnoticedByWorkers) {
+  start_hosts(2, true);
+  const std::string script =
+      "echo gen $DDPRUN_GENERATION; until [ -e /dev/shm/go ]; do sleep 0.02; done";
+  for (int node = 0; node < 2; ++node) start_node(node, {"--nnodes=2"}, script);
+  for (int node = 0; node < 2; ++node) ASSERT_TRUE(jobs_[node]->wait_for_out("gen 0"));
+  cluster_->cut(1);
+  const timespec outage{2, 0};
+  nanosleep(&outage, nullptr);
+  cluster_->heal(1);
+  for (int node = 0; node < 2; ++node) {
+    auto go = cluster_->start(node, {"touch", "/dev/shm/go"});
+    ASSERT_EQ(go->wait(), 0);
+  }
+  for (int node = 0; node < 2; ++node) {
+    EXPECT_EQ(jobs_[node]->wait(), 0) << jobs_[node]->err();
+    EXPECT_EQ(jobs_[node]->err().find("has not answered"), std::string::npos) << jobs_[node]->err();
+  }
+}
+
+}  // namespace
+}  // namespace ddprun

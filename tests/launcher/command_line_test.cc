@@ -1,0 +1,163 @@
+#include "launcher/command_line.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+namespace ddprun {
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+LaunchOptions parse(const Arguments& arguments) {
+  Result<CommandLine> line = parse_command_line(arguments);
+  EXPECT_TRUE(line) << (line ? "" : line.error().message());
+  return line ? line->options : LaunchOptions{};
+}
+
+std::string error_of(const Arguments& arguments) {
+  const Result<CommandLine> line = parse_command_line(arguments);
+  EXPECT_FALSE(line);
+  return line ? "" : line.error().message();
+}
+
+TEST(CommandLine, TakesDashesOrUnderscoresEqualsSignOrSpace) {
+  for (const Arguments& arguments : std::vector<Arguments>{{"--nproc-per-node=2", "./train"},
+                                                           {"--nproc_per_node=2", "./train"},
+                                                           {"--nproc-per-node", "2", "./train"},
+                                                           {"--nproc_per_node", "2", "./train"}}) {
+    const LaunchOptions options = parse(arguments);
+    EXPECT_EQ(options.slots.number, 2);
+    EXPECT_EQ(options.program, "./train");
+  }
+}
+
+TEST(CommandLine, EverythingAfterTheProgramIsTheProgramsOwn) {
+  const LaunchOptions options =
+      parse({"--standalone", "./train", "--nnodes=9", "-m", "--help", "x"});
+  EXPECT_TRUE(options.standalone);
+  EXPECT_EQ(options.nodes, (NodeRange{1, 1}));
+  EXPECT_EQ(options.args, (Arguments{"--nnodes=9", "-m", "--help", "x"}));
+}
+
+TEST(CommandLine, ADoubleDashEndsTheOptions) {
+  const LaunchOptions options = parse({"--standalone", "--", "./train", "--", "-x"});
+  EXPECT_EQ(options.program, "./train");
+  EXPECT_EQ(options.args, (Arguments{"--", "-x"}));
+}
+
+TEST(CommandLine, ReadsEveryOption) {
+  const LaunchOptions options = parse({"--nnodes=2:4",
+                                       "--node-rank=1",
+                                       "--rdzv-endpoint=h:1",
+                                       "--rdzv-id=j",
+                                       "--rdzv-backend=c10d",
+                                       "--rdzv-conf=a=1",
+                                       "--max-restarts=3",
+                                       "--monitor-interval=5",
+                                       "--master-addr=m",
+                                       "--master-port=7",
+                                       "--no-python",
+                                       "-m",
+                                       "--log-dir=/l",
+                                       "-r",
+                                       "3",
+                                       "-t",
+                                       "0:1",
+                                       "--role=trainer",
+                                       "--local-addr=10.0.0.9",
+                                       "--shutdown-grace=1.5",
+                                       "prog"});
+  EXPECT_EQ(options.nodes, (NodeRange{2, 4}));
+  EXPECT_EQ(options.node_rank, 1);
+  EXPECT_EQ(options.rdzv_endpoint, "h:1");
+  EXPECT_EQ(options.rdzv_id, "j");
+  EXPECT_EQ(options.rdzv_backend, "c10d");
+  EXPECT_EQ(options.rdzv_conf.at("a"), "1");
+  EXPECT_EQ(options.max_restarts, 3);
+  EXPECT_EQ(options.master_addr, "m");
+  EXPECT_EQ(options.master_port, 7);
+  EXPECT_TRUE(options.no_python);
+  EXPECT_TRUE(options.module);
+  EXPECT_EQ(options.log_dir, "/l");
+  EXPECT_EQ(options.redirects.all, Streams::kBoth);
+  EXPECT_EQ(options.tee.of(LocalRank(0)), Streams::kOut);
+  EXPECT_EQ(options.role, "trainer");
+  EXPECT_EQ(options.local_addr, "10.0.0.9");
+  EXPECT_EQ(options.grace, std::chrono::milliseconds(1500));
+}
+
+TEST(CommandLine, TheLastOfARepeatedOptionCounts) {
+  EXPECT_EQ(parse({"--max-restarts=1", "--max-restarts=2", "p"}).max_restarts, 2);
+}
+
+TEST(CommandLine, TheEnvironmentStandsInForWhatIsNotGiven) {
+  setenv("PET_NPROC_PER_NODE", "5", 1);
+  setenv("PET_STANDALONE", "1", 1);
+  EXPECT_EQ(parse({"p"}).slots.number, 5);
+  EXPECT_TRUE(parse({"p"}).standalone);
+  EXPECT_EQ(parse({"--nproc-per-node=2", "p"}).slots.number, 2);
+  setenv("PET_STANDALONE", "yes", 1);
+  EXPECT_NE(error_of({"p"}).find("--standalone"), std::string::npos);
+  unsetenv("PET_NPROC_PER_NODE");
+  unsetenv("PET_STANDALONE");
+}
+
+TEST(CommandLine, NamesWhatIsWrongInOneLine) {
+  const std::vector<std::pair<Arguments, std::string>> cases{
+      {{"--nproc-per-nod=2", "p"}, "did you mean --nproc-per-node"},
+      {{"--max-restart=1", "p"}, "did you mean --max-restarts"},
+      {{"--frobnicate", "p"}, "unknown option --frobnicate"},
+      {{"-x", "p"}, "unknown option -x"},
+      {{"--nnodes=3:2", "p"}, "option --nnodes: '3:2'"},
+      {{"--nproc-per-node=0", "p"}, "at least 1 worker"},
+      {{"--max-restarts=-1", "p"}, "option --max-restarts"},
+      {{"--master-port=70000", "p"}, "option --master-port"},
+      {{"--nnodes"}, "option --nnodes needs a value"},
+      {{"--virtual-local-rank", "p"}, "--virtual-local-rank is torchrun's"},
+      {{"--standalone"}, "which program?"},
+      {{}, "which program?"},
+  };
+  for (const auto& [arguments, expected] : cases) {
+    const std::string message = error_of(arguments);
+    EXPECT_NE(message.find(expected), std::string::npos) << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  }
+}
+
+TEST(CommandLine, HelpAndVersionNeedNoProgram) {
+  EXPECT_EQ(parse_command_line({"--help"})->wish, CommandLine::Wish::kHelp);
+  EXPECT_EQ(parse_command_line({"-h", "p"})->wish, CommandLine::Wish::kHelp);
+  EXPECT_EQ(parse_command_line({"--version"})->wish, CommandLine::Wish::kVersion);
+}
+
+TEST(CommandLine, HelpNamesEveryOptionWithAnExampleAndEveryExitCode) {
+  const std::string help = help_text();
+  for (const char* name : {"--nproc-per-node",
+                           "--nnodes",
+                           "--node-rank",
+                           "--rdzv-endpoint",
+                           "--rdzv-id",
+                           "--rdzv-backend",
+                           "--rdzv-conf",
+                           "--standalone",
+                           "--max-restarts",
+                           "--monitor-interval",
+                           "--master-addr",
+                           "--master-port",
+                           "--no-python",
+                           "-m, ",
+                           "--log-dir",
+                           "-r, ",
+                           "-t, ",
+                           "--role",
+                           "--local-addr",
+                           "  65  "}) {
+    EXPECT_NE(help.find(name), std::string::npos) << name;
+  }
+  std::istringstream lines(help);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,158 @@
+#include "launcher/core/launch_options.h"
+
+#include <gtest/gtest.h>
+
+namespace ddprun {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+TEST(ParseNodes, TakesANumberOrARange) {
+  EXPECT_EQ(*parse_nodes("2"), (NodeRange{2, 2}));
+  EXPECT_EQ(*parse_nodes("1:4"), (NodeRange{1, 4}));
+}
+
+TEST(ParseNodes, SaysWhatWouldBeRight) {
+  EXPECT_NE(parse_nodes("3:2").error().cause.find("2:3"), std::string::npos);
+  for (const char* bad : {"", "0", "-1", "two", "1:2:3", "1:", ":2", "0:2", "2.5", " 2"}) {
+    EXPECT_FALSE(parse_nodes(bad)) << bad;
+  }
+}
+
+TEST(ParseSlots, TakesANumberOrWhatToCount) {
+  EXPECT_EQ(parse_slots("8")->number, 8);
+  EXPECT_EQ(parse_slots("cpu")->kind, SlotCount::Kind::kCpus);
+  EXPECT_EQ(parse_slots("gpu")->kind, SlotCount::Kind::kGpus);
+  EXPECT_EQ(parse_slots("auto")->kind, SlotCount::Kind::kAuto);
+  for (const char* bad : {"", "0", "-2", "many", "1e3", "99999999999"})
+    EXPECT_FALSE(parse_slots(bad)) << bad;
+}
+
+TEST(ParseStreams, TakesOneForAllOrAMap) {
+  EXPECT_EQ(parse_streams("3")->of(LocalRank(5)), Streams::kBoth);
+  const StreamMap map = *parse_streams("0:3,10:1");
+  EXPECT_EQ(map.of(LocalRank(0)), Streams::kBoth);
+  EXPECT_EQ(map.of(LocalRank(10)), Streams::kOut) << "torchrun cannot do this one";
+  EXPECT_EQ(map.of(LocalRank(1)), Streams::kNone);
+  for (const char* bad : {"", "4", "-1", "a", "0:4", "0:1,", "0:1:2", "-1:2"})
+    EXPECT_FALSE(parse_streams(bad)) << bad;
+}
+
+TEST(ParseRdzvConf, TakesKeysAndValues) {
+  EXPECT_EQ(parse_rdzv_conf("a=1,b=x=y")->at("b"), "x=y");
+  EXPECT_TRUE(parse_rdzv_conf("")->empty());
+  EXPECT_FALSE(parse_rdzv_conf("a"));
+  EXPECT_FALSE(parse_rdzv_conf("=1"));
+}
+
+TEST(ParseSeconds, TakesFractions) {
+  EXPECT_EQ(*parse_seconds("0.5"), milliseconds(500));
+  for (const char* bad : {"", "-1", "1s", "nan", "inf", "1e99"})
+    EXPECT_FALSE(parse_seconds(bad)) << bad;
+}
+
+// --- plan_rendezvous
+// ------------------------------------------------------------------------------
+
+LaunchOptions with(NodeRange nodes, const std::string& endpoint = "") {
+  LaunchOptions options;
+  options.nodes = nodes;
+  options.rdzv_endpoint = endpoint;
+  return options;
+}
+
+TEST(PlanRendezvous, OneNodeNeedsNothing) {
+  EXPECT_EQ(plan_rendezvous(with({1, 1}))->mode, Rendezvous::Mode::kLocal);
+  LaunchOptions standalone = with({1, 1}, "node0:1");
+  standalone.standalone = true;
+  const Rendezvous plan = *plan_rendezvous(standalone);
+  EXPECT_EQ(plan.mode, Rendezvous::Mode::kLocal);
+  EXPECT_EQ(plan.remarks.size(), 1u) << "the endpoint is not ignored in silence";
+}
+
+TEST(PlanRendezvous, AnEndpointIsWhereTheNodesMeet) {
+  const Rendezvous plan = *plan_rendezvous(with({2, 4}, "node0"));
+  EXPECT_EQ(plan.mode, Rendezvous::Mode::kDynamic);
+  EXPECT_EQ(plan.host, "node0");
+  EXPECT_EQ(plan.port, 29400);
+  EXPECT_EQ(plan_rendezvous(with({2, 2}, "node0:1234"))->port, 1234);
+  const Rendezvous v6 = *plan_rendezvous(with({2, 2}, "[fe80::1]:77"));
+  EXPECT_EQ(v6.host, "fe80::1");
+  EXPECT_EQ(v6.port, 77);
+  EXPECT_EQ(plan_rendezvous(with({2, 2}, "fe80::1"))->host, "fe80::1");
+}
+
+TEST(PlanRendezvous, TorchrunsStaticCommandLineMeansItsMaster) {
+  LaunchOptions options = with({2, 2});
+  options.master_addr = "10.0.0.1";
+  options.node_rank = 1;
+  Rendezvous plan = *plan_rendezvous(options);
+  EXPECT_EQ(plan.mode, Rendezvous::Mode::kStatic);
+  EXPECT_EQ(plan.host, "10.0.0.1");
+  EXPECT_EQ(plan.port, 29500);
+  options.master_port = 1234;
+  EXPECT_EQ(plan_rendezvous(options)->port, 1234);
+  LaunchOptions explicit_static = with({2, 2}, "node0:5");
+  explicit_static.rdzv_backend = "static";
+  EXPECT_EQ(plan_rendezvous(explicit_static)->mode, Rendezvous::Mode::kStatic);
+  EXPECT_EQ(plan_rendezvous(explicit_static)->port, 5);
+}
+
+TEST(PlanRendezvous, AGivenMasterPortIsKeptOnASingleNode) {
+  LaunchOptions options = with({1, 1});
+  options.master_port = 29501;
+  const Rendezvous plan = *plan_rendezvous(options);
+  EXPECT_EQ(plan.mode, Rendezvous::Mode::kStatic);
+  EXPECT_EQ(plan.host, "127.0.0.1");
+  EXPECT_EQ(plan.port, 29501);
+}
+
+TEST(PlanRendezvous, ReadsTimesFromTheConfAndRemarksOnWhatDoesNothing) {
+  LaunchOptions options = with({2, 4}, "node0");
+  options.rdzv_conf = {{"join_timeout", "7"}, {"last_call_timeout", "0.5"}, {"close_timeout", "3"}};
+  const Rendezvous plan = *plan_rendezvous(options);
+  EXPECT_EQ(plan.join_timeout, seconds(7));
+  EXPECT_EQ(plan.last_call, milliseconds(500));
+  EXPECT_EQ(plan.remarks.size(), 1u);
+}
+
+TEST(PlanRendezvous, NamesTheOptionThatDoesNotFit) {
+  struct Case {
+    LaunchOptions options;
+    std::string named;
+  };
+  std::vector<Case> cases;
+  cases.push_back({with({2, 2}), "--nnodes"});
+  LaunchOptions bad = with({1, 1});
+  bad.rdzv_backend = "etcd";
+  cases.push_back({bad, "--rdzv-backend"});
+  bad = with({2, 2}, "node0:99999");
+  cases.push_back({bad, "--rdzv-endpoint"});
+  cases.push_back({with({2, 2}, ":29400"), "--rdzv-endpoint"});
+  cases.push_back({with({2, 2}, "node0:"), "--rdzv-endpoint"});
+  cases.push_back({with({2, 2}, "node0:0"), "--rdzv-endpoint"});
+  cases.push_back({with({2, 2}, "[::1"), "--rdzv-endpoint"});
+  bad = with({1, 1});
+  bad.module = bad.no_python = true;
+  cases.push_back({bad, "--no-python"});
+  bad = with({2, 2});
+  bad.standalone = true;
+  cases.push_back({bad, "--nnodes"});
+  bad = with({1, 2});
+  bad.master_addr = "h";
+  cases.push_back({bad, "--nnodes"});
+  bad = with({2, 2}, "node0");
+  bad.rdzv_conf = {{"join_timeout", "soon"}};
+  cases.push_back({bad, "--rdzv-conf"});
+  bad.rdzv_conf = {{"nonsense", "1"}};
+  cases.push_back({bad, "--rdzv-conf"});
+  for (const Case& one : cases) {
+    const auto plan = plan_rendezvous(one.options);
+    ASSERT_FALSE(plan) << one.named;
+    EXPECT_NE(plan.error().message().find(one.named), std::string::npos) << plan.error().message();
+  }
+}
+
+}  // namespace
+}  // namespace ddprun

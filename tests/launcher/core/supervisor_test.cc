@@ -1,0 +1,346 @@
+#include "launcher/core/supervisor.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+namespace ddprun {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using State = Supervisor::State;
+
+class SupervisorTest : public testing::Test {
+ protected:
+  SupervisorTest()
+      : supervisor_(
+            {.host = "node0", .slots = 2, .grace = seconds(30), .kill_timeout = seconds(20)}) {}
+
+  void step(const SupervisorEvent& event) {
+    actions_ = supervisor_.step(event, now_);
+    for (const SupervisorAction& action : actions_) {
+      if (const auto* exit = std::get_if<Exit>(&action)) exit_ = *exit;
+      if (const auto* leave = std::get_if<SendLeave>(&action)) leave_ = leave->leave;
+    }
+  }
+
+  static Assignment assignment(int generation) {
+    return Assignment{.generation = Generation(generation),
+                      .node_rank = NodeRank(1),
+                      .node_count = 2,
+                      .first_rank = Rank(2),
+                      .world_size = 4,
+                      .store_host = "h",
+                      .store_port = 1,
+                      .restart_count = 0,
+                      .reason = "start"};
+  }
+  void run(int generation = 0) {
+    step(assignment(generation));
+    ASSERT_TRUE(has<StartWorkers>());
+  }
+
+  static WorkersEnded::One one(int local_rank, EndKind kind, int code) {
+    return {.local_rank = LocalRank(local_rank),
+            .pid = 100 + local_rank,
+            .kind = kind,
+            .code = code,
+            .core_dumped = false,
+            .message = "",
+            .stderr_tail = {}};
+  }
+  void exited(int local_rank, int code) {
+    step(WorkersEnded{{one(local_rank, EndKind::kExited, code)}});
+  }
+  void killed(int local_rank, int signal) {
+    step(WorkersEnded{{one(local_rank, EndKind::kSignaled, signal)}});
+  }
+
+  template <class T>
+  bool has() const {
+    return find<T>() != nullptr;
+  }
+  template <class T>
+  const T* find() const {
+    for (const SupervisorAction& action : actions_) {
+      if (const T* found = std::get_if<T>(&action)) return found;
+    }
+    return nullptr;
+  }
+  bool signals(int signal) const {
+    return find<SignalTree>() && find<SignalTree>()->signal == signal;
+  }
+  std::string said() const {
+    std::string text;
+    for (const SupervisorAction& action : actions_) {
+      if (const Say* say = std::get_if<Say>(&action)) text += say->text + "\n";
+    }
+    return text;
+  }
+  void pass(Duration time) {
+    now_ += time;
+    actions_.clear();
+    if (supervisor_.deadline() && *supervisor_.deadline() <= now_) step(Tick{});
+  }
+  AgentStatus status() const { return supervisor_.status(now_); }
+
+  TimePoint now_ = TimePoint(seconds(1000));
+  Supervisor supervisor_;
+  SupervisorActions actions_;
+  std::optional<Exit> exit_;
+  std::optional<Leave> leave_;
+};
+
+TEST_F(SupervisorTest, StartsAnAssignmentOnceHoweverOftenItIsTold) {
+  run();
+  EXPECT_EQ(status().phase, AgentPhase::kRunning);
+  step(assignment(0));
+  EXPECT_FALSE(has<StartWorkers>());
+}
+
+TEST_F(SupervisorTest, FinishesWhenAllWorkersEndWellAndNothingIsLeft) {
+  run();
+  exited(0, 0);
+  exited(1, 0);
+  EXPECT_TRUE(signals(SIGTERM)) << "what they left behind is told to end";
+  EXPECT_EQ(status().phase, AgentPhase::kRunning);
+  step(TreeEmpty{});
+  EXPECT_EQ(status().phase, AgentPhase::kFinished);
+  step(End{Verdict{.success = true, .headline = "well"}});
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, 0);
+}
+
+TEST_F(SupervisorTest, AFailureStopsTheOthersAndIsReportedWithItsRank) {
+  run();
+  killed(1, SIGKILL);
+  EXPECT_TRUE(signals(SIGTERM));
+  EXPECT_TRUE(has<SendStatus>());
+  EXPECT_EQ(said(),
+            "rank 3 (local rank 1 on node0, pid 101) was killed by SIGKILL; stopping the other 1 "
+            "worker\n");
+  ASSERT_EQ(status().ends.size(), 1u);
+  EXPECT_EQ(status().ends[0].rank, Rank(3));
+  EXPECT_FALSE(status().ends[0].after_stop);
+  killed(0, SIGTERM);
+  ASSERT_EQ(status().ends.size(), 2u);
+  EXPECT_TRUE(status().ends[1].after_stop) << "it is a victim";
+  step(TreeEmpty{});
+  EXPECT_TRUE(has<ReleaseGeneration>());
+  EXPECT_EQ(status().phase, AgentPhase::kIdle);
+  EXPECT_EQ(status().generation, Generation(0));
+}
+
+TEST_F(SupervisorTest, EndsSeenAtOneInstantAreJudgedTogether) {
+  run();
+  step(WorkersEnded{{one(0, EndKind::kExited, 1), one(1, EndKind::kSignaled, SIGKILL)}});
+  EXPECT_NE(said().find("rank 3"), std::string::npos) << "the killed one is the cause: " << said();
+  for (const WorkerEnd& end : status().ends) EXPECT_FALSE(end.after_stop);
+}
+
+TEST_F(SupervisorTest, AStubbornWorkerIsKilledWhenTheGraceIsOver) {
+  run();
+  exited(0, 3);
+  pass(seconds(29));
+  EXPECT_FALSE(has<KillTree>());
+  pass(seconds(1));
+  EXPECT_TRUE(has<KillTree>());
+  killed(1, SIGKILL);
+  step(TreeEmpty{});
+  EXPECT_EQ(supervisor_.state(), State::kIdle);
+}
+
+TEST_F(SupervisorTest, WhatCannotBeKilledMakesTheNodeLeave) {
+  run();
+  exited(0, 3);
+  pass(seconds(30));
+  pass(seconds(20));
+  ASSERT_TRUE(exit_ && leave_);
+  EXPECT_EQ(exit_->code, 70);
+  EXPECT_NE(leave_->reason.find("cannot be killed"), std::string::npos);
+}
+
+TEST_F(SupervisorTest, AStopFromTheServiceEndsTheGenerationAndIsConfirmed) {
+  run();
+  step(Stop{Generation(0), "rank 0 failed elsewhere"});
+  EXPECT_TRUE(signals(SIGTERM));
+  killed(0, SIGTERM);
+  killed(1, SIGTERM);
+  step(TreeEmpty{});
+  EXPECT_TRUE(has<SendStatus>());
+  for (const WorkerEnd& end : status().ends) EXPECT_TRUE(end.after_stop);
+  run(1);
+  EXPECT_TRUE(status().ends.empty());
+}
+
+TEST_F(SupervisorTest, AStopOfAGenerationItNeverSawIsConfirmedSoThatNobodyWaits) {
+  step(Stop{Generation(4), "over"});
+  EXPECT_TRUE(has<SendStatus>());
+  EXPECT_EQ(status().generation, Generation(4));
+  step(assignment(4));
+  EXPECT_FALSE(has<StartWorkers>()) << "it has been told that 4 is over";
+}
+
+TEST_F(SupervisorTest, AFinishedNodeRunsTheNextGeneration) {
+  run();
+  exited(0, 0);
+  exited(1, 0);
+  step(TreeEmpty{});
+  step(Stop{Generation(0), "another node failed"});
+  EXPECT_TRUE(has<ReleaseGeneration>());
+  run(1);
+}
+
+TEST_F(SupervisorTest, AStopWhileLeftoversAreClearedMeansTheGenerationIsNotFinished) {
+  run();
+  exited(0, 0);
+  exited(1, 0);
+  step(Stop{Generation(0), "another node failed"});
+  step(TreeEmpty{});
+  EXPECT_EQ(status().phase, AgentPhase::kIdle);
+}
+
+TEST_F(SupervisorTest, EndWithTheVerdictWaitsForTheWorkersAndGivesItsCode) {
+  run();
+  step(End{Verdict{.success = false, .exit_code = 7, .headline = "h"}});
+  EXPECT_TRUE(signals(SIGTERM));
+  EXPECT_FALSE(exit_);
+  killed(0, SIGTERM);
+  killed(1, SIGTERM);
+  step(TreeEmpty{});
+  ASSERT_TRUE(exit_ && exit_->verdict);
+  EXPECT_EQ(exit_->code, 7);
+}
+
+TEST_F(SupervisorTest, AUsersSignalIsPassedOnAndDecidesTheExitCode) {
+  run();
+  step(UserSignal{SIGINT});
+  EXPECT_TRUE(signals(SIGINT));
+  EXPECT_EQ(status().leaving, SIGINT);
+  exited(0, 1);
+  exited(1, 0);
+  step(TreeEmpty{});
+  ASSERT_TRUE(exit_ && leave_);
+  EXPECT_EQ(exit_->code, 130);
+  EXPECT_EQ(leave_->signal, SIGINT);
+}
+
+TEST_F(SupervisorTest, ASecondCtrlCKillsAtOnceButASecondSigtermDoesNot) {
+  run();
+  step(UserSignal{SIGTERM});
+  step(UserSignal{SIGTERM});
+  EXPECT_FALSE(has<KillTree>()) << "Slurm sends it twice";
+  step(UserSignal{SIGINT});
+  EXPECT_TRUE(has<KillTree>());
+}
+
+TEST_F(SupervisorTest, ASignalBeforeAnyWorkerEndsAtOnce) {
+  step(UserSignal{SIGTERM});
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, 143);
+}
+
+TEST_F(SupervisorTest, AWorkerThatGotTheAgentsSignalFirstHasNotFailed) {
+  run();
+  killed(0, SIGTERM);
+  EXPECT_FALSE(has<SendStatus>()) << "held back";
+  EXPECT_TRUE(status().ends.empty());
+  pass(milliseconds(100));
+  step(UserSignal{SIGTERM});
+  EXPECT_TRUE(status().ends.empty());
+  EXPECT_EQ(status().leaving, SIGTERM);
+  killed(1, SIGTERM);
+  step(TreeEmpty{});
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, 143);
+}
+
+TEST_F(SupervisorTest, AWorkerThatDiedOfSigtermAloneIsAFailureAfterAMoment) {
+  run();
+  killed(0, SIGTERM);
+  pass(Supervisor::kSignalHoldBack);
+  EXPECT_NE(said().find("was killed by SIGTERM"), std::string::npos);
+  ASSERT_EQ(status().ends.size(), 1u);
+}
+
+TEST_F(SupervisorTest, ARealFailureDoesNotWaitForOneThatIsHeldBack) {
+  run();
+  killed(0, SIGTERM);
+  exited(1, 9);
+  EXPECT_TRUE(has<SendStatus>());
+  EXPECT_EQ(status().ends.size(), 2u);
+}
+
+TEST_F(SupervisorTest, ALostServiceMeansSigkillWithoutGrace) {
+  run();
+  step(ServiceLost{"gone", false});
+  EXPECT_TRUE(has<KillTree>());
+  EXPECT_FALSE(has<SignalTree>());
+  killed(0, SIGKILL);
+  killed(1, SIGKILL);
+  step(TreeEmpty{});
+  EXPECT_FALSE(exit_) << "it may come back";
+  EXPECT_EQ(supervisor_.state(), State::kIdle);
+  run(1);
+}
+
+TEST_F(SupervisorTest, AServiceLostForGoodEndsTheJobHereWithADocumentedCode) {
+  run();
+  step(ServiceLost{"its node is gone", true});
+  killed(0, SIGKILL);
+  killed(1, SIGKILL);
+  step(TreeEmpty{});
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, 67);
+}
+
+TEST_F(SupervisorTest, ARefusalEndsWithItsReason) {
+  step(ServiceRefused{"other version"});
+  EXPECT_NE(said().find("other version"), std::string::npos);
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, 66);
+}
+
+TEST_F(SupervisorTest, WithoutItsGuardianTheAgentKillsAndLeaves) {
+  run();
+  step(GuardianLost{});
+  EXPECT_TRUE(has<KillTree>());
+  killed(0, SIGKILL);
+  killed(1, SIGKILL);
+  step(TreeEmpty{});
+  ASSERT_TRUE(exit_ && leave_);
+  EXPECT_EQ(exit_->code, 70);
+  EXPECT_NE(leave_->reason.find("guardian"), std::string::npos);
+}
+
+TEST_F(SupervisorTest, AWorkerThatCannotBeStartedFailsTheGeneration) {
+  run();
+  step(WorkersEnded{{one(0, EndKind::kNotStarted, ENOEXEC)}});
+  EXPECT_TRUE(signals(SIGTERM));
+  ASSERT_EQ(status().ends.size(), 1u);
+  EXPECT_EQ(status().ends[0].kind, EndKind::kNotStarted);
+}
+
+TEST_F(SupervisorTest, TheFirstVerdictIsTheOne) {
+  run();
+  step(End{Verdict{.success = false, .exit_code = 3, .headline = "first"}});
+  step(UserSignal{SIGTERM});
+  step(End{Verdict{.success = false, .exit_code = 4, .headline = "second"}});
+  killed(0, SIGTERM);
+  killed(1, SIGTERM);
+  step(TreeEmpty{});
+  ASSERT_TRUE(exit_ && exit_->verdict);
+  EXPECT_EQ(exit_->code, 3);
+  EXPECT_EQ(exit_->verdict->headline, "first");
+}
+
+TEST_F(SupervisorTest, AfterExitNothingHappens) {
+  step(UserSignal{SIGTERM});
+  step(assignment(0));
+  EXPECT_TRUE(actions_.empty());
+  EXPECT_FALSE(supervisor_.deadline());
+}
+
+}  // namespace
+}  // namespace ddprun

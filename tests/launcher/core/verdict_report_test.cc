@@ -1,0 +1,71 @@
+#include "launcher/core/verdict_report.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+namespace ddprun {
+namespace {
+
+WorkerEnd worker(int rank, EndKind kind, int code, int age_ms) {
+  WorkerEnd end{.kind = kind, .code = code};
+  end.rank = Rank(rank);
+  end.local_rank = LocalRank(rank);
+  end.host = "node0";
+  end.pid = 100 + rank;
+  end.age = std::chrono::milliseconds(age_ms);
+  return end;
+}
+
+std::string joined(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+TEST(FailureReport, TellsTheFirstFailureItsLastLinesAndWhatTheOthersAre) {
+  Verdict verdict{.success = false, .exit_code = 137, .headline = "h"};
+  verdict.generation = Generation(3);
+  verdict.restarts_used = 3;
+  verdict.max_restarts = 3;
+  verdict.ends = {worker(1, EndKind::kSignaled, SIGKILL, 50), worker(2, EndKind::kExited, 1, 40),
+                  worker(0, EndKind::kSignaled, SIGTERM, 10)};
+  verdict.ends[0].stderr_tail = {"step 99", "out of luck"};
+  verdict.ends[0].message = "RuntimeError: boom";
+  verdict.ends[2].after_stop = true;
+  EXPECT_EQ(
+      joined(failure_report("job1", verdict)),
+      "job 'job1' failed after 3 of 3 restarts in generation 3\n"
+      "first failure: rank 1 (local rank 1 on node0, pid 101) was killed by SIGKILL\n"
+      "  it said: RuntimeError: boom\n"
+      "  its last lines on stderr:\n"
+      "    | step 99\n"
+      "    | out of luck\n"
+      "the others, its victims as far as one can tell:\n"
+      "  rank 2 (local rank 2 on node0, pid 102) exited with code 1, 10 ms after the first\n"
+      "  rank 0 (local rank 0 on node0, pid 100) was killed by SIGTERM when ddprun stopped it\n"
+      "exit code 137 (128 + 9, SIGKILL)\n");
+}
+
+TEST(FailureReport, AJobThatEndedWithoutAWorkersFaultSaysWhy) {
+  Verdict verdict{
+      .success = false, .exit_code = 65, .headline = "1 of 2 nodes here: a after 10.0 min"};
+  EXPECT_EQ(joined(failure_report("j", verdict)),
+            "job 'j' failed: 1 of 2 nodes here: a after 10.0 min\n");
+}
+
+TEST(FailureReport, IsEmptyForSuccess) {
+  EXPECT_TRUE(failure_report("j", Verdict{.success = true}).empty());
+}
+
+TEST(FailureReport, DoesNotListThousandsOfVictims) {
+  Verdict verdict{.success = false, .exit_code = 1, .headline = "h"};
+  for (int rank = 0; rank < 1000; ++rank)
+    verdict.ends.push_back(worker(rank, EndKind::kExited, 1, 0));
+  const std::vector<std::string> lines = failure_report("j", verdict);
+  EXPECT_LT(lines.size(), 30u);
+  EXPECT_NE(joined(lines).find("983 more"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,80 @@
+#include "launcher/core/worker_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace ddprun {
+namespace {
+
+Assignment second_node() {
+  return {.generation = Generation(4),
+          .node_rank = NodeRank(1),
+          .node_count = 2,
+          .first_rank = Rank(3),
+          .world_size = 5,
+          .store_host = "10.0.0.1",
+          .store_port = 4242,
+          .restart_count = 1,
+          .reason = ""};
+}
+
+PlanOptions options() {
+  PlanOptions options;
+  options.command = {.executable = "./train",
+                     .arguments = {"--rank=${local_rank}", "${local_rank}${local_rank}", "x"}};
+  options.slots = 2;
+  options.run_id = "job";
+  options.max_restarts = 3;
+  options.log_directory = "/logs/attempt_1";
+  return options;
+}
+
+std::map<std::string, std::string> variables(const WorkerPlan& plan) {
+  return {plan.variables.begin(), plan.variables.end()};
+}
+
+TEST(WorkerPlan, GivesEachWorkerItsPlaceInTheWorld) {
+  const std::vector<WorkerPlan> plans = plan_workers(options(), second_node());
+  ASSERT_EQ(plans.size(), 2u);
+  auto env = variables(plans[1]);
+  EXPECT_EQ(env["RANK"], "4");
+  EXPECT_EQ(env["LOCAL_RANK"], "1");
+  EXPECT_EQ(env["WORLD_SIZE"], "5");
+  EXPECT_EQ(env["LOCAL_WORLD_SIZE"], "2");
+  EXPECT_EQ(env["GROUP_RANK"], "1");
+  EXPECT_EQ(env["GROUP_WORLD_SIZE"], "2");
+  EXPECT_EQ(env["MASTER_ADDR"], "10.0.0.1");
+  EXPECT_EQ(env["MASTER_PORT"], "4242");
+  EXPECT_EQ(env["TORCHELASTIC_RESTART_COUNT"], "1");
+  EXPECT_EQ(env["TORCHELASTIC_MAX_RESTARTS"], "3");
+  EXPECT_EQ(env["TORCHELASTIC_RUN_ID"], "job");
+  EXPECT_EQ(env["TORCHELASTIC_ERROR_FILE"], "/logs/attempt_1/1/error.json");
+  EXPECT_EQ(env["DDPRUN_GENERATION"], "4");
+}
+
+TEST(WorkerPlan, ReplacesTheLocalRankInArgumentsAsTorchrunDoes) {
+  const std::vector<WorkerPlan> plans = plan_workers(options(), second_node());
+  EXPECT_EQ(plans[1].arguments, (std::vector<std::string>{"--rank=1", "11", "x"}));
+}
+
+TEST(WorkerPlan, SetsThreadsToOneOnlyWhereSeveralWorkersInheritNothing) {
+  PlanOptions plan = options();
+  EXPECT_EQ(variables(plan_workers(plan, second_node())[0])["OMP_NUM_THREADS"], "1");
+  plan.inherits_omp_threads = true;
+  EXPECT_FALSE(variables(plan_workers(plan, second_node())[0]).contains("OMP_NUM_THREADS"));
+  plan.inherits_omp_threads = false;
+  plan.slots = 1;
+  EXPECT_FALSE(variables(plan_workers(plan, second_node())[0]).contains("OMP_NUM_THREADS"));
+}
+
+TEST(WorkerPlan, WithoutLogFilesTheErrorFileIsSetButEmpty) {
+  PlanOptions plan = options();
+  plan.log_directory = "";
+  const WorkerPlan worker = plan_workers(plan, second_node())[0];
+  EXPECT_EQ(variables(worker)["TORCHELASTIC_ERROR_FILE"], "");
+  EXPECT_EQ(worker.directory, "");
+}
+
+}  // namespace
+}  // namespace ddprun

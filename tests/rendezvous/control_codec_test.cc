@@ -1,0 +1,154 @@
+#include "rendezvous/control_codec.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+namespace ddprun {
+namespace {
+
+WorkerEnd some_end() {
+  WorkerEnd end;
+  end.kind = EndKind::kSignaled;
+  end.code = SIGKILL;
+  end.core_dumped = true;
+  end.after_stop = true;
+  end.rank = Rank(5);
+  end.local_rank = LocalRank(1);
+  end.node_rank = NodeRank(2);
+  end.host = "node2";
+  end.pid = 99;
+  end.message = "why";
+  end.stderr_tail = {"line 1", "line 2"};
+  end.age = std::chrono::milliseconds(30);
+  return end;
+}
+
+// The JSON inside a frame.
+std::string body(const std::string& frame) { return frame.substr(kControlHeaderBytes); }
+
+TEST(ControlCodec, AHelloComesBackAsItWas) {
+  Hello hello;
+  hello.version = "1.2.3";
+  hello.job = {.id = "j",
+               .nodes = {2, 4},
+               .max_restarts = 3,
+               .join_timeout = std::chrono::seconds(7),
+               .last_call = std::chrono::seconds(2)};
+  hello.node = {.agent_id = "x", .host = "h", .slots = 8, .node_rank = 1, .address = "10.0.0.2"};
+  hello.status = {.phase = AgentPhase::kStopping,
+                  .generation = Generation(4),
+                  .ends = {some_end()},
+                  .store_port = 1234,
+                  .leaving = 15};
+  const auto decoded = decode_agent_message(body(encode(AgentMessage(hello))));
+  ASSERT_TRUE(decoded) << decoded.error().message();
+  const Hello& back = std::get<Hello>(*decoded);
+  EXPECT_EQ(back.version, "1.2.3");
+  EXPECT_EQ(back.job.nodes, (NodeRange{2, 4}));
+  EXPECT_EQ(back.job.join_timeout, std::chrono::seconds(7));
+  EXPECT_EQ(back.node.node_rank, 1);
+  EXPECT_EQ(back.node.slots, 8);
+  EXPECT_EQ(back.status, hello.status);
+}
+
+TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
+  const std::vector<AgentMessage> from_agents{Hello{}, AgentStatus{}, Heartbeat{3},
+                                              Leave{15, "why"}};
+  for (const AgentMessage& message : from_agents) {
+    const auto decoded = decode_agent_message(body(encode(message)));
+    ASSERT_TRUE(decoded) << decoded.error().message();
+    EXPECT_EQ(decoded->index(), message.index());
+  }
+  Verdict verdict{.success = false,
+                  .exit_code = 137,
+                  .headline = "h",
+                  .ends = {some_end()},
+                  .generation = Generation(2),
+                  .restarts_used = 1,
+                  .max_restarts = 1};
+  const std::vector<ServiceMessage> from_service{
+      Welcome{"s-1", std::chrono::seconds(1), std::chrono::seconds(4), true, "h"},
+      Refused{"no"},
+      HeartbeatAck{3},
+      Wait{"1 of 2"},
+      Assignment{},
+      Stop{Generation(1), "r"},
+      End{verdict}};
+  ASSERT_EQ(from_service.size(), std::variant_size_v<ServiceMessage>);
+  for (const ServiceMessage& message : from_service) {
+    const auto decoded = decode_service_message(body(encode(message)));
+    ASSERT_TRUE(decoded) << decoded.error().message();
+    EXPECT_EQ(decoded->index(), message.index());
+  }
+  const auto end = decode_service_message(body(encode(ServiceMessage(End{verdict}))));
+  EXPECT_EQ(std::get<End>(*end).verdict.ends, verdict.ends);
+}
+
+TEST(ControlCodec, AnAssignmentKeepsEveryField) {
+  const Assignment assignment{Generation(3), NodeRank(1), 2, Rank(4), 8,
+                              "10.1.1.1",    5555,        2, "why"};
+  const auto decoded = decode_service_message(body(encode(ServiceMessage(assignment))));
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(std::get<Assignment>(*decoded), assignment);
+}
+
+TEST(ControlCodec, WhatWorkersWroteNeedNotBeText) {
+  AgentStatus status;
+  status.ends.push_back(some_end());
+  status.ends.back().stderr_tail = {std::string("\xff\xfe bytes \x80")};
+  EXPECT_TRUE(decode_agent_message(body(encode(AgentMessage(status)))));
+}
+
+TEST(ControlCodec, UnknownFieldsAreIgnoredAndMissingOnesAreNamed) {
+  EXPECT_TRUE(decode_agent_message(R"({"type":"heartbeat","number":1,"later":true})"));
+  const auto bad = decode_agent_message(R"({"type":"heartbeat"})");
+  ASSERT_FALSE(bad);
+  EXPECT_EQ(bad.error().kind, ErrorKind::kProtocol);
+  EXPECT_NE(bad.error().message().find("number"), std::string::npos);
+}
+
+TEST(ControlCodec, RejectsWhatIsNoMessage) {
+  for (const char* text :
+       {"", "{", "[]", "17", R"({"type":5})", R"({"type":"nonsense"})",
+        R"({"type":"status","phase":"lazy","generation":0,"ends":[],"store_port":0,"leaving":0})",
+        R"({"type":"heartbeat","number":"one"})"}) {
+    EXPECT_FALSE(decode_agent_message(text)) << text;
+  }
+}
+
+TEST(ControlCodec, AHelloOfAnotherProtocolNeedsOnlyItsVersions) {
+  const auto decoded = decode_agent_message(R"({"type":"hello","protocol":7,"version":"7.0"})");
+  ASSERT_TRUE(decoded) << decoded.error().message();
+  EXPECT_EQ(std::get<Hello>(*decoded).protocol, 7);
+}
+
+TEST(FrameReader, CutsFramesOutOfPiecesOfAnySize) {
+  const std::string bytes = encode(AgentMessage(Heartbeat{1})) + encode(AgentMessage(Heartbeat{2}));
+  for (std::size_t piece = 1; piece <= bytes.size(); ++piece) {
+    FrameReader reader;
+    std::vector<std::uint64_t> numbers;
+    for (std::size_t at = 0; at < bytes.size(); at += piece) {
+      reader.append(std::string_view(bytes).substr(at, piece));
+      while (true) {
+        const auto frame = reader.next();
+        ASSERT_TRUE(frame);
+        if (!*frame) break;
+        numbers.push_back(std::get<Heartbeat>(*decode_agent_message(**frame)).number);
+      }
+    }
+    ASSERT_EQ(numbers, (std::vector<std::uint64_t>{1, 2})) << "pieces of " << piece;
+  }
+}
+
+TEST(FrameReader, RejectsAWrongMagicAtItsFirstByteAndAHugeLengthAtItsHeader) {
+  FrameReader http;
+  http.append("G");
+  EXPECT_FALSE(http.next());
+  FrameReader huge;
+  huge.append(std::string("DDPR\xff\xff\xff\xff", 8));
+  EXPECT_FALSE(huge.next());
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,213 @@
+#include "rendezvous/core/agent_link.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+namespace ddprun {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class AgentLinkTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    AgentLinkOptions options;
+    options.service = "node0:29400";
+    options.join_timeout = seconds(60);
+    link_.emplace(options, Rng(1), now_);
+  }
+
+  void take(LinkActions actions) {
+    for (LinkAction& action : actions) {
+      if (auto* lost = std::get_if<LinkLost>(&action)) {
+        ++lost_count_;
+        lost_ = *lost;
+      }
+      if (std::holds_alternative<LinkHello>(action)) ++hellos_;
+      if (std::holds_alternative<LinkConnect>(action)) ++connects_;
+      if (std::holds_alternative<LinkClose>(action)) ++closes_;
+      if (auto* send = std::get_if<LinkTransmit>(&action)) sent_.push_back(send->message);
+      if (auto* deliver = std::get_if<LinkDeliver>(&action))
+        delivered_.push_back(deliver->directive);
+    }
+  }
+
+  void bring_up(bool embedded = false) {
+    take(link_->start(now_));
+    take(link_->connected(now_));
+    welcome_.embedded = embedded;
+    take(link_->received(welcome_, now_));
+  }
+
+  // Lets time pass tick by tick; `answers`: every heartbeat is acknowledged at once.
+  void pass(Duration time, bool answers) {
+    const TimePoint end = now_ + time;
+    while (link_->deadline() && *link_->deadline() <= end) {
+      now_ = std::max(now_, *link_->deadline());
+      sent_.clear();
+      take(link_->tick(now_));
+      for (const AgentMessage& message : sent_) {
+        if (const auto* beat = std::get_if<Heartbeat>(&message); beat && answers) {
+          take(link_->received(HeartbeatAck{beat->number}, now_));
+        }
+      }
+    }
+    now_ = end;
+  }
+
+  TimePoint now_ = TimePoint(seconds(1000));
+  Welcome welcome_{.instance = "s-1",
+                   .heartbeat_interval = seconds(1),
+                   .agent_patience = seconds(4),
+                   .embedded = false,
+                   .host = "node0"};
+  std::optional<AgentLink> link_;
+  int lost_count_ = 0;
+  int hellos_ = 0;
+  int connects_ = 0;
+  int closes_ = 0;
+  std::optional<LinkLost> lost_;
+  std::vector<AgentMessage> sent_;
+  std::vector<Directive> delivered_;
+};
+
+TEST_F(AgentLinkTest, SaysHelloOnEveryNewConnection) {
+  bring_up();
+  EXPECT_EQ(hellos_, 1);
+  take(link_->disconnected("reset", now_));
+  pass(milliseconds(100), true);
+  EXPECT_EQ(connects_, 2);
+  take(link_->connected(now_));
+  EXPECT_EQ(hellos_, 2);
+}
+
+TEST_F(AgentLinkTest, HeldLeaseNeedsOnlyAnswers) {
+  bring_up();
+  pass(seconds(300), true);
+  EXPECT_EQ(lost_count_, 0);
+  EXPECT_TRUE(link_->is_up());
+}
+
+TEST_F(AgentLinkTest, IsLostWhenNothingIsAnsweredForItsPatience) {
+  bring_up();
+  pass(seconds(10), true);
+  pass(milliseconds(2900), false);
+  EXPECT_EQ(lost_count_, 0);
+  pass(milliseconds(1200), false);
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_FALSE(lost_->for_good) << "a service of its own may come back";
+  EXPECT_NE(lost_->reason.find("node0:29400"), std::string::npos);
+}
+
+// The clock of the lease starts when the answered message was sent, not when the answer came.
+TEST_F(AgentLinkTest, ALateAnswerDoesNotStretchTheLease) {
+  bring_up();
+  const TimePoint sent_at = now_ + seconds(1);
+  pass(seconds(1), false);  // heartbeat 1 goes out
+  now_ += milliseconds(2500);
+  take(link_->received(HeartbeatAck{1}, now_));
+  pass(sent_at + seconds(4) - now_ - milliseconds(1), false);
+  EXPECT_EQ(lost_count_, 0);
+  pass(milliseconds(2), false);
+  EXPECT_EQ(lost_count_, 1);
+}
+
+TEST_F(AgentLinkTest, AShortOutageGoesUnnoticed) {
+  bring_up();
+  pass(seconds(5), true);
+  take(link_->disconnected("reset by peer", now_));
+  pass(seconds(2), false);
+  take(link_->connected(now_));
+  take(link_->received(welcome_, now_));
+  pass(seconds(20), true);
+  EXPECT_EQ(lost_count_, 0);
+}
+
+TEST_F(AgentLinkTest, LosingAnEmbeddedServiceIsForGoodAndNamesItsNode) {
+  bring_up(true);
+  take(link_->disconnected("connection refused", now_));
+  pass(seconds(5), false);
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_TRUE(lost_->for_good);
+  EXPECT_NE(lost_->reason.find("agent on node0"), std::string::npos);
+  EXPECT_FALSE(link_->deadline());
+}
+
+TEST_F(AgentLinkTest, AServiceThatNeverAnswersIsGivenUpAtTheJoinDeadline) {
+  take(link_->start(now_));
+  for (int i = 0; i < 100 && lost_count_ == 0; ++i) {
+    take(link_->disconnected("Connection refused", now_));
+    pass(seconds(1), false);
+  }
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_TRUE(lost_->for_good);
+  EXPECT_EQ(lost_->code, ExitCode::kJoinTimeout);
+  EXPECT_NE(lost_->reason.find("Connection refused"), std::string::npos);
+}
+
+TEST_F(AgentLinkTest, ATryThatHangsIsEndedAndMadeAgain) {
+  take(link_->start(now_));
+  EXPECT_EQ(connects_, 1);
+  pass(milliseconds(3100), false);
+  EXPECT_EQ(closes_, 1);
+  EXPECT_EQ(connects_, 2);
+  take(link_->connected(now_));
+  pass(milliseconds(3100), false);  // connected, but nobody says welcome
+  EXPECT_EQ(closes_, 2);
+}
+
+TEST_F(AgentLinkTest, WhoListensButNeverSaysWelcomeIsNoService) {
+  AgentLinkOptions options;
+  options.service = "node0:29400";
+  options.must_answer = true;
+  link_.emplace(options, Rng(1), now_);
+  take(link_->start(now_));
+  for (int i = 0; i < AgentLink::kMaxDeafTries; ++i) {
+    EXPECT_EQ(lost_count_, 0);
+    take(link_->connected(now_));
+    take(link_->disconnected("Connection reset by peer", now_));
+    pass(milliseconds(500), false);
+  }
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_EQ(lost_->code, ExitCode::kAddress);
+  EXPECT_NE(lost_->reason.find("no rendezvous service"), std::string::npos);
+}
+
+TEST_F(AgentLinkTest, WhatIsNoMessageOfOursComesFromNoService) {
+  take(link_->start(now_));
+  take(link_->connected(now_));
+  take(link_->garbled("it does not begin with DDPR", now_));
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_TRUE(lost_->for_good);
+}
+
+TEST_F(AgentLinkTest, StatusIsSentOnlyWhileTheLinkIsUp) {
+  take(link_->start(now_));
+  take(link_->send(AgentStatus{}, now_));
+  EXPECT_TRUE(sent_.empty());
+  take(link_->connected(now_));
+  take(link_->received(welcome_, now_));
+  take(link_->send(AgentStatus{}, now_));
+  EXPECT_EQ(sent_.size(), 1u);
+}
+
+TEST_F(AgentLinkTest, LeavingEndsTheTries) {
+  bring_up();
+  take(link_->leave(Leave{SIGTERM, ""}, now_));
+  EXPECT_TRUE(std::holds_alternative<Leave>(sent_.back()));
+  EXPECT_FALSE(link_->deadline());
+  take(link_->disconnected("closed", now_));
+  EXPECT_FALSE(link_->deadline());
+}
+
+TEST_F(AgentLinkTest, DirectivesAreHandedOn) {
+  bring_up();
+  take(link_->received(Stop{Generation(3), "failure"}, now_));
+  ASSERT_EQ(delivered_.size(), 1u);
+  EXPECT_TRUE(std::holds_alternative<Stop>(delivered_[0]));
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,441 @@
+#include "rendezvous/core/membership.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+namespace ddprun {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// One job and its agents, driven by hand. What was told to whom last is in told_.
+class MembershipTest : public testing::Test {
+ protected:
+  void start(NodeRange nodes, int max_restarts = 0) {
+    JobSpec spec;
+    spec.id = "job";
+    spec.nodes = nodes;
+    spec.max_restarts = max_restarts;
+    spec.join_timeout = seconds(600);
+    spec.last_call = seconds(30);
+    job_.emplace(spec, MembershipOptions{.lease = seconds(5)}, now_);
+  }
+
+  Hello hello(const std::string& host, int slots = 1) {
+    Hello hello;
+    hello.job = job_->spec();
+    hello.node = {.agent_id = "id-" + host,
+                  .host = host,
+                  .slots = slots,
+                  .node_rank = {},
+                  .address = "10.0.0.1"};
+    hello.status.store_port = 4000;
+    return hello;
+  }
+  void join(const std::string& host, int slots = 1) {
+    take(job_->joined(hello(host, slots), false, now_));
+  }
+
+  void say(const std::string& host, AgentPhase phase, int generation,
+           std::vector<WorkerEnd> ends = {}) {
+    AgentStatus status{.phase = phase,
+                       .generation = Generation(generation),
+                       .ends = std::move(ends),
+                       .store_port = 4001};
+    take(job_->status("id-" + host, status, now_));
+  }
+
+  void pass(Duration time) {
+    // Everybody who is connected sends heartbeats; only silent ones lose their lease.
+    const TimePoint end = now_ + time;
+    while (now_ < end) {
+      now_ += std::min<Duration>(seconds(1), end - now_);
+      for (const std::string& host : beating_) job_->heard("id-" + host, now_);
+      if (job_->deadline() && *job_->deadline() <= now_) take(job_->tick(now_));
+    }
+  }
+
+  void take(MembershipOutput out) {
+    for (Tell& tell : out.tells) told_[tell.agent_id] = std::move(tell.directive);
+    for (std::string& line : out.log) log_ += line + "\n";
+  }
+
+  template <class T>
+  const T* told(const std::string& host) {
+    const auto found = told_.find("id-" + host);
+    return found == told_.end() ? nullptr : std::get_if<T>(&found->second);
+  }
+
+  static WorkerEnd killed(int rank, Duration age = Duration(0)) {
+    WorkerEnd end{.kind = EndKind::kSignaled, .code = SIGKILL};
+    end.rank = Rank(rank);
+    end.host = "somewhere";
+    end.age = age;
+    return end;
+  }
+
+  TimePoint now_ = TimePoint(seconds(1000));
+  std::optional<Membership> job_;
+  std::vector<std::string> beating_;
+  std::map<std::string, Directive> told_;
+  std::string log_;
+};
+
+TEST_F(MembershipTest, FormsTheFirstGenerationWhenTheLastNodeArrives) {
+  start({2, 2});
+  join("node1", 4);
+  ASSERT_TRUE(told<Wait>("node1"));
+  EXPECT_EQ(told<Wait>("node1")->reason, "1 of 2 nodes here: node1");
+  join("node0", 2);
+  const Assignment* first = told<Assignment>("node0");
+  const Assignment* second = told<Assignment>("node1");
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(first->node_rank, NodeRank(0));
+  EXPECT_EQ(first->first_rank, Rank(0));
+  EXPECT_EQ(second->node_rank, NodeRank(1));
+  EXPECT_EQ(second->first_rank, Rank(2));
+  EXPECT_EQ(first->world_size, 6);
+  EXPECT_EQ(first->store_port, 4000);
+  EXPECT_EQ(first->restart_count, 0);
+}
+
+TEST_F(MembershipTest, RefusesWhoDoesNotAgreeOnTheJob) {
+  start({2, 2}, 3);
+  Hello other = hello("node1");
+  other.job.nodes = {3, 3};
+  ASSERT_TRUE(job_->refusal(other));
+  EXPECT_NE(job_->refusal(other)->find("--nnodes=2"), std::string::npos);
+  other = hello("node1");
+  other.job.max_restarts = 1;
+  EXPECT_TRUE(job_->refusal(other));
+  EXPECT_FALSE(job_->refusal(hello("node1")));
+}
+
+TEST_F(MembershipTest, RefusesANodeRankThatIsTakenOrOutOfRange) {
+  start({2, 2});
+  Hello first = hello("node0");
+  first.node.node_rank = 0;
+  take(job_->joined(first, false, now_));
+  Hello second = hello("node1");
+  second.node.node_rank = 0;
+  ASSERT_TRUE(job_->refusal(second));
+  EXPECT_NE(job_->refusal(second)->find("taken by node0"), std::string::npos);
+  second.node.node_rank = 2;
+  EXPECT_TRUE(job_->refusal(second));
+  second.node.node_rank = 1;
+  EXPECT_FALSE(job_->refusal(second));
+}
+
+TEST_F(MembershipTest, EndsWellWhenEveryNodeHasFinished) {
+  start({2, 2});
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  say("a", AgentPhase::kFinished, 0);
+  EXPECT_FALSE(told<End>("a"));
+  say("b", AgentPhase::kFinished, 0);
+  ASSERT_TRUE(told<End>("a") && told<End>("b"));
+  EXPECT_TRUE(told<End>("a")->verdict.success);
+  EXPECT_EQ(told<End>("b")->verdict.exit_code, 0);
+}
+
+TEST_F(MembershipTest, AFailureStopsEveryoneAndTheNextGenerationWaitsForAll) {
+  start({2, 2}, 1);
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kStopping, 0, {killed(1)});
+  ASSERT_TRUE(told<Stop>("a"));
+  EXPECT_EQ(told<Stop>("a")->generation, Generation(0));
+  say("b", AgentPhase::kIdle, 0, {killed(1)});
+  EXPECT_EQ(job_->generation(), Generation(0)) << "node a has not confirmed";
+  say("a", AgentPhase::kStopping, 0);
+  say("a", AgentPhase::kIdle, 0);
+  ASSERT_TRUE(told<Assignment>("a") && told<Assignment>("b"));
+  EXPECT_EQ(told<Assignment>("a")->generation, Generation(1));
+  EXPECT_EQ(told<Assignment>("b")->restart_count, 1);
+  EXPECT_EQ(told<Assignment>("b")->store_port, 4001) << "a generation has a store of its own";
+}
+
+TEST_F(MembershipTest, TheBudgetIsTheJobsAndItsEndIsTheFirstFailuresCode) {
+  start({2, 2}, 1);
+  join("a");
+  join("b");
+  for (int generation = 0; generation < 2; ++generation) {
+    say("a", AgentPhase::kRunning, generation);
+    say("b", AgentPhase::kRunning, generation);
+    // Another node fails each time: the budget is counted once for the job.
+    const std::string guilty = generation == 0 ? "a" : "b";
+    const std::string other = generation == 0 ? "b" : "a";
+    say(guilty, AgentPhase::kIdle, generation, {killed(generation)});
+    say(other, AgentPhase::kIdle, generation);
+  }
+  ASSERT_TRUE(told<End>("a") && told<End>("b"));
+  const Verdict& verdict = told<End>("a")->verdict;
+  EXPECT_FALSE(verdict.success);
+  EXPECT_EQ(verdict.exit_code, 137);
+  EXPECT_EQ(verdict.restarts_used, 1);
+  ASSERT_FALSE(verdict.ends.empty());
+  EXPECT_EQ(verdict.ends.front().rank, Rank(1));
+}
+
+TEST_F(MembershipTest, TheEarliestEndIsTheFirstFailureWhateverArrivesFirst) {
+  start({2, 2});
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  WorkerEnd echo = killed(0);
+  echo.kind = EndKind::kExited;
+  echo.code = 1;
+  say("a", AgentPhase::kIdle, 0, {echo});
+  now_ += milliseconds(50);
+  say("b", AgentPhase::kIdle, 0, {killed(1, milliseconds(80))});  // 30 ms before the echo
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_EQ(told<End>("a")->verdict.ends.front().rank, Rank(1));
+  EXPECT_EQ(told<End>("a")->verdict.exit_code, 137);
+}
+
+TEST_F(MembershipTest, AWorkerThatCannotBeStartedIsNotTriedAgain) {
+  start({1, 1}, 5);
+  join("a");
+  WorkerEnd end{.kind = EndKind::kNotStarted, .code = 8, .message = "exec: Exec format error"};
+  say("a", AgentPhase::kIdle, 0, {end});
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_EQ(told<End>("a")->verdict.exit_code, 64);
+  EXPECT_EQ(told<End>("a")->verdict.restarts_used, 0);
+}
+
+TEST_F(MembershipTest, ASilentNodeIsLostAfterItsLeaseAndBlamedBeforeItsVictims) {
+  start({1, 2}, 1);
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  beating_ = {"a"};
+  pass(milliseconds(4900));
+  EXPECT_EQ(job_->phase(), Membership::Phase::kRunning);
+  WorkerEnd echo = killed(0);
+  say("a", AgentPhase::kStopping, 0, {echo});
+  say("a", AgentPhase::kIdle, 0, {echo});
+  EXPECT_EQ(job_->generation(), Generation(0)) << "node b may still run workers";
+  pass(milliseconds(200));
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->generation, Generation(1));
+  EXPECT_EQ(told<Assignment>("a")->world_size, 1);
+  EXPECT_NE(told<Assignment>("a")->reason.find("node 1 (b) was lost"), std::string::npos);
+}
+
+TEST_F(MembershipTest, AJobOfFixedSizeWaitsForAReplacementOfALostNode) {
+  start({2, 2}, 1);
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  beating_ = {"a"};
+  pass(seconds(6));
+  ASSERT_TRUE(told<Stop>("a"));
+  say("a", AgentPhase::kIdle, 0);
+  EXPECT_EQ(job_->phase(), Membership::Phase::kForming);
+  ASSERT_TRUE(told<Wait>("a")) << "it hears what is missing";
+  EXPECT_EQ(told<Wait>("a")->reason, "1 of 2 nodes here: a");
+  join("c");
+  ASSERT_TRUE(told<Assignment>("c"));
+  EXPECT_EQ(told<Assignment>("c")->node_rank, NodeRank(1)) << "it takes the hole";
+  EXPECT_EQ(told<Assignment>("a")->node_rank, NodeRank(0)) << "others keep their place";
+}
+
+TEST_F(MembershipTest, ANodeThatComesBackAfterItsLeaseIsFenced) {
+  start({1, 2}, 1);
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  beating_ = {"a"};
+  pass(seconds(6));
+  say("a", AgentPhase::kIdle, 0);
+  say("a", AgentPhase::kRunning, 1);
+  Hello late = hello("b");
+  late.status.phase = AgentPhase::kRunning;
+  late.status.generation = Generation(0);
+  take(job_->joined(late, false, now_));
+  ASSERT_TRUE(told<Stop>("b")) << "it must end the workers of the old generation";
+  EXPECT_EQ(told<Stop>("b")->generation, Generation(0));
+}
+
+TEST_F(MembershipTest, AnOutageWithinTheLeaseChangesNothing) {
+  start({2, 2});
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  job_->disconnected("id-b");
+  beating_ = {"a"};
+  pass(seconds(3));
+  Hello back = hello("b");
+  back.status.phase = AgentPhase::kRunning;
+  back.status.generation = Generation(0);
+  told_.clear();
+  take(job_->joined(back, false, now_));
+  EXPECT_EQ(job_->phase(), Membership::Phase::kRunning);
+  EXPECT_TRUE(told<Assignment>("b")) << "the same assignment again, which it knows";
+  EXPECT_FALSE(told<Stop>("a"));
+}
+
+TEST_F(MembershipTest, AnAssignmentThatWasLostWithItsConnectionIsToldAgain) {
+  start({2, 2});
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  job_->disconnected("id-b");
+  told_.clear();
+  join("b");
+  ASSERT_TRUE(told<Assignment>("b"));
+  EXPECT_EQ(told<Assignment>("b")->generation, Generation(0));
+}
+
+TEST_F(MembershipTest, AFailureBeforeEveryoneHasStartedWaitsForThoseOnTheWay) {
+  start({2, 2}, 1);
+  join("a");
+  join("b");
+  say("a", AgentPhase::kIdle, 0, {killed(0)});
+  EXPECT_EQ(job_->generation(), Generation(0)) << "b may be starting its workers just now";
+  ASSERT_TRUE(told<Stop>("b"));
+  say("b", AgentPhase::kIdle, 0);
+  EXPECT_EQ(job_->generation(), Generation(1));
+}
+
+TEST_F(MembershipTest, AnElasticJobHoldsALastCallAndEndsItWhenItIsFull) {
+  start({1, 3});
+  beating_ = {"a", "b", "c"};
+  join("a");
+  EXPECT_EQ(job_->phase(), Membership::Phase::kForming);
+  pass(seconds(10));
+  join("b");
+  pass(seconds(19));
+  EXPECT_EQ(job_->phase(), Membership::Phase::kForming);
+  pass(seconds(2));
+  EXPECT_EQ(job_->phase(), Membership::Phase::kRunning);
+  EXPECT_EQ(told<Assignment>("a")->world_size, 2);
+
+  start({1, 2});
+  told_.clear();
+  join("a");
+  join("b");
+  EXPECT_TRUE(told<Assignment>("a")) << "full: nobody else could come";
+}
+
+TEST_F(MembershipTest, ANewcomerMakesARoomyJobFormAgainWithoutUsingBudget) {
+  start({1, 2}, 1);
+  beating_ = {"a", "b"};
+  join("a");
+  pass(seconds(31));
+  say("a", AgentPhase::kRunning, 0);
+  join("b");
+  ASSERT_TRUE(told<Stop>("a"));
+  say("a", AgentPhase::kIdle, 0);
+  ASSERT_TRUE(told<Assignment>("b"));
+  EXPECT_EQ(told<Assignment>("b")->world_size, 2);
+  EXPECT_EQ(told<Assignment>("b")->restart_count, 0);
+}
+
+TEST_F(MembershipTest, ASurplusNodeIsASpareAndTakesTheNextHole) {
+  start({2, 2}, 1);
+  join("a");
+  join("b");
+  join("c");
+  ASSERT_TRUE(told<Wait>("c"));
+  EXPECT_NE(told<Wait>("c")->reason.find("spare"), std::string::npos);
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  beating_ = {"b", "c"};
+  pass(seconds(6));
+  say("b", AgentPhase::kIdle, 0);
+  ASSERT_TRUE(told<Assignment>("c"));
+  EXPECT_EQ(told<Assignment>("c")->node_rank, NodeRank(0));
+  EXPECT_EQ(told<Assignment>("b")->node_rank, NodeRank(1));
+}
+
+TEST_F(MembershipTest, TooFewNodesEndTheJobAtTheJoinDeadlineAndItSaysWhoWasThere) {
+  start({2, 2});
+  beating_ = {"a"};
+  join("a");
+  pass(seconds(601));
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_EQ(told<End>("a")->verdict.exit_code, 65);
+  EXPECT_NE(told<End>("a")->verdict.headline.find("1 of 2 nodes here: a"), std::string::npos);
+}
+
+TEST_F(MembershipTest, ASignalToOneNodeEndsAJobOfFixedSizeEverywhere) {
+  start({2, 2}, 3);
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  AgentStatus leaving{.phase = AgentPhase::kStopping, .generation = Generation(0)};
+  leaving.leaving = SIGTERM;
+  take(job_->status("id-b", leaving, now_));
+  ASSERT_TRUE(told<Stop>("a"));
+  // What the stop of b does to a's workers is no failure.
+  say("a", AgentPhase::kIdle, 0, {killed(0)});
+  take(job_->left("id-b", Leave{SIGTERM, ""}, now_));
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_EQ(told<End>("a")->verdict.exit_code, 143);
+  EXPECT_EQ(told<End>("a")->verdict.restarts_used, 0);
+}
+
+TEST_F(MembershipTest, ASignalToOneNodeLetsAnElasticJobGoOnWithoutIt) {
+  start({1, 2}, 0);
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  AgentStatus leaving{.phase = AgentPhase::kStopping, .generation = Generation(0)};
+  leaving.leaving = SIGTERM;
+  take(job_->status("id-b", leaving, now_));
+  say("a", AgentPhase::kIdle, 0);
+  EXPECT_EQ(job_->generation(), Generation(0)) << "b still ends its workers";
+  take(job_->left("id-b", Leave{SIGTERM, ""}, now_));
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->world_size, 1);
+}
+
+TEST_F(MembershipTest, AnAgentThatEndedItsWorkersByItselfFailsTheGeneration) {
+  start({2, 2}, 1);
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kIdle, 0);
+  ASSERT_TRUE(told<Stop>("a"));
+}
+
+TEST_F(MembershipTest, AFinishedNodeRunsAgainWhenAnotherFails) {
+  start({2, 2}, 1);
+  join("a");
+  join("b");
+  say("a", AgentPhase::kFinished, 0);
+  say("b", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kIdle, 0, {killed(1)});
+  ASSERT_TRUE(told<Stop>("a"));
+  say("a", AgentPhase::kIdle, 0);
+  EXPECT_EQ(told<Assignment>("a")->generation, Generation(1));
+}
+
+TEST_F(MembershipTest, TheStoresHostIsReachableFromOtherNodes) {
+  start({2, 2});
+  job_->set_service_address("10.0.0.9");
+  Hello host = hello("a");
+  host.node.address = "127.0.0.1";  // it reached the service through loopback
+  take(job_->joined(host, true, now_));
+  join("b");
+  ASSERT_TRUE(told<Assignment>("b"));
+  EXPECT_EQ(told<Assignment>("b")->store_host, "10.0.0.9");
+}
+
+}  // namespace
+}  // namespace ddprun

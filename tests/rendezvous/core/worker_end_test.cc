@@ -1,0 +1,62 @@
+#include "rendezvous/core/worker_end.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+namespace ddprun {
+namespace {
+
+WorkerEnd end_of(int rank, EndKind kind, int code) {
+  WorkerEnd end;
+  end.rank = Rank(rank);
+  end.local_rank = LocalRank(rank % 2);
+  end.kind = kind;
+  end.code = code;
+  end.host = "node0";
+  end.pid = 4711;
+  return end;
+}
+
+TEST(WorkerEnd, DescribesHowAndWhereAWorkerEnded) {
+  EXPECT_EQ(describe(end_of(3, EndKind::kExited, 7)),
+            "rank 3 (local rank 1 on node0, pid 4711) exited with code 7");
+  WorkerEnd crashed = end_of(2, EndKind::kSignaled, SIGSEGV);
+  crashed.core_dumped = true;
+  EXPECT_EQ(describe(crashed),
+            "rank 2 (local rank 0 on node0, pid 4711) was killed by SIGSEGV (core dumped)");
+  WorkerEnd lost = end_of(0, EndKind::kNodeLost, 0);
+  lost.node_rank = NodeRank(1);
+  lost.message = "nothing was heard of it for 5.0 s";
+  EXPECT_EQ(describe(lost), "node 1 (node0) was lost: nothing was heard of it for 5.0 s");
+}
+
+TEST(WorkerEnd, ExitCodeIsTheWorkersOwnOr128PlusTheSignal) {
+  EXPECT_EQ(exit_code_of(end_of(0, EndKind::kExited, 7)), 7);
+  EXPECT_EQ(exit_code_of(end_of(0, EndKind::kSignaled, SIGKILL)), 137);
+  EXPECT_EQ(exit_code_of(end_of(0, EndKind::kNotStarted, 2)), 64);
+  EXPECT_EQ(exit_code_of(end_of(0, EndKind::kNodeLost, 0)), 68);
+}
+
+TEST(WorkerEnd, TheEarlierEndIsTheLikelierCause) {
+  WorkerEnd early = end_of(1, EndKind::kExited, 1);
+  early.age = std::chrono::milliseconds(20);
+  const WorkerEnd late = end_of(0, EndKind::kSignaled, SIGKILL);
+  EXPECT_TRUE(is_likelier_cause(early, late));
+  EXPECT_FALSE(is_likelier_cause(late, early));
+}
+
+TEST(WorkerEnd, ASignalBeatsAnExitCodeOfTheSameInstant) {
+  EXPECT_TRUE(
+      is_likelier_cause(end_of(1, EndKind::kSignaled, SIGKILL), end_of(0, EndKind::kExited, 1)));
+}
+
+TEST(WorkerEnd, AVictimIsNeverTheCauseHoweverEarly) {
+  WorkerEnd victim = end_of(0, EndKind::kSignaled, SIGTERM);
+  victim.after_stop = true;
+  victim.age = std::chrono::hours(1);
+  EXPECT_FALSE(is_likelier_cause(victim, end_of(1, EndKind::kExited, 1)));
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,167 @@
+#include "tests/support/child_process.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+namespace ddprun::testing_support {
+namespace {
+
+std::pair<UniqueFd, UniqueFd> make_pipe() {
+  int ends[2];
+  EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0) << strerror(errno);
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+int milliseconds_until(TimePoint deadline) {
+  const Duration left = deadline - BootClock::now();
+  if (left <= Duration(0)) return 0;
+  return 1 + static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
+}
+
+}  // namespace
+
+ChildProcess::ChildProcess(std::vector<std::string> argv, Options options) {
+  auto [out_read, out_write] = make_pipe();
+  auto [err_read, err_write] = make_pipe();
+  auto [stop_read, stop_write] = make_pipe();
+  std::vector<char*> pointers;
+  for (std::string& argument : argv) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  std::fflush(nullptr);
+  pid_ = fork();
+  if (pid_ == 0) {
+    if (options.own_session) setsid();
+    dup2(out_write.get(), STDOUT_FILENO);
+    dup2(err_write.get(), STDERR_FILENO);
+    for (const auto& [name, value] : options.variables) setenv(name.c_str(), value.c_str(), 1);
+    if (!options.directory.empty() && chdir(options.directory.c_str()) != 0) _exit(126);
+    execvp(pointers[0], pointers.data());
+    _exit(127);
+  }
+  EXPECT_GT(pid_, 0) << strerror(errno);
+  pidfd_.reset(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+  out_pipe_ = std::move(out_read);
+  err_pipe_ = std::move(err_read);
+  stop_read_ = std::move(stop_read);
+  stop_write_ = std::move(stop_write);
+  reader_ = std::thread([this] { read_output(); });
+}
+
+ChildProcess::~ChildProcess() {
+  if (!exit_code_) {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  stop_write_.reset();
+  reader_.join();
+}
+
+void ChildProcess::signal(int number) const {
+  if (!exit_code_) kill(pid_, number);
+}
+
+std::string ChildProcess::out() const {
+  const std::lock_guard lock(mutex_);
+  return out_;
+}
+
+std::string ChildProcess::err() const {
+  const std::lock_guard lock(mutex_);
+  return err_;
+}
+
+bool ChildProcess::wait_for_out(const std::string& text, Duration allowed) {
+  return wait_for(out_, out_closed_, text, allowed);
+}
+
+bool ChildProcess::wait_for_err(const std::string& text, Duration allowed) {
+  return wait_for(err_, err_closed_, text, allowed);
+}
+
+bool ChildProcess::wait_for(const std::string& stream, const bool& closed, const std::string& text,
+                            Duration allowed) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, allowed,
+                    [&] { return closed || stream.find(text) != std::string::npos; });
+  return stream.find(text) != std::string::npos;
+}
+
+std::optional<int> ChildProcess::wait(Duration allowed) {
+  if (exit_code_) return exit_code_;
+  const TimePoint deadline = BootClock::now() + allowed;
+  pollfd fd{pidfd_.get(), POLLIN, 0};
+  if (poll(&fd, 1, milliseconds_until(deadline)) <= 0) return std::nullopt;
+  int status = 0;
+  waitpid(pid_, &status, 0);
+  exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  // What it wrote last may still be in the pipes; what its children hold open is not waited for.
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::milliseconds(500),
+                    [this] { return out_closed_ && err_closed_; });
+  return exit_code_;
+}
+
+void ChildProcess::read_output() {
+  std::array<char, 65536> buffer;
+  bool out_open = true;
+  bool err_open = true;
+  while (out_open || err_open) {
+    std::array<pollfd, 3> fds{{{out_open ? out_pipe_.get() : -1, POLLIN, 0},
+                               {err_open ? err_pipe_.get() : -1, POLLIN, 0},
+                               {stop_read_.get(), POLLIN, 0}}};
+    if (poll(fds.data(), fds.size(), -1) < 0) continue;
+    if (fds[2].revents != 0) return;
+    for (int i = 0; i < 2; ++i) {
+      if (fds[static_cast<std::size_t>(i)].revents == 0) continue;
+      const ssize_t size = read(fds[static_cast<std::size_t>(i)].fd, buffer.data(), buffer.size());
+      const std::lock_guard lock(mutex_);
+      if (size > 0) {
+        (i == 0 ? out_ : err_).append(buffer.data(), static_cast<std::size_t>(size));
+      } else {
+        (i == 0 ? out_open : err_open) = false;
+        (i == 0 ? out_closed_ : err_closed_) = true;
+      }
+      changed_.notify_all();
+    }
+  }
+}
+
+std::vector<pid_t> processes_with(const std::string& variable, const std::string& value) {
+  const std::string wanted = variable + "=" + value;
+  std::vector<pid_t> found;
+  DIR* proc = opendir("/proc");
+  while (const dirent* entry = readdir(proc)) {
+    pid_t pid = 0;
+    const char* end = entry->d_name + std::strlen(entry->d_name);
+    const auto [stop, ec] = std::from_chars(entry->d_name, end, pid);
+    if (ec != std::errc() || stop != end) continue;
+    std::ifstream file("/proc/" + std::string(entry->d_name) + "/environ", std::ios::binary);
+    for (std::string text; std::getline(file, text, '\0');) {
+      if (text == wanted) {
+        found.push_back(pid);
+        break;
+      }
+    }
+  }
+  closedir(proc);
+  return found;
+}
+
+void pause_briefly() {
+  const timespec pause{0, 5'000'000};
+  nanosleep(&pause, nullptr);
+}
+
+}  // namespace ddprun::testing_support

@@ -1,0 +1,148 @@
+#include "tests/support/netns_cluster.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "base/random_id.h"
+
+namespace ddprun::testing_support {
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+void run(const Arguments& argv) {
+  ChildProcess process(argv);
+  const std::optional<int> code = process.wait();
+  std::string text;
+  for (const std::string& word : argv) text += word + " ";
+  EXPECT_EQ(code, 0) << text << ": " << process.err();
+}
+
+Arguments inside(pid_t init, const Arguments& flags, const Arguments& argv) {
+  Arguments all{"nsenter", "-t", std::to_string(init)};
+  all.insert(all.end(), flags.begin(), flags.end());
+  all.insert(all.end(), argv.begin(), argv.end());
+  return all;
+}
+
+pid_t child_of(pid_t parent) {
+  std::ifstream file("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) +
+                     "/children");
+  pid_t child = -1;
+  file >> child;
+  return child;
+}
+
+std::string port_of(int node) { return "port" + std::to_string(node); }
+
+}  // namespace
+
+std::string NetnsCluster::why_not() {
+  if (geteuid() != 0) return "it needs root";
+  for (const char* tool : {"ip", "unshare", "nsenter", "mount"}) {
+    ChildProcess which({"sh", "-c", std::string("command -v ") + tool});
+    if (which.wait() != 0)
+      return std::string("the program '") + tool + "' is missing (iproute2, util-linux)";
+  }
+  ChildProcess attempt({"unshare", "--net", "--pid", "--fork", "true"});
+  if (attempt.wait() != 0) return "namespaces cannot be made here: " + attempt.err();
+  return "";
+}
+
+NetnsCluster::NetnsCluster(int nodes)
+    : directory_(std::filesystem::temp_directory_path() / ("netns_" + random_hex(4))) {
+  std::filesystem::create_directories(directory_);
+  std::ofstream hosts(directory_ + "/hosts");
+  hosts << "127.0.0.1 localhost\n::1 localhost\n";
+  for (int i = 0; i < nodes; ++i) hosts << address(i) << " " << name(i) << "\n";
+  hosts.close();
+  std::ofstream(directory_ + "/resolv.conf") << "# no name server\n";
+
+  switch_ = make_namespace("ip link add br0 type bridge && ip link set br0 up", false);
+  nodes_.resize(static_cast<std::size_t>(nodes));
+  for (int i = 0; i < nodes; ++i) boot(i);
+}
+
+NetnsCluster::~NetnsCluster() {
+  for (Namespace& node : nodes_) {
+    if (node.init > 0) kill(node.init, SIGKILL);
+  }
+  if (switch_.init > 0) kill(switch_.init, SIGKILL);
+  nodes_.clear();
+  switch_.holder.reset();
+  std::filesystem::remove_all(directory_);
+}
+
+// A process that holds the namespaces and ends with this one. The script runs first.
+NetnsCluster::Namespace NetnsCluster::make_namespace(const std::string& script,
+                                                     bool with_processes) const {
+  Arguments argv{"setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--fork", "--kill-child"};
+  if (with_processes) argv.insert(argv.end(), {"--uts", "--ipc", "--pid", "--mount-proc"});
+  argv.insert(argv.end(), {"sh", "-c", script + " && echo up && exec sleep infinity"});
+  Namespace made;
+  made.holder = std::make_unique<ChildProcess>(argv);
+  EXPECT_TRUE(made.holder->wait_for_out("up")) << made.holder->err();
+  made.init = child_of(made.holder->pid());
+  EXPECT_GT(made.init, 1);
+  return made;
+}
+
+void NetnsCluster::boot(int node) {
+  nodes_[static_cast<std::size_t>(node)] =
+      make_namespace("hostname " + name(node) + " && ip link set lo up && mount --bind " +
+                         directory_ + "/hosts /etc/hosts && mount --bind " + directory_ +
+                         "/resolv.conf /etc/resolv.conf && " + "mount -t tmpfs none /dev/shm",
+                     true);
+  connect(node);
+}
+
+void NetnsCluster::connect(int node) {
+  const pid_t init = nodes_[static_cast<std::size_t>(node)].init;
+  const std::string port = port_of(node);
+  run(inside(switch_.init, {"-n"},
+             {"ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns",
+              std::to_string(init)}));
+  run(inside(switch_.init, {"-n"}, {"ip", "link", "set", port, "master", "br0", "up"}));
+  run(inside(init, {"-n"}, {"ip", "addr", "add", address(node) + "/24", "dev", "eth0"}));
+  run(inside(init, {"-n"}, {"ip", "link", "set", "eth0", "up"}));
+}
+
+std::unique_ptr<ChildProcess> NetnsCluster::start(int node, Arguments argv,
+                                                  ChildProcess::Options options) const {
+  const pid_t init = nodes_[static_cast<std::size_t>(node)].init;
+  Arguments flags{"-m", "-u", "-i", "-n", "-p"};
+  if (!options.directory.empty()) flags.push_back("--wd=" + std::exchange(options.directory, ""));
+  return std::make_unique<ChildProcess>(inside(init, flags, argv), std::move(options));
+}
+
+void NetnsCluster::cut(int node) {
+  run(inside(switch_.init, {"-n"}, {"ip", "link", "set", port_of(node), "nomaster"}));
+}
+
+void NetnsCluster::heal(int node) {
+  run(inside(switch_.init, {"-n"}, {"ip", "link", "set", port_of(node), "master", "br0"}));
+}
+
+void NetnsCluster::kill_processes(int node) {
+  // All but the init, so that the network of the node stays up and answers with resets.
+  run(inside(nodes_[static_cast<std::size_t>(node)].init, {"-p", "-m"},
+             {"sh", "-c",
+              "for p in /proc/[0-9]*; do p=${p#/proc/}; [ $p = 1 ] || [ $p = $$ ] || kill -9 $p; "
+              "done; true"}));
+}
+
+void NetnsCluster::crash(int node) {
+  Namespace& crashed = nodes_[static_cast<std::size_t>(node)];
+  cut(node);
+  kill(crashed.init, SIGKILL);
+  crashed.holder->wait();
+  run(inside(switch_.init, {"-n"},
+             {"sh", "-c", "ip link del " + port_of(node) + " 2>/dev/null; true"}));
+  crashed = {};
+}
+
+}  // namespace ddprun::testing_support
