@@ -15,6 +15,10 @@ namespace {
 // answered.
 constexpr Duration kOneTry = std::chrono::seconds(10);
 
+constexpr Duration kShortestPause = std::chrono::milliseconds(1);
+// More keys than this are an answer in another protocol: text, for one.
+constexpr std::int64_t kMostKeys = std::int64_t{1} << 40;
+
 constexpr std::uint8_t kReady = 0;
 constexpr std::uint8_t kCancelled = 1;
 
@@ -24,6 +28,10 @@ Error protocol_error(std::string cause) {
 
 std::vector<std::string_view> views_of(const std::vector<std::string>& strings) {
   return {strings.begin(), strings.end()};
+}
+
+std::string_view first_of(const std::vector<std::string>& keys) {
+  return keys.empty() ? std::string_view() : std::string_view(keys[0]);
 }
 
 Rng seeded_by_process() {
@@ -58,14 +66,14 @@ Result<std::unique_ptr<StoreClient>> StoreClient::connect(StoreClientOptions opt
     Result<std::unique_ptr<StoreClient>> client = try_connect(options, deadline);
     if (client) return client;
     Error error = std::move(client).error();
-    const Duration pause = backoff.next();
-    if (error.kind == ErrorKind::kProtocol || deadline.remaining() <= pause) {
+    if (error.kind == ErrorKind::kProtocol || deadline.remaining() < kShortestPause) {
       error.waited = deadline.waited();
       error.allowed = deadline.allowed();
       if (error.kind != ErrorKind::kProtocol) error.kind = ErrorKind::kConnection;
       return std::move(error).within(what);
     }
-    std::this_thread::sleep_for(pause);
+    // Towards the end the tries come closer, so that none of the time is given away.
+    std::this_thread::sleep_for(std::min(backoff.next(), deadline.remaining() / 2));
   }
 }
 
@@ -101,7 +109,8 @@ Result<void> StoreClient::shake_hands(const Deadline& deadline) {
   if (!sent) return sent.error();
   const Result<std::int64_t> keys = answer_within(deadline, &ReplyReader::take_i64);
   if (!keys) return Error(keys.error()).within("handshake");
-  if (*keys < 0) return protocol_error("what answers there is no TCPStore");
+  if (*keys < 0 || *keys > kMostKeys || !replies_.empty())
+    return protocol_error("what answers there is no TCPStore");
   return {};
 }
 
@@ -229,7 +238,7 @@ Result<void> StoreClient::multi_set(const std::vector<std::pair<std::string, std
 }
 
 Result<void> StoreClient::wait(const std::vector<std::string>& keys, Duration timeout) {
-  const Call call{"wait for", keys.empty() ? "" : keys[0], keys.size()};
+  const Call call{"wait for", first_of(keys), keys.size()};
   const std::vector<std::string> full = full_keys(keys);
   const Result<void> sent = send(call, Command::kWait, views_of(full));
   if (!sent) return sent.error();
@@ -251,7 +260,7 @@ Result<std::string> StoreClient::get(std::string_view key, Duration timeout) {
 
 Result<std::vector<std::string>> StoreClient::multi_get(const std::vector<std::string>& keys,
                                                         Duration timeout) {
-  const Call call{"multi_get", keys.empty() ? "" : keys[0], keys.size()};
+  const Call call{"multi_get", first_of(keys), keys.size()};
   const std::vector<std::string> full = full_keys(keys);
   const std::vector<std::string_view> strings = views_of(full);
   Result<void> done = send(call, Command::kWait, strings);
@@ -276,7 +285,7 @@ Result<std::int64_t> StoreClient::add(std::string_view key, std::int64_t delta) 
 }
 
 Result<bool> StoreClient::check(const std::vector<std::string>& keys) {
-  const Call call{"check", keys.empty() ? "" : keys[0], keys.size()};
+  const Call call{"check", first_of(keys), keys.size()};
   const std::vector<std::string> full = full_keys(keys);
   const Result<void> sent = send(call, Command::kCheck, views_of(full));
   if (!sent) return sent.error();

@@ -1,0 +1,178 @@
+// The program ddp-store as its users meet it: command line, output, signals, scarce resources.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "base/exit_codes.h"
+#include "rendezvous/listen.h"
+#include "rendezvous/store_client.h"
+#include "tests/support/child_process.h"
+#include "tests/support/raw_tcp_client.h"
+
+namespace ddprun {
+namespace {
+
+using namespace std::literals;
+using testing::HasSubstr;
+using testing::MatchesRegex;
+using testing::StartsWith;
+using testing_support::ChildProcess;
+using testing_support::RawTcpClient;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+const std::string kProgram = DDPRUN_BIN_DIR "/ddp-store";
+
+struct Ended {
+  std::optional<int> exit_code;
+  std::string output;  // both streams
+};
+
+Ended run(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), kProgram);
+  ChildProcess program(std::move(arguments));
+  const std::optional<int> exit_code = program.wait();
+  return {exit_code, program.out() + program.err()};
+}
+
+// A ddp-store on a free port that runs until the test says otherwise.
+class RunningProgram {
+ public:
+  // limits: what the shell says before it becomes the program, like "ulimit -n 20".
+  explicit RunningProgram(const std::string& limits = "true", const std::string& host = "127.0.0.1")
+      : process({"sh", "-c", limits + " && exec " + kProgram + " --listen '" + host + ":0'"}) {
+    EXPECT_TRUE(process.wait_for_out("\n")) << process.err();
+    const std::string line = process.out();
+    port = static_cast<std::uint16_t>(std::atoi(line.substr(line.rfind(':') + 1).c_str()));
+  }
+
+  std::unique_ptr<StoreClient> client() const {
+    auto client = StoreClient::connect(
+        {.host = "127.0.0.1", .port = port, .connect_timeout = 10s, .timeout = 10s});
+    EXPECT_TRUE(client) << client.error().message();
+    return std::move(*client);
+  }
+
+  ChildProcess process;
+  std::uint16_t port = 0;
+};
+
+TEST(DdpStore, BadInputIsOneLineThatNamesItAndExitCode2) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
+      {{}, "--listen HOST:PORT is needed"},
+      {{"--bogus"}, ".*--bogus.*"},
+      {{"--listen"}, "--listen.*"},
+      {{"--listen", "127.0.0.1"}, "--listen: address '127.0.0.1': HOST:PORT is expected"},
+      {{"--listen", "127.0.0.1:x"}, "--listen: .*port x is no number from 0 to 65535"},
+      {{"--listen", "127.0.0.1:99999"}, ".*port 99999 is no number from 0 to 65535"},
+      {{"--listen", "localhost:0"}, ".*'localhost' is no numeric address.*"},
+      {{"--listen", "::1:0"}, ".*an IPv6 address stands in brackets.*"},
+      {{"--listen", "127.0.0.1:0", "extra"}, ".*extra.*"},
+  };
+  for (const auto& [arguments, line] : cases) {
+    const Ended ended = run(arguments);
+    EXPECT_EQ(ended.exit_code, to_int(ExitCode::kUsage)) << line;
+    EXPECT_THAT(ended.output, MatchesRegex("ddp-store: error: " + line + "\n"));
+    EXPECT_EQ(std::count(ended.output.begin(), ended.output.end(), '\n'), 1) << ended.output;
+  }
+}
+
+TEST(DdpStore, APortThatIsTakenIsOneLineAndItsOwnExitCode) {
+  const Result<Listener> taken = listen_tcp({.host = "127.0.0.1", .port = 0});
+  const std::string address = to_text(taken->address);
+  const Ended ended = run({"--listen", address});
+  EXPECT_EQ(ended.exit_code, to_int(ExitCode::kAddress));
+  EXPECT_EQ(ended.output, "ddp-store: error: listen on " + address + ": Address already in use\n");
+}
+
+TEST(DdpStore, SaysWhatItIs) {
+  const Ended version = run({"--version"});
+  EXPECT_EQ(version.exit_code, 0);
+  EXPECT_THAT(version.output, MatchesRegex("ddp-store [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+  const Ended help = run({"--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_THAT(help.output, HasSubstr("--listen HOST:PORT"));
+}
+
+TEST(DdpStore, SaysWhereItListensAndEndsWith0WhenTold) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    RunningProgram store;
+    EXPECT_EQ(store.process.out(),
+              "ddp-store: listening on 127.0.0.1:" + std::to_string(store.port) + "\n");
+    const auto client = store.client();
+    EXPECT_EQ(*client->add("n", 1), 1);
+    store.process.signal(signal);
+    EXPECT_EQ(store.process.wait(), 0);
+    EXPECT_FALSE(client->add("n", 1));
+  }
+}
+
+TEST(DdpStore, ListensOnEveryAddressWhenAskedTo) {
+  RunningProgram store("true", "*");
+  EXPECT_EQ(*store.client()->add("n", 1), 1);
+  if (listen_tcp({.host = "::1", .port = 0})) {
+    EXPECT_THAT(store.process.out(), StartsWith("ddp-store: listening on [::]:"));
+    RawTcpClient over_ipv6(store.port, "::1");
+  }
+}
+
+TEST(DdpStore, OutlivesTheReaderOfItsLog) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  UniqueFd reader(ends[0]), writer(ends[1]);
+  RunningProgram store("exec 2>/proc/self/fd/" + std::to_string(writer.get()));
+  writer.reset();
+  reader.reset();
+  for (int i = 0; i < 3; ++i) {
+    RawTcpClient bad(store.port);
+    bad.send("nonsense");
+    EXPECT_TRUE(bad.is_closed());
+  }
+  EXPECT_EQ(*store.client()->add("n", 1), 1);
+}
+
+TEST(DdpStore, WithoutDescriptorsNewClientsWaitUntilOthersLeave) {
+  if (kSanitized) GTEST_SKIP() << "UBSan opens a pipe to look at memory, and mistakes its failure";
+  RunningProgram store("ulimit -n 20");
+  std::vector<std::unique_ptr<RawTcpClient>> clients;
+  std::string ping;
+  put_handshake(ping);
+  put_request(ping, Command::kPing, {}, 7);
+  for (int i = 0; i < 30; ++i) {
+    clients.push_back(std::make_unique<RawTcpClient>(store.port));
+    clients.back()->send(ping);
+  }
+  EXPECT_TRUE(store.process.wait_for_err(
+      "ddp-store: warning: store: cannot accept a client: Too many open files\n"));
+  for (const auto& client : clients) {
+    EXPECT_EQ(client->receive(4), "\x07\0\0\0"s);
+    client->close();
+  }
+}
+
+TEST(DdpStore, WithoutMemoryItEndsOnlyTheConnectionThatAsksForIt) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs more address space than the test leaves";
+  RunningProgram store("ulimit -v 100000");
+  const auto modest = store.client();
+  const auto greedy = store.client();
+  const std::string value(8 << 20, 'v');
+  bool refused = false;
+  for (int i = 0; i < 100 && !refused; ++i) {
+    refused = !greedy->set("k" + std::to_string(i), value) || !greedy->num_keys();
+  }
+  EXPECT_TRUE(refused) << "800 MiB went into 100";
+  EXPECT_TRUE(store.process.wait_for_err("out of memory")) << store.process.err();
+  EXPECT_EQ(*modest->add("n", 1), 1);
+  EXPECT_EQ(modest->get("k0", 10s)->size(), value.size());
+}
+
+}  // namespace
+}  // namespace ddprun
