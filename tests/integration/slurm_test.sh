@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# The sbatch script of examples/slurm, unchanged, on a real Slurm of two nodes: once with a worker killed,
+# once requeued in the middle. Needs root, the packages slurm-wlm and munge, and the testbed's folder in
+# DDPRUN_TESTBED. Exit code 77: skipped, with the reason.
+#
+#   slurm_test.sh SOURCE_DIR BIN_DIR
+set -uo pipefail
+source_dir=$1
+bin=$2
+
+skip() { echo "Skipped: $*"; exit 77; }
+[ "$(id -u)" -eq 0 ] || skip "a Slurm of our own needs root"
+[ -n "${DDPRUN_TESTBED:-}" ] || skip "DDPRUN_TESTBED does not name the testbed's folder"
+[ -x "$DDPRUN_TESTBED/slurm-cluster" ] || skip "there is no slurm-cluster in DDPRUN_TESTBED=$DDPRUN_TESTBED"
+for tool in slurmctld slurmd munged; do
+  command -v $tool >/dev/null || [ -x /usr/sbin/$tool ] || skip "$tool is missing: apt-get install slurm-wlm munge"
+done
+PATH=$(cd "$DDPRUN_TESTBED" && pwd):$PATH
+
+work=$(mktemp -d /var/tmp/ddprun-slurm.XXXXXX)
+chmod 755 "$work"
+export NC_STATE=$work/state NC_TAG=ddp NC_SUBNET=10.77.2
+finish() {
+  slurm-cluster down >/dev/null 2>&1
+  rm -rf "$work"
+}
+trap finish EXIT
+slurm-cluster up 2 || { echo "slurm-cluster did not come up"; exit 1; }
+cd "$work" || exit 1
+
+failures=0
+check() { # text, command...
+  local text=$1
+  shift
+  if "$@"; then echo "ok: $text"; else echo "FAILED: $text"; failures=$((failures + 1)); fi
+}
+# Waits until the log of the job has the pattern.
+await() {
+  local i
+  for ((i = 0; i < 600; i++)); do
+    grep -qsE "$1" "$log" && return
+    sleep 0.1
+  done
+  echo "the log never said '$1'; it says:"
+  cat "$log"
+  return 1
+}
+submit() { # extra export variables
+  local job
+  job=$(slurm-cluster run sbatch --parsable \
+    --export="ALL,DDPRUN_BIN=$bin,DATA=$source_dir/examples/data/digits,$1" \
+    "$source_dir/examples/slurm/train.sbatch") || exit 1
+  log=$work/train-digits-$job.log
+  echo "$job"
+}
+digest_of() { grep -oE 'digest [0-9a-f]{64}' "$1" | tail -n 1; }
+
+echo "--- a worker is killed; the job restarts and ends well"
+job=$(submit "CHECKPOINTS=$work/one,TRAIN_ARGS=--epochs 6")
+log=$work/train-digits-$job.log
+await 'epoch 2' || exit 1
+victim=$(ip netns pids ddpnode1 | while read -r pid; do
+  tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q '/train_digits ' &&
+    ! tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q 'ddprun ' && echo "$pid"
+done | head -n 1)
+check "there is a worker on node1" test -n "$victim"
+kill -9 "$victim"
+check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 90
+check "the log names the killed worker" grep -qE "on ddpnode1, pid [0-9]+\) was killed by SIGKILL" "$log"
+check "it resumed from a checkpoint" grep -qE 'resumed at step [1-9]' "$log"
+undisturbed=$(digest_of "$log")
+check "it printed a digest" test -n "$undisturbed"
+
+echo "--- the job is requeued in the middle; it goes on from the newest checkpoint"
+job=$(submit "CHECKPOINTS=$work/two,TRAIN_ARGS=--epochs 6")
+log=$work/train-digits-$job.log
+await 'epoch 2' || exit 1
+slurm-cluster run scontrol requeue "$job"
+check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 120
+check "it resumed from a checkpoint" grep -qE 'resumed at step [1-9]' "$log"
+check "both runs ended with the same weights" test "$undisturbed" = "$(digest_of "$log")"
+
+echo "--- nothing is left on the nodes, and no node was drained"
+left=$(for node in ddpnode0 ddpnode1; do ip netns pids $node | while read -r pid; do
+  tr '\0' ' ' <"/proc/$pid/cmdline" | grep -E 'ddprun|train_digits'
+done; done)
+check "no process is left" test -z "$left"
+check "both nodes are idle" slurm-cluster wait 30
+[ $failures -eq 0 ] || { cat "$work"/*.log; exit 1; }
