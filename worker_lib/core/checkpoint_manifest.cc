@@ -50,13 +50,14 @@ std::string data_name(std::int64_t step, const std::set<std::string>& taken) {
   return name;
 }
 
-std::string temporary_name(std::string_view name) {
-  return std::string(name) + std::string(kTemporarySuffix);
+std::string temporary_name(std::string_view name, std::string_view unique) {
+  return std::string(name) + "." + std::string(unique) + std::string(kTemporarySuffix);
 }
 
 std::optional<CheckpointFileName> parse_file_name(std::string_view name) {
   using Kind = CheckpointFileName::Kind;
   const bool temporary = take_suffix(name, kTemporarySuffix);
+  if (temporary) name = name.substr(0, name.rfind('.'));  // the unique part; npos leaves all
   const bool manifest = take_suffix(name, kManifestSuffix);
   if (!manifest && !take_suffix(name, kDataSuffix)) return std::nullopt;
   if (!name.starts_with(kPrefix)) return std::nullopt;

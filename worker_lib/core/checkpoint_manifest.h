@@ -5,7 +5,7 @@
 //   step-000000000120.pt     the state; Python's torch.load reads it
 //   step-000000000120.json   the manifest: size and SHA-256 of each file
 //   step-000000000120-2.pt   the state, when the first name belonged to another save of step 120
-//   *.tmp                    being written
+//   *.<unique>.tmp           being written
 //
 // A checkpoint exists iff its manifest is whole and every file it names matches.
 // docs/checkpoints.md describes the format; checkpoint_io reads and writes it. Here are the
@@ -49,8 +49,9 @@ std::string manifest_name(std::int64_t step);
 // never writes over a file that an announced checkpoint may need.
 std::string data_name(std::int64_t step, const std::set<std::string>& taken);
 
-// The name under which a file is written before it is renamed to `name`.
-std::string temporary_name(std::string_view name);
+// The name under which a file is written before it is renamed to `name`. `unique` (hexadecimal) keeps
+// two processes apart that write the same file, such as a rank 0 of an older generation that lives on.
+std::string temporary_name(std::string_view name, std::string_view unique);
 
 struct CheckpointFileName {
   enum class Kind { kManifest, kData, kTemporary };

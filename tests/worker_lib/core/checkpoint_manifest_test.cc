@@ -27,7 +27,7 @@ TEST(CheckpointManifest, EveryNameThatWeMakeIsRecognised) {
   for (const std::int64_t step : {0LL, 7LL, 999999999999LL, 1234567890123LL}) {
     const std::string data = data_name(step, {data_name(step, {})});
     EXPECT_EQ(parse_file_name(data), (CheckpointFileName{Kind::kData, step}));
-    EXPECT_EQ(parse_file_name(temporary_name(data)), (CheckpointFileName{Kind::kTemporary, step}));
+    EXPECT_EQ(parse_file_name(temporary_name(data, "5f00")), (CheckpointFileName{Kind::kTemporary, step}));
     EXPECT_EQ(parse_file_name(manifest_name(step)), (CheckpointFileName{Kind::kManifest, step}));
   }
 }
@@ -35,7 +35,7 @@ TEST(CheckpointManifest, EveryNameThatWeMakeIsRecognised) {
 TEST(CheckpointManifest, NamesThatAreNotOursAreLeftAlone) {
   for (const char* name :
        {"", "step-", "step-12.pt", "step-.json", "step-00000000012x.pt", "model.pt",
-        "step-000000000012.txt", "step-000000000012", "notes.tmp", "step-0000000000012.json",
+        "step-000000000012.txt", "step-000000000012", "notes.tmp", "step-000000000012.tmp", "step-0000000000012.json",
         "step--00000000012.pt", "step-000000000012-x.pt", "step-000000000012-2.json"})
     EXPECT_EQ(parse_file_name(name), std::nullopt) << name;
 }
@@ -43,7 +43,7 @@ TEST(CheckpointManifest, NamesThatAreNotOursAreLeftAlone) {
 TEST(CheckpointManifest, AnnouncedStepsAreThoseWithAManifestNewestFirst) {
   const std::vector<std::string> names{"step-000000000002.json", "step-000000000002.pt",
                                        "step-000000000010.json", "step-000000000011.pt",
-                                       "step-000000000012.json.tmp"};
+                                       "step-000000000012.json.5f.tmp"};
   EXPECT_THAT(announced_steps(names), ElementsAre(10, 2));
 }
 
@@ -52,10 +52,10 @@ TEST(CheckpointManifest, LeftoversAreTemporaryFilesAndDataThatNoManifestNames) {
       "step-000000000001.json",   "step-000000000001.pt",  // whole
       "step-000000000001-2.pt",                            // an earlier try of step 1
       "step-000000000002.pt",                              // killed before the manifest
-      "step-000000000003.pt.tmp", "step-000000000003.json.tmp", "README"};
+      "step-000000000003.pt.1f.tmp", "step-000000000003.json.2e.tmp", "README"};
   EXPECT_THAT(leftovers(names, {{1, {"step-000000000001.pt"}}}),
               ElementsAre("step-000000000001-2.pt", "step-000000000002.pt",
-                          "step-000000000003.pt.tmp", "step-000000000003.json.tmp"));
+                          "step-000000000003.pt.1f.tmp", "step-000000000003.json.2e.tmp"));
 }
 
 TEST(CheckpointManifest, DataOfAStepWhoseManifestCannotBeReadIsKept) {
