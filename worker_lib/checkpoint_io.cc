@@ -187,8 +187,7 @@ Result<void> CheckpointDirectory::remove_leftovers() {
   std::map<std::int64_t, std::set<std::string>> named_by;
   for (const std::int64_t step : announced_steps(*all))
     if (const Result<AnnouncedCheckpoint> checkpoint = read_manifest(step))
-      for (const ManifestFile& file : checkpoint->manifest.files)
-        named_by[step].insert(file.name);
+      for (const ManifestFile& file : checkpoint->manifest.files) named_by[step].insert(file.name);
   return remove(leftovers(*all, named_by));
 }
 
@@ -217,8 +216,8 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(
     return announced.error();
   }
   if (const Result<void> synced = sync(); !synced) return synced.error();
-  // Had the step a checkpoint before, then its data file is nobody's now. If it cannot be removed, the
-  // next prepare() or announce() tries again.
+  // Had the step a checkpoint before, then its data file is nobody's now. If it cannot be removed,
+  // the next prepare() or announce() tries again.
   if (taken.contains(manifest_name(manifest.step))) (void)remove_leftovers();
   return AnnouncedCheckpoint{manifest, sha256_hex(text)};
 }

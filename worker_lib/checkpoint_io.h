@@ -34,8 +34,8 @@ class AtomicFile {
 
   void write(const void* data, std::size_t bytes);
 
-  // Flushes, fsyncs, renames; the directory is the caller's to fsync. Returns the size and SHA-256 of
-  // what was written, under the file's name without its directory.
+  // Flushes, fsyncs, renames; the directory is the caller's to fsync. Returns the size and SHA-256
+  // of what was written, under the file's name without its directory.
   Result<ManifestFile> commit();
 
  private:
@@ -66,12 +66,12 @@ class CheckpointDirectory {
   const std::string& path() const { return path_; }
   std::string path_of(const std::string& name) const { return path_ + "/" + name; }
 
-  // Creates the directory where it is missing, and removes what killed saves left in it. For the rank
-  // that writes.
+  // Creates the directory where it is missing, and removes what killed saves left in it. For the
+  // rank that writes.
   Result<void> prepare();
 
-  // Writes the data file with `write_data`, and then the manifest: `manifest` with the file's size and
-  // digest added. On failure what was there before is untouched.
+  // Writes the data file with `write_data`, and then the manifest: `manifest` with the file's size
+  // and digest added. On failure what was there before is untouched.
   Result<AnnouncedCheckpoint> announce(CheckpointManifest manifest,
                                        const std::function<void(AtomicFile&)>& write_data);
 
@@ -81,7 +81,8 @@ class CheckpointDirectory {
   // kCorrupt, kNotFound or kSystem names the file and what is wrong with it.
   Result<AnnouncedCheckpoint> read_manifest(std::int64_t step) const;
 
-  // The bytes of the first (and only) file of the manifest, after size and SHA-256 were found right.
+  // The bytes of the first (and only) file of the manifest, after size and SHA-256 were found
+  // right.
   Result<std::vector<char>> read_data(const CheckpointManifest& manifest) const;
 
   // Removes a checkpoint, its manifest first, so that it never looks like a damaged one.

@@ -66,7 +66,7 @@ struct DistributedSampler::State {
   std::size_t start = 0;
   // The pass that loaders draw from.
   enum class Pass { kNone, kOfAnotherEpoch, kOfThisEpoch } pass = Pass::kNone;
-  torch::Tensor permutation;  // undefined: the dataset's own order
+  torch::Tensor permutation;   // undefined: the dataset's own order
   std::size_t handed_out = 0;  // up to here by next()
   std::size_t reported = 0;    // up to here by delivered()
 
@@ -151,7 +151,8 @@ void DistributedSampler::reset(std::optional<std::size_t> new_size) {
   s.pass = State::Pass::kOfThisEpoch;
   s.permutation = {};
   if (!s.options.shuffle) return;
-  const auto seed = static_cast<std::uint64_t>(s.options.seed) + static_cast<std::uint64_t>(s.epoch);
+  const auto seed =
+      static_cast<std::uint64_t>(s.options.seed) + static_cast<std::uint64_t>(s.epoch);
   s.permutation = torch::randperm(static_cast<std::int64_t>(s.dataset_size),
                                   at::detail::createCPUGenerator(seed), torch::kInt64);
 }

@@ -244,7 +244,8 @@ TEST(DistributedSampler, RefusesADamagedState) {
     state[key] = std::move(value);
     return state;
   };
-  EXPECT_DIST_ERROR(sampler.load_state(json::object()), Kind::kInvalidArgument, HasSubstr("has no"));
+  EXPECT_DIST_ERROR(sampler.load_state(json::object()), Kind::kInvalidArgument,
+                    HasSubstr("has no"));
   EXPECT_DIST_ERROR(sampler.load_state(with("position", "many")), Kind::kInvalidArgument,
                     HasSubstr("position \"many\""));
   EXPECT_DIST_ERROR(sampler.load_state(with("position", 11)), Kind::kInvalidArgument,
