@@ -149,7 +149,7 @@ void DistributedSampler::reset(std::optional<std::size_t> new_size) {
   s.handed_out = s.reported = s.start;
   s.start = 0;  // a second pass over the same epoch begins at its beginning
   s.pass = State::Pass::kOfThisEpoch;
-  s.permutation = {};
+  s.permutation.reset();
   if (!s.options.shuffle) return;
   const auto seed =
       static_cast<std::uint64_t>(s.options.seed) + static_cast<std::uint64_t>(s.epoch);

@@ -126,8 +126,10 @@ TEST(DistributedSampler, AResumedEpochGoesOnWithTheNextSample) {
     before.set_epoch(2);
     before.reset();
     std::vector<std::size_t> seen;
-    for (std::size_t b = 0; b < batches; ++b)
-      for (const std::size_t index : *before.next(4)) seen.push_back(index);
+    for (std::size_t b = 0; b < batches; ++b) {
+      const auto batch = before.next(4);
+      seen.insert(seen.end(), batch->begin(), batch->end());
+    }
     after.load_state(json::parse(before.state().dump()));
     after.set_epoch(2);  // what a training loop does before each epoch
     for (const std::size_t index : one_pass(after, 4)) seen.push_back(index);
