@@ -1,7 +1,7 @@
 // ArgumentCheck: what ProcessGroup demands of the arguments of a call, before anything is sent.
 //
-// One is made per call; it holds nothing but who asks. Every check throws DistError kInvalidArgument
-// that names the call, the argument, the rule and what was given. Caller's thread.
+// One is made per call; it holds nothing but who asks. Every check throws DistError
+// kInvalidArgument that names the call, the argument, the rule and what was given. Caller's thread.
 #pragma once
 
 #include <torch/types.h>

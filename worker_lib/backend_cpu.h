@@ -1,5 +1,5 @@
-// CpuBackend: the cpu backend behind a ProcessGroup. It hands tensors' memory to a CpuGroup, which does
-// the work, and carries asynchronous calls out on a thread of its own.
+// CpuBackend: the cpu backend behind a ProcessGroup. It hands tensors' memory to a CpuGroup, which
+// does the work, and carries asynchronous calls out on a thread of its own.
 //
 // Owned by a ProcessGroup. One thread at a time calls, except abort(): any thread.
 #pragma once

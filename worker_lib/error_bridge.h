@@ -31,8 +31,8 @@ T value_or_throw(Result<T> result) {
   if constexpr (!std::is_void_v<T>) return *std::move(result);
 }
 
-// Runs a public function's body: what it throws leaves as a DistError that says what was being done.
-// A DistError passes as it is.
+// Runs a public function's body: what it throws leaves as a DistError that says what was being
+// done. A DistError passes as it is.
 template <class Body>
 auto with_dist_errors(std::string_view doing, Body&& body) {
   try {

@@ -1,10 +1,10 @@
-// SerialExecutor: carries the asynchronous calls of one group out, one after the other, in the order in
-// which they were submitted.
+// SerialExecutor: carries the asynchronous calls of one group out, one after the other, in the
+// order in which they were submitted.
 //
 // Owned by a backend. One thread at a time submits; the executor's own thread runs the calls. It is
 // started by the first submit(), so that a program which only makes blocking calls has no thread of
-// ours. A caller that finds the executor idle may do its work itself, in its own thread, which saves
-// the two switches: nothing can be submitted meanwhile.
+// ours. A caller that finds the executor idle may do its work itself, in its own thread, which
+// saves the two switches: nothing can be submitted meanwhile.
 #pragma once
 
 #include <atomic>
@@ -25,8 +25,8 @@ class SerialExecutor {
  public:
   using Call = std::function<Result<void>()>;  // must not throw
 
-  // So many calls may wait; one more makes submit() wait for room. Each call ends by its own deadline,
-  // so that wait ends, too.
+  // So many calls may wait; one more makes submit() wait for room. Each call ends by its own
+  // deadline, so that wait ends, too.
   static constexpr std::size_t kMaxWaiting = 1024;
 
   // thread_name: at most 15 characters, shown by debuggers.

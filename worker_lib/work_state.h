@@ -1,5 +1,5 @@
-// What stands behind a Work: the state that the one who carries a call out shares with those who wait
-// for it.
+// What stands behind a Work: the state that the one who carries a call out shares with those who
+// wait for it.
 //
 // Owned jointly by every Work of the call and by the backend while the call runs; it outlives the
 // backend. Any thread.
@@ -25,14 +25,15 @@ class WorkState {
  public:
   virtual ~WorkState() = default;
 
-  // Work::wait with and without a timeout: throws the failure, or kTimeout when `timeout` passes first.
+  // Work::wait with and without a timeout: throws the failure, or kTimeout when `timeout` passes
+  // first.
   virtual void wait(std::optional<Duration> timeout) = 0;
   virtual bool is_completed() const = 0;
   virtual std::exception_ptr exception() const = 0;
 };
 
-// The state of a call whose completion the host sees: complete() is called once, by whoever carried it
-// out.
+// The state of a call whose completion the host sees: complete() is called once, by whoever carried
+// it out.
 class HostWork final : public WorkState {
  public:
   HostWork() = default;
