@@ -73,10 +73,12 @@ bool ArgumentCheck::is_sound(const torch::Tensor& tensor) const {
 }
 
 void ArgumentCheck::tensor(const char* name, const torch::Tensor& tensor) const {
-  if (!is_sound(tensor)) [[unlikely]] explain(name, tensor);
+  if (!is_sound(tensor)) [[unlikely]]
+    explain(name, tensor);
 }
 
-// Finds the rule that is_sound() saw broken. Apart from it, so that the quick path builds no strings.
+// Finds the rule that is_sound() saw broken. Apart from it, so that the quick path builds no
+// strings.
 void ArgumentCheck::explain(const std::string& name, const torch::Tensor& tensor) const {
   if (!tensor.defined()) refuse(name + " must be a tensor, but is undefined");
   if (tensor.layout() != torch::kStrided) {
@@ -87,8 +89,9 @@ void ArgumentCheck::explain(const std::string& name, const torch::Tensor& tensor
            tensor.device().str());
   }
   if (!is_known_dtype(tensor.scalar_type())) {
-    refuse(name + " is " + c10::toString(tensor.scalar_type()) +
-           "; collectives know Bool, Byte, Char, Short, Int, Long, Half, BFloat16, Float and Double");
+    refuse(
+        name + " is " + c10::toString(tensor.scalar_type()) +
+        "; collectives know Bool, Byte, Char, Short, Int, Long, Half, BFloat16, Float and Double");
   }
   if (!tensor.has_storage()) refuse(name + " has no memory of its own (a wrapper or fake tensor)");
   if (tensor.is_neg()) {
@@ -119,8 +122,8 @@ void ArgumentCheck::roots_list(const char* name, const std::vector<torch::Tensor
   if (rank_ == root) return one_per_rank(name, list, like_name, like);
   if (!list.empty()) {
     refuse(std::string(name) + " must be empty on every rank but the root, " +
-           std::to_string(root) + ", but holds " + std::to_string(list.size()) + " tensors on rank " +
-           std::to_string(rank_));
+           std::to_string(root) + ", but holds " + std::to_string(list.size()) +
+           " tensors on rank " + std::to_string(rank_));
   }
 }
 

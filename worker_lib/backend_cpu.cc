@@ -49,8 +49,8 @@ CpuBackend::~CpuBackend() {
   if (!executor_.is_idle()) group_->abort("the process group was destroyed");
 }
 
-// Blocking calls with nothing before them run in the caller's thread: two thread switches would cost
-// ten times the collective itself. The closures of the others keep the tensors alive.
+// Blocking calls with nothing before them run in the caller's thread: two thread switches would
+// cost ten times the collective itself. The closures of the others keep the tensors alive.
 template <class EngineCall>
 Work CpuBackend::carry_out(CallOptions call, EngineCall engine_call) {
   const auto guarded = [engine_call = std::move(engine_call)](Duration timeout) -> Result<void> {

@@ -8,7 +8,9 @@
 namespace ddprun {
 namespace {
 
-std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
+std::string first_line(std::string_view text) {
+  return std::string(text.substr(0, text.find('\n')));
+}
 
 // The DistError read back, so that one that passes through inner layers keeps its kind and rank.
 Error from_dist_error(const DistError& thrown, std::string_view doing) {

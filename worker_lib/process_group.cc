@@ -28,10 +28,11 @@ Work settled(Work work, bool async) {
   return work;
 }
 
-// CBOR, not JSON text: numbers keep every bit (JSON has no NaN or infinity), strings need not be UTF-8,
-// binary values stay binary, and it is the shorter of the two.
+// CBOR, not JSON text: numbers keep every bit (JSON has no NaN or infinity), strings need not be
+// UTF-8, binary values stay binary, and it is the shorter of the two.
 torch::Tensor encode(const ArgumentCheck& check, const nlohmann::json& value) {
-  if (value.is_discarded()) check.refuse("value is a discarded JSON value (the result of a failed parse)");
+  if (value.is_discarded())
+    check.refuse("value is a discarded JSON value (the result of a failed parse)");
   const std::vector<std::uint8_t> bytes = nlohmann::json::to_cbor(value);
   torch::Tensor tensor = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kUInt8);
   std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
@@ -46,13 +47,13 @@ nlohmann::json decode(const torch::Tensor& tensor, std::int64_t size, int from) 
                                      /*allow_exceptions=*/true,
                                      nlohmann::json::cbor_tag_handler_t::store);
   } catch (const nlohmann::json::exception& malformed) {
-    throw DistError(DistError::Kind::kCorrupt, "decode the value of rank " + std::to_string(from) +
-                                                   ": " + malformed.what());
+    throw DistError(DistError::Kind::kCorrupt,
+                    "decode the value of rank " + std::to_string(from) + ": " + malformed.what());
   }
 }
 
-// What is left of a timeout that covers several collectives. Never nothing: a deadline that has passed
-// is for the collective to report, with the ranks it missed.
+// What is left of a timeout that covers several collectives. Never nothing: a deadline that has
+// passed is for the collective to report, with the ranks it missed.
 class Budget {
  public:
   explicit Budget(Timeout timeout) : deadline_(BootClock::now() + timeout) {}
@@ -171,7 +172,8 @@ Work ProcessGroup::send(const torch::Tensor& tensor, int destination,
   return settled(backend_->send(tensor, destination, options.tag, call), options.async);
 }
 
-Work ProcessGroup::recv(const torch::Tensor& tensor, int source, const PointToPointOptions& options) {
+Work ProcessGroup::recv(const torch::Tensor& tensor, int source,
+                        const PointToPointOptions& options) {
   const ArgumentCheck check("recv", device_, rank(), size());
   check.tensor("tensor", tensor);
   check.peer("source", source);
