@@ -70,7 +70,7 @@ struct CheckpointManager::Impl {
 
   Search search(std::int64_t bound) const;
   std::optional<Loaded> find_common(std::vector<std::string>& skipped);
-  void fill(TrainingState& state, const Loaded& checkpoint) const;
+  void fill(TrainingState& state, Loaded checkpoint) const;
 };
 
 std::vector<torch::Tensor> CheckpointManager::Impl::gather_generators(std::int64_t step) const {
@@ -209,14 +209,14 @@ std::optional<Loaded> CheckpointManager::Impl::find_common(std::vector<std::stri
   }
 }
 
-void CheckpointManager::Impl::fill(TrainingState& state, const Loaded& checkpoint) const {
+void CheckpointManager::Impl::fill(TrainingState& state, Loaded checkpoint) const {
   const std::string& file = checkpoint.file;
   if (checkpoint.manifest.world_size != group.size())
     refuse("restore " + file + ": it was saved by a world of " +
                std::to_string(checkpoint.manifest.world_size) + ", this one has " +
                std::to_string(group.size()) + "; another world size is not supported yet",
            DistError::Kind::kUnsupported);
-  const c10::IValue top = read_pickle(checkpoint.bytes, file);
+  const c10::IValue top = read_pickle(std::move(checkpoint.bytes), file);
   if (state.optimizer) {
     const std::string saved = entry_of(top, "optimizer_class", file).toStringRef();
     if (saved != optimizer_class(*state.optimizer))
@@ -232,9 +232,6 @@ void CheckpointManager::Impl::fill(TrainingState& state, const Loaded& checkpoin
   const c10::IValue rng = entry_of(top, "rng", file).toListRef().at(group.rank());
   set_cpu_generator_state(entry_of(rng, "cpu", file).toTensor());
 }
-
-CheckpointManager::CheckpointManager(Context& context, const CheckpointOptions& options)
-    : CheckpointManager(context.group(), context.generation(), options) {}
 
 CheckpointManager::CheckpointManager(ProcessGroup& group, std::int64_t generation,
                                      const CheckpointOptions& options)
@@ -257,6 +254,8 @@ void CheckpointManager::save(std::int64_t step, const TrainingState& state) {
     std::optional<DistError> failure;
     try {
       if (impl_->group.rank() == 0) impl_->write(step, state, generators);
+    } catch (const DistError& thrown) {
+      failure = thrown;
     } catch (...) {
       failure = to_dist_error(error_in_flight("save a checkpoint"));
     }
@@ -267,13 +266,13 @@ void CheckpointManager::save(std::int64_t step, const TrainingState& state) {
 Restored CheckpointManager::restore(TrainingState& state) {
   return with_dist_errors("restore a checkpoint", [&] {
     Restored result;
-    const auto found = impl_->find_common(result.skipped);
+    std::optional<Loaded> found = impl_->find_common(result.skipped);
     for (const std::int64_t step : value_or_throw(impl_->directory.steps()))
       if (!found || step > found->manifest.step) impl_->passed_over.insert(step);
     if (!found) return result;
-    impl_->fill(state, *found);
     result.file = found->file;
     result.step = found->manifest.step;
+    impl_->fill(state, *std::move(found));
     return result;
   });
 }

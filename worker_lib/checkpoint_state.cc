@@ -73,8 +73,8 @@ std::vector<std::pair<std::string, torch::Tensor>> tensors_of(const torch::nn::M
 
 }  // namespace
 
-PickleDict make_string_dict() { return {c10::StringType::get(), c10::AnyType::get()}; }
-PickleDict make_int_dict() { return {c10::IntType::get(), c10::AnyType::get()}; }
+PickleDict make_string_dict() { return PickleDict(c10::StringType::get(), c10::AnyType::get()); }
+PickleDict make_int_dict() { return PickleDict(c10::IntType::get(), c10::AnyType::get()); }
 c10::impl::GenericList make_list() { return c10::impl::GenericList(c10::AnyType::get()); }
 
 void write_pickle(const c10::IValue& top,

@@ -60,7 +60,8 @@ class CheckpointManager {
  public:
   // On rank 0, removes what saves that were killed left in the directory. Throws kInvalidArgument for
   // options that cannot be meant, kSystem if the directory cannot be made.
-  CheckpointManager(Context& context, const CheckpointOptions& options);
+  CheckpointManager(Context& context, const CheckpointOptions& options)
+      : CheckpointManager(context.group(), context.generation(), options) {}
   // For a group without a Context.
   CheckpointManager(ProcessGroup& group, std::int64_t generation, const CheckpointOptions& options);
   ~CheckpointManager();
