@@ -92,9 +92,8 @@ std::vector<torch::Tensor> CheckpointManager::Impl::gather_generators(std::int64
   return all;
 }
 
-c10::IValue CheckpointManager::Impl::contents(
-    std::int64_t step, const TrainingState& state,
-    const std::vector<torch::Tensor>& generators) const {
+c10::IValue CheckpointManager::Impl::contents(std::int64_t step, const TrainingState& state,
+                                              const std::vector<torch::Tensor>& generators) const {
   PickleDict top = make_string_dict();
   if (state.model) top.insert("model", module_state(*state.model));
   if (state.optimizer) {
@@ -137,8 +136,8 @@ void CheckpointManager::Impl::write(std::int64_t step, const TrainingState& stat
   retire(step);
 }
 
-// Removes what the new checkpoint makes superfluous. That it cannot be removed does not undo the save,
-// and the next one tries again.
+// Removes what the new checkpoint makes superfluous. That it cannot be removed does not undo the
+// save, and the next one tries again.
 void CheckpointManager::Impl::retire(std::int64_t step) {
   for (const std::int64_t other : passed_over)
     if (other != step) (void)directory.forget(other);
@@ -169,9 +168,9 @@ Search CheckpointManager::Impl::search(std::int64_t bound) const {
     auto data = checkpoint ? directory.read_data(checkpoint->manifest)
                            : Result<std::vector<char>>(checkpoint.error());
     if (data) {
-      result.found = Loaded{checkpoint->manifest, checkpoint->identity,
-                            directory.path_of(checkpoint->manifest.files.front().name),
-                            *std::move(data)};
+      result.found =
+          Loaded{checkpoint->manifest, checkpoint->identity,
+                 directory.path_of(checkpoint->manifest.files.front().name), *std::move(data)};
       return result;
     }
     result.skipped.push_back("step " + std::to_string(step) + ": " + data.error().message());
@@ -179,16 +178,16 @@ Search CheckpointManager::Impl::search(std::int64_t bound) const {
   return result;
 }
 
-// Rounds of: every rank says what it can read, until all say the same. Each round lowers the bound, so
-// there are at most as many as checkpoints.
+// Rounds of: every rank says what it can read, until all say the same. Each round lowers the bound,
+// so there are at most as many as checkpoints.
 std::optional<Loaded> CheckpointManager::Impl::find_common(std::vector<std::string>& skipped) {
   std::int64_t bound = std::numeric_limits<std::int64_t>::max();
   for (;;) {
     Search own = search(bound);
-    const json reports = group.all_gather_object(
-        {{"step", own.found ? own.found->manifest.step : -1},
-         {"identity", own.found ? own.found->identity : ""},
-         {"skipped", own.skipped}});
+    const json reports =
+        group.all_gather_object({{"step", own.found ? own.found->manifest.step : -1},
+                                 {"identity", own.found ? own.found->identity : ""},
+                                 {"skipped", own.skipped}});
     std::vector<RestoreCandidate> candidates;
     for (std::size_t rank = 0; rank < reports.size(); ++rank) {
       const json& report = reports[rank];
@@ -200,11 +199,11 @@ std::optional<Loaded> CheckpointManager::Impl::find_common(std::vector<std::stri
     const RestoreRound round = agree_on_step(candidates);
     if (round.done && round.step < 0) return std::nullopt;
     if (round.done) return std::move(own.found);
-    skipped.push_back("rank " + std::to_string(round.rank) +
-                      (round.differs ? " has another checkpoint of step " + std::to_string(round.bound + 1) +
-                                           " than rank 0"
-                                     : " can read none that is newer than step " +
-                                           std::to_string(round.bound)));
+    skipped.push_back(
+        "rank " + std::to_string(round.rank) +
+        (round.differs
+             ? " has another checkpoint of step " + std::to_string(round.bound + 1) + " than rank 0"
+             : " can read none that is newer than step " + std::to_string(round.bound)));
     bound = round.bound;
   }
 }

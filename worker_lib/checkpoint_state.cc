@@ -153,7 +153,8 @@ PickleDict module_state(const torch::nn::Module& module) {
   return dict;
 }
 
-void load_module_state(torch::nn::Module& module, const c10::IValue& state, const std::string& file) {
+void load_module_state(torch::nn::Module& module, const c10::IValue& state,
+                       const std::string& file) {
   const auto own = tensors_of(module);
   if (!state.isGenericDict()) corrupt(file, "the model is not a dict");
   const PickleDict saved = state.toGenericDict();
@@ -168,9 +169,8 @@ void load_module_state(torch::nn::Module& module, const c10::IValue& state, cons
              describe(tensor) + " in this model");
   }
   for (const auto& entry : saved)
-    if (std::ranges::find(own, entry.key().toStringRef(), [](const auto& item) {
-          return item.first;
-        }) == own.end())
+    if (std::ranges::find(own, entry.key().toStringRef(),
+                          [](const auto& item) { return item.first; }) == own.end())
       refuse(doing + "this model has no '" + entry.key().toStringRef() + "'");
   torch::NoGradGuard no_grad;
   for (const auto& [name, tensor] : own) {

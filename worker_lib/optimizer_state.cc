@@ -18,8 +18,8 @@ using torch::optim::OptimizerParamState;
   throw DistError(kind, what);
 }
 
-// Each optimizer's fields under Python's names, once, for both directions: the visitor gets a name and
-// a reference.
+// Each optimizer's fields under Python's names, once, for both directions: the visitor gets a name
+// and a reference.
 template <class Options, class Visitor>
 void visit_adam_options(Options& o, Visitor&& visit) {
   visit("lr", o.lr());
@@ -261,8 +261,8 @@ void load_states(Optimizer& optimizer, const c10::IValue& saved, const std::stri
 }  // namespace
 
 std::string optimizer_class(const Optimizer& optimizer) {
-  return with_description(optimizer,
-                          [](auto description) { return std::string(decltype(description)::kName); });
+  return with_description(
+      optimizer, [](auto description) { return std::string(decltype(description)::kName); });
 }
 
 PickleDict optimizer_state(const Optimizer& optimizer) {

@@ -87,7 +87,8 @@ struct ThreadWorld::Meeting {
       return fail(timeout_error(doing, "the others did not come", timeout, timeout));
     if (round != own_round) return {};
     if (broken) return *broken;
-    if (gone.contains(rank)) return Error{.kind = ErrorKind::kStopped, .doing = doing, .cause = "aborted"};
+    if (gone.contains(rank))
+      return Error{.kind = ErrorKind::kStopped, .doing = doing, .cause = "aborted"};
     Error lost{.kind = ErrorKind::kPeerLost, .doing = doing};
     lost.peer_rank = lost_rank();
     lost.cause = "rank " + std::to_string(lost.peer_rank) + " is gone";
@@ -130,7 +131,9 @@ class ThreadWorld::Group final : public CpuGroup {
         rank_, {"all_reduce", count * size_of(type)}, {data, {data}},
         [&](std::vector<Meeting::Seat>& seats) {
           const auto n = static_cast<std::int64_t>(count);
-          const auto view = [&](void* memory) { return torch::from_blob(memory, {n}, scalar_type(type)); };
+          const auto view = [&](void* memory) {
+            return torch::from_blob(memory, {n}, scalar_type(type));
+          };
           torch::Tensor sum = view(seats[0].outputs[0]).clone();
           for (std::size_t r = 1; r < seats.size(); ++r) sum += view(seats[r].outputs[0]);
           for (Meeting::Seat& seat : seats) view(seat.outputs[0]).copy_(sum);
@@ -159,14 +162,15 @@ class ThreadWorld::Group final : public CpuGroup {
         timeout);
   }
   Result<void> barrier(Duration timeout) override {
-    return meeting_->meet(rank_, {"barrier", 0}, {}, [](auto&) {}, timeout);
+    return meeting_->meet(
+        rank_, {"barrier", 0}, {}, [](auto&) {}, timeout);
   }
 
   Result<void> reduce(void*, std::size_t, ElementType, ReduceOp, Rank, Duration) override {
     return unsupported();
   }
-  Result<void> reduce_scatter(std::span<const void* const>, void*, std::size_t, ElementType, ReduceOp,
-                              Duration) override {
+  Result<void> reduce_scatter(std::span<const void* const>, void*, std::size_t, ElementType,
+                              ReduceOp, Duration) override {
     return unsupported();
   }
   Result<void> gather(const void*, std::span<void* const>, std::size_t, Rank, Duration) override {
@@ -175,7 +179,9 @@ class ThreadWorld::Group final : public CpuGroup {
   Result<void> scatter(std::span<const void* const>, void*, std::size_t, Rank, Duration) override {
     return unsupported();
   }
-  Result<void> send(const void*, std::size_t, Rank, int, Duration) override { return unsupported(); }
+  Result<void> send(const void*, std::size_t, Rank, int, Duration) override {
+    return unsupported();
+  }
   Result<void> recv(void*, std::size_t, Rank, int, Duration) override { return unsupported(); }
 
   void abort(const std::string&) override { meeting_->leave(rank_); }
@@ -190,7 +196,7 @@ ThreadWorld::ThreadWorld(int size, Timeout timeout) : size_(size), timeout_(time
 ThreadWorld::~ThreadWorld() = default;
 
 std::vector<std::string> ThreadWorld::errors(const std::function<void(ProcessGroup&)>& rank_body) {
-  const auto meeting = std::make_shared<Meeting>(size_);
+  const auto meeting = meeting_ = std::make_shared<Meeting>(size_);
   std::vector<std::string> result(size_);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size_; ++rank)
@@ -206,7 +212,6 @@ std::vector<std::string> ThreadWorld::errors(const std::function<void(ProcessGro
       meeting->leave(rank);
     });
   for (std::thread& thread : threads) thread.join();
-  calls_.insert(calls_.end(), meeting->calls.begin(), meeting->calls.end());
   return result;
 }
 
@@ -215,6 +220,9 @@ void ThreadWorld::run(const std::function<void(ProcessGroup&)>& rank_body) {
   for (int rank = 0; rank < size_; ++rank) EXPECT_EQ(thrown[rank], "") << "on rank " << rank;
 }
 
-std::vector<ThreadWorld::Call> ThreadWorld::calls() const { return calls_; }
+std::vector<ThreadWorld::Call> ThreadWorld::calls() const {
+  const std::lock_guard lock(meeting_->mutex);
+  return meeting_->calls;
+}
 
 }  // namespace ddprun

@@ -17,7 +17,8 @@ using Kind = DistError::Kind;
 std::vector<char> pickled(const c10::IValue& top) {
   std::vector<char> bytes;
   write_pickle(top, [&](const void* data, std::size_t size) {
-    bytes.insert(bytes.end(), static_cast<const char*>(data), static_cast<const char*>(data) + size);
+    bytes.insert(bytes.end(), static_cast<const char*>(data),
+                 static_cast<const char*>(data) + size);
   });
   return bytes;
 }
@@ -25,14 +26,15 @@ std::vector<char> pickled(const c10::IValue& top) {
 c10::IValue round_trip(const c10::IValue& top) { return read_pickle(pickled(top), "f.pt"); }
 
 TEST(CheckpointState, JsonComesBackAsItWas) {
-  const json value = {{"none", nullptr},
-                      {"yes", true},
-                      {"integers", {0, -1, 2147483647, 2147483648, -2147483649, 1099511627776,
-                                    INT64_MAX, INT64_MIN}},
-                      {"reals", {0.1, -0.0, 1e308, 5e-324, 3.0}},
-                      {"text", "z\xC3\xBCrich \xE2\x82\xAC \"quoted\"\n"},
-                      {"empty", {{"list", json::array()}, {"dict", json::object()}, {"text", ""}}},
-                      {"nested", {{{"a", {1, {2, {3}}}}}}}};
+  const json value = {
+      {"none", nullptr},
+      {"yes", true},
+      {"integers",
+       {0, -1, 2147483647, 2147483648, -2147483649, 1099511627776, INT64_MAX, INT64_MIN}},
+      {"reals", {0.1, -0.0, 1e308, 5e-324, 3.0}},
+      {"text", "z\xC3\xBCrich \xE2\x82\xAC \"quoted\"\n"},
+      {"empty", {{"list", json::array()}, {"dict", json::object()}, {"text", ""}}},
+      {"nested", {{{"a", {1, {2, {3}}}}}}}};
   auto top = make_string_dict();
   top.insert("extra", from_json(value));
   const json back = to_json(entry_of(round_trip(top), "extra", "f.pt"));

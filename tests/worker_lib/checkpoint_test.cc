@@ -160,9 +160,10 @@ TEST_F(CheckpointTest, DamagedOnesAreSkippedInWords) {
   fs::resize_file(file(2, ".json"), fs::file_size(file(2, ".json")) - 1);
   const Restored restored = restore_alone();
   EXPECT_EQ(restored.step, 1);
-  EXPECT_THAT(restored.skipped,
-              ElementsAre(AllOf(HasSubstr("step 3: "), HasSubstr(file(3, ".pt")), HasSubstr("SHA-256")),
-                          AllOf(HasSubstr("step 2: "), HasSubstr(file(2, ".json")))));
+  EXPECT_THAT(
+      restored.skipped,
+      ElementsAre(AllOf(HasSubstr("step 3: "), HasSubstr(file(3, ".pt")), HasSubstr("SHA-256")),
+                  AllOf(HasSubstr("step 2: "), HasSubstr(file(2, ".json")))));
 }
 
 TEST_F(CheckpointTest, NothingWholeRestoresNothingAndSaysWhy) {
@@ -217,8 +218,7 @@ TEST_F(CheckpointTest, AFailedWriteThrowsOnEveryRankNamingTheFile) {
       std::ofstream(directory_.path()) << "a file";
     }
     group.barrier();
-    EXPECT_DIST_ERROR(manager.save(2, training.state), Kind::kSystem,
-                      HasSubstr(directory_.path()));
+    EXPECT_DIST_ERROR(manager.save(2, training.state), Kind::kSystem, HasSubstr(directory_.path()));
     group.barrier();
     if (group.rank() == 0) {
       fs::remove(directory_.path());
@@ -237,8 +237,8 @@ TEST_F(CheckpointTest, RanksRestoreTheNewestThatAllCanRead) {
   fs::copy(directory_.path(), other.path(), fs::copy_options::recursive);
   flip_a_bit(other / "step-000000000003.pt");
   ThreadWorld(2).run([&](ProcessGroup& group) {
-    CheckpointManager manager(
-        group, 0, {.directory = group.rank() == 0 ? directory_.path() : other.path()});
+    CheckpointManager manager(group, 0,
+                              {.directory = group.rank() == 0 ? directory_.path() : other.path()});
     Training training(group.rank(), 2);
     const Restored restored = manager.restore(training.state);
     EXPECT_EQ(restored.step, 2);
@@ -261,8 +261,8 @@ TEST_F(CheckpointTest, DifferentCheckpointsOfOneStepAreNotMixed) {
     manager.save(2, training.state);
   });
   ThreadWorld(2).run([&](ProcessGroup& group) {
-    CheckpointManager manager(
-        group, 0, {.directory = group.rank() == 0 ? directory_.path() : other.path()});
+    CheckpointManager manager(group, 0,
+                              {.directory = group.rank() == 0 ? directory_.path() : other.path()});
     Training training(group.rank(), 2);
     const Restored restored = manager.restore(training.state);
     EXPECT_EQ(restored.step, 1);
@@ -289,8 +289,9 @@ TEST_F(CheckpointTest, AnotherOptimizerOrModelIsAClearError) {
     torch::optim::Adam adam(training.net->parameters());
     TrainingState state = training.state;
     state.optimizer = &adam;
-    EXPECT_DIST_ERROR(manager.restore(state), Kind::kInvalidArgument,
-                      AllOf(HasSubstr(file(1, ".pt")), HasSubstr("state of SGD, this optimizer is Adam")));
+    EXPECT_DIST_ERROR(
+        manager.restore(state), Kind::kInvalidArgument,
+        AllOf(HasSubstr(file(1, ".pt")), HasSubstr("state of SGD, this optimizer is Adam")));
     torch::nn::Linear other(3, 5);
     state = training.state;
     state.model = other.get();

@@ -19,8 +19,8 @@ struct Training {
   using Make = std::function<std::unique_ptr<torch::optim::Optimizer>(const Groups&)>;
 
   explicit Training(const Make& make)
-      : optimizer(make({Groups::value_type(net[0]->parameters()),
-                        Groups::value_type(net[1]->parameters())})) {
+      : optimizer(make(
+            {Groups::value_type(net[0]->parameters()), Groups::value_type(net[1]->parameters())})) {
     torch::NoGradGuard no_grad;
     for (torch::Tensor& p : net->parameters())
       p.copy_(torch::linspace(-1, 1, p.numel()).view(p.sizes()));
@@ -42,7 +42,8 @@ struct Training {
 
 template <class Optimizer, class Options>
 Training::Make maker(Options options) {
-  return [=](const Training::Groups& groups) { return std::make_unique<Optimizer>(groups, options); };
+  return
+      [=](const Training::Groups& groups) { return std::make_unique<Optimizer>(groups, options); };
 }
 
 struct Case {
@@ -58,7 +59,8 @@ class OptimizerStateTest : public testing::TestWithParam<Case> {};
 c10::IValue through_a_file(const c10::IValue& state) {
   std::vector<char> bytes;
   write_pickle(state, [&](const void* data, std::size_t size) {
-    bytes.insert(bytes.end(), static_cast<const char*>(data), static_cast<const char*>(data) + size);
+    bytes.insert(bytes.end(), static_cast<const char*>(data),
+                 static_cast<const char*>(data) + size);
   });
   return read_pickle(bytes, "f.pt");
 }
@@ -70,7 +72,8 @@ TEST_P(OptimizerStateTest, AResumedOptimizerEndsWithTheSameBits) {
   before.steps(0, 4);
   Training after(GetParam().make_other);
   load_module_state(*after.net, through_a_file(module_state(*before.net)), "f.pt");
-  load_optimizer_state(*after.optimizer, through_a_file(optimizer_state(*before.optimizer)), "f.pt");
+  load_optimizer_state(*after.optimizer, through_a_file(optimizer_state(*before.optimizer)),
+                       "f.pt");
   after.steps(4, 10);
   for (std::size_t i = 0; i < 4; ++i)
     EXPECT_TRUE(torch::equal(after.net->parameters()[i], undisturbed.net->parameters()[i])) << i;
@@ -78,7 +81,8 @@ TEST_P(OptimizerStateTest, AResumedOptimizerEndsWithTheSameBits) {
 
 TEST_P(OptimizerStateTest, StateOfAnOptimizerThatDidNothingYetComesBack) {
   Training before(GetParam().make), after(GetParam().make_other), undisturbed(GetParam().make);
-  load_optimizer_state(*after.optimizer, through_a_file(optimizer_state(*before.optimizer)), "f.pt");
+  load_optimizer_state(*after.optimizer, through_a_file(optimizer_state(*before.optimizer)),
+                       "f.pt");
   after.steps(0, 3);
   undisturbed.steps(0, 3);
   for (std::size_t i = 0; i < 4; ++i)
@@ -104,14 +108,16 @@ INSTANTIATE_TEST_SUITE_P(
              maker<RMSprop>(RMSpropOptions(0.3))},
         Case{"RMSpropPlain", maker<RMSprop>(RMSpropOptions(0.01).alpha(0.9)),
              maker<RMSprop>(RMSpropOptions(0.3).centered(true))},
-        Case{"Adagrad", maker<Adagrad>(AdagradOptions(0.1).lr_decay(0.01).initial_accumulator_value(0.2)),
+        Case{"Adagrad",
+             maker<Adagrad>(AdagradOptions(0.1).lr_decay(0.01).initial_accumulator_value(0.2)),
              maker<Adagrad>(AdagradOptions(0.3))}),
     [](const auto& instance) { return instance.param.name; });
 
 TEST(OptimizerState, AnOptimizerThatCannotBeSavedIsRefusedByName) {
   torch::nn::Linear net(2, 2);
   const LBFGS optimizer(net->parameters());
-  EXPECT_DIST_ERROR(optimizer_state(optimizer), Kind::kUnsupported, HasSubstr("torch::optim::LBFGS"));
+  EXPECT_DIST_ERROR(optimizer_state(optimizer), Kind::kUnsupported,
+                    HasSubstr("torch::optim::LBFGS"));
 }
 
 TEST(OptimizerState, OtherGroupsOrParametersAreRefused) {
