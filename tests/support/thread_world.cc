@@ -87,8 +87,11 @@ struct ThreadWorld::Meeting {
       return fail(timeout_error(doing, "the others did not come", timeout, timeout));
     if (round != own_round) return {};
     if (broken) return *broken;
-    if (gone.contains(rank))
+    if (gone.contains(rank)) {  // takes its seat back, so that nobody touches its memory
+      here[rank] = 0;
+      --arrived;
       return Error{.kind = ErrorKind::kStopped, .doing = doing, .cause = "aborted"};
+    }
     Error lost{.kind = ErrorKind::kPeerLost, .doing = doing};
     lost.peer_rank = lost_rank();
     lost.cause = "rank " + std::to_string(lost.peer_rank) + " is gone";
