@@ -253,6 +253,8 @@ CudaResult NcclBackend::copy(const std::vector<Copy>& copies) {
 
 Result<CudaEvent> NcclBackend::take_event() {
   const std::lock_guard lock(mutex_);
+  const Result<void> reaped = reap();
+  if (!reaped) return reaped.error();
   if (free_events_.empty()) {
     CudaEvent made = nullptr;
     const CudaResult result = api_.event_create(&made);
@@ -288,17 +290,24 @@ void NcclBackend::watch() {
   }
 }
 
-// Lets go of what is over; an Error when something failed that nobody may have noticed yet.
+// Lets go of what is over, the oldest first. REQUIRES: mutex_ is held.
+Result<void> NcclBackend::reap() {
+  while (!in_flight_.empty()) {
+    const Result<bool> is_over = in_flight_.front()->poll();
+    if (!is_over) return is_over.error();
+    if (!*is_over) break;
+    free_events_.push_back(in_flight_.front()->event());
+    in_flight_.pop_front();
+  }
+  return {};
+}
+
+// Finds what has failed that nobody may have noticed yet.
 Result<void> NcclBackend::inspect() {
   {
     const std::lock_guard lock(mutex_);
-    while (!in_flight_.empty()) {
-      const Result<bool> is_over = in_flight_.front()->poll();
-      if (!is_over) return is_over.error();
-      if (!*is_over) break;
-      free_events_.push_back(in_flight_.front()->event());
-      in_flight_.pop_front();
-    }
+    const Result<void> reaped = reap();
+    if (!reaped) return reaped;
     for (const auto& work : in_flight_) {
       const Deadline& deadline = work->deadline();
       if (!deadline.passed()) continue;

@@ -103,6 +103,7 @@ class NcclBackend final : public Backend {
   Result<void> start_watcher();
   void watch();
   Result<void> inspect();
+  Result<void> reap();
   void fail(const Error& failure);
   bool drain(const Deadline& deadline);
 
