@@ -1,0 +1,93 @@
+#include "rendezvous/blocking_socket.h"
+
+#include <netinet/tcp.h>
+#include <poll.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace ddprun {
+namespace {
+
+// Waits until the socket can do what `events` say, has failed, or the deadline has passed.
+Result<void> await(int socket, short events, const Deadline& deadline, const char* what) {
+  for (;;) {
+    const Duration remaining = deadline.remaining();
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(remaining);
+    timespec timeout{};
+    timeout.tv_sec = seconds.count();
+    timeout.tv_nsec = (remaining - seconds).count();
+    pollfd entry{.fd = socket, .events = events, .revents = 0};
+    const int ready = ppoll(&entry, 1, &timeout, nullptr);
+    if (ready > 0) return {};
+    if (ready == 0) return timeout_error("", what, deadline.waited(), deadline.allowed());
+    if (errno != EINTR) return system_error("", errno);
+  }
+}
+
+// Where nobody listens on a port of this host that the kernel also gives to outgoing connections, a
+// try can, once in some ten thousand, be given that very port, and meets itself.
+bool is_connected_to_itself(int socket) {
+  const SocketAddress local = local_address_of(socket);
+  const SocketAddress peer = peer_address_of(socket);
+  return local.size > 0 && local.size == peer.size &&
+         std::memcmp(&local.storage, &peer.storage, local.size) == 0;
+}
+
+}  // namespace
+
+Result<BlockingSocket> BlockingSocket::connect(const SocketAddress& address,
+                                               const Deadline& deadline) {
+  UniqueFd socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) return system_error("", errno);
+  const int yes = 1;
+  setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  if (::connect(socket.get(), address.get(), address.size) != 0) {
+    if (errno != EINPROGRESS) return system_error("", errno);
+    const Result<void> done = await(socket.get(), POLLOUT, deadline, "no answer");
+    if (!done) return done.error();
+    int failure = 0;
+    socklen_t size = sizeof failure;
+    getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &failure, &size);
+    if (failure != 0) return system_error("", failure);
+  }
+  if (is_connected_to_itself(socket.get())) return system_error("", ECONNREFUSED);
+  return BlockingSocket(std::move(socket));
+}
+
+Result<void> BlockingSocket::send_all(std::string_view bytes, const Deadline& deadline) {
+  while (!bytes.empty()) {
+    const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent >= 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(sent));
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      const Result<void> ready = await(socket_.get(), POLLOUT, deadline, "it does not read");
+      if (!ready) return ready.error();
+    } else if (errno != EINTR) {
+      return system_error("", errno);
+    }
+  }
+  return {};
+}
+
+Result<std::size_t> BlockingSocket::receive(std::span<char> space, const Deadline& deadline) {
+  for (;;) {
+    // Waiting first: an answer is hardly ever there already.
+    const Result<void> ready = await(socket_.get(), POLLIN, deadline, "no answer");
+    if (!ready) return ready.error();
+    const ssize_t got = ::recv(socket_.get(), space.data(), space.size(), 0);
+    if (got > 0) return static_cast<std::size_t>(got);
+    if (got == 0) {
+      return Error{.kind = ErrorKind::kConnection, .cause = "it has closed the connection"};
+    }
+    if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) return system_error("", errno);
+  }
+}
+
+bool BlockingSocket::is_finished() const {
+  char byte = 0;
+  const ssize_t got = ::recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return got >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+}  // namespace ddprun

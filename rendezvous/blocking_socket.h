@@ -1,0 +1,58 @@
+// BlockingSocket: a connected TCP socket whose every wait has a deadline.
+//
+// For clients without an event loop. A call blocks its caller until it is done or its Deadline has
+// passed; errors say what was done, with whom, and how long was waited. One thread at a time.
+#pragma once
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "rendezvous/tcp_address.h"
+
+namespace ddprun {
+
+// A time that is allowed for something, running since the Deadline was made.
+class Deadline {
+ public:
+  explicit Deadline(Duration allowed) : started_(BootClock::now()), allowed_(allowed) {}
+
+  Duration waited() const { return BootClock::now() - started_; }
+  Duration allowed() const { return allowed_; }
+  // Never negative.
+  Duration remaining() const { return std::max(Duration::zero(), allowed_ - waited()); }
+  bool passed() const { return remaining() == Duration::zero(); }
+
+ private:
+  TimePoint started_;
+  Duration allowed_;
+};
+
+class BlockingSocket {
+ public:
+  // One try to connect. The socket has TCP_NODELAY and is closed on exec.
+  static Result<BlockingSocket> connect(const SocketAddress& address, const Deadline& deadline);
+
+  // Sends all of it. kTimeout: how much was sent is not known.
+  Result<void> send_all(std::string_view bytes, const Deadline& deadline);
+
+  // Waits for some bytes; at least one. kConnection when the peer has closed.
+  Result<std::size_t> receive(std::span<char> space, const Deadline& deadline);
+
+  // Whether the peer has closed, or sent what nobody asked for; without waiting.
+  bool is_finished() const;
+
+  // This host's end.
+  SocketAddress local_address() const { return local_address_of(socket_.get()); }
+
+ private:
+  explicit BlockingSocket(UniqueFd socket) : socket_(std::move(socket)) {}
+
+  UniqueFd socket_;
+};
+
+}  // namespace ddprun

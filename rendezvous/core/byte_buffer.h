@@ -1,0 +1,82 @@
+// ByteBuffer: bytes come in at the end and are used up at the front.
+//
+// For the receiving and the sending side of a connection. Every byte is copied a bounded number of
+// times on the average, however the bytes are cut, and a buffer that has been emptied gives large
+// memory back. A value type; one owner thread.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "base/assert.h"
+
+namespace ddprun {
+
+class ByteBuffer {
+ public:
+  // The bytes that are there; valid until the next call of another function.
+  std::string_view bytes() const { return {storage_.get() + begin_, end_ - begin_}; }
+  std::size_t size() const { return end_ - begin_; }
+  bool empty() const { return begin_ == end_; }
+  // Memory held, used or not.
+  std::size_t capacity() const { return capacity_; }
+
+  // Room for `wanted` more bytes at least. What is written there counts after commit().
+  std::span<char> space(std::size_t wanted) {
+    if (capacity_ - end_ < wanted) make_room(wanted);
+    return {storage_.get() + end_, capacity_ - end_};
+  }
+  void commit(std::size_t count) {
+    DDPRUN_ASSERT(count <= capacity_ - end_, "no more is committed than there was room for");
+    end_ += count;
+  }
+
+  void append(std::string_view bytes) {
+    if (bytes.empty()) return;
+    std::memcpy(space(bytes.size()).data(), bytes.data(), bytes.size());
+    commit(bytes.size());
+  }
+
+  void consume(std::size_t count) {
+    DDPRUN_ASSERT(count <= size(), "no more is consumed than there is");
+    begin_ += count;
+    if (begin_ != end_) return;
+    begin_ = end_ = 0;
+    if (capacity_ > kKeepBytes) {
+      storage_.reset();
+      capacity_ = 0;
+    }
+  }
+
+ private:
+  static constexpr std::size_t kFirstBytes = 4096;
+  static constexpr std::size_t kKeepBytes = 64 * 1024;
+
+  void make_room(std::size_t wanted) {
+    // Moving costs at most as much as was consumed since the last move; otherwise growing pays.
+    if (begin_ >= size() && capacity_ - size() >= wanted) {
+      std::memmove(storage_.get(), storage_.get() + begin_, size());
+      end_ = size();
+      begin_ = 0;
+      return;
+    }
+    const std::size_t capacity = std::max({kFirstBytes, 2 * size(), size() + wanted});
+    auto storage = std::make_unique_for_overwrite<char[]>(capacity);
+    if (!empty()) std::memcpy(storage.get(), storage_.get() + begin_, size());
+    storage_ = std::move(storage);
+    capacity_ = capacity;
+    end_ = size();
+    begin_ = 0;
+  }
+
+  std::unique_ptr<char[]> storage_;
+  std::size_t capacity_ = 0;
+  std::size_t begin_ = 0;
+  std::size_t end_ = 0;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,314 @@
+#include "rendezvous/core/kv_state.h"
+
+#include <charconv>
+
+#include "base/assert.h"
+
+namespace ddprun {
+namespace {
+
+// What WAIT, CHECK and BARRIER answer.
+constexpr std::uint8_t kReady = 0;
+constexpr std::uint8_t kNotReady = 1;
+// What CANCEL_WAIT answers.
+constexpr std::uint8_t kCancelled = 1;
+
+constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
+// Memory that Replies keeps for the next turn.
+constexpr std::size_t kKeptReplyBytes = 256 * 1024;
+
+std::string too_long(Command command, std::size_t got, std::size_t allowed) {
+  return std::string(rule_of(command).name) + ": a reply of " + std::to_string(got) +
+         " bytes, at most " + std::to_string(allowed) + " are sent";
+}
+
+// The integer at the beginning of the text, as C's strtoll reads it: white space, a sign, digits,
+// and whatever follows. nullopt: there is none, or it does not fit.
+std::optional<std::int64_t> leading_integer(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(" \t\n\v\f\r");
+  if (begin == std::string_view::npos) return std::nullopt;
+  text.remove_prefix(begin);
+  if (text.starts_with("+") && !text.starts_with("+-")) text.remove_prefix(1);
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc()) return std::nullopt;
+  return value;
+}
+
+std::int64_t wrapping_sum(std::int64_t a, std::int64_t b) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+}
+
+std::string no_number(Command command) {
+  return std::string(rule_of(command).name) + ": the key holds no number";
+}
+
+}  // namespace
+
+Replies::Piece Replies::piece(std::size_t index) const {
+  const std::size_t begin = starts_[index].offset;
+  const std::size_t end = index + 1 < starts_.size() ? starts_[index + 1].offset : bytes_.size();
+  return {starts_[index].to, std::string_view(bytes_).substr(begin, end - begin)};
+}
+
+void Replies::clear() {
+  starts_.clear();
+  bytes_.clear();
+  if (bytes_.capacity() > kKeptReplyBytes) bytes_.shrink_to_fit();
+}
+
+std::optional<std::string> KvState::handle(ConnectionId from, const Request& request,
+                                           Replies& replies) {
+  switch (request.command) {
+    case Command::kValidate: break;
+    case Command::kPing:
+      put_u32(replies.to(from), static_cast<std::uint32_t>(request.number));
+      break;
+    case Command::kSet: set(request.key(), request.value(), replies); break;
+    case Command::kCompareSet: return compare_set(from, request, replies);
+    case Command::kGet: return get(from, request, replies);
+    case Command::kAdd: return add(from, request, replies);
+    case Command::kCheck: check(from, request, replies); break;
+    case Command::kWait: return wait(from, request, replies);
+    case Command::kCancelWait:
+      unpark(from);
+      put_u8(replies.to(from), kCancelled);
+      break;
+    case Command::kGetNumKeys: put_u64(replies.to(from), values_.size()); break;
+    case Command::kDeleteKey: delete_key(from, request, replies); break;
+    case Command::kAppend: append(request, replies); break;
+    case Command::kMultiGet: return multi_get(from, request, replies);
+    case Command::kMultiSet:
+      for (std::size_t i = 0; i < request.strings.size(); i += 2) {
+        set(request.strings[i], request.strings[i + 1], replies);
+      }
+      break;
+    case Command::kQueuePush: queue_push(request, replies); break;
+    case Command::kQueuePop: return queue_pop(from, request, replies);
+    case Command::kQueueLen: {
+      const auto queue = queues_.find(request.key());
+      put_u64(replies.to(from), queue == queues_.end() ? 0 : queue->second.size());
+      break;
+    }
+    case Command::kListKeys: return list_keys(from, replies);
+    case Command::kBarrier: return barrier(from, request, replies);
+  }
+  return std::nullopt;
+}
+
+bool KvState::present(std::string_view key) const {
+  return values_.contains(key) || queues_.contains(key);
+}
+
+void KvState::set(std::string_view key, std::string_view value, Replies& replies) {
+  const auto place = values_.lower_bound(key);
+  if (place != values_.end() && place->first == key) {
+    place->second = value;
+    return;
+  }
+  values_.emplace_hint(place, key, value);
+  wake_all(key, replies);
+}
+
+void KvState::append(const Request& request, Replies& replies) {
+  const auto place = values_.find(request.key());
+  if (place == values_.end()) {
+    set(request.key(), request.value(), replies);
+  } else {
+    place->second += request.value();
+  }
+}
+
+// A missing key answers with an empty value, as PyTorch's libuv server does; its other one hangs
+// up.
+KvState::Refusal KvState::get(ConnectionId from, const Request& request, Replies& replies) {
+  const auto place = values_.find(request.key());
+  const std::string_view value = place == values_.end() ? std::string_view() : place->second;
+  if (kLengthBytes + value.size() > max_reply_bytes_) {
+    return too_long(request.command, kLengthBytes + value.size(), max_reply_bytes_);
+  }
+  put_string(replies.to(from), value);
+  return std::nullopt;
+}
+
+KvState::Refusal KvState::compare_set(ConnectionId from, const Request& request, Replies& replies) {
+  const std::string_view expected = request.strings[1];
+  const std::string_view desired = request.strings[2];
+  const auto place = values_.find(request.key());
+  const bool exists = place != values_.end();
+  if (exists ? place->second == expected : expected.empty()) {
+    set(request.key(), desired, replies);
+  } else if (!exists) {
+    put_string(replies.to(from), expected);  // nothing is stored: PyTorch's way to say so
+    return std::nullopt;
+  }
+  return get(from, request, replies);
+}
+
+std::optional<std::int64_t> KvState::add_to(std::string_view key, std::int64_t delta,
+                                            Replies& replies) {
+  const auto place = values_.find(key);
+  std::int64_t sum = delta;
+  if (place != values_.end()) {
+    const std::optional<std::int64_t> value = leading_integer(place->second);
+    if (!value) return std::nullopt;
+    sum = wrapping_sum(*value, delta);
+  }
+  set(key, std::to_string(sum), replies);
+  return sum;
+}
+
+KvState::Refusal KvState::add(ConnectionId from, const Request& request, Replies& replies) {
+  const std::optional<std::int64_t> sum = add_to(request.key(), request.number, replies);
+  if (!sum) return no_number(request.command);
+  put_i64(replies.to(from), *sum);
+  return std::nullopt;
+}
+
+void KvState::check(ConnectionId from, const Request& request, Replies& replies) {
+  bool all = true;
+  for (const std::string_view key : request.strings) all = all && present(key);
+  put_u8(replies.to(from), all ? kReady : kNotReady);
+}
+
+void KvState::delete_key(ConnectionId from, const Request& request, Replies& replies) {
+  const auto place = values_.find(request.key());
+  const bool existed = place != values_.end();
+  if (existed) values_.erase(place);
+  put_i64(replies.to(from), existed ? 1 : 0);
+}
+
+KvState::Refusal KvState::multi_get(ConnectionId from, const Request& request, Replies& replies) {
+  std::vector<std::string_view> found_values;
+  std::size_t bytes = 0;
+  for (const std::string_view key : request.strings) {
+    const auto place = values_.find(key);
+    found_values.push_back(place == values_.end() ? std::string_view() : place->second);
+    bytes += kLengthBytes + found_values.back().size();
+  }
+  if (bytes > max_reply_bytes_) return too_long(request.command, bytes, max_reply_bytes_);
+  for (const std::string_view value : found_values) put_string(replies.to(from), value);
+  return std::nullopt;
+}
+
+KvState::Refusal KvState::list_keys(ConnectionId from, Replies& replies) {
+  std::size_t bytes = kLengthBytes;
+  for (const auto& [key, value] : values_) bytes += kLengthBytes + key.size();
+  if (bytes > max_reply_bytes_) return too_long(Command::kListKeys, bytes, max_reply_bytes_);
+  std::string& out = replies.to(from);
+  put_u64(out, values_.size());
+  for (const auto& [key, value] : values_) put_string(out, key);
+  return std::nullopt;
+}
+
+void KvState::queue_push(const Request& request, Replies& replies) {
+  queues_[std::string(request.key())].emplace_back(request.value());
+  wake_oldest(request.key(), replies);
+}
+
+// The length before the pop, and the value if there was one.
+KvState::Refusal KvState::queue_pop(ConnectionId from, const Request& request, Replies& replies) {
+  const auto queue = queues_.find(request.key());
+  const std::size_t length = queue == queues_.end() ? 0 : queue->second.size();
+  std::string& out = replies.to(from);
+  put_u64(out, length);
+  if (length == 0) return std::nullopt;
+  put_string(out, queue->second.front());
+  queue->second.pop_front();
+  if (queue->second.empty()) queues_.erase(queue);
+  return std::nullopt;
+}
+
+KvState::Refusal KvState::wait(ConnectionId from, const Request& request, Replies& replies) {
+  bool ready = true;
+  for (const std::string_view key : request.strings) ready = ready && present(key);
+  if (ready) {
+    put_u8(replies.to(from), kReady);
+    return std::nullopt;
+  }
+  // No client does this, and the answers could not be told apart.
+  if (parked_.contains(from.value)) return "WAIT: this connection is waiting already";
+  park(from, request);
+  return std::nullopt;
+}
+
+void KvState::park(ConnectionId from, const Request& request) {
+  Parked& parked = parked_[from.value];
+  parked.missing.reserve(request.strings.size());
+  for (const std::string_view key : request.strings) {
+    if (present(key)) continue;
+    // Every allocation comes before the first link, so that a failed one leaves no half of a link.
+    Waiters one{{from, parked.missing.size()}};
+    const auto place = waiting_.try_emplace(std::string(key)).first;
+    Waiters& waiters = place->second;
+    if (!waiters.empty() && waiters.back().id == from) continue;  // the same key twice in one WAIT
+    waiters.splice(waiters.end(), one);
+    parked.missing.push_back({place, std::prev(waiters.end())});
+  }
+}
+
+void KvState::wake_all(std::string_view key, Replies& replies) {
+  const auto place = waiting_.find(key);
+  if (place == waiting_.end()) return;
+  for (const Waiter& waiter : place->second) found(waiter, replies);
+  waiting_.erase(place);
+}
+
+void KvState::wake_oldest(std::string_view key, Replies& replies) {
+  const auto place = waiting_.find(key);
+  if (place == waiting_.end()) return;
+  found(place->second.front(), replies);
+  place->second.pop_front();
+  if (place->second.empty()) waiting_.erase(place);
+}
+
+void KvState::found(Waiter waiter, Replies& replies) {
+  const auto parked = parked_.find(waiter.id.value);
+  DDPRUN_ASSERT(parked != parked_.end(), "who stands in a waiting list is parked");
+  std::vector<MissingKey>& missing = parked->second.missing;
+  missing[waiter.slot] = missing.back();
+  missing[waiter.slot].place->slot = waiter.slot;
+  missing.pop_back();
+  if (!missing.empty()) return;
+  parked_.erase(parked);
+  put_u8(replies.to(waiter.id), kReady);
+}
+
+KvState::Refusal KvState::barrier(ConnectionId from, const Request& request, Replies& replies) {
+  if (parked_.contains(from.value)) return "BARRIER: this connection is waiting already";
+  const std::optional<std::int64_t> arrived = add_to(request.key(), 1, replies);
+  if (!arrived) return no_number(request.command);
+  const auto place = barriers_.find(request.key());
+  if (*arrived < request.number) {
+    const auto key =
+        place != barriers_.end() ? place : barriers_.try_emplace(std::string(request.key())).first;
+    parked_[from.value].barrier = {key, key->second.emplace(request.number, from)};
+    return std::nullopt;
+  }
+  put_u8(replies.to(from), kReady);
+  if (place == barriers_.end()) return std::nullopt;
+  const auto end = place->second.upper_bound(*arrived);
+  for (auto it = place->second.begin(); it != end; ++it) {
+    parked_.erase(it->second.value);
+    put_u8(replies.to(it->second), kReady);
+  }
+  place->second.erase(place->second.begin(), end);
+  if (place->second.empty()) barriers_.erase(place);
+  return std::nullopt;
+}
+
+void KvState::unpark(ConnectionId id) {
+  const auto parked = parked_.find(id.value);
+  if (parked == parked_.end()) return;
+  for (const MissingKey& missing : parked->second.missing) {
+    missing.key->second.erase(missing.place);
+    if (missing.key->second.empty()) waiting_.erase(missing.key);
+  }
+  if (const auto& barrier = parked->second.barrier) {
+    barrier->key->second.erase(barrier->place);
+    if (barrier->key->second.empty()) barriers_.erase(barrier->key);
+  }
+  parked_.erase(parked);
+}
+
+}  // namespace ddprun

@@ -1,0 +1,144 @@
+// KvState: what a store holds, and who waits for what. The pure half of the store.
+//
+// A shell gives it one request after the other, each with the connection it came from, and delivers
+// the replies that come out: to the connection that asked and to connections whose wait has ended.
+// It knows no clock (a client's deadline reaches it as CANCEL_WAIT), no sockets and no bytes of
+// requests.
+//
+// It holds
+//   values   key -> bytes; counters are decimal text, as PyTorch has them
+//   queues   key -> bytes, first in first out; never empty, and apart from the values of the same
+//   name parked   connection -> the one WAIT or BARRIER of it that has not been answered waiting
+//   key -> the connections whose WAIT misses it, oldest first barriers key -> the connections whose
+//   BARRIER misses arrivals, by how many it needs
+// with these invariants: a key that has a value has nobody waiting for it; a parked WAIT stands in
+// `waiting` once for each key it misses, and misses at least one; nothing stands in `waiting` or
+// `barriers` that is not parked. So answering, cancelling and closing cost O(keys of that wait).
+//
+// Semantics are those of docs/wire_protocol.md ("The store"). Where PyTorch's two servers differ,
+// the page says what we do. One owner thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/ids.h"
+#include "rendezvous/core/wire_format.h"
+
+namespace ddprun {
+
+using ConnectionId = Id<struct ConnectionTag, std::uint64_t>;
+
+// Replies in the order in which they are to be sent; bytes for one connection that follow each
+// other are one piece. Kept from turn to turn for its memory.
+class Replies {
+ public:
+  struct Piece {
+    ConnectionId to;
+    std::string_view bytes;
+  };
+
+  // Where the next reply to `id` is appended. Valid until the next call.
+  std::string& to(ConnectionId id) {
+    if (starts_.empty() || starts_.back().to != id) starts_.push_back({id, bytes_.size()});
+    return bytes_;
+  }
+
+  std::size_t bytes() const { return bytes_.size(); }
+  std::size_t pieces() const { return starts_.size(); }
+  Piece piece(std::size_t index) const;
+  void clear();
+
+ private:
+  struct Start {
+    ConnectionId to;
+    std::size_t offset;
+  };
+  std::string bytes_;
+  std::vector<Start> starts_;
+};
+
+class KvState {
+ public:
+  // A request whose reply would be longer than max_reply_bytes closes the connection that asked,
+  // before any memory is taken.
+  explicit KvState(std::size_t max_reply_bytes) : max_reply_bytes_(max_reply_bytes) {}
+
+  // Performs one request. Returns why the connection that asked must be closed, nullopt normally;
+  // other connections are never harmed.
+  [[nodiscard]] std::optional<std::string> handle(ConnectionId from, const Request& request,
+                                                  Replies& replies);
+
+  // Forgets what the connection waits for. Its keys stay.
+  void connection_closed(ConnectionId id) { unpark(id); }
+
+  std::size_t key_count() const { return values_.size(); }
+  std::size_t queue_count() const { return queues_.size(); }
+  std::size_t parked_count() const { return parked_.size(); }
+
+ private:
+  using Refusal = std::optional<std::string>;
+  template <class T>
+  using ByKey = std::map<std::string, T, std::less<>>;        // ordered: no rehash stalls everybody
+  using Barrier = std::multimap<std::int64_t, ConnectionId>;  // arrivals needed -> who needs them
+
+  struct Waiter {
+    ConnectionId id;
+    std::size_t slot;  // of Parked::missing
+  };
+  using Waiters = std::list<Waiter>;
+
+  struct MissingKey {
+    ByKey<Waiters>::iterator key;
+    Waiters::iterator place;
+  };
+  struct MissingArrivals {
+    ByKey<Barrier>::iterator key;
+    Barrier::iterator place;
+  };
+  struct Parked {
+    std::vector<MissingKey> missing;         // of a WAIT
+    std::optional<MissingArrivals> barrier;  // of a BARRIER
+  };
+
+  Refusal get(ConnectionId from, const Request& request, Replies& replies);
+  Refusal compare_set(ConnectionId from, const Request& request, Replies& replies);
+  Refusal add(ConnectionId from, const Request& request, Replies& replies);
+  Refusal wait(ConnectionId from, const Request& request, Replies& replies);
+  Refusal multi_get(ConnectionId from, const Request& request, Replies& replies);
+  Refusal queue_pop(ConnectionId from, const Request& request, Replies& replies);
+  Refusal list_keys(ConnectionId from, Replies& replies);
+  Refusal barrier(ConnectionId from, const Request& request, Replies& replies);
+  void check(ConnectionId from, const Request& request, Replies& replies);
+  void delete_key(ConnectionId from, const Request& request, Replies& replies);
+  void append(const Request& request, Replies& replies);
+  void queue_push(const Request& request, Replies& replies);
+
+  bool present(std::string_view key) const;
+  void set(std::string_view key, std::string_view value, Replies& replies);
+  // Adds to the counter under the key; nullopt when it holds no number.
+  std::optional<std::int64_t> add_to(std::string_view key, std::int64_t delta, Replies& replies);
+  void wake_all(std::string_view key, Replies& replies);
+  void wake_oldest(std::string_view key, Replies& replies);
+  // One key less to wait for; answers the connection when it was the last one.
+  void found(Waiter waiter, Replies& replies);
+  void park(ConnectionId from, const Request& request);
+  void unpark(ConnectionId id);
+
+  std::size_t max_reply_bytes_;
+  ByKey<std::string> values_;
+  ByKey<std::deque<std::string>> queues_;
+  std::unordered_map<std::uint64_t, Parked> parked_;
+  ByKey<Waiters> waiting_;
+  ByKey<Barrier> barriers_;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,233 @@
+// The c10d TCPStore protocol as bytes: requests and replies, for server and client alike.
+//
+// docs/wire_protocol.md ("The store") is the page; kCommandRules below is the same table in code,
+// and a test ties the two. Integers are little-endian; a string is a u64 length and its bytes; a
+// list is a u64 count and its strings. Nothing announces the length of a whole request, so it is
+// found by reading field after field.
+//
+// RequestParser takes a connection's bytes in pieces of any size and gives complete requests; sizes
+// are checked where they are announced, before any memory is taken for them. ReplyReader is the
+// client's half. Both are value machines, one owner thread each.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rendezvous/core/byte_buffer.h"
+
+namespace ddprun {
+
+// The commands of the protocol, whatever number a dialect gives them.
+enum class Command : std::uint8_t {
+  kValidate,
+  kSet,
+  kCompareSet,
+  kGet,
+  kAdd,
+  kCheck,
+  kWait,
+  kGetNumKeys,
+  kDeleteKey,
+  kAppend,
+  kMultiGet,
+  kMultiSet,
+  kCancelWait,
+  kPing,
+  kQueuePush,
+  kQueuePop,
+  kQueueLen,
+  kListKeys,
+  kBarrier,
+};
+
+// What follows the opcode.
+enum class Field : std::uint8_t {
+  kNone,
+  kKey,    // a string, bounded by RequestLimits::key_bytes
+  kValue,  // a string, bounded by RequestLimits::value_bytes
+  kInt64,
+  kUint32,
+  kKeys,   // a list of keys
+  kPairs,  // a u64 count, then as many times a key and a value
+};
+
+struct CommandRule {
+  Command command;
+  std::string_view name;
+  std::array<Field, 3> fields;
+};
+
+// PyTorch 2.2 and newer (dialect M): the opcode is the index. PyTorch only ever added at the end,
+// so one table serves all of them; BARRIER is newer than 2.11.
+inline constexpr std::array<CommandRule, 19> kCommandRules{{
+    {Command::kValidate, "VALIDATE", {Field::kUint32}},
+    {Command::kSet, "SET", {Field::kKey, Field::kValue}},
+    {Command::kCompareSet, "COMPARE_SET", {Field::kKey, Field::kValue, Field::kValue}},
+    {Command::kGet, "GET", {Field::kKey}},
+    {Command::kAdd, "ADD", {Field::kKey, Field::kInt64}},
+    {Command::kCheck, "CHECK", {Field::kKeys}},
+    {Command::kWait, "WAIT", {Field::kKeys}},
+    {Command::kGetNumKeys, "GETNUMKEYS", {}},
+    {Command::kDeleteKey, "DELETE_KEY", {Field::kKey}},
+    {Command::kAppend, "APPEND", {Field::kKey, Field::kValue}},
+    {Command::kMultiGet, "MULTI_GET", {Field::kKeys}},
+    {Command::kMultiSet, "MULTI_SET", {Field::kPairs}},
+    {Command::kCancelWait, "CANCEL_WAIT", {}},
+    {Command::kPing, "PING", {Field::kUint32}},
+    {Command::kQueuePush, "QUEUE_PUSH", {Field::kKey, Field::kValue}},
+    {Command::kQueuePop, "QUEUE_POP", {Field::kKey}},
+    {Command::kQueueLen, "QUEUE_LEN", {Field::kKey}},
+    {Command::kListKeys, "LIST_KEYS", {}},
+    {Command::kBarrier, "BARRIER", {Field::kKey, Field::kInt64}},
+}};
+
+constexpr const CommandRule& rule_of(Command command) {
+  return kCommandRules[static_cast<std::size_t>(command)];
+}
+
+// The number that follows VALIDATE, which opens every connection of dialect M.
+inline constexpr std::uint32_t kHandshakeMagic = 0x3C85F7CE;
+
+// How a connection numbers its commands; known from its first bytes. Each dialect is a table like
+// kCommandRules. Of the legacy ones (PyTorch up to 2.0, and 2.1), which have no handshake, none is
+// served yet: they are recognised and refused.
+enum class Dialect : std::uint8_t { kLegacy, kModern };
+
+// nullopt: too few bytes to tell.
+std::optional<Dialect> detect_dialect(std::string_view first_bytes);
+
+// All bounds are inclusive. Key, value and keys are those of PyTorch's own server; the bound on a
+// whole request is ours: without one, a single MULTI_SET could ask for a terabyte.
+struct RequestLimits {
+  std::size_t key_bytes = 8 * 1024;
+  std::size_t value_bytes = 8 * 1024 * 1024;
+  std::size_t keys = 131072;  // in one request
+  std::size_t request_bytes = 64 * 1024 * 1024;
+};
+
+// One complete request. The views point into the parser and are valid until its next call.
+struct Request {
+  Command command = Command::kPing;
+  std::vector<std::string_view> strings;  // keys and values in the order of the wire
+  std::int64_t number = 0;                // of the ADD, BARRIER or PING
+
+  // The first string field, for commands that have one.
+  std::string_view key() const { return strings[0]; }
+  // The string after the key.
+  std::string_view value() const { return strings[1]; }
+};
+
+class RequestParser {
+ public:
+  explicit RequestParser(const RequestLimits& limits = {}) : limits_(limits) {}
+
+  // Where the next bytes of the connection go; commit() says how many came. The room offered grows
+  // with what has arrived, never with what a length field promised. REQUIRES: next() returned null.
+  std::span<char> space();
+  void commit(std::size_t count) { buffer_.commit(count); }
+  // The same for bytes that are elsewhere.
+  void feed(std::string_view bytes) { buffer_.append(bytes); }
+
+  // The next complete request, or null when more bytes are needed or the connection is bad. The
+  // handshake is consumed here, and never returned.
+  const Request* next();
+
+  // Why nothing of this connection can be read any more; empty while all is well. Requests before
+  // the bad one have been returned.
+  const std::string& error() const { return error_; }
+
+  // Memory held for bytes that have come.
+  std::size_t capacity() const { return buffer_.capacity(); }
+
+ private:
+  struct Extent {
+    std::size_t offset;
+    std::size_t size;
+  };
+
+  bool has(std::size_t more) const { return buffer_.size() - scanned_ >= more; }
+  template <class Integer>
+  bool scan_integer(Integer& value);
+  bool accept_handshake();
+  bool scan_opcode();
+  bool scan_request();
+  bool scan_field(Field field);
+  bool scan_string(Field kind);
+  bool scan_list(Field kind);
+  bool fail(std::string reason);
+
+  RequestLimits limits_;
+  ByteBuffer buffer_;  // begins with the request that is being read
+  std::string error_;
+  bool handshaken_ = false;
+
+  // The request being read: everything before scanned_ has been understood.
+  std::size_t scanned_ = 0;
+  std::size_t announced_ = 0;  // bytes of this request that are known to be needed
+  const CommandRule* rule_ = nullptr;
+  std::size_t field_ = 0;
+  bool in_list_ = false;
+  std::uint64_t list_left_ = 0;
+  std::vector<Extent> extents_;
+  bool complete_ = false;
+  Request request_;
+};
+
+// --- writing: each appends to `out` ---
+
+void put_u8(std::string& out, std::uint8_t value);
+void put_u32(std::string& out, std::uint32_t value);
+void put_i64(std::string& out, std::int64_t value);
+void put_u64(std::string& out, std::uint64_t value);
+void put_string(std::string& out, std::string_view bytes);
+
+// VALIDATE, which a client sends first and once.
+void put_handshake(std::string& out);
+
+// A whole request; strings and number as in Request. REQUIRES: as many strings as the command's
+// rule asks for (an even number for kPairs).
+void put_request(std::string& out, Command command, std::span<const std::string_view> strings,
+                 std::int64_t number = 0);
+
+// What a server with these limits would refuse about the request; empty when nothing.
+std::string refusal_of(Command command, std::span<const std::string_view> strings,
+                       const RequestLimits& limits);
+
+// --- reading replies ---
+
+// Replies come as bytes without a kind; the caller knows from its request which fields follow. Each
+// take returns nullopt until its field is there as a whole.
+class ReplyReader {
+ public:
+  // A longer string than this is taken for nonsense.
+  static constexpr std::uint64_t kMaxStringBytes = std::uint64_t{1} << 30;
+
+  std::span<char> space();
+  void commit(std::size_t count) { buffer_.commit(count); }
+  void feed(std::string_view bytes) { buffer_.append(bytes); }
+
+  std::optional<std::uint8_t> take_u8();
+  std::optional<std::uint32_t> take_u32();
+  std::optional<std::int64_t> take_i64();
+  std::optional<std::string> take_string();
+
+  // True when a length cannot be meant: then nothing that follows can be trusted.
+  bool failed() const { return failed_; }
+  // True when no byte is left over.
+  bool empty() const { return buffer_.empty(); }
+
+ private:
+  template <class Integer>
+  std::optional<Integer> take();
+
+  ByteBuffer buffer_;
+  std::size_t announced_ = 0;
+  bool failed_ = false;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,51 @@
+#include "rendezvous/listen.h"
+
+#include <cerrno>
+#include <climits>
+
+namespace ddprun {
+namespace {
+
+Result<Listener> listen_on(const SocketAddress& address, const std::string& doing) {
+  UniqueFd socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) return system_error(doing, errno);
+  const int yes = 1;
+  const int no = 0;
+  setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  if (address.family() == AF_INET6) {
+    setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+  }
+  // The kernel cuts the backlog to its somaxconn.
+  if (bind(socket.get(), address.get(), address.size) != 0 || listen(socket.get(), INT_MAX) != 0) {
+    return system_error(doing, errno);
+  }
+  const SocketAddress bound = local_address_of(socket.get());
+  return Listener{.socket = std::move(socket),
+                  .address = {.host = bound.host(), .port = bound.port()}};
+}
+
+// Tells the two ends of a machine without IPv6: no such sockets, or no such address.
+bool has_no_ipv6(const Error& error) {
+  return error.sys_errno == EAFNOSUPPORT || error.sys_errno == EADDRNOTAVAIL;
+}
+
+}  // namespace
+
+Result<Listener> listen_tcp(const HostPort& address) {
+  const std::string doing = "listen on " + to_text(address);
+  if (address.host.empty() || address.host == "*") {
+    Result<Listener> both = listen_on(*numeric_address({"::", address.port}), doing);
+    if (both || !has_no_ipv6(both.error())) return both;
+    return listen_on(*numeric_address({"0.0.0.0", address.port}), doing);
+  }
+  const std::optional<SocketAddress> numeric = numeric_address(address);
+  if (!numeric) {
+    return Error{.kind = ErrorKind::kInvalidArgument,
+                 .doing = doing,
+                 .cause = "'" + address.host +
+                          "' is no numeric address (127.0.0.1, ::1, or * for all of this machine)"};
+  }
+  return listen_on(*numeric, doing);
+}
+
+}  // namespace ddprun

@@ -1,0 +1,24 @@
+// Listening on a TCP port, for every program of ddprun that does so. Any thread.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "rendezvous/tcp_address.h"
+
+namespace ddprun {
+
+struct Listener {
+  UniqueFd socket;   // bound, listening, non-blocking, close-on-exec
+  HostPort address;  // what it is bound to, with the port that was really taken
+};
+
+// Binds and listens, so that clients can connect from now on; they wait until somebody accepts.
+// host: a numeric address, or "*" or "" for every address of this machine (IPv6 and IPv4; IPv4
+// alone where the machine has no IPv6). port 0 takes a free one. Names are refused: what they mean
+// may change. kInvalidArgument; a port that is taken or an address of another machine: the kernel's
+// word.
+Result<Listener> listen_tcp(const HostPort& address);
+
+}  // namespace ddprun

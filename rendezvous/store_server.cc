@@ -1,0 +1,351 @@
+#include "rendezvous/store_server.h"
+
+#include <sys/socket.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cerrno>
+#include <new>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "rendezvous/core/kv_state.h"
+#include "rendezvous/core/line_budget.h"
+#include "rendezvous/tcp_address.h"
+
+namespace ddprun {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+// A connection gives way to the others after this many bytes of replies.
+constexpr std::size_t kTurnBytes = 256 * 1024;
+// Connections taken from the backlog before the others get a turn.
+constexpr int kAcceptsPerTurn = 64;
+// Without descriptors nothing can be accepted until somebody leaves.
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+
+constexpr int kLogLines = 10;
+constexpr auto kLogPeriod = std::chrono::seconds(10);
+
+tcp protocol_of(int socket) {
+  return local_address_of(socket).family() == AF_INET6 ? tcp::v6() : tcp::v4();
+}
+
+// One client. Its handlers hold it alive; `closed` tells them that the server is done with it, or
+// gone.
+struct Connection {
+  Connection(ConnectionId number, tcp::socket from, const SocketAddress& address,
+             const RequestLimits& limits)
+      : id(number), socket(std::move(from)), peer(address), parser(limits) {}
+
+  ConnectionId id;
+  tcp::socket socket;
+  SocketAddress peer;
+  RequestParser parser;
+  ByteBuffer unsent;
+  bool flushing = false;  // waits until the socket takes more of `unsent`
+  bool at_end = false;    // the peer will send nothing more
+  bool closed = false;
+};
+using ConnectionPtr = std::shared_ptr<Connection>;
+
+struct Door {
+  tcp::acceptor acceptor;
+  asio::steady_timer pause;
+};
+
+}  // namespace
+
+class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
+ public:
+  Impl(asio::io_context& io, Logger& log, const StoreServerOptions& options)
+      : io_(io), log_(log), options_(options), state_(options.unsent_bytes) {}
+
+  void add_door(UniqueFd listener) {
+    auto door = std::make_unique<Door>(Door{tcp::acceptor(io_), asio::steady_timer(io_)});
+    const tcp protocol = protocol_of(listener.get());
+    door->acceptor.assign(protocol, listener.release());
+    doors_.push_back(std::move(door));
+  }
+
+  void start() {
+    for (const auto& door : doors_) await_clients(*door);
+  }
+
+  void add(tcp::socket socket, const SocketAddress& peer, std::string_view initial_bytes) {
+    error_code ignored;  // a socket that is dead already says so when it is read
+    socket.non_blocking(true, ignored);
+    socket.set_option(tcp::no_delay(true), ignored);
+    const ConnectionId id(next_id_++);
+    const auto connection =
+        std::make_shared<Connection>(id, std::move(socket), peer, options_.limits);
+    connections_.emplace(id.value, connection);
+    ++counters_.accepted;
+    connection->parser.feed(initial_bytes);
+    counters_.bytes_received += initial_bytes.size();
+    serve(connection);
+  }
+
+  void stop() {
+    stopped_ = true;
+    doors_.clear();
+    for (const auto& [id, connection] : connections_) {
+      connection->closed = true;
+      error_code ignored;
+      connection->socket.close(ignored);
+    }
+    connections_.clear();
+  }
+
+  StoreCounters counters() const {
+    StoreCounters now = counters_;
+    now.connections = connections_.size();
+    now.waiting = state_.parked_count();
+    now.keys = state_.key_count();
+    return now;
+  }
+
+ private:
+  // --- accepting ---
+
+  void await_clients(Door& door) {
+    door.acceptor.async_wait(tcp::acceptor::wait_read,
+                             [weak = weak_from_this(), &door](const error_code& error) {
+                               const auto self = weak.lock();
+                               if (self && !self->stopped_ && !error) self->accept_turn(door);
+                             });
+  }
+
+  void accept_turn(Door& door) {
+    try {
+      accept_clients(door);
+    } catch (const std::bad_alloc&) {
+      pause(door, ENOMEM);
+    }
+  }
+
+  // Asio's own accept does not set close-on-exec, and workers are started by this process.
+  void accept_clients(Door& door) {
+    for (int i = 0; i < kAcceptsPerTurn; ++i) {
+      SocketAddress peer;
+      peer.size = sizeof peer.storage;
+      UniqueFd fd(accept4(door.acceptor.native_handle(), reinterpret_cast<sockaddr*>(&peer.storage),
+                          &peer.size, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (fd.valid()) {
+        tcp::socket socket(io_);
+        error_code error;
+        socket.assign(protocol_of(fd.get()), fd.get(), error);
+        if (error) continue;
+        fd.release();
+        add(std::move(socket), peer, {});
+      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        break;
+      } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        return pause(door, errno);
+      }
+      // Any other error is that of one client which has gone again.
+    }
+    await_clients(door);
+  }
+
+  void pause(Door& door, int sys_errno) {
+    log("cannot accept a client: " + system_error("", sys_errno).cause);
+    door.pause.expires_after(kAcceptPause);
+    door.pause.async_wait([weak = weak_from_this(), &door](const error_code& error) {
+      const auto self = weak.lock();
+      if (self && !self->stopped_ && !error) self->await_clients(door);
+    });
+  }
+
+  // --- one connection: read, serve, and again ---
+
+  void read(const ConnectionPtr& connection) {
+    const std::span<char> space = connection->parser.space();
+    connection->socket.async_read_some(
+        asio::buffer(space.data(), space.size()),
+        [this, connection](const error_code& error, std::size_t count) {
+          if (connection->closed) return;
+          if (!error) {
+            connection->parser.commit(count);
+            counters_.bytes_received += count;
+            serve(connection);
+          } else if (error == asio::error::eof) {
+            end_of_requests(connection);
+          } else {
+            close(connection);
+          }
+        });
+  }
+
+  // What the peer has asked for is still answered, if it only closed its sending side. A wait is
+  // dropped: most likely the peer is dead, and must not be handed another's queue item.
+  void end_of_requests(const ConnectionPtr& connection) {
+    connection->at_end = true;
+    state_.connection_closed(connection->id);
+    if (connection->unsent.empty()) close(connection);
+  }
+
+  void serve(const ConnectionPtr& connection) {
+    try {
+      if (serve_turn(connection)) read(connection);
+    } catch (const std::bad_alloc&) {
+      // What was being written is this connection's; the replies to others are whole.
+      if (!connection->closed) refuse(connection, "out of memory");
+      deliver();
+    }
+  }
+
+  // Performs the requests that have come. False when the connection is closed, or goes on later.
+  bool serve_turn(const ConnectionPtr& connection) {
+    while (const Request* request = connection->parser.next()) {
+      ++counters_.requests[static_cast<std::size_t>(request->command)];
+      const auto refusal = state_.handle(connection->id, *request, replies_);
+      if (!refusal && replies_.bytes() < kTurnBytes) continue;
+      deliver();
+      if (connection->closed) return false;
+      if (refusal) return refuse(connection, *refusal);
+      return serve_later(connection);
+    }
+    deliver();
+    if (connection->closed) return false;
+    if (!connection->parser.error().empty()) return refuse(connection, connection->parser.error());
+    return true;
+  }
+
+  bool serve_later(const ConnectionPtr& connection) {
+    asio::post(io_, [this, connection] {
+      if (!connection->closed) serve(connection);
+    });
+    return false;
+  }
+
+  // --- sending ---
+
+  void deliver() {
+    for (std::size_t i = 0; i < replies_.pieces(); ++i) {
+      const Replies::Piece piece = replies_.piece(i);
+      const auto found = connections_.find(piece.to.value);
+      if (found != connections_.end()) send(ConnectionPtr(found->second), piece.bytes);
+    }
+    replies_.clear();
+  }
+
+  void send(const ConnectionPtr& connection, std::string_view bytes) {
+    if (connection->unsent.empty() && !write(connection, bytes)) return;
+    if (bytes.empty()) return;
+    const std::size_t unsent = connection->unsent.size() + bytes.size();
+    if (unsent > options_.unsent_bytes) {
+      ++counters_.slow_readers;
+      log_closing(connection, "it does not read: " + std::to_string(unsent) +
+                                  " bytes wait, at most " + std::to_string(options_.unsent_bytes) +
+                                  " may");
+      return close(connection);
+    }
+    try {
+      connection->unsent.append(bytes);
+    } catch (const std::bad_alloc&) {
+      refuse(connection, "out of memory");
+      return;
+    }
+    if (!connection->flushing) flush_when_writable(connection);
+  }
+
+  // Takes from `bytes` what the socket takes at once. False when the connection broke.
+  bool write(const ConnectionPtr& connection, std::string_view& bytes) {
+    error_code error;
+    const std::size_t sent =
+        connection->socket.write_some(asio::buffer(bytes.data(), bytes.size()), error);
+    if (error && error != asio::error::would_block) {
+      close(connection);
+      return false;
+    }
+    counters_.bytes_sent += sent;
+    bytes.remove_prefix(sent);
+    return true;
+  }
+
+  void flush_when_writable(const ConnectionPtr& connection) {
+    connection->flushing = true;
+    connection->socket.async_wait(tcp::socket::wait_write,
+                                  [this, connection](const error_code& error) {
+                                    if (connection->closed) return;
+                                    if (error) return close(connection);
+                                    flush(connection);
+                                  });
+  }
+
+  void flush(const ConnectionPtr& connection) {
+    connection->flushing = false;
+    std::string_view rest = connection->unsent.bytes();
+    if (!write(connection, rest)) return;
+    connection->unsent.consume(connection->unsent.size() - rest.size());
+    if (!connection->unsent.empty()) return flush_when_writable(connection);
+    if (connection->at_end) close(connection);
+  }
+
+  // --- ending ---
+
+  bool refuse(const ConnectionPtr& connection, const std::string& reason) {
+    ++counters_.bad_requests;
+    log_closing(connection, reason);
+    close(connection);
+    return false;
+  }
+
+  void close(const ConnectionPtr& connection) {
+    connection->closed = true;
+    error_code ignored;
+    connection->socket.close(ignored);
+    state_.connection_closed(connection->id);
+    connections_.erase(connection->id.value);
+  }
+
+  void log_closing(const ConnectionPtr& connection, const std::string& reason) {
+    log("closed the connection of " + to_text(connection->peer) + ": " + reason);
+  }
+
+  void log(std::string text) {
+    const auto held_back = log_budget_.admit(BootClock::now());
+    if (!held_back) return;
+    if (*held_back > 0) text += " (" + std::to_string(*held_back) + " such lines were held back)";
+    log_.warning("store: " + text);
+  }
+
+  asio::io_context& io_;
+  Logger& log_;
+  StoreServerOptions options_;
+  KvState state_;
+  Replies replies_;
+  std::vector<std::unique_ptr<Door>> doors_;
+  std::unordered_map<std::uint64_t, ConnectionPtr> connections_;
+  std::uint64_t next_id_ = 1;
+  bool stopped_ = false;
+  StoreCounters counters_;
+  LineBudget log_budget_{kLogLines, kLogPeriod};
+};
+
+StoreServer::StoreServer(asio::io_context& io, Logger& log, std::vector<UniqueFd> listeners,
+                         const StoreServerOptions& options)
+    : impl_(std::make_shared<Impl>(io, log, options)) {
+  for (UniqueFd& listener : listeners) impl_->add_door(std::move(listener));
+}
+
+StoreServer::~StoreServer() { stop(); }
+
+void StoreServer::start() { impl_->start(); }
+
+void StoreServer::adopt(tcp::socket socket, std::string_view initial_bytes) {
+  const SocketAddress peer = peer_address_of(socket.native_handle());
+  impl_->add(std::move(socket), peer, initial_bytes);
+}
+
+void StoreServer::stop() { impl_->stop(); }
+
+StoreCounters StoreServer::counters() const { return impl_->counters(); }
+
+}  // namespace ddprun

@@ -1,0 +1,73 @@
+// StoreServer: the key-value store of one generation on TCP (docs/wire_protocol.md, "The store").
+//
+// The Asio shell around RequestParser and KvState: it reads, lets them decide, and sends. One
+// thread, the one that runs the io_context, calls everything and does everything; nothing blocks
+// it. Whatever one client does (half a request, reading nothing, nonsense), the others do not
+// notice: a bad request and a full output queue close that connection only, with one line in the
+// log.
+//
+// Peers are named by their numeric address; no name is ever looked up. There is no authentication:
+// who reaches the port may read and write every key.
+#pragma once
+
+#include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "base/log.h"
+#include "base/unique_fd.h"
+#include "rendezvous/core/wire_format.h"
+
+namespace ddprun {
+
+struct StoreServerOptions {
+  RequestLimits limits;
+  // Replies that wait for one slow reader; past it the connection is closed. It also bounds a
+  // single reply: what one request may set, another can read.
+  std::size_t unsent_bytes = 64 * 1024 * 1024;
+};
+
+// Since the server was made, but for the last group, which is now.
+struct StoreCounters {
+  std::uint64_t accepted = 0;      // connections, adopted ones too
+  std::uint64_t bad_requests = 0;  // connections closed for what they sent
+  std::uint64_t slow_readers = 0;  // connections closed for not reading
+  std::uint64_t bytes_received = 0;
+  std::uint64_t bytes_sent = 0;
+  std::array<std::uint64_t, kCommandRules.size()> requests{};  // by Command
+
+  std::size_t connections = 0;
+  std::size_t waiting = 0;  // connections whose WAIT or BARRIER is pending
+  std::size_t keys = 0;
+};
+
+class StoreServer {
+ public:
+  // listeners: sockets that listen already (listen_tcp); may be none. Nothing is accepted before
+  // start(): until then clients that connect wait in the backlog. io and log outlive the server.
+  StoreServer(boost::asio::io_context& io, Logger& log, std::vector<UniqueFd> listeners = {},
+              const StoreServerOptions& options = {});
+  // Stops.
+  ~StoreServer();
+
+  void start();
+
+  // Takes over a connection of the same io_context that somebody else has accepted, with the bytes
+  // that were read from it.
+  void adopt(boost::asio::ip::tcp::socket socket, std::string_view initial_bytes);
+
+  // Closes the listeners and every connection, at once. Nothing is sent or answered any more.
+  void stop();
+
+  StoreCounters counters() const;
+
+ private:
+  class Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,162 @@
+#include "rendezvous/tcp_address.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+
+#include <charconv>
+#include <condition_variable>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+namespace ddprun {
+namespace {
+
+struct AddrinfoDeleter {
+  void operator()(addrinfo* list) const { freeaddrinfo(list); }
+};
+
+// What a look-up has found; shared with the thread that makes it.
+struct LookUp {
+  std::mutex mutex;
+  std::condition_variable ended;
+  bool done = false;
+  int status = 0;
+  int sys_errno = 0;
+  std::vector<SocketAddress> addresses;
+};
+
+int look_up(const HostPort& address, int flags, std::vector<SocketAddress>& found) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | flags;
+  addrinfo* raw = nullptr;
+  const int status =
+      getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &raw);
+  const std::unique_ptr<addrinfo, AddrinfoDeleter> list(raw);
+  if (status != 0) return status;
+  for (const addrinfo* entry = list.get(); entry; entry = entry->ai_next) {
+    SocketAddress one;
+    one.size = entry->ai_addrlen;
+    std::memcpy(&one.storage, entry->ai_addr, entry->ai_addrlen);
+    found.push_back(one);
+  }
+  return 0;
+}
+
+// The body of a look-up's thread.
+void look_up_into(const std::shared_ptr<LookUp>& result, const HostPort& address) {
+  std::vector<SocketAddress> found;
+  const int status = look_up(address, AI_ADDRCONFIG, found);
+  const int sys_errno = errno;
+  const std::lock_guard lock(result->mutex);
+  result->done = true;
+  result->status = status;
+  result->sys_errno = sys_errno;
+  result->addresses = std::move(found);
+  result->ended.notify_all();
+}
+
+Result<std::uint16_t> parse_port(std::string_view text) {
+  std::uint16_t port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) {
+    return Error{.kind = ErrorKind::kInvalidArgument,
+                 .cause = "port " + std::string(text) + " is no number from 0 to 65535"};
+  }
+  return port;
+}
+
+Error bad_address(std::string_view text, std::string cause) {
+  return Error{.kind = ErrorKind::kInvalidArgument,
+               .doing = "address '" + std::string(text) + "'",
+               .cause = std::move(cause)};
+}
+
+using NameCall = int (*)(int, sockaddr*, socklen_t*);
+
+SocketAddress address_of(int socket, NameCall call) {
+  SocketAddress address;
+  address.size = sizeof address.storage;
+  if (call(socket, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0) return {};
+  return address;
+}
+
+}  // namespace
+
+Result<HostPort> parse_host_port(std::string_view text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return bad_address(text, "HOST:PORT is expected");
+  std::string_view host = text.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) {
+    host = host.substr(1, host.size() - 2);
+  } else if (host.find(':') != std::string_view::npos) {
+    return bad_address(text, "an IPv6 address stands in brackets, [ADDRESS]:PORT");
+  }
+  const Result<std::uint16_t> port = parse_port(text.substr(colon + 1));
+  if (!port) return bad_address(text, port.error().cause);
+  return HostPort{.host = std::string(host), .port = *port};
+}
+
+std::string to_text(const HostPort& address) {
+  const bool bare_ipv6 = address.host.find(':') != std::string::npos;
+  return (bare_ipv6 ? "[" + address.host + "]" : address.host) + ":" + std::to_string(address.port);
+}
+
+std::uint16_t SocketAddress::port() const {
+  if (family() == AF_INET6)
+    return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
+  if (family() == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
+  return 0;
+}
+
+std::string SocketAddress::host() const {
+  if (size == 0) return "unknown";
+  char text[NI_MAXHOST];
+  if (getnameinfo(get(), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0)
+    return "unknown";
+  constexpr std::string_view kMapped = "::ffff:";
+  const std::string_view host(text);
+  const bool is_mapped = host.starts_with(kMapped) && host.find('.') != std::string_view::npos;
+  return std::string(is_mapped ? host.substr(kMapped.size()) : host);
+}
+
+std::string to_text(const SocketAddress& address) {
+  return to_text(HostPort{.host = address.host(), .port = address.port()});
+}
+
+SocketAddress local_address_of(int socket) { return address_of(socket, getsockname); }
+SocketAddress peer_address_of(int socket) { return address_of(socket, getpeername); }
+
+std::optional<SocketAddress> numeric_address(const HostPort& address) {
+  std::vector<SocketAddress> found;
+  if (address.host.empty() || look_up(address, AI_NUMERICHOST, found) != 0) return std::nullopt;
+  return found.front();
+}
+
+Result<std::vector<SocketAddress>> resolve(const HostPort& address, Duration allowed) {
+  if (const auto numeric = numeric_address(address)) return std::vector{*numeric};
+
+  const TimePoint start = BootClock::now();
+  const auto shared = std::make_shared<LookUp>();
+  try {
+    std::thread(look_up_into, shared, address).detach();
+  } catch (const std::system_error& error) {
+    return system_error("resolve " + address.host, error.code().value());
+  }
+  std::unique_lock lock(shared->mutex);
+  const auto wait = std::min<Duration>(allowed, std::chrono::hours(24 * 365));
+  if (!shared->ended.wait_for(lock, wait, [&] { return shared->done; })) {
+    return timeout_error("resolve " + address.host, "the name service has not answered",
+                         BootClock::now() - start, allowed);
+  }
+  if (shared->status == 0) return std::move(shared->addresses);
+  return Error{.kind = ErrorKind::kNotFound,
+               .doing = "resolve " + address.host,
+               .cause = shared->status == EAI_SYSTEM ? system_error("", shared->sys_errno).cause
+                                                     : std::string(gai_strerror(shared->status))};
+}
+
+}  // namespace ddprun
