@@ -29,7 +29,7 @@ constexpr Duration kSpin = std::chrono::microseconds(20);
 
 struct Card {
   std::string door;   // of its node
-  TcpAddress address;
+  HostPort address;
   std::string token;  // rank 0's becomes the group's
   std::string cpus;   // '1' for each processor that the rank may use
   std::string node;   // what must be equal to share memory: may hold line ends, hence the last field

@@ -33,7 +33,7 @@ struct GroupParts {
   std::vector<PeerWatch::Link> links;
   std::vector<UniqueFd> data_sockets;   // by node; empty on a single node
   std::unique_ptr<TcpDoor> door;        // null on a single node
-  std::vector<TcpAddress> addresses;    // by rank
+  std::vector<HostPort> addresses;    // by rank
 };
 
 // One call in progress.

@@ -17,13 +17,9 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "rendezvous/listen.h"
 
 namespace ddprun {
-
-struct TcpAddress {
-  std::string host;  // numeric, IPv4 or IPv6
-  std::uint16_t port = 0;
-};
 
 enum class ConnectionUse : std::uint32_t {
   kData,      // of collectives, between the leaders of a lane
@@ -35,7 +31,7 @@ class TcpDoor {
  public:
   // Listens on a port of the system's choice, at this numeric address only.
   static Result<TcpDoor> open(const std::string& host);
-  const TcpAddress& address() const { return address_; }
+  const HostPort& address() const { return listener_.address; }
 
   struct Caller {
     UniqueFd socket;  // non-blocking
@@ -54,22 +50,21 @@ class TcpDoor {
   void append_watched(std::vector<int>& fds) const;
 
  private:
-  TcpDoor() = default;
+  explicit TcpDoor(Listener listener) : listener_(std::move(listener)) {}
   struct Stranger {
     UniqueFd socket;
     std::string said;
   };
 
-  UniqueFd listener_;
-  TcpAddress address_;
+  Listener listener_;
   std::string token_;
   int own_rank_ = -1;
   int world_size_ = 0;
   std::deque<Stranger> strangers_;
 };
 
-// Connects and says hello. The socket is non-blocking, with TCP_NODELAY.
-Result<UniqueFd> call_at_door(const TcpAddress& address, const std::string& token, int from, int to,
+// Connects to a numeric address and says hello. The socket is non-blocking, with TCP_NODELAY.
+Result<UniqueFd> call_at_door(const HostPort& address, const std::string& token, int from, int to,
                               ConnectionUse use, TimePoint deadline);
 
 }  // namespace ddprun
