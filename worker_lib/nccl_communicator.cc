@@ -40,22 +40,6 @@ void run_at_most(Duration bound, std::function<void()> action) {
 
 std::string id_key(const NcclCommunicatorOptions& options) { return options.name + "/nccl/id"; }
 
-std::string arrival_key(const NcclCommunicatorOptions& options, int rank) {
-  return options.name + "/nccl/here/" + std::to_string(rank);
-}
-
-// The ranks that have not even come to the exchange, as far as the store can tell: " (ranks 2, 5
-// did not come)".
-std::string missing_ranks(StoreClient& store, const NcclCommunicatorOptions& options) {
-  std::string missing;
-  for (int r = 0; r < options.world_size; ++r) {
-    const Result<bool> here = store.check({arrival_key(options, r)});
-    if (!here) return "";
-    if (!*here) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
-  }
-  return missing.empty() ? " (every rank had come to it)" : " (not come: rank " + missing + ")";
-}
-
 }  // namespace
 
 Error cuda_error(const NcclApi& api, std::string doing, CudaResult result) {
@@ -77,13 +61,7 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::form(const NcclApi& 
   const Result<NcclUniqueId> id = made->exchange_id(store, deadline);
   if (!id) return Error(id.error()).within(doing);
   const Result<void> ready = made->init(*id, deadline);
-  if (!ready) {
-    Error error = ready.error();
-    if (store && error.kind == ErrorKind::kTimeout) {
-      error.cause += missing_ranks(*store, made->options_);
-    }
-    return std::move(error).within(doing);
-  }
+  if (!ready) return Error(ready.error()).within(doing);
   // Everybody is here, so everybody has the id: a job that uses the store again must not find it.
   if (store && made->options_.rank == Rank(0)) {
     const Result<bool> deleted = store->delete_key(id_key(made->options_));
@@ -108,9 +86,6 @@ Result<NcclUniqueId> NcclCommunicator::exchange_id(StoreClient* store, const Dea
       return Error{.kind = ErrorKind::kSystem, .doing = "make a unique id", .cause = reason};
     }
   }
-  if (!store) return id;
-  const Result<void> arrived = store->set(arrival_key(options_, options_.rank.value), "1");
-  if (!arrived) return arrived.error();
   if (options_.rank == Rank(0)) return id;
 
   Result<std::string> got = store->get(id_key(options_), deadline.remaining());
@@ -156,7 +131,8 @@ Result<void> NcclCommunicator::settle(NcclResult result, const Deadline& deadlin
   Pause pause;
   while (result == NcclResult::kInProgress) {
     if (deadline.passed()) {
-      return timeout_error("", "NCCL is still at it", deadline.waited(), deadline.allowed());
+      return timeout_error("", "NCCL is not done; a rank has not come, or is stuck",
+                           deadline.waited(), deadline.allowed());
     }
     pause.take();
     const std::lock_guard lock(mutex_);

@@ -39,7 +39,7 @@ struct NcclCommunicatorOptions {
 class NcclCommunicator {
  public:
   // Collective. The current device is the communicator's. The store is used during the call only
-  // and may be null in a world of one. kTimeout says which ranks did not come.
+  // and may be null in a world of one.
   static Result<std::unique_ptr<NcclCommunicator>> form(const NcclApi& api, StoreClient* store,
                                                         NcclCommunicatorOptions options);
   // Aborts what was not closed.

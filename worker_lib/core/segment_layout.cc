@@ -42,9 +42,11 @@ SegmentLayout plan_segment(const NodeLayout& world, int node, std::size_t stage_
   return layout;
 }
 
-std::size_t choose_stage_bytes(double busiest_node_ranks_per_core) {
+std::size_t choose_stage_bytes(const NodeLayout& world, double ranks_per_core) {
   // To be replaced by measured values.
-  return busiest_node_ranks_per_core > 1 ? std::size_t{1} << 20 : std::size_t{256} << 10;
+  const std::size_t best = ranks_per_core > 1 ? std::size_t{1} << 20 : std::size_t{256} << 10;
+  // Collectives that move a block for every rank need at least a line for each.
+  return std::max<std::size_t>(best, 64 * (static_cast<std::size_t>(world.world_size()) + 1));
 }
 
 }  // namespace ddprun

@@ -202,7 +202,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
     if (ranks[0] == here.layout.nodes[here.node][0]) parts.spin = load <= 1 ? kSpin : Duration::zero();
   }
   const std::vector<int>& neighbours = here.layout.nodes[here.node];
-  here.segment = plan_segment(here.layout, here.node, choose_stage_bytes(busiest),
+  here.segment = plan_segment(here.layout, here.node, choose_stage_bytes(here.layout, busiest),
                               SharedGroup::segment_needs(static_cast<int>(neighbours.size())));
 
   Result<NodeMembers> members = meet_node(*node_door, cards->at(neighbours[0]).door,

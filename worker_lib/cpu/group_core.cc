@@ -121,33 +121,29 @@ std::string GroupCore::who_is_missing(const Attempt& attempt, int& first) const 
     first = attempt.partner;
     return rank_text(first) + " " + attempt.omission;
   }
-  PeerWatch::Answers answers = watch_->ask(kAskPatience);
-  const std::vector<int>& neighbours = here().layout.nodes[here().node];
-  for (std::size_t i = 0; i < neighbours.size(); ++i) {
-    const int local = static_cast<int>(i);
-    answers.standings.push_back({neighbours[i], board_.entered(local), board_.tick(local)});
-  }
-  std::vector<int> absent;
-  std::vector<int> behind;
+  const PeerWatch::Answers answers = watch_->ask(kAskPatience);
+  std::vector<int> absent, stopped, behind;
   std::uint64_t lowest = std::numeric_limits<std::uint64_t>::max();
-  for (const auto& standing : answers.standings) {
-    const int rank = static_cast<int>(standing.rank);
-    if (standing.entered < attempt.sequence) absent.push_back(rank);
+  for (const PeerWatch::Standing& standing : answers.standings) {
+    if (standing.rank == here().rank) continue;
+    if (standing.entered < attempt.sequence) absent.push_back(standing.rank);
+    if (standing.stopped) stopped.push_back(standing.rank);
     if (standing.tick < lowest) behind.clear();
     lowest = std::min(lowest, standing.tick);
-    if (standing.tick == lowest && rank != here().rank) behind.push_back(rank);
+    if (standing.tick == lowest) behind.push_back(standing.rank);
   }
   std::string text;
-  const auto add = [&](std::vector<int>& ranks, const char* what) {
+  const auto add = [&](std::vector<int> ranks, const char* one, const char* many) {
     if (ranks.empty()) return;
     std::sort(ranks.begin(), ranks.end());
     if (first < 0) first = ranks.front();
-    text += (text.empty() ? "" : "; ") + name_ranks(ranks) + what;
+    text += (text.empty() ? "" : "; ") + name_ranks(ranks) + (ranks.size() == 1 ? one : many);
   };
-  add(absent, " did not arrive");
-  add(answers.silent, answers.silent.size() == 1 ? " does not answer" : " do not answer");
-  if (text.empty()) add(behind, " came to a halt in it");
-  return text.empty() ? "no rank is behind; the machine may be too slow for this deadline" : text;
+  add(absent, " did not arrive", " did not arrive");
+  add(stopped, " is stopped (by a signal or a debugger)", " are stopped (by a signal or a debugger)");
+  add(answers.silent, " does not answer", " do not answer");
+  if (text.empty()) add(behind, " came to a halt in it", " came to a halt in it");
+  return text;
 }
 
 // A connection that breaks is mostly the echo of something that the watch is just learning of.

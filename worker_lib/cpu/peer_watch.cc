@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <system_error>
 
 namespace ddprun {
@@ -17,6 +18,22 @@ namespace {
 
 enum class News : std::uint32_t { kFailure, kLeave, kQuestion, kAnswer };
 constexpr std::uint32_t kMaxBodyBytes = 1 << 20;
+
+// The state of a process that is held by a pidfd; false where /proc does not tell.
+bool is_stopped(int pidfd) {
+  std::ifstream info("/proc/self/fdinfo/" + std::to_string(pidfd));
+  std::string pid;
+  for (std::string key; info >> key;) {
+    if (key == "Pid:") info >> pid;
+  }
+  // "1234 (name) T ...": the name may hold anything, also parentheses.
+  std::ifstream file("/proc/" + pid + "/stat");
+  std::string stat;
+  std::getline(file, stat, '\0');
+  const std::size_t name_end = stat.rfind(')');
+  if (pid.empty() || name_end == std::string::npos || name_end + 2 >= stat.size()) return false;
+  return stat[name_end + 2] == 'T' || stat[name_end + 2] == 't';
+}
 
 }  // namespace
 
@@ -161,7 +178,13 @@ bool PeerWatch::handle(Peer& peer, const FrameHead& head, const std::string& bod
                 .cause = body});
       return true;
     case News::kLeave: left_[peer.rank].store(true); return true;
-    case News::kQuestion: answer(peer, head.question); return true;
+    case News::kQuestion: {
+      const std::vector<Standing> standings = standings_here();
+      const std::lock_guard lock(speaking_);
+      send(peer, {.news = News::kAnswer, .question = head.question},
+           {reinterpret_cast<const char*>(standings.data()), standings.size() * sizeof(Standing)});
+      return true;
+    }
     case News::kAnswer: {
       const std::lock_guard lock(asking_);
       if (body.size() % sizeof(Standing) != 0) return false;
@@ -178,15 +201,16 @@ bool PeerWatch::handle(Peer& peer, const FrameHead& head, const std::string& bod
   return false;
 }
 
-void PeerWatch::answer(Peer& peer, std::uint64_t question) {
-  std::string body;
-  for (std::size_t local = 0; local < node_ranks_.size(); ++local) {
-    const int index = static_cast<int>(local);
-    const Standing standing{node_ranks_[local], board_.entered(index), board_.tick(index)};
-    body.append(reinterpret_cast<const char*>(&standing), sizeof standing);
+std::vector<PeerWatch::Standing> PeerWatch::standings_here() const {
+  std::vector<Standing> standings;
+  for (std::size_t i = 0; i < node_ranks_.size(); ++i) {
+    const int local = static_cast<int>(i);
+    standings.push_back({.rank = node_ranks_[i],
+                         .stopped = is_stopped(lives_[i].get()),
+                         .entered = board_.entered(local),
+                         .tick = board_.tick(local)});
   }
-  const std::lock_guard lock(speaking_);
-  send(peer, {.news = News::kAnswer, .question = question}, body);
+  return standings;
 }
 
 // Links carry a few hundred bytes in a group's life, so a send that does not fit means that the other
@@ -233,12 +257,12 @@ void PeerWatch::leave() {
 }
 
 PeerWatch::Answers PeerWatch::ask(Duration patience) {
-  if (peers_.empty()) return {};
+  if (peers_.empty()) return {standings_here(), {}};
   std::uint64_t question = 0;
   {
     const std::lock_guard lock(asking_);
     question = ++question_;
-    standings_.clear();
+    standings_ = standings_here();
     silent_.clear();
     for (const auto& peer : peers_) silent_.push_back(peer->rank);
   }

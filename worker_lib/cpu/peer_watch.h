@@ -64,15 +64,16 @@ class PeerWatch {
 
   // How far a rank is: the collective it entered last, and its tick.
   struct Standing {
-    std::int64_t rank = -1;
+    std::int32_t rank = -1;
+    std::uint32_t stopped = 0;  // 1: by a signal or a debugger
     std::uint64_t entered = 0;
     std::uint64_t tick = 0;
   };
   struct Answers {
-    std::vector<Standing> standings;  // of the nodes that answered
+    std::vector<Standing> standings;  // of this node and of those that answered
     std::vector<int> silent;          // linked ranks that did not answer in time
   };
-  // Asks the other nodes how far their ranks are.
+  // Asks the other nodes how far their ranks are, and looks at this node's.
   Answers ask(Duration patience);
 
  private:
@@ -84,7 +85,7 @@ class PeerWatch {
   void neighbour_ended(int local);
   void read_link(Peer& peer);
   bool handle(Peer& peer, const FrameHead& head, const std::string& body);
-  void answer(Peer& peer, std::uint64_t question);
+  std::vector<Standing> standings_here() const;
   void send(Peer& peer, FrameHead head, const std::string& body);  // holds speaking_
   void pass_on_holding_lock();
 
