@@ -235,10 +235,10 @@ Result<std::shared_ptr<NcclWork>> NcclBackend::enqueue(Issue& issue, const Deadl
   done = copy(issue.copies_behind);
   if (done == CudaResult::kSuccess) done = api_.event_record(*event, stream_);
   if (done != CudaResult::kSuccess) return cuda_error(api_, "", done);
-  {
-    const std::lock_guard lock(mutex_);
-    in_flight_.push_back(work);
-  }
+  const std::lock_guard lock(mutex_);
+  // Whoever reported it has not seen this call, which may have been ended with the others.
+  if (const std::optional<Error> first = communicator_->failure()) return *first;
+  in_flight_.push_back(work);
   changed_.notify_all();
   return work;
 }
@@ -321,10 +321,16 @@ Result<void> NcclBackend::inspect() {
   return {};
 }
 
-// The communicator is aborted before those who wait hear of it: until then kernels may still write
-// to the tensors that they would let go of.
+// Those who wait hear of it after the abort: until then kernels may still write to the tensors that
+// they would let go of. They must not look at their events any more, either: the abort lets those
+// come.
 void NcclBackend::fail(const Error& failure) {
   communicator_->fail(failure);
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& work : in_flight_) work->doom();
+  }
+  communicator_->abort();
   const Error first = *communicator_->failure();
   const std::lock_guard lock(mutex_);
   for (const auto& work : in_flight_) work->fail(first);

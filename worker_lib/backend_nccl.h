@@ -118,8 +118,8 @@ class NcclBackend final : public Backend {
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::deque<std::shared_ptr<NcclWork>> in_flight_;  // in the order of the stream
-  std::vector<CudaEvent> events_;       // all that were made
-  std::vector<CudaEvent> free_events_;  // those that mark nothing now
+  std::vector<CudaEvent> events_;                    // all that were made
+  std::vector<CudaEvent> free_events_;               // those that mark nothing now
   bool closing_ = false;
   std::thread watcher_;
 };

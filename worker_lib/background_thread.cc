@@ -7,7 +7,8 @@
 
 namespace ddprun {
 
-Result<void> start_thread(std::thread& thread, const std::string& name, std::function<void()> body) {
+Result<void> start_thread(std::thread& thread, const std::string& name,
+                          std::function<void()> body) {
   // A thread inherits the mask of the one that starts it.
   sigset_t all;
   sigset_t before;

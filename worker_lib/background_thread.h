@@ -9,7 +9,8 @@
 
 namespace ddprun {
 
-// Starts `body`, which must not throw, as `thread`. name: at most 15 characters, shown by debuggers.
+// Starts `body`, which must not throw, as `thread`. name: at most 15 characters, shown by
+// debuggers.
 Result<void> start_thread(std::thread& thread, const std::string& name, std::function<void()> body);
 
 }  // namespace ddprun

@@ -15,10 +15,12 @@
 namespace ddprun {
 namespace {
 
-// Every key of the worker library begins with it, so that PyTorch's keys in the same store are others.
+// Every key of the worker library begins with it, so that PyTorch's keys in the same store are
+// others.
 constexpr const char* kKeyPrefix = "ddprun";
 
-// A launcher's store is up before its workers; what a person starts by hand may come a little later.
+// A launcher's store is up before its workers; what a person starts by hand may come a little
+// later.
 constexpr Duration kPatienceWithLauncher = std::chrono::minutes(5);
 constexpr Duration kPatienceByHand = std::chrono::seconds(10);
 
@@ -27,7 +29,8 @@ std::optional<std::string> variable(std::string_view name) {
   return value ? std::optional<std::string>(value) : std::nullopt;
 }
 
-// --- device and backend ----------------------------------------------------------------------------
+// --- device and backend
+// ----------------------------------------------------------------------------
 
 struct Choice {
   torch::Device device;
@@ -53,9 +56,9 @@ torch::Device choose_gpu(std::optional<torch::Device> asked, LocalRank local_ran
     return torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(local_rank.value % gpus));
   }
   if (asked->index() >= gpus) {
-    refuse(DistError::Kind::kInvalidArgument, "device " + asked->str() + " does not exist; there are " +
-                                                  std::to_string(gpus) + " GPUs, cuda:0 to cuda:" +
-                                                  std::to_string(gpus - 1));
+    refuse(DistError::Kind::kInvalidArgument,
+           "device " + asked->str() + " does not exist; there are " + std::to_string(gpus) +
+               " GPUs, cuda:0 to cuda:" + std::to_string(gpus - 1));
   }
   return *asked;
 }
@@ -75,8 +78,9 @@ Choice choose(const InitOptions& options, LocalRank local_rank, const BackendFac
     refuse(DistError::Kind::kInvalidArgument, "backend nccl is for device cuda, not cpu");
   }
   if (device && device->is_cuda() && backend == "cpu") {
-    refuse(DistError::Kind::kUnsupported,
-           "backend cpu takes tensors on the cpu only; use backend nccl with device " + device->str());
+    refuse(
+        DistError::Kind::kUnsupported,
+        "backend cpu takes tensors on the cpu only; use backend nccl with device " + device->str());
   }
   const bool wants_gpu = (device && device->is_cuda()) || backend == "nccl";
   const bool wants_cpu = device || backend;
@@ -86,9 +90,11 @@ Choice choose(const InitOptions& options, LocalRank local_rank, const BackendFac
   return {torch::kCPU, false};
 }
 
-// --- meeting the others ------------------------------------------------------------------------------
+// --- meeting the others
+// ------------------------------------------------------------------------------
 
-// By hand nobody may be hosting a store, which this rank must not wait for as long as for a slow node.
+// By hand nobody may be hosting a store, which this rank must not wait for as long as for a slow
+// node.
 Result<std::unique_ptr<StoreClient>> connect_to_store(const WorkerEnv& env, Duration timeout) {
   const bool has_launcher = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
   const Duration patience = has_launcher ? kPatienceWithLauncher : kPatienceByHand;
@@ -100,14 +106,15 @@ Result<std::unique_ptr<StoreClient>> connect_to_store(const WorkerEnv& env, Dura
   if (store || has_launcher) return store;
   Error error = store.error();
   error.cause +=
-      "; without a launcher a store must be there already: start the program with ddprun or torchrun, "
+      "; without a launcher a store must be there already: start the program with ddprun or "
+      "torchrun, "
       "or run 'ddp-store --listen " +
       env.master_addr + ":" + std::to_string(env.master_port) + "' first";
   return error;
 }
 
-// Unique in the store: with a store that lives on after a restart (torchrun's does), addresses of the
-// generation before must not be found.
+// Unique in the store: with a store that lives on after a restart (torchrun's does), addresses of
+// the generation before must not be found.
 std::string group_name(const WorkerEnv& env) {
   return env.run_id + "/generation-" + to_text(env.generation) + "/world";
 }
@@ -143,15 +150,15 @@ class Arrivals {
 Result<std::unique_ptr<Backend>> form_cpu(StoreClient* store, const WorkerEnv& env,
                                           Duration timeout) {
   if (!store) return std::unique_ptr<Backend>(new CpuBackend(make_solo_group()));
-  // The launcher's node: two nodes of a job may be simulated on one machine. Whether processes of one
-  // node can share memory at all (same boot of the same kernel, same network namespace: not so in two
-  // containers) the engine finds out by itself.
-  Result<std::unique_ptr<CpuGroup>> group = CpuGroup::form(
-      *store, {.rank = env.rank,
-               .world_size = env.world_size,
-               .node_id = "node " + to_text(env.node_rank),
-               .name = group_name(env),
-               .timeout = timeout});
+  // The launcher's node: two nodes of a job may be simulated on one machine. Whether processes of
+  // one node can share memory at all (same boot of the same kernel, same network namespace: not so
+  // in two containers) the engine finds out by itself.
+  Result<std::unique_ptr<CpuGroup>> group =
+      CpuGroup::form(*store, {.rank = env.rank,
+                              .world_size = env.world_size,
+                              .node_id = "node " + to_text(env.node_rank),
+                              .name = group_name(env),
+                              .timeout = timeout});
   if (!group) return group.error();
   return std::unique_ptr<Backend>(new CpuBackend(std::move(*group)));
 }

@@ -110,9 +110,7 @@ Result<void> NcclCommunicator::init(const NcclUniqueId& id, const Deadline& dead
     const std::lock_guard lock(mutex_);
     started = api_.comm_init_rank(&comm_, options_.world_size, id, options_.rank.value);
   }
-  const Result<void> settled = settle(started, deadline);
-  if (!settled) fail(settled.error());
-  return settled;
+  return settle(started, deadline);
 }
 
 // --- calls ---
@@ -172,16 +170,8 @@ Error NcclCommunicator::nccl_error(NcclResult result) {
 // --- the end ---
 
 void NcclCommunicator::fail(const Error& failure) {
-  NcclComm given_up = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    if (failure_) return;
-    failure_ = failure;
-    given_up = std::exchange(comm_, nullptr);
-  }
-  // Nobody can reach it any more, so the lock need not be held while NCCL frees it, which can take
-  // long when a peer is gone.
-  abort(given_up);
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = failure;
 }
 
 std::optional<Error> NcclCommunicator::failure() const {
@@ -189,18 +179,24 @@ std::optional<Error> NcclCommunicator::failure() const {
   return failure_;
 }
 
-void NcclCommunicator::abort(NcclComm comm) {
-  if (!comm) return;
-  run_at_most(options_.abort_grace, [&api = api_, comm] { api.comm_abort(comm); });
+void NcclCommunicator::abort() {
+  NcclComm comm = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    comm = std::exchange(comm_, nullptr);
+  }
+  // Nobody can reach it any more, so the lock need not be held while NCCL frees it, which can take
+  // long when a peer is gone.
+  if (comm) run_at_most(options_.abort_grace, [&api = api_, comm] { api.comm_abort(comm); });
 }
 
 void NcclCommunicator::close(const Deadline& deadline) {
   const auto finalize = [this](NcclComm comm) { return api_.comm_finalize(comm); };
-  if (!launch(finalize, deadline)) return;  // the destructor aborts it
+  if (!launch(finalize, deadline)) return abort();
   const std::lock_guard lock(mutex_);
   if (comm_) api_.comm_destroy(std::exchange(comm_, nullptr));
 }
 
-NcclCommunicator::~NcclCommunicator() { abort(std::exchange(comm_, nullptr)); }
+NcclCommunicator::~NcclCommunicator() { abort(); }
 
 }  // namespace ddprun

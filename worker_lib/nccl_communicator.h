@@ -3,12 +3,12 @@
 //
 // Rank 0 makes the id and sets it in the store; the others get it with a deadline. Every call that
 // NCCL answers with "in progress" is followed until NCCL says otherwise or the deadline has passed.
-// The first failure that its owner reports ends the communicator: it is aborted at once and refuses
-// everything later with that failure.
+// The first failure that its owner reports ends the communicator: it refuses everything later with
+// that failure, and can only be aborted.
 //
-// Owned by an NcclBackend. One thread at a time launches; fail(), failure() and check() may be
-// called from any thread, also while another one launches: NCCL never sees two of our threads at
-// once, nor any call on a communicator that was given up.
+// Owned by an NcclBackend. One thread at a time launches; fail(), failure(), abort() and check()
+// may be called from any thread, also while another one launches: NCCL never sees two of our
+// threads at once, nor any call on a communicator that was given up.
 #pragma once
 
 #include <functional>
@@ -53,9 +53,12 @@ class NcclCommunicator {
   // The failure that was reported, or one that NCCL has noticed since.
   Result<void> check();
 
-  // Reports a failure. The first one counts: it is kept, and the communicator aborted.
+  // Reports a failure. The first one is kept, and everything later refused with it.
   void fail(const Error& failure);
   std::optional<Error> failure() const;
+
+  // After a failure: frees what NCCL holds and ends what it still does on the stream, once.
+  void abort();
 
   // Takes leave from the peers, at most until the deadline, and frees the communicator. Nothing is
   // on its stream any more.
@@ -70,12 +73,11 @@ class NcclCommunicator {
   Result<void> settle(NcclResult result, const Deadline& deadline);
   NcclResult state_now();
   Error nccl_error(NcclResult result);
-  void abort(NcclComm comm);
 
   const NcclApi& api_;
   const NcclCommunicatorOptions options_;
   mutable std::mutex mutex_;  // guards what follows, and every call on comm_
-  NcclComm comm_ = nullptr;   // null before it was made and after it was given up
+  NcclComm comm_ = nullptr;   // null before it was made and after it was freed
   std::optional<Error> failure_;
 };
 

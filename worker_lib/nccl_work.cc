@@ -17,7 +17,7 @@ std::string to_text(const NcclCall& call) {
 }
 
 void NcclWork::wait(std::optional<Duration> timeout) {
-  if (!timeout && host_wait_ == HostWait::kOnRequest) return wait_on_stream();
+  if (!timeout && host_wait_ == HostWait::kOnRequest && wait_on_stream()) return;
   const Deadline deadline(timeout.value_or(kLongestTimeout));
   while (!value_or_throw(poll())) {
     if (deadline.passed()) {
@@ -30,32 +30,34 @@ void NcclWork::wait(std::optional<Duration> timeout) {
   }
 }
 
-// The caller's stream is the one that allocated the tensors, or has been told of it: once that
-// stream waits for the call, memory that is let go of is not handed out again too early. On another
-// stream it would be, so there the tensors are kept until the call is seen to be over.
-void NcclWork::wait_on_stream() {
+// Whether the current stream waits now. The caller's stream is the one that allocated the tensors,
+// or has been told of it: once that stream waits for the call, memory that is let go of is not
+// handed out again too early. On another stream it would be, so there the tensors are kept until
+// the call is seen to be over.
+bool NcclWork::wait_on_stream() {
   const std::lock_guard lock(mutex_);
-  if (failure_) throw to_dist_error(*failure_);
-  if (is_over_) return;
+  if (is_over_ || is_doomed_) return false;
   const CudaStream current = stream_.api.current_stream(stream_.device);
   const CudaResult waits = stream_.api.stream_wait_event(current, stream_.event);
   if (waits != CudaResult::kSuccess) {
     throw to_dist_error(cuda_error(stream_.api, "wait for " + to_text(call_), waits));
   }
   if (current == stream_.caller) keep_.clear();
+  return true;
 }
 
 Result<bool> NcclWork::poll() {
   const std::lock_guard lock(mutex_);
-  if (!is_over_) {
+  if (!is_over_ && !is_doomed_) {
     const CudaResult seen = stream_.api.event_query(stream_.event);
-    if (seen == CudaResult::kNotReady) return false;
-    finish(seen == CudaResult::kSuccess
-               ? std::nullopt
-               : std::optional(cuda_error(stream_.api, to_text(call_), seen)));
+    if (seen == CudaResult::kSuccess) {
+      finish(std::nullopt);
+    } else if (seen != CudaResult::kNotReady) {
+      finish(cuda_error(stream_.api, to_text(call_), seen));
+    }
   }
   if (failure_) return *failure_;
-  return true;
+  return is_over_;
 }
 
 bool NcclWork::is_completed() {
@@ -66,6 +68,11 @@ bool NcclWork::is_completed() {
 std::exception_ptr NcclWork::exception() {
   const std::lock_guard lock(mutex_);
   return failure_ ? std::make_exception_ptr(to_dist_error(*failure_)) : nullptr;
+}
+
+void NcclWork::doom() {
+  const std::lock_guard lock(mutex_);
+  is_doomed_ = true;
 }
 
 void NcclWork::fail(const Error& failure) {

@@ -64,6 +64,9 @@ class NcclWork final : public detail::WorkState {
   // Looks whether the call is over. The Error is what it failed with.
   Result<bool> poll();
 
+  // From now on only fail() ends it: its communicator is being aborted, which lets the event come
+  // though the call was not carried out.
+  void doom();
   // Ends it, if it is not over.
   void fail(const Error& failure);
 
@@ -72,7 +75,7 @@ class NcclWork final : public detail::WorkState {
   CudaEvent event() const { return stream_.event; }
 
  private:
-  void wait_on_stream();
+  bool wait_on_stream();
   void finish(std::optional<Error> failure);
 
   const NcclCall call_;
@@ -81,6 +84,7 @@ class NcclWork final : public detail::WorkState {
   const HostWait host_wait_;
   std::mutex mutex_;  // guards what follows, and the event until the call is over
   std::vector<torch::Tensor> keep_;
+  bool is_doomed_ = false;
   bool is_over_ = false;
   std::optional<Error> failure_;
 };

@@ -11,6 +11,7 @@
 #include "tests/support/running_store.h"
 #include "tests/worker_lib/nccl_double.h"
 #include "tests/worker_lib/rank_threads.h"
+#include "worker_lib/backend_cpu.h"
 #include "worker_lib/backend_nccl.h"
 #include "worker_lib/error_bridge.h"
 
@@ -56,14 +57,27 @@ class NcclWorld final : public World {
 
  private:
   std::unique_ptr<Backend> form_backend(int rank, StoreClient& store) override {
-    return value_or_throw(
-        BackendFactory(NcclDouble::api())
-            .form(
-                &store,
-                {.rank = Rank(rank), .world_size = size, .device = torch::kCPU, .name = "world"}));
+    const NcclBackendOptions options{.rank = Rank(rank),
+                                     .world_size = size,
+                                     .device = torch::kCPU,
+                                     .name = "world",
+                                     .timeout = seconds(20),
+                                     .close_grace = milliseconds(300)};
+    return value_or_throw(BackendFactory(NcclDouble::api()).form(&store, options));
   }
 
   NcclDouble double_;
+};
+
+class CpuWorld final : public World {
+ public:
+  using World::World;
+
+ private:
+  std::unique_ptr<Backend> form_backend(int rank, StoreClient& store) override {
+    return std::make_unique<CpuBackend>(value_or_throw(CpuGroup::form(
+        store, {.rank = Rank(rank), .world_size = size, .name = "world", .timeout = seconds(20)})));
+  }
 };
 
 struct BackendUnderTest {
@@ -475,16 +489,59 @@ TEST_P(BackendConformance, DestroyingAGroupEndsWhatIsInFlight) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    , BackendConformance,
-    testing::Values(BackendUnderTest{
-        .name = "nccl",
-        .make_world = [](int size) { return std::make_unique<NcclWorld>(size); },
-        .reducible = {torch::kBool, torch::kUInt8, torch::kInt8, torch::kInt32, torch::kInt64,
-                      torch::kFloat16, torch::kBFloat16, torch::kFloat32, torch::kFloat64},
-        .has_bitwise = false,
-        .has_tags = false}),
-    [](const auto& one) { return one.param.name; });
+// Objects are read on the host between two collectives, which the NCCL double's streams do not know
+// of.
+class ObjectConformance : public BackendConformance {};
+
+TEST_P(ObjectConformance, ObjectsTravelWithEveryBit) {
+  in_every_world([&](ProcessGroup& group) {
+    const nlohmann::json mine{
+        {"rank", group.rank()},
+        {"exact", 0.1 + group.rank()},
+        {"infinite", std::numeric_limits<double>::infinity()},
+        {"large", std::numeric_limits<std::uint64_t>::max()},
+        {"bytes", "not \xff UTF-8"},
+        {"binary", nlohmann::json::binary({1, 2, 3}, 42)},
+        {"filler", std::string(static_cast<std::size_t>(group.rank()) * 1000, 'x')}};
+    const std::vector<nlohmann::json> all = group.all_gather_object(mine);
+    ASSERT_EQ(all.size(), static_cast<std::size_t>(group.size()));
+    EXPECT_EQ(all[static_cast<std::size_t>(group.rank())], mine);
+    for (int r = 0; r < group.size(); ++r) {
+      const nlohmann::json& value = all[static_cast<std::size_t>(r)];
+      EXPECT_EQ(value["rank"], r);
+      EXPECT_EQ(value["exact"].get<double>(), 0.1 + r);
+      EXPECT_EQ(value["filler"].get<std::string>().size(), static_cast<std::size_t>(r) * 1000);
+    }
+    const int root = group.size() - 1;
+    const nlohmann::json none;
+    EXPECT_EQ(group.broadcast_object(group.rank() == root ? mine : none, root)["rank"], root);
+    EXPECT_TRUE(group.broadcast_object(none).is_null());
+  });
+}
+
+BackendUnderTest cpu() {
+  return {.name = "cpu",
+          .make_world = [](int size) { return std::make_unique<CpuWorld>(size); },
+          .reducible = kAllDtypes,
+          .has_bitwise = true,
+          .has_tags = true};
+}
+
+BackendUnderTest nccl_double() {
+  return {.name = "nccl_double",
+          .make_world = [](int size) { return std::make_unique<NcclWorld>(size); },
+          .reducible = {torch::kBool, torch::kUInt8, torch::kInt8, torch::kInt32, torch::kInt64,
+                        torch::kFloat16, torch::kBFloat16, torch::kFloat32, torch::kFloat64},
+          .has_bitwise = false,
+          .has_tags = false};
+}
+
+std::string name_of(const testing::TestParamInfo<BackendUnderTest>& backend) {
+  return backend.param.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(, BackendConformance, testing::Values(cpu(), nccl_double()), name_of);
+INSTANTIATE_TEST_SUITE_P(, ObjectConformance, testing::Values(cpu()), name_of);
 
 }  // namespace
 }  // namespace ddprun
