@@ -28,9 +28,10 @@ if(DDPRUN_WERROR)
   target_compile_options(ddprun_compile_options INTERFACE -Werror)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # GCC 12 sees dangling pointers and uninitialised variables in Asio's coroutine frames that are not.
+  # GCC 12 sees dangling pointers and uninitialised variables in Asio's coroutine frames that are not,
+  # and overlapping copies in `"text" + std::string(...)` (its bug 105651).
   target_compile_options(ddprun_compile_options INTERFACE -Wno-maybe-uninitialized
-      -Wno-missing-field-initializers -Wno-mismatched-new-delete)
+      -Wno-missing-field-initializers -Wno-mismatched-new-delete -Wno-restrict)
   target_compile_options(ddprun_compile_options INTERFACE -fpch-preprocess)
 else()
   target_compile_options(ddprun_compile_options INTERFACE -Wno-missing-field-initializers)

@@ -15,6 +15,10 @@ namespace {
 // answered.
 constexpr Duration kOneTry = std::chrono::seconds(10);
 
+constexpr Duration kShortestPause = std::chrono::milliseconds(1);
+// More keys than this are an answer in another protocol: text, for one.
+constexpr std::int64_t kMostKeys = std::int64_t{1} << 40;
+
 constexpr std::uint8_t kReady = 0;
 constexpr std::uint8_t kCancelled = 1;
 
@@ -58,14 +62,14 @@ Result<std::unique_ptr<StoreClient>> StoreClient::connect(StoreClientOptions opt
     Result<std::unique_ptr<StoreClient>> client = try_connect(options, deadline);
     if (client) return client;
     Error error = std::move(client).error();
-    const Duration pause = backoff.next();
-    if (error.kind == ErrorKind::kProtocol || deadline.remaining() <= pause) {
+    if (error.kind == ErrorKind::kProtocol || deadline.remaining() < kShortestPause) {
       error.waited = deadline.waited();
       error.allowed = deadline.allowed();
       if (error.kind != ErrorKind::kProtocol) error.kind = ErrorKind::kConnection;
       return std::move(error).within(what);
     }
-    std::this_thread::sleep_for(pause);
+    // Towards the end the tries come closer, so that none of the time is given away.
+    std::this_thread::sleep_for(std::min(backoff.next(), deadline.remaining() / 2));
   }
 }
 
@@ -101,7 +105,8 @@ Result<void> StoreClient::shake_hands(const Deadline& deadline) {
   if (!sent) return sent.error();
   const Result<std::int64_t> keys = answer_within(deadline, &ReplyReader::take_i64);
   if (!keys) return Error(keys.error()).within("handshake");
-  if (*keys < 0) return protocol_error("what answers there is no TCPStore");
+  if (*keys < 0 || *keys > kMostKeys || !replies_.empty())
+    return protocol_error("what answers there is no TCPStore");
   return {};
 }
 

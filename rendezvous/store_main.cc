@@ -65,8 +65,7 @@ int run(int argc, char** argv) {
   app.add_option("--listen", listen,
                  "Numeric address and port; * for every address, port 0 for a free one, which is "
                  "printed")
-      ->type_name("HOST:PORT")
-      ->required();
+      ->type_name("HOST:PORT");
   app.set_version_flag("--version", std::string(kProgram) + " " DDPRUN_VERSION);
   try {
     app.parse(argc, argv);
@@ -75,6 +74,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return fail(ExitCode::kUsage, std::string(error.what()) + "; --help tells more");
   }
+  if (listen.empty()) return fail(ExitCode::kUsage, "--listen HOST:PORT is needed");
   const Result<HostPort> address = parse_host_port(listen);
   if (!address) return fail(ExitCode::kUsage, "--listen: " + address.error().message());
   return serve(*address);

@@ -22,7 +22,8 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// A connection gives way to the others after this many bytes of replies.
+// A connection gives way to the others after this many bytes of replies. More than this and one
+// reply is never held for a client that does not read.
 constexpr std::size_t kTurnBytes = 256 * 1024;
 // Connections taken from the backlog before the others get a turn.
 constexpr int kAcceptsPerTurn = 64;
@@ -48,8 +49,8 @@ struct Connection {
   SocketAddress peer;
   RequestParser parser;
   ByteBuffer unsent;
-  bool flushing = false;  // waits until the socket takes more of `unsent`
-  bool at_end = false;    // the peer will send nothing more
+  bool stalled = false;  // not served before `unsent` has been taken
+  bool at_end = false;   // the peer will send nothing more
   bool closed = false;
 };
 using ConnectionPtr = std::shared_ptr<Connection>;
@@ -64,7 +65,7 @@ struct Door {
 class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
  public:
   Impl(asio::io_context& io, Logger& log, const StoreServerOptions& options)
-      : io_(io), log_(log), options_(options), state_(options.unsent_bytes) {}
+      : io_(io), log_(log), options_(options), state_(options.reply_bytes) {}
 
   void add_door(UniqueFd listener) {
     auto door = std::make_unique<Door>(Door{tcp::acceptor(io_), asio::steady_timer(io_)});
@@ -209,12 +210,17 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
       deliver();
       if (connection->closed) return false;
       if (refusal) return refuse(connection, *refusal);
-      return serve_later(connection);
+      return !stall(connection) && serve_later(connection);
     }
     deliver();
     if (connection->closed) return false;
     if (!connection->parser.error().empty()) return refuse(connection, connection->parser.error());
-    return true;
+    return !stall(connection);
+  }
+
+  // A client that does not take its replies gets no more of them; flush() goes on.
+  static bool stall(const ConnectionPtr& connection) {
+    return connection->stalled = !connection->unsent.empty();
   }
 
   bool serve_later(const ConnectionPtr& connection) {
@@ -238,21 +244,14 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
   void send(const ConnectionPtr& connection, std::string_view bytes) {
     if (connection->unsent.empty() && !write(connection, bytes)) return;
     if (bytes.empty()) return;
-    const std::size_t unsent = connection->unsent.size() + bytes.size();
-    if (unsent > options_.unsent_bytes) {
-      ++counters_.slow_readers;
-      log_closing(connection, "it does not read: " + std::to_string(unsent) +
-                                  " bytes wait, at most " + std::to_string(options_.unsent_bytes) +
-                                  " may");
-      return close(connection);
-    }
+    const bool is_flushing = !connection->unsent.empty();
     try {
       connection->unsent.append(bytes);
     } catch (const std::bad_alloc&) {
       refuse(connection, "out of memory");
       return;
     }
-    if (!connection->flushing) flush_when_writable(connection);
+    if (!is_flushing) flush_when_writable(connection);
   }
 
   // Takes from `bytes` what the socket takes at once. False when the connection broke.
@@ -270,7 +269,6 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void flush_when_writable(const ConnectionPtr& connection) {
-    connection->flushing = true;
     connection->socket.async_wait(tcp::socket::wait_write,
                                   [this, connection](const error_code& error) {
                                     if (connection->closed) return;
@@ -280,19 +278,19 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void flush(const ConnectionPtr& connection) {
-    connection->flushing = false;
     std::string_view rest = connection->unsent.bytes();
     if (!write(connection, rest)) return;
     connection->unsent.consume(connection->unsent.size() - rest.size());
     if (!connection->unsent.empty()) return flush_when_writable(connection);
-    if (connection->at_end) close(connection);
+    if (connection->at_end) return close(connection);
+    if (std::exchange(connection->stalled, false)) serve(connection);
   }
 
   // --- ending ---
 
   bool refuse(const ConnectionPtr& connection, const std::string& reason) {
     ++counters_.bad_requests;
-    log_closing(connection, reason);
+    log("closed the connection of " + to_text(connection->peer) + ": " + reason);
     close(connection);
     return false;
   }
@@ -303,10 +301,6 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
     connection->socket.close(ignored);
     state_.connection_closed(connection->id);
     connections_.erase(connection->id.value);
-  }
-
-  void log_closing(const ConnectionPtr& connection, const std::string& reason) {
-    log("closed the connection of " + to_text(connection->peer) + ": " + reason);
   }
 
   void log(std::string text) {

@@ -26,16 +26,14 @@ namespace ddprun {
 
 struct StoreServerOptions {
   RequestLimits limits;
-  // Replies that wait for one slow reader; past it the connection is closed. It also bounds a
-  // single reply: what one request may set, another can read.
-  std::size_t unsent_bytes = 64 * 1024 * 1024;
+  // Of a single reply. What one request may set, another can read.
+  std::size_t reply_bytes = 64 * 1024 * 1024;
 };
 
 // Since the server was made, but for the last group, which is now.
 struct StoreCounters {
   std::uint64_t accepted = 0;      // connections, adopted ones too
   std::uint64_t bad_requests = 0;  // connections closed for what they sent
-  std::uint64_t slow_readers = 0;  // connections closed for not reading
   std::uint64_t bytes_received = 0;
   std::uint64_t bytes_sent = 0;
   std::array<std::uint64_t, kCommandRules.size()> requests{};  // by Command

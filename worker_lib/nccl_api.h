@@ -5,8 +5,9 @@
 // behind ddprun::worker_cuda with the real functions (nccl_api_real.cc, which also proves with
 // static_assert that the numbers below are NCCL's).
 //
-// Handles are the opaque types that nccl.h and cuda_runtime_api.h declare, too. Thread rules are those of
-// the functions behind the table. Each entry does what its namesake does, unless it says otherwise.
+// Handles are the opaque types that nccl.h and cuda_runtime_api.h declare, too. Thread rules are
+// those of the functions behind the table. Each entry does what its namesake does, unless it says
+// otherwise.
 #pragma once
 
 #include <array>
@@ -56,8 +57,8 @@ struct NcclUniqueId {
 struct NcclApi {
   // --- NCCL: communicators ---
   NcclResult (*get_unique_id)(NcclUniqueId* id);
-  // ncclCommInitRankConfig with a non-blocking communicator: it, and all that is called with it, may
-  // answer kInProgress and then wants comm_get_async_error until that says otherwise.
+  // ncclCommInitRankConfig with a non-blocking communicator: it, and all that is called with it,
+  // may answer kInProgress and then wants comm_get_async_error until that says otherwise.
   NcclResult (*comm_init_rank)(NcclComm* comm, int size, const NcclUniqueId& id, int rank);
   NcclResult (*comm_get_async_error)(NcclComm comm, NcclResult* state);
   NcclResult (*comm_finalize)(NcclComm comm);
@@ -73,8 +74,8 @@ struct NcclApi {
                            NcclOp op, NcclComm comm, CudaStream stream);
   NcclResult (*reduce)(const void* send, void* receive, std::size_t count, NcclType type, NcclOp op,
                        int root, NcclComm comm, CudaStream stream);
-  NcclResult (*broadcast)(const void* send, void* receive, std::size_t count, NcclType type, int root,
-                          NcclComm comm, CudaStream stream);
+  NcclResult (*broadcast)(const void* send, void* receive, std::size_t count, NcclType type,
+                          int root, NcclComm comm, CudaStream stream);
   NcclResult (*all_gather)(const void* send, void* receive, std::size_t send_count, NcclType type,
                            NcclComm comm, CudaStream stream);
   NcclResult (*reduce_scatter)(const void* send, void* receive, std::size_t receive_count,
@@ -103,5 +104,8 @@ struct NcclApi {
   // The stream that this thread's kernels go to on the device.
   CudaStream (*current_stream)(int device);
 };
+
+// The real functions; in the library behind ddprun::worker_cuda only.
+const NcclApi& real_nccl_api();
 
 }  // namespace ddprun

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "ddprun/context.h"
 #include "worker_lib/backend_nccl.h"
 #include "worker_lib/nccl_api.h"
 
@@ -156,8 +157,8 @@ constexpr NcclApi kRealApi{
           return ours(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
         },
     .event_destroy = [](CudaEvent event) { return ours(cudaEventDestroy(event)); },
-    .event_record =
-        [](CudaEvent event, CudaStream stream) { return ours(cudaEventRecord(event, stream)); },
+    .event_record = [](CudaEvent event,
+                       CudaStream stream) { return ours(cudaEventRecord(event, stream)); },
     .event_query = event_query,
     .memcpy_async =
         [](void* to, const void* from, std::size_t bytes, CudaStream stream) {

@@ -1,9 +1,6 @@
 #include "worker_lib/serial_executor.h"
 
-#include <pthread.h>
-
-#include <csignal>
-#include <system_error>
+#include "worker_lib/background_thread.h"
 
 namespace ddprun {
 
@@ -19,7 +16,7 @@ SerialExecutor::~SerialExecutor() {
 std::shared_ptr<detail::HostWork> SerialExecutor::submit(Call call) {
   auto work = std::make_shared<detail::HostWork>();
   if (!thread_.joinable()) {
-    const Result<void> started = start_thread();
+    const Result<void> started = start_thread(thread_, thread_name_, [this] { run(); });
     if (!started) {
       work->complete(started);
       return work;
@@ -32,23 +29,6 @@ std::shared_ptr<detail::HostWork> SerialExecutor::submit(Call call) {
   lock.unlock();
   changed_.notify_all();
   return work;
-}
-
-Result<void> SerialExecutor::start_thread() {
-  // Signals belong to the program's own threads: ours is born with all of them blocked.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  Result<void> started;
-  try {
-    thread_ = std::thread([this] { run(); });
-    pthread_setname_np(thread_.native_handle(), thread_name_.c_str());
-  } catch (const std::system_error& failed) {
-    started = system_error("start the group's thread", failed.code().value());
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
 }
 
 void SerialExecutor::run() {

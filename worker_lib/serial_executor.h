@@ -47,7 +47,6 @@ class SerialExecutor {
     std::shared_ptr<detail::HostWork> work;
   };
 
-  Result<void> start_thread();
   void run();
   void carry_out(Entry entry);
 

@@ -46,12 +46,12 @@ void HostWork::wait(std::optional<Duration> timeout) {
   if (failure_) std::rethrow_exception(failure_);
 }
 
-bool HostWork::is_completed() const {
+bool HostWork::is_completed() {
   const std::lock_guard lock(mutex_);
   return is_completed_;
 }
 
-std::exception_ptr HostWork::exception() const {
+std::exception_ptr HostWork::exception() {
   const std::lock_guard lock(mutex_);
   return failure_;
 }

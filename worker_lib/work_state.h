@@ -28,8 +28,8 @@ class WorkState {
   // Work::wait with and without a timeout: throws the failure, or kTimeout when `timeout` passes
   // first.
   virtual void wait(std::optional<Duration> timeout) = 0;
-  virtual bool is_completed() const = 0;
-  virtual std::exception_ptr exception() const = 0;
+  virtual bool is_completed() = 0;
+  virtual std::exception_ptr exception() = 0;
 };
 
 // The state of a call whose completion the host sees: complete() is called once, by whoever carried
@@ -42,11 +42,11 @@ class HostWork final : public WorkState {
   void complete(const Result<void>& result);
 
   void wait(std::optional<Duration> timeout) override;
-  bool is_completed() const override;
-  std::exception_ptr exception() const override;
+  bool is_completed() override;
+  std::exception_ptr exception() override;
 
  private:
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable completed_;
   bool is_completed_ = false;
   std::exception_ptr failure_;

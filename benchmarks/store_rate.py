@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Rate of get and add with PyTorch's own TCPStore client: ddp-store against PyTorch's libuv server.
+
+    benchmarks/store_rate.py [--bin build/release/bin] [--rounds 7] [--seconds 0.5] [--clients 1 16]
+
+Run it with a python that has torch. Each server is a process of its own; each client, too. The rounds
+alternate between the servers, so that what else the machine does hits both; medians are printed. With
+store_client_rate in --bin, ddprun's C++ client is measured as well, and with it the floor: a blocking
+echo of messages of the same size over the same kind of socket.
+"""
+
+import argparse
+import contextlib
+import datetime
+import multiprocessing
+import os
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+
+os.environ["PYTHONWARNINGS"] = "ignore"  # for the clients: torch without numpy warns in each
+warnings.simplefilter("ignore")
+import torch.distributed as dist  # noqa: E402
+
+WAIT = datetime.timedelta(seconds=30)
+
+
+def connect(port):
+    return dist.TCPStore("127.0.0.1", port, None, False, WAIT, wait_for_workers=False)
+
+
+@contextlib.contextmanager
+def ddp_store(program):
+    server = subprocess.Popen([program, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
+    try:
+        yield int(server.stdout.readline().rsplit(":", 1)[1])
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def serve_libuv(pipe):
+    store = dist.TCPStore("127.0.0.1", 0, None, True, WAIT, wait_for_workers=False, use_libuv=True)
+    pipe.send(store.port)
+    pipe.recv()
+
+
+@contextlib.contextmanager
+def libuv_store():
+    ours, theirs = multiprocessing.Pipe()
+    server = multiprocessing.get_context("spawn").Process(target=serve_libuv, args=(theirs,))
+    server.start()
+    try:
+        yield ours.recv()
+    finally:
+        ours.send("end")
+        server.join()
+
+
+def client_main(ports, pipe):
+    """Measures what it is told to: (server, operation, seconds) -> operations done."""
+    stores = {name: connect(port) for name, port in ports.items()}
+    for store in stores.values():
+        store.set("key", "0123456789abcdef")
+    pipe.send("ready")
+    while (order := pipe.recv()) is not None:
+        name, operation, seconds = order
+        store = stores[name]
+        call = (lambda: store.get("key")) if operation == "get" else (lambda: store.add("counter", 1))
+        count = 0
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            for _ in range(50):
+                call()
+            count += 50
+        pipe.send(count)
+
+
+def measure(ports, clients, rounds, seconds):
+    context = multiprocessing.get_context("spawn")
+    pipes, processes = [], []
+    for _ in range(clients):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=client_main, args=(ports, theirs))
+        process.start()
+        pipes.append(ours)
+        processes.append(process)
+    for pipe in pipes:
+        pipe.recv()
+    rates = {}
+    for turn in range(rounds):
+        for operation in ("get", "add"):
+            names = list(ports)
+            for name in names if turn % 2 == 0 else reversed(names):
+                started = time.perf_counter()
+                for pipe in pipes:
+                    pipe.send((name, operation, seconds))
+                total = sum(pipe.recv() for pipe in pipes)
+                elapsed = time.perf_counter() - started
+                rates.setdefault((operation, name), []).append(total / elapsed)
+    for pipe in pipes:
+        pipe.send(None)
+    for process in processes:
+        process.join()
+    return {key: statistics.median(values) for key, values in rates.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    parser.add_argument("--bin", default=os.path.join(root, "build/release/bin"))
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 16])
+    options = parser.parse_args()
+
+    with ddp_store(os.path.join(options.bin, "ddp-store")) as ours, libuv_store() as theirs:
+        ports = {"ddp-store": ours, "libuv": theirs}
+        print(f"{'operations/s':<28}{'ddp-store':>12}{'libuv':>12}{'ratio':>8}")
+        for clients in options.clients:
+            rates = measure(ports, clients, options.rounds, options.seconds)
+            for operation in ("get", "add"):
+                a, b = rates[operation, "ddp-store"], rates[operation, "libuv"]
+                label = f"{operation}, {clients} PyTorch client{'s' if clients > 1 else ''}"
+                print(f"{label:<28}{a:>12.0f}{b:>12.0f}{a / b:>8.2f}", flush=True)
+        probe = os.path.join(options.bin, "store_client_rate")
+        if os.path.exists(probe):
+            sys.stdout.flush()
+            subprocess.run([probe, str(ours), str(theirs)], check=True)
+
+
+if __name__ == "__main__":
+    main()

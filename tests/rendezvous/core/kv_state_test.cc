@@ -1,0 +1,689 @@
+#include "rendezvous/core/kv_state.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "base/rng.h"
+
+namespace ddprun {
+namespace {
+
+using namespace std::literals;
+using testing::HasSubstr;
+
+constexpr std::size_t kMaxReply = 1 << 20;
+
+std::string bytes_u8(std::uint8_t value) { return std::string(1, static_cast<char>(value)); }
+std::string bytes_i64(std::int64_t value) {
+  std::string bytes;
+  put_i64(bytes, value);
+  return bytes;
+}
+std::string bytes_string(std::string_view value) {
+  std::string bytes;
+  put_string(bytes, value);
+  return bytes;
+}
+
+const std::string kReady = bytes_u8(0);
+const std::string kNothing;
+
+// A store whose clients are numbers. Replies to others than the one that asks wait in `mail`.
+class Store {
+ public:
+  explicit Store(std::size_t max_reply = kMaxReply) : state_(max_reply) {}
+
+  // The bytes that the asking client gets for this request.
+  std::string ask(std::uint64_t client, Command command, std::vector<std::string> strings = {},
+                  std::int64_t number = 0) {
+    Request request;
+    request.command = command;
+    request.strings.assign(strings.begin(), strings.end());
+    request.number = number;
+    Replies replies;
+    const auto refusal = state_.handle(ConnectionId(client), request, replies);
+    last_refusal = refusal.value_or("");
+    std::string answer;
+    for (std::size_t i = 0; i < replies.pieces(); ++i) {
+      const Replies::Piece piece = replies.piece(i);
+      (piece.to.value == client ? answer : mail_[piece.to.value]) += piece.bytes;
+    }
+    return answer;
+  }
+
+  // Takes what has come for a client that did not ask.
+  std::string mail(std::uint64_t client) { return std::exchange(mail_[client], {}); }
+
+  void set(const std::string& key, const std::string& value) {
+    ask(99, Command::kSet, {key, value});
+  }
+  std::string get(const std::string& key) {
+    const std::string reply = ask(99, Command::kGet, {key});
+    return reply.substr(8);
+  }
+  void push(const std::string& key, const std::string& value) {
+    ask(99, Command::kQueuePush, {key, value});
+  }
+  // Starts a wait that must not be answered yet.
+  void park(std::uint64_t client, std::vector<std::string> keys) {
+    EXPECT_EQ(ask(client, Command::kWait, std::move(keys)), kNothing);
+    EXPECT_EQ(last_refusal, "");
+  }
+  void close(std::uint64_t client) { state_.connection_closed(ConnectionId(client)); }
+  const KvState& state() const { return state_; }
+
+  std::string last_refusal;
+
+ private:
+  KvState state_;
+  std::map<std::uint64_t, std::string> mail_;
+};
+
+// --- values ---
+
+TEST(KvState, AnswersPingWithItsNumber) {
+  Store store;
+  std::string expected;
+  put_u32(expected, 0xDEADBEEF);
+  EXPECT_EQ(store.ask(1, Command::kPing, {}, 0xDEADBEEF), expected);
+}
+
+TEST(KvState, SetHasNoAnswerAndOverwrites) {
+  Store store;
+  EXPECT_EQ(store.ask(1, Command::kSet, {"k", "one"}), kNothing);
+  EXPECT_EQ(store.ask(1, Command::kSet, {"k", "two"}), kNothing);
+  EXPECT_EQ(store.ask(2, Command::kGet, {"k"}), bytes_string("two"));
+}
+
+TEST(KvState, GetOfAMissingKeyIsEmpty) {
+  Store store;
+  EXPECT_EQ(store.ask(1, Command::kGet, {"k"}), bytes_string(""));
+}
+
+TEST(KvState, KeysAndValuesMayBeEmptyAndHoldNul) {
+  Store store;
+  store.set("", "empty key");
+  store.set("a\0b"s, "\0"s);
+  store.set("v", "");
+  EXPECT_EQ(store.get(""), "empty key");
+  EXPECT_EQ(store.get("a\0b"s), "\0"s);
+  EXPECT_EQ(store.get("a"), "");
+  EXPECT_EQ(store.ask(1, Command::kCheck, {"", "a\0b"s, "v"}), kReady);
+}
+
+struct CompareSetCase {
+  const char* name;
+  std::optional<std::string> held;
+  std::string expected, desired, answer;
+  std::optional<std::string> held_after;
+};
+
+TEST(KvState, CompareSetFollowsPyTorchsTable) {
+  const std::vector<CompareSetCase> cases{
+      {"missing, nothing expected", {}, "", "new", "new", "new"},
+      {"missing, something expected", {}, "old", "new", "old", {}},
+      {"equal", "old", "old", "new", "new", "new"},
+      {"different", "other", "old", "new", "other", "other"},
+      {"held empty, nothing expected", "", "", "new", "new", "new"},
+      {"held, nothing expected", "other", "", "new", "other", "other"},
+      {"bytewise", "a\0b"s, "a\0c"s, "new", "a\0b"s, "a\0b"s},
+      {"to empty", "old", "old", "", "", ""},
+  };
+  for (const CompareSetCase& one : cases) {
+    Store store;
+    if (one.held) store.set("k", *one.held);
+    EXPECT_EQ(store.ask(1, Command::kCompareSet, {"k", one.expected, one.desired}),
+              bytes_string(one.answer))
+        << one.name;
+    EXPECT_EQ(store.state().key_count(), one.held_after ? 1u : 0u) << one.name;
+    EXPECT_EQ(store.get("k"), one.held_after.value_or("")) << one.name;
+  }
+}
+
+struct AddCase {
+  const char* name;
+  std::optional<std::string> held;
+  std::int64_t delta;
+  std::optional<std::int64_t> sum;
+};
+
+TEST(KvState, AddReadsTheLeadingIntegerAndWraps) {
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  constexpr std::int64_t kMin = std::numeric_limits<std::int64_t>::min();
+  const std::vector<AddCase> cases{
+      {"missing", {}, 5, 5},
+      {"missing, zero", {}, 0, 0},
+      {"number", "7", 5, 12},
+      {"negative", "-7", 5, -2},
+      {"trailing text", "12abc", 1, 13},
+      {"white space", " 7 ", 1, 8},
+      {"all white space of C", "\t\n\v\f\r 7", 1, 8},
+      {"plus", "+7", 1, 8},
+      {"zeros in front", "007", 1, 8},
+      {"hexadecimal is 0 and text", "0x10", 1, 1},
+      {"fraction", "1.9", 1, 2},
+      {"overflow", std::to_string(kMax), 1, kMin},
+      {"underflow", std::to_string(kMin), -1, kMax},
+      {"most negative delta", "-1", kMin, kMax},
+      {"empty", "", 1, {}},
+      {"text", "abc", 1, {}},
+      {"sign alone", "-", 1, {}},
+      {"two signs", "+-7", 1, {}},
+      {"space after the sign", "- 7", 1, {}},
+      {"white space alone", "  ", 1, {}},
+      {"too large", "9223372036854775808", 1, {}},
+      {"nul first",
+       "\0"
+       "7"s,
+       1,
+       {}},
+  };
+  for (const AddCase& one : cases) {
+    Store store;
+    if (one.held) store.set("k", *one.held);
+    const std::string answer = store.ask(1, Command::kAdd, {"k"}, one.delta);
+    if (one.sum) {
+      EXPECT_EQ(answer, bytes_i64(*one.sum)) << one.name;
+      EXPECT_EQ(store.get("k"), std::to_string(*one.sum)) << one.name;
+    } else {
+      EXPECT_EQ(answer, kNothing) << one.name;
+      EXPECT_EQ(store.last_refusal, "ADD: the key holds no number") << one.name;
+      EXPECT_EQ(store.get("k"), *one.held) << one.name;
+    }
+  }
+}
+
+TEST(KvState, CheckNeedsEveryKey) {
+  Store store;
+  store.set("a", "");
+  store.set("b", "");
+  EXPECT_EQ(store.ask(1, Command::kCheck, {"a", "b"}), bytes_u8(0));
+  EXPECT_EQ(store.ask(1, Command::kCheck, {"a", "c"}), bytes_u8(1));
+  EXPECT_EQ(store.ask(1, Command::kCheck, {}), bytes_u8(0));
+}
+
+TEST(KvState, DeleteSaysWhetherTheKeyExisted) {
+  Store store;
+  store.set("k", "v");
+  EXPECT_EQ(store.ask(1, Command::kDeleteKey, {"k"}), bytes_i64(1));
+  EXPECT_EQ(store.ask(1, Command::kDeleteKey, {"k"}), bytes_i64(0));
+  EXPECT_EQ(store.ask(1, Command::kCheck, {"k"}), bytes_u8(1));
+}
+
+TEST(KvState, AppendMakesAndGrows) {
+  Store store;
+  EXPECT_EQ(store.ask(1, Command::kAppend, {"k", "ab"}), kNothing);
+  EXPECT_EQ(store.ask(1, Command::kAppend, {"k", "cd"}), kNothing);
+  EXPECT_EQ(store.get("k"), "abcd");
+}
+
+TEST(KvState, MultiGetAnswersInTheOrderOfTheKeys) {
+  Store store;
+  store.set("a", "1");
+  store.set("b", "2");
+  EXPECT_EQ(store.ask(1, Command::kMultiGet, {"b", "missing", "a", "b"}),
+            bytes_string("2") + bytes_string("") + bytes_string("1") + bytes_string("2"));
+  EXPECT_EQ(store.ask(1, Command::kMultiGet, {}), kNothing);
+}
+
+TEST(KvState, MultiSetStoresInOrder) {
+  Store store;
+  EXPECT_EQ(store.ask(1, Command::kMultiSet, {"a", "1", "b", "2", "a", "3"}), kNothing);
+  EXPECT_EQ(store.get("a"), "3");
+  EXPECT_EQ(store.get("b"), "2");
+}
+
+TEST(KvState, CountsAndListsKeysButNoQueues) {
+  Store store;
+  store.set("init/", "2");
+  store.set("/b", "");
+  store.set("/a", "");
+  store.push("/q", "item");
+  EXPECT_EQ(store.ask(1, Command::kGetNumKeys), bytes_i64(3));
+  EXPECT_EQ(store.ask(1, Command::kListKeys),
+            bytes_i64(3) + bytes_string("/a") + bytes_string("/b") + bytes_string("init/"));
+  store.ask(1, Command::kDeleteKey, {"/a"});
+  EXPECT_EQ(store.ask(1, Command::kGetNumKeys), bytes_i64(2));
+}
+
+// --- queues ---
+
+TEST(KvState, QueuesAreFirstInFirstOut) {
+  Store store;
+  store.push("q", "a");
+  store.push("q", "");
+  EXPECT_EQ(store.ask(1, Command::kQueueLen, {"q"}), bytes_i64(2));
+  EXPECT_EQ(store.ask(1, Command::kQueuePop, {"q"}), bytes_i64(2) + bytes_string("a"));
+  EXPECT_EQ(store.ask(1, Command::kQueuePop, {"q"}), bytes_i64(1) + bytes_string(""));
+  EXPECT_EQ(store.ask(1, Command::kQueuePop, {"q"}), bytes_i64(0));
+  EXPECT_EQ(store.ask(1, Command::kQueueLen, {"q"}), bytes_i64(0));
+  EXPECT_EQ(store.state().queue_count(), 0u);
+}
+
+TEST(KvState, QueuesAndValuesOfOneNameAreApart) {
+  Store store;
+  store.push("x", "item");
+  EXPECT_EQ(store.ask(1, Command::kGet, {"x"}), bytes_string(""));
+  EXPECT_EQ(store.ask(1, Command::kDeleteKey, {"x"}), bytes_i64(0));
+  store.set("x", "value");
+  EXPECT_EQ(store.get("x"), "value");
+  EXPECT_EQ(store.ask(1, Command::kDeleteKey, {"x"}), bytes_i64(1));
+  EXPECT_EQ(store.ask(1, Command::kQueueLen, {"x"}), bytes_i64(1));
+  store.set("y", "value");
+  EXPECT_EQ(store.ask(1, Command::kQueuePop, {"y"}), bytes_i64(0));
+}
+
+TEST(KvState, CheckAndWaitSeeAQueueWhileItHoldsSomething) {
+  Store store;
+  EXPECT_EQ(store.ask(1, Command::kCheck, {"q"}), bytes_u8(1));
+  store.push("q", "item");
+  EXPECT_EQ(store.ask(1, Command::kCheck, {"q"}), bytes_u8(0));
+  EXPECT_EQ(store.ask(1, Command::kWait, {"q"}), kReady);
+  store.ask(1, Command::kQueuePop, {"q"});
+  EXPECT_EQ(store.ask(1, Command::kCheck, {"q"}), bytes_u8(1));
+}
+
+TEST(KvState, WakesOnlyTheOldestWaiterOnQueuePush) {
+  Store store;
+  store.park(1, {"q"});
+  store.park(2, {"q"});
+  store.push("q", "a");
+  EXPECT_EQ(store.mail(1), kReady);
+  EXPECT_EQ(store.mail(2), kNothing);
+  store.push("q", "b");
+  EXPECT_EQ(store.mail(1), kNothing);
+  EXPECT_EQ(store.mail(2), kReady);
+}
+
+TEST(KvState, QueuePushSkipsWhoCancelledOrLeft) {
+  Store store;
+  for (const std::uint64_t client : {1, 2, 3, 4}) store.park(client, {"q"});
+  store.ask(1, Command::kCancelWait);
+  store.close(2);
+  store.push("q", "a");
+  EXPECT_EQ(store.mail(1), kNothing);
+  EXPECT_EQ(store.mail(2), kNothing);
+  EXPECT_EQ(store.mail(3), kReady);
+  EXPECT_EQ(store.mail(4), kNothing);
+}
+
+TEST(KvState, SettingAKeyWakesEveryWaiterOfAQueueOfThatName) {
+  Store store;
+  store.park(1, {"q"});
+  store.park(2, {"q"});
+  store.set("q", "v");
+  EXPECT_EQ(store.mail(1), kReady);
+  EXPECT_EQ(store.mail(2), kReady);
+}
+
+// PyTorch's libuv server counts such a queue as missing and never answers.
+TEST(KvState, WaitOnAFilledQueueAndAMissingKeyIsAnsweredWhenTheKeyComes) {
+  Store store;
+  store.push("q", "item");
+  store.park(1, {"q", "k"});
+  store.set("k", "v");
+  EXPECT_EQ(store.mail(1), kReady);
+}
+
+// PyTorch's libuv server keeps a stale entry and answers the second wait here.
+TEST(KvState, WhoWasWokenByAPushIsNotWokenByTheNextOneForAnotherWait) {
+  Store store;
+  store.park(1, {"q"});
+  store.push("q", "a");
+  EXPECT_EQ(store.mail(1), kReady);
+  store.park(1, {"other"});
+  store.push("q", "b");
+  EXPECT_EQ(store.mail(1), kNothing);
+}
+
+// --- waiting ---
+
+TEST(KvState, WaitForNothingOrForWhatIsThereIsAnsweredAtOnce) {
+  Store store;
+  EXPECT_EQ(store.ask(1, Command::kWait, {}), kReady);
+  store.set("a", "");
+  EXPECT_EQ(store.ask(1, Command::kWait, {"a", "a"}), kReady);
+  EXPECT_EQ(store.state().parked_count(), 0u);
+}
+
+struct Waker {
+  const char* name;
+  Command command;
+  std::vector<std::string> strings;
+  std::int64_t number;
+  bool wakes;
+};
+
+TEST(KvState, WhateverCreatesTheKeyWakesItsWaiters) {
+  const std::vector<Waker> wakers{
+      {"SET", Command::kSet, {"k", ""}, 0, true},
+      {"APPEND", Command::kAppend, {"k", ""}, 0, true},
+      {"MULTI_SET", Command::kMultiSet, {"x", "", "k", ""}, 0, true},
+      {"ADD", Command::kAdd, {"k"}, 1, true},
+      {"ADD 0", Command::kAdd, {"k"}, 0, true},
+      {"COMPARE_SET that stores", Command::kCompareSet, {"k", "", "new"}, 0, true},
+      {"QUEUE_PUSH", Command::kQueuePush, {"k", ""}, 0, true},
+      {"BARRIER", Command::kBarrier, {"k"}, 1, true},
+      {"COMPARE_SET that does not", Command::kCompareSet, {"k", "old", "new"}, 0, false},
+      {"DELETE_KEY", Command::kDeleteKey, {"k"}, 0, false},
+      {"SET of another key", Command::kSet, {"k2", ""}, 0, false},
+      {"GET", Command::kGet, {"k"}, 0, false},
+  };
+  for (const Waker& waker : wakers) {
+    Store store;
+    store.park(1, {"k"});
+    store.park(2, {"k"});
+    store.ask(3, waker.command, waker.strings, waker.number);
+    const bool only_one = waker.command == Command::kQueuePush;
+    EXPECT_EQ(store.mail(1), waker.wakes ? kReady : kNothing) << waker.name;
+    EXPECT_EQ(store.mail(2), waker.wakes && !only_one ? kReady : kNothing) << waker.name;
+  }
+}
+
+TEST(KvState, WaitNeedsAllItsKeys) {
+  Store store;
+  store.set("a", "");
+  store.park(1, {"a", "b", "c"});
+  store.set("b", "");
+  EXPECT_EQ(store.mail(1), kNothing);
+  store.set("c", "");
+  EXPECT_EQ(store.mail(1), kReady);
+  EXPECT_EQ(store.state().parked_count(), 0u);
+}
+
+TEST(KvState, AKeyNamedTwiceInOneWaitIsOneKey) {
+  Store store;
+  store.park(1, {"k", "k", "other", "k"});
+  store.set("k", "");
+  EXPECT_EQ(store.mail(1), kNothing);
+  store.set("other", "");
+  EXPECT_EQ(store.mail(1), kReady);
+}
+
+TEST(KvState, AKeyThatCameAndWentHasCounted) {
+  Store store;
+  store.park(1, {"a", "b"});
+  store.set("a", "");
+  store.ask(2, Command::kDeleteKey, {"a"});
+  store.set("b", "");
+  EXPECT_EQ(store.mail(1), kReady);
+}
+
+TEST(KvState, OneSetWakesThousands) {
+  Store store;
+  for (std::uint64_t client = 1000; client < 11000; ++client) store.park(client, {"k", "never"});
+  for (std::uint64_t client = 1000; client < 11000; client += 2) store.close(client);
+  store.set("k", "");
+  store.set("never", "");
+  for (std::uint64_t client = 1000; client < 11000; ++client) {
+    EXPECT_EQ(store.mail(client), client % 2 ? kReady : kNothing);
+  }
+}
+
+TEST(KvState, ARequestOfAWaitingConnectionIsServedAndTheWaitStays) {
+  Store store;
+  store.park(1, {"k"});
+  EXPECT_EQ(store.ask(1, Command::kAdd, {"n"}, 3), bytes_i64(3));
+  EXPECT_EQ(store.ask(1, Command::kWait, {"n"}), kReady);
+  store.set("k", "");
+  EXPECT_EQ(store.mail(1), kReady);
+}
+
+TEST(KvState, AConnectionMaySatisfyItsOwnWait) {
+  Store store;
+  store.park(1, {"k"});
+  EXPECT_EQ(store.ask(1, Command::kSet, {"k", ""}), kReady);
+}
+
+TEST(KvState, ASecondWaitThatMustWaitTooClosesTheConnection) {
+  Store store;
+  store.park(1, {"a"});
+  EXPECT_EQ(store.ask(1, Command::kWait, {"b"}), kNothing);
+  EXPECT_EQ(store.last_refusal, "WAIT: this connection is waiting already");
+  EXPECT_EQ(store.ask(1, Command::kBarrier, {"c"}, 2), kNothing);
+  EXPECT_EQ(store.last_refusal, "BARRIER: this connection is waiting already");
+  EXPECT_EQ(store.state().key_count(), 0u);
+}
+
+TEST(KvState, CancelWaitIsAlwaysAnsweredAndEndsTheWait) {
+  Store store;
+  EXPECT_EQ(store.ask(1, Command::kCancelWait), bytes_u8(1));
+  store.park(1, {"a", "b"});
+  EXPECT_EQ(store.ask(1, Command::kCancelWait), bytes_u8(1));
+  store.set("a", "");
+  store.set("b", "");
+  EXPECT_EQ(store.mail(1), kNothing);
+  store.park(1, {"c"});
+  store.set("c", "");
+  EXPECT_EQ(store.mail(1), kReady);
+}
+
+TEST(KvState, AWakeThatCrossesTheCancellingComesFirst) {
+  Store store;
+  store.park(1, {"k"});
+  store.set("k", "");
+  EXPECT_EQ(store.mail(1) + store.ask(1, Command::kCancelWait), "\x00\x01"s);
+}
+
+TEST(KvState, AClosedConnectionGetsNothingAndLeavesItsKeys) {
+  Store store;
+  store.ask(1, Command::kSet, {"mine", "v"});
+  store.park(1, {"k"});
+  store.close(1);
+  store.close(1);
+  store.set("k", "");
+  EXPECT_EQ(store.mail(1), kNothing);
+  EXPECT_EQ(store.get("mine"), "v");
+  EXPECT_EQ(store.state().parked_count(), 0u);
+}
+
+// --- barriers ---
+
+TEST(KvState, TheLastArrivalOpensTheBarrierForAll) {
+  Store store;
+  EXPECT_EQ(store.ask(1, Command::kBarrier, {"b"}, 3), kNothing);
+  EXPECT_EQ(store.ask(2, Command::kBarrier, {"b"}, 3), kNothing);
+  EXPECT_EQ(store.ask(3, Command::kBarrier, {"b"}, 3), kReady);
+  EXPECT_EQ(store.mail(1), kReady);
+  EXPECT_EQ(store.mail(2), kReady);
+  EXPECT_EQ(store.get("b"), "3");
+  EXPECT_EQ(store.ask(1, Command::kBarrier, {"b"}, 3), kReady) << "a used key opens at once";
+  EXPECT_EQ(store.state().parked_count(), 0u);
+}
+
+TEST(KvState, ABarrierOfOneOrLessOpensAtOnce) {
+  Store store;
+  EXPECT_EQ(store.ask(1, Command::kBarrier, {"b"}, 1), kReady);
+  EXPECT_EQ(store.ask(1, Command::kBarrier, {"c"}, 0), kReady);
+  EXPECT_EQ(store.ask(1, Command::kBarrier, {"d"}, -5), kReady);
+}
+
+TEST(KvState, BarriersOfDifferentSizesUnderOneKeyOpenEachAtItsOwnCount) {
+  Store store;
+  EXPECT_EQ(store.ask(1, Command::kBarrier, {"b"}, 4), kNothing);
+  EXPECT_EQ(store.ask(2, Command::kBarrier, {"b"}, 3), kNothing);
+  EXPECT_EQ(store.ask(3, Command::kBarrier, {"b"}, 3), kReady);
+  EXPECT_EQ(store.mail(2), kReady);
+  EXPECT_EQ(store.mail(1), kNothing);
+  EXPECT_EQ(store.ask(5, Command::kBarrier, {"b"}, 4), kReady);
+  EXPECT_EQ(store.mail(1), kReady);
+}
+
+TEST(KvState, ABarrierThatIsCancelledHasStillArrived) {
+  Store store;
+  EXPECT_EQ(store.ask(1, Command::kBarrier, {"b"}, 2), kNothing);
+  EXPECT_EQ(store.ask(1, Command::kCancelWait), bytes_u8(1));
+  EXPECT_EQ(store.ask(2, Command::kBarrier, {"b"}, 2), kReady);
+  EXPECT_EQ(store.mail(1), kNothing);
+}
+
+TEST(KvState, ABarrierOnAKeyThatHoldsNoNumberClosesTheConnection) {
+  Store store;
+  store.set("b", "text");
+  EXPECT_EQ(store.ask(1, Command::kBarrier, {"b"}, 1), kNothing);
+  EXPECT_EQ(store.last_refusal, "BARRIER: the key holds no number");
+}
+
+// --- long replies ---
+
+TEST(KvState, RefusesARequestWhoseReplyWouldBeTooLong) {
+  Store store(100);
+  store.set("a", std::string(92, 'v'));
+  EXPECT_EQ(store.ask(1, Command::kGet, {"a"}).size(), 100u);
+  store.ask(1, Command::kAppend, {"a", "v"});
+  EXPECT_EQ(store.ask(1, Command::kGet, {"a"}), kNothing);
+  EXPECT_EQ(store.last_refusal, "GET: a reply of 101 bytes, at most 100 are sent");
+  EXPECT_EQ(store.ask(1, Command::kCompareSet, {"a", "", ""}), kNothing);
+  EXPECT_THAT(store.last_refusal, HasSubstr("COMPARE_SET: a reply of 101"));
+
+  store.set("b", std::string(42, 'v'));
+  EXPECT_EQ(store.ask(1, Command::kMultiGet, {"b", "b"}).size(), 100u);
+  EXPECT_EQ(store.ask(1, Command::kMultiGet, {"b", "b", "b"}), kNothing);
+  EXPECT_THAT(store.last_refusal, HasSubstr("MULTI_GET: a reply of 150"));
+
+  store.set(std::string(100, 'k'), "");
+  EXPECT_EQ(store.ask(1, Command::kListKeys), kNothing);
+  EXPECT_THAT(store.last_refusal, HasSubstr("LIST_KEYS: a reply of"));
+}
+
+TEST(Replies, JoinsWhatFollowsForOneConnection) {
+  Replies replies;
+  put_u8(replies.to(ConnectionId(1)), 1);
+  put_u8(replies.to(ConnectionId(1)), 2);
+  put_u8(replies.to(ConnectionId(2)), 3);
+  put_u8(replies.to(ConnectionId(1)), 4);
+  ASSERT_EQ(replies.pieces(), 3u);
+  EXPECT_EQ(replies.piece(0).bytes, "\x01\x02");
+  EXPECT_EQ(replies.piece(1).to, ConnectionId(2));
+  EXPECT_EQ(replies.piece(2).bytes, "\x04");
+  replies.clear();
+  EXPECT_EQ(replies.pieces(), 0u);
+  EXPECT_EQ(replies.bytes(), 0u);
+}
+
+// --- against a model that is too simple to be wrong ---
+
+// Who waits is found by looking at everybody, in order of arrival.
+class Model {
+ public:
+  struct Wait {
+    std::uint64_t client;
+    std::set<std::string> missing;
+  };
+
+  bool exists(const std::string& key) const { return values_.contains(key) || queues_[key] > 0; }
+  bool waits(std::uint64_t client) const {
+    return std::any_of(waits_.begin(), waits_.end(),
+                       [&](const Wait& wait) { return wait.client == client; });
+  }
+  // All return who is answered.
+  std::multiset<std::uint64_t> wait(std::uint64_t client, const std::vector<std::string>& keys) {
+    std::set<std::string> missing;
+    for (const std::string& key : keys) {
+      if (!exists(key)) missing.insert(key);
+    }
+    if (missing.empty()) return {client};
+    waits_.push_back({client, missing});
+    return {};
+  }
+  std::multiset<std::uint64_t> set(const std::string& key) {
+    values_.insert(key);
+    return appeared(key, waits_.size());
+  }
+  std::multiset<std::uint64_t> push(const std::string& key) {
+    ++queues_[key];
+    return appeared(key, 1);
+  }
+  void pop(const std::string& key) {
+    if (queues_[key] > 0) --queues_[key];
+  }
+  void erase(const std::string& key) { values_.erase(key); }
+  void leave(std::uint64_t client) {
+    std::erase_if(waits_, [&](const Wait& wait) { return wait.client == client; });
+  }
+  std::size_t waiting() const { return waits_.size(); }
+
+ private:
+  std::multiset<std::uint64_t> appeared(const std::string& key, std::size_t most) {
+    std::multiset<std::uint64_t> answered;
+    for (Wait& wait : waits_) {
+      if (most == 0) break;
+      if (wait.missing.erase(key) == 0) continue;
+      --most;
+      if (wait.missing.empty()) answered.insert(wait.client);
+    }
+    std::erase_if(waits_, [](const Wait& wait) { return wait.missing.empty(); });
+    return answered;
+  }
+
+  std::vector<Wait> waits_;
+  std::set<std::string> values_;
+  mutable std::map<std::string, int> queues_;
+};
+
+class KvStateRandom : public testing::TestWithParam<std::uint64_t> {};
+
+TEST_P(KvStateRandom, WakesWhomTheModelWakes) {
+  Rng rng(GetParam());
+  Store store;
+  Model model;
+  constexpr std::uint64_t kClients = 8;
+  const auto some_key = [&] { return std::string(1, static_cast<char>('a' + rng.below(6))); };
+  for (int step = 0; step < 3000; ++step) {
+    const std::uint64_t client = rng.below(kClients);
+    const std::string key = some_key();
+    std::multiset<std::uint64_t> expected;
+    std::string own;
+    switch (rng.below(8)) {
+      case 0:
+      case 1:
+      case 2: {
+        if (model.waits(client)) continue;
+        std::vector<std::string> keys;
+        for (std::uint64_t i = rng.below(5); i > 0; --i) keys.push_back(some_key());
+        expected = model.wait(client, keys);
+        own = store.ask(client, Command::kWait, keys);
+        break;
+      }
+      case 3:
+        expected = model.set(key);
+        own = store.ask(client, Command::kSet, {key, "v"});
+        break;
+      case 4:
+        expected = model.push(key);
+        own = store.ask(client, Command::kQueuePush, {key, "v"});
+        break;
+      case 5:
+        model.erase(key);
+        store.ask(client, Command::kDeleteKey, {key});
+        break;
+      case 6:
+        model.pop(key);
+        store.ask(client, Command::kQueuePop, {key});
+        break;
+      case 7:
+        model.leave(client);
+        if (rng.chance(0.5)) {
+          store.close(client);
+        } else {
+          store.ask(client, Command::kCancelWait);
+        }
+        break;
+    }
+    std::multiset<std::uint64_t> answered;
+    for (std::uint64_t other = 0; other < kClients; ++other) {
+      const std::string got = other == client ? own : store.mail(other);
+      for (std::size_t i = 0; i < got.size(); ++i) answered.insert(other);
+    }
+    ASSERT_EQ(answered, expected) << "step " << step;
+    ASSERT_EQ(store.state().parked_count(), model.waiting()) << "step " << step;
+    ASSERT_EQ(store.ask(99, Command::kCheck, {key}), bytes_u8(model.exists(key) ? 0 : 1));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, KvStateRandom, testing::Range<std::uint64_t>(1, 21));
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,85 @@
+#include "rendezvous/listen.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include "tests/support/raw_tcp_client.h"
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+using testing_support::RawTcpClient;
+
+bool host_has_ipv6() { return listen_tcp({.host = "::1", .port = 0}).has_value(); }
+
+TEST(ListenTcp, TakesAFreePortAndSaysWhich) {
+  const Result<Listener> listener = listen_tcp({.host = "127.0.0.1", .port = 0});
+  ASSERT_TRUE(listener) << listener.error().message();
+  EXPECT_EQ(listener->address.host, "127.0.0.1");
+  EXPECT_NE(listener->address.port, 0);
+  RawTcpClient client(listener->address.port);
+}
+
+TEST(ListenTcp, WildcardsTakeBothFamilies) {
+  for (const char* host : {"", "*"}) {
+    const Result<Listener> listener = listen_tcp({.host = host, .port = 0});
+    ASSERT_TRUE(listener) << listener.error().message();
+    RawTcpClient over_ipv4(listener->address.port);
+    if (!host_has_ipv6()) continue;
+    EXPECT_EQ(listener->address.host, "::");
+    RawTcpClient over_ipv6(listener->address.port, "::1");
+  }
+}
+
+TEST(ListenTcp, TakesAnIpv6Address) {
+  if (!host_has_ipv6()) GTEST_SKIP() << "this machine has no IPv6";
+  const Result<Listener> listener = listen_tcp({.host = "::1", .port = 0});
+  ASSERT_TRUE(listener) << listener.error().message();
+  RawTcpClient client(listener->address.port, "::1");
+}
+
+TEST(ListenTcp, NamesThePortThatIsTaken) {
+  const Result<Listener> first = listen_tcp({.host = "127.0.0.1", .port = 0});
+  ASSERT_TRUE(first);
+  const Result<Listener> second = listen_tcp(first->address);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().sys_errno, EADDRINUSE);
+  EXPECT_EQ(second.error().message(),
+            "listen on " + to_text(first->address) + ": Address already in use");
+}
+
+TEST(ListenTcp, TakesAPortAgainWhoseLastConnectionsHaveJustEnded) {
+  Result<Listener> first = listen_tcp({.host = "127.0.0.1", .port = 0});
+  ASSERT_TRUE(first);
+  RawTcpClient client(first->address.port);
+  UniqueFd accepted(accept(first->socket.get(), nullptr, nullptr));
+  ASSERT_TRUE(accepted.valid());
+  accepted.reset();  // the side that closes first keeps the port busy for a minute
+  EXPECT_TRUE(client.is_closed());
+  first->socket.reset();
+  const Result<Listener> second = listen_tcp(first->address);
+  EXPECT_TRUE(second) << second.error().message();
+}
+
+TEST(ListenTcp, RefusesNamesAndForeignAddresses) {
+  const Result<Listener> name = listen_tcp({.host = "localhost", .port = 0});
+  ASSERT_FALSE(name);
+  EXPECT_EQ(name.error().kind, ErrorKind::kInvalidArgument);
+  EXPECT_THAT(name.error().message(), HasSubstr("'localhost' is no numeric address"));
+  const Result<Listener> foreign = listen_tcp({.host = "192.0.2.1", .port = 0});
+  ASSERT_FALSE(foreign);
+  EXPECT_EQ(foreign.error().sys_errno, EADDRNOTAVAIL);
+}
+
+TEST(ListenTcp, TheSocketDoesNotBlockAndIsClosedOnExec) {
+  const Result<Listener> listener = listen_tcp({.host = "127.0.0.1", .port = 0});
+  ASSERT_TRUE(listener);
+  EXPECT_TRUE(fcntl(listener->socket.get(), F_GETFD) & FD_CLOEXEC);
+  EXPECT_TRUE(fcntl(listener->socket.get(), F_GETFL) & O_NONBLOCK);
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,456 @@
+#include "rendezvous/store_client.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "tests/support/running_store.h"
+
+namespace ddprun {
+namespace {
+
+using namespace std::literals;
+using testing::ContainsRegex;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::MatchesRegex;
+using testing_support::eventually;
+using testing_support::RunningStore;
+
+using ClientPtr = std::unique_ptr<StoreClient>;
+
+ClientPtr client_of(std::uint16_t port, const std::string& prefix = "") {
+  auto client = StoreClient::connect({.host = "127.0.0.1",
+                                      .port = port,
+                                      .prefix = prefix,
+                                      .connect_timeout = 10s,
+                                      .timeout = 10s});
+  EXPECT_TRUE(client) << client.error().message();
+  return std::move(*client);
+}
+
+// A server that does what a test tells it to: with each connection in turn, on its own thread.
+class ScriptedServer {
+ public:
+  using Script = std::function<void(int socket, int number)>;
+
+  explicit ScriptedServer(Script script) {
+    Result<Listener> listener = listen_tcp({.host = "127.0.0.1", .port = 0});
+    port_ = listener->address.port;
+    listener_ = std::move(listener->socket);
+    thread_ = std::thread([this, script = std::move(script)] {
+      for (int number = 0;; ++number) {
+        pollfd entry{.fd = listener_.get(), .events = POLLIN, .revents = 0};
+        poll(&entry, 1, -1);
+        const UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        if (!socket.valid()) return;
+        script(socket.get(), number);
+      }
+    });
+  }
+  ~ScriptedServer() {
+    ::shutdown(listener_.get(), SHUT_RDWR);
+    thread_.join();
+  }
+  std::uint16_t port() const { return port_; }
+
+ private:
+  UniqueFd listener_;
+  std::uint16_t port_ = 0;
+  std::thread thread_;
+};
+
+void read_bytes(int socket, std::size_t count) {
+  std::string bytes(count, '\0');
+  ASSERT_EQ(recv(socket, bytes.data(), count, MSG_WAITALL), static_cast<ssize_t>(count));
+}
+void write_bytes(int socket, std::string_view bytes) {
+  ASSERT_EQ(send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(bytes.size()));
+}
+// What our client sends first, and what a server with no keys says to it.
+void shake_hands(int socket) {
+  read_bytes(socket, 6);
+  write_bytes(socket, "\0\0\0\0\0\0\0\0"sv);
+}
+void read_to_the_end(int socket) {
+  char byte;
+  while (recv(socket, &byte, 1, 0) > 0) {
+  }
+}
+
+// --- the operations ---
+
+TEST(StoreClient, SetsAndGets) {
+  RunningStore store;
+  const ClientPtr client = client_of(store.port());
+  ASSERT_TRUE(client->set("k", "v\0w"sv));
+  EXPECT_EQ(*client->get("k", 10s), "v\0w"s);
+  ASSERT_TRUE(client->set("k", ""));
+  EXPECT_EQ(*client->get("k", 10s), "");
+}
+
+TEST(StoreClient, CarriesTheLargestValue) {
+  RunningStore store;
+  const ClientPtr client = client_of(store.port());
+  std::string value(RequestLimits{}.value_bytes, '\0');
+  for (std::size_t i = 0; i < value.size(); ++i) value[i] = static_cast<char>(i * 7 + i / 251);
+  ASSERT_TRUE(client->set("k", value));
+  EXPECT_TRUE(*client->get("k", 10s) == value);
+}
+
+TEST(StoreClient, AddsCountsAndCompares) {
+  RunningStore store;
+  const ClientPtr client = client_of(store.port());
+  EXPECT_EQ(*client->add("n", 5), 5);
+  EXPECT_EQ(*client->add("n", -7), -2);
+  EXPECT_EQ(*client->num_keys(), 1);
+  EXPECT_EQ(*client->compare_set("c", "", "one"), "one");
+  EXPECT_EQ(*client->compare_set("c", "one", "two"), "two");
+  EXPECT_EQ(*client->compare_set("c", "one", "three"), "two");
+  EXPECT_EQ(*client->compare_set("missing", "one", "two"), "one");
+}
+
+TEST(StoreClient, ChecksDeletesAndAppends) {
+  RunningStore store;
+  const ClientPtr client = client_of(store.port());
+  EXPECT_FALSE(*client->check({"a"}));
+  ASSERT_TRUE(client->append("a", "1"));
+  ASSERT_TRUE(client->append("a", "2"));
+  EXPECT_TRUE(*client->check({"a"}));
+  EXPECT_FALSE(*client->check({"a", "b"}));
+  EXPECT_EQ(*client->get("a", 10s), "12");
+  EXPECT_TRUE(*client->delete_key("a"));
+  EXPECT_FALSE(*client->delete_key("a"));
+}
+
+TEST(StoreClient, SetsAndGetsManyKeysAtOnce) {
+  RunningStore store;
+  const ClientPtr client = client_of(store.port());
+  ASSERT_TRUE(client->multi_set({{"a", "1"}, {"b", ""}, {"c", "3"}}));
+  EXPECT_THAT(*client->multi_get({"c", "b", "a"}, 10s), ElementsAre("3", "", "1"));
+  EXPECT_THAT(*client->multi_get({}, 10s), IsEmpty());
+  ASSERT_TRUE(client->multi_set({}));
+  EXPECT_THAT(*client->list_keys(), ElementsAre("a", "b", "c"));
+}
+
+TEST(StoreClient, QueuesAreFirstInFirstOut) {
+  RunningStore store;
+  const ClientPtr client = client_of(store.port());
+  EXPECT_EQ(*client->queue_pop("q"), std::nullopt);
+  ASSERT_TRUE(client->queue_push("q", "one"));
+  ASSERT_TRUE(client->queue_push("q", ""));
+  EXPECT_EQ(*client->queue_len("q"), 2);
+  EXPECT_EQ(*client->queue_pop("q", 10s), "one");
+  EXPECT_EQ(*client->queue_pop("q"), "");
+  EXPECT_EQ(*client->queue_len("q"), 0);
+}
+
+TEST(StoreClient, PopsFromAQueueWaitForPushes) {
+  RunningStore store;
+  std::vector<std::thread> poppers;
+  std::mutex mutex;
+  std::multiset<std::string> popped;
+  for (int i = 0; i < 4; ++i) {
+    poppers.emplace_back([&] {
+      const ClientPtr client = client_of(store.port());
+      const Result<std::string> value = client->queue_pop("q", 10s);
+      const std::lock_guard lock(mutex);
+      popped.insert(value ? *value : value.error().message());
+    });
+  }
+  const ClientPtr client = client_of(store.port());
+  for (const char* value : {"a", "b", "c", "d"}) ASSERT_TRUE(client->queue_push("q", value));
+  for (std::thread& popper : poppers) popper.join();
+  EXPECT_THAT(popped, ElementsAre("a", "b", "c", "d"));
+}
+
+TEST(StoreClient, GetWaitsForTheKey) {
+  RunningStore store;
+  std::thread setter([&] {
+    const ClientPtr client = client_of(store.port());
+    ASSERT_TRUE(eventually([&] { return store.counters().waiting == 1; }));
+    ASSERT_TRUE(client->set("k", "v"));
+  });
+  EXPECT_EQ(*client_of(store.port())->get("k", 10s), "v");
+  setter.join();
+}
+
+TEST(StoreClient, BarrierHoldsUntilAllAreThere) {
+  RunningStore store;
+  std::vector<std::thread> threads;
+  std::atomic<int> arrived = 0;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&] {
+      const ClientPtr client = client_of(store.port());
+      ++arrived;
+      const Result<void> passed = client->barrier("b", 8, 10s);
+      EXPECT_TRUE(passed) << passed.error().message();
+      EXPECT_EQ(arrived, 8);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(StoreClient, PutsItsPrefixInFrontOfEveryKey) {
+  RunningStore store;
+  const ClientPtr inner = client_of(store.port(), "group/0");
+  const ClientPtr outer = client_of(store.port());
+  ASSERT_TRUE(inner->set("k", "v"));
+  EXPECT_EQ(*outer->get("group/0/k", 10s), "v");
+  ASSERT_TRUE(outer->set("k", "other"));
+  EXPECT_EQ(*inner->get("k", 10s), "v");
+  ASSERT_TRUE(inner->multi_set({{"m", "1"}}));
+  EXPECT_THAT(*inner->multi_get({"m", "k"}, 10s), ElementsAre("1", "v"));
+  EXPECT_THAT(*inner->list_keys(), ElementsAre("k", "m"));
+  EXPECT_EQ(*inner->num_keys(), 3);
+}
+
+// --- waits that end ---
+
+TEST(StoreClient, AWaitThatTimesOutNamesTheKeyAndLeavesTheClientUsable) {
+  RunningStore store;
+  const ClientPtr client = client_of(store.port());
+  const std::string at = " at store 127.0.0.1:" + std::to_string(store.port());
+
+  const Result<std::string> value = client->get("epoch", 20ms);
+  ASSERT_FALSE(value);
+  EXPECT_EQ(value.error().kind, ErrorKind::kTimeout);
+  EXPECT_THAT(
+      value.error().message(),
+      MatchesRegex("get 'epoch'" + at + ": the key is not there \\(waited [0-9]+ ms of 20 ms\\)"));
+
+  ASSERT_TRUE(client->set("a", "1"));
+  const Result<void> all = client->wait({"a", "b", "c"}, 20ms);
+  ASSERT_FALSE(all);
+  EXPECT_THAT(all.error().message(), HasSubstr("wait for 'a' and 2 more" + at + ": not all keys"));
+
+  EXPECT_FALSE(client->multi_get({"a", "b"}, 1ms));
+  EXPECT_FALSE(client->queue_pop("q", 1ms));
+  EXPECT_FALSE(client->barrier("b", 2, 1ms));
+  EXPECT_EQ(*client->add("n", 1), 1);
+  EXPECT_EQ(*client->get("a", 10s), "1");
+  EXPECT_EQ(store.counters().waiting, 0u);
+}
+
+TEST(StoreClient, AWaitWithoutTimeFindsWhatIsThere) {
+  RunningStore store;
+  const ClientPtr client = client_of(store.port());
+  ASSERT_TRUE(client->set("k", "v"));
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(*client->get("k", 0s), "v");
+    EXPECT_FALSE(client->get("missing", 0s));
+  }
+}
+
+TEST(StoreClient, AnAnswerThatCrossesTheCancellingCounts) {
+  ScriptedServer server([](int socket, int) {
+    shake_hands(socket);
+    read_bytes(socket, 1 + 8 + 8 + 2);  // WAIT, answered only when it is given up
+    read_bytes(socket, 1);              // CANCEL_WAIT
+    write_bytes(socket, "\x00\x01"sv);
+    read_bytes(socket, 1);  // GETNUMKEYS
+    write_bytes(socket, "\x07\0\0\0\0\0\0\0"sv);
+    read_to_the_end(socket);
+  });
+  const ClientPtr client = client_of(server.port());
+  EXPECT_TRUE(client->wait({"k"}, 10ms));
+  EXPECT_EQ(*client->num_keys(), 7);
+}
+
+// --- what ends a client ---
+
+TEST(StoreClient, WhatIsTooLongIsRefusedBeforeItIsSent) {
+  RunningStore store;
+  const ClientPtr client = client_of(store.port());
+  const Result<void> key = client->set(std::string(8192, 'k'), "");
+  ASSERT_FALSE(key) << "with its slash it is one byte too long";
+  EXPECT_EQ(key.error().kind, ErrorKind::kInvalidArgument);
+  EXPECT_THAT(key.error().message(), HasSubstr("key of 8193 bytes, at most 8192 are taken"));
+  EXPECT_FALSE(client->set("k", std::string((8 << 20) + 1, 'v')));
+  EXPECT_TRUE(client->set(std::string(8191, 'k'), ""));
+  EXPECT_EQ(*client->num_keys(), 1);
+}
+
+TEST(StoreClient, AStoreThatEndsFinishesTheClient) {
+  RunningStore store;
+  const ClientPtr client = client_of(store.port());
+  std::thread stopper([&] {
+    ASSERT_TRUE(eventually([&] { return store.counters().waiting == 1; }));
+    store.stop();
+  });
+  const Result<std::string> value = client->get("k", 10s);
+  stopper.join();
+  ASSERT_FALSE(value);
+  EXPECT_EQ(value.error().kind, ErrorKind::kConnection);
+  EXPECT_EQ(value.error().message(), "get 'k' at store 127.0.0.1:" + std::to_string(store.port()) +
+                                         ": it has closed the connection");
+  const Result<std::int64_t> again = client->add("n", 1);
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().message(), value.error().message());
+  EXPECT_FALSE(client->set("k", "v"));
+}
+
+TEST(StoreClient, ASetAfterTheStoreHasEndedIsNotTakenForStored) {
+  RunningStore store;
+  const ClientPtr client = client_of(store.port());
+  store.stop();
+  const Result<void> set = client->set("k", "v");
+  ASSERT_FALSE(set);
+  EXPECT_EQ(set.error().kind, ErrorKind::kConnection);
+}
+
+TEST(StoreClient, AnAnswerThatDoesNotComeEndsAtTheTimeout) {
+  ScriptedServer server([](int socket, int) {
+    shake_hands(socket);
+    read_to_the_end(socket);
+  });
+  auto client = StoreClient::connect({.host = "127.0.0.1", .port = server.port(), .timeout = 20ms});
+  ASSERT_TRUE(client);
+  const Result<std::int64_t> sum = (*client)->add("n", 1);
+  ASSERT_FALSE(sum);
+  EXPECT_EQ(sum.error().kind, ErrorKind::kTimeout);
+  EXPECT_THAT(sum.error().message(), HasSubstr("add 'n' at store"));
+  EXPECT_FALSE((*client)->num_keys()) << "a late answer would be taken for this one's";
+}
+
+struct Nonsense {
+  const char* name;
+  std::string answer;
+  std::function<bool(StoreClient&)> call;
+};
+
+TEST(StoreClient, NonsenseFinishesTheClient) {
+  const std::vector<Nonsense> cases{
+      {"wait", "\x05", [](StoreClient& c) { return c.wait({"k"}, 10s).has_value(); }},
+      {"length", std::string(8, '\x7F'),
+       [](StoreClient& c) { return c.compare_set("k", "", "").has_value(); }},
+  };
+  for (const Nonsense& one : cases) {
+    ScriptedServer server([&](int socket, int) {
+      shake_hands(socket);
+      read_bytes(socket, 1);
+      write_bytes(socket, one.answer);
+      read_to_the_end(socket);
+    });
+    const ClientPtr client = client_of(server.port());
+    EXPECT_FALSE(one.call(*client)) << one.name;
+    const Result<std::int64_t> next = client->num_keys();
+    ASSERT_FALSE(next);
+    EXPECT_EQ(next.error().kind, ErrorKind::kProtocol) << one.name;
+  }
+}
+
+// --- connecting ---
+
+TEST(StoreClient, ConnectsByNameAndKnowsItsOwnAddress) {
+  RunningStore store;
+  const auto client =
+      StoreClient::connect({.host = "localhost", .port = store.port(), .connect_timeout = 10s});
+  ASSERT_TRUE(client) << client.error().message();
+  EXPECT_EQ((*client)->local_address(), "127.0.0.1");
+  EXPECT_EQ((*client)->options().host, "localhost");
+}
+
+TEST(StoreClient, ConnectsOverIpv6) {
+  if (!listen_tcp({.host = "::1", .port = 0})) GTEST_SKIP() << "this machine has no IPv6";
+  RunningStore store({}, RunningStore::Start::kNow, "::1");
+  const auto client =
+      StoreClient::connect({.host = "::1", .port = store.port(), .connect_timeout = 10s});
+  ASSERT_TRUE(client) << client.error().message();
+  EXPECT_EQ((*client)->local_address(), "::1");
+  EXPECT_EQ(*(*client)->add("n", 1), 1);
+}
+
+TEST(StoreClient, TriesAgainUntilTheStoreIsUp) {
+  std::uint16_t port = 0;
+  {
+    const Result<Listener> free = listen_tcp({.host = "127.0.0.1", .port = 0});
+    port = free->address.port;
+  }
+  std::thread connecting([&] { EXPECT_EQ(*client_of(port)->add("n", 1), 1); });
+  // Not before the client has been refused for some time.
+  const Deadline while_refused(50ms);
+  while (!while_refused.passed()) std::this_thread::yield();
+  boost::asio::io_context io(1);
+  Logger log("test", [](std::string_view) {});
+  Result<Listener> listener = listen_tcp({.host = "127.0.0.1", .port = port});
+  ASSERT_TRUE(listener) << listener.error().message();
+  std::vector<UniqueFd> sockets;
+  sockets.push_back(std::move(listener->socket));
+  StoreServer server(io, log, std::move(sockets));
+  server.start();
+  while (server.counters().requests[static_cast<std::size_t>(Command::kAdd)] == 0) {
+    ASSERT_GT(io.run_one_for(10s), 0u);
+  }
+  connecting.join();
+}
+
+TEST(StoreClient, TriesAgainWhenTheConnectionBreaksBeforeTheHandshakeIsAnswered) {
+  std::atomic<int> connections = 0;
+  ScriptedServer server([&](int socket, int number) {
+    ++connections;
+    if (number < 3) return;  // closes
+    shake_hands(socket);
+    read_to_the_end(socket);
+  });
+  client_of(server.port());
+  EXPECT_EQ(connections, 4);
+}
+
+TEST(StoreClient, SaysHowLongItTriedAndWhyItFailed) {
+  std::uint16_t port = 0;
+  {
+    const Result<Listener> free = listen_tcp({.host = "127.0.0.1", .port = 0});
+    port = free->address.port;
+  }
+  const auto client =
+      StoreClient::connect({.host = "127.0.0.1", .port = port, .connect_timeout = 50ms});
+  ASSERT_FALSE(client);
+  EXPECT_EQ(client.error().kind, ErrorKind::kConnection);
+  EXPECT_THAT(client.error().message(),
+              MatchesRegex("connect to store 127.0.0.1:" + std::to_string(port) +
+                           ": Connection refused \\(waited [0-9]+ ms of 50 ms\\)"));
+}
+
+TEST(StoreClient, AServerThatAcceptsAndStaysSilentEndsAtTheDeadline) {
+  const Result<Listener> silent = listen_tcp({.host = "127.0.0.1", .port = 0});
+  const auto client = StoreClient::connect(
+      {.host = "127.0.0.1", .port = silent->address.port, .connect_timeout = 50ms});
+  ASSERT_FALSE(client);
+  EXPECT_THAT(client.error().message(),
+              ContainsRegex("handshake: no answer \\(waited [0-9]+ ms of 50 ms\\)"));
+}
+
+TEST(StoreClient, WhatAnswersButIsNoStoreIsNotTriedAgain) {
+  std::atomic<int> connections = 0;
+  ScriptedServer server([&](int socket, int) {
+    ++connections;
+    read_bytes(socket, 6);
+    write_bytes(socket, "HTTP/1.1"sv);
+    read_to_the_end(socket);
+  });
+  const auto client =
+      StoreClient::connect({.host = "127.0.0.1", .port = server.port(), .connect_timeout = 10s});
+  ASSERT_FALSE(client);
+  EXPECT_EQ(client.error().kind, ErrorKind::kProtocol);
+  EXPECT_EQ(connections, 1);
+}
+
+TEST(StoreClient, RefusesToConnectToNothing) {
+  for (const StoreClientOptions& options :
+       {StoreClientOptions{.host = "", .port = 1}, StoreClientOptions{.host = "a", .port = 0}}) {
+    const auto client = StoreClient::connect(options);
+    ASSERT_FALSE(client);
+    EXPECT_EQ(client.error().kind, ErrorKind::kInvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace ddprun

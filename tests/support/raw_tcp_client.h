@@ -1,0 +1,85 @@
+// RawTcpClient: a blocking TCP socket for tests that send bytes no real client sends. Every wait
+// ends after ten seconds; then the test fails.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include <string>
+#include <string_view>
+
+#include "base/unique_fd.h"
+#include "rendezvous/tcp_address.h"
+
+namespace ddprun::testing_support {
+
+class RawTcpClient {
+ public:
+  explicit RawTcpClient(std::uint16_t port, const std::string& host = "127.0.0.1") {
+    const auto address = numeric_address({host, port});
+    socket_.reset(::socket(address->family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const timeval limit{.tv_sec = 10, .tv_usec = 0};
+    const int yes = 1;
+    setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    EXPECT_EQ(::connect(socket_.get(), address->get(), address->size), 0) << strerror(errno);
+  }
+
+  void send(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      ASSERT_GT(sent, 0) << strerror(errno);
+      bytes.remove_prefix(static_cast<std::size_t>(sent));
+    }
+  }
+
+  // Sends until the peer has had enough. True when it closed the connection.
+  bool send_until_closed(std::string_view bytes, int times) {
+    for (int i = 0; i < times; ++i) {
+      if (::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) <= 0) {
+        return errno == EPIPE || errno == ECONNRESET;
+      }
+    }
+    return false;
+  }
+
+  // Exactly this many bytes; fewer when the peer closes or the time is up.
+  std::string receive(std::size_t count) {
+    std::string bytes(count, '\0');
+    std::size_t have = 0;
+    while (have < count) {
+      const ssize_t got = ::recv(socket_.get(), bytes.data() + have, count - have, 0);
+      if (got <= 0) break;
+      have += static_cast<std::size_t>(got);
+    }
+    bytes.resize(have);
+    return bytes;
+  }
+
+  // Whether the peer has closed, with nothing more to read. Waits for it.
+  bool is_closed() {
+    char byte = 0;
+    const ssize_t got = ::recv(socket_.get(), &byte, 1, 0);
+    return got == 0 || (got < 0 && errno == ECONNRESET);
+  }
+
+  // Whether something can be read now, without waiting.
+  bool has_bytes() {
+    char byte = 0;
+    return ::recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+  }
+
+  // Sends FIN; still reads.
+  void close_sending_side() { ::shutdown(socket_.get(), SHUT_WR); }
+  void close() { socket_.reset(); }
+  int fd() const { return socket_.get(); }
+
+ private:
+  UniqueFd socket_;
+};
+
+}  // namespace ddprun::testing_support
