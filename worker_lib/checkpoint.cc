@@ -5,11 +5,13 @@
 
 #include <limits>
 #include <set>
+#include <sstream>
 
 #include "worker_lib/checkpoint_io.h"
 #include "worker_lib/checkpoint_state.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/optimizer_state.h"
+#include "worker_lib/sha256.h"
 
 namespace ddprun {
 namespace {
@@ -230,6 +232,21 @@ void CheckpointManager::Impl::fill(TrainingState& state, Loaded checkpoint) cons
   state.extra = to_json(entry_of(top, "extra", file));
   const c10::IValue rng = entry_of(top, "rng", file).toListRef().at(group.rank());
   set_cpu_generator_state(entry_of(rng, "cpu", file).toTensor());
+}
+
+std::string digest_of(const torch::nn::Module& module) {
+  return with_dist_errors("digest a module", [&] {
+    Sha256 digest;
+    for (const auto& [name, tensor] : tensors_of(module)) {
+      const torch::Tensor plain = tensor.detach().cpu().contiguous();
+      std::ostringstream text;
+      text << name << " " << plain.dtype() << " " << plain.sizes() << "\n";
+      const std::string header = text.str();
+      digest.add(header.data(), header.size());
+      if (plain.nbytes() > 0) digest.add(plain.const_data_ptr(), plain.nbytes());
+    }
+    return digest.hex();
+  });
 }
 
 CheckpointManager::CheckpointManager(ProcessGroup& group, std::int64_t generation,

@@ -61,16 +61,6 @@ std::string describe(const torch::Tensor& tensor) {
   return text.str();
 }
 
-// Names and tensors, parameters first, as Python's state dict lists them.
-std::vector<std::pair<std::string, torch::Tensor>> tensors_of(const torch::nn::Module& module) {
-  std::vector<std::pair<std::string, torch::Tensor>> result;
-  for (const auto& item : module.named_parameters())
-    if (item.value().defined()) result.emplace_back(item.key(), item.value());
-  for (const auto& item : module.named_buffers())
-    if (item.value().defined()) result.emplace_back(item.key(), item.value());
-  return result;
-}
-
 }  // namespace
 
 PickleDict make_string_dict() { return PickleDict(c10::StringType::get(), c10::AnyType::get()); }
@@ -139,6 +129,15 @@ nlohmann::json to_json(const c10::IValue& value) {
   for (const auto& entry : value.toGenericDict())
     object[entry.key().toStringRef()] = to_json(entry.value());
   return object;
+}
+
+std::vector<std::pair<std::string, torch::Tensor>> tensors_of(const torch::nn::Module& module) {
+  std::vector<std::pair<std::string, torch::Tensor>> result;
+  for (const auto& item : module.named_parameters())
+    if (item.value().defined()) result.emplace_back(item.key(), item.value());
+  for (const auto& item : module.named_buffers())
+    if (item.value().defined()) result.emplace_back(item.key(), item.value());
+  return result;
 }
 
 torch::Tensor tensor_for_file(const torch::Tensor& tensor) {

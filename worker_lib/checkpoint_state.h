@@ -43,6 +43,9 @@ nlohmann::json to_json(const c10::IValue& value);
 // Parameters and buffers by name: what Python calls the state dict, on the CPU.
 PickleDict module_state(const torch::nn::Module& module);
 
+// Names and tensors of parameters and buffers, in the order of Python's state dict.
+std::vector<std::pair<std::string, torch::Tensor>> tensors_of(const torch::nn::Module& module);
+
 // Copies a state dict into the module's own tensors. Throws kInvalidArgument that names `file` and
 // the first name that is missing, left over, or of another shape or dtype; the module is then
 // unchanged.

@@ -323,5 +323,21 @@ TEST_F(CheckpointTest, TheManifestCarriesTheGeneration) {
   EXPECT_EQ(nlohmann::json::parse(manifest).at("generation"), 4);
 }
 
+TEST(DigestOf, SeesEveryBitAndEveryName) {
+  const auto digest = [](auto change) {
+    torch::nn::Sequential net{torch::nn::BatchNorm1d(2)};
+    torch::NoGradGuard no_grad;
+    change(net);
+    return digest_of(*net);
+  };
+  const std::string plain = digest([](auto&) {});
+  EXPECT_EQ(plain.size(), 64u);
+  EXPECT_EQ(plain, digest([](auto&) {}));
+  EXPECT_NE(plain, digest([](auto& net) { net->parameters()[1].neg_(); }));  // 0 becomes -0
+  EXPECT_NE(plain, digest([](auto& net) { net->buffers()[2].add_(1); }));
+  EXPECT_NE(plain, digest([](auto& net) { net->to(torch::kFloat64); }));
+  EXPECT_NE(plain, digest_of(*torch::nn::BatchNorm1d(2)));
+}
+
 }  // namespace
 }  // namespace ddprun

@@ -58,6 +58,10 @@ struct Restored {
   explicit operator bool() const { return !file.empty(); }
 };
 
+// SHA-256 over the names, dtypes, shapes and bytes of a module's parameters and buffers, as 64
+// hexadecimal digits: equal exactly when two modules are equal bit for bit.
+std::string digest_of(const torch::nn::Module& module);
+
 class CheckpointManager {
  public:
   // On rank 0, removes what saves that were killed left in the directory. Throws kInvalidArgument
