@@ -173,6 +173,10 @@ Bytes random_elements(Rng& rng, ElementType type, std::size_t count) {
   return repeat(bytes, count * size_of(type));
 }
 
+std::uint16_t round_by_arithmetic(ElementType type, float value) {
+  return type == ElementType::kF16 ? encode<Half>(value) : encode<Brain>(value);
+}
+
 Bytes reference_reduction(const std::string& letters, const std::vector<Bytes>& by_rank, ElementType type,
                           ReduceOp op) {
   switch (type) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,9 @@ bool is_defined(ElementType type, ReduceOp op);
 // step with, so that their reference needs one period only.
 inline constexpr std::size_t kPeriod = 10'007;
 Bytes random_elements(Rng& rng, ElementType type, std::size_t count);
+
+// The bits of the f16 or bf16 that is nearest to a value, ties to even.
+std::uint16_t round_by_arithmetic(ElementType type, float value);
 
 // letters: the world's layout. by_rank: what each rank contributes.
 Bytes reference_reduction(const std::string& letters, const std::vector<Bytes>& by_rank, ElementType type, ReduceOp op);
