@@ -38,9 +38,10 @@ TEST(CallHeader, DisagreementIsTableOfWhoCalledWhat) {
   const Result<void> result = check_agreement(gather, by_rank);
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().kind, ErrorKind::kInvalidArgument);
-  EXPECT_EQ(result.error().message(),
-            "all_gather #7 of 8 B: the ranks disagree: ranks 0, 2 and 3 called barrier #7; ranks 1 and 4 "
-            "called all_gather #7 of 8 B");
+  EXPECT_EQ(
+      result.error().message(),
+      "all_gather #7 of 8 B: the ranks disagree: ranks 0, 2 and 3 called barrier #7; ranks 1 and 4 "
+      "called all_gather #7 of 8 B");
 }
 
 TEST(CallHeader, RanksAreNamedInRuns) {

@@ -25,7 +25,8 @@ Result<void> sum_one(CpuGroup& group, Duration timeout = kTimeout) {
   return group.all_reduce(&value, 1, ElementType::kF32, ReduceOp::kSum, timeout);
 }
 
-// --- one rank ---------------------------------------------------------------------------------------------
+// --- one rank
+// ---------------------------------------------------------------------------------------------
 
 TEST(SoloGroup, EveryCollectiveIsTheIdentity) {
   ThreadWorld world("a");
@@ -42,7 +43,8 @@ TEST(SoloGroup, EveryCollectiveIsTheIdentity) {
   EXPECT_EQ(output, input);
   output = {};
   output.resize(3);
-  EXPECT_TRUE(group.reduce_scatter(inputs, output.data(), 3, ElementType::kI32, ReduceOp::kMax, kTimeout));
+  EXPECT_TRUE(
+      group.reduce_scatter(inputs, output.data(), 3, ElementType::kI32, ReduceOp::kMax, kTimeout));
   EXPECT_EQ(output, input);
   EXPECT_TRUE(group.barrier(kTimeout));
 }
@@ -50,12 +52,15 @@ TEST(SoloGroup, EveryCollectiveIsTheIdentity) {
 TEST(SoloGroup, RefusesAPartnerAndStopsWhenAborted) {
   ThreadWorld world("a");
   int value = 0;
-  EXPECT_EQ(world.group(0).send(&value, 4, Rank(0), 0, kTimeout).error().kind, ErrorKind::kInvalidArgument);
+  EXPECT_EQ(world.group(0).send(&value, 4, Rank(0), 0, kTimeout).error().kind,
+            ErrorKind::kInvalidArgument);
   world.group(0).abort("enough");
-  EXPECT_EQ(world.group(0).barrier(kTimeout).error().message(), "barrier: the group was aborted: enough");
+  EXPECT_EQ(world.group(0).barrier(kTimeout).error().message(),
+            "barrier: the group was aborted: enough");
 }
 
-// --- wrong arguments ----------------------------------------------------------------------------------------
+// --- wrong arguments
+// ----------------------------------------------------------------------------------------
 
 TEST(CpuGroup, RefusesWrongArgumentsByNameAndStaysUsable) {
   ThreadWorld world("aa");
@@ -75,12 +80,14 @@ TEST(CpuGroup, RefusesWrongArgumentsByNameAndStaysUsable) {
     EXPECT_EQ(refusal(group.gather(data, outputs, 4, Rank(1 - rank), kTimeout)),
               "gather with 2 outputs: only the root gives any");
     EXPECT_EQ(refusal(group.send(data, 8, Rank(rank), 0, kTimeout)),
-              "send with rank " + std::to_string(rank) + ": this is rank " + std::to_string(rank) + " itself");
+              "send with rank " + std::to_string(rank) + ": this is rank " + std::to_string(rank) +
+                  " itself");
     EXPECT_TRUE(group.barrier(kTimeout));
   });
 }
 
-// --- disagreement ---------------------------------------------------------------------------------------------
+// --- disagreement
+// ---------------------------------------------------------------------------------------------
 
 class CpuGroupAgreement : public testing::TestWithParam<const char*> {};
 
@@ -94,8 +101,9 @@ TEST_P(CpuGroupAgreement, RanksThatCallDifferentThingsAllLearnWhoCalledWhat) {
                   : group.all_reduce(data, 8, ElementType::kF32, ReduceOp::kSum, kTimeout);
     ASSERT_FALSE(result);
     EXPECT_EQ(result.error().kind, ErrorKind::kInvalidArgument);
-    EXPECT_THAT(result.error().message(), HasSubstr("ranks 0 and 2 called all_reduce #2 of 8 f32 (sum); rank 1 "
-                                                    "called broadcast #2 of 32 B from rank 0"));
+    EXPECT_THAT(result.error().message(),
+                HasSubstr("ranks 0 and 2 called all_reduce #2 of 8 f32 (sum); rank 1 "
+                          "called broadcast #2 of 32 B from rank 0"));
     EXPECT_EQ(group.barrier(kTimeout).error().kind, ErrorKind::kStopped);
   });
 }
@@ -107,15 +115,17 @@ TEST_P(CpuGroupAgreement, RanksThatDifferInSizeAllLearnIt) {
     const Result<void> result =
         group.all_reduce(data.data(), data.size(), ElementType::kF32, ReduceOp::kSum, kTimeout);
     ASSERT_FALSE(result);
-    EXPECT_THAT(result.error().message(), AllOf(HasSubstr("ranks 0 and 1 called all_reduce #1 of 800000 f32"),
-                                                HasSubstr("rank 2 called all_reduce #1 of 900000 f32")));
+    EXPECT_THAT(result.error().message(),
+                AllOf(HasSubstr("ranks 0 and 1 called all_reduce #1 of 800000 f32"),
+                      HasSubstr("rank 2 called all_reduce #1 of 900000 f32")));
   });
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, CpuGroupAgreement, testing::Values("aaa", "aab", "abc"),
                          [](const auto& layout) { return std::string(layout.param); });
 
-// --- time ---------------------------------------------------------------------------------------------------------
+// --- time
+// ---------------------------------------------------------------------------------------------------------
 
 class CpuGroupEnd : public testing::TestWithParam<const char*> {};
 
@@ -130,16 +140,19 @@ TEST_P(CpuGroupEnd, ARankThatDoesNotComeIsNamedAndTheGroupIsFinishedForAll) {
       done.wait();
       const Error late = sum_one(group).error();
       EXPECT_EQ(late.kind, ErrorKind::kTimeout);
-      EXPECT_THAT(late.message(), AllOf(HasSubstr("gave up: rank 2 did not arrive"), HasSubstr("all_reduce #2")));
+      EXPECT_THAT(late.message(),
+                  AllOf(HasSubstr("gave up: rank 2 did not arrive"), HasSubstr("all_reduce #2")));
     } else {
       const Error error = sum_one(group, milliseconds(100)).error();
       EXPECT_EQ(error.kind, ErrorKind::kTimeout);
-      EXPECT_THAT(error.message(), AllOf(HasSubstr("all_reduce #2 of 1 f32 (sum)"), HasSubstr("rank 2 did not arrive")));
+      EXPECT_THAT(error.message(), AllOf(HasSubstr("all_reduce #2 of 1 f32 (sum)"),
+                                         HasSubstr("rank 2 did not arrive")));
       if (--waiting == 0) others_are_done.set_value();
     }
     const Error later = group.barrier(kTimeout).error();
     EXPECT_EQ(later.kind, ErrorKind::kStopped);
-    EXPECT_THAT(later.message(), HasSubstr("the group is finished since all_reduce #2 of 1 f32 (sum): "));
+    EXPECT_THAT(later.message(),
+                HasSubstr("the group is finished since all_reduce #2 of 1 f32 (sum): "));
   });
 }
 
@@ -195,7 +208,8 @@ TEST_P(CpuGroupEnd, LeavingAfterTheLastCollectiveDisturbsNobody) {
     ThreadWorld world(GetParam());
     world.run([&](CpuGroup& group, int rank) {
       std::vector<float> data(300'000, 1);
-      EXPECT_TRUE(group.all_reduce(data.data(), data.size(), ElementType::kF32, ReduceOp::kSum, kTimeout));
+      EXPECT_TRUE(
+          group.all_reduce(data.data(), data.size(), ElementType::kF32, ReduceOp::kSum, kTimeout));
       EXPECT_EQ(data, std::vector<float>(300'000, 3));
       world.destroy(rank);
     });
@@ -221,7 +235,8 @@ TEST(CpuGroup, SeveralGroupsOfTheSameRanksAreIndependent) {
   for (std::thread& rank : ranks) rank.join();
 }
 
-// --- messages -------------------------------------------------------------------------------------------------------
+// --- messages
+// -------------------------------------------------------------------------------------------------------
 
 class CpuGroupMessages : public testing::TestWithParam<const char*> {
  protected:
@@ -331,7 +346,8 @@ TEST_P(CpuGroupMessages, UnderOtherTagsAreSetAsideUpToALimitThatIsNamed) {
       char byte = 0;
       const Error error = group.recv(&byte, 1, Rank(0), 0, kTimeout).error();
       EXPECT_EQ(error.kind, ErrorKind::kResource);
-      EXPECT_THAT(error.message(), HasSubstr("rank 0 sent more than 64 MiB under other tags before tag 0"));
+      EXPECT_THAT(error.message(),
+                  HasSubstr("rank 0 sent more than 64 MiB under other tags before tag 0"));
     }
   });
 }
@@ -342,7 +358,8 @@ TEST_P(CpuGroupMessages, ThatDoNotComeEndInATimeoutThatNamesTheSender) {
     int got = 0;
     const Error error = group.recv(&got, 4, Rank(0), 2, milliseconds(50)).error();
     EXPECT_EQ(error.kind, ErrorKind::kTimeout);
-    EXPECT_THAT(error.message(), HasSubstr("recv of 4 B from rank 0 (tag 2): rank 0 did not send it (waited "));
+    EXPECT_THAT(error.message(),
+                HasSubstr("recv of 4 B from rank 0 (tag 2): rank 0 did not send it (waited "));
   });
 }
 

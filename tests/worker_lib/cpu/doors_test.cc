@@ -20,10 +20,15 @@ using std::chrono::seconds;
 
 TimePoint in(Duration duration) { return BootClock::now() + duration; }
 
-// --- the node's door ------------------------------------------------------------------------------------
+// --- the node's door
+// ------------------------------------------------------------------------------------
 
 NodeMeetingOptions meeting(int local, const std::string& token, Duration patience = seconds(20)) {
-  return {.ranks = {3, 4, 9}, .local = local, .token = token, .segment_bytes = 8192, .deadline = in(patience)};
+  return {.ranks = {3, 4, 9},
+          .local = local,
+          .token = token,
+          .segment_bytes = 8192,
+          .deadline = in(patience)};
 }
 
 UniqueFd knock_as_a_stranger(const std::string& name, const std::string& words) {
@@ -76,7 +81,8 @@ TEST(NodeMeeting, TheFirstRankNamesThoseWhoDidNotCome) {
 
 TEST(NodeMeeting, ARankWithTheWrongTokenGetsNothing) {
   const auto door = NodeDoor::open();
-  std::thread leader([&] { EXPECT_FALSE(meet_node(*door, door->name, meeting(0, "secret", milliseconds(200)))); });
+  std::thread leader(
+      [&] { EXPECT_FALSE(meet_node(*door, door->name, meeting(0, "secret", milliseconds(200)))); });
   const auto members = meet_node(*door, door->name, meeting(1, "guess"));
   EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
   EXPECT_EQ(members.error().peer_rank, 3);
@@ -92,7 +98,8 @@ TEST(NodeMeeting, ADeadFirstRankIsNamed) {
   EXPECT_EQ(members.error().message(), "share memory with the ranks of this node: rank 3 is gone");
 }
 
-// --- the door for other nodes -----------------------------------------------------------------------------
+// --- the door for other nodes
+// -----------------------------------------------------------------------------
 
 TcpDoor open_door() {
   TcpDoor door = *TcpDoor::open("127.0.0.1");
@@ -100,22 +107,16 @@ TcpDoor open_door() {
   return door;
 }
 
-// Admits until somebody right comes or the deadline passes.
 std::optional<TcpDoor::Caller> admit(TcpDoor& door, Duration patience) {
-  const TimePoint deadline = in(patience);
-  for (;;) {
-    if (auto caller = door.admit()) return caller;
-    std::vector<int> fds;
-    door.append_watched(fds);
-    std::vector<pollfd> watched;
-    for (const int fd : fds) watched.push_back({fd, POLLIN, 0});
-    if (!poll_until(watched, deadline)) return std::nullopt;
-  }
+  auto caller = door.admit(in(patience));
+  EXPECT_TRUE(caller);
+  return std::move(*caller);
 }
 
 TEST(TcpDoor, AdmitsARankOfTheGroup) {
   TcpDoor door = open_door();
-  const auto socket = call_at_door(door.address(), "secret", 2, 5, ConnectionUse::kControl, in(seconds(5)));
+  const auto socket =
+      call_at_door(door.address(), "secret", 2, 5, ConnectionUse::kControl, in(seconds(5)));
   ASSERT_TRUE(socket) << socket.error().message();
   const auto caller = admit(door, seconds(5));
   ASSERT_TRUE(caller);
@@ -148,9 +149,11 @@ TEST(TcpDoor, SilentStrangersDoNotKeepARankOut) {
   TcpDoor door = open_door();
   std::vector<BlockingSocket> silent;
   for (int i = 0; i < 200; ++i) {
-    silent.push_back(*BlockingSocket::connect(*numeric_address(door.address()), Deadline(seconds(5))));
+    silent.push_back(
+        *BlockingSocket::connect(*numeric_address(door.address()), Deadline(seconds(5))));
   }
-  const auto socket = call_at_door(door.address(), "secret", 2, 5, ConnectionUse::kData, in(seconds(5)));
+  const auto socket =
+      call_at_door(door.address(), "secret", 2, 5, ConnectionUse::kData, in(seconds(5)));
   ASSERT_TRUE(socket);
   const auto caller = admit(door, seconds(5));
   ASSERT_TRUE(caller);

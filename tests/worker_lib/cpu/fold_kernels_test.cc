@@ -13,7 +13,8 @@
 namespace ddprun {
 namespace {
 
-constexpr InstructionSet kSets[] = {InstructionSet::kBaseline, InstructionSet::kAvx2, InstructionSet::kAvx512};
+constexpr InstructionSet kSets[] = {InstructionSet::kBaseline, InstructionSet::kAvx2,
+                                    InstructionSet::kAvx512};
 
 std::vector<InstructionSet> sets_of_this_machine() {
   std::vector<InstructionSet> sets;
@@ -23,18 +24,19 @@ std::vector<InstructionSet> sets_of_this_machine() {
   return sets;
 }
 
-Bytes fold(const std::vector<Bytes>& sources, ElementType type, ReduceOp op, FoldForm form, InstructionSet set,
-           std::size_t count, std::size_t out_size) {
+Bytes fold(const std::vector<Bytes>& sources, ElementType type, ReduceOp op, FoldForm form,
+           InstructionSet set, std::size_t count, std::size_t out_size) {
   std::vector<const void*> pointers;
   for (const Bytes& source : sources) pointers.push_back(source.data());
   Bytes out(count * out_size);
   Bytes copy(count * out_size);
-  fold_kernel(type, op, form, set)({.sources = pointers.data(),
-                                    .source_count = static_cast<int>(pointers.size()),
-                                    .count = count,
-                                    .out = out.data(),
-                                    .copy = copy.data(),
-                                    .divisor = op == ReduceOp::kAvg ? static_cast<double>(sources.size()) : 1});
+  fold_kernel(type, op, form,
+              set)({.sources = pointers.data(),
+                    .source_count = static_cast<int>(pointers.size()),
+                    .count = count,
+                    .out = out.data(),
+                    .copy = copy.data(),
+                    .divisor = op == ReduceOp::kAvg ? static_cast<double>(sources.size()) : 1});
   EXPECT_EQ(out, copy);
   return out;
 }
@@ -47,12 +49,13 @@ TEST(FoldKernels, EveryCloneGivesTheReferencesBitsForEveryTypeAndOperation) {
       for (const std::size_t sources : {1, 2, 3, 7}) {
         for (const std::size_t count : {1, 5, 16, 1024, 2500}) {
           std::vector<Bytes> inputs;
-          for (std::size_t i = 0; i < sources; ++i) inputs.push_back(random_elements(rng, type, count));
+          for (std::size_t i = 0; i < sources; ++i)
+            inputs.push_back(random_elements(rng, type, count));
           const Bytes expected = reference_reduction(std::string(sources, 'a'), inputs, type, op);
           for (const InstructionSet set : sets_of_this_machine()) {
             ASSERT_EQ(fold(inputs, type, op, FoldForm::kWhole, set, count, size_of(type)), expected)
-                << to_text(type) << " " << to_text(op) << " of " << sources << " x " << count << ", set "
-                << static_cast<int>(set);
+                << to_text(type) << " " << to_text(op) << " of " << sources << " x " << count
+                << ", set " << static_cast<int>(set);
           }
         }
       }
@@ -68,11 +71,13 @@ TEST(FoldKernels, AFoldInTwoFormsIsTheFoldOfANodeAndThenOfNodes) {
     std::vector<Bytes> inputs;
     for (int i = 0; i < 5; ++i) inputs.push_back(random_elements(rng, type, count));
     for (const InstructionSet set : sets_of_this_machine()) {
-      const Bytes first =
-          fold({inputs[0], inputs[1], inputs[2]}, type, ReduceOp::kSum, FoldForm::kPartial, set, count, wide);
-      const Bytes second = fold({inputs[3], inputs[4]}, type, ReduceOp::kSum, FoldForm::kPartial, set, count, wide);
-      EXPECT_EQ(fold({first, second}, type, ReduceOp::kSum, FoldForm::kFinish, set, count, size_of(type)),
-                reference_reduction("aaabb", inputs, type, ReduceOp::kSum));
+      const Bytes first = fold({inputs[0], inputs[1], inputs[2]}, type, ReduceOp::kSum,
+                               FoldForm::kPartial, set, count, wide);
+      const Bytes second =
+          fold({inputs[3], inputs[4]}, type, ReduceOp::kSum, FoldForm::kPartial, set, count, wide);
+      EXPECT_EQ(
+          fold({first, second}, type, ReduceOp::kSum, FoldForm::kFinish, set, count, size_of(type)),
+          reference_reduction("aaabb", inputs, type, ReduceOp::kSum));
     }
   }
 }
@@ -81,7 +86,8 @@ TEST(FoldKernels, TheOutputMayBeOneOfTheSources) {
   Rng rng(3);
   const std::size_t count = 3001;
   for (const ElementType type : {ElementType::kF32, ElementType::kF16}) {
-    const std::vector<Bytes> inputs{random_elements(rng, type, count), random_elements(rng, type, count),
+    const std::vector<Bytes> inputs{random_elements(rng, type, count),
+                                    random_elements(rng, type, count),
                                     random_elements(rng, type, count)};
     for (int target = 0; target < 3; ++target) {
       std::vector<Bytes> buffers = inputs;
@@ -93,7 +99,8 @@ TEST(FoldKernels, TheOutputMayBeOneOfTheSources) {
   }
 }
 
-// Every f16 and bf16 value, through a fold of one source: what comes out is what went in (a NaN quiet).
+// Every f16 and bf16 value, through a fold of one source: what comes out is what went in (a NaN
+// quiet).
 TEST(FoldKernels, AllSixteenBitValuesSurviveTheWayThroughF32) {
   for (const ElementType type : {ElementType::kF16, ElementType::kBF16}) {
     std::vector<std::uint16_t> all(65536);
@@ -121,17 +128,19 @@ TEST(FoldKernels, RoundingToSixteenBitsIsToNearestEvenAndEqualInEveryClone) {
   for (const ElementType type : {ElementType::kF16, ElementType::kBF16}) {
     std::vector<float> values;
     for (std::uint32_t high = 0; high < 65536; high += 3) {
-      for (const std::uint32_t low : {0x0000u, 0x0001u, 0x0fffu, 0x1000u, 0x1001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
+      for (const std::uint32_t low :
+           {0x0000u, 0x0001u, 0x0fffu, 0x1000u, 0x1001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
         const float value = std::bit_cast<float>((high << 16) | low);
         if (!std::isnan(value)) values.push_back(value);
       }
     }
     Bytes input(values.size() * 4);
     std::memcpy(input.data(), values.data(), input.size());
-    const Bytes baseline =
-        fold({input}, type, ReduceOp::kSum, FoldForm::kFinish, InstructionSet::kBaseline, values.size(), 2);
+    const Bytes baseline = fold({input}, type, ReduceOp::kSum, FoldForm::kFinish,
+                                InstructionSet::kBaseline, values.size(), 2);
     for (const InstructionSet set : sets_of_this_machine()) {
-      EXPECT_TRUE(fold({input}, type, ReduceOp::kSum, FoldForm::kFinish, set, values.size(), 2) == baseline);
+      EXPECT_TRUE(fold({input}, type, ReduceOp::kSum, FoldForm::kFinish, set, values.size(), 2) ==
+                  baseline);
     }
     for (std::size_t i = 0; i < values.size(); ++i) {
       std::uint16_t rounded = 0;
@@ -148,8 +157,8 @@ TEST(FoldKernels, MinAndMaxHandNanOnFromAnyPlace) {
   for (const InstructionSet set : sets_of_this_machine()) {
     for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
       float out[3] = {};
-      fold_kernel(ElementType::kF32, op, FoldForm::kWhole, set)(
-          {.sources = sources, .source_count = 3, .count = 3, .out = out});
+      fold_kernel(ElementType::kF32, op, FoldForm::kWhole,
+                  set)({.sources = sources, .source_count = 3, .count = 3, .out = out});
       for (const float value : out) EXPECT_TRUE(std::isnan(value));
     }
   }
@@ -162,8 +171,8 @@ TEST(FoldKernels, TheAverageOfTwoIsTheSumOfTheirHalves) {
   const std::size_t count = 5000;
   const std::vector<Bytes> inputs{random_elements(rng, ElementType::kF32, count),
                                   random_elements(rng, ElementType::kF32, count)};
-  const Bytes average =
-      fold(inputs, ElementType::kF32, ReduceOp::kAvg, FoldForm::kWhole, best_instruction_set(), count, 4);
+  const Bytes average = fold(inputs, ElementType::kF32, ReduceOp::kAvg, FoldForm::kWhole,
+                             best_instruction_set(), count, 4);
   for (std::size_t i = 0; i < count; ++i) {
     float a, b, got;
     std::memcpy(&a, inputs[0].data() + 4 * i, 4);
@@ -176,7 +185,8 @@ TEST(FoldKernels, TheAverageOfTwoIsTheSumOfTheirHalves) {
 TEST(FoldKernels, UndefinedOperationsHaveNoKernel) {
   for (const ElementType type : kElementTypes) {
     for (const ReduceOp op : kReduceOps) {
-      const bool exists = fold_kernel(type, op, FoldForm::kWhole, InstructionSet::kBaseline) != nullptr;
+      const bool exists =
+          fold_kernel(type, op, FoldForm::kWhole, InstructionSet::kBaseline) != nullptr;
       EXPECT_EQ(exists, is_defined(type, op)) << to_text(type) << " " << to_text(op);
     }
   }

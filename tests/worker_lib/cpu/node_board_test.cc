@@ -24,7 +24,8 @@ class Boards {
     const std::size_t bytes = (NodeBoard::bytes_for(ranks) + 4095) / 4096 * 4096;
     memory_.reset(std::aligned_alloc(4096, bytes));
     std::memset(memory_.get(), 0, bytes);
-    for (int local = 0; local < ranks; ++local) boards_.emplace_back(memory_.get(), ranks, local, spin);
+    for (int local = 0; local < ranks; ++local)
+      boards_.emplace_back(memory_.get(), ranks, local, spin);
   }
   NodeBoard& operator[](int local) { return boards_[local]; }
 
@@ -44,7 +45,8 @@ void march(int ranks, std::uint64_t steps, Duration spin) {
     threads.emplace_back([&, local] {
       for (std::uint64_t tick = 1; tick <= steps; ++tick) {
         boards[local].publish(tick);
-        ASSERT_EQ(boards[local].wait_for_all(tick, in(seconds(20))), WaitEnd::kReady) << "at " << tick;
+        ASSERT_EQ(boards[local].wait_for_all(tick, in(seconds(20))), WaitEnd::kReady)
+            << "at " << tick;
         for (int other = 0; other < ranks; ++other) ASSERT_GE(boards[local].tick(other), tick);
       }
     });
@@ -54,7 +56,9 @@ void march(int ranks, std::uint64_t steps, Duration spin) {
 
 TEST(NodeBoard, RanksThatSleepAtOnceNeverMissEachOther) { march(6, 2000, Duration::zero()); }
 
-TEST(NodeBoard, RanksThatSpinNeverMissEachOther) { march(2, 20'000, std::chrono::microseconds(20)); }
+TEST(NodeBoard, RanksThatSpinNeverMissEachOther) {
+  march(2, 20'000, std::chrono::microseconds(20));
+}
 
 TEST(NodeBoard, WaitsForOneRankOnly) {
   Boards boards(3);
@@ -66,7 +70,8 @@ TEST(NodeBoard, WaitsForOneRankOnly) {
 
 TEST(NodeBoard, ASleeperIsWokenByTheRankItWaitsFor) {
   Boards boards(2);
-  std::thread sleeper([&] { EXPECT_EQ(boards[0].wait_for(1, 7, in(seconds(20))), WaitEnd::kReady); });
+  std::thread sleeper(
+      [&] { EXPECT_EQ(boards[0].wait_for(1, 7, in(seconds(20))), WaitEnd::kReady); });
   boards[1].publish(6);
   boards[1].publish(7);
   sleeper.join();
@@ -93,9 +98,11 @@ TEST(NodeBoard, AFailureWakesEverybodyAndTheFirstIsTheStory) {
       EXPECT_EQ(boards[local].wait_for_all(1, in(seconds(20))), WaitEnd::kFailed);
     });
   }
-  EXPECT_TRUE(boards[1].raise({.kind = ErrorKind::kPeerLost, .peer_rank = 17, .reporter = 4, .cause = "rank 17 died"}));
+  EXPECT_TRUE(boards[1].raise(
+      {.kind = ErrorKind::kPeerLost, .peer_rank = 17, .reporter = 4, .cause = "rank 17 died"}));
   for (std::thread& sleeper : sleepers) sleeper.join();
-  EXPECT_FALSE(boards[2].raise({.kind = ErrorKind::kTimeout, .peer_rank = 1, .reporter = 5, .cause = "late"}));
+  EXPECT_FALSE(boards[2].raise(
+      {.kind = ErrorKind::kTimeout, .peer_rank = 1, .reporter = 5, .cause = "late"}));
   for (int local = 0; local < 3; ++local) {
     const std::optional<GroupFailure> failure = boards[local].failure();
     ASSERT_TRUE(failure);
@@ -108,7 +115,8 @@ TEST(NodeBoard, AFailureWakesEverybodyAndTheFirstIsTheStory) {
 
 TEST(NodeBoard, AFailureWithoutACulpritAndWithALongCauseIsKept) {
   Boards boards(1);
-  boards[0].raise({.kind = ErrorKind::kInvalidArgument, .reporter = 0, .cause = std::string(5000, 'x')});
+  boards[0].raise(
+      {.kind = ErrorKind::kInvalidArgument, .reporter = 0, .cause = std::string(5000, 'x')});
   const std::optional<GroupFailure> failure = boards[0].failure();
   EXPECT_EQ(failure->peer_rank, -1);
   EXPECT_EQ(failure->cause, std::string(GroupFailure::kMaxCauseBytes, 'x'));
@@ -121,14 +129,16 @@ TEST(NodeBoard, WhatIsThereCountsEvenWhenItsMakerHasFailedOrLeft) {
   boards[1].leave();
   EXPECT_EQ(boards[0].wait_for_all(3, in(seconds(5))), WaitEnd::kReady);
   EXPECT_EQ(boards[0].wait_for_all(4, in(seconds(5))), WaitEnd::kLeft);
-  boards[1].raise({.kind = ErrorKind::kPeerLost, .peer_rank = 1, .reporter = 0, .cause = "rank 1 died"});
+  boards[1].raise(
+      {.kind = ErrorKind::kPeerLost, .peer_rank = 1, .reporter = 0, .cause = "rank 1 died"});
   EXPECT_EQ(boards[0].wait_for_all(3, in(seconds(5))), WaitEnd::kReady);
   EXPECT_EQ(boards[0].wait_for_all(4, in(seconds(5))), WaitEnd::kFailed);
 }
 
 TEST(NodeBoard, LeavingWakesWhoWaitsForTheLeaver) {
   Boards boards(2);
-  std::thread sleeper([&] { EXPECT_EQ(boards[0].wait_for_all(1, in(seconds(20))), WaitEnd::kLeft); });
+  std::thread sleeper(
+      [&] { EXPECT_EQ(boards[0].wait_for_all(1, in(seconds(20))), WaitEnd::kLeft); });
   boards[1].leave();
   sleeper.join();
 }
