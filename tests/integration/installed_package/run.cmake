@@ -17,13 +17,15 @@ function(run what expected)
   message(STATUS "${what}: ok")
 endfunction()
 
-execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${work}/prefix
-                OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+run("install" "Install configuration" ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${work}/prefix)
 
 # What ddprun needs only for itself is hidden from the user's project.
 foreach(package Boost CLI11 fmt GTest spdlog)
-  list(APPEND hidden -DCMAKE_DISABLE_FIND_PACKAGE_${package}=ON)
+  list(APPEND options -DCMAKE_DISABLE_FIND_PACKAGE_${package}=ON)
 endforeach()
+if(COMPILER_LAUNCHER)
+  list(APPEND options -DCMAKE_CXX_COMPILER_LAUNCHER=${COMPILER_LAUNCHER})
+endif()
 set(expected "Configuring done")
 if(EXPECT_MISSING)
   set(expected ${EXPECT_MISSING})
@@ -31,7 +33,7 @@ endif()
 run("configure" "${expected}"
   ${CMAKE_COMMAND} -S ${work}/source -B ${work}/build -G Ninja -DCOMPONENT=${COMPONENT}
   -DCMAKE_PREFIX_PATH=${work}/prefix -DCMAKE_BUILD_TYPE=Release
-  -DCMAKE_CXX_COMPILER_LAUNCHER=${COMPILER_LAUNCHER} ${hidden})
+  ${options})
 if(NOT EXPECT_MISSING)
   # The folder has another name each time, which ccache should not mind.
   run("build" "train" ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${work} CCACHE_NOHASHDIR=1
