@@ -1,22 +1,27 @@
 // All-reduce of the CPU engine: time by size against the physical floor, measured in the same run.
 //
-// Ranks are processes of one node. For each size, rounds of back-to-back f32 sums alternate with rounds
-// of the two floors, so that a busy machine slows all of them; the table shows medians over the rounds.
+// Ranks are processes of one node. For each size, rounds of back-to-back f32 sums alternate with
+// rounds of the two floors, so that a busy machine slows all of them; the table shows medians over
+// the rounds.
 //
-//   staged floor  What an all-reduce of private buffers must move through shared memory, copied without
+//   staged floor  What an all-reduce of private buffers must move through shared memory, copied
+//   without
 //                 reducing or waiting: with two ranks each one stages half its buffer and half the
-//                 result, and reads as much from the other; so each rank copies S bytes in and S bytes
-//                 out (its own in, the other's out), in parts of the best size of those tried.
-//   single floor  What an all-reduce of buffers that all ranks can reach must move: each rank reads half
-//                 of both buffers and writes half of both. As a copy: S bytes per rank, between the two.
+//                 result, and reads as much from the other; so each rank copies S bytes in and S
+//                 bytes out (its own in, the other's out), in parts of the best size of those
+//                 tried.
+//   single floor  What an all-reduce of buffers that all ranks can reach must move: each rank reads
+//   half
+//                 of both buffers and writes half of both. As a copy: S bytes per rank, between the
+//                 two.
 //
 // Usage: cpu_allreduce [--ranks N] [--rounds N] [--budget-ms N] [--sizes BYTES...]
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -57,23 +62,32 @@ double median(std::vector<double> values) {
 class Rank0AndFriends {
  public:
   Rank0AndFriends(CpuGroup& group, const Plan& plan, const Arena& arena, std::size_t bytes)
-      : group_(group), plan_(plan), arena_(arena), bytes_(bytes), data_(std::max<std::size_t>(bytes / 4, 1), 0) {}
+      : group_(group),
+        plan_(plan),
+        arena_(arena),
+        bytes_(bytes),
+        data_(std::max<std::size_t>(bytes / 4, 1), 0) {}
 
   void measure_and_print() {
     const int other = (group_.rank() + 1) % group_.size();
     const auto reduce = [&] {
-      if (!group_.all_reduce(data_.data(), bytes_ / 4, ElementType::kF32, ReduceOp::kSum, kTimeout)) {
+      if (!group_.all_reduce(data_.data(), bytes_ / 4, ElementType::kF32, ReduceOp::kSum,
+                             kTimeout)) {
         std::abort();
       }
     };
     std::vector<std::function<void()>> floors;
-    for (const std::size_t part : {std::size_t{64} << 10, std::size_t{256} << 10, std::size_t{1} << 20, bytes_}) {
+    for (const std::size_t part :
+         {std::size_t{64} << 10, std::size_t{256} << 10, std::size_t{1} << 20, bytes_}) {
       if (part > bytes_) continue;
-      floors.push_back([this, other, part] { copy_in_and_out(arena_.of(group_.rank()), arena_.of(other), part); });
+      floors.push_back([this, other, part] {
+        copy_in_and_out(arena_.of(group_.rank()), arena_.of(other), part);
+      });
     }
     const auto single = [&] {
       std::memcpy(arena_.of(group_.rank()), arena_.of(other), bytes_ / 2);
-      std::memcpy(arena_.of(other) + bytes_ / 2, arena_.of(group_.rank()) + bytes_ / 2, bytes_ - bytes_ / 2);
+      std::memcpy(arena_.of(other) + bytes_ / 2, arena_.of(group_.rank()) + bytes_ / 2,
+                  bytes_ - bytes_ / 2);
     };
 
     std::vector<double> reduced, one_copy;
@@ -93,9 +107,11 @@ class Rank0AndFriends {
     for (const auto& times : staged) floor = std::min(floor, median(times));
     if (group_.rank() != 0) return;
     const double us = median(reduced);
-    std::printf("%11zu B %12.2f us %9.2f GB/s %12.2f us %8.2f x %12.2f us %8.2f x   [%.2f .. %.2f]\n", bytes_, us,
-                static_cast<double>(bytes_) / us / 1e3, floor, us / floor, median(one_copy), us / median(one_copy),
-                *std::min_element(reduced.begin(), reduced.end()), *std::max_element(reduced.begin(), reduced.end()));
+    std::printf(
+        "%11zu B %12.2f us %9.2f GB/s %12.2f us %8.2f x %12.2f us %8.2f x   [%.2f .. %.2f]\n",
+        bytes_, us, static_cast<double>(bytes_) / us / 1e3, floor, us / floor, median(one_copy),
+        us / median(one_copy), *std::min_element(reduced.begin(), reduced.end()),
+        *std::max_element(reduced.begin(), reduced.end()));
     std::fflush(stdout);
   }
 
@@ -117,8 +133,10 @@ class Rank0AndFriends {
     barrier();
     const TimePoint before = BootClock::now();
     call();
-    const Duration once = std::max<Duration>(BootClock::now() - before, std::chrono::nanoseconds(200));
-    std::int64_t count = std::clamp<std::int64_t>(std::chrono::milliseconds(plan_.budget_ms) / once, 3, 100'000);
+    const Duration once =
+        std::max<Duration>(BootClock::now() - before, std::chrono::nanoseconds(200));
+    std::int64_t count =
+        std::clamp<std::int64_t>(std::chrono::milliseconds(plan_.budget_ms) / once, 3, 100'000);
     if (!group_.broadcast(&count, sizeof count, Rank(0), kTimeout)) std::abort();
     barrier();
     const TimePoint start = BootClock::now();
@@ -142,16 +160,19 @@ int run_rank(int rank, std::uint16_t port, const Plan& plan, const Arena& arena)
   auto store = StoreClient::connect({.host = "127.0.0.1", .port = port});
   if (!store) return std::fprintf(stderr, "%s\n", store.error().message().c_str()), 1;
   const TimePoint before = BootClock::now();
-  auto group = CpuGroup::form(**store, {.rank = Rank(rank), .world_size = plan.ranks, .node_id = "here", .name = "bench"});
+  auto group = CpuGroup::form(
+      **store, {.rank = Rank(rank), .world_size = plan.ranks, .node_id = "here", .name = "bench"});
   if (!group) return std::fprintf(stderr, "%s\n", group.error().message().c_str()), 1;
   if (!(*group)->barrier(kTimeout)) return 1;
   if (rank == 0) {
     std::printf("%d ranks, f32 sum; group formed and first barrier passed in %s\n", plan.ranks,
                 to_text(BootClock::now() - before).c_str());
-    std::printf("%13s %15s %14s %15s %10s %15s %10s   %s\n", "size", "all_reduce", "", "staged floor", "multiple",
-                "single floor", "multiple", "[fastest .. slowest round, us]");
+    std::printf("%13s %15s %14s %15s %10s %15s %10s   %s\n", "size", "all_reduce", "",
+                "staged floor", "multiple", "single floor", "multiple",
+                "[fastest .. slowest round, us]");
   }
-  for (const std::size_t bytes : plan.sizes) Rank0AndFriends(**group, plan, arena, bytes).measure_and_print();
+  for (const std::size_t bytes : plan.sizes)
+    Rank0AndFriends(**group, plan, arena, bytes).measure_and_print();
   return 0;
 }
 
@@ -166,7 +187,8 @@ int benchmark(int argc, char** argv) {
 
   Arena arena;
   arena.each = *std::max_element(plan.sizes.begin(), plan.sizes.end());
-  void* const memory = mmap(nullptr, arena.each * plan.ranks, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* const memory = mmap(nullptr, arena.each * plan.ranks, PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return std::perror("mmap"), 1;
   arena.memory = static_cast<char*>(memory);
 

@@ -22,7 +22,7 @@ find_program(MOLD_PROGRAM mold)
 
 # What is private to our own targets: warnings, sanitizers and the linker never reach a user's project.
 add_library(ddprun_compile_options INTERFACE)
-target_compile_options(ddprun_compile_options INTERFACE -Wall -Wextra -Wshadow=local -Wnon-virtual-dtor
+target_compile_options(ddprun_compile_options INTERFACE -Wall -Wextra -Wnon-virtual-dtor
     -Woverloaded-virtual -Wimplicit-fallthrough)
 if(DDPRUN_WERROR)
   target_compile_options(ddprun_compile_options INTERFACE -Werror)
@@ -31,7 +31,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 sees dangling pointers and uninitialised variables in Asio's coroutine frames that are not,
   # and overlapping copies in `"text" + std::string(...)` (its bug 105651).
   target_compile_options(ddprun_compile_options INTERFACE -Wno-maybe-uninitialized
-      -Wno-missing-field-initializers -Wno-mismatched-new-delete -Wno-restrict)
+      -Wno-missing-field-initializers -Wno-mismatched-new-delete -Wno-restrict -Wshadow=local)
   target_compile_options(ddprun_compile_options INTERFACE -fpch-preprocess)
 else()
   target_compile_options(ddprun_compile_options INTERFACE -Wno-missing-field-initializers)

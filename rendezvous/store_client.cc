@@ -30,6 +30,10 @@ std::vector<std::string_view> views_of(const std::vector<std::string>& strings) 
   return {strings.begin(), strings.end()};
 }
 
+std::string_view first_of(const std::vector<std::string>& keys) {
+  return keys.empty() ? std::string_view() : std::string_view(keys[0]);
+}
+
 Rng seeded_by_process() {
   const auto now = static_cast<std::uint64_t>(BootClock::now().time_since_epoch().count());
   return Rng(now ^ (static_cast<std::uint64_t>(getpid()) << 40));
@@ -234,7 +238,7 @@ Result<void> StoreClient::multi_set(const std::vector<std::pair<std::string, std
 }
 
 Result<void> StoreClient::wait(const std::vector<std::string>& keys, Duration timeout) {
-  const Call call{"wait for", keys.empty() ? "" : keys[0], keys.size()};
+  const Call call{"wait for", first_of(keys), keys.size()};
   const std::vector<std::string> full = full_keys(keys);
   const Result<void> sent = send(call, Command::kWait, views_of(full));
   if (!sent) return sent.error();
@@ -256,7 +260,7 @@ Result<std::string> StoreClient::get(std::string_view key, Duration timeout) {
 
 Result<std::vector<std::string>> StoreClient::multi_get(const std::vector<std::string>& keys,
                                                         Duration timeout) {
-  const Call call{"multi_get", keys.empty() ? "" : keys[0], keys.size()};
+  const Call call{"multi_get", first_of(keys), keys.size()};
   const std::vector<std::string> full = full_keys(keys);
   const std::vector<std::string_view> strings = views_of(full);
   Result<void> done = send(call, Command::kWait, strings);
@@ -281,7 +285,7 @@ Result<std::int64_t> StoreClient::add(std::string_view key, std::int64_t delta) 
 }
 
 Result<bool> StoreClient::check(const std::vector<std::string>& keys) {
-  const Call call{"check", keys.empty() ? "" : keys[0], keys.size()};
+  const Call call{"check", first_of(keys), keys.size()};
   const std::vector<std::string> full = full_keys(keys);
   const Result<void> sent = send(call, Command::kCheck, views_of(full));
   if (!sent) return sent.error();

@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "rendezvous/listen.h"
 #include "rendezvous/store_client.h"
@@ -67,6 +68,14 @@ TEST(Context, AWorldOfOneHasNoThreadsAndItsCollectivesAreCopies) {
   EXPECT_TRUE(torch::equal(y, torch::ones({3})));
   EXPECT_EQ(group.all_gather_object("one"), std::vector<nlohmann::json>{"one"});
   EXPECT_EQ(count_threads(), threads);
+}
+
+// torch_cuda costs every start 0.1 s and 350 MB.
+TEST(Context, AProgramForTheCpuDoesNotLoadTheCudaPartOfLibTorch) {
+  std::ifstream maps("/proc/self/maps");
+  const std::string loaded((std::istreambuf_iterator<char>(maps)), {});
+  EXPECT_THAT(loaded, HasSubstr("libtorch_cpu"));
+  EXPECT_THAT(loaded, testing::Not(HasSubstr("libtorch_cuda")));
 }
 
 TEST(Context, UnderALauncherAWorldOfOneNeedsNoStore) {

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <functional>
 #include <map>
@@ -83,6 +84,14 @@ int leave_early(Context& context) {
   return 1;
 }
 
+// Rank 1 of the first generation dies between two collectives; the next generation does its sum.
+int die_once(Context& context) {
+  say("ready in generation " + std::to_string(context.generation()));
+  context.group().barrier();
+  if (context.generation() == 0 && context.rank() == 1) raise(SIGKILL);
+  return sum(context);
+}
+
 int fail_uncaught(Context& context) {
   context.group().broadcast(torch::zeros({2}), {.root = 9});
   return 0;
@@ -95,6 +104,7 @@ const std::map<std::string, std::function<int(Context&)>> kPlays{
     {"async", [](Context& context) { return step_until_failure(context, 1 << 18, true); }},
     {"leave_in_flight", leave_in_flight},
     {"leave_early", leave_early},
+    {"die_once", die_once},
     {"fail_uncaught", fail_uncaught},
 };
 

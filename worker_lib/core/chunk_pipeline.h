@@ -1,7 +1,8 @@
-// ChunkPipeline: in which order a rank stages, works on and copies out the chunks of one collective.
+// ChunkPipeline: in which order a rank stages, works on and copies out the chunks of one
+// collective.
 //
-// A pure value; one owner thread. The shell asks for the next step, waits for the step's `wait` tick,
-// does what the step says, and publishes its `publish` tick.
+// A pure value; one owner thread. The shell asks for the next step, waits for the step's `wait`
+// tick, does what the step says, and publishes its `publish` tick.
 //
 // Each rank of a node has one progress counter, its *tick*, that only grows. All ranks run the same
 // steps, so a tick says precisely how far a rank is, and "every rank has staged chunk i" is "every
@@ -11,14 +12,14 @@
 //   work(i)      once all have staged i: lanes reduce their share, talk to the other nodes
 //   copy_out(i)  once all have worked on i (without work: staged i): read the others' stages
 //
-// The order is stage(i), copy_out(i-2), work(i-1): a rank looks at what others made a step ago, so a
-// small skew between ranks costs no waiting. Without work it is stage(i), copy_out(i-1). Either way
-// kStages buffers are enough: when a rank may write a stage, everybody has read what was in it. (The
-// test plays random interleavings to check it, also across collectives.)
+// The order is stage(i), copy_out(i-2), work(i-1): a rank looks at what others made a step ago, so
+// a small skew between ranks costs no waiting. Without work it is stage(i), copy_out(i-1). Either
+// way kStages buffers are enough: when a rank may write a stage, everybody has read what was in it.
+// (The test plays random interleavings to check it, also across collectives.)
 //
 // Ticks of a collective whose ranks arrive at tick `arrival`: stage(0) is the arrival itself;
-// arrival + 1 is left to the exchange of call headers between nodes; stage(i) = arrival + 2i for i > 0;
-// work(i) = arrival + 2i + 3. The next collective arrives at next_arrival().
+// arrival + 1 is left to the exchange of call headers between nodes; stage(i) = arrival + 2i for i
+// > 0; work(i) = arrival + 2i + 3. The next collective arrives at next_arrival().
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // How a buffer is cut into chunks, and a chunk into the parts that each rank and node works on.
 //
-// Pure functions of sizes and the node layout; any thread. All lengths are in elements. Cutting decides
-// only who does the work: the order of a reduction is the same for every cut.
+// Pure functions of sizes and the node layout; any thread. All lengths are in elements. Cutting
+// decides only who does the work: the order of a reduction is the same for every cut.
 //
 //   buffer   [ chunk 0 | chunk 1 | ... ]                 each fits a stage of the segment
 //   chunk    [ share of lane 0 | share of lane 1 | ... ]  reduced by the lane's ranks
@@ -19,8 +19,8 @@ namespace ddprun {
 // collective meets its peers.
 class ChunkPlan {
  public:
-  // Chunks are multiples of `quantum` (the last one aside) and at most max_chunk long; max_chunk is at
-  // least quantum.
+  // Chunks are multiples of `quantum` (the last one aside) and at most max_chunk long; max_chunk is
+  // at least quantum.
   ChunkPlan(std::size_t total, std::size_t max_chunk, std::size_t quantum);
 
   std::size_t chunks() const { return chunks_; }
@@ -33,9 +33,11 @@ class ChunkPlan {
 };
 
 // One chunk as the lanes and nodes see it. Two forms:
-//  - even: `length` elements that everyone has (all_reduce, reduce, broadcast); shares and pieces are
+//  - even: `length` elements that everyone has (all_reduce, reduce, broadcast); shares and pieces
+//  are
 //    near-equal cuts of it.
-//  - by rank: a block of `length` elements for each rank (reduce_scatter, all_gather, ...), in the order
+//  - by rank: a block of `length` elements for each rank (reduce_scatter, all_gather, ...), in the
+//  order
 //    of NodeLayout's positions, so that what lane w owes to node j is one range.
 class ChunkShape {
  public:

@@ -11,7 +11,8 @@ Range NodeLayout::lane_positions(int lane) const {
 }
 
 Range NodeLayout::lane_positions(int lane, int node) const {
-  const std::size_t group = static_cast<std::size_t>(lane) * nodes.size() + static_cast<std::size_t>(node);
+  const std::size_t group =
+      static_cast<std::size_t>(lane) * nodes.size() + static_cast<std::size_t>(node);
   return {group_begin_[group], group_begin_[group + 1]};
 }
 
@@ -64,7 +65,8 @@ std::vector<PeerLink> links_of(const NodeLayout& layout, int rank) {
       links.push_back({peer, layout.leads_lane(rank) && layout.local_of[peer] == my_local});
     }
   }
-  std::sort(links.begin(), links.end(), [](const auto& a, const auto& b) { return a.peer < b.peer; });
+  std::sort(links.begin(), links.end(),
+            [](const auto& a, const auto& b) { return a.peer < b.peer; });
   return links;
 }
 

@@ -1,13 +1,13 @@
 // NodeLayout: which ranks share a node, and who talks to whom across nodes.
 //
-// A pure value; any thread. Every rank computes it from the same list and gets the same answer, so it
-// needs no agreement of its own.
+// A pure value; any thread. Every rank computes it from the same list and gets the same answer, so
+// it needs no agreement of its own.
 //
-// Words: a *lane* is a column of ranks, one of each node, that carries a share of the traffic between
-// nodes: lane w is the local index w of every node. There are as many lanes as the smallest node has
-// ranks. A *position* is a rank's place in the order (lane, node, local index), where a rank whose local
-// index is beyond the lanes belongs to lane (index mod lanes): the blocks that one lane carries to one
-// node lie side by side in it.
+// Words: a *lane* is a column of ranks, one of each node, that carries a share of the traffic
+// between nodes: lane w is the local index w of every node. There are as many lanes as the smallest
+// node has ranks. A *position* is a rank's place in the order (lane, node, local index), where a
+// rank whose local index is beyond the lanes belongs to lane (index mod lanes): the blocks that one
+// lane carries to one node lie side by side in it.
 //
 //   nodes {0,1,2} {3,4}: lanes 2     lane 0: ranks 0 2 | 3      lane 1: ranks 1 | 4
 //                                    positions 0 1   2                    3   4
@@ -57,8 +57,8 @@ struct PeerLink {
   friend bool operator==(const PeerLink&, const PeerLink&) = default;
 };
 
-// The links of one rank, ascending by peer. Every rank has at least one to every other node, so that
-// news of a failure reaches it whoever else is busy, stopped or dead on its own node.
+// The links of one rank, ascending by peer. Every rank has at least one to every other node, so
+// that news of a failure reaches it whoever else is busy, stopped or dead on its own node.
 std::vector<PeerLink> links_of(const NodeLayout& layout, int rank);
 
 }  // namespace ddprun

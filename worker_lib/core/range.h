@@ -1,4 +1,5 @@
-// Range: a half-open interval of indices, and how one is cut into near-equal parts. Pure; any thread.
+// Range: a half-open interval of indices, and how one is cut into near-equal parts. Pure; any
+// thread.
 #pragma once
 
 #include <cstddef>

@@ -31,10 +31,11 @@ SegmentLayout plan_segment(const NodeLayout& world, int node, std::size_t stage_
   layout.world_size = world.world_size();
   layout.stage_bytes = to_pages(stage_bytes);
   const std::size_t locals = layout.local_count;
-  // 256 KiB hide the hand-over between two ranks; with very many ranks their square must stay modest.
-  layout.ring_bytes = to_pages(std::clamp<std::size_t>((std::size_t{64} << 20) / (locals * locals),
-                                                       16 << 10, 256 << 10) +
-                               needs.ring_header_bytes);
+  // 256 KiB hide the hand-over between two ranks; with very many ranks their square must stay
+  // modest.
+  layout.ring_bytes = to_pages(
+      std::clamp<std::size_t>((std::size_t{64} << 20) / (locals * locals), 16 << 10, 256 << 10) +
+      needs.ring_header_bytes);
   layout.headers = to_pages(needs.board_bytes);
   layout.stages = layout.headers + to_pages(needs.header_bytes * world.world_size());
   layout.rings = layout.stages + locals * ChunkPipeline::kStages * layout.stage_bytes;

@@ -1,8 +1,9 @@
-// SegmentLayout: where everything lies in a node's shared-memory segment. docs/collectives.md draws it.
+// SegmentLayout: where everything lies in a node's shared-memory segment. docs/collectives.md draws
+// it.
 //
 // Pure functions; any thread. All ranks of a node compute the same layout from what they told each
-// other when the group was formed. Offsets are in bytes; every part begins on its own page, so memory
-// that a part does not use is never touched and costs nothing.
+// other when the group was formed. Offsets are in bytes; every part begins on its own page, so
+// memory that a part does not use is never touched and costs nothing.
 #pragma once
 
 #include <cstddef>

@@ -32,14 +32,16 @@ Result<void> check_one_per_rank(const char* collective, const char* what, std::s
                                 int wanted) {
   if (given == static_cast<std::size_t>(wanted)) return {};
   return invalid(std::string(collective) + " with " + std::to_string(given) + " " + what,
-                 wanted == 0 ? "only the root gives any"
-                             : "there must be one for each of the " + std::to_string(wanted) + " ranks");
+                 wanted == 0
+                     ? "only the root gives any"
+                     : "there must be one for each of the " + std::to_string(wanted) + " ranks");
 }
 
 Result<void> check_partner(const char* call, Rank partner, int rank, int size) {
   const std::string doing = std::string(call) + " with rank " + to_text(partner);
   if (partner.value < 0 || partner.value >= size) return invalid(doing, range_text(size));
-  if (partner.value == rank) return invalid(doing, "this is rank " + std::to_string(rank) + " itself");
+  if (partner.value == rank)
+    return invalid(doing, "this is rank " + std::to_string(rank) + " itself");
   return {};
 }
 

@@ -14,7 +14,8 @@ namespace ddprun {
 Result<void> check_operation(ElementType type, ReduceOp op);
 Result<void> check_root(const char* collective, Rank root, int size);
 // what: "inputs" or "outputs".
-Result<void> check_one_per_rank(const char* collective, const char* what, std::size_t given, int wanted);
+Result<void> check_one_per_rank(const char* collective, const char* what, std::size_t given,
+                                int wanted);
 Result<void> check_partner(const char* call, Rank partner, int rank, int size);
 
 }  // namespace ddprun

@@ -45,8 +45,8 @@ static_assert(sizeof(CallHeader) == 32 && std::has_unique_object_representations
 // "all_reduce #12 of 1048576 f32 (sum)", "broadcast #3 of 400 B from rank 0".
 std::string describe(const CallHeader& call);
 
-// kInvalidArgument with a table of who called what if the ranks' headers differ. `mine`: for the first
-// words of the error.
+// kInvalidArgument with a table of who called what if the ranks' headers differ. `mine`: for the
+// first words of the error.
 Result<void> check_agreement(const CallHeader& mine, std::span<const CallHeader> by_rank);
 
 // "rank 3", "ranks 1, 4 and 7", "ranks 0-5 and 9".

@@ -1,5 +1,6 @@
-// ChunkedCall: what one collective does with each of its chunks. NodeGroup drives it through the steps
-// of a ChunkPipeline (core/chunk_pipeline.h), so no collective waits for other ranks of its node itself.
+// ChunkedCall: what one collective does with each of its chunks. NodeGroup drives it through the
+// steps of a ChunkPipeline (core/chunk_pipeline.h), so no collective waits for other ranks of its
+// node itself.
 //
 // An object lives for one call, on the thread that makes it.
 #pragma once
@@ -29,7 +30,9 @@ struct Surroundings {
   bool leads() const { return local < layout.lanes; }  // its lane, whose number is `local`
   bool on_my_node(int other_rank) const { return layout.node_of[other_rank] == node; }
   // Stage of a rank of this node.
-  char* stage(int of_local, std::size_t chunk) const { return memory + segment.stage(of_local, chunk); }
+  char* stage(int of_local, std::size_t chunk) const {
+    return memory + segment.stage(of_local, chunk);
+  }
 };
 
 class ChunkedCall {
@@ -56,8 +59,8 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
-// Elements (of `element_bytes`) in a cache line: cuts at multiples of it keep ranks off each other's
-// lines.
+// Elements (of `element_bytes`) in a cache line: cuts at multiples of it keep ranks off each
+// other's lines.
 constexpr std::size_t elements_per_line(std::size_t element_bytes) { return 64 / element_bytes; }
 
 }  // namespace ddprun

@@ -5,7 +5,8 @@
 
 namespace ddprun {
 
-Result<std::unique_ptr<CpuGroup>> CpuGroup::form(StoreClient& store, const CpuGroupOptions& options) {
+Result<std::unique_ptr<CpuGroup>> CpuGroup::form(StoreClient& store,
+                                                 const CpuGroupOptions& options) {
   const auto key = [&](int rank) { return options.name + "/card/" + std::to_string(rank); };
   const ExchangeCards exchange = [&](const std::string& card) -> Result<std::vector<std::string>> {
     if (const Result<void> set = store.set(key(options.rank.value), card); !set) return set.error();

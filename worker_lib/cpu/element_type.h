@@ -6,7 +6,18 @@
 
 namespace ddprun {
 
-enum class ElementType : std::uint8_t { kBool, kU8, kI8, kI16, kI32, kI64, kF16, kBF16, kF32, kF64 };
+enum class ElementType : std::uint8_t {
+  kBool,
+  kU8,
+  kI8,
+  kI16,
+  kI32,
+  kI64,
+  kF16,
+  kBF16,
+  kF32,
+  kF64
+};
 
 constexpr std::size_t size_of(ElementType type) {
   switch (type) {

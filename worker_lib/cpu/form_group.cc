@@ -1,6 +1,5 @@
 #include "worker_lib/cpu/form_group.h"
 
-#include <poll.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -13,7 +12,6 @@
 #include "worker_lib/core/node_layout.h"
 #include "worker_lib/cpu/group_core.h"
 #include "worker_lib/cpu/node_meeting.h"
-#include "worker_lib/cpu/poll_until.h"
 #include "worker_lib/cpu/shared_group.h"
 #include "worker_lib/cpu/solo_group.h"
 
@@ -21,18 +19,19 @@ namespace ddprun {
 namespace {
 
 constexpr const char* kCardVersion = "ddprun-cpu-1";
-// Two ranks that run pass a step to each other in well under a microsecond; beyond this one of them is
-// busy elsewhere, and the core is better used by others.
+// Two ranks that run pass a step to each other in well under a microsecond; beyond this one of them
+// is busy elsewhere, and the core is better used by others.
 constexpr Duration kSpin = std::chrono::microseconds(20);
 
-// --- cards ------------------------------------------------------------------------------------------------
+// --- cards
+// ------------------------------------------------------------------------------------------------
 
 struct Card {
-  std::string door;   // of its node
+  std::string door;  // of its node
   HostPort address;
   std::string token;  // rank 0's becomes the group's
   std::string cpus;   // '1' for each processor that the rank may use
-  std::string node;   // what must be equal to share memory: may hold line ends, hence the last field
+  std::string node;  // what must be equal to share memory: may hold line ends, hence the last field
 };
 
 std::string usable_cpus() {
@@ -48,8 +47,8 @@ std::string usable_cpus() {
 
 std::string write_card(const Card& card) {
   std::string text = kCardVersion;
-  for (const std::string& field :
-       {card.door, card.address.host, std::to_string(card.address.port), card.token, card.cpus, card.node}) {
+  for (const std::string& field : {card.door, card.address.host, std::to_string(card.address.port),
+                                   card.token, card.cpus, card.node}) {
     text += "\n" + field;
   }
   return text;
@@ -76,7 +75,8 @@ Result<Card> read_card(const std::string& text, int rank) {
   return card;
 }
 
-Result<std::vector<Card>> exchange_cards(const ExchangeCards& exchange, const Card& own, int world_size) {
+Result<std::vector<Card>> exchange_cards(const ExchangeCards& exchange, const Card& own,
+                                         int world_size) {
   const Result<std::vector<std::string>> texts = exchange(write_card(own));
   if (!texts) return texts.error();
   std::vector<Card> cards;
@@ -99,7 +99,8 @@ int count_cores(const std::vector<Card>& cards, const std::vector<int>& ranks) {
   return std::max<int>(1, static_cast<int>(cores.size()));
 }
 
-// --- connections between nodes ------------------------------------------------------------------------------
+// --- connections between nodes
+// ------------------------------------------------------------------------------
 
 class Connector {
  public:
@@ -117,8 +118,8 @@ class Connector {
           expected_.insert({link.peer, use});
           continue;
         }
-        Result<UniqueFd> socket =
-            call_at_door(parts_.addresses[link.peer], parts_.token, here.rank, link.peer, use, deadline_);
+        Result<UniqueFd> socket = call_at_door(parts_.addresses[link.peer], parts_.token, here.rank,
+                                               link.peer, use, deadline_);
         if (!socket) return socket.error();
         keep(link.peer, use, std::move(*socket));
       }
@@ -138,22 +139,19 @@ class Connector {
   Result<void> admit_expected() {
     const TimePoint start = BootClock::now();
     while (!expected_.empty()) {
-      while (std::optional<TcpDoor::Caller> caller = parts_.door->admit()) {
-        if (expected_.erase({caller->rank, caller->use}) == 0) continue;  // a second one is a stranger
-        keep(caller->rank, caller->use, std::move(caller->socket));
-      }
-      if (expected_.empty()) break;
-      std::vector<int> fds;
-      parts_.door->append_watched(fds);
-      std::vector<pollfd> watched;
-      for (const int fd : fds) watched.push_back({fd, POLLIN, 0});
-      if (!poll_until(watched, deadline_)) {
+      Result<std::optional<TcpDoor::Caller>> caller = parts_.door->admit(deadline_);
+      if (!caller) return caller.error();
+      if (!*caller) {
         std::set<int> absent;
         for (const auto& [rank, use] : expected_) absent.insert(rank);
-        return timeout_error("connect to the other nodes",
-                             name_ranks(std::vector<int>(absent.begin(), absent.end())) + " did not call",
-                             BootClock::now() - start, deadline_ - start);
+        return timeout_error(
+            "connect to the other nodes",
+            name_ranks(std::vector<int>(absent.begin(), absent.end())) + " did not call",
+            BootClock::now() - start, deadline_ - start);
       }
+      if (expected_.erase({(*caller)->rank, (*caller)->use}) == 0)
+        continue;  // a second one is a stranger
+      keep((*caller)->rank, (*caller)->use, std::move((*caller)->socket));
     }
     return {};
   }
@@ -163,7 +161,8 @@ class Connector {
   std::set<std::pair<int, ConnectionUse>> expected_;
 };
 
-// --- all of it ------------------------------------------------------------------------------------------------
+// --- all of it
+// ------------------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
                                               const std::string& local_address,
@@ -173,13 +172,14 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
   if (!node_door) return node_door.error();
   Result<TcpDoor> tcp_door = TcpDoor::open(local_address);
   if (!tcp_door) return tcp_door.error();
-  const Result<std::vector<Card>> cards = exchange_cards(exchange,
-                                                         {.door = node_door->name,
-                                                          .address = tcp_door->address(),
-                                                          .token = random_hex(16),
-                                                          .cpus = usable_cpus(),
-                                                          .node = options.node_id + "\n" + node_realm()},
-                                                         options.world_size);
+  const Result<std::vector<Card>> cards =
+      exchange_cards(exchange,
+                     {.door = node_door->name,
+                      .address = tcp_door->address(),
+                      .token = random_hex(16),
+                      .cpus = usable_cpus(),
+                      .node = options.node_id + "\n" + node_realm()},
+                     options.world_size);
   if (!cards) return cards.error();
 
   GroupParts parts;
@@ -199,7 +199,8 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
   for (const std::vector<int>& ranks : here.layout.nodes) {
     const double load = static_cast<double>(ranks.size()) / count_cores(*cards, ranks);
     busiest = std::max(busiest, load);
-    if (ranks[0] == here.layout.nodes[here.node][0]) parts.spin = load <= 1 ? kSpin : Duration::zero();
+    if (ranks[0] == here.layout.nodes[here.node][0])
+      parts.spin = load <= 1 ? kSpin : Duration::zero();
   }
   const std::vector<int>& neighbours = here.layout.nodes[here.node];
   here.segment = plan_segment(here.layout, here.node, choose_stage_bytes(here.layout, busiest),
@@ -231,9 +232,10 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
 Result<std::unique_ptr<CpuGroup>> form_group(const ExchangeCards& exchange,
                                              const std::string& local_address,
                                              const CpuGroupOptions& options) {
-  const std::string doing = "form cpu group '" + options.name + "' as rank " + to_text(options.rank) +
-                            " of " + std::to_string(options.world_size);
-  if (options.world_size < 1 || options.rank.value < 0 || options.rank.value >= options.world_size) {
+  const std::string doing = "form cpu group '" + options.name + "' as rank " +
+                            to_text(options.rank) + " of " + std::to_string(options.world_size);
+  if (options.world_size < 1 || options.rank.value < 0 ||
+      options.rank.value >= options.world_size) {
     return Error{.kind = ErrorKind::kInvalidArgument,
                  .doing = doing,
                  .cause = "ranks go from 0 to the size of the world minus one"};

@@ -18,8 +18,8 @@ void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, TimePo
   if (left <= Duration::zero()) return;
   const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
   const timespec timeout{.tv_sec = seconds.count(), .tv_nsec = (left - seconds).count()};
-  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT, expected, &timeout, nullptr,
-          0);
+  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT, expected, &timeout,
+          nullptr, 0);
 }
 
 void futex_wake(std::atomic<std::uint32_t>& word) {

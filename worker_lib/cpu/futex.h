@@ -8,8 +8,8 @@
 
 namespace ddprun {
 
-// Sleeps while the word holds `expected`, at most until the deadline. May return early for no reason:
-// the caller looks at what it waits for again.
+// Sleeps while the word holds `expected`, at most until the deadline. May return early for no
+// reason: the caller looks at what it waits for again.
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, TimePoint deadline);
 
 // Wakes whoever sleeps on the word.

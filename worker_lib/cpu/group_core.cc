@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "base/assert.h"
 
@@ -72,7 +73,8 @@ Error GroupCore::fail(const Attempt& attempt, WaitEnd end, int node) {
   return from_board(attempt);
 }
 
-Error GroupCore::fail(const Attempt& attempt, ErrorKind kind, int peer_rank, const std::string& cause) {
+Error GroupCore::fail(const Attempt& attempt, ErrorKind kind, int peer_rank,
+                      const std::string& cause) {
   raise(kind, peer_rank, cause);
   return from_board(attempt);
 }
@@ -98,8 +100,9 @@ Error GroupCore::from_board(const Attempt& attempt) {
   } else if (failure.kind == ErrorKind::kTimeout) {
     error.cause = rank_text(failure.reporter) + " gave up: " + failure.cause;
   } else if (failure.kind == ErrorKind::kStopped) {
-    error.cause = (own ? "the group was aborted: " : rank_text(failure.reporter) + " aborted the group: ") +
-                  failure.cause;
+    error.cause =
+        (own ? "the group was aborted: " : rank_text(failure.reporter) + " aborted the group: ") +
+        failure.cause;
   }
   return finish(std::move(error));
 }
@@ -122,26 +125,28 @@ std::string GroupCore::who_is_missing(const Attempt& attempt, int& first) const 
     return rank_text(first) + " " + attempt.omission;
   }
   const PeerWatch::Answers answers = watch_->ask(kAskPatience);
-  std::vector<int> absent, stopped, behind;
+  std::set<int> absent, stopped, behind;  // a node may answer over several links
   std::uint64_t lowest = std::numeric_limits<std::uint64_t>::max();
   for (const PeerWatch::Standing& standing : answers.standings) {
     if (standing.rank == here().rank) continue;
-    if (standing.entered < attempt.sequence) absent.push_back(standing.rank);
-    if (standing.stopped) stopped.push_back(standing.rank);
+    if (standing.entered < attempt.sequence) absent.insert(standing.rank);
+    if (standing.stopped) stopped.insert(standing.rank);
     if (standing.tick < lowest) behind.clear();
     lowest = std::min(lowest, standing.tick);
-    if (standing.tick == lowest) behind.push_back(standing.rank);
+    if (standing.tick == lowest) behind.insert(standing.rank);
   }
   std::string text;
-  const auto add = [&](std::vector<int> ranks, const char* one, const char* many) {
+  const auto add = [&](const std::set<int>& ranks, const char* one, const char* many) {
     if (ranks.empty()) return;
-    std::sort(ranks.begin(), ranks.end());
-    if (first < 0) first = ranks.front();
-    text += (text.empty() ? "" : "; ") + name_ranks(ranks) + (ranks.size() == 1 ? one : many);
+    if (first < 0) first = *ranks.begin();
+    text += (text.empty() ? "" : "; ") + name_ranks(std::vector<int>(ranks.begin(), ranks.end())) +
+            (ranks.size() == 1 ? one : many);
   };
   add(absent, " did not arrive", " did not arrive");
-  add(stopped, " is stopped (by a signal or a debugger)", " are stopped (by a signal or a debugger)");
-  add(answers.silent, " does not answer", " do not answer");
+  add(stopped, " is stopped (by a signal or a debugger)",
+      " are stopped (by a signal or a debugger)");
+  add(std::set<int>(answers.silent.begin(), answers.silent.end()), " does not answer",
+      " do not answer");
   if (text.empty()) add(behind, " came to a halt in it", " came to a halt in it");
   return text;
 }
@@ -166,7 +171,8 @@ void GroupCore::raise_departure(const Attempt& attempt, int node) {
     ::poll(nullptr, 0, 1);
   }
   raise(ErrorKind::kPeerLost, peer,
-        rank_text(peer) + (watch_->has_left(peer) ? " has left the group" : " closed its connection"));
+        rank_text(peer) +
+            (watch_->has_left(peer) ? " has left the group" : " closed its connection"));
 }
 
 }  // namespace ddprun

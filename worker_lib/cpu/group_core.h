@@ -1,8 +1,8 @@
-// GroupCore: what collectives and send/recv of a group have in common: where the rank is, the board and
-// the watch, and how a wait that ended badly becomes an error, the same on every rank.
+// GroupCore: what collectives and send/recv of a group have in common: where the rank is, the board
+// and the watch, and how a wait that ended badly becomes an error, the same on every rank.
 //
-// Owned by NodeGroup. The thread that makes the group's calls may use everything; abort() is for any
-// thread.
+// Owned by NodeGroup. The thread that makes the group's calls may use everything; abort() is for
+// any thread.
 #pragma once
 
 #include <functional>
@@ -29,16 +29,17 @@ struct GroupParts {
   std::string token;
   Duration spin{};
   std::unique_ptr<ShmSegment> segment;
-  std::vector<UniqueFd> lives;          // by local index
+  std::vector<UniqueFd> lives;  // by local index
   std::vector<PeerWatch::Link> links;
-  std::vector<UniqueFd> data_sockets;   // by node; empty on a single node
-  std::unique_ptr<TcpDoor> door;        // null on a single node
-  std::vector<HostPort> addresses;    // by rank
+  std::vector<UniqueFd> data_sockets;  // by node; empty on a single node
+  std::unique_ptr<TcpDoor> door;       // null on a single node
+  std::vector<HostPort> addresses;     // by rank
 };
 
 // One call in progress.
 struct Attempt {
-  std::function<std::string()> doing;  // "all_reduce #3 of 4 f32 (sum)"; asked for when something fails
+  std::function<std::string()>
+      doing;  // "all_reduce #3 of 4 f32 (sum)"; asked for when something fails
   TimePoint start{};
   TimePoint deadline{};
   std::uint64_t sequence = 0;  // of a collective
@@ -57,11 +58,12 @@ class GroupCore {
   PeerWatch& watch() { return *watch_; }
   TcpDoor* door() { return parts_.door.get(); }
 
-  // kStopped if the group is finished already; the failure if another rank has raised one meanwhile.
+  // kStopped if the group is finished already; the failure if another rank has raised one
+  // meanwhile.
   Result<void> may_begin(const Attempt& attempt);
 
-  // What a wait that did not end well means: raises the failure, tells everyone, finishes the group.
-  // node: whose connection was closed or silent, where it was a connection.
+  // What a wait that did not end well means: raises the failure, tells everyone, finishes the
+  // group. node: whose connection was closed or silent, where it was a connection.
   Error fail(const Attempt& attempt, WaitEnd end, int node = -1);
   // The same for a failure that this rank has found itself.
   Error fail(const Attempt& attempt, ErrorKind kind, int peer_rank, const std::string& cause);

@@ -28,8 +28,8 @@ class RingStream final : public MessageStream {
         capacity_(bytes - sizeof(RingHeader)),
         other_(other_local) {}
 
-  // Neither side waits for so much that the other could be waiting, too: a sender for room for at most
-  // half a ring, a receiver for at most a quarter.
+  // Neither side waits for so much that the other could be waiting, too: a sender for room for at
+  // most half a ring, a receiver for at most a quarter.
   WaitEnd write(const void* data, std::size_t bytes, TimePoint deadline) override {
     const char* from = static_cast<const char*>(data);
     while (bytes > 0) {
@@ -55,8 +55,8 @@ class RingStream final : public MessageStream {
     char* to = static_cast<char*>(data);
     while (bytes > 0) {
       const std::uint64_t read = header_.read.load(std::memory_order_relaxed);
-      const WaitEnd end = board_.wait_for_counter(header_.written, read + std::min(bytes, capacity_ / 4),
-                                                  other_, deadline);
+      const WaitEnd end = board_.wait_for_counter(
+          header_.written, read + std::min(bytes, capacity_ / 4), other_, deadline);
       if (end != WaitEnd::kReady) return end;
       const std::size_t there = header_.written.load() - read;
       const std::size_t part = contiguous(read, std::min({bytes, there, kPart}));
@@ -70,7 +70,8 @@ class RingStream final : public MessageStream {
   }
 
  private:
-  static constexpr std::size_t kPart = std::size_t{64} << 10;  // hand over in parts: both sides copy at once
+  static constexpr std::size_t kPart = std::size_t{64}
+                                       << 10;  // hand over in parts: both sides copy at once
 
   std::size_t contiguous(std::uint64_t position, std::size_t bytes) const {
     return std::min<std::size_t>(bytes, capacity_ - position % capacity_);
@@ -85,7 +86,8 @@ class RingStream final : public MessageStream {
 
 class SocketStream final : public MessageStream {
  public:
-  SocketStream(const NodeBoard& board, UniqueFd socket) : board_(board), socket_(std::move(socket)) {}
+  SocketStream(const NodeBoard& board, UniqueFd socket)
+      : board_(board), socket_(std::move(socket)) {}
 
   WaitEnd write(const void* data, std::size_t bytes, TimePoint deadline) override {
     return transfer(bytes, POLLOUT, deadline, [&](std::size_t done) {
@@ -237,13 +239,16 @@ Result<MessageStream*> Mailbox::stream_to(int rank, const Attempt& attempt) {
   const Surroundings& here = core_.here();
   if (here.on_my_node(rank)) {
     const int other = here.layout.local_of[rank];
-    stream = std::make_unique<RingStream>(core_.board(), here.memory + here.segment.ring(here.local, other),
+    stream = std::make_unique<RingStream>(core_.board(),
+                                          here.memory + here.segment.ring(here.local, other),
                                           here.segment.ring_bytes, other);
     return stream.get();
   }
-  Result<UniqueFd> socket = call_at_door(core_.parts().addresses[rank], core_.parts().token, here.rank,
-                                         rank, ConnectionUse::kMessages, attempt.deadline);
-  if (!socket && socket.error().kind == ErrorKind::kTimeout) return core_.fail(attempt, WaitEnd::kTimedOut);
+  Result<UniqueFd> socket =
+      call_at_door(core_.parts().addresses[rank], core_.parts().token, here.rank, rank,
+                   ConnectionUse::kMessages, attempt.deadline);
+  if (!socket && socket.error().kind == ErrorKind::kTimeout)
+    return core_.fail(attempt, WaitEnd::kTimedOut);
   if (!socket) return broken(attempt, WaitEnd::kLeft);
   stream = std::make_unique<SocketStream>(core_.board(), std::move(*socket));
   return stream.get();
@@ -255,7 +260,8 @@ Result<MessageStream*> Mailbox::stream_from(int rank, const Attempt& attempt) {
   const Surroundings& here = core_.here();
   if (here.on_my_node(rank)) {
     const int other = here.layout.local_of[rank];
-    stream = std::make_unique<RingStream>(core_.board(), here.memory + here.segment.ring(other, here.local),
+    stream = std::make_unique<RingStream>(core_.board(),
+                                          here.memory + here.segment.ring(other, here.local),
                                           here.segment.ring_bytes, other);
     return stream.get();
   }
@@ -266,20 +272,19 @@ Result<MessageStream*> Mailbox::stream_from(int rank, const Attempt& attempt) {
 // Ranks that call meanwhile get their place, too.
 Result<void> Mailbox::await_caller(int rank, const Attempt& attempt) {
   for (;;) {
-    while (std::optional<TcpDoor::Caller> caller = core_.door()->admit()) {
-      if (caller->use != ConnectionUse::kMessages) continue;
-      in_[caller->rank].stream = std::make_unique<SocketStream>(core_.board(), std::move(caller->socket));
+    const TimePoint now = BootClock::now();
+    Result<std::optional<TcpDoor::Caller>> caller =
+        core_.door()->admit(std::min(attempt.deadline, now + TcpMesh::kPatience));
+    if (!caller) return core_.fail(attempt, caller.error().kind, -1, caller.error().message());
+    if (*caller && (*caller)->use == ConnectionUse::kMessages) {
+      in_[(*caller)->rank].stream =
+          std::make_unique<SocketStream>(core_.board(), std::move((*caller)->socket));
     }
     if (in_[rank].stream) return {};
+    if (*caller) continue;
     if (core_.board().failed()) return core_.fail(attempt, WaitEnd::kFailed);
     if (core_.watch().has_left(rank)) return broken(attempt, WaitEnd::kLeft);
-    const TimePoint now = BootClock::now();
     if (now >= attempt.deadline) return core_.fail(attempt, WaitEnd::kTimedOut);
-    std::vector<int> fds;
-    core_.door()->append_watched(fds);
-    std::vector<pollfd> watched;
-    for (const int fd : fds) watched.push_back({fd, POLLIN, 0});
-    poll_until(watched, std::min(attempt.deadline, now + TcpMesh::kPatience));
   }
 }
 

@@ -1,10 +1,10 @@
 // Mailbox: send and recv between any two ranks of a group.
 //
-// A message is a head (bytes, tag) and its bytes, in a stream from one rank to another: a ring in the
-// node's segment, or a connection of its own that the sender makes with its first message. The stream
-// holds a bounded amount (the ring, or the kernel's socket buffers); beyond that a sender waits for the
-// receiver. Messages of one tag arrive in the order sent; those of other tags that come before are set
-// aside, up to kMaxSetAsideBytes for each sender.
+// A message is a head (bytes, tag) and its bytes, in a stream from one rank to another: a ring in
+// the node's segment, or a connection of its own that the sender makes with its first message. The
+// stream holds a bounded amount (the ring, or the kernel's socket buffers); beyond that a sender
+// waits for the receiver. Messages of one tag arrive in the order sent; those of other tags that
+// come before are set aside, up to kMaxSetAsideBytes for each sender.
 //
 // Owner: the thread that makes the group's calls.
 #pragma once
@@ -38,7 +38,8 @@ class Mailbox {
 
   explicit Mailbox(GroupCore& core) : core_(core) {}
 
-  Result<void> send(const void* data, std::size_t bytes, Rank destination, int tag, Duration timeout);
+  Result<void> send(const void* data, std::size_t bytes, Rank destination, int tag,
+                    Duration timeout);
   // kInvalidArgument if the message has another size: it is dropped, and the group stays usable.
   Result<void> recv(void* data, std::size_t bytes, Rank source, int tag, Duration timeout);
 

@@ -22,7 +22,8 @@ std::size_t block_limit(const Surroundings& here) {
 
 }  // namespace
 
-// --- broadcast ----------------------------------------------------------------------------------------
+// --- broadcast
+// ----------------------------------------------------------------------------------------
 
 BroadcastCall::BroadcastCall(const Surroundings& here, char* data, std::size_t bytes, int root)
     : here_(here), data_(data), root_(root), plan_(bytes, here.segment.stage_bytes, kQuantum) {}
@@ -45,7 +46,8 @@ TcpMesh::End BroadcastCall::work(const Chunk& chunk, TimePoint deadline) {
   char* const bytes = here_.stage(source, chunk.number) + share.begin;
   if (place > 0) {
     const TcpMesh::Receiving from{(here_.node - 1 + nodes) % nodes, bytes, share.size()};
-    if (const auto end = here_.mesh->exchange({}, {&from, 1}, deadline); end.how != WaitEnd::kReady) {
+    if (const auto end = here_.mesh->exchange({}, {&from, 1}, deadline);
+        end.how != WaitEnd::kReady) {
       return end;
     }
   }
@@ -69,7 +71,8 @@ void BroadcastCall::copy_out(const Chunk& chunk) {
   }
 }
 
-// --- all_gather and gather ------------------------------------------------------------------------------
+// --- all_gather and gather
+// ------------------------------------------------------------------------------
 
 GatherCall::GatherCall(const Surroundings& here, const char* input, std::span<void* const> outputs,
                        std::size_t bytes, int root)
@@ -107,14 +110,17 @@ TcpMesh::End GatherCall::work(const Chunk& chunk, TimePoint deadline) {
   const int root_node = root_ < 0 ? -1 : here_.layout.node_of[root_];
   const auto ranks_of_lane = [&](int node, auto visit) {
     const Range positions = here_.layout.lane_positions(here_.local, node);
-    for (std::size_t at = positions.begin; at < positions.end; ++at) visit(here_.layout.rank_at[at]);
+    for (std::size_t at = positions.begin; at < positions.end; ++at)
+      visit(here_.layout.rank_at[at]);
   };
   std::vector<TcpMesh::Sending> sendings;
   std::vector<TcpMesh::Receiving> receivings;
   for (int step = 1; step < nodes; ++step) {
     const int node = (here_.node + step) % nodes;
     if (root_node < 0 || root_node == node) {
-      ranks_of_lane(here_.node, [&](int rank) { sendings.push_back({node, staged(rank, chunk), block}); });
+      ranks_of_lane(here_.node, [&](int rank) {
+        sendings.push_back({node, staged(rank, chunk), block});
+      });
     }
     if (root_node < 0 || root_node == here_.node) {
       ranks_of_lane(node, [&](int rank) {
@@ -135,10 +141,11 @@ void GatherCall::copy_out(const Chunk& chunk) {
   }
 }
 
-// --- scatter --------------------------------------------------------------------------------------------
+// --- scatter
+// --------------------------------------------------------------------------------------------
 
-ScatterCall::ScatterCall(const Surroundings& here, std::span<const void* const> inputs, char* output,
-                         std::size_t bytes, int root)
+ScatterCall::ScatterCall(const Surroundings& here, std::span<const void* const> inputs,
+                         char* output, std::size_t bytes, int root)
     : here_(here),
       inputs_(inputs),
       output_(output),
@@ -187,11 +194,13 @@ void ScatterCall::copy_out(const Chunk& chunk) {
   const ChunkShape shape = ChunkShape::by_rank(here_.layout, part.size());
   const Range block = shape.block(here_.rank);
   if (here_.on_my_node(root_)) {
-    copy_bytes(to, here_.stage(here_.layout.local_of[root_], chunk.number) + block.begin, part.size());
+    copy_bytes(to, here_.stage(here_.layout.local_of[root_], chunk.number) + block.begin,
+               part.size());
     return;
   }
   const int lane = here_.layout.lane_of(here_.rank);
-  copy_bytes(to, here_.stage(lane, chunk.number) + (block.begin - shape.piece(lane, here_.node).begin),
+  copy_bytes(to,
+             here_.stage(lane, chunk.number) + (block.begin - shape.piece(lane, here_.node).begin),
              part.size());
 }
 

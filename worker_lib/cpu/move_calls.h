@@ -1,14 +1,16 @@
-// The collectives that move bytes as they are: broadcast, all_gather, gather, scatter, and the barrier,
-// which moves none.
+// The collectives that move bytes as they are: broadcast, all_gather, gather, scatter, and the
+// barrier, which moves none.
 //
 // On one node each source stages its bytes and each destination copies them out: one meeting for a
 // chunk. With several nodes the leaders of the lanes carry the bytes over in between:
 //
-//   broadcast    lane w carries share w of the chunk along the chain of nodes that begins at the root's:
-//                every link carries every byte once, and chunks follow one another through the chain
-//   all_gather,  the leader of lane w carries the bytes of its node's ranks of that lane to every other
-//   gather       node (gather: to the root's), into its colleague's stage
-//   scatter      the leaders on the root's node carry from the root's stage what belongs to the ranks of
+//   broadcast    lane w carries share w of the chunk along the chain of nodes that begins at the
+//   root's:
+//                every link carries every byte once, and chunks follow one another through the
+//                chain
+//   all_gather,  the leader of lane w carries the bytes of its node's ranks of that lane to every
+//   other gather       node (gather: to the root's), into its colleague's stage scatter      the
+//   leaders on the root's node carry from the root's stage what belongs to the ranks of
 //                their lane on each other node
 #pragma once
 

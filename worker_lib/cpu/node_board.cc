@@ -36,13 +36,14 @@ struct NodeBoard::Head {
   alignas(kLine) std::atomic<std::uint32_t> sleepers;
 };
 
-// Lines are grouped by who reads them when: the tick by spinning peers, the call once per collective,
-// the bed only by whoever finds that somebody sleeps.
+// Lines are grouped by who reads them when: the tick by spinning peers, the call once per
+// collective, the bed only by whoever finds that somebody sleeps.
 struct NodeBoard::Block {
   alignas(2 * kLine) std::atomic<std::uint64_t> tick;
   std::atomic<std::uint64_t> entered;
   std::atomic<std::uint32_t> left;
-  alignas(kLine) CallHeader calls[2];  // by sequence number: the next one may begin while one is read
+  alignas(kLine)
+      CallHeader calls[2];  // by sequence number: the next one may begin while one is read
   alignas(kLine) std::atomic<std::uint32_t> bell;
   std::atomic<std::uint32_t> asleep;
   std::atomic<std::int32_t> wants_whom;
@@ -69,9 +70,9 @@ NodeBoard::NodeBoard(void* memory, int local_count, int local, Duration spin)
 
 std::uint64_t NodeBoard::tick(int local) const { return blocks_[local].tick.load(); }
 
-// Sleepers and publishers cannot miss each other: a sleeper says that it sleeps and then looks at the
-// ticks once more; a publisher stores its tick and then looks for sleepers. All of it is sequentially
-// consistent, so one of the two sees the other.
+// Sleepers and publishers cannot miss each other: a sleeper says that it sleeps and then looks at
+// the ticks once more; a publisher stores its tick and then looks for sleepers. All of it is
+// sequentially consistent, so one of the two sees the other.
 void NodeBoard::publish(std::uint64_t tick) {
   blocks_[local_].tick.store(tick);
   if (head_->sleepers.load() != 0) wake_those_who_wait_for_me(tick);
@@ -161,7 +162,8 @@ WaitEnd NodeBoard::wait_for(int local, std::uint64_t tick, TimePoint deadline) {
 WaitEnd NodeBoard::wait_for_counter(const std::atomic<std::uint64_t>& counter, std::uint64_t value,
                                     int local, TimePoint deadline) {
   return wait(
-      kNudge, 0, deadline, [&] { return counter.load() >= value; }, [&] { return has_left(local); });
+      kNudge, 0, deadline, [&] { return counter.load() >= value; },
+      [&] { return has_left(local); });
 }
 
 void NodeBoard::enter(const CallHeader& call) {
@@ -181,7 +183,8 @@ std::uint64_t NodeBoard::entered(int local) const {
 bool NodeBoard::raise(const GroupFailure& failure) {
   Block& mine = blocks_[local_];
   if (failed()) return false;
-  // Ours to write until the word points to it; a rank raises once, so nobody reads what is written here.
+  // Ours to write until the word points to it; a rank raises once, so nobody reads what is written
+  // here.
   mine.failure_reporter = failure.reporter;
   mine.failure_cause_bytes =
       static_cast<std::uint32_t>(std::min(failure.cause.size(), GroupFailure::kMaxCauseBytes));
@@ -203,11 +206,10 @@ std::optional<GroupFailure> NodeBoard::failure() const {
   const std::uint64_t word = head_->failure.load();
   if (word == 0) return std::nullopt;
   const Block& reporter = blocks_[word >> 40];
-  return GroupFailure{
-      .kind = static_cast<ErrorKind>((word & 0xff) - 1),
-      .peer_rank = static_cast<int>((word >> 8) & 0xffffffff) - 1,
-      .reporter = reporter.failure_reporter,
-      .cause = std::string(reporter.failure_cause, reporter.failure_cause_bytes)};
+  return GroupFailure{.kind = static_cast<ErrorKind>((word & 0xff) - 1),
+                      .peer_rank = static_cast<int>((word >> 8) & 0xffffffff) - 1,
+                      .reporter = reporter.failure_reporter,
+                      .cause = std::string(reporter.failure_cause, reporter.failure_cause_bytes)};
 }
 
 void NodeBoard::leave() {

@@ -1,16 +1,17 @@
-// NodeBoard: one rank's view of the shared page where the ranks of a node see how far each other is.
+// NodeBoard: one rank's view of the shared page where the ranks of a node see how far each other
+// is.
 //
-// The board lies at the start of the segment. Every rank owns one block of it: its tick (a counter of
-// finished steps that only grows, core/chunk_pipeline.h), the header of its current collective, and the
-// bell it sleeps on. One word is common to all: the group's first failure.
+// The board lies at the start of the segment. Every rank owns one block of it: its tick (a counter
+// of finished steps that only grows, core/chunk_pipeline.h), the header of its current collective,
+// and the bell it sleeps on. One word is common to all: the group's first failure.
 //
-// publish(), the waits, enter() and leave() belong to the thread that makes the group's calls. Failures
-// may be raised, and everything may be read, by any thread.
+// publish(), the waits, enter() and leave() belong to the thread that makes the group's calls.
+// Failures may be raised, and everything may be read, by any thread.
 //
 // Waiting: spin for a short time if there is a core for every rank, else sleep at once. A sleeper
-// writes down what it waits for; whoever publishes wakes exactly those for whom it was the last thing
-// missing, so that with many ranks on few cores each step costs one wake-up per rank. With no sleepers
-// a publish costs one more read of a line that nobody writes.
+// writes down what it waits for; whoever publishes wakes exactly those for whom it was the last
+// thing missing, so that with many ranks on few cores each step costs one wake-up per rank. With no
+// sleepers a publish costs one more read of a line that nobody writes.
 //
 // A rank may be killed between any two instructions. Nothing here is ever half-written for others:
 // words are written whole, texts before the word that points to them, data before the tick.
@@ -39,9 +40,9 @@ struct GroupFailure {
 
 // How a wait ended.
 enum class WaitEnd {
-  kReady,     // also when a failure was raised meanwhile: what was waited for is there
-  kFailed,    // failure() says what
-  kLeft,      // a rank that was waited for has left the group
+  kReady,   // also when a failure was raised meanwhile: what was waited for is there
+  kFailed,  // failure() says what
+  kLeft,    // a rank that was waited for has left the group
   kTimedOut,
 };
 
@@ -60,17 +61,17 @@ class NodeBoard {
   WaitEnd wait_for_all(std::uint64_t tick, TimePoint deadline);
   WaitEnd wait_for(int local, std::uint64_t tick, TimePoint deadline);
 
-  // Waits until a counter in the segment has reached `value`; only `local` moves it, and nudges this
-  // rank afterwards.
-  WaitEnd wait_for_counter(const std::atomic<std::uint64_t>& counter, std::uint64_t value, int local,
-                           TimePoint deadline);
-  // Wakes the rank if it sleeps in wait_for_counter(). The counter was moved before, by a sequentially
-  // consistent store.
+  // Waits until a counter in the segment has reached `value`; only `local` moves it, and nudges
+  // this rank afterwards.
+  WaitEnd wait_for_counter(const std::atomic<std::uint64_t>& counter, std::uint64_t value,
+                           int local, TimePoint deadline);
+  // Wakes the rank if it sleeps in wait_for_counter(). The counter was moved before, by a
+  // sequentially consistent store.
   void nudge(int local);
 
   // --- collectives ---
-  // Writes down what this rank calls. Others may read it once the tick of the arrival is published and
-  // until this rank enters the collective after the next.
+  // Writes down what this rank calls. Others may read it once the tick of the arrival is published
+  // and until this rank enters the collective after the next.
   void enter(const CallHeader& call);
   const CallHeader& call_of(int local, std::uint64_t sequence) const;
   // Sequence number of the collective the rank entered last.

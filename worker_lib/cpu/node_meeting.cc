@@ -30,7 +30,8 @@ struct Hello {
 
 sockaddr_un address_of(const std::string& name, socklen_t& length) {
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-  std::memcpy(address.sun_path + 1, name.data(), name.size());  // the leading zero makes it abstract
+  std::memcpy(address.sun_path + 1, name.data(),
+              name.size());  // the leading zero makes it abstract
   length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return address;
 }
@@ -101,12 +102,16 @@ Error lost(int rank, const std::string& doing) {
                .peer_rank = rank};
 }
 
-// --- the first rank's side ----------------------------------------------------------------------------
+// --- the first rank's side
+// ----------------------------------------------------------------------------
 
 class Leader {
  public:
   Leader(const NodeDoor& door, const NodeMeetingOptions& options)
-      : door_(door), options_(options), guests_(options.ranks.size()), lives_(options.ranks.size()) {}
+      : door_(door),
+        options_(options),
+        guests_(options.ranks.size()),
+        lives_(options.ranks.size()) {}
 
   Result<NodeMembers> meet() {
     Result<UniqueFd> own = own_pidfd();
@@ -146,7 +151,11 @@ class Leader {
       strangers_.erase(strangers_.begin() + static_cast<std::ptrdiff_t>(i) - 1);
     }
     if (watched[0].revents != 0) {
-      UniqueFd stranger(accept4(door_.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      UniqueFd stranger(
+          accept4(door_.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!stranger.valid() && errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
+        return system_error("let the ranks of this node in", errno);
+      }
       if (strangers_.size() == kMaxStrangers) strangers_.erase(strangers_.begin());
       if (stranger.valid()) strangers_.push_back(std::move(stranger));
     }
@@ -158,10 +167,10 @@ class Leader {
     Hello hello;
     std::vector<UniqueFd> fds;
     const Result<std::size_t> got = receive_with_fds(stranger.get(), &hello, sizeof hello, fds);
-    const bool right = got && *got == sizeof hello && fds.size() == 1 && hello.local > 0 &&
-                       static_cast<std::size_t>(hello.local) < guests_.size() &&
-                       !guests_[hello.local].valid() &&
-                       std::memcmp(hello.token, make_hello(options_).token, sizeof hello.token) == 0;
+    const bool right =
+        got && *got == sizeof hello && fds.size() == 1 && hello.local > 0 &&
+        static_cast<std::size_t>(hello.local) < guests_.size() && !guests_[hello.local].valid() &&
+        std::memcmp(hello.token, make_hello(options_).token, sizeof hello.token) == 0;
     if (!right) return;
     guests_[hello.local] = std::move(stranger);
     lives_[hello.local] = std::move(fds.front());
@@ -174,7 +183,8 @@ class Leader {
     for (std::size_t at = 0; at < all.size(); at += kFdsPerMessage) {
       const std::size_t end = std::min(all.size(), at + kFdsPerMessage);
       const std::uint32_t count = static_cast<std::uint32_t>(end - at);
-      const auto sent = send_with_fds(socket, &count, sizeof count, {all.begin() + at, all.begin() + end});
+      const auto sent =
+          send_with_fds(socket, &count, sizeof count, {all.begin() + at, all.begin() + end});
       if (!sent) return sent.error();
     }
     return {};
@@ -185,8 +195,9 @@ class Leader {
     for (std::size_t local = 1; local < guests_.size(); ++local) {
       if (!guests_[local].valid()) absent.push_back(options_.ranks[local]);
     }
-    return timeout_error("share memory with the ranks of this node", name_ranks(absent) + " did not come",
-                         BootClock::now() - start, options_.deadline - start);
+    return timeout_error("share memory with the ranks of this node",
+                         name_ranks(absent) + " did not come", BootClock::now() - start,
+                         options_.deadline - start);
   }
 
   const NodeDoor& door_;
@@ -197,10 +208,11 @@ class Leader {
   std::size_t missing_ = 0;
 };
 
-// --- the other ranks' side ------------------------------------------------------------------------------
+// --- the other ranks' side
+// ------------------------------------------------------------------------------
 
 Result<UniqueFd> knock(const std::string& name, const NodeMeetingOptions& options) {
-  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return system_error("make a Unix socket", errno);
   socklen_t length = 0;
   const sockaddr_un address = address_of(name, length);

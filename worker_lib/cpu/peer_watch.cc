@@ -50,10 +50,10 @@ struct PeerWatch::FrameHead {
 
 struct PeerWatch::Peer {
   int rank = -1;
-  UniqueFd socket;         // closed by the destructor only, as other threads write to it
-  bool open = true;        // for reading; the watch's thread
-  bool writable = true;    // holds speaking_
-  std::string unread;      // the beginning of a frame; the watch's thread
+  UniqueFd socket;       // closed by the destructor only, as other threads write to it
+  bool open = true;      // for reading; the watch's thread
+  bool writable = true;  // holds speaking_
+  std::string unread;    // the beginning of a frame; the watch's thread
 };
 
 Result<std::unique_ptr<PeerWatch>> PeerWatch::start(NodeBoard& board, Options options) {
@@ -145,10 +145,10 @@ void PeerWatch::read_link(Peer& peer) {
   while (peer.unread.size() >= sizeof(FrameHead)) {
     FrameHead head;
     std::memcpy(static_cast<void*>(&head), peer.unread.data(), sizeof head);
-    if (head.body_bytes <= kMaxBodyBytes && peer.unread.size() < sizeof head + head.body_bytes) break;
-    const bool understood =
-        head.body_bytes <= kMaxBodyBytes &&
-        handle(peer, head, peer.unread.substr(sizeof head, head.body_bytes));
+    if (head.body_bytes <= kMaxBodyBytes && peer.unread.size() < sizeof head + head.body_bytes)
+      break;
+    const bool understood = head.body_bytes <= kMaxBodyBytes &&
+                            handle(peer, head, peer.unread.substr(sizeof head, head.body_bytes));
     if (!understood) {
       peer.open = false;
       announce({.kind = ErrorKind::kProtocol,
@@ -213,8 +213,8 @@ std::vector<PeerWatch::Standing> PeerWatch::standings_here() const {
   return standings;
 }
 
-// Links carry a few hundred bytes in a group's life, so a send that does not fit means that the other
-// side has been stopped for long; it then hears of nothing until its connection is closed.
+// Links carry a few hundred bytes in a group's life, so a send that does not fit means that the
+// other side has been stopped for long; it then hears of nothing until its connection is closed.
 void PeerWatch::send(Peer& peer, FrameHead head, const std::string& body) {
   if (!peer.writable) return;
   head.body_bytes = static_cast<std::uint32_t>(body.size());

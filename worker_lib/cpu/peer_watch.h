@@ -3,15 +3,16 @@
 // It sleeps in poll(2) until something happens:
 //
 //   a pidfd of a rank of this node    -> it died: raise it on the node's board
-//   a control link to another node    -> its rank died (closed without a word), left, reports a failure,
+//   a control link to another node    -> its rank died (closed without a word), left, reports a
+//   failure,
 //                                        or asks how far this node's ranks are
 //
-// News goes both ways: whatever fails on a node is told over every link of every rank that notices it,
-// so ranks of other nodes hear of the rank that really died before the closed connections of those who
-// then give up. The first failure is the story, on the board as everywhere.
+// News goes both ways: whatever fails on a node is told over every link of every rank that notices
+// it, so ranks of other nodes hear of the rank that really died before the closed connections of
+// those who then give up. The first failure is the story, on the board as everywhere.
 //
-// Why a thread of its own: a rank learns of a death at once, whether it waits for memory, a socket or
-// not at all, and can answer for its node while it computes; and waiting ranks need no timer.
+// Why a thread of its own: a rank learns of a death at once, whether it waits for memory, a socket
+// or not at all, and can answer for its node while it computes; and waiting ranks need no timer.
 //
 // A process that forks without exec gives its child the connections, and other nodes then see them
 // closed only when the child is gone as well; ranks of the same node are not fooled.

@@ -36,7 +36,8 @@ void DirectReduce::stage(const Chunk& chunk) {
   const std::size_t bytes = job_.count * size_of(job_.type);
   if (job_.kind != CallKind::kReduceScatter) return copy_bytes(to, job_.data, bytes);
   for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
-    if (rank != here_.rank) copy_bytes(to + static_cast<std::size_t>(rank) * bytes, job_.inputs[rank], bytes);
+    if (rank != here_.rank)
+      copy_bytes(to + static_cast<std::size_t>(rank) * bytes, job_.inputs[rank], bytes);
   }
 }
 
@@ -87,7 +88,8 @@ void SharedReduce::stage(const Chunk& chunk) {
     for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
       if (here_.leads() && here_.layout.lane_of(rank) == here_.local) continue;
       copy_bytes(to + parts.block(rank).begin * size_,
-                 static_cast<const char*>(job_.inputs[rank]) + whole.begin * size_, whole.size() * size_);
+                 static_cast<const char*>(job_.inputs[rank]) + whole.begin * size_,
+                 whole.size() * size_);
     }
     return;
   }
@@ -109,27 +111,27 @@ std::vector<SharedReduce::Stretch> SharedReduce::own_share(const Chunk& chunk) c
   const Range positions = here_.layout.lane_positions(here_.local);
   for (std::size_t position = positions.begin; position < positions.end; ++position) {
     const int rank = here_.layout.rank_at[position];
-    stretches.push_back(
-        {parts.block(rank), static_cast<const char*>(job_.inputs[rank]) + whole.begin * size_,
-         rank == here_.rank ? job_.output + whole.begin * size_ : nullptr});
+    stretches.push_back({parts.block(rank),
+                         static_cast<const char*>(job_.inputs[rank]) + whole.begin * size_,
+                         rank == here_.rank ? job_.output + whole.begin * size_ : nullptr});
   }
   return stretches;
 }
 
-void SharedReduce::fold_over_node(const Chunk& chunk, const Stretch& stretch, FoldForm form, char* out,
-                                  char* copy) {
+void SharedReduce::fold_over_node(const Chunk& chunk, const Stretch& stretch, FoldForm form,
+                                  char* out, char* copy) {
   std::vector<const void*> sources(here_.local_count());
   for (int local = 0; local < here_.local_count(); ++local) {
     sources[local] = here_.stage(local, chunk.number) + stretch.at.begin * size_;
   }
   sources[here_.local] = stretch.input;
-  kernel_for(job_, form)(
-      {.sources = sources.data(),
-       .source_count = here_.local_count(),
-       .count = stretch.at.size(),
-       .out = out,
-       .copy = copy,
-       .divisor = form == FoldForm::kWhole ? divisor_of(job_, here_.layout) : 1});
+  kernel_for(job_,
+             form)({.sources = sources.data(),
+                    .source_count = here_.local_count(),
+                    .count = stretch.at.size(),
+                    .out = out,
+                    .copy = copy,
+                    .divisor = form == FoldForm::kWhole ? divisor_of(job_, here_.layout) : 1});
 }
 
 TcpMesh::End SharedReduce::work(const Chunk& chunk, TimePoint deadline) {
@@ -148,7 +150,8 @@ TcpMesh::End SharedReduce::work(const Chunk& chunk, TimePoint deadline) {
   const Range whole = shape(chunk).share(here_.local);
   scratch_.partial.resize(std::max(scratch_.partial.size(), whole.size() * accumulator_size_));
   for (const Stretch& stretch : share) {
-    char* const out = scratch_.partial.data() + (stretch.at.begin - whole.begin) * accumulator_size_;
+    char* const out =
+        scratch_.partial.data() + (stretch.at.begin - whole.begin) * accumulator_size_;
     fold_over_node(chunk, stretch, FoldForm::kPartial, out, nullptr);
   }
   if (const auto end = collect_pieces(chunk, deadline); end.how != WaitEnd::kReady) return end;
@@ -168,7 +171,8 @@ TcpMesh::End SharedReduce::collect_pieces(const Chunk& chunk, TimePoint deadline
   for (int step = 1; step < nodes; ++step) {
     const int node = (here_.node + step) % nodes;
     const Range piece = parts.piece(here_.local, node);
-    sendings.push_back({node, scratch_.partial.data() + (piece.begin - share_begin) * accumulator_size_,
+    sendings.push_back({node,
+                        scratch_.partial.data() + (piece.begin - share_begin) * accumulator_size_,
                         piece.size() * accumulator_size_});
     receivings.push_back(
         {node, scratch_.inbox.data() + static_cast<std::size_t>(node) * piece_bytes, piece_bytes});
@@ -186,12 +190,12 @@ void SharedReduce::fold_over_nodes(const Chunk& chunk) {
     sources[node] = scratch_.inbox.data() + node * piece_bytes;
   }
   sources[here_.node] = scratch_.partial.data() + (piece.begin - share_begin) * accumulator_size_;
-  kernel_for(job_, FoldForm::kFinish)(
-      {.sources = sources.data(),
-       .source_count = here_.layout.node_count(),
-       .count = piece.size(),
-       .out = here_.stage(here_.local, chunk.number) + piece.begin * size_,
-       .divisor = divisor_of(job_, here_.layout)});
+  kernel_for(
+      job_, FoldForm::kFinish)({.sources = sources.data(),
+                                .source_count = here_.layout.node_count(),
+                                .count = piece.size(),
+                                .out = here_.stage(here_.local, chunk.number) + piece.begin * size_,
+                                .divisor = divisor_of(job_, here_.layout)});
 }
 
 TcpMesh::End SharedReduce::spread_pieces(const Chunk& chunk, TimePoint deadline) {
@@ -208,7 +212,8 @@ TcpMesh::End SharedReduce::spread_pieces(const Chunk& chunk, TimePoint deadline)
     const int node = (here_.node + step) % nodes;
     const Range mine = parts.piece(here_.local, here_.node);
     const Range theirs = parts.piece(here_.local, node);
-    if (root_node < 0 || root_node == node) sendings.push_back({node, staged(mine), mine.size() * size_});
+    if (root_node < 0 || root_node == node)
+      sendings.push_back({node, staged(mine), mine.size() * size_});
     if (root_node < 0 || root_node == here_.node) {
       receivings.push_back({node, staged(theirs), theirs.size() * size_});
     }

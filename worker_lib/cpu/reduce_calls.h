@@ -2,23 +2,24 @@
 //
 // SharedReduce, for all but small messages. Each rank reduces its share:
 //
-//   stage     write the shares of the others into one's own stage (the own share is read where it is)
-//   work      fold the share of all ranks of the node, in the order of their ranks; the result goes to
+//   stage     write the shares of the others into one's own stage (the own share is read where it
+//   is) work      fold the share of all ranks of the node, in the order of their ranks; the result
+//   goes to
 //             the own stage, in the place of the share that was not staged, and to the own output
 //   copy out  read the others' results from their stages
 //
-// So each byte passes once through shared memory as input and once as result: the least there is when
-// buffers are private. With several nodes, `work` goes on between the leaders of a lane:
+// So each byte passes once through shared memory as input and once as result: the least there is
+// when buffers are private. With several nodes, `work` goes on between the leaders of a lane:
 //
 //   - fold the share over the node, into accumulators;
 //   - send each node its piece of them, and fold the pieces received in the order of the nodes;
 //   - send the finished piece to every node that needs it.
 //
-// That is (n-1)/n of the buffer out of each node, twice: as few bytes as a ring, in two steps, and, unlike
-// a ring's, the order of the fold is the same for every element.
+// That is (n-1)/n of the buffer out of each node, twice: as few bytes as a ring, in two steps, and,
+// unlike a ring's, the order of the fold is the same for every element.
 //
-// DirectReduce, for small messages on one node: everyone stages everything and folds all of it alone.
-// One meeting instead of two. The order is the same, and so are the bits.
+// DirectReduce, for small messages on one node: everyone stages everything and folds all of it
+// alone. One meeting instead of two. The order is the same, and so are the bits.
 #pragma once
 
 #include <span>
@@ -31,8 +32,8 @@
 
 namespace ddprun {
 
-// What is to be reduced. all_reduce and reduce: `data`, in place. reduce_scatter: `inputs`, one for each
-// rank, and `output`.
+// What is to be reduced. all_reduce and reduce: `data`, in place. reduce_scatter: `inputs`, one for
+// each rank, and `output`.
 struct ReduceJob {
   CallKind kind = CallKind::kAllReduce;
   ElementType type = ElementType::kF32;
@@ -84,16 +85,17 @@ class SharedReduce final : public ChunkedCall {
  private:
   // A part of the share that lies in one piece in this rank's memory.
   struct Stretch {
-    Range at;                    // within the chunk
-    const char* input = nullptr; // private
-    char* output = nullptr;      // private; null: the result is not for this rank
+    Range at;                     // within the chunk
+    const char* input = nullptr;  // private
+    char* output = nullptr;       // private; null: the result is not for this rank
   };
 
   bool by_rank() const { return job_.kind == CallKind::kReduceScatter; }
   bool wants_result() const { return job_.root < 0 || job_.root == here_.rank; }
   ChunkShape shape(const Chunk& chunk) const;
   std::vector<Stretch> own_share(const Chunk& chunk) const;
-  void fold_over_node(const Chunk& chunk, const Stretch& stretch, FoldForm form, char* out, char* copy);
+  void fold_over_node(const Chunk& chunk, const Stretch& stretch, FoldForm form, char* out,
+                      char* copy);
   TcpMesh::End collect_pieces(const Chunk& chunk, TimePoint deadline);
   TcpMesh::End spread_pieces(const Chunk& chunk, TimePoint deadline);
   void fold_over_nodes(const Chunk& chunk);

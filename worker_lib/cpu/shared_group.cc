@@ -16,7 +16,8 @@ SegmentNeeds SharedGroup::segment_needs(int local_count) {
 SharedGroup::SharedGroup(std::unique_ptr<GroupCore> core)
     : core_(std::move(core)), here_(core_->here()), board_(core_->board()), mailbox_(*core_) {}
 
-// --- the collectives ----------------------------------------------------------------------------------
+// --- the collectives
+// ----------------------------------------------------------------------------------
 
 Result<void> SharedGroup::all_reduce(void* data, std::size_t count, ElementType type, ReduceOp op,
                                      Duration timeout) {
@@ -28,8 +29,8 @@ Result<void> SharedGroup::all_reduce(void* data, std::size_t count, ElementType 
                     timeout);
 }
 
-Result<void> SharedGroup::reduce(void* data, std::size_t count, ElementType type, ReduceOp op, Rank root,
-                                 Duration timeout) {
+Result<void> SharedGroup::reduce(void* data, std::size_t count, ElementType type, ReduceOp op,
+                                 Rank root, Duration timeout) {
   if (const Result<void> right = check_root("reduce", root, size()); !right) return right.error();
   return run_reduce({.kind = CallKind::kReduce,
                      .type = type,
@@ -43,7 +44,8 @@ Result<void> SharedGroup::reduce(void* data, std::size_t count, ElementType type
 Result<void> SharedGroup::reduce_scatter(std::span<const void* const> inputs, void* output,
                                          std::size_t count, ElementType type, ReduceOp op,
                                          Duration timeout) {
-  if (const Result<void> right = check_one_per_rank("reduce_scatter", "inputs", inputs.size(), size());
+  if (const Result<void> right =
+          check_one_per_rank("reduce_scatter", "inputs", inputs.size(), size());
       !right) {
     return right.error();
   }
@@ -69,14 +71,16 @@ Result<void> SharedGroup::run_reduce(const ReduceJob& job, Duration timeout) {
 }
 
 Result<void> SharedGroup::broadcast(void* data, std::size_t bytes, Rank root, Duration timeout) {
-  if (const Result<void> right = check_root("broadcast", root, size()); !right) return right.error();
+  if (const Result<void> right = check_root("broadcast", root, size()); !right)
+    return right.error();
   BroadcastCall call(here_, static_cast<char*>(data), bytes, root.value);
   return run({.count = bytes, .root = root.value, .kind = CallKind::kBroadcast}, call, timeout);
 }
 
 Result<void> SharedGroup::all_gather(const void* input, std::span<void* const> outputs,
                                      std::size_t bytes, Duration timeout) {
-  if (const Result<void> right = check_one_per_rank("all_gather", "outputs", outputs.size(), size());
+  if (const Result<void> right =
+          check_one_per_rank("all_gather", "outputs", outputs.size(), size());
       !right) {
     return right.error();
   }
@@ -84,22 +88,24 @@ Result<void> SharedGroup::all_gather(const void* input, std::span<void* const> o
   return run({.count = bytes, .kind = CallKind::kAllGather}, call, timeout);
 }
 
-Result<void> SharedGroup::gather(const void* input, std::span<void* const> outputs, std::size_t bytes,
-                                 Rank root, Duration timeout) {
+Result<void> SharedGroup::gather(const void* input, std::span<void* const> outputs,
+                                 std::size_t bytes, Rank root, Duration timeout) {
   if (const Result<void> right = check_root("gather", root, size()); !right) return right.error();
   const int wanted = root.value == rank() ? size() : 0;
-  if (const Result<void> right = check_one_per_rank("gather", "outputs", outputs.size(), wanted); !right) {
+  if (const Result<void> right = check_one_per_rank("gather", "outputs", outputs.size(), wanted);
+      !right) {
     return right.error();
   }
   GatherCall call(here_, static_cast<const char*>(input), outputs, bytes, root.value);
   return run({.count = bytes, .root = root.value, .kind = CallKind::kGather}, call, timeout);
 }
 
-Result<void> SharedGroup::scatter(std::span<const void* const> inputs, void* output, std::size_t bytes,
-                                  Rank root, Duration timeout) {
+Result<void> SharedGroup::scatter(std::span<const void* const> inputs, void* output,
+                                  std::size_t bytes, Rank root, Duration timeout) {
   if (const Result<void> right = check_root("scatter", root, size()); !right) return right.error();
   const int wanted = root.value == rank() ? size() : 0;
-  if (const Result<void> right = check_one_per_rank("scatter", "inputs", inputs.size(), wanted); !right) {
+  if (const Result<void> right = check_one_per_rank("scatter", "inputs", inputs.size(), wanted);
+      !right) {
     return right.error();
   }
   ScatterCall call(here_, inputs, static_cast<char*>(output), bytes, root.value);
@@ -111,7 +117,8 @@ Result<void> SharedGroup::barrier(Duration timeout) {
   return run({.kind = CallKind::kBarrier}, call, timeout);
 }
 
-// --- how they run ---------------------------------------------------------------------------------------
+// --- how they run
+// ---------------------------------------------------------------------------------------
 
 Result<void> SharedGroup::run(CallHeader header, ChunkedCall& call, Duration timeout) {
   header.sequence = sequence_ + 1;
@@ -150,7 +157,8 @@ Result<void> SharedGroup::take_steps(const CallHeader& header, ChunkedCall& call
     }
     if (step->publish != 0) board_.publish(step->publish);
     if (!arrived) {
-      if (const Result<void> agreed = arrive(header, pipeline, attempt); !agreed) return agreed.error();
+      if (const Result<void> agreed = arrive(header, pipeline, attempt); !agreed)
+        return agreed.error();
       arrived = true;
     }
   }
@@ -164,7 +172,8 @@ Result<void> SharedGroup::arrive(const CallHeader& header, const ChunkPipeline& 
                                  const Attempt& attempt) {
   const WaitEnd end = board_.wait_for_all(next_arrival_, attempt.deadline);
   if (end != WaitEnd::kReady) return core_->fail(attempt, end);
-  return here_.one_node() ? agree_on_node(header, attempt) : agree_over_nodes(header, pipeline, attempt);
+  return here_.one_node() ? agree_on_node(header, attempt)
+                          : agree_over_nodes(header, pipeline, attempt);
 }
 
 Result<void> SharedGroup::agree_on_node(const CallHeader& header, const Attempt& attempt) {
@@ -181,8 +190,8 @@ Result<void> SharedGroup::agree_on_node(const CallHeader& header, const Attempt&
   return core_->fail(attempt, error.kind, -1, error.cause);
 }
 
-// The first rank of each node exchanges the headers and lays them out for its neighbours. The table is
-// free for it to write: everyone has arrived, so everyone is done with the collective before.
+// The first rank of each node exchanges the headers and lays them out for its neighbours. The table
+// is free for it to write: everyone has arrived, so everyone is done with the collective before.
 Result<void> SharedGroup::agree_over_nodes(const CallHeader& header, const ChunkPipeline& pipeline,
                                            const Attempt& attempt) {
   if (here_.local == 0) {
@@ -217,7 +226,8 @@ TcpMesh::End SharedGroup::exchange_headers(const CallHeader& header, TimePoint d
   return here_.mesh->exchange(sendings, receivings, deadline);
 }
 
-// --- point to point -------------------------------------------------------------------------------------
+// --- point to point
+// -------------------------------------------------------------------------------------
 
 Result<void> SharedGroup::send(const void* data, std::size_t bytes, Rank destination, int tag,
                                Duration timeout) {
@@ -227,7 +237,8 @@ Result<void> SharedGroup::send(const void* data, std::size_t bytes, Rank destina
   return mailbox_.send(data, bytes, destination, tag, timeout);
 }
 
-Result<void> SharedGroup::recv(void* data, std::size_t bytes, Rank source, int tag, Duration timeout) {
+Result<void> SharedGroup::recv(void* data, std::size_t bytes, Rank source, int tag,
+                               Duration timeout) {
   if (const Result<void> right = check_partner("recv", source, rank(), size()); !right) {
     return right.error();
   }

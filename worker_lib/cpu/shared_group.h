@@ -30,10 +30,10 @@ class SharedGroup final : public CpuGroup {
                           Duration timeout) override;
   Result<void> reduce_scatter(std::span<const void* const> inputs, void* output, std::size_t count,
                               ElementType type, ReduceOp op, Duration timeout) override;
-  Result<void> gather(const void* input, std::span<void* const> outputs, std::size_t bytes, Rank root,
-                      Duration timeout) override;
-  Result<void> scatter(std::span<const void* const> inputs, void* output, std::size_t bytes, Rank root,
-                       Duration timeout) override;
+  Result<void> gather(const void* input, std::span<void* const> outputs, std::size_t bytes,
+                      Rank root, Duration timeout) override;
+  Result<void> scatter(std::span<const void* const> inputs, void* output, std::size_t bytes,
+                       Rank root, Duration timeout) override;
   Result<void> barrier(Duration timeout) override;
   Result<void> send(const void* data, std::size_t bytes, Rank destination, int tag,
                     Duration timeout) override;
@@ -44,7 +44,8 @@ class SharedGroup final : public CpuGroup {
   Result<void> run_reduce(const ReduceJob& job, Duration timeout);
   Result<void> run(CallHeader header, ChunkedCall& call, Duration timeout);
   Result<void> take_steps(const CallHeader& header, ChunkedCall& call, const Attempt& attempt);
-  Result<void> arrive(const CallHeader& header, const ChunkPipeline& pipeline, const Attempt& attempt);
+  Result<void> arrive(const CallHeader& header, const ChunkPipeline& pipeline,
+                      const Attempt& attempt);
   Result<void> agree_on_node(const CallHeader& header, const Attempt& attempt);
   Result<void> agree_over_nodes(const CallHeader& header, const ChunkPipeline& pipeline,
                                 const Attempt& attempt);

@@ -1,9 +1,10 @@
 // ShmSegment: memory that the ranks of a node share.
 //
-// A memfd: it has no name, so nothing is left behind when its processes are killed at any instant, and
-// /dev/shm (64 MB in many containers) neither limits nor shows it. Pages are taken from the system when
-// they are first touched and count as shared memory of the job (in a container: against its memory
-// limit). It cannot be shrunk, so no other holder of the descriptor can make an access fault.
+// A memfd: it has no name, so nothing is left behind when its processes are killed at any instant,
+// and /dev/shm (64 MB in many containers) neither limits nor shows it. Pages are taken from the
+// system when they are first touched and count as shared memory of the job (in a container: against
+// its memory limit). It cannot be shrunk, so no other holder of the descriptor can make an access
+// fault.
 //
 // An owned resource: unmapped and closed with the object. Any thread may use the memory.
 #pragma once

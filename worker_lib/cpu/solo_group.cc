@@ -18,7 +18,8 @@ class SoloGroup final : public CpuGroup {
     if (const Result<void> right = check_operation(type, op); !right) return right.error();
     return done("all_reduce");
   }
-  Result<void> reduce(void*, std::size_t, ElementType type, ReduceOp op, Rank root, Duration) override {
+  Result<void> reduce(void*, std::size_t, ElementType type, ReduceOp op, Rank root,
+                      Duration) override {
     if (const Result<void> right = check_root("reduce", root, 1); !right) return right.error();
     if (const Result<void> right = check_operation(type, op); !right) return right.error();
     return done("reduce");
@@ -29,31 +30,35 @@ class SoloGroup final : public CpuGroup {
   }
   Result<void> all_gather(const void* input, std::span<void* const> outputs, std::size_t bytes,
                           Duration) override {
-    if (const Result<void> right = check_one_per_rank("all_gather", "outputs", outputs.size(), 1); !right) {
+    if (const Result<void> right = check_one_per_rank("all_gather", "outputs", outputs.size(), 1);
+        !right) {
       return right.error();
     }
     return copy("all_gather", outputs[0], input, bytes);
   }
   Result<void> reduce_scatter(std::span<const void* const> inputs, void* output, std::size_t count,
                               ElementType type, ReduceOp op, Duration) override {
-    if (const Result<void> right = check_one_per_rank("reduce_scatter", "inputs", inputs.size(), 1); !right) {
+    if (const Result<void> right = check_one_per_rank("reduce_scatter", "inputs", inputs.size(), 1);
+        !right) {
       return right.error();
     }
     if (const Result<void> right = check_operation(type, op); !right) return right.error();
     return copy("reduce_scatter", output, inputs[0], count * size_of(type));
   }
-  Result<void> gather(const void* input, std::span<void* const> outputs, std::size_t bytes, Rank root,
-                      Duration) override {
+  Result<void> gather(const void* input, std::span<void* const> outputs, std::size_t bytes,
+                      Rank root, Duration) override {
     if (const Result<void> right = check_root("gather", root, 1); !right) return right.error();
-    if (const Result<void> right = check_one_per_rank("gather", "outputs", outputs.size(), 1); !right) {
+    if (const Result<void> right = check_one_per_rank("gather", "outputs", outputs.size(), 1);
+        !right) {
       return right.error();
     }
     return copy("gather", outputs[0], input, bytes);
   }
-  Result<void> scatter(std::span<const void* const> inputs, void* output, std::size_t bytes, Rank root,
-                       Duration) override {
+  Result<void> scatter(std::span<const void* const> inputs, void* output, std::size_t bytes,
+                       Rank root, Duration) override {
     if (const Result<void> right = check_root("scatter", root, 1); !right) return right.error();
-    if (const Result<void> right = check_one_per_rank("scatter", "inputs", inputs.size(), 1); !right) {
+    if (const Result<void> right = check_one_per_rank("scatter", "inputs", inputs.size(), 1);
+        !right) {
       return right.error();
     }
     return copy("scatter", output, inputs[0], bytes);

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "rendezvous/blocking_socket.h"
+#include "worker_lib/cpu/poll_until.h"
 
 namespace ddprun {
 namespace {
@@ -46,13 +47,33 @@ void TcpDoor::expect(std::string token, int own_rank, int world_size) {
   world_size_ = world_size;
 }
 
-std::optional<TcpDoor::Caller> TcpDoor::admit() {
+Result<std::optional<TcpDoor::Caller>> TcpDoor::admit(TimePoint until) {
   for (;;) {
-    UniqueFd socket(accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket.valid()) break;
-    if (strangers_.size() == kMaxStrangers) strangers_.pop_front();
-    strangers_.push_back({std::move(socket), {}});
+    if (const Result<void> let_in = let_strangers_in(); !let_in) return let_in.error();
+    if (std::optional<Caller> caller = hear_strangers()) return caller;
+    std::vector<pollfd> watched{{listener_.socket.get(), POLLIN, 0}};
+    for (const Stranger& stranger : strangers_)
+      watched.push_back({stranger.socket.get(), POLLIN, 0});
+    if (!poll_until(watched, until)) return std::optional<Caller>();
   }
+}
+
+Result<void> TcpDoor::let_strangers_in() {
+  for (;;) {
+    UniqueFd socket(
+        accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket.valid()) {
+      if (strangers_.size() == kMaxStrangers) strangers_.pop_front();
+      strangers_.push_back({std::move(socket), {}});
+    } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+      return system_error("let ranks of other nodes in", errno);
+    } else if (errno == EAGAIN) {
+      return {};
+    }
+  }
+}
+
+std::optional<TcpDoor::Caller> TcpDoor::hear_strangers() {
   for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
     char buffer[sizeof(Hello)];
     const ssize_t got =
@@ -69,7 +90,8 @@ std::optional<TcpDoor::Caller> TcpDoor::admit() {
     Hello hello;
     std::memcpy(static_cast<void*>(&hello), caller.said.data(), sizeof hello);
     const Hello right = make_hello(token_, hello.from, own_rank_, hello.use);
-    if (hello.from < 0 || hello.from >= world_size_ || std::memcmp(&hello, &right, sizeof hello) != 0) {
+    if (hello.from < 0 || hello.from >= world_size_ ||
+        std::memcmp(&hello, &right, sizeof hello) != 0) {
       continue;
     }
     send_at_once(caller.socket.get());
@@ -78,25 +100,20 @@ std::optional<TcpDoor::Caller> TcpDoor::admit() {
   return std::nullopt;
 }
 
-void TcpDoor::append_watched(std::vector<int>& fds) const {
-  fds.push_back(listener_.socket.get());
-  for (const Stranger& stranger : strangers_) fds.push_back(stranger.socket.get());
-}
-
 Result<UniqueFd> call_at_door(const HostPort& address, const std::string& token, int from, int to,
                               ConnectionUse use, TimePoint deadline) {
   const std::string doing = "connect to rank " + std::to_string(to) + " at " + to_text(address);
   const std::optional<SocketAddress> numeric = numeric_address(address);
   if (!numeric) {
-    return Error{.kind = ErrorKind::kProtocol, .doing = doing, .cause = "the address is not numeric"};
+    return Error{
+        .kind = ErrorKind::kProtocol, .doing = doing, .cause = "the address is not numeric"};
   }
   Result<BlockingSocket> socket =
       BlockingSocket::connect(*numeric, Deadline(deadline - BootClock::now()));
   if (!socket) return Error(socket.error()).within(doing);
   const Hello hello = make_hello(token, from, to, use);
-  const Result<void> said =
-      socket->send_all({reinterpret_cast<const char*>(&hello), sizeof hello},
-                       Deadline(deadline - BootClock::now()));
+  const Result<void> said = socket->send_all({reinterpret_cast<const char*>(&hello), sizeof hello},
+                                             Deadline(deadline - BootClock::now()));
   if (!said) return Error(said.error()).within(doing);
   return std::move(*socket).take();
 }

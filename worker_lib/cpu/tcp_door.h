@@ -1,8 +1,8 @@
 // How ranks of different nodes connect: a listening socket, and the hello that opens a connection.
 //
-// The caller connects and sends its hello at once; the kernel accepts for the other rank, which looks at
-// it when it is ready. Nothing is answered: a caller at the wrong door is cut off. A hello carries the
-// group's token, so neither a stranger nor a rank of an older generation gets in.
+// The caller connects and sends its hello at once; the kernel accepts for the other rank, which
+// looks at it when it is ready. Nothing is answered: a caller at the wrong door is cut off. A hello
+// carries the group's token, so neither a stranger nor a rank of an older generation gets in.
 //
 // Owner: the thread that makes the group's calls.
 #pragma once
@@ -42,14 +42,15 @@ class TcpDoor {
   // Who may come in, and what they must say.
   void expect(std::string token, int own_rank, int world_size);
 
-  // The next caller that said the right words, if one is there already. Never blocks. Strangers are cut
-  // off: those who say something wrong, and the one who has been silent longest when too many are.
-  std::optional<Caller> admit();
-
-  // Descriptors whose readability means that admit() should be called.
-  void append_watched(std::vector<int>& fds) const;
+  // The next caller that said the right words; waits for one until `until`, nullopt when there is
+  // none by then. Strangers are cut off: those who say something wrong, and the one who has been
+  // silent longest when too many are. Fails when there are no descriptors left.
+  Result<std::optional<Caller>> admit(TimePoint until);
 
  private:
+  Result<void> let_strangers_in();
+  std::optional<Caller> hear_strangers();
+
   explicit TcpDoor(Listener listener) : listener_(std::move(listener)) {}
   struct Stranger {
     UniqueFd socket;

@@ -1,7 +1,7 @@
 // TcpMesh: the data connections of one rank to the ranks of its lane on the other nodes.
 //
-// An exchange sends and receives between any of them at once, so that no order of calls can make two
-// nodes wait for each other's full buffers. Sizes are known to both sides: bytes travel bare.
+// An exchange sends and receives between any of them at once, so that no order of calls can make
+// two nodes wait for each other's full buffers. Sizes are known to both sides: bytes travel bare.
 //
 // Owner: the thread that makes the group's calls.
 #pragma once
@@ -38,15 +38,14 @@ class TcpMesh {
   TcpMesh(std::vector<UniqueFd> sockets, const NodeBoard& board, Duration spin)
       : sockets_(std::move(sockets)), board_(board), spin_(spin) {}
 
-  // Several entries for one node travel in the order given. kFailed when the group's failure was raised
-  // meanwhile (noticed within kPatience), also by this rank's other threads.
+  // Several entries for one node travel in the order given. kFailed when the group's failure was
+  // raised meanwhile (noticed within kPatience), also by this rank's other threads.
   End exchange(std::span<const Sending> sendings, std::span<const Receiving> receivings,
                TimePoint deadline);
 
   static constexpr Duration kPatience = std::chrono::milliseconds(50);
 
  private:
-
   std::vector<UniqueFd> sockets_;
   const NodeBoard& board_;
   Duration spin_;

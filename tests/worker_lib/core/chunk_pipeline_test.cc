@@ -16,7 +16,9 @@ using Work = ChunkPipeline::Work;
 std::string story(ChunkPipeline pipeline) {
   std::string text;
   while (const auto step = pipeline.next()) {
-    const char* name = step->action == Action::kStage ? "S" : step->action == Action::kWork ? "W" : "C";
+    const char* name = step->action == Action::kStage  ? "S"
+                       : step->action == Action::kWork ? "W"
+                                                       : "C";
     text += name + std::to_string(step->chunk);
     if (step->wait) text += "(" + std::to_string(step->wait) + ")";
     if (step->publish) text += ">" + std::to_string(step->publish);
@@ -149,7 +151,8 @@ class Node {
       case Action::kStage: stages_[rank][slot] = {chunk, false}; break;
       case Action::kWork:
         if (idle) break;
-        for (const auto& of_rank : stages_) ASSERT_EQ(of_rank[slot].chunk, chunk) << "overwritten or not yet staged";
+        for (const auto& of_rank : stages_)
+          ASSERT_EQ(of_rank[slot].chunk, chunk) << "overwritten or not yet staged";
         stages_[rank][slot].worked_on = true;
         break;
       case Action::kCopyOut:
@@ -175,7 +178,8 @@ TEST(ChunkPipeline, NoInterleavingReadsAStageTooEarlyOrTooLateOrGetsStuck) {
     const int lanes = 1 + static_cast<int>(rng.below(ranks));
     std::vector<Call> calls;
     for (int i = 0; i < 12; ++i) {
-      calls.push_back({1 + rng.below(rng.chance(0.5) ? 3 : 14), rng.chance(0.5) ? Work::kSome : Work::kNone});
+      calls.push_back(
+          {1 + rng.below(rng.chance(0.5) ? 3 : 14), rng.chance(0.5) ? Work::kSome : Work::kNone});
     }
     Node node(ranks, lanes, calls);
     ASSERT_TRUE(node.play(rng)) << "stuck; seed " << seed;

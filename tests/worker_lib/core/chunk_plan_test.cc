@@ -82,7 +82,8 @@ TEST(ChunkShape, ByRankPiecesHoldTheBlocksOfTheRanksTheyAreFor) {
       const Range block = shape.block(rank);
       const Range piece = shape.piece(layout.lane_of(rank), layout.node_of[rank]);
       EXPECT_EQ(block.size(), 10u);
-      EXPECT_TRUE(piece.begin <= block.begin && block.end <= piece.end) << letters << " rank " << rank;
+      EXPECT_TRUE(piece.begin <= block.begin && block.end <= piece.end)
+          << letters << " rank " << rank;
       for (std::size_t i = block.begin; i < block.end; ++i) {
         EXPECT_EQ(owners[i], -1);
         owners[i] = rank;

@@ -69,7 +69,8 @@ TEST(NodeLayout, RandomLayoutsAreConsistentAndTheirLinksMutual) {
         ASSERT_NE(layout.node_of[link.peer], layout.node_of[rank]);
         reached.insert(layout.node_of[link.peer]);
         const auto back = links_of(layout, link.peer);
-        ASSERT_EQ(std::count(back.begin(), back.end(), PeerLink{rank, link.carries_data}), 1) << letters;
+        ASSERT_EQ(std::count(back.begin(), back.end(), PeerLink{rank, link.carries_data}), 1)
+            << letters;
       }
       ASSERT_EQ(static_cast<int>(reached.size()), layout.node_count() - 1) << letters;
     }

@@ -42,7 +42,8 @@ TEST(SegmentLayout, StagesAreUsedInTurn) {
 }
 
 TEST(SegmentLayout, StaysModestWithManyRanks) {
-  EXPECT_LE(plan_segment(one_node(128), 0, choose_stage_bytes(one_node(128), 2), kNeeds).total, std::size_t{2} << 30);
+  EXPECT_LE(plan_segment(one_node(128), 0, choose_stage_bytes(one_node(128), 2), kNeeds).total,
+            std::size_t{2} << 30);
 }
 
 TEST(SegmentLayout, AStageHoldsALineForEveryRankOfALargeWorld) {

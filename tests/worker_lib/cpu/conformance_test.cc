@@ -1,5 +1,5 @@
-// Every collective on every layout, against the plain reference: ranks are threads, each with a group
-// of its own; nodes are simulated. Sums are compared bit for bit.
+// Every collective on every layout, against the plain reference: ranks are threads, each with a
+// group of its own; nodes are simulated. Sums are compared bit for bit.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -22,7 +22,8 @@ class CpuGroupConformance : public testing::TestWithParam<const char*> {
 
   std::vector<Bytes> random_inputs(ElementType type, std::size_t count) {
     std::vector<Bytes> inputs;
-    for (int rank = 0; rank < world_.size(); ++rank) inputs.push_back(random_elements(rng_, type, count));
+    for (int rank = 0; rank < world_.size(); ++rank)
+      inputs.push_back(random_elements(rng_, type, count));
     return inputs;
   }
 };
@@ -43,9 +44,9 @@ std::string name_of(ElementType type, ReduceOp op, std::size_t count) {
   return std::to_string(count) + " " + to_text(type) + " " + to_text(op);
 }
 
-#define EXPECT_WORKS(call)                                      \
-  do {                                                          \
-    const Result<void> result = (call);                         \
+#define EXPECT_WORKS(call)                           \
+  do {                                               \
+    const Result<void> result = (call);              \
     EXPECT_TRUE(result) << result.error().message(); \
   } while (false)
 
@@ -90,14 +91,16 @@ TEST_P(CpuGroupConformance, ReduceGivesTheResultToTheRootAndLeavesTheOthersBuffe
       world_.run([&](CpuGroup& group, int rank) {
         Bytes data = inputs[rank];
         EXPECT_WORKS(group.reduce(data.data(), count, type, ReduceOp::kSum, Rank(root), kTimeout));
-        EXPECT_TRUE(data == (rank == root ? expected : inputs[rank])) << count << " to " << root << " on " << rank;
+        EXPECT_TRUE(data == (rank == root ? expected : inputs[rank]))
+            << count << " to " << root << " on " << rank;
       });
     }
   }
 }
 
 TEST_P(CpuGroupConformance, BroadcastGivesEveryoneTheRootsBytes) {
-  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{1001}, std::size_t{3'000'003}}) {
+  for (const std::size_t bytes :
+       {std::size_t{0}, std::size_t{1}, std::size_t{1001}, std::size_t{3'000'003}}) {
     for (int root = 0; root < world_.size(); ++root) {
       const std::vector<Bytes> inputs = random_inputs(ElementType::kU8, bytes);
       world_.run([&](CpuGroup& group, int rank) {
@@ -110,7 +113,8 @@ TEST_P(CpuGroupConformance, BroadcastGivesEveryoneTheRootsBytes) {
 }
 
 TEST_P(CpuGroupConformance, AllGatherGivesEveryoneEveryonesBytes) {
-  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{1001}, std::size_t{700'003}}) {
+  for (const std::size_t bytes :
+       {std::size_t{0}, std::size_t{1}, std::size_t{1001}, std::size_t{700'003}}) {
     const std::vector<Bytes> inputs = random_inputs(ElementType::kU8, bytes);
     world_.run([&](CpuGroup& group, int rank) {
       std::vector<Bytes> outputs(world_.size(), Bytes(bytes));
@@ -133,7 +137,8 @@ TEST_P(CpuGroupConformance, AllGatherTakesItsInputFromItsOutput) {
 
 TEST_P(CpuGroupConformance, ReduceScatterGivesEachRankTheReductionOfItsBlockAndOnlyReadsTheInputs) {
   for (const ElementType type : {ElementType::kF32, ElementType::kBF16, ElementType::kI16}) {
-    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{333}, std::size_t{50'003}}) {
+    for (const std::size_t count :
+         {std::size_t{0}, std::size_t{1}, std::size_t{333}, std::size_t{50'003}}) {
       // inputs[rank][block]
       std::vector<std::vector<Bytes>> inputs;
       for (int rank = 0; rank < world_.size(); ++rank) inputs.push_back(random_inputs(type, count));
@@ -146,8 +151,10 @@ TEST_P(CpuGroupConformance, ReduceScatterGivesEachRankTheReductionOfItsBlockAndO
       world_.run([&](CpuGroup& group, int rank) {
         const std::vector<Bytes> mine = inputs[rank];
         Bytes output(count * size_of(type));
-        EXPECT_WORKS(group.reduce_scatter(pointers(mine), output.data(), count, type, ReduceOp::kSum, kTimeout));
-        EXPECT_TRUE(output == expected[rank]) << name_of(type, ReduceOp::kSum, count) << " on " << rank;
+        EXPECT_WORKS(group.reduce_scatter(pointers(mine), output.data(), count, type,
+                                          ReduceOp::kSum, kTimeout));
+        EXPECT_TRUE(output == expected[rank])
+            << name_of(type, ReduceOp::kSum, count) << " on " << rank;
         EXPECT_TRUE(mine == inputs[rank]);
       });
     }
@@ -155,12 +162,14 @@ TEST_P(CpuGroupConformance, ReduceScatterGivesEachRankTheReductionOfItsBlockAndO
 }
 
 TEST_P(CpuGroupConformance, GatherGivesTheRootEveryonesBytes) {
-  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{1001}, std::size_t{300'003}}) {
+  for (const std::size_t bytes :
+       {std::size_t{0}, std::size_t{1}, std::size_t{1001}, std::size_t{300'003}}) {
     for (int root = 0; root < world_.size(); ++root) {
       const std::vector<Bytes> inputs = random_inputs(ElementType::kU8, bytes);
       world_.run([&](CpuGroup& group, int rank) {
         std::vector<Bytes> outputs(rank == root ? world_.size() : 0, Bytes(bytes));
-        EXPECT_WORKS(group.gather(inputs[rank].data(), pointers(outputs), bytes, Rank(root), kTimeout));
+        EXPECT_WORKS(
+            group.gather(inputs[rank].data(), pointers(outputs), bytes, Rank(root), kTimeout));
         EXPECT_TRUE(rank != root || outputs == inputs) << bytes << " to " << root;
       });
     }
@@ -168,12 +177,14 @@ TEST_P(CpuGroupConformance, GatherGivesTheRootEveryonesBytes) {
 }
 
 TEST_P(CpuGroupConformance, ScatterGivesEachRankItsBlockOfTheRoots) {
-  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{1001}, std::size_t{300'003}}) {
+  for (const std::size_t bytes :
+       {std::size_t{0}, std::size_t{1}, std::size_t{1001}, std::size_t{300'003}}) {
     for (int root = 0; root < world_.size(); ++root) {
       const std::vector<Bytes> inputs = random_inputs(ElementType::kU8, bytes);
       world_.run([&](CpuGroup& group, int rank) {
         Bytes output(bytes);
-        const std::vector<const void*> given = rank == root ? pointers(inputs) : std::vector<const void*>{};
+        const std::vector<const void*> given =
+            rank == root ? pointers(inputs) : std::vector<const void*>{};
         EXPECT_WORKS(group.scatter(given, output.data(), bytes, Rank(root), kTimeout));
         EXPECT_TRUE(output == inputs[rank]) << bytes << " from " << root << " on " << rank;
       });
@@ -200,14 +211,17 @@ TEST_P(CpuGroupConformance, RandomSequencesOfCollectivesDoNotDisturbEachOther) {
   for (int i = 0; i < 60; ++i) {
     const std::size_t count = script.below(script.chance(0.3) ? 400'000 : 3000);
     const int root = static_cast<int>(script.below(world_.size()));
-    const auto inputs = std::make_shared<std::vector<Bytes>>(random_inputs(ElementType::kF32, count));
+    const auto inputs =
+        std::make_shared<std::vector<Bytes>>(random_inputs(ElementType::kF32, count));
     const std::size_t bytes = count * 4;
     switch (script.below(4)) {
       case 0: {
-        const Bytes sum = reference_reduction(world_.letters(), *inputs, ElementType::kF32, ReduceOp::kSum);
+        const Bytes sum =
+            reference_reduction(world_.letters(), *inputs, ElementType::kF32, ReduceOp::kSum);
         calls.push_back([=](CpuGroup& group, int rank) {
           Bytes data = (*inputs)[rank];
-          EXPECT_WORKS(group.all_reduce(data.data(), count, ElementType::kF32, ReduceOp::kSum, kTimeout));
+          EXPECT_WORKS(
+              group.all_reduce(data.data(), count, ElementType::kF32, ReduceOp::kSum, kTimeout));
           EXPECT_TRUE(data == sum) << "call " << i << ", " << count;
         });
         break;
@@ -222,14 +236,16 @@ TEST_P(CpuGroupConformance, RandomSequencesOfCollectivesDoNotDisturbEachOther) {
       case 2:
         calls.push_back([=](CpuGroup& group, int rank) {
           std::vector<Bytes> outputs(inputs->size(), Bytes(bytes));
-          EXPECT_WORKS(group.all_gather((*inputs)[rank].data(), pointers(outputs), bytes, kTimeout));
+          EXPECT_WORKS(
+              group.all_gather((*inputs)[rank].data(), pointers(outputs), bytes, kTimeout));
           EXPECT_TRUE(outputs == *inputs) << "call " << i << ", " << count;
         });
         break;
       case 3:
         calls.push_back([=](CpuGroup& group, int rank) {
           Bytes output(bytes);
-          const auto given = rank == root ? pointers(std::as_const(*inputs)) : std::vector<const void*>{};
+          const auto given =
+              rank == root ? pointers(std::as_const(*inputs)) : std::vector<const void*>{};
           EXPECT_WORKS(group.scatter(given, output.data(), bytes, Rank(root), kTimeout));
           EXPECT_TRUE(output == (*inputs)[rank]) << "call " << i << ", " << count;
         });

@@ -23,7 +23,8 @@ constexpr Duration kPatience = std::chrono::seconds(20);
 // A cpu_test_rank and what it says.
 class RankProcess {
  public:
-  RankProcess(std::uint16_t port, const std::string& letters, int rank, const std::string& scenario, int timeout_ms) {
+  RankProcess(std::uint16_t port, const std::string& letters, int rank, const std::string& scenario,
+              int timeout_ms) {
     int ends[2];
     EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
     output_.reset(ends[0]);
@@ -31,8 +32,12 @@ class RankProcess {
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, theirs.get(), STDOUT_FILENO);
-    std::vector<std::string> words{DDPRUN_BIN_DIR "/cpu_test_rank", std::to_string(port), letters,
-                                   std::to_string(rank),            scenario,             std::to_string(timeout_ms)};
+    std::vector<std::string> words{DDPRUN_BIN_DIR "/cpu_test_rank",
+                                   std::to_string(port),
+                                   letters,
+                                   std::to_string(rank),
+                                   scenario,
+                                   std::to_string(timeout_ms)};
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
@@ -59,7 +64,8 @@ class RankProcess {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - BootClock::now());
       pollfd watched{output_.get(), POLLIN, 0};
       char buffer[4096];
-      if (left.count() <= 0 || poll(&watched, 1, static_cast<int>(left.count())) <= 0) return std::nullopt;
+      if (left.count() <= 0 || poll(&watched, 1, static_cast<int>(left.count())) <= 0)
+        return std::nullopt;
       const ssize_t got = read(output_.get(), buffer, sizeof buffer);
       if (got <= 0) return std::nullopt;
       unread_.append(buffer, static_cast<std::size_t>(got));
@@ -76,7 +82,8 @@ class ProcessWorld {
  public:
   ProcessWorld(const std::string& letters, const std::string& scenario, int timeout_ms) {
     for (int rank = 0; rank < static_cast<int>(letters.size()); ++rank) {
-      ranks_.push_back(std::make_unique<RankProcess>(store_.port(), letters, rank, scenario, timeout_ms));
+      ranks_.push_back(
+          std::make_unique<RankProcess>(store_.port(), letters, rank, scenario, timeout_ms));
     }
   }
 
@@ -93,7 +100,9 @@ class ProcessWorld {
 };
 
 // Passes time; the moment of a fault is what is random in these tests.
-void let_run(Duration duration) { poll(nullptr, 0, static_cast<int>(duration / std::chrono::milliseconds(1))); }
+void let_run(Duration duration) {
+  poll(nullptr, 0, static_cast<int>(duration / std::chrono::milliseconds(1)));
+}
 
 std::string starts_with_word(const std::string& text, const std::string& start) {
   return text.substr(0, start.size());
@@ -134,7 +143,8 @@ TEST_P(CpuGroupFaults, AKilledRankIsNamedByAllOthersWithinASecondAndNothingIsLef
     EXPECT_LT(BootClock::now() - killed, std::chrono::seconds(1));
     ASSERT_TRUE(line) << "rank " << rank << " says nothing";
     EXPECT_EQ(starts_with_word(*line, expected), expected) << "rank " << rank << ": " << *line;
-    EXPECT_EQ(world.at(rank).line(killed + kPatience), "open 0") << "rank " << rank << " leaks descriptors";
+    EXPECT_EQ(world.at(rank).line(killed + kPatience), "open 0")
+        << "rank " << rank << " leaks descriptors";
   }
   EXPECT_EQ(entries_of_ours_in_dev_shm(), 0);
 }
@@ -156,7 +166,8 @@ TEST_P(CpuGroupFaults, AStoppedRankIsNamedByAllOthersWhenTimeIsUp) {
     const auto line = world.at(rank).line(stopped + kPatience);
     ASSERT_TRUE(line) << "rank " << rank << " says nothing";
     EXPECT_EQ(starts_with_word(*line, "end timeout"), "end timeout") << *line;
-    EXPECT_LT(BootClock::now() - stopped, std::chrono::milliseconds(kTimeoutMs) + std::chrono::seconds(1));
+    EXPECT_LT(BootClock::now() - stopped,
+              std::chrono::milliseconds(kTimeoutMs) + std::chrono::seconds(1));
     // In a chain of send and recv each rank knows only the one before it.
     if (scenario() == "send_recv") continue;
     EXPECT_NE(line->find("rank " + std::to_string(victim)), std::string::npos) << *line;
@@ -165,19 +176,23 @@ TEST_P(CpuGroupFaults, AStoppedRankIsNamedByAllOthersWhenTimeIsUp) {
 
 INSTANTIATE_TEST_SUITE_P(OneNode, CpuGroupFaults,
                          testing::Combine(testing::Values("aa", "aaaa"),
-                                          testing::Values("all_reduce_small", "all_reduce_large", "reduce", "broadcast",
-                                                          "all_gather", "reduce_scatter", "gather", "scatter",
+                                          testing::Values("all_reduce_small", "all_reduce_large",
+                                                          "reduce", "broadcast", "all_gather",
+                                                          "reduce_scatter", "gather", "scatter",
                                                           "barrier", "send_recv")),
                          [](const auto& test) {
-                           return std::string(std::get<0>(test.param)) + "_" + std::get<1>(test.param);
+                           return std::string(std::get<0>(test.param)) + "_" +
+                                  std::get<1>(test.param);
                          });
 INSTANTIATE_TEST_SUITE_P(Nodes, CpuGroupFaults,
                          testing::Combine(testing::Values("ab", "aab", "abc"),
-                                          testing::Values("all_reduce_small", "all_reduce_large", "reduce", "broadcast",
-                                                          "all_gather", "reduce_scatter", "gather", "scatter",
+                                          testing::Values("all_reduce_small", "all_reduce_large",
+                                                          "reduce", "broadcast", "all_gather",
+                                                          "reduce_scatter", "gather", "scatter",
                                                           "barrier", "send_recv")),
                          [](const auto& test) {
-                           return std::string(std::get<0>(test.param)) + "_" + std::get<1>(test.param);
+                           return std::string(std::get<0>(test.param)) + "_" +
+                                  std::get<1>(test.param);
                          });
 
 TEST(CpuGroupFaultsWhileForming, NothingIsLeftWhenAllAreKilledAtAnyMoment) {

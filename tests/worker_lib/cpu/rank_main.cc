@@ -7,7 +7,8 @@
 //
 //   end KIND PEER_RANK MESSAGE     (or "wrong ..." when a result was not what it must be)
 //
-// destroys the group, and says "open N" with the descriptors that are left beyond those it began with.
+// destroys the group, and says "open N" with the descriptors that are left beyond those it began
+// with.
 #include <dirent.h>
 #include <unistd.h>
 
@@ -62,9 +63,12 @@ class Scenarios {
   int n() const { return group_.size(); }
   int root() const { return round_ % n(); }
   Numbers of(int rank, std::size_t count) const { return Numbers(count, 1000 * rank + round_); }
-  Numbers sum(std::size_t count) const { return Numbers(count, 1000 * n() * (n() - 1) / 2 + n() * round_); }
+  Numbers sum(std::size_t count) const {
+    return Numbers(count, 1000 * n() * (n() - 1) / 2 + n() * round_);
+  }
 
-  Result<void> checked(const Result<void>& result, const Numbers& got, const Numbers& expected) const {
+  Result<void> checked(const Result<void>& result, const Numbers& got,
+                       const Numbers& expected) const {
     if (result && got != expected) {
       std::printf("wrong data in round %d\n", round_);
       std::exit(3);
@@ -74,14 +78,15 @@ class Scenarios {
 
   Result<void> all_reduce(std::size_t count) {
     Numbers data = of(group_.rank(), count);
-    const auto result = group_.all_reduce(data.data(), count, ElementType::kI32, ReduceOp::kSum, timeout_);
+    const auto result =
+        group_.all_reduce(data.data(), count, ElementType::kI32, ReduceOp::kSum, timeout_);
     return checked(result, data, sum(count));
   }
 
   Result<void> reduce(std::size_t count) {
     Numbers data = of(group_.rank(), count);
-    const auto result =
-        group_.reduce(data.data(), count, ElementType::kI32, ReduceOp::kSum, Rank(root()), timeout_);
+    const auto result = group_.reduce(data.data(), count, ElementType::kI32, ReduceOp::kSum,
+                                      Rank(root()), timeout_);
     return checked(result, data, group_.rank() == root() ? sum(count) : of(group_.rank(), count));
   }
 
@@ -94,7 +99,8 @@ class Scenarios {
   // Blocks of all ranks, one behind the other.
   std::vector<void*> blocks(Numbers& all, std::size_t count) const {
     std::vector<void*> result;
-    for (int rank = 0; rank < n(); ++rank) result.push_back(all.data() + static_cast<std::size_t>(rank) * count);
+    for (int rank = 0; rank < n(); ++rank)
+      result.push_back(all.data() + static_cast<std::size_t>(rank) * count);
     return result;
   }
   Numbers of_all(std::size_t count) const {
@@ -118,7 +124,8 @@ class Scenarios {
     const std::vector<void*> inputs = blocks(mine, count);
     const std::vector<const void*> given(inputs.begin(), inputs.end());
     Numbers output(count);
-    const auto result = group_.reduce_scatter(given, output.data(), count, ElementType::kI32, ReduceOp::kSum, timeout_);
+    const auto result = group_.reduce_scatter(given, output.data(), count, ElementType::kI32,
+                                              ReduceOp::kSum, timeout_);
     return checked(result, output, sum(count));
   }
 
@@ -136,9 +143,8 @@ class Scenarios {
     const std::vector<void*> inputs = blocks(all, count);
     const std::vector<const void*> given(inputs.begin(), inputs.end());
     Numbers output(count);
-    const auto result =
-        group_.scatter(group_.rank() == root() ? given : std::vector<const void*>{}, output.data(), count * 4,
-                       Rank(root()), timeout_);
+    const auto result = group_.scatter(group_.rank() == root() ? given : std::vector<const void*>{},
+                                       output.data(), count * 4, Rank(root()), timeout_);
     return checked(result, output, of(group_.rank(), count));
   }
 
@@ -175,7 +181,8 @@ int run(char** argv) {
     const Result<void> result = scenarios.call(argv[4], round);
     if (result) continue;
     const Error& error = result.error();
-    std::printf("end %s %d %s\n", std::string(to_text(error.kind)).c_str(), error.peer_rank, error.message().c_str());
+    std::printf("end %s %d %s\n", std::string(to_text(error.kind)).c_str(), error.peer_rank,
+                error.message().c_str());
     break;
   }
   group.reset();
@@ -187,6 +194,7 @@ int run(char** argv) {
 }  // namespace ddprun
 
 int main(int argc, char** argv) {
-  if (argc != 6) return std::fprintf(stderr, "usage: cpu_test_rank PORT LETTERS RANK SCENARIO TIMEOUT_MS\n"), 2;
+  if (argc != 6)
+    return std::fprintf(stderr, "usage: cpu_test_rank PORT LETTERS RANK SCENARIO TIMEOUT_MS\n"), 2;
   return ddprun::run(argv);
 }

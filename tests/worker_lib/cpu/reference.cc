@@ -103,8 +103,8 @@ Bytes repeat(Bytes bytes, std::size_t size) {
 
 // The documented order: over the ranks of each node, then over the nodes.
 template <class Element, class Accumulator, class Decode, class Encode>
-Bytes reduce(const std::string& letters, const std::vector<Bytes>& by_rank, ReduceOp op, Decode decode_one,
-             Encode encode_one) {
+Bytes reduce(const std::string& letters, const std::vector<Bytes>& by_rank, ReduceOp op,
+             Decode decode_one, Encode encode_one) {
   Bytes result(std::min(by_rank[0].size(), kPeriod * sizeof(Element)));
   std::vector<std::vector<std::size_t>> nodes;
   std::map<char, std::size_t> node_of;
@@ -118,11 +118,13 @@ Bytes reduce(const std::string& letters, const std::vector<Bytes>& by_rank, Redu
     for (std::size_t node = 0; node < nodes.size(); ++node) {
       Accumulator partial = decode_one(load<Element>(by_rank[nodes[node][0]], i));
       for (std::size_t k = 1; k < nodes[node].size(); ++k) {
-        partial = apply<Accumulator>(partial, decode_one(load<Element>(by_rank[nodes[node][k]], i)), op);
+        partial =
+            apply<Accumulator>(partial, decode_one(load<Element>(by_rank[nodes[node][k]], i)), op);
       }
       total = node == 0 ? partial : apply<Accumulator>(total, partial, op);
     }
-    if (op == ReduceOp::kAvg) total = static_cast<Accumulator>(total / static_cast<Accumulator>(letters.size()));
+    if (op == ReduceOp::kAvg)
+      total = static_cast<Accumulator>(total / static_cast<Accumulator>(letters.size()));
     store(result, i, encode_one(total));
   }
   return repeat(result, by_rank[0].size());
@@ -167,14 +169,20 @@ Bytes random_elements(Rng& rng, ElementType type, std::size_t count) {
       case ElementType::kF16: store(bytes, i, encode<Half>(random_float(rng))); break;
       case ElementType::kBF16: store(bytes, i, encode<Brain>(random_float(rng))); break;
       case ElementType::kF32: store(bytes, i, random_float(rng)); break;
-      case ElementType::kF64: store(bytes, i, static_cast<double>(random_float(rng)) * (1 + 0x1p-40)); break;
+      case ElementType::kF64:
+        store(bytes, i, static_cast<double>(random_float(rng)) * (1 + 0x1p-40));
+        break;
     }
   }
   return repeat(bytes, count * size_of(type));
 }
 
-Bytes reference_reduction(const std::string& letters, const std::vector<Bytes>& by_rank, ElementType type,
-                          ReduceOp op) {
+std::uint16_t round_by_arithmetic(ElementType type, float value) {
+  return type == ElementType::kF16 ? encode<Half>(value) : encode<Brain>(value);
+}
+
+Bytes reference_reduction(const std::string& letters, const std::vector<Bytes>& by_rank,
+                          ElementType type, ReduceOp op) {
   switch (type) {
     case ElementType::kBool: return reduce_plain<std::uint8_t>(letters, by_rank, as_bitwise(op));
     case ElementType::kU8: return reduce_plain<std::uint8_t>(letters, by_rank, op);

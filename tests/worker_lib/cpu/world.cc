@@ -45,10 +45,12 @@ std::unique_ptr<CpuGroup> form_rank(std::uint16_t store_port, const std::string&
                                       .timeout = std::chrono::seconds(30)}));
 }
 
-ThreadWorld::ThreadWorld(std::string letters) : letters_(std::move(letters)), groups_(letters_.size()) {
+ThreadWorld::ThreadWorld(std::string letters)
+    : letters_(std::move(letters)), groups_(letters_.size()) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size(); ++rank) {
-    threads.emplace_back([this, rank] { groups_[rank] = form_rank(store_.port(), letters_, rank, "world"); });
+    threads.emplace_back(
+        [this, rank] { groups_[rank] = form_rank(store_.port(), letters_, rank, "world"); });
   }
   for (std::thread& thread : threads) thread.join();
 }

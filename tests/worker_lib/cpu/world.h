@@ -1,7 +1,8 @@
 // Worlds for tests: a real store on a thread of this process, and groups whose ranks are threads.
 //
-// A world is written as letters, one for each rank: "aab" has ranks 0 and 1 on one node and rank 2 on
-// another (simulated: nodes are what the ranks say they are, so the traffic goes over loopback TCP).
+// A world is written as letters, one for each rank: "aab" has ranks 0 and 1 on one node and rank 2
+// on another (simulated: nodes are what the ranks say they are, so the traffic goes over loopback
+// TCP).
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -57,8 +58,8 @@ class ThreadWorld {
 };
 
 // The layouts that the conformance suite runs over.
-inline constexpr const char* kLayouts[] = {"a",    "aa",   "aaa",      "aaaa",     "aaaaaaaa", "ab",
-                                           "aab",  "abb",  "aabb",     "abab",     "abc",      "aabc",
-                                           "abcc", "abcd", "aaaabbbb", "aaabbbcc", "abbbbccc"};
+inline constexpr const char* kLayouts[] = {
+    "a",    "aa",  "aaa",  "aaaa", "aaaaaaaa", "ab",       "aab",      "abb",     "aabb",
+    "abab", "abc", "aabc", "abcc", "abcd",     "aaaabbbb", "aaabbbcc", "abbbbccc"};
 
 }  // namespace ddprun

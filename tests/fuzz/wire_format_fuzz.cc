@@ -1,0 +1,89 @@
+// Fuzzes the store's parser and state with the bytes of one connection.
+//
+//   cmake -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DDDPRUN_FUZZ=ON -DDDPRUN_WORKER=OFF
+//   cmake --build build/fuzz --target wire_format_fuzz
+//   build/fuzz/bin/wire_format_fuzz -max_total_time=60 -max_len=4096 tests/fuzz/corpus/wire_format
+//
+// Every build replays the corpus through the same function (corpus_test.cc).
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/assert.h"
+#include "rendezvous/core/kv_state.h"
+#include "rendezvous/core/wire_format.h"
+
+namespace ddprun {
+namespace {
+
+// Small, so that inputs of a few bytes reach every limit.
+constexpr RequestLimits kLimits{
+    .key_bytes = 16, .value_bytes = 64, .keys = 8, .request_bytes = 256};
+constexpr std::size_t kMaxReply = 512;
+
+struct Outcome {
+  std::string encoded;  // the requests, written again
+  std::string error;
+
+  bool operator==(const Outcome&) const = default;
+};
+
+Outcome parse(std::string_view bytes, std::size_t piece_bytes) {
+  Outcome outcome;
+  RequestParser parser(kLimits);
+  std::size_t fed = 0;
+  while (!bytes.empty()) {
+    const std::string_view piece = bytes.substr(0, piece_bytes);
+    bytes.remove_prefix(piece.size());
+    parser.feed(piece);
+    while (const Request* request = parser.next()) {
+      put_request(outcome.encoded, request->command, request->strings, request->number);
+    }
+    fed += piece.size();
+    DDPRUN_ASSERT(parser.capacity() <= 4096 + 4 * fed,
+                  "memory grows with the bytes that have come");
+  }
+  outcome.error = parser.error();
+  return outcome;
+}
+
+// Several connections, so that they wake each other.
+void serve(std::string_view bytes) {
+  constexpr std::uint64_t kConnections = 4;
+  RequestParser parser(kLimits);
+  parser.feed(bytes);
+  KvState state(kMaxReply);
+  Replies replies;
+  std::uint64_t turn = 0;
+  while (const Request* request = parser.next()) {
+    const ConnectionId from(turn++ % kConnections);
+    if (state.handle(from, *request, replies)) state.connection_closed(from);
+    for (std::size_t i = 0; i < replies.pieces(); ++i) {
+      DDPRUN_ASSERT(!replies.piece(i).bytes.empty(), "a reply has bytes");
+      DDPRUN_ASSERT(replies.piece(i).to.value < kConnections, "a reply goes to somebody");
+    }
+    replies.clear();
+  }
+  for (std::uint64_t id = 0; id < kConnections; ++id) state.connection_closed(ConnectionId(id));
+  DDPRUN_ASSERT(state.parked_count() == 0, "nobody waits when all are gone");
+}
+
+}  // namespace
+}  // namespace ddprun
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace ddprun;
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  const Outcome whole = parse(bytes, size + 1);
+  for (const std::size_t piece_bytes : {std::size_t{1}, std::size_t{3}, std::size_t{64}}) {
+    DDPRUN_ASSERT(parse(bytes, piece_bytes) == whole, "the pieces do not matter");
+  }
+  std::string again;
+  put_handshake(again);
+  again += whole.encoded;
+  DDPRUN_ASSERT(whole.encoded.empty() || bytes.starts_with(again),
+                "what was understood is what was sent");
+  serve(bytes);
+  return 0;
+}

@@ -1,0 +1,113 @@
+// Drives StoreClient over every operation and prints what came back, for pytorch_store_test.py,
+// which compares what our server and PyTorch's answer.
+//
+//   store_client_probe HOST:PORT [queues] [list_keys] [barrier]
+//
+// The words name what the server knows beyond the operations that all servers have.
+#include <iostream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "rendezvous/store_client.h"
+#include "rendezvous/tcp_address.h"
+
+namespace ddprun {
+namespace {
+
+using namespace std::chrono_literals;
+
+void print(const std::string& value) { std::cout << "'" << value << "'"; }
+void print(std::int64_t value) { std::cout << value; }
+void print(bool value) { std::cout << (value ? "true" : "false"); }
+void print(const std::optional<std::string>& value) { value ? print(*value) : print("nothing"); }
+void print(const std::vector<std::string>& values) {
+  for (const std::string& value : std::set<std::string>(values.begin(), values.end())) print(value);
+}
+
+template <class T>
+void show(const char* what, const Result<T>& result) {
+  std::cout << what << ": ";
+  if (!result) {
+    std::cout << "error of kind " << to_text(result.error().kind);
+  } else if constexpr (std::is_void_v<T>) {
+    std::cout << "done";
+  } else {
+    print(*result);
+  }
+  std::cout << "\n";
+}
+
+void all_servers(StoreClient& client) {
+  show("num_keys of an empty store", client.num_keys());
+  show("set", client.set("k", "one"));
+  show("set again", client.set("k", "two"));
+  show("get", client.get("k", 10s));
+  show("set empty", client.set("empty", ""));
+  show("get empty", client.get("empty", 10s));
+  show("large", client.set("large", std::string(8 << 20, 'v')));
+  const Result<std::string> large = client.get("large", 10s);
+  show("length of large", Result<std::int64_t>(large ? std::int64_t(large->size()) : -1));
+  show("add", client.add("n", 5));
+  show("add less", client.add("n", -7));
+  show("add nothing", client.add("zero", 0));
+  show("check", client.check({"k", "n"}));
+  show("check missing", client.check({"k", "missing"}));
+  show("wait", client.wait({"k", "n", "k"}, 10s));
+  show("wait missing", client.wait({"k", "missing"}, 20ms));
+  show("get missing", client.get("missing", 20ms));
+  show("get after a wait that timed out", client.get("k", 10s));
+  show("compare_set new", client.compare_set("c", "", "one"));
+  show("compare_set equal", client.compare_set("c", "one", "two"));
+  show("compare_set different", client.compare_set("c", "one", "three"));
+  show("compare_set missing", client.compare_set("c2", "one", "two"));
+  show("append", client.append("a", "1"));
+  show("append again", client.append("a", "2"));
+  show("get appended", client.get("a", 10s));
+  show("multi_set", client.multi_set({{"m1", "1"}, {"m2", ""}, {"m3", "3"}}));
+  show("multi_get", client.multi_get({"m3", "m2", "m1"}, 10s));
+  show("multi_get missing", client.multi_get({"m1", "missing"}, 20ms));
+  show("delete", client.delete_key("k"));
+  show("delete again", client.delete_key("k"));
+  show("num_keys", client.num_keys());
+}
+
+void queues(StoreClient& client) {
+  show("pop from nothing", client.queue_pop("q"));
+  show("push", client.queue_push("q", "one"));
+  show("push again", client.queue_push("q", ""));
+  show("length", client.queue_len("q"));
+  show("check queue", client.check({"q"}));
+  show("pop", client.queue_pop("q", 10s));
+  show("pop again", client.queue_pop("q"));
+  show("pop waiting", client.queue_pop("q", 20ms));
+  show("length of nothing", client.queue_len("q"));
+}
+
+int run(int argc, char** argv) {
+  const Result<HostPort> address = parse_host_port(argv[1]);
+  auto client = StoreClient::connect({.host = address->host,
+                                      .port = address->port,
+                                      .prefix = "probe",
+                                      .connect_timeout = 10s,
+                                      .timeout = 10s});
+  if (!client) {
+    std::cout << client.error().message() << "\n";
+    return 1;
+  }
+  const std::set<std::string> known(argv + 2, argv + argc);
+  all_servers(**client);
+  if (known.contains("queues")) queues(**client);
+  if (known.contains("list_keys")) show("list_keys", (*client)->list_keys());
+  if (known.contains("barrier")) {
+    show("barrier of one", (*client)->barrier("b", 1, 10s));
+    show("barrier of two", (*client)->barrier("b2", 2, 20ms));
+    show("set after the barrier", (*client)->set("k", "v"));
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace ddprun
+
+int main(int argc, char** argv) { return argc < 2 ? 2 : ddprun::run(argc, argv); }
