@@ -19,10 +19,12 @@ if(TARGET ddprun_worker)
   set_target_properties(ddprun_worker PROPERTIES EXPORT_NAME worker)
   install(TARGETS
       ddprun_base
+      ddprun_checkpoint_io
       ddprun_cpu_group
       ddprun_net
       ddprun_store_client
       ddprun_store_core
+      ddprun_training_core
       ddprun_worker
       ddprun_worker_core
       ddprun_worker_headers

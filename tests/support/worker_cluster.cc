@@ -45,6 +45,7 @@ WorkerEnv env_of(int rank, const WorkerClusterOptions& options, std::uint16_t po
   env.master_port = port;
   env.run_id = "test";
   env.omp_num_threads = "1";
+  env.generation = Generation(options.generation);
   return env;
 }
 

@@ -24,6 +24,7 @@ struct WorkerClusterOptions {
   std::vector<std::string> command;  // program and arguments, the same for all
   int nodes = 1;                     // simulated: one GROUP_RANK each
   int per_node = 2;
+  long generation = 0;
   std::map<std::string, std::string> environment = {};  // beside the launcher's variables
 };
 
