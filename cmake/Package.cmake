@@ -1,1 +1,55 @@
+# cmake --install: programs, public headers, static libraries, and the package that find_package(ddprun)
+# reads. What was not built (no LibTorch, no NCCL) is not installed, and the package says so when asked.
+include(CMakePackageConfigHelpers)
 
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ddprun)
+
+foreach(program ddprun ddp-rendezvous ddp-store)
+  if(TARGET ${program})
+    install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  endif()
+endforeach()
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+set(DDPRUN_HAS_WORKER_CUDA OFF)
+if(TARGET ddprun_worker)
+  install(DIRECTORY worker_lib/include/ddprun DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+
+  # ddprun::worker and the libraries of ours that it is made of.
+  set_target_properties(ddprun_worker PROPERTIES EXPORT_NAME worker)
+  install(TARGETS
+      ddprun_base
+      ddprun_checkpoint_io
+      ddprun_cpu_group
+      ddprun_net
+      ddprun_store_client
+      ddprun_store_core
+      ddprun_training_core
+      ddprun_worker
+      ddprun_worker_core
+      ddprun_worker_headers
+    EXPORT ddprun_worker ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(EXPORT ddprun_worker NAMESPACE ddprun:: DESTINATION ${package_dir}
+          FILE ddprun-worker.cmake)
+
+  # Apart, because it needs NCCL and the CUDA run-time where it is used.
+  if(TARGET ddprun_worker_cuda)
+    set(DDPRUN_HAS_WORKER_CUDA ON)
+    set_target_properties(ddprun_worker_cuda PROPERTIES EXPORT_NAME worker_cuda)
+    install(TARGETS ddprun_worker_cuda
+      EXPORT ddprun_worker_cuda ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+    install(EXPORT ddprun_worker_cuda NAMESPACE ddprun:: DESTINATION ${package_dir}
+            FILE ddprun-worker_cuda.cmake)
+  endif()
+
+  configure_package_config_file(cmake/ddprunConfig.cmake.in
+    ${CMAKE_CURRENT_BINARY_DIR}/ddprunConfig.cmake INSTALL_DESTINATION ${package_dir})
+  write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/ddprunConfigVersion.cmake
+    COMPATIBILITY SameMinorVersion)
+  install(FILES
+      ${CMAKE_CURRENT_BINARY_DIR}/ddprunConfig.cmake
+      ${CMAKE_CURRENT_BINARY_DIR}/ddprunConfigVersion.cmake
+      cmake/FindLibTorch.cmake
+      cmake/FindNCCL.cmake
+    DESTINATION ${package_dir})
+endif()

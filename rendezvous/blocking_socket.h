@@ -46,6 +46,9 @@ class BlockingSocket {
   // Whether the peer has closed, or sent what nobody asked for; without waiting.
   bool is_finished() const;
 
+  // Hands the socket over; it is non-blocking.
+  UniqueFd take() && { return std::move(socket_); }
+
   // This host's end.
   SocketAddress local_address() const { return local_address_of(socket_.get()); }
 

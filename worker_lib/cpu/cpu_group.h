@@ -1,7 +1,8 @@
 // CpuGroup: the engine of the cpu backend. Collectives over plain memory, without LibTorch.
 //
-// Ranks of one node meet in one shared-memory segment (a memfd: nothing in /dev/shm, nothing that can
-// be left behind); nodes are joined by TCP. docs/collectives.md has the picture and the algorithms.
+// Ranks of one node meet in one shared-memory segment (a memfd: nothing in /dev/shm, nothing that
+// can be left behind); nodes are joined by TCP. docs/collectives.md has the picture and the
+// algorithms.
 //
 // Every call blocks until its result is there, its deadline has passed, a peer has died, or abort()
 // was called. One thread at a time may call, except abort(), which any thread may call.
@@ -10,10 +11,10 @@
 // same bits on every rank and in every run, for every chunking and timing. f16 and bf16 are
 // accumulated in f32, and travel between nodes as f32.
 //
-// Failures: kTimeout names the collective and the ranks that were waited for; kPeerLost names the rank
-// that died (peer_rank), within 1 s on one node and, when its kernel lives, across nodes, on every rank
-// that is in a call; kStopped after abort(). After any of them the group is finished and every later
-// call returns kStopped with the first failure.
+// Failures: kTimeout names the collective and the ranks that were waited for; kPeerLost names the
+// rank that died (peer_rank), within 1 s on one node and, when its kernel lives, across nodes, on
+// every rank that is in a call; kStopped after abort(). After any of them the group is finished and
+// every later call returns kStopped with the first failure.
 #pragma once
 
 #include <cstddef>
@@ -42,8 +43,8 @@ struct CpuGroupOptions {
 
 class CpuGroup {
  public:
-  // Meets the other ranks through the store and connects to them. Collective. The store client is used
-  // during the call only.
+  // Meets the other ranks through the store and connects to them. Collective. The store client is
+  // used during the call only.
   static Result<std::unique_ptr<CpuGroup>> form(StoreClient& store, const CpuGroupOptions& options);
   virtual ~CpuGroup() = default;
 
@@ -53,12 +54,12 @@ class CpuGroup {
   // data: count elements, in place. kAvg on integer types is kInvalidArgument.
   virtual Result<void> all_reduce(void* data, std::size_t count, ElementType type, ReduceOp op,
                                   Duration timeout) = 0;
-  virtual Result<void> reduce(void* data, std::size_t count, ElementType type, ReduceOp op, Rank root,
-                              Duration timeout) = 0;
+  virtual Result<void> reduce(void* data, std::size_t count, ElementType type, ReduceOp op,
+                              Rank root, Duration timeout) = 0;
   virtual Result<void> broadcast(void* data, std::size_t bytes, Rank root, Duration timeout) = 0;
   // outputs: one pointer per rank, each with room for `bytes`.
-  virtual Result<void> all_gather(const void* input, std::span<void* const> outputs, std::size_t bytes,
-                                  Duration timeout) = 0;
+  virtual Result<void> all_gather(const void* input, std::span<void* const> outputs,
+                                  std::size_t bytes, Duration timeout) = 0;
   // inputs: one pointer per rank, `count` elements each; they are not modified.
   virtual Result<void> reduce_scatter(std::span<const void* const> inputs, void* output,
                                       std::size_t count, ElementType type, ReduceOp op,
@@ -70,10 +71,12 @@ class CpuGroup {
   virtual Result<void> scatter(std::span<const void* const> inputs, void* output, std::size_t bytes,
                                Rank root, Duration timeout) = 0;
   virtual Result<void> barrier(Duration timeout) = 0;
-  // Matched by pair and tag. A size that differs from the sender's is kInvalidArgument at the receiver.
+  // Matched by pair and tag. A size that differs from the sender's is kInvalidArgument at the
+  // receiver.
   virtual Result<void> send(const void* data, std::size_t bytes, Rank destination, int tag,
                             Duration timeout) = 0;
-  virtual Result<void> recv(void* data, std::size_t bytes, Rank source, int tag, Duration timeout) = 0;
+  virtual Result<void> recv(void* data, std::size_t bytes, Rank source, int tag,
+                            Duration timeout) = 0;
 
   // Ends the call in progress and all later ones with kStopped. Any thread; also from a signal-free
   // watchdog.

@@ -6,7 +6,18 @@
 
 namespace ddprun {
 
-enum class ElementType : std::uint8_t { kBool, kU8, kI8, kI16, kI32, kI64, kF16, kBF16, kF32, kF64 };
+enum class ElementType : std::uint8_t {
+  kBool,
+  kU8,
+  kI8,
+  kI16,
+  kI32,
+  kI64,
+  kF16,
+  kBF16,
+  kF32,
+  kF64
+};
 
 constexpr std::size_t size_of(ElementType type) {
   switch (type) {
@@ -22,6 +33,32 @@ constexpr std::size_t size_of(ElementType type) {
     case ElementType::kF64: return 8;
   }
   return 0;
+}
+
+constexpr const char* to_text(ElementType type) {
+  switch (type) {
+    case ElementType::kBool: return "bool";
+    case ElementType::kU8: return "u8";
+    case ElementType::kI8: return "i8";
+    case ElementType::kI16: return "i16";
+    case ElementType::kI32: return "i32";
+    case ElementType::kI64: return "i64";
+    case ElementType::kF16: return "f16";
+    case ElementType::kBF16: return "bf16";
+    case ElementType::kF32: return "f32";
+    case ElementType::kF64: return "f64";
+  }
+  return "?";
+}
+
+constexpr bool is_floating(ElementType type) {
+  return type == ElementType::kF16 || type == ElementType::kBF16 || type == ElementType::kF32 ||
+         type == ElementType::kF64;
+}
+
+// What partial sums are kept in, also on the way between nodes.
+constexpr ElementType accumulator_of(ElementType type) {
+  return type == ElementType::kF16 || type == ElementType::kBF16 ? ElementType::kF32 : type;
 }
 
 }  // namespace ddprun

@@ -1,15 +1,23 @@
-// Backend: what does the work behind a ProcessGroup. Implemented by cpu and nccl; a third one can be
-// added by implementing this and handing it to a ProcessGroup.
+// Backend: what does the work behind a ProcessGroup. Implemented by cpu and nccl; a third one can
+// be added by implementing this and handing it to a ProcessGroup.
 //
-// ProcessGroup has checked all arguments before it calls: tensors are dense, contiguous, on the right
-// device, and agree in shape and dtype; roots and peers are in range and not this rank where that is
-// forbidden; timeouts are filled in. Calls come from one thread at a time and must be carried out in
-// the order in which they come. A call returns a Work that completes when the result is there; with
-// async = false the returned Work is complete. Failures are reported through the Work, never thrown.
+// ProcessGroup has checked all arguments before it calls: tensors are dense, contiguous, on the
+// right device, and agree in shape and dtype; roots and peers are in range and not this rank where
+// that is forbidden; timeouts are filled in. Calls come from one thread at a time and must be
+// carried out in the order in which they come. A call returns a Work that completes when the result
+// is there; its timeout counts from the call. After a call with async = false ProcessGroup waits
+// for the Work before it calls again, so such a call may do its work at once. Failures are reported
+// through the Work, never thrown.
+//
+// kInvalidArgument and kUnsupported leave the backend usable. After any other failure it is
+// finished: all later calls fail with kStopped and tell the first failure.
+//
+// The destructor ends calls in progress; it never waits for peers without a bound.
 #pragma once
 
 #include <torch/types.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -39,10 +47,10 @@ class Backend {
                           CallOptions call) = 0;
   virtual Work reduce_scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs,
                               ReduceOp op, CallOptions call) = 0;
-  virtual Work gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input, int root,
-                      CallOptions call) = 0;
-  virtual Work scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs, int root,
-                       CallOptions call) = 0;
+  virtual Work gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
+                      int root, CallOptions call) = 0;
+  virtual Work scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs,
+                       int root, CallOptions call) = 0;
   virtual Work barrier(CallOptions call) = 0;
   virtual Work send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) = 0;
   virtual Work recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) = 0;

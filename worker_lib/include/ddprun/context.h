@@ -4,10 +4,10 @@
 //   torch::nn::Linear model(4, 2);
 //   ctx.group().all_reduce(tensor);
 //
-// init() reads what ddprun (or torchrun) wrote into the environment; docs/worker_environment.md lists
-// it. A program that was started by hand is a world of one and needs no store. Keep the Context alive
-// as long as anything made from it. One thread makes and destroys it; its getters may be called from
-// any thread.
+// init() reads what ddprun (or torchrun) wrote into the environment; docs/worker_environment.md
+// lists it. A program that was started by hand is a world of one and needs no store. Keep the
+// Context alive as long as anything made from it. One thread makes and destroys it; its getters may
+// be called from any thread.
 #pragma once
 
 #include <memory>
@@ -21,11 +21,11 @@ namespace ddprun {
 class BackendFactory;
 
 struct InitOptions {
-  // cpu or cuda[:n]. Default: cuda:(local rank modulo device count) when there is a GPU and the program
-  // links ddprun::worker_cuda, else cpu.
+  // cpu or cuda[:n]. Default: cuda:(local rank modulo device count) when there is a GPU and the
+  // program links ddprun::worker_cuda, else cpu.
   std::optional<torch::Device> device = {};
-  // "cpu" or "nccl". Default: what fits the device. "nccl" without a GPU, or in a program that links
-  // only ddprun::worker, throws kUnsupported.
+  // "cpu" or "nccl". Default: what fits the device. "nccl" without a GPU, or in a program that
+  // links only ddprun::worker, throws kUnsupported.
   std::optional<std::string> backend = {};
   // Deadline of forming the group and of every collective that gives none.
   Timeout timeout = std::chrono::minutes(30);
@@ -67,8 +67,8 @@ BackendFactory* nccl_backend_factory();
 #endif
 
 // Reads the environment, chooses device and backend, and forms the group over all ranks. Throws
-// DistError: kInvalidArgument names a bad variable or option, kConnection or kTimeout the store or the
-// rank that did not come.
+// DistError: kInvalidArgument names a bad variable or option, kConnection or kTimeout the store or
+// the rank that did not come.
 inline Context init(const InitOptions& options = {}) {
 #ifdef DDPRUN_WORKER_CUDA
   return init_with(options, nccl_backend_factory());

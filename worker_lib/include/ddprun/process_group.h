@@ -3,22 +3,29 @@
 // Every rank of the group must call the same collectives in the same order with matching shapes and
 // dtypes. They run in that order. One thread at a time may call into a group.
 //
-// Tensors: dense, contiguous, all on the group's device; anything else throws kInvalidArgument naming
-// the tensor and the rule. "In place" means that the tensor's own memory gets the result; no
+// Tensors: dense, contiguous, all on the group's device; anything else throws kInvalidArgument
+// naming the tensor and the rule. "In place" means that the tensor's own memory gets the result; no
 // collective resizes or replaces a tensor. Dtypes: bool, uint8, int8, int16, int32, int64, float16,
-// bfloat16, float32, float64 (the 16-bit ones are summed in float32). Zero-element tensors work.
+// bfloat16, float32, float64 (the cpu backend sums the 16-bit ones in float32; nccl has no int16
+// and no bitwise reductions, and says kUnsupported). Zero-element tensors work. Tensors that are
+// written must not overlap others, except that the own share may be the same memory: all_gather's
+// and gather's outputs[rank()] the input, scatter's inputs[rank()] the output.
+//
+// Autograd does not record collectives. A tensor that requires grad is taken like any other; one
+// that is written counts as changed in place, so that a backward pass which saved its old value
+// fails.
 //
 // Waiting: each call has a deadline (options.timeout, else the group's). With async = false, the
 // default, a call returns when its result is there; with async = true it returns at once and the
 // tensors must neither be read nor written before Work::wait().
 //
-// Failures throw DistError, from the call or from wait(): kTimeout, kPeerLost (with the rank that died),
-// kStopped, kConnection. After one of these the group is finished: every later call throws kStopped
-// with the first failure. kInvalidArgument is noticed before anything is sent; the group stays usable,
-// but the other ranks may be waiting in the collective that this rank refused.
+// Failures throw DistError, from the call or from wait(): kTimeout, kPeerLost (with the rank that
+// died), kStopped, kConnection. After one of these the group is finished: every later call throws
+// kStopped with the first failure. kInvalidArgument is noticed before anything is sent; the group
+// stays usable, but the other ranks may be waiting in the collective that this rank refused.
 //
-// Determinism: on the cpu backend the result of a reduction is a function of the inputs, the world size
-// and the node layout only, the same bits on every rank and in every run.
+// Determinism: on the cpu backend the result of a reduction is a function of the inputs, the world
+// size and the node layout only, the same bits on every rank and in every run.
 #pragma once
 
 #include <torch/types.h>
@@ -115,13 +122,14 @@ class ProcessGroup {
   // Returns when every rank has called it.
   Work barrier(const CollectiveOptions& options = {});
 
-  // Point to point, matched by pair of ranks and tag, in order within a tag. The receiver's tensor must
-  // have the sender's number of bytes (else kInvalidArgument at the receiver). A send may return before
-  // it is received. To oneself: kInvalidArgument.
+  // Point to point, matched by pair of ranks and tag, in order within a tag. The receiver's tensor
+  // must have the sender's number of bytes (else kInvalidArgument at the receiver). A send may
+  // return before it is received. To oneself: kInvalidArgument.
   Work send(const torch::Tensor& tensor, int destination, const PointToPointOptions& options = {});
   Work recv(const torch::Tensor& tensor, int source, const PointToPointOptions& options = {});
 
-  // JSON values of any size; they block. Element r is rank r's value.
+  // JSON values of any size; they block, the timeout is that of the whole exchange. Every number
+  // keeps all its bits (they travel as CBOR). Element r is rank r's value.
   std::vector<nlohmann::json> all_gather_object(const nlohmann::json& value,
                                                 std::optional<Timeout> timeout = {});
   // The root's value on every rank.

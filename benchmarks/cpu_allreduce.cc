@@ -1,0 +1,231 @@
+// All-reduce of the CPU engine: time by size against the physical floor, measured in the same run.
+//
+// Ranks are processes of one node. For each size, rounds of back-to-back f32 sums alternate with
+// rounds of the two floors, so that a busy machine slows all of them; the table shows medians over
+// the rounds.
+//
+//   staged floor  What an all-reduce of private buffers must move through shared memory, copied
+//   without
+//                 reducing or waiting: with two ranks each one stages half its buffer and half the
+//                 result, and reads as much from the other; so each rank copies S bytes in and S
+//                 bytes out (its own in, the other's out), in parts of the best size of those
+//                 tried.
+//   single floor  What an all-reduce of buffers that all ranks can reach must move: each rank reads
+//   half
+//                 of both buffers and writes half of both. As a copy: S bytes per rank, between the
+//                 two.
+//
+// Usage: cpu_allreduce [--ranks N] [--rounds N] [--budget-ms N] [--sizes BYTES...]
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "rendezvous/listen.h"
+#include "rendezvous/store_client.h"
+#include "rendezvous/store_server.h"
+#include "worker_lib/cpu/cpu_group.h"
+
+namespace ddprun {
+namespace {
+
+constexpr Duration kTimeout = std::chrono::seconds(60);
+
+struct Plan {
+  int ranks = 2;
+  int rounds = 11;
+  int budget_ms = 20;  // of one measurement
+  std::vector<std::size_t> sizes{4, 64 << 10, 1 << 20, 4 << 20, 25 << 20, 100 << 20};
+};
+
+// Memory that all ranks see: a part for each, as long as the longest buffer.
+struct Arena {
+  char* memory = nullptr;
+  std::size_t each = 0;
+  char* of(int rank) const { return memory + static_cast<std::size_t>(rank) * each; }
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+class Rank0AndFriends {
+ public:
+  Rank0AndFriends(CpuGroup& group, const Plan& plan, const Arena& arena, std::size_t bytes)
+      : group_(group),
+        plan_(plan),
+        arena_(arena),
+        bytes_(bytes),
+        data_(std::max<std::size_t>(bytes / 4, 1), 0) {}
+
+  void measure_and_print() {
+    const int other = (group_.rank() + 1) % group_.size();
+    const auto reduce = [&] {
+      if (!group_.all_reduce(data_.data(), bytes_ / 4, ElementType::kF32, ReduceOp::kSum,
+                             kTimeout)) {
+        std::abort();
+      }
+    };
+    std::vector<std::function<void()>> floors;
+    for (const std::size_t part :
+         {std::size_t{64} << 10, std::size_t{256} << 10, std::size_t{1} << 20, bytes_}) {
+      if (part > bytes_) continue;
+      floors.push_back([this, other, part] {
+        copy_in_and_out(arena_.of(group_.rank()), arena_.of(other), part);
+      });
+    }
+    const auto single = [&] {
+      std::memcpy(arena_.of(group_.rank()), arena_.of(other), bytes_ / 2);
+      std::memcpy(arena_.of(other) + bytes_ / 2, arena_.of(group_.rank()) + bytes_ / 2,
+                  bytes_ - bytes_ / 2);
+    };
+
+    std::vector<double> reduced, one_copy;
+    std::vector<std::vector<double>> staged(floors.size());
+    for (int round = -1; round < plan_.rounds; ++round) {  // the first warms up
+      const double reduce_us = time_us(reduce);
+      const double single_us = time_us(single);
+      for (std::size_t i = 0; i < floors.size(); ++i) {
+        const double us = time_us(floors[i]);
+        if (round >= 0) staged[i].push_back(us);
+      }
+      if (round < 0) continue;
+      reduced.push_back(reduce_us);
+      one_copy.push_back(single_us);
+    }
+    double floor = 1e300;
+    for (const auto& times : staged) floor = std::min(floor, median(times));
+    if (group_.rank() != 0) return;
+    const double us = median(reduced);
+    std::printf(
+        "%11zu B %12.2f us %9.2f GB/s %12.2f us %8.2f x %12.2f us %8.2f x   [%.2f .. %.2f]\n",
+        bytes_, us, static_cast<double>(bytes_) / us / 1e3, floor, us / floor, median(one_copy),
+        us / median(one_copy), *std::min_element(reduced.begin(), reduced.end()),
+        *std::max_element(reduced.begin(), reduced.end()));
+    std::fflush(stdout);
+  }
+
+ private:
+  void copy_in_and_out(char* mine, const char* others, std::size_t part) {
+    // The parts go around in a ring like the engine's stages, so that they stay in the cache.
+    const std::size_t ring = std::max<std::size_t>(part, std::min<std::size_t>(bytes_, 4 * part));
+    char* const data = reinterpret_cast<char*>(data_.data());
+    for (std::size_t at = 0; at < bytes_; at += part) {
+      const std::size_t n = std::min(part, bytes_ - at);
+      const std::size_t slot = at % ring;
+      std::memcpy(mine + slot, data + at, n);
+      std::memcpy(data + at, others + slot, n);
+    }
+  }
+
+  // Mean of as many calls as fit the budget; the same number on all ranks, which start together.
+  double time_us(const std::function<void()>& call) {
+    barrier();
+    const TimePoint before = BootClock::now();
+    call();
+    const Duration once =
+        std::max<Duration>(BootClock::now() - before, std::chrono::nanoseconds(200));
+    std::int64_t count =
+        std::clamp<std::int64_t>(std::chrono::milliseconds(plan_.budget_ms) / once, 3, 100'000);
+    if (!group_.broadcast(&count, sizeof count, Rank(0), kTimeout)) std::abort();
+    barrier();
+    const TimePoint start = BootClock::now();
+    for (std::int64_t i = 0; i < count; ++i) call();
+    const Duration all = BootClock::now() - start;
+    return std::chrono::duration<double, std::micro>(all).count() / static_cast<double>(count);
+  }
+
+  void barrier() {
+    if (!group_.barrier(kTimeout)) std::abort();
+  }
+
+  CpuGroup& group_;
+  const Plan& plan_;
+  const Arena& arena_;
+  std::size_t bytes_;
+  std::vector<float> data_;
+};
+
+int run_rank(int rank, std::uint16_t port, const Plan& plan, const Arena& arena) {
+  auto store = StoreClient::connect({.host = "127.0.0.1", .port = port});
+  if (!store) return std::fprintf(stderr, "%s\n", store.error().message().c_str()), 1;
+  const TimePoint before = BootClock::now();
+  auto group = CpuGroup::form(
+      **store, {.rank = Rank(rank), .world_size = plan.ranks, .node_id = "here", .name = "bench"});
+  if (!group) return std::fprintf(stderr, "%s\n", group.error().message().c_str()), 1;
+  if (!(*group)->barrier(kTimeout)) return 1;
+  if (rank == 0) {
+    std::printf("%d ranks, f32 sum; group formed and first barrier passed in %s\n", plan.ranks,
+                to_text(BootClock::now() - before).c_str());
+    std::printf("%13s %15s %14s %15s %10s %15s %10s   %s\n", "size", "all_reduce", "",
+                "staged floor", "multiple", "single floor", "multiple",
+                "[fastest .. slowest round, us]");
+  }
+  for (const std::size_t bytes : plan.sizes)
+    Rank0AndFriends(**group, plan, arena, bytes).measure_and_print();
+  return 0;
+}
+
+int benchmark(int argc, char** argv) {
+  Plan plan;
+  CLI::App app("All-reduce of the CPU engine against the physical floor");
+  app.add_option("--ranks", plan.ranks, "processes on this node");
+  app.add_option("--rounds", plan.rounds, "rounds; medians are taken over them");
+  app.add_option("--budget-ms", plan.budget_ms, "time of one measurement in a round");
+  app.add_option("--sizes", plan.sizes, "bytes each rank contributes");
+  CLI11_PARSE(app, argc, argv);
+
+  Arena arena;
+  arena.each = *std::max_element(plan.sizes.begin(), plan.sizes.end());
+  void* const memory = mmap(nullptr, arena.each * plan.ranks, PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return std::perror("mmap"), 1;
+  arena.memory = static_cast<char*>(memory);
+
+  Result<Listener> listener = listen_tcp({.host = "127.0.0.1", .port = 0});
+  if (!listener) return std::fprintf(stderr, "%s\n", listener.error().message().c_str()), 1;
+  const std::uint16_t port = listener->address.port;
+  std::vector<pid_t> ranks;
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    ranks.push_back(fork());
+    if (ranks.back() == 0) {
+      listener->socket.reset();
+      std::exit(run_rank(rank, port, plan, arena));
+    }
+  }
+  const pid_t server = fork();
+  if (server == 0) {
+    boost::asio::io_context io;
+    Logger log("cpu_allreduce", stderr_sink(), Logger::Level::kError);
+    std::vector<UniqueFd> sockets;
+    sockets.push_back(std::move(listener->socket));
+    StoreServer store(io, log, std::move(sockets));
+    store.start();
+    io.run();
+    std::_Exit(0);
+  }
+  int worst = 0;
+  for (const pid_t rank : ranks) {
+    int status = 0;
+    waitpid(rank, &status, 0);
+    worst = std::max(worst, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+  }
+  kill(server, SIGKILL);
+  waitpid(server, nullptr, 0);
+  return worst;
+}
+
+}  // namespace
+}  // namespace ddprun
+
+int main(int argc, char** argv) { return ddprun::benchmark(argc, argv); }

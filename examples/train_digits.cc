@@ -1,0 +1,302 @@
+// Trains a small network on handwritten digits with any number of workers, and goes on where it was
+// when the job was killed and started again:
+//
+//   ddprun --standalone --nproc-per-node=2 --max-restarts=3 train_digits --checkpoint-dir=run1
+//
+// What makes an ordinary LibTorch program a data-parallel, fault-tolerant one is marked with (*).
+#include <fcntl.h>
+#include <signal.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <ddprun/ddprun.hpp>
+#include <fstream>
+#include <iostream>
+
+#include "examples/idx_reader.h"
+
+namespace {
+
+struct Options {
+  std::string data = DDPRUN_DIGITS_DIR;
+  std::int64_t epochs = 15;
+  std::int64_t batch_size = 32;
+  double lr = 0.05;
+  std::int64_t seed = 1;
+  std::string checkpoint_dir;
+  std::int64_t checkpoint_every = 20;
+  std::string digest_file;
+  int crash_rank = -1;
+  std::int64_t crash_step = -1;
+};
+
+// The exit code if the program shall end here.
+std::optional<int> parse(int argc, char** argv, Options& options) {
+  CLI::App app(
+      "Trains a small network on handwritten digits.\n"
+      "Example: ddprun --standalone --nproc-per-node=2 train_digits --checkpoint-dir=run1");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--data", options.data, "folder with MNIST's IDX files, or others of that format")
+      ->check(CLI::ExistingDirectory);
+  app.add_option("--epochs", options.epochs, "passes over the training images")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--batch-size", options.batch_size, "images of each worker in a step")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--lr", options.lr, "learning rate at the start; it falls to 0")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--seed", options.seed, "of weights, order of the images, dropout and jitter");
+  app.add_option("--checkpoint-dir", options.checkpoint_dir,
+                 "where checkpoints are kept and looked for; empty: none");
+  app.add_option("--checkpoint-every", options.checkpoint_every, "steps from one to the next")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--digest-file", options.digest_file,
+                 "where rank 0 writes the SHA-256 of the final weights");
+  app.option_defaults()->always_capture_default(false);
+  auto* crash_rank = app.add_option("--crash-rank", options.crash_rank,
+                                    "this rank kills itself, in generation 0 only")
+                         ->check(CLI::NonNegativeNumber);
+  app.add_option("--crash-step", options.crash_step, "after so many steps")
+      ->check(CLI::PositiveNumber)
+      ->needs(crash_rank);
+  crash_rank->needs("--crash-step");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    std::cerr << "train_digits: " << error.what() << " (see --help)\n";
+    return 2;
+  }
+  return std::nullopt;
+}
+
+// All images in memory; a batch is one gather.
+class Digits : public torch::data::datasets::BatchDataset<Digits, torch::data::Example<>> {
+ public:
+  Digits(const std::string& folder, const std::string& part)
+      : images_(examples::read_idx(folder + "/" + part + "-images-idx3-ubyte")
+                    .unsqueeze(1)
+                    .to(torch::kFloat32)
+                    .div(255)),
+        labels_(examples::read_idx(folder + "/" + part + "-labels-idx1-ubyte").to(torch::kInt64)) {
+    if (images_.size(0) != labels_.size(0))
+      throw std::runtime_error(folder + ": " + part + " has " + std::to_string(images_.size(0)) +
+                               " images and " + std::to_string(labels_.size(0)) + " labels");
+  }
+
+  torch::data::Example<> get_batch(torch::ArrayRef<std::size_t> indices) override {
+    const torch::Tensor rows =
+        torch::tensor(std::vector<std::int64_t>(indices.begin(), indices.end()));
+    return {images_.index_select(0, rows), labels_.index_select(0, rows)};
+  }
+  std::optional<std::size_t> size() const override { return labels_.size(0); }
+
+  const torch::Tensor& images() const { return images_; }
+  const torch::Tensor& labels() const { return labels_; }
+
+ private:
+  torch::Tensor images_, labels_;
+};
+
+struct NetImpl : torch::nn::Module {
+  NetImpl(std::int64_t height, std::int64_t width)
+      : features(register_module(
+            "features",
+            torch::nn::Sequential{conv(1, 16), torch::nn::BatchNorm2d(16), torch::nn::ReLU(),
+                                  conv(16, 32), torch::nn::BatchNorm2d(32), torch::nn::ReLU(),
+                                  torch::nn::MaxPool2d(2), torch::nn::Flatten(),
+                                  torch::nn::Dropout(0.25)})),
+        classify(
+            register_module("classify", torch::nn::Linear(32 * (height / 2) * (width / 2), 10))) {}
+  torch::Tensor forward(const torch::Tensor& images) { return classify(features->forward(images)); }
+
+  static torch::nn::Conv2d conv(std::int64_t from, std::int64_t to) {
+    return torch::nn::Conv2d(torch::nn::Conv2dOptions(from, to, 3).padding(1).bias(false));
+  }
+  torch::nn::Sequential features;
+  torch::nn::Linear classify;
+};
+TORCH_MODULE(Net);
+
+// Half of the images moved by at most a pixel each way: new ones in every epoch.
+torch::Tensor jittered(const torch::Tensor& images) {
+  const std::int64_t count = images.size(0), height = images.size(2), width = images.size(3);
+  const torch::Tensor windows =  // count x 1 x 3 x 3 x height x width
+      torch::constant_pad_nd(images, {1, 1, 1, 1}).unfold(2, height, 1).unfold(3, width, 1);
+  const torch::Tensor moved = torch::rand({count, 1}).lt(0.5);
+  const torch::Tensor place =
+      torch::where(moved, torch::randint(0, 3, {count, 2}), 1.0).to(torch::kInt64);
+  using torch::indexing::Slice;
+  return windows.index({torch::arange(count), Slice(), place.select(1, 0), place.select(1, 1)});
+}
+
+double accuracy(Net& net, const Digits& digits) {
+  torch::NoGradGuard no_grad;
+  net->eval();
+  const torch::Tensor guesses = net(digits.images()).argmax(1);
+  net->train();
+  return guesses.eq(digits.labels()).to(torch::kFloat64).mean().item<double>();
+}
+
+// Counts the steps that were really executed, over all restarts of the job: those done after the
+// last checkpoint are lost with a kill, and done again. The count lies in a file, which survives
+// SIGKILL; one write of fixed width replaces it as a whole.
+class ExecutedSteps {
+ public:
+  void keep_in(const std::string& folder) {
+    file_ = open((folder + "/executed-steps").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    char text[kWidth + 1] = {};
+    if (file_ >= 0 && pread(file_, text, kWidth, 0) == kWidth) count_ = std::atoll(text);
+  }
+  ~ExecutedSteps() {
+    if (file_ >= 0) close(file_);
+  }
+  void add_one() {
+    char text[kWidth + 1];
+    std::snprintf(text, sizeof text, "%020lld\n", static_cast<long long>(++count_));
+    if (file_ >= 0 && pwrite(file_, text, kWidth, 0) != kWidth)
+      throw std::runtime_error("cannot write the file executed-steps");
+  }
+  std::int64_t count() const { return count_; }
+
+ private:
+  static constexpr int kWidth = 21;  // any count, and a newline
+  int file_ = -1;
+  std::int64_t count_ = 0;
+};
+
+// What one epoch of one worker adds up.
+struct Progress {
+  double loss = 0;
+  std::int64_t samples = 0;
+  std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+};
+
+class Training {
+ public:
+  Training(const Options& options, ddprun::Context& ctx)
+      : options_(options),
+        ctx_(ctx),
+        train_(options.data, "train"),
+        test_(options.data, "t10k"),
+        net_(train_.images().size(2), train_.images().size(3)),
+        model_(net_, ctx.group()),  // (*) averages gradients
+        optimizer_(net_->parameters(), torch::optim::SGDOptions(options.lr).momentum(0.9)),
+        sampler_(*train_.size(), ctx.group(), {.seed = options.seed}),  // (*) deals the images
+        state_{.model = net_.get(), .optimizer = &optimizer_, .sampler = &sampler_} {
+    torch::manual_seed(options.seed + ctx.rank());  // for dropout and jitter, which differ by rank
+    if (!options.checkpoint_dir.empty()) resume();
+  }
+
+  void run() {
+    auto loader = torch::data::make_data_loader(train_, sampler_, options_.batch_size);
+    for (std::int64_t epoch = state_.epoch; epoch < options_.epochs; ++epoch) {
+      state_.epoch = epoch;
+      sampler_.set_epoch(epoch);  // (*) another order in each epoch
+      Progress progress;
+      for (auto& batch : *loader) {
+        take_step(batch, progress);
+        maybe_crash();
+        if (step_ % options_.checkpoint_every == 0) save();
+      }
+      if (progress.samples > 0) report(epoch, progress);
+    }
+    if (step_ % options_.checkpoint_every != 0) save();
+    finish();
+  }
+
+ private:
+  void resume() {
+    checkpoints_.emplace(ctx_, ddprun::CheckpointOptions{.directory = options_.checkpoint_dir});
+    const ddprun::Restored restored = checkpoints_->restore(state_);  // (*)
+    if (restored) step_ = restored.step;
+    if (ctx_.rank() != 0) return;
+    executed_.keep_in(options_.checkpoint_dir);
+    for (const std::string& line : restored.skipped) std::cout << "skipped " << line << std::endl;
+    if (restored)
+      std::cout << "resumed at step " << step_ << " (epoch " << state_.epoch + 1 << ") from "
+                << restored.file << std::endl;
+  }
+
+  void take_step(torch::data::Example<>& batch, Progress& progress) {
+    const std::int64_t steps_per_epoch =
+        (sampler_.size() + options_.batch_size - 1) / options_.batch_size;
+    const double done =
+        static_cast<double>(step_) / static_cast<double>(steps_per_epoch * options_.epochs);
+    optimizer_.param_groups()[0].options().set_lr(options_.lr * (1 - done));
+    optimizer_.zero_grad();
+    torch::Tensor loss = torch::cross_entropy_loss(model_(jittered(batch.data)), batch.target);
+    loss.backward();
+    optimizer_.step();
+    ++step_;
+    if (ctx_.rank() == 0) executed_.add_one();
+    progress.loss += loss.item<double>() * static_cast<double>(batch.data.size(0));
+    progress.samples += batch.data.size(0);
+  }
+
+  void maybe_crash() const {
+    if (ctx_.rank() == options_.crash_rank && step_ == options_.crash_step &&
+        ctx_.generation() == 0)
+      kill(getpid(), SIGKILL);
+  }
+
+  void save() {
+    if (checkpoints_) checkpoints_->save(step_, state_);  // (*)
+  }
+
+  void report(std::int64_t epoch, const Progress& progress) {
+    const torch::Tensor sums =
+        torch::tensor({progress.loss, static_cast<double>(progress.samples)}, torch::kFloat64);
+    ctx_.group().all_reduce(sums);
+    if (ctx_.rank() != 0) return;
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - progress.start;
+    const double samples = sums[1].item<double>();
+    std::printf("epoch %2lld  loss %.4f  test accuracy %.2f %%  %.0f samples/s\n",
+                static_cast<long long>(epoch + 1), sums[0].item<double>() / samples,
+                100 * accuracy(net_, test_), samples / time.count());
+    std::fflush(stdout);
+  }
+
+  void finish() {
+    if (ctx_.rank() != 0) return;
+    const std::string digest = ddprun::digest_of(*net_);
+    std::printf("final accuracy %.2f %%\n", 100 * accuracy(net_, test_));
+    std::printf("steps %lld, executed in all generations %lld\n", static_cast<long long>(step_),
+                static_cast<long long>(executed_.count()));
+    std::printf("sha256 %s\n", digest.c_str());
+    std::fflush(stdout);
+    if (!options_.digest_file.empty()) std::ofstream(options_.digest_file) << digest << "\n";
+  }
+
+  const Options& options_;
+  ddprun::Context& ctx_;
+  Digits train_, test_;
+  Net net_;
+  ddprun::DistributedDataParallel<Net> model_;
+  torch::optim::SGD optimizer_;
+  ddprun::DistributedSampler sampler_;
+  ddprun::TrainingState state_;
+  std::optional<ddprun::CheckpointManager> checkpoints_;
+  ExecutedSteps executed_;
+  std::int64_t step_ = 0;  // on the way to the final weights
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  if (const std::optional<int> code = parse(argc, argv, options)) return *code;
+  try {
+    if (!std::getenv("OMP_NUM_THREADS")) torch::set_num_threads(1);
+    torch::manual_seed(options.seed);
+    auto ctx = ddprun::init();  // (*)
+    Training(options, ctx).run();
+  } catch (const std::exception& error) {
+    std::cerr << "train_digits: " << error.what() << std::endl;
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,94 @@
+#include "examples/idx_reader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <fstream>
+
+#include "tests/support/temporary_directory.h"
+
+namespace examples {
+namespace {
+
+using namespace std::string_literals;
+using testing::AllOf;
+using testing::HasSubstr;
+
+const std::string kDigits = DDPRUN_SOURCE_DIR "/examples/data/digits/";
+
+class IdxReader : public testing::Test {
+ protected:
+  // The message with which these bytes are refused.
+  std::string refusal(const std::string& bytes) {
+    const std::string path = directory_ / "x-ubyte";
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+    try {
+      read_idx(path);
+    } catch (const std::runtime_error& refused) {
+      EXPECT_THAT(refused.what(), HasSubstr("read " + path + ": at offset "));
+      return refused.what();
+    }
+    return "read";
+  }
+
+  // 2 x 3 bytes.
+  const std::string good_ =
+      "\0\0\x08\x02\0\0\0\x02\0\0\0\x03"
+      "abcdef"s;
+  ddprun::TemporaryDirectory directory_;
+};
+
+TEST_F(IdxReader, ReadsTheDigitsThatAreShipped) {
+  const torch::Tensor images = read_idx(kDigits + "train-images-idx3-ubyte");
+  const torch::Tensor labels = read_idx(kDigits + "train-labels-idx1-ubyte");
+  EXPECT_EQ(images.sizes(), (std::vector<std::int64_t>{1437, 8, 8}));
+  EXPECT_EQ(labels.sizes(), (std::vector<std::int64_t>{1437}));
+  EXPECT_EQ(images.dtype(), torch::kUInt8);
+  EXPECT_EQ(images.max().item<int>(), 255);
+  EXPECT_EQ(labels.max().item<int>(), 9);
+}
+
+TEST_F(IdxReader, ReadsSizesAndBytesInOrder) {
+  EXPECT_EQ(refusal(good_), "read");
+  EXPECT_TRUE(torch::equal(read_idx(directory_ / "x-ubyte"),
+                           torch::arange('a', 'g', torch::kUInt8).view({2, 3})));
+}
+
+TEST_F(IdxReader, ReadsAnArrayOfNothing) {
+  EXPECT_EQ(refusal("\0\0\x08\x02\0\0\0\0\0\0\0\x03"s), "read");
+  EXPECT_EQ(read_idx(directory_ / "x-ubyte").sizes(), (std::vector<std::int64_t>{0, 3}));
+}
+
+TEST_F(IdxReader, EveryCutFileIsRefusedAtItsEnd) {
+  for (std::size_t size = 0; size < good_.size(); ++size)
+    EXPECT_THAT(refusal(good_.substr(0, size)),
+                HasSubstr("at offset " + std::to_string(size) + ":"));
+}
+
+TEST_F(IdxReader, AFileThatGoesOnIsRefusedWhereItShouldEnd) {
+  EXPECT_THAT(refusal(good_ + "x"),
+              AllOf(HasSubstr("at offset 18"), HasSubstr("7 bytes of data where its sizes say 6")));
+}
+
+TEST_F(IdxReader, OtherFilesAreRefused) {
+  EXPECT_THAT(refusal("\x1f\x8b\x08\0\0\0\0\0"s), HasSubstr("at offset 0: an IDX file begins"));
+  EXPECT_THAT(refusal("\0\0\x0d\x01\0\0\0\x01"
+                      "xxxx"s),
+              HasSubstr("at offset 2: element type 13"));
+  EXPECT_THAT(refusal("\0\0\x08\0"s), HasSubstr("at offset 3"));
+  EXPECT_THAT(refusal("\0\0\x08\x03\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"s),
+              AllOf(HasSubstr("at offset 8"), HasSubstr("2^40")));
+}
+
+TEST_F(IdxReader, AMissingFileIsNamed) {
+  try {
+    read_idx(directory_ / "none");
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const std::runtime_error& missing) {
+    EXPECT_THAT(missing.what(), AllOf(HasSubstr(directory_ / "none"), HasSubstr("No such file")));
+  }
+}
+
+}  // namespace
+}  // namespace examples

@@ -1,0 +1,232 @@
+// The example train_digits as real processes: accuracy, kills, and the same bits after them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "base/rng.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/worker_cluster.h"
+
+namespace ddprun {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::MatchesRegex;
+using testing::Not;
+using testing_support::WorkerCluster;
+
+constexpr const char* kProgram = DDPRUN_BIN_DIR "/train_digits";
+constexpr int kKilled = 128 + SIGKILL;
+
+std::vector<std::string> command(std::vector<std::string> options) {
+  options.insert(options.begin(), kProgram);
+  return options;
+}
+
+// The number that follows `words`.
+double number_after(const std::string& text, const std::string& words) {
+  const std::size_t at = text.find(words);
+  if (at != std::string::npos) return std::strtod(text.c_str() + at + words.size(), nullptr);
+  ADD_FAILURE() << "no '" << words << "' in:\n" << text;
+  return -1;
+}
+
+std::string line_of(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// A job of some ranks, started again after every failure, as a launcher does it.
+class Job {
+ public:
+  Job(int ranks, std::vector<std::string> options) : ranks_(ranks), options_(std::move(options)) {
+    options_.push_back("--digest-file=" + digest_file());
+  }
+
+  // Keeps checkpoints, every `steps` steps.
+  void keep_checkpoints(int steps) {
+    options_.push_back("--checkpoint-dir=" + directory_ / "checkpoints");
+    options_.push_back("--checkpoint-every=" + std::to_string(steps));
+  }
+
+  // One generation, undisturbed. Its output is rank 0's.
+  void run() {
+    start();
+    finish();
+  }
+
+  void start() {
+    cluster_.reset();
+    cluster_.emplace(testing_support::WorkerClusterOptions{
+        .command = command(options_), .per_node = ranks_, .generation = generation_++});
+  }
+
+  // Kills one rank, or all, when `delay` is over. False when the job had ended by then.
+  bool kill_after(Duration delay, int rank_or_all) {
+    if (cluster_->wait_for_all(delay)) return false;
+    for (int rank = 0; rank < ranks_; ++rank)
+      if (rank_or_all == ranks_ || rank == rank_or_all) cluster_->signal(rank, SIGKILL);
+    end_the_others();
+    return true;
+  }
+
+  // The others notice by themselves that a rank is lost.
+  void end_the_others() {
+    ASSERT_TRUE(cluster_->wait_for_all(seconds(20)));
+    output_ = cluster_->output(0);
+  }
+
+  void finish() {
+    ASSERT_TRUE(cluster_->wait_for_all(seconds(60)));
+    for (int rank = 0; rank < ranks_; ++rank)
+      ASSERT_EQ(cluster_->exit_code(rank), 0) << cluster_->output(rank);
+    output_ = cluster_->output(0);
+  }
+
+  int exit_code(int rank) const { return cluster_->exit_code(rank); }
+  const std::string& output() const { return output_; }
+  std::string output(int rank) const { return cluster_->output(rank); }
+  std::string digest_file() const { return directory_ / "digest"; }
+  std::string digest() const { return line_of(digest_file()); }
+
+ private:
+  const TemporaryDirectory directory_;
+  const int ranks_;
+  std::vector<std::string> options_;
+  long generation_ = 0;
+  std::optional<WorkerCluster> cluster_;
+  std::string output_;
+};
+
+TEST(TrainDigits, TwoWorkersReachNinetyFivePercent) {
+  Job job(2, {});
+  job.run();
+  EXPECT_GE(number_after(job.output(), "final accuracy "), 95);
+  EXPECT_THAT(job.output(), HasSubstr("epoch  1  loss "));
+  EXPECT_THAT(job.output(), HasSubstr("steps 345, executed in all generations 345\n"));
+  EXPECT_THAT(job.output(), HasSubstr("sha256 " + job.digest() + "\n"));
+  EXPECT_THAT(job.digest(), MatchesRegex("[0-9a-f]{64}"));
+  EXPECT_EQ(job.output(1), "");
+}
+
+TEST(TrainDigits, AWorkerThatKillsItselfIsMadeUpForWithTheSameBits) {
+  Job undisturbed(2, {"--epochs=4"});
+  undisturbed.run();
+  Job crashed(2, {"--epochs=4", "--crash-rank=1", "--crash-step=33"});
+  crashed.keep_checkpoints(10);
+  crashed.start();
+  crashed.end_the_others();
+  EXPECT_EQ(crashed.exit_code(1), kKilled);
+  EXPECT_EQ(crashed.exit_code(0), 1);
+  EXPECT_THAT(crashed.output(), HasSubstr("rank 1"));
+  crashed.run();  // the same command: no crash in generation 1
+  EXPECT_THAT(crashed.output(), HasSubstr("resumed at step 30 (epoch 2) from "));
+  const double executed = number_after(crashed.output(), "executed in all generations ");
+  EXPECT_GE(executed, 92 + 3);
+  EXPECT_LE(executed, 92 + 10);
+  EXPECT_EQ(crashed.digest(), undisturbed.digest());
+}
+
+// Intervals that do not divide the epoch; kills of one rank or of all at random instants, from
+// outside.
+class RandomKills : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, RandomKills, testing::Values(2, 3));
+
+TEST_P(RandomKills, TheKilledJobEndsWithTheBitsOfTheUndisturbedOne) {
+  const int ranks = GetParam();
+  const std::vector<std::string> options{"--epochs=4", "--batch-size=16"};
+  Job undisturbed(ranks, options);
+  const TimePoint start = BootClock::now();
+  undisturbed.run();
+  const Duration whole_run = BootClock::now() - start;
+
+  Job killed(ranks, options);
+  killed.keep_checkpoints(7);
+  Rng rng(static_cast<std::uint64_t>(ranks));
+  int kills = 0, resumes = 0;
+  bool ended = false;
+  for (; kills < 4 && !ended; kills += !ended) {
+    killed.start();
+    const Duration delay(
+        static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(whole_run.count()))));
+    ended = !killed.kill_after(delay,
+                               static_cast<int>(rng.below(static_cast<std::uint64_t>(ranks) + 1)));
+    resumes += killed.output().find("resumed at step") != std::string::npos;
+  }
+  if (ended)
+    killed.finish();
+  else
+    killed.run();
+  const double steps = number_after(killed.output(), "\nsteps ");
+  const double executed = number_after(killed.output(), "executed in all generations ");
+  EXPECT_GE(executed, steps);
+  EXPECT_LE(executed, steps + kills * 7);
+  EXPECT_GT(kills, 0);
+  RecordProperty("kills", kills);
+  RecordProperty("resumes", resumes);
+  EXPECT_EQ(killed.digest(), undisturbed.digest()) << kills << " kills";
+}
+
+TEST(TrainDigits, ADamagedCheckpointIsPassedOverInWords) {
+  Job job(2, {"--epochs=1"});
+  job.keep_checkpoints(10);
+  job.run();
+  const std::string digest = job.digest();
+  // Steps 10, 20 and 23 are there.
+  const auto newest = std::filesystem::path(job.digest_file()).parent_path() / "checkpoints" /
+                      "step-000000000023.pt";
+  std::filesystem::resize_file(newest, std::filesystem::file_size(newest) - 1);
+  job.run();
+  EXPECT_THAT(job.output(), AllOf(HasSubstr("skipped step 23: "), HasSubstr("resumed at step 20")));
+  EXPECT_EQ(job.digest(), digest);
+}
+
+// One worker that is refused: its exit code and what it said.
+std::pair<int, std::string> alone(std::vector<std::string> options) {
+  WorkerCluster cluster({.command = command(std::move(options)), .per_node = 1});
+  EXPECT_TRUE(cluster.wait_for_all(seconds(20)));
+  return {cluster.exit_code(0), cluster.output(0)};
+}
+
+TEST(TrainDigits, BadOptionsAreOneLineAndExitCodeTwo) {
+  for (const auto& [option, words] :
+       std::vector<std::pair<std::string, std::string>>{{"--epochs=0", "--epochs"},
+                                                        {"--epochs=many", "--epochs"},
+                                                        {"--lr=-1", "--lr"},
+                                                        {"--data=/nowhere", "/nowhere"},
+                                                        {"--nonsense", "--nonsense"},
+                                                        {"--crash-rank=0", "--crash-step"}}) {
+    const auto [code, output] = alone({option});
+    EXPECT_EQ(code, 2) << option;
+    EXPECT_THAT(output, AllOf(HasSubstr("train_digits: "), HasSubstr(words)));
+    EXPECT_EQ(std::ranges::count(output, '\n'), 1) << output;
+  }
+}
+
+TEST(TrainDigits, HelpNamesEveryOption) {
+  const auto [code, output] = alone({"--help"});
+  EXPECT_EQ(code, 0);
+  for (const char* option :
+       {"--data", "--epochs", "--batch-size", "--lr", "--seed", "--checkpoint-dir",
+        "--checkpoint-every", "--digest-file", "--crash-rank", "--crash-step"})
+    EXPECT_THAT(output, HasSubstr(option));
+}
+
+TEST(TrainDigits, MissingDataIsNamed) {
+  const TemporaryDirectory empty;
+  const auto [code, output] = alone({"--data=" + empty.path()});
+  EXPECT_EQ(code, 1);
+  EXPECT_THAT(output, HasSubstr(empty / "train-images-idx3-ubyte: No such file"));
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,44 @@
+# Installs ddprun from BUILD_DIR, builds the project beside this file against it with COMPONENT
+# (worker or worker_cuda), outside the tree, and runs its program. With EXPECT_MISSING: asking for the
+# component must fail with that text.
+execute_process(COMMAND mktemp -d -t ddprun-package-XXXXXX OUTPUT_VARIABLE work
+                OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+file(COPY ${CMAKE_CURRENT_LIST_DIR}/CMakeLists.txt ${CMAKE_CURRENT_LIST_DIR}/main.cc
+     DESTINATION ${work}/source)
+
+function(run what expected)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  string(REGEX REPLACE "[ \n]+" " " flat "${output}")  # CMake wraps its messages
+  string(FIND "${flat}" "${expected}" at)
+  if(at EQUAL -1 OR (NOT EXPECT_MISSING AND NOT code EQUAL 0))
+    file(REMOVE_RECURSE ${work})
+    message(FATAL_ERROR "${what}: exit code ${code}, expected '${expected}' in:\n${output}")
+  endif()
+  message(STATUS "${what}: ok")
+endfunction()
+
+run("install" "Install configuration" ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${work}/prefix)
+
+# What ddprun needs only for itself is hidden from the user's project.
+foreach(package Boost CLI11 fmt GTest spdlog)
+  list(APPEND options -DCMAKE_DISABLE_FIND_PACKAGE_${package}=ON)
+endforeach()
+if(COMPILER_LAUNCHER)
+  list(APPEND options -DCMAKE_CXX_COMPILER_LAUNCHER=${COMPILER_LAUNCHER})
+endif()
+set(expected "Configuring done")
+if(EXPECT_MISSING)
+  set(expected ${EXPECT_MISSING})
+endif()
+run("configure" "${expected}"
+  ${CMAKE_COMMAND} -S ${work}/source -B ${work}/build -G Ninja -DCOMPONENT=${COMPONENT}
+  -DCMAKE_PREFIX_PATH=${work}/prefix -DCMAKE_BUILD_TYPE=Release
+  ${options})
+if(NOT EXPECT_MISSING)
+  # The folder has another name each time, which ccache should not mind.
+  run("build" "train" ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${work} CCACHE_NOHASHDIR=1
+      ${CMAKE_COMMAND} --build ${work}/build)
+  run("run" "sum 3 over 1 rank(s)" ${CMAKE_COMMAND} -E env --unset=RANK --unset=WORLD_SIZE
+      ${work}/build/train)
+endif()
+file(REMOVE_RECURSE ${work})

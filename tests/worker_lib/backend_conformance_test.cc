@@ -1,0 +1,547 @@
+// What every backend must do, through ProcessGroup, against results computed in place: each
+// collective, dtype and reduction, in worlds of 1, 2 and 3 ranks, which are threads here.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <latch>
+
+#include "ddprun/process_group.h"
+#include "rendezvous/store_client.h"
+#include "tests/support/running_store.h"
+#include "tests/worker_lib/nccl_double.h"
+#include "tests/worker_lib/rank_threads.h"
+#include "worker_lib/backend_cpu.h"
+#include "worker_lib/backend_nccl.h"
+#include "worker_lib/error_bridge.h"
+
+namespace ddprun {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using torch::Tensor;
+using Tensors = std::vector<Tensor>;
+
+// One world: every rank calls form() from its own thread.
+class World {
+ public:
+  explicit World(int size) : size(size) {}
+  virtual ~World() = default;
+
+  std::unique_ptr<ProcessGroup> form(int rank) {
+    auto store = value_or_throw(StoreClient::connect({.host = "127.0.0.1", .port = store_.port()}));
+    return std::make_unique<ProcessGroup>(form_backend(rank, *store), torch::kCPU, seconds(30));
+  }
+
+  // Waits for the calling thread's stream, where there are streams.
+  virtual void synchronize() {}
+
+  const int size;
+
+ private:
+  virtual std::unique_ptr<Backend> form_backend(int rank, StoreClient& store) = 0;
+
+  testing_support::RunningStore store_;
+};
+
+class NcclWorld final : public World {
+ public:
+  explicit NcclWorld(int size) : World(size) { double_.set_rounds_in_progress(2); }
+
+  void synchronize() override {
+    if (!testing_support::eventually([this] { return double_.is_stream_idle(); })) {
+      ADD_FAILURE() << "the stream does not become idle";
+    }
+  }
+
+ private:
+  std::unique_ptr<Backend> form_backend(int rank, StoreClient& store) override {
+    const NcclBackendOptions options{.rank = Rank(rank),
+                                     .world_size = size,
+                                     .device = torch::kCPU,
+                                     .name = "world",
+                                     .timeout = seconds(20),
+                                     .close_grace = milliseconds(300)};
+    return value_or_throw(BackendFactory(NcclDouble::api()).form(&store, options));
+  }
+
+  NcclDouble double_;
+};
+
+class CpuWorld final : public World {
+ public:
+  using World::World;
+
+ private:
+  std::unique_ptr<Backend> form_backend(int rank, StoreClient& store) override {
+    return std::make_unique<CpuBackend>(value_or_throw(CpuGroup::form(
+        store, {.rank = Rank(rank), .world_size = size, .name = "world", .timeout = seconds(20)})));
+  }
+};
+
+struct BackendUnderTest {
+  std::string name;
+  std::function<std::unique_ptr<World>(int size)> make_world;
+  std::vector<torch::ScalarType> reducible;
+  bool has_bitwise;
+  bool has_tags;
+
+  friend void PrintTo(const BackendUnderTest& backend, std::ostream* out) { *out << backend.name; }
+};
+
+const std::vector<torch::ScalarType> kAllDtypes{
+    torch::kBool,  torch::kUInt8,   torch::kInt8,     torch::kInt16,   torch::kInt32,
+    torch::kInt64, torch::kFloat16, torch::kBFloat16, torch::kFloat32, torch::kFloat64};
+
+class BackendConformance : public testing::TestWithParam<BackendUnderTest> {
+ protected:
+  // body(group) on every rank of a world of 1, of 2 and of 3.
+  template <class Body>
+  void in_every_world(Body body) {
+    for (const int size : {1, 2, 3}) {
+      SCOPED_TRACE("world of " + std::to_string(size));
+      world_.reset();  // there may be one at a time
+      world_ = GetParam().make_world(size);
+      run_ranks(size, [&](int rank) {
+        const auto group = world_->form(rank);
+        body(*group);
+      });
+    }
+  }
+
+  // Before a test looks at results.
+  void synchronize() { world_->synchronize(); }
+
+  std::unique_ptr<World> world_;
+};
+
+// What rank r contributes: 0 to 3, so that sums and products are exact in every dtype.
+Tensor input_of(int rank, torch::ScalarType type, std::int64_t count = 37) {
+  return ((torch::arange(count, torch::kInt64) * 7 + rank * 5) % 4).to(type);
+}
+
+Tensors inputs_of_all(int size, torch::ScalarType type) {
+  Tensors inputs;
+  for (int r = 0; r < size; ++r) inputs.push_back(input_of(r, type));
+  return inputs;
+}
+
+Tensor reduced(const Tensors& inputs, ReduceOp op) {
+  const torch::ScalarType type = inputs[0].scalar_type();
+  const bool is_bool = type == torch::kBool;
+  const bool is_wide = torch::isFloatingType(type);
+  Tensor result = inputs[0].to(is_wide ? torch::kFloat64 : torch::kInt64);
+  for (std::size_t r = 1; r < inputs.size(); ++r) {
+    const Tensor next = inputs[r].to(result.scalar_type());
+    switch (op) {
+      case ReduceOp::kSum:
+      case ReduceOp::kAvg: result = is_bool ? torch::maximum(result, next) : result + next; break;
+      case ReduceOp::kProduct: result = result * next; break;
+      case ReduceOp::kMin: result = torch::minimum(result, next); break;
+      case ReduceOp::kMax: result = torch::maximum(result, next); break;
+      case ReduceOp::kBitAnd: result = torch::bitwise_and(result, next); break;
+      case ReduceOp::kBitOr: result = torch::bitwise_or(result, next); break;
+      case ReduceOp::kBitXor: result = torch::bitwise_xor(result, next); break;
+    }
+  }
+  if (op == ReduceOp::kAvg) result = result / static_cast<double>(inputs.size());
+  return result.to(type);
+}
+
+// Sums are exact; an average of three is rounded, by each in its own way.
+void expect_equal(const Tensor& result, const Tensor& expected, const std::string& what) {
+  const bool is_equal =
+      torch::isFloatingType(expected.scalar_type())
+          ? torch::allclose(result.to(torch::kFloat64), expected.to(torch::kFloat64), 1e-2, 0)
+          : torch::equal(result, expected);
+  EXPECT_TRUE(is_equal) << what << "\n" << result << "\nis not\n" << expected;
+}
+
+bool is_defined(ReduceOp op, torch::ScalarType type) {
+  const bool is_bitwise =
+      op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
+  if (op == ReduceOp::kAvg) return torch::isFloatingType(type);
+  return !is_bitwise || !torch::isFloatingType(type);
+}
+
+bool is_supported(const BackendUnderTest& backend, ReduceOp op, torch::ScalarType type) {
+  if (std::ranges::find(backend.reducible, type) == backend.reducible.end()) return false;
+  if (backend.has_bitwise) return true;
+  if (op == ReduceOp::kBitXor) return false;
+  return type == torch::kBool || (op != ReduceOp::kBitAnd && op != ReduceOp::kBitOr);
+}
+
+const std::vector<ReduceOp> kAllOps{ReduceOp::kSum,   ReduceOp::kAvg,   ReduceOp::kProduct,
+                                    ReduceOp::kMin,   ReduceOp::kMax,   ReduceOp::kBitAnd,
+                                    ReduceOp::kBitOr, ReduceOp::kBitXor};
+
+TEST_P(BackendConformance, AllReduceKnowsEveryDtypeAndReduction) {
+  in_every_world([&](ProcessGroup& group) {
+    for (const torch::ScalarType type : kAllDtypes) {
+      const Tensors inputs = inputs_of_all(group.size(), type);
+      for (const ReduceOp op : kAllOps) {
+        if (!is_defined(op, type)) continue;
+        const std::string what = std::string(to_text(op)) + " of " + c10::toString(type);
+        const Tensor tensor = inputs[static_cast<std::size_t>(group.rank())].clone();
+        if (is_supported(GetParam(), op, type)) {
+          group.all_reduce(tensor, {.op = op});
+          synchronize();
+          expect_equal(tensor, reduced(inputs, op), what);
+        } else {
+          try {
+            group.all_reduce(tensor, {.op = op});
+            ADD_FAILURE() << what << " was accepted";
+          } catch (const DistError& refusal) {
+            EXPECT_EQ(refusal.kind(), DistError::Kind::kUnsupported) << refusal.what();
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_P(BackendConformance, ReduceWritesToTheRootOnly) {
+  in_every_world([&](ProcessGroup& group) {
+    const Tensors inputs = inputs_of_all(group.size(), torch::kFloat32);
+    for (int root = 0; root < group.size(); ++root) {
+      const Tensor own = inputs[static_cast<std::size_t>(group.rank())];
+      const Tensor tensor = own.clone();
+      group.reduce(tensor, {.root = root, .op = ReduceOp::kMax});
+      synchronize();
+      const Tensor expected = group.rank() == root ? reduced(inputs, ReduceOp::kMax) : own;
+      EXPECT_TRUE(torch::equal(tensor, expected)) << "root " << root;
+    }
+  });
+}
+
+TEST_P(BackendConformance, BroadcastCopiesEveryDtypeFromEveryRoot) {
+  in_every_world([&](ProcessGroup& group) {
+    for (const torch::ScalarType type : kAllDtypes) {
+      for (int root = 0; root < group.size(); ++root) {
+        const Tensor tensor = input_of(group.rank(), type);
+        group.broadcast(tensor, {.root = root});
+        synchronize();
+        EXPECT_TRUE(torch::equal(tensor, input_of(root, type))) << c10::toString(type);
+      }
+    }
+  });
+}
+
+TEST_P(BackendConformance, AllGatherFillsTensorsThatLieApartAndTogether) {
+  in_every_world([&](ProcessGroup& group) {
+    const Tensor input = input_of(group.rank(), torch::kInt16);
+    Tensors apart;
+    for (int r = 0; r < group.size(); ++r) apart.push_back(torch::full_like(input, -1));
+    const Tensors together = torch::full({group.size(), input.numel()}, -1, torch::kInt16).unbind();
+    for (const Tensors& outputs : {apart, together}) {
+      group.all_gather(outputs, input);
+      synchronize();
+      for (int r = 0; r < group.size(); ++r) {
+        EXPECT_TRUE(torch::equal(outputs[static_cast<std::size_t>(r)], input_of(r, torch::kInt16)));
+      }
+    }
+  });
+}
+
+TEST_P(BackendConformance, AllGatherWorksInPlace) {
+  in_every_world([&](ProcessGroup& group) {
+    const Tensors outputs = torch::zeros({group.size(), 37}).unbind();
+    const Tensor own = outputs[static_cast<std::size_t>(group.rank())];
+    own.copy_(input_of(group.rank(), torch::kFloat32));
+    group.all_gather(outputs, own);
+    synchronize();
+    for (int r = 0; r < group.size(); ++r) {
+      EXPECT_TRUE(torch::equal(outputs[static_cast<std::size_t>(r)], input_of(r, torch::kFloat32)));
+    }
+  });
+}
+
+TEST_P(BackendConformance, ReduceScatterGivesEachRankItsShareAndLeavesTheInputs) {
+  in_every_world([&](ProcessGroup& group) {
+    // Rank r's tensor for rank d is what rank r + 10 d would contribute.
+    const auto for_rank = [](int from, int to) { return input_of(from + 10 * to, torch::kInt32); };
+    Tensors apart;
+    for (int d = 0; d < group.size(); ++d) apart.push_back(for_rank(group.rank(), d));
+    const Tensors together = torch::stack(apart).unbind();
+    Tensors for_me;
+    for (int r = 0; r < group.size(); ++r) for_me.push_back(for_rank(r, group.rank()));
+    for (const Tensors& inputs : {apart, together}) {
+      const Tensor output = torch::empty_like(inputs[0]);
+      group.reduce_scatter(output, inputs);
+      synchronize();
+      expect_equal(output, reduced(for_me, ReduceOp::kSum), "share");
+      for (int d = 0; d < group.size(); ++d) {
+        EXPECT_TRUE(torch::equal(inputs[static_cast<std::size_t>(d)], for_rank(group.rank(), d)));
+      }
+    }
+  });
+}
+
+TEST_P(BackendConformance, GatherFillsTheRoot) {
+  in_every_world([&](ProcessGroup& group) {
+    for (int root = 0; root < group.size(); ++root) {
+      Tensors outputs;
+      const Tensor input = input_of(group.rank(), torch::kFloat64);
+      for (int r = 0; group.rank() == root && r < group.size(); ++r) {
+        outputs.push_back(torch::zeros_like(input));
+      }
+      group.gather(outputs, input, {.root = root});
+      synchronize();
+      for (std::size_t r = 0; r < outputs.size(); ++r) {
+        EXPECT_TRUE(torch::equal(outputs[r], input_of(static_cast<int>(r), torch::kFloat64)));
+      }
+    }
+  });
+}
+
+TEST_P(BackendConformance, ScatterHandsOutTheRootsTensors) {
+  in_every_world([&](ProcessGroup& group) {
+    for (int root = 0; root < group.size(); ++root) {
+      Tensors inputs;
+      if (group.rank() == root) inputs = inputs_of_all(group.size(), torch::kUInt8);
+      const Tensor output = torch::zeros({37}, torch::kUInt8);
+      group.scatter(output, inputs, {.root = root});
+      synchronize();
+      EXPECT_TRUE(torch::equal(output, input_of(group.rank(), torch::kUInt8)));
+    }
+  });
+}
+
+TEST_P(BackendConformance, GatherAndScatterWorkInPlaceOnTheRoot) {
+  in_every_world([&](ProcessGroup& group) {
+    Tensors list;
+    const Tensor own = input_of(group.rank(), torch::kFloat32);
+    if (group.rank() == 0) {
+      list = {own};
+      for (int r = 1; r < group.size(); ++r) list.push_back(torch::zeros_like(own));
+    }
+    group.gather(list, own);
+    group.scatter(own, list);
+    synchronize();
+    EXPECT_TRUE(torch::equal(own, input_of(group.rank(), torch::kFloat32)));
+  });
+}
+
+TEST_P(BackendConformance, MessagesOfAPairArriveInOrder) {
+  in_every_world([&](ProcessGroup& group) {
+    // Around the ring: even ranks send first.
+    if (group.size() == 1) return;
+    const int next = (group.rank() + 1) % group.size();
+    const int previous = (group.rank() + group.size() - 1) % group.size();
+    for (int i = 0; i < 5; ++i) {
+      const Tensor sent = torch::full({3}, group.rank() * 100 + i);
+      const Tensor got = torch::zeros_like(sent);
+      if (group.rank() == 0) group.send(sent, next);
+      group.recv(got, previous);
+      if (group.rank() != 0) group.send(sent, next);
+      synchronize();
+      EXPECT_TRUE(torch::equal(got, torch::full({3}, previous * 100 + i)));
+    }
+  });
+}
+
+TEST_P(BackendConformance, TagsKeepMessagesApartWhereThereAreTags) {
+  in_every_world([&](ProcessGroup& group) {
+    if (group.size() == 1 || group.rank() > 1) return;
+    const auto exchange = [&] {
+      const Tensor first = torch::full({2}, 1.0);
+      const Tensor second = torch::full({2}, 2.0);
+      if (group.rank() == 0) {
+        group.send(first, 1, {.tag = 1});
+        group.send(second, 1, {.tag = 2});
+      } else {
+        const Tensor got = torch::zeros({2});
+        group.recv(got, 0, {.tag = 2});
+        synchronize();
+        EXPECT_TRUE(torch::equal(got, second));
+        group.recv(got, 0, {.tag = 1});
+        synchronize();
+        EXPECT_TRUE(torch::equal(got, first));
+      }
+    };
+    if (GetParam().has_tags) return exchange();
+    try {
+      exchange();
+      ADD_FAILURE() << "a tag was accepted";
+    } catch (const DistError& refusal) {
+      EXPECT_EQ(refusal.kind(), DistError::Kind::kUnsupported);
+    }
+  });
+}
+
+TEST_P(BackendConformance, TensorsOfNoElementsGoThrough) {
+  in_every_world([&](ProcessGroup& group) {
+    const Tensor none = torch::zeros({0, 3});
+    group.all_reduce(none);
+    group.broadcast(none);
+    Tensors outputs;
+    for (int r = 0; r < group.size(); ++r) outputs.push_back(torch::zeros({0, 3}));
+    group.all_gather(outputs, none);
+    group.reduce_scatter(none, outputs);
+    group.barrier();
+  });
+}
+
+TEST_P(BackendConformance, NobodyLeavesABarrierBeforeTheLastHasCome) {
+  in_every_world([come = std::make_shared<std::atomic<int>>(0)](ProcessGroup& group) {
+    if (group.rank() == 0) *come = 0;
+    group.barrier();
+    ++*come;
+    group.barrier();
+    EXPECT_EQ(*come, group.size());
+    group.barrier();
+  });
+}
+
+TEST_P(BackendConformance, AsynchronousCallsRunInTheOrderInWhichTheyWereIssued) {
+  in_every_world([&](ProcessGroup& group) {
+    // Each step needs the one before: x -> sum -> the root's -> sum again.
+    const Tensor x = torch::full({1000}, static_cast<double>(group.rank() + 1));
+    std::vector<Work> works;
+    for (int i = 0; i < 20; ++i) {
+      works.push_back(group.all_reduce(x, {.op = ReduceOp::kMax, .async = true}));
+      works.push_back(group.all_reduce(x, {.op = ReduceOp::kAvg, .async = true}));
+      works.push_back(group.broadcast(x, {.root = group.size() - 1, .async = true}));
+    }
+    const Tensor y = torch::ones({4});
+    group.all_reduce(y);  // a blocking one takes its turn behind them
+    synchronize();
+    EXPECT_TRUE(torch::equal(y, torch::full({4}, static_cast<double>(group.size()))));
+    for (const Work& work : works) work.wait(seconds(30));
+    EXPECT_TRUE(torch::equal(x, torch::full({1000}, static_cast<double>(group.size()))));
+  });
+}
+
+TEST_P(BackendConformance, AWorkThatNobodyWaitsForIsCarriedOutAllTheSame) {
+  in_every_world([&](ProcessGroup& group) {
+    const Tensor x = torch::ones({8});
+    group.all_reduce(x, {.async = true});
+    group.barrier();
+    EXPECT_TRUE(torch::equal(x, torch::full({8}, static_cast<double>(group.size()))));
+  });
+}
+
+TEST_P(BackendConformance, AfterAbortEveryCallSaysWhyItIsOver) {
+  in_every_world([&](ProcessGroup& group) {
+    group.barrier();
+    group.abort("enough");
+    for (int i = 0; i < 2; ++i) {
+      try {
+        group.barrier();
+        ADD_FAILURE() << "the group goes on";
+      } catch (const DistError& stopped) {
+        EXPECT_EQ(stopped.kind(), DistError::Kind::kStopped);
+        EXPECT_THAT(stopped.what(), testing::HasSubstr("enough"));
+      }
+    }
+  });
+}
+
+TEST_P(BackendConformance, ARankThatStaysAwayIsATimeoutAndTheEndOfTheGroup) {
+  const auto world = GetParam().make_world(2);
+  std::latch is_over(2);
+  run_ranks(2, [&](int rank) {
+    const auto group = world->form(rank);
+    if (rank == 0) {
+      try {
+        group->all_reduce(torch::ones({4}), {.timeout = milliseconds(100), .async = true})
+            .wait(seconds(30));
+        ADD_FAILURE() << "the collective ended without rank 1";
+      } catch (const DistError& late) {
+        EXPECT_EQ(late.kind(), DistError::Kind::kTimeout) << late.what();
+        EXPECT_THAT(late.what(), testing::HasSubstr("all_reduce"));
+      }
+      try {
+        group->barrier();
+        ADD_FAILURE() << "the group goes on";
+      } catch (const DistError& stopped) {
+        EXPECT_EQ(stopped.kind(), DistError::Kind::kStopped) << stopped.what();
+        EXPECT_THAT(stopped.what(), testing::HasSubstr("all_reduce"));
+      }
+    }
+    is_over.arrive_and_wait();
+  });
+}
+
+TEST_P(BackendConformance, DestroyingAGroupEndsWhatIsInFlight) {
+  const auto world = GetParam().make_world(2);
+  std::latch is_over(2);
+  run_ranks(2, [&](int rank) {
+    auto group = world->form(rank);
+    if (rank == 0) {
+      std::vector<Work> works;
+      for (int i = 0; i < 5; ++i) {
+        works.push_back(group->all_reduce(torch::ones({4}), {.async = true}));
+      }
+      group.reset();
+      for (const Work& work : works) {
+        EXPECT_TRUE(work.is_completed());
+        try {
+          work.wait();
+          ADD_FAILURE() << "it succeeded without rank 1";
+        } catch (const DistError& stopped) {
+          EXPECT_EQ(stopped.kind(), DistError::Kind::kStopped) << stopped.what();
+        }
+      }
+    }
+    is_over.arrive_and_wait();
+  });
+}
+
+// Objects are read on the host between two collectives, which the NCCL double's streams do not know
+// of.
+class ObjectConformance : public BackendConformance {};
+
+TEST_P(ObjectConformance, ObjectsTravelWithEveryBit) {
+  in_every_world([&](ProcessGroup& group) {
+    const nlohmann::json mine{
+        {"rank", group.rank()},
+        {"exact", 0.1 + group.rank()},
+        {"infinite", std::numeric_limits<double>::infinity()},
+        {"large", std::numeric_limits<std::uint64_t>::max()},
+        {"bytes", "not \xff UTF-8"},
+        {"binary", nlohmann::json::binary({1, 2, 3}, 42)},
+        {"filler", std::string(static_cast<std::size_t>(group.rank()) * 1000, 'x')}};
+    const std::vector<nlohmann::json> all = group.all_gather_object(mine);
+    ASSERT_EQ(all.size(), static_cast<std::size_t>(group.size()));
+    EXPECT_EQ(all[static_cast<std::size_t>(group.rank())], mine);
+    for (int r = 0; r < group.size(); ++r) {
+      const nlohmann::json& value = all[static_cast<std::size_t>(r)];
+      EXPECT_EQ(value["rank"], r);
+      EXPECT_EQ(value["exact"].get<double>(), 0.1 + r);
+      EXPECT_EQ(value["filler"].get<std::string>().size(), static_cast<std::size_t>(r) * 1000);
+    }
+    const int root = group.size() - 1;
+    const nlohmann::json none;
+    EXPECT_EQ(group.broadcast_object(group.rank() == root ? mine : none, root)["rank"], root);
+    EXPECT_TRUE(group.broadcast_object(none).is_null());
+  });
+}
+
+BackendUnderTest cpu() {
+  return {.name = "cpu",
+          .make_world = [](int size) { return std::make_unique<CpuWorld>(size); },
+          .reducible = kAllDtypes,
+          .has_bitwise = true,
+          .has_tags = true};
+}
+
+BackendUnderTest nccl_double() {
+  return {.name = "nccl_double",
+          .make_world = [](int size) { return std::make_unique<NcclWorld>(size); },
+          .reducible = {torch::kBool, torch::kUInt8, torch::kInt8, torch::kInt32, torch::kInt64,
+                        torch::kFloat16, torch::kBFloat16, torch::kFloat32, torch::kFloat64},
+          .has_bitwise = false,
+          .has_tags = false};
+}
+
+std::string name_of(const testing::TestParamInfo<BackendUnderTest>& backend) {
+  return backend.param.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(, BackendConformance, testing::Values(cpu(), nccl_double()), name_of);
+INSTANTIATE_TEST_SUITE_P(, ObjectConformance, testing::Values(cpu()), name_of);
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,215 @@
+// How the cpu backend hands calls to its engine, against an engine that is told when to go on; that
+// collectives are right is tested in backend_conformance_test.
+#include "worker_lib/backend_cpu.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "ddprun/error.h"
+
+namespace ddprun {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::ElementsAre;
+
+// What a GatedGroup was asked, shared with the test.
+struct EngineRecord {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool is_open = true;  // calls return
+  std::string aborted;
+  std::vector<std::string> calls;
+  std::vector<Duration> timeouts;
+  std::thread::id last_thread;
+
+  void open() {
+    const std::lock_guard lock(mutex);
+    is_open = true;
+    changed.notify_all();
+  }
+};
+
+// Rank 0 of 2: writes calls down, and carries nothing out.
+class GatedGroup final : public CpuGroup {
+ public:
+  explicit GatedGroup(EngineRecord& record) : record_(record) {}
+
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  Result<void> all_reduce(void*, std::size_t count, ElementType type, ReduceOp op,
+                          Duration timeout) override {
+    return note("all_reduce " + std::string(to_text(op)) + " " + std::to_string(count) + " of " +
+                    std::to_string(size_of(type)) + " bytes",
+                timeout);
+  }
+  Result<void> reduce(void*, std::size_t, ElementType, ReduceOp, Rank root,
+                      Duration timeout) override {
+    return note("reduce to " + to_text(root), timeout);
+  }
+  Result<void> broadcast(void*, std::size_t bytes, Rank root, Duration timeout) override {
+    return note("broadcast " + std::to_string(bytes) + " from " + to_text(root), timeout);
+  }
+  Result<void> all_gather(const void*, std::span<void* const> outputs, std::size_t bytes,
+                          Duration timeout) override {
+    return note("all_gather " + std::to_string(outputs.size()) + " x " + std::to_string(bytes),
+                timeout);
+  }
+  Result<void> reduce_scatter(std::span<const void* const> inputs, void*, std::size_t count,
+                              ElementType, ReduceOp, Duration timeout) override {
+    return note("reduce_scatter " + std::to_string(inputs.size()) + " x " + std::to_string(count),
+                timeout);
+  }
+  Result<void> gather(const void*, std::span<void* const> outputs, std::size_t bytes, Rank root,
+                      Duration timeout) override {
+    return note("gather " + std::to_string(outputs.size()) + " x " + std::to_string(bytes) +
+                    " to " + to_text(root),
+                timeout);
+  }
+  Result<void> scatter(std::span<const void* const> inputs, void*, std::size_t bytes, Rank root,
+                       Duration timeout) override {
+    return note("scatter " + std::to_string(inputs.size()) + " x " + std::to_string(bytes) +
+                    " from " + to_text(root),
+                timeout);
+  }
+  Result<void> barrier(Duration timeout) override { return note("barrier", timeout); }
+  Result<void> send(const void*, std::size_t bytes, Rank to, int tag, Duration timeout) override {
+    return note(
+        "send " + std::to_string(bytes) + " to " + to_text(to) + " tag " + std::to_string(tag),
+        timeout);
+  }
+  Result<void> recv(void*, std::size_t bytes, Rank from, int tag, Duration timeout) override {
+    return note(
+        "recv " + std::to_string(bytes) + " from " + to_text(from) + " tag " + std::to_string(tag),
+        timeout);
+  }
+  void abort(const std::string& reason) override {
+    const std::lock_guard lock(record_.mutex);
+    record_.aborted = reason;
+    record_.changed.notify_all();
+  }
+
+ private:
+  Result<void> note(const std::string& call, Duration timeout) {
+    std::unique_lock lock(record_.mutex);
+    record_.calls.push_back(call);
+    record_.timeouts.push_back(timeout);
+    record_.last_thread = std::this_thread::get_id();
+    record_.changed.wait(lock, [this] { return record_.is_open || !record_.aborted.empty(); });
+    if (record_.aborted.empty()) return {};
+    return Error{.kind = ErrorKind::kStopped, .doing = call, .cause = record_.aborted};
+  }
+
+  EngineRecord& record_;
+};
+
+class CpuBackendTest : public testing::Test {
+ protected:
+  static constexpr CallOptions kBlocking{.timeout = seconds(60)};
+  static constexpr CallOptions kAsync{.timeout = seconds(60), .async = true};
+
+  EngineRecord engine;
+  std::unique_ptr<CpuBackend> backend =
+      std::make_unique<CpuBackend>(std::make_unique<GatedGroup>(engine));
+  const torch::Tensor x = torch::ones({6}, torch::kFloat64);
+};
+
+TEST_F(CpuBackendTest, EveryCallReachesTheEngineWithItsSizes) {
+  const std::vector<torch::Tensor> two{torch::zeros({6}), torch::zeros({6})};
+  backend->all_reduce(x, ReduceOp::kMax, kBlocking);
+  backend->all_reduce(x.to(torch::kBFloat16), ReduceOp::kSum, kBlocking);
+  backend->reduce(x, ReduceOp::kSum, 1, kBlocking);
+  backend->broadcast(x, 1, kBlocking);
+  backend->all_gather(two, two[0], kBlocking);
+  backend->reduce_scatter(two[0], two, ReduceOp::kSum, kBlocking);
+  backend->gather(two, two[0], 0, kBlocking);
+  backend->gather({}, two[0], 1, kBlocking);
+  backend->scatter(two[0], two, 0, kBlocking);
+  backend->barrier(kBlocking);
+  backend->send(x, 1, 7, kBlocking);
+  backend->recv(x, 1, 8, kBlocking);
+  EXPECT_THAT(
+      engine.calls,
+      ElementsAre("all_reduce max 6 of 8 bytes", "all_reduce sum 6 of 2 bytes", "reduce to 1",
+                  "broadcast 48 from 1", "all_gather 2 x 24", "reduce_scatter 2 x 6",
+                  "gather 2 x 24 to 0", "gather 0 x 24 to 1", "scatter 2 x 24 from 0", "barrier",
+                  "send 48 to 1 tag 7", "recv 48 from 1 tag 8"));
+}
+
+TEST_F(CpuBackendTest, ABlockingCallRunsInTheCallersThread) {
+  EXPECT_TRUE(backend->all_reduce(x, ReduceOp::kSum, kBlocking).is_completed());
+  EXPECT_EQ(engine.last_thread, std::this_thread::get_id());
+}
+
+TEST_F(CpuBackendTest, ABlockingCallBehindAsynchronousOnesTakesItsTurn) {
+  engine.is_open = false;
+  const Work first = backend->all_reduce(x, ReduceOp::kSum, kAsync);
+  const Work second = backend->broadcast(x, 0, kAsync);
+  const Work third = backend->barrier(kBlocking);
+  EXPECT_FALSE(first.is_completed());
+  EXPECT_FALSE(third.is_completed());
+  engine.open();
+  third.wait(seconds(30));
+  EXPECT_TRUE(second.is_completed());
+  EXPECT_THAT(engine.calls,
+              ElementsAre("all_reduce sum 6 of 8 bytes", "broadcast 48 from 0", "barrier"));
+  EXPECT_NE(engine.last_thread, std::this_thread::get_id());
+}
+
+TEST_F(CpuBackendTest, ATimeoutRunsFromTheCallAndNotFromItsTurn) {
+  engine.is_open = false;
+  backend->barrier(kAsync);
+  const Work late = backend->barrier({.timeout = milliseconds(1), .async = true});
+  const Work patient = backend->barrier({.timeout = seconds(60), .async = true});
+  const TimePoint later = BootClock::now() + milliseconds(2);
+  while (BootClock::now() < later) std::this_thread::yield();
+  engine.open();
+  patient.wait(seconds(30));
+  EXPECT_EQ(engine.timeouts[1], Duration::zero());
+  EXPECT_LE(engine.timeouts[2], seconds(60) - milliseconds(2));
+  EXPECT_GT(engine.timeouts[2], seconds(1));
+}
+
+TEST_F(CpuBackendTest, DestroyingItAbortsWhatIsInFlightAndFailsItsWorks) {
+  engine.is_open = false;
+  std::vector<Work> works;
+  for (int i = 0; i < 5; ++i) works.push_back(backend->all_reduce(x, ReduceOp::kSum, kAsync));
+  backend.reset();
+  EXPECT_EQ(engine.aborted, "the process group was destroyed");
+  for (const Work& work : works) {
+    try {
+      work.wait(seconds(30));
+      ADD_FAILURE() << "it succeeded";
+    } catch (const DistError& stopped) {
+      EXPECT_EQ(stopped.kind(), DistError::Kind::kStopped);
+    }
+  }
+}
+
+TEST_F(CpuBackendTest, DestroyingAnIdleOneAbortsNothing) {
+  backend->barrier(kAsync).wait(seconds(30));
+  backend.reset();
+  EXPECT_EQ(engine.aborted, "");
+}
+
+TEST_F(CpuBackendTest, TensorsLiveUntilTheirCallIsOver) {
+  engine.is_open = false;
+  torch::Tensor tensor = torch::ones({4});
+  const c10::weak_intrusive_ptr<c10::TensorImpl> seen(tensor.getIntrusivePtr());
+  const Work work = backend->all_reduce(tensor, ReduceOp::kSum, kAsync);
+  tensor.reset();
+  EXPECT_FALSE(seen.expired());
+  engine.open();
+  work.wait(seconds(30));
+  EXPECT_TRUE(seen.expired());
+}
+
+}  // namespace
+}  // namespace ddprun

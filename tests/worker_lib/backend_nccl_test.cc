@@ -1,0 +1,312 @@
+// How the nccl backend uses NCCL and CUDA, against the double of both; that its collectives are
+// right is tested in backend_conformance_test.
+#include "worker_lib/backend_nccl.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <latch>
+
+#include "ddprun/error.h"
+#include "rendezvous/store_client.h"
+#include "tests/support/running_store.h"
+#include "tests/worker_lib/nccl_double.h"
+#include "tests/worker_lib/rank_threads.h"
+
+namespace ddprun {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing_support::eventually;
+using torch::Tensor;
+
+constexpr CallOptions kCall{.timeout = seconds(60), .async = true};
+
+std::unique_ptr<NcclBackend> world_of_one(const NcclBackendOptions& changed = {}) {
+  NcclBackendOptions options = changed;
+  options.device = torch::kCPU;
+  options.close_grace = milliseconds(200);
+  auto backend = NcclBackend::form(NcclDouble::api(), nullptr, options);
+  if (!backend) throw std::runtime_error(backend.error().message());
+  return std::move(*backend);
+}
+
+DistError failure_of(const Work& work) {
+  try {
+    work.wait(seconds(30));
+  } catch (const DistError& failure) {
+    return failure;
+  }
+  ADD_FAILURE() << "the work did not fail";
+  return DistError(DistError::Kind::kSystem, "");
+}
+
+// --- streams
+// ---------------------------------------------------------------------------------------
+
+TEST(NcclBackend, ACallWaitsForTheCallersStreamAndMarksItsEnd) {
+  NcclDouble cuda;
+  const auto backend = world_of_one();
+  const std::size_t before = cuda.calls().size();
+  const Work work = backend->all_reduce(torch::ones({4}), ReduceOp::kSum, kCall);
+  work.wait();
+  std::vector<std::string> calls = cuda.calls();
+  calls.erase(calls.begin(), calls.begin() + static_cast<std::ptrdiff_t>(before));
+  EXPECT_THAT(calls, ElementsAre("event_create", "event_record", "stream_wait_event", "all_reduce",
+                                 "event_record", "stream_wait_event"));
+}
+
+TEST(NcclBackend, WhatTheCallersStreamStillHasToDoComesFirst) {
+  NcclDouble cuda;
+  const auto backend = world_of_one();
+  cuda.close_stream();
+  const Work work = backend->all_reduce(torch::ones({4}), ReduceOp::kSum, kCall);
+  EXPECT_FALSE(work.is_completed());
+  EXPECT_THROW(work.wait(milliseconds(1)), DistError);
+  cuda.open_stream();
+  work.wait(seconds(30));
+  EXPECT_TRUE(work.is_completed());
+}
+
+TEST(NcclBackend, WaitingBlocksTheCallersStreamAndNotTheHost) {
+  NcclDouble cuda;
+  testing_support::RunningStore store;
+  std::latch issued(2);
+  run_ranks(2, [&](int rank) {
+    auto client = StoreClient::connect({.host = "127.0.0.1", .port = store.port()});
+    auto backend = NcclBackend::form(
+        NcclDouble::api(), client->get(),
+        {.rank = Rank(rank), .world_size = 2, .device = torch::kCPU, .timeout = seconds(20)});
+    ASSERT_TRUE(backend) << backend.error().message();
+    if (rank == 0) {
+      const Work work = (*backend)->all_reduce(torch::ones({4}), ReduceOp::kSum, kCall);
+      work.wait();  // rank 1 has not come yet
+      EXPECT_FALSE(cuda.is_stream_idle());
+      issued.count_down();
+    } else {
+      issued.count_down();
+      issued.wait();
+      (*backend)->all_reduce(torch::ones({4}), ReduceOp::kSum, kCall);
+    }
+    EXPECT_TRUE(eventually([&] { return cuda.is_stream_idle(); }));
+  });
+}
+
+TEST(NcclBackend, EventsAreUsedAgain) {
+  NcclDouble cuda;
+  const auto backend = world_of_one();
+  for (int i = 0; i < 10; ++i) {
+    backend->all_reduce(torch::ones({4}), ReduceOp::kSum, kCall).wait(seconds(30));
+  }
+  EXPECT_EQ(cuda.count("event_create"), 1);
+}
+
+TEST(NcclBackend, ATensorLivesUntilTheCallIsOver) {
+  NcclDouble cuda;
+  const auto backend = world_of_one();
+  cuda.close_stream();
+  Tensor tensor = torch::ones({4});
+  const c10::weak_intrusive_ptr<c10::TensorImpl> seen(tensor.getIntrusivePtr());
+  const Work work = backend->all_reduce(tensor, ReduceOp::kSum, kCall);
+  tensor.reset();
+  EXPECT_FALSE(seen.expired());
+  cuda.open_stream();
+  EXPECT_TRUE(eventually([&] { return seen.expired(); }));
+}
+
+TEST(NcclBackend, TheCallersDeviceMayBeAnotherAndStaysCurrent) {
+  NcclDouble cuda;
+  const auto backend = world_of_one();
+  NcclDouble::api().set_device(3);
+  backend->all_reduce(torch::ones({4}), ReduceOp::kSum, kCall).wait(seconds(30));
+  EXPECT_EQ(NcclDouble::current_device(), 3);
+  NcclDouble::api().set_device(0);
+}
+
+TEST(NcclBackend, MessagesToSeveralRanksAreOneGroup) {
+  NcclDouble cuda;
+  const auto backend = world_of_one();
+  backend->gather({torch::zeros({4})}, torch::ones({4}), 0, kCall).wait(seconds(30));
+  EXPECT_EQ(cuda.count("group_start"), 1);
+  EXPECT_EQ(cuda.count("group_end"), 1);
+}
+
+// --- failures
+// --------------------------------------------------------------------------------------
+
+TEST(NcclBackend, WhatNcclNoticesEndsEverythingInFlightWithinASecond) {
+  NcclDouble cuda;
+  const auto backend = world_of_one();
+  cuda.close_stream();
+  const Work first = backend->all_reduce(torch::ones({4}), ReduceOp::kSum, kCall);
+  const Work second = backend->broadcast(torch::ones({4}), 0, kCall);
+  const TimePoint start = BootClock::now();
+  cuda.set_async_error(0, NcclResult::kRemoteError);
+  EXPECT_EQ(failure_of(first).kind(), DistError::Kind::kPeerLost);
+  EXPECT_EQ(failure_of(second).kind(), DistError::Kind::kPeerLost);
+  EXPECT_LT(BootClock::now() - start, seconds(1));
+  EXPECT_EQ(cuda.count("comm_abort"), 1);
+  const DistError later = failure_of(backend->barrier(kCall));
+  EXPECT_EQ(later.kind(), DistError::Kind::kStopped);
+  EXPECT_THAT(later.what(),
+              HasSubstr("nccl call 3, barrier: the group is finished: nccl group: NCCL"));
+  cuda.open_stream();
+}
+
+TEST(NcclBackend, ADeadlineThatPassesNamesTheCallAndEndsTheGroup) {
+  NcclDouble cuda;
+  const auto backend = world_of_one();
+  cuda.close_stream();
+  const Work work = backend->all_reduce(torch::ones({1000}), ReduceOp::kSum,
+                                        {.timeout = milliseconds(30), .async = true});
+  const DistError late = failure_of(work);
+  EXPECT_EQ(late.kind(), DistError::Kind::kTimeout);
+  EXPECT_EQ(late.allowed(), milliseconds(30));
+  EXPECT_THAT(late.what(), HasSubstr("nccl call 1, all_reduce of 1000 Float: it is not complete"));
+  EXPECT_EQ(cuda.count("comm_abort"), 1);
+  cuda.open_stream();
+}
+
+TEST(NcclBackend, AFailureOfAnyCallEndsTheGroup) {
+  for (const std::string call : {"event_create", "event_record", "stream_wait_event", "all_gather",
+                                 "memcpy_async", "event_query"}) {
+    NcclDouble cuda;
+    const auto backend = world_of_one();
+    cuda.fail_next(call, static_cast<CudaResult>(1));
+    const Work work = backend->all_gather({torch::zeros({4})}, torch::ones({4}), kCall);
+    if (call == "memcpy_async") {
+      // A world of one has its outputs in one block: nothing was copied.
+      work.wait(seconds(30));
+      backend->gather({torch::zeros({4})}, torch::ones({4}), 0, kCall);
+    }
+    EXPECT_TRUE(eventually([&] { return cuda.count("comm_abort") == 1; })) << call;
+    const DistError later = failure_of(backend->barrier(kCall));
+    EXPECT_EQ(later.kind(), DistError::Kind::kStopped) << call;
+    EXPECT_THAT(later.what(), HasSubstr("a failure that was planned")) << call;
+  }
+}
+
+TEST(NcclBackend, AnAbortFromAnotherThreadEndsAWait) {
+  NcclDouble cuda;
+  const auto backend = world_of_one();
+  cuda.close_stream();
+  const Work work = backend->barrier(kCall);
+  std::thread other([&] { backend->abort("the generation ended"); });
+  const DistError stopped = failure_of(work);
+  EXPECT_EQ(stopped.kind(), DistError::Kind::kStopped);
+  EXPECT_THAT(stopped.what(), HasSubstr("the generation ended"));
+  other.join();
+  cuda.open_stream();
+}
+
+TEST(NcclBackend, ItsDestructorDoesNotWaitForAnAbortThatHangs) {
+  NcclDouble cuda;
+  auto backend = world_of_one({.abort_grace = milliseconds(50)});
+  cuda.close_stream();
+  const Work work = backend->all_reduce(torch::ones({4}), ReduceOp::kSum, kCall);
+  cuda.make_abort_hang();
+  const TimePoint start = BootClock::now();
+  backend.reset();
+  EXPECT_LT(BootClock::now() - start, seconds(5));
+  EXPECT_EQ(failure_of(work).kind(), DistError::Kind::kStopped);
+  cuda.open_stream();
+  cuda.let_abort_return();
+  // The thread that was left behind uses the double until then.
+  EXPECT_TRUE(eventually([&] { return cuda.count("comm_abort returned") == 1; }));
+}
+
+TEST(NcclBackend, ItsDestructorLetsFinishWhatCanFinish) {
+  NcclDouble cuda;
+  auto backend = world_of_one();
+  const Work work = backend->all_reduce(torch::ones({4}), ReduceOp::kSum, kCall);
+  backend.reset();
+  work.wait(seconds(30));
+  EXPECT_EQ(cuda.count("comm_abort"), 0);
+  EXPECT_EQ(cuda.count("comm_destroy"), 1);
+}
+
+// --- forming
+// ---------------------------------------------------------------------------------------
+
+class NcclForming : public testing::Test {
+ protected:
+  std::unique_ptr<StoreClient> connect() {
+    return std::move(*StoreClient::connect({.host = "127.0.0.1", .port = store.port()}));
+  }
+  Result<std::unique_ptr<NcclBackend>> form(int rank, int size, Duration timeout) {
+    const auto client = connect();
+    return NcclBackend::form(NcclDouble::api(), client.get(),
+                             {.rank = Rank(rank),
+                              .world_size = size,
+                              .device = torch::kCPU,
+                              .name = "group-7",
+                              .timeout = timeout,
+                              .close_grace = milliseconds(200)});
+  }
+
+  NcclDouble cuda;
+  testing_support::RunningStore store;
+};
+
+TEST_F(NcclForming, TheIdIsGoneFromTheStoreWhenAllHaveIt) {
+  run_ranks(3, [&](int rank) {
+    const auto backend = form(rank, 3, seconds(20));
+    ASSERT_TRUE(backend) << backend.error().message();
+    backend->get()->barrier(kCall).wait(seconds(30));
+    EXPECT_FALSE(*connect()->check({"group-7/nccl/id"}));
+  });
+  EXPECT_EQ(cuda.count("get_unique_id"), 1);
+}
+
+TEST_F(NcclForming, ARankThatDoesNotComeIsATimeoutForTheOthers) {
+  run_ranks(4, [&](int rank) {
+    if (rank == 1 || rank == 3) return;
+    const auto backend = form(rank, 4, milliseconds(100));
+    ASSERT_FALSE(backend);
+    EXPECT_EQ(backend.error().kind, ErrorKind::kTimeout);
+    EXPECT_THAT(backend.error().message(), HasSubstr("a rank has not come"));
+  });
+  EXPECT_EQ(cuda.count("comm_abort"), 2);
+}
+
+TEST_F(NcclForming, ARankZeroThatDoesNotComeIsNamed) {
+  const auto backend = form(1, 2, milliseconds(50));
+  ASSERT_FALSE(backend);
+  EXPECT_EQ(backend.error().kind, ErrorKind::kTimeout);
+  EXPECT_EQ(backend.error().peer_rank, 0);
+  EXPECT_THAT(backend.error().message(), HasSubstr("wait for the unique id of rank 0"));
+}
+
+TEST_F(NcclForming, NobodyWaitsForAnIdThatRankZeroCannotMake) {
+  cuda.fail_next("get_unique_id", NcclResult::kSystemError);
+  run_ranks(3, [&](int rank) {
+    const auto backend = form(rank, 3, seconds(20));
+    ASSERT_FALSE(backend);
+    EXPECT_THAT(backend.error().message(), HasSubstr("a failure that was planned"));
+    EXPECT_EQ(backend.error().peer_rank, rank == 0 ? -1 : 0);
+  });
+}
+
+TEST_F(NcclForming, AnInitThatFailsIsAborted) {
+  cuda.fail_next("stream_create", static_cast<CudaResult>(2));
+  run_ranks(1, [&](int) {
+    const auto backend = NcclBackend::form(NcclDouble::api(), nullptr, {.device = torch::kCPU});
+    ASSERT_FALSE(backend);
+    EXPECT_THAT(backend.error().message(), HasSubstr("make a stream for NCCL"));
+  });
+}
+
+TEST_F(NcclForming, AFactoryWithoutADriverSeesNoDevices) {
+  const BackendFactory factory(NcclDouble::api());
+  cuda.set_device_count(2);
+  EXPECT_EQ(factory.device_count(), 2);
+  cuda.fail_next("get_device_count", static_cast<CudaResult>(35));
+  EXPECT_EQ(factory.device_count(), 0);
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,349 @@
+#include "worker_lib/checkpoint_io.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/rng.h"
+#include "tests/support/temporary_directory.h"
+
+namespace ddprun {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::UnorderedElementsAre;
+
+// What step N's data file holds in these tests.
+std::string payload(std::int64_t step, std::size_t bytes = 3000) {
+  Rng rng(static_cast<std::uint64_t>(step));
+  std::string text(bytes, '\0');
+  for (char& c : text) c = static_cast<char>(rng.next());
+  return text;
+}
+
+Result<AnnouncedCheckpoint> announce(CheckpointDirectory& directory, std::int64_t step,
+                                     const std::string& data) {
+  return directory.announce({.step = step, .epoch = step / 10, .generation = 2, .world_size = 3},
+                            [&](AtomicFile& file) { file.write(data.data(), data.size()); });
+}
+
+std::vector<std::string> listing(const std::string& path) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(path))
+    names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  return names;
+}
+
+std::string contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void overwrite(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
+}
+
+// Nothing when the checkpoint of `step` is whole, else why it is not.
+std::string damage(const CheckpointDirectory& directory, std::int64_t step) {
+  const Result<AnnouncedCheckpoint> checkpoint = directory.read_manifest(step);
+  if (!checkpoint) return checkpoint.error().message();
+  const Result<std::vector<char>> data = directory.read_data(checkpoint->manifest);
+  return data ? "" : data.error().message();
+}
+
+TEST(Sha256, MatchesThePublishedVectors) {
+  EXPECT_EQ(sha256_hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+class CheckpointIo : public testing::Test {
+ protected:
+  CheckpointIo() { EXPECT_TRUE(directory_.prepare()); }
+
+  TemporaryDirectory temporary_;
+  CheckpointDirectory directory_{temporary_ / "a/b"};
+};
+
+TEST_F(CheckpointIo, ReadsBackWhatWasAnnounced) {
+  // Larger than the write buffer, in pieces of awkward sizes.
+  const std::string data = payload(1, (3 << 20) + 17);
+  const auto written = directory_.announce(
+      {.step = 5, .epoch = 1, .generation = 2, .world_size = 3}, [&](AtomicFile& file) {
+        for (std::size_t at = 0, n = 1; at < data.size(); n *= 3) {
+          const std::size_t size = std::min(n, data.size() - at);
+          file.write(data.data() + at, size);
+          at += size;
+        }
+      });
+  ASSERT_TRUE(written) << written.error().message();
+  const auto read = directory_.read_manifest(5);
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(read->manifest, written->manifest);
+  EXPECT_EQ(read->identity, written->identity);
+  EXPECT_EQ(read->manifest.generation, 2);
+  EXPECT_THAT(read->manifest.files,
+              ElementsAre(ManifestFile{"step-000000000005.pt", data.size(), sha256_hex(data)}));
+  const auto bytes = directory_.read_data(read->manifest);
+  ASSERT_TRUE(bytes) << bytes.error().message();
+  EXPECT_TRUE(std::equal(bytes->begin(), bytes->end(), data.begin(), data.end()));
+  EXPECT_THAT(listing(directory_.path()),
+              ElementsAre("step-000000000005.json", "step-000000000005.pt"));
+}
+
+TEST_F(CheckpointIo, ListsStepsNewestFirstAndAMissingDirectoryHasNone) {
+  for (const int step : {10, 30, 20}) ASSERT_TRUE(announce(directory_, step, "x"));
+  EXPECT_THAT(*directory_.steps(), ElementsAre(30, 20, 10));
+  EXPECT_THAT(*CheckpointDirectory(temporary_ / "none").steps(), IsEmpty());
+}
+
+TEST_F(CheckpointIo, AStepThatIsSavedAgainReplacesTheFirstOne) {
+  ASSERT_TRUE(announce(directory_, 5, "first"));
+  ASSERT_TRUE(announce(directory_, 5, "second"));
+  const auto checkpoint = directory_.read_manifest(5);
+  const auto data = directory_.read_data(checkpoint->manifest);
+  EXPECT_EQ(std::string(data->begin(), data->end()), "second");
+  EXPECT_THAT(listing(directory_.path()),
+              ElementsAre("step-000000000005-2.pt", "step-000000000005.json"));
+}
+
+TEST_F(CheckpointIo, EveryFlippedBitIsNoticed) {
+  ASSERT_TRUE(announce(directory_, 5, payload(5, 200)));
+  for (const std::string& name : listing(directory_.path())) {
+    const std::string whole = contents(directory_.path_of(name));
+    for (std::size_t bit = 0; bit < whole.size() * 8; ++bit) {
+      std::string flipped = whole;
+      flipped[bit / 8] ^= static_cast<char>(1 << (bit % 8));
+      overwrite(directory_.path_of(name), flipped);
+      const std::string why = damage(directory_, 5);
+      ASSERT_THAT(why, HasSubstr(name)) << "bit " << bit;
+    }
+    overwrite(directory_.path_of(name), whole);
+  }
+  EXPECT_EQ(damage(directory_, 5), "");
+}
+
+TEST_F(CheckpointIo, EveryCutOrLengthenedFileIsNoticed) {
+  ASSERT_TRUE(announce(directory_, 5, payload(5, 200)));
+  for (const std::string& name : listing(directory_.path())) {
+    const std::string whole = contents(directory_.path_of(name));
+    for (std::size_t size = 0; size < whole.size(); ++size) {
+      overwrite(directory_.path_of(name), whole.substr(0, size));
+      ASSERT_THAT(damage(directory_, 5), HasSubstr(name)) << size << " bytes";
+    }
+    overwrite(directory_.path_of(name), whole + " ");
+    EXPECT_THAT(damage(directory_, 5), HasSubstr(name));
+    overwrite(directory_.path_of(name), whole);
+  }
+  EXPECT_EQ(damage(directory_, 5), "");
+}
+
+TEST_F(CheckpointIo, AMissingFileIsNamed) {
+  ASSERT_TRUE(announce(directory_, 5, "x"));
+  fs::remove(directory_.path_of("step-000000000005.pt"));
+  EXPECT_THAT(damage(directory_, 5), HasSubstr("step-000000000005.pt: No such file"));
+}
+
+TEST_F(CheckpointIo, AManifestOfAnotherStepIsRefused) {
+  ASSERT_TRUE(announce(directory_, 5, "x"));
+  fs::copy(directory_.path_of("step-000000000005.json"),
+           directory_.path_of("step-000000000006.json"));
+  EXPECT_THAT(damage(directory_, 6), HasSubstr("it is the manifest of step 5"));
+}
+
+// Somebody who computes the digest anew still cannot make us read a file elsewhere, or too much.
+TEST_F(CheckpointIo, AForgedManifestIsReadWithCare) {
+  ASSERT_TRUE(announce(directory_, 5, "x"));
+  const std::string path = directory_.path_of("step-000000000005.json");
+  const auto original = nlohmann::json::parse(contents(path));
+  const auto forge = [&](const char* pointer, nlohmann::json value) {
+    nlohmann::json document = original;
+    document.erase("manifest_sha256");
+    document[nlohmann::json::json_pointer(pointer)] = std::move(value);
+    document["manifest_sha256"] = sha256_hex(document.dump());
+    overwrite(path, document.dump(1) + "\n");
+    return damage(directory_, 5);
+  };
+  EXPECT_THAT(forge("/files/0/name", "../../etc/passwd"), HasSubstr("does not name one data file"));
+  EXPECT_THAT(forge("/files/0/name", "step-000000000006.pt"), HasSubstr("does not name one"));
+  EXPECT_THAT(forge("/files", nlohmann::json::array()), HasSubstr("does not name one data file"));
+  EXPECT_THAT(forge("/files/0/bytes", "many"), HasSubstr("step-000000000005.json"));
+  EXPECT_THAT(forge("/format", 9), HasSubstr("format 9, this program reads format 1"));
+  EXPECT_EQ(forge("/later_key", 1), "") << "keys that later versions add do not disturb";
+}
+
+TEST_F(CheckpointIo, PrepareRemovesLeftoversAndNothingElse) {
+  ASSERT_TRUE(announce(directory_, 5, "x"));
+  for (const char* name : {"step-000000000006.pt", "step-000000000006.json.0a.tmp",
+                           "step-000000000007.pt.0b.tmp", "notes.txt"})
+    overwrite(directory_.path_of(name), "y");
+  ASSERT_TRUE(directory_.prepare());
+  EXPECT_THAT(listing(directory_.path()),
+              UnorderedElementsAre("step-000000000005.json", "step-000000000005.pt", "notes.txt"));
+}
+
+TEST_F(CheckpointIo, ForgetRemovesAllOfACheckpointEvenOfADamagedOne) {
+  ASSERT_TRUE(announce(directory_, 5, "x"));
+  ASSERT_TRUE(announce(directory_, 6, "y"));
+  overwrite(directory_.path_of("step-000000000005.json"), "{");
+  ASSERT_TRUE(directory_.forget(5));
+  EXPECT_THAT(listing(directory_.path()),
+              ElementsAre("step-000000000006.json", "step-000000000006.pt"));
+  ASSERT_TRUE(directory_.forget(6));
+  EXPECT_THAT(listing(directory_.path()), IsEmpty());
+}
+
+TEST_F(CheckpointIo, ADirectoryThatIsAFileIsNamed) {
+  overwrite(temporary_ / "file", "");
+  CheckpointDirectory directory(temporary_ / "file");
+  const Result<void> prepared = directory.prepare();
+  ASSERT_FALSE(prepared);
+  EXPECT_THAT(prepared.error().message(), HasSubstr(temporary_ / "file"));
+  EXPECT_FALSE(directory.steps());
+}
+
+// A child that saves one checkpoint after the other and tells each that was announced, until it is
+// killed from outside.
+class Saver {
+ public:
+  Saver(const std::string& path, std::int64_t first_step) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return;
+    announced_.reset(ends[0]);
+    const UniqueFd tell(ends[1]);
+    pid_ = ::fork();
+    if (pid_ != 0) return;
+    CheckpointDirectory directory(path);
+    if (!directory.prepare()) ::_exit(1);
+    for (std::int64_t step = first_step;; ++step) {
+      if (!announce(directory, step, payload(step, 20000))) ::_exit(2);
+      if (::write(tell.get(), &step, sizeof step) != sizeof step) ::_exit(3);
+      if (step >= first_step + 2 && !directory.forget(step - 2)) ::_exit(4);
+    }
+  }
+
+  // Reads what was announced until `delay` has passed, kills, and returns the last announced step
+  // (`none` if there was none).
+  std::int64_t kill_after(std::chrono::microseconds delay, std::int64_t none) {
+    const TimePoint end = BootClock::now() + delay;
+    std::int64_t last = none;
+    for (bool killed = false;;) {
+      const auto left = std::max(Duration(0), Duration(end - BootClock::now()));
+      const timespec patience{.tv_sec = left.count() / 1000000000,
+                              .tv_nsec = left.count() % 1000000000};
+      pollfd waiting{.fd = announced_.get(), .events = POLLIN};
+      if (::ppoll(&waiting, 1, killed ? nullptr : &patience, nullptr) == 0) {
+        ::kill(pid_, SIGKILL);
+        killed = true;
+        continue;
+      }
+      std::int64_t step = 0;
+      if (::read(announced_.get(), &step, sizeof step) != sizeof step) break;
+      last = step;
+      if (!killed && left == Duration(0)) {
+        ::kill(pid_, SIGKILL);
+        killed = true;
+      }
+    }
+    ::waitpid(pid_, &status_, 0);
+    return last;
+  }
+
+  bool was_killed() const { return WIFSIGNALED(status_) && WTERMSIG(status_) == SIGKILL; }
+
+ private:
+  pid_t pid_ = -1;
+  UniqueFd announced_;
+  int status_ = 0;
+};
+
+TEST_F(CheckpointIo, KilledAtAnyInstantTheNewestAnnouncedCheckpointIsWhole) {
+  Rng rng(20240611);
+  std::int64_t newest = 0;
+  int interrupted = 0;
+  for (int round = 0; round < 150; ++round) {
+    Saver saver(directory_.path(), newest + 1);
+    const std::int64_t told =
+        saver.kill_after(std::chrono::microseconds(rng.below(12000)), /*none=*/newest);
+    ASSERT_TRUE(saver.was_killed());
+    const auto before = listing(directory_.path());
+    ASSERT_TRUE(directory_.prepare());
+    interrupted += before != listing(directory_.path());
+    const auto steps = *directory_.steps();
+    for (const std::int64_t step : steps) ASSERT_EQ(damage(directory_, step), "") << step;
+    const std::int64_t found = steps.empty() ? 0 : steps.front();
+    ASSERT_GE(found, told);
+    ASSERT_LE(found, told + 1);  // announced, and killed before it could tell
+    if (found > 0) {
+      const auto data = directory_.read_data(directory_.read_manifest(found)->manifest);
+      ASSERT_EQ(std::string(data->begin(), data->end()), payload(found, 20000));
+    }
+    ASSERT_LE(listing(directory_.path()).size(), 2 * steps.size());
+    newest = found;
+  }
+  EXPECT_GT(newest, 20) << "the saver got somewhere";
+  EXPECT_GT(interrupted, 10) << "the kills came in the middle of saves";
+}
+
+class SmallDisk {
+ public:
+  SmallDisk(std::string path, const char* options) : path_(std::move(path)) {
+    fs::create_directory(path_);
+    mounted_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, options) == 0;
+  }
+  ~SmallDisk() {
+    if (mounted_) ::umount2(path_.c_str(), MNT_DETACH);
+  }
+  bool mounted() const { return mounted_; }
+
+ private:
+  std::string path_;
+  bool mounted_ = false;
+};
+
+TEST_F(CheckpointIo, AFullDiskLeavesTheEarlierCheckpointsAsTheyWere) {
+  const SmallDisk disk(temporary_ / "disk", "size=256k");
+  if (!disk.mounted()) GTEST_SKIP() << "mounting a small tmpfs needs root: " << strerror(errno);
+  CheckpointDirectory directory(temporary_ / "disk");
+  ASSERT_TRUE(directory.prepare());
+  std::int64_t step = 1;
+  Result<AnnouncedCheckpoint> last = announce(directory, step, payload(step, 50000));
+  while (last && step < 100) {
+    ++step;
+    last = announce(directory, step, payload(step, 50000));
+  }
+  ASSERT_FALSE(last);
+  EXPECT_THAT(last.error().message(), HasSubstr(directory.path() + "/step-"));
+  EXPECT_THAT(last.error().message(), HasSubstr("No space left on device"));
+  EXPECT_EQ(*directory.steps()->begin(), step - 1);
+  for (const std::int64_t whole : *directory.steps()) EXPECT_EQ(damage(directory, whole), "");
+  // No temporary file keeps the space.
+  for (const std::string& name : listing(directory.path()))
+    EXPECT_THAT(name, Not(HasSubstr(".tmp")));
+  ASSERT_TRUE(directory.forget(1));
+  EXPECT_TRUE(announce(directory, step, payload(step, 50000)));
+}
+
+TEST_F(CheckpointIo, AFullDiskAtTheManifestLeavesNoTrace) {
+  // One inode for the root, one for the data file, none for the manifest.
+  const SmallDisk disk(temporary_ / "disk", "size=256k,nr_inodes=2");
+  if (!disk.mounted()) GTEST_SKIP() << "mounting a small tmpfs needs root: " << strerror(errno);
+  CheckpointDirectory directory(temporary_ / "disk");
+  const auto failed = announce(directory, 1, "x");
+  ASSERT_FALSE(failed);
+  EXPECT_THAT(failed.error().message(), HasSubstr("step-000000000001.json"));
+  EXPECT_THAT(listing(directory.path()), IsEmpty());
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,343 @@
+#include "ddprun/checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <fstream>
+#include <mutex>
+
+#include "tests/support/expect_dist_error.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/thread_world.h"
+
+namespace ddprun {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::UnorderedElementsAre;
+using Kind = DistError::Kind;
+
+// Everything that a training has.
+struct Training {
+  Training(int rank, int world)
+      : sampler(100, {.seed = 3, .rank = rank, .world_size = world}),
+        state{.model = net.ptr().get(), .optimizer = &optimizer, .sampler = &sampler} {}
+
+  void step() {
+    optimizer.zero_grad();
+    net->forward(torch::rand({4, 3})).sum().backward();
+    optimizer.step();
+    sampler.next(4);
+  }
+  torch::Tensor weight() { return net->parameters()[0]; }
+
+  torch::nn::Sequential net{torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4)};
+  torch::optim::SGD optimizer{net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)};
+  DistributedSampler sampler;
+  TrainingState state;
+};
+
+std::vector<std::string> listing(const std::string& path) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(path))
+    names.push_back(entry.path().filename().string());
+  return names;
+}
+
+void flip_a_bit(const std::string& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(fs::file_size(path) / 2));
+  const auto byte = static_cast<char>(file.get() ^ 4);
+  file.seekp(static_cast<std::streamoff>(fs::file_size(path) / 2));
+  file.put(byte);
+}
+
+class CheckpointTest : public testing::Test {
+ protected:
+  const TemporaryDirectory directory_;
+  const CheckpointOptions options_{.directory = directory_.path(), .keep_last = 3};
+
+  std::string file(int step, const char* suffix) const {
+    char name[64];
+    std::snprintf(name, sizeof name, "step-%012d%s", step, suffix);
+    return directory_ / name;
+  }
+
+  // A world of `size` saves these steps, one after the other.
+  void save_steps(const std::vector<int>& steps, int size = 1) {
+    ThreadWorld(size).run([&](ProcessGroup& group) {
+      CheckpointManager manager(group, 0, options_);
+      Training training(group.rank(), group.size());
+      manager.restore(training.state);
+      for (const int step : steps) manager.save(step, training.state);
+    });
+  }
+
+  Restored restore_alone() {
+    Restored result;
+    ThreadWorld(1).run([&](ProcessGroup& group) {
+      Training training(0, 1);
+      result = CheckpointManager(group, 0, options_).restore(training.state);
+    });
+    return result;
+  }
+};
+
+TEST_F(CheckpointTest, AResumedTrainingGoesOnWithTheSameBits) {
+  ThreadWorld(1).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    torch::manual_seed(1);
+    Training first(0, 1);
+    for (int i = 0; i < 3; ++i) first.step();
+    first.state.epoch = 2;
+    first.state.extra = {{"best", 0.5}, {"names", {"a", "b"}}};
+    manager.save(3, first.state);
+    for (int i = 0; i < 3; ++i) first.step();
+    const torch::Tensor draw = torch::rand({3});
+
+    torch::manual_seed(99);
+    Training second(0, 1);
+    const Restored restored = manager.restore(second.state);
+    EXPECT_EQ(restored.file, file(3, ".pt"));
+    EXPECT_EQ(restored.step, 3);
+    EXPECT_THAT(restored.skipped, IsEmpty());
+    EXPECT_EQ(second.state.epoch, 2);
+    EXPECT_EQ(second.state.extra, first.state.extra);
+    EXPECT_EQ(second.sampler.state().at("position"), 12);
+    second.sampler.reset();
+    for (int i = 0; i < 3; ++i) second.step();
+    EXPECT_TRUE(torch::equal(second.weight(), first.weight()));
+    EXPECT_TRUE(torch::equal(second.net->buffers()[0], first.net->buffers()[0]));
+    EXPECT_TRUE(torch::equal(torch::rand({3}), draw));
+  });
+}
+
+TEST_F(CheckpointTest, AnEmptyDirectoryRestoresNothing) {
+  const Restored restored = restore_alone();
+  EXPECT_FALSE(restored);
+  EXPECT_EQ(restored.step, 0);
+  EXPECT_THAT(restored.skipped, IsEmpty());
+}
+
+TEST_F(CheckpointTest, EveryRankGetsRankZerosState) {
+  torch::Tensor weights[2];
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    Training training(group.rank(), 2);
+    {
+      torch::NoGradGuard no_grad;
+      training.weight().fill_(group.rank() + 1);
+    }
+    manager.save(1, training.state);
+    {
+      torch::NoGradGuard no_grad;
+      training.weight().fill_(7);
+    }
+    EXPECT_EQ(manager.restore(training.state).step, 1);
+    weights[group.rank()] = training.weight().detach().clone();
+  });
+  EXPECT_TRUE(torch::equal(weights[0], torch::ones({4, 3})));
+  EXPECT_TRUE(torch::equal(weights[1], torch::ones({4, 3})));
+}
+
+TEST_F(CheckpointTest, TheLastKAreKept) {
+  save_steps({1, 2, 3, 4, 5});
+  EXPECT_THAT(listing(directory_.path()),
+              UnorderedElementsAre("step-000000000003.json", "step-000000000003.pt",
+                                   "step-000000000004.json", "step-000000000004.pt",
+                                   "step-000000000005.json", "step-000000000005.pt"));
+}
+
+TEST_F(CheckpointTest, DamagedOnesAreSkippedInWords) {
+  save_steps({1, 2, 3});
+  flip_a_bit(file(3, ".pt"));
+  fs::resize_file(file(2, ".json"), fs::file_size(file(2, ".json")) - 1);
+  const Restored restored = restore_alone();
+  EXPECT_EQ(restored.step, 1);
+  EXPECT_THAT(
+      restored.skipped,
+      ElementsAre(AllOf(HasSubstr("step 3: "), HasSubstr(file(3, ".pt")), HasSubstr("SHA-256")),
+                  AllOf(HasSubstr("step 2: "), HasSubstr(file(2, ".json")))));
+}
+
+TEST_F(CheckpointTest, NothingWholeRestoresNothingAndSaysWhy) {
+  save_steps({1});
+  fs::remove(file(1, ".pt"));
+  const Restored restored = restore_alone();
+  EXPECT_FALSE(restored);
+  EXPECT_THAT(restored.skipped, ElementsAre(HasSubstr("No such file")));
+}
+
+TEST_F(CheckpointTest, WhatWasPassedOverIsGoneAfterTheNextSave) {
+  save_steps({10, 20, 30});
+  flip_a_bit(file(30, ".pt"));
+  flip_a_bit(file(20, ".json"));
+  save_steps({15});  // restores 10
+  EXPECT_THAT(listing(directory_.path()),
+              UnorderedElementsAre("step-000000000010.json", "step-000000000010.pt",
+                                   "step-000000000015.json", "step-000000000015.pt"));
+}
+
+TEST_F(CheckpointTest, ANewRunDoesNotSaveBelowAnotherRunsCheckpoint) {
+  save_steps({10});
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    Training training(group.rank(), 2);
+    EXPECT_DIST_ERROR(manager.save(5, training.state), Kind::kInvalidArgument,
+                      AllOf(HasSubstr("save step 5: " + directory_.path()),
+                            HasSubstr("step 10 that this run did not restore")));
+  });
+  EXPECT_EQ(restore_alone().step, 10);
+}
+
+TEST_F(CheckpointTest, RanksAtDifferentStepsAreRefusedOnEveryRank) {
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    Training training(group.rank(), 2);
+    EXPECT_DIST_ERROR(manager.save(5 + group.rank(), training.state), Kind::kInvalidArgument,
+                      AllOf(HasSubstr("step 5"), HasSubstr("step 6")));
+  });
+  EXPECT_THAT(listing(directory_.path()), IsEmpty());
+}
+
+TEST_F(CheckpointTest, AFailedWriteThrowsOnEveryRankNamingTheFile) {
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    Training training(group.rank(), 2);
+    manager.save(1, training.state);
+    group.barrier();
+    if (group.rank() == 0) {
+      // Its temporary name cannot be made where the directory is none.
+      fs::rename(directory_.path(), directory_.path() + ".away");
+      std::ofstream(directory_.path()) << "a file";
+    }
+    group.barrier();
+    EXPECT_DIST_ERROR(manager.save(2, training.state), Kind::kSystem, HasSubstr(directory_.path()));
+    group.barrier();
+    if (group.rank() == 0) {
+      fs::remove(directory_.path());
+      fs::rename(directory_.path() + ".away", directory_.path());
+    }
+    group.barrier();
+    EXPECT_EQ(manager.restore(training.state).step, 1);
+    manager.save(2, training.state);
+  });
+}
+
+TEST_F(CheckpointTest, RanksRestoreTheNewestThatAllCanRead) {
+  save_steps({1, 2, 3}, 2);
+  // Rank 1 sees a directory of its own, where step 3 is damaged.
+  const TemporaryDirectory other;
+  fs::copy(directory_.path(), other.path(), fs::copy_options::recursive);
+  flip_a_bit(other / "step-000000000003.pt");
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0,
+                              {.directory = group.rank() == 0 ? directory_.path() : other.path()});
+    Training training(group.rank(), 2);
+    const Restored restored = manager.restore(training.state);
+    EXPECT_EQ(restored.step, 2);
+    EXPECT_THAT(restored.skipped,
+                ElementsAre(AllOf(HasSubstr(other.path()), HasSubstr("SHA-256")),
+                            HasSubstr("rank 1 can read none that is newer than step 2")));
+  });
+}
+
+TEST_F(CheckpointTest, DifferentCheckpointsOfOneStepAreNotMixed) {
+  save_steps({1}, 2);
+  const TemporaryDirectory other;
+  fs::copy(directory_.path(), other.path(), fs::copy_options::recursive);
+  save_steps({2}, 2);
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, {.directory = other.path()});
+    Training training(group.rank(), 2);
+    manager.restore(training.state);
+    training.state.extra = "another run";
+    manager.save(2, training.state);
+  });
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0,
+                              {.directory = group.rank() == 0 ? directory_.path() : other.path()});
+    Training training(group.rank(), 2);
+    const Restored restored = manager.restore(training.state);
+    EXPECT_EQ(restored.step, 1);
+    EXPECT_THAT(restored.skipped,
+                ElementsAre(HasSubstr("rank 1 has another checkpoint of step 2 than rank 0")));
+  });
+}
+
+TEST_F(CheckpointTest, AnotherWorldSizeIsAClearError) {
+  save_steps({1}, 2);
+  ThreadWorld(3).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    Training training(group.rank(), 3);
+    EXPECT_DIST_ERROR(manager.restore(training.state), Kind::kUnsupported,
+                      AllOf(HasSubstr(file(1, ".pt")), HasSubstr("a world of 2, this one has 3")));
+  });
+}
+
+TEST_F(CheckpointTest, AnotherOptimizerOrModelIsAClearError) {
+  save_steps({1});
+  ThreadWorld(1).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    Training training(0, 1);
+    torch::optim::Adam adam(training.net->parameters());
+    TrainingState state = training.state;
+    state.optimizer = &adam;
+    EXPECT_DIST_ERROR(
+        manager.restore(state), Kind::kInvalidArgument,
+        AllOf(HasSubstr(file(1, ".pt")), HasSubstr("state of SGD, this optimizer is Adam")));
+    torch::nn::Linear other(3, 5);
+    state = training.state;
+    state.model = other.get();
+    EXPECT_DIST_ERROR(manager.restore(state), Kind::kInvalidArgument, HasSubstr("'weight'"));
+    torch::optim::LBFGS lbfgs(training.net->parameters());
+    state.optimizer = &lbfgs;
+    EXPECT_DIST_ERROR(manager.save(2, state), Kind::kUnsupported, HasSubstr("LBFGS"));
+  });
+}
+
+TEST_F(CheckpointTest, OptionsThatCannotBeMeantAreRefused) {
+  ThreadWorld(1).run([&](ProcessGroup& group) {
+    EXPECT_DIST_ERROR(CheckpointManager(group, 0, {.directory = ""}), Kind::kInvalidArgument,
+                      HasSubstr("`directory` is empty"));
+    EXPECT_DIST_ERROR(CheckpointManager(group, 0, {.directory = "x", .keep_last = 0}),
+                      Kind::kInvalidArgument, HasSubstr("`keep_last` is 0"));
+    EXPECT_DIST_ERROR(CheckpointManager(group, 0, {.directory = "/proc/none"}), Kind::kSystem,
+                      HasSubstr("/proc/none"));
+  });
+}
+
+TEST_F(CheckpointTest, TheManifestCarriesTheGeneration) {
+  ThreadWorld(1).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 4, options_);
+    Training training(0, 1);
+    manager.save(1, training.state);
+  });
+  std::ifstream manifest(file(1, ".json"));
+  EXPECT_EQ(nlohmann::json::parse(manifest).at("generation"), 4);
+}
+
+TEST(DigestOf, SeesEveryBitAndEveryName) {
+  const auto digest = [](auto change) {
+    torch::nn::Sequential net{torch::nn::BatchNorm1d(2)};
+    torch::NoGradGuard no_grad;
+    change(net);
+    return digest_of(*net);
+  };
+  const std::string plain = digest([](auto&) {});
+  EXPECT_EQ(plain.size(), 64u);
+  EXPECT_EQ(plain, digest([](auto&) {}));
+  EXPECT_NE(plain, digest([](auto& net) { net->parameters()[1].neg_(); }));  // 0 becomes -0
+  EXPECT_NE(plain, digest([](auto& net) { net->buffers()[2].add_(1); }));
+  EXPECT_NE(plain, digest([](auto& net) { net->to(torch::kFloat64); }));
+  EXPECT_NE(plain, digest_of(*torch::nn::BatchNorm1d(2)));
+}
+
+}  // namespace
+}  // namespace ddprun

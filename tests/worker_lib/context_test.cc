@@ -1,0 +1,229 @@
+// init_with() as far as one process can see: the environment, the choice of device and backend,
+// worlds of one, and ranks that do not come. Worlds of several are in worker_processes_test.
+#include "ddprun/context.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "rendezvous/listen.h"
+#include "rendezvous/store_client.h"
+#include "tests/support/running_store.h"
+#include "tests/worker_lib/nccl_double.h"
+#include "tests/worker_lib/scoped_environment.h"
+#include "worker_lib/backend_nccl.h"
+
+namespace ddprun {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+DistError failure_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const DistError& failure) {
+    return failure;
+  }
+  ADD_FAILURE() << "it did not fail";
+  return DistError(DistError::Kind::kSystem, "");
+}
+
+long count_threads() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return std::distance(begin(tasks), end(tasks));
+}
+
+TEST(Context, WithoutALauncherThereIsAWorldOfOne) {
+  const ScopedEnvironment none({});
+  Context context = init_with({}, nullptr);
+  EXPECT_EQ(context.rank(), 0);
+  EXPECT_EQ(context.world_size(), 1);
+  EXPECT_EQ(context.local_rank(), 0);
+  EXPECT_EQ(context.local_world_size(), 1);
+  EXPECT_EQ(context.generation(), 0);
+  EXPECT_EQ(context.run_id(), "none");
+  EXPECT_EQ(context.device(), torch::kCPU);
+  EXPECT_EQ(context.group().backend_name(), "cpu");
+  EXPECT_EQ(context.group().timeout(), std::chrono::minutes(30));
+}
+
+TEST(Context, AWorldOfOneHasNoThreadsAndItsCollectivesAreCopies) {
+  const ScopedEnvironment none({});
+  const long threads = count_threads();
+  Context context = init_with({}, nullptr);
+  ProcessGroup& group = context.group();
+  const torch::Tensor x = torch::ones({3});
+  group.all_reduce(x);
+  group.broadcast(x);
+  const torch::Tensor y = torch::zeros({3});
+  group.all_gather({y}, x);
+  group.barrier();
+  EXPECT_TRUE(torch::equal(y, torch::ones({3})));
+  EXPECT_EQ(group.all_gather_object("one"), std::vector<nlohmann::json>{"one"});
+  EXPECT_EQ(count_threads(), threads);
+}
+
+// torch_cuda costs every start 0.1 s and 350 MB.
+TEST(Context, AProgramForTheCpuDoesNotLoadTheCudaPartOfLibTorch) {
+  std::ifstream maps("/proc/self/maps");
+  const std::string loaded((std::istreambuf_iterator<char>(maps)), {});
+  EXPECT_THAT(loaded, HasSubstr("libtorch_cpu"));
+  EXPECT_THAT(loaded, testing::Not(HasSubstr("libtorch_cuda")));
+}
+
+TEST(Context, UnderALauncherAWorldOfOneNeedsNoStore) {
+  const ScopedEnvironment launched({{"RANK", "0"},
+                                    {"WORLD_SIZE", "1"},
+                                    {"MASTER_ADDR", "192.0.2.1"},
+                                    {"TORCHELASTIC_RUN_ID", "job"},
+                                    {"DDPRUN_GENERATION", "4"},
+                                    {"TORCHELASTIC_RESTART_COUNT", "2"}});
+  const Context context = init_with({}, nullptr);
+  EXPECT_EQ(context.generation(), 4);
+  EXPECT_EQ(context.restart_count(), 2);
+  EXPECT_EQ(context.run_id(), "job");
+}
+
+TEST(Context, AMovedContextKeepsItsGroup) {
+  const ScopedEnvironment none({});
+  Context context = init_with({}, nullptr);
+  ProcessGroup* group = &context.group();
+  Context moved = std::move(context);
+  EXPECT_EQ(&moved.group(), group);
+}
+
+TEST(Context, ABadVariableIsNamed) {
+  const ScopedEnvironment bad({{"RANK", "5"}, {"WORLD_SIZE", "2"}});
+  const DistError failure = failure_of([] { init_with({}, nullptr); });
+  EXPECT_EQ(failure.kind(), DistError::Kind::kInvalidArgument);
+  EXPECT_STREQ(failure.what(), "ddprun::init: read environment variable RANK: 5 is not in 0 .. 1");
+}
+
+// --- device and backend
+// ------------------------------------------------------------------------------
+
+struct BadChoice {
+  InitOptions options;
+  DistError::Kind kind;
+  std::string message;
+};
+
+TEST(Context, SaysWhyADeviceOrABackendCannotBeHad) {
+  using Kind = DistError::Kind;
+  const ScopedEnvironment none({});
+  const std::vector<BadChoice> cases{
+      {{.backend = "gloo"},
+       Kind::kInvalidArgument,
+       "ddprun::init: there is no backend 'gloo'; there are cpu and nccl"},
+      {{.device = torch::kMeta},
+       Kind::kInvalidArgument,
+       "ddprun::init: device meta is not known here; there are cpu and cuda"},
+      {{.device = torch::kCPU, .backend = "nccl"},
+       Kind::kInvalidArgument,
+       "ddprun::init: backend nccl is for device cuda, not cpu"},
+      {{.device = torch::kCUDA, .backend = "cpu"},
+       Kind::kUnsupported,
+       "ddprun::init: backend cpu takes tensors on the cpu only; use backend nccl with device "
+       "cuda"},
+      {{.backend = "nccl"},
+       Kind::kUnsupported,
+       "ddprun::init: device cuda and backend nccl need a program that is linked with "
+       "ddprun::worker_cuda; this one is linked with ddprun::worker"},
+      {{.timeout = seconds(0)},
+       Kind::kInvalidArgument,
+       "ddprun::init: timeout must be more than zero"},
+  };
+  for (const BadChoice& bad : cases) {
+    const DistError failure = failure_of([&] { init_with(bad.options, nullptr); });
+    EXPECT_EQ(failure.kind(), bad.kind) << bad.message;
+    EXPECT_EQ(failure.what(), bad.message);
+  }
+}
+
+TEST(Context, AGpuThatDoesNotExistIsRefused) {
+  const ScopedEnvironment none({});
+  NcclDouble cuda;
+  BackendFactory factory(NcclDouble::api());
+  cuda.set_device_count(2);
+  const InitOptions third{.device = torch::Device(torch::kCUDA, 2)};
+  EXPECT_STREQ(failure_of([&] { init_with(third, &factory); }).what(),
+               "ddprun::init: device cuda:2 does not exist; there are 2 GPUs, cuda:0 to cuda:1");
+  cuda.set_device_count(0);
+  EXPECT_STREQ(failure_of([&] { init_with({.backend = "nccl"}, &factory); }).what(),
+               "ddprun::init: there is no GPU here, or no driver for it");
+}
+
+TEST(Context, WithoutAGpuAProgramForGpusRunsOnTheCpu) {
+  const ScopedEnvironment none({});
+  NcclDouble cuda;
+  BackendFactory factory(NcclDouble::api());
+  cuda.set_device_count(0);
+  Context context = init_with({}, &factory);
+  EXPECT_EQ(context.device(), torch::kCPU);
+  EXPECT_EQ(context.group().backend_name(), "cpu");
+}
+
+// This LibTorch may have no CUDA, so forming the group fails at the first tensor; until then the
+// double sees the order of calls.
+TEST(Context, TheDeviceIsLocalRankModuloDevicesAndCurrentBeforeAnythingElse) {
+  const ScopedEnvironment launched(
+      {{"RANK", "5"}, {"WORLD_SIZE", "6"}, {"LOCAL_RANK", "5"}, {"LOCAL_WORLD_SIZE", "6"}});
+  NcclDouble cuda;
+  BackendFactory factory(NcclDouble::api());
+  cuda.set_device_count(4);
+  const DistError failure = failure_of([&] { init_with({.timeout = milliseconds(50)}, &factory); });
+  EXPECT_EQ(failure.kind(), DistError::Kind::kConnection) << failure.what();
+  EXPECT_EQ(NcclDouble::current_device(), 1);
+  EXPECT_EQ(cuda.calls().front(), "get_device_count");
+  EXPECT_EQ(cuda.calls().back(), "set_device");
+  NcclDouble::api().set_device(0);
+}
+
+// --- others that are not there
+// -------------------------------------------------------------------------
+
+TEST(Context, ByHandItSaysHowToComeByAStore) {
+  Result<Listener> taken = listen_tcp({.host = "127.0.0.1", .port = 0});
+  const std::string port = std::to_string(taken->address.port);
+  taken->socket.reset();  // nobody listens there now
+  const ScopedEnvironment by_hand({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", port}});
+  const DistError failure = failure_of([] { init_with({.timeout = milliseconds(50)}, nullptr); });
+  EXPECT_EQ(failure.kind(), DistError::Kind::kConnection);
+  EXPECT_THAT(failure.what(),
+              AllOf(HasSubstr("ddprun::init of rank 1 of 2: connect to store 127.0.0.1:" + port),
+                    HasSubstr("run 'ddp-store --listen 127.0.0.1:" + port + "' first")));
+}
+
+TEST(Context, NamesTheRanksThatDidNotCome) {
+  const testing_support::RunningStore store;
+  const ScopedEnvironment launched(
+      {{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_PORT", std::to_string(store.port())}});
+  const DistError failure = failure_of([] { init_with({.timeout = milliseconds(100)}, nullptr); });
+  EXPECT_EQ(failure.kind(), DistError::Kind::kTimeout);
+  EXPECT_THAT(failure.what(), HasSubstr("of rank 1 of 4: ranks 0, 2, 3 did not come: "));
+}
+
+TEST(Context, ItsKeysBeginWithItsOwnPrefixAndNameTheGeneration) {
+  testing_support::RunningStore store;
+  const std::string port = std::to_string(store.port());
+  const ScopedEnvironment launched({{"RANK", "1"},
+                                    {"WORLD_SIZE", "2"},
+                                    {"MASTER_PORT", port},
+                                    {"TORCHELASTIC_RUN_ID", "job"},
+                                    {"DDPRUN_GENERATION", "3"}});
+  failure_of([] { init_with({.timeout = milliseconds(100)}, nullptr); });
+  const auto client = StoreClient::connect({.host = "127.0.0.1", .port = store.port()});
+  const auto keys = (*client)->list_keys();
+  ASSERT_FALSE(keys->empty());
+  EXPECT_THAT(*keys, testing::Each(testing::StartsWith("ddprun/job/generation-3/")));
+}
+
+}  // namespace
+}  // namespace ddprun

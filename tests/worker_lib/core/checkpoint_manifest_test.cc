@@ -1,0 +1,104 @@
+#include "worker_lib/core/checkpoint_manifest.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace ddprun {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using Kind = CheckpointFileName::Kind;
+
+TEST(CheckpointManifest, FileNamesSortLikeSteps) {
+  EXPECT_EQ(manifest_name(120), "step-000000000120.json");
+  EXPECT_LT(manifest_name(9), manifest_name(10));
+  EXPECT_LT(manifest_name(999), manifest_name(1000));
+}
+
+TEST(CheckpointManifest, ADataFileNeverTakesANameThatIsTaken) {
+  EXPECT_EQ(data_name(7, {}), "step-000000000007.pt");
+  EXPECT_EQ(data_name(7, {"step-000000000007.pt"}), "step-000000000007-2.pt");
+  EXPECT_EQ(data_name(7, {"step-000000000007.pt", "step-000000000007-2.pt"}),
+            "step-000000000007-3.pt");
+}
+
+TEST(CheckpointManifest, EveryNameThatWeMakeIsRecognised) {
+  for (const std::int64_t step : {0LL, 7LL, 999999999999LL, 1234567890123LL}) {
+    const std::string data = data_name(step, {data_name(step, {})});
+    EXPECT_EQ(parse_file_name(data), (CheckpointFileName{Kind::kData, step}));
+    EXPECT_EQ(parse_file_name(temporary_name(data, "5f00")), (CheckpointFileName{Kind::kTemporary, step}));
+    EXPECT_EQ(parse_file_name(manifest_name(step)), (CheckpointFileName{Kind::kManifest, step}));
+  }
+}
+
+TEST(CheckpointManifest, NamesThatAreNotOursAreLeftAlone) {
+  for (const char* name :
+       {"", "step-", "step-12.pt", "step-.json", "step-00000000012x.pt", "model.pt",
+        "step-000000000012.txt", "step-000000000012", "notes.tmp", "step-000000000012.tmp", "step-0000000000012.json",
+        "step--00000000012.pt", "step-000000000012-x.pt", "step-000000000012-2.json"})
+    EXPECT_EQ(parse_file_name(name), std::nullopt) << name;
+}
+
+TEST(CheckpointManifest, AnnouncedStepsAreThoseWithAManifestNewestFirst) {
+  const std::vector<std::string> names{"step-000000000002.json", "step-000000000002.pt",
+                                       "step-000000000010.json", "step-000000000011.pt",
+                                       "step-000000000012.json.5f.tmp"};
+  EXPECT_THAT(announced_steps(names), ElementsAre(10, 2));
+}
+
+TEST(CheckpointManifest, LeftoversAreTemporaryFilesAndDataThatNoManifestNames) {
+  const std::vector<std::string> names{
+      "step-000000000001.json",   "step-000000000001.pt",  // whole
+      "step-000000000001-2.pt",                            // an earlier try of step 1
+      "step-000000000002.pt",                              // killed before the manifest
+      "step-000000000003.pt.1f.tmp", "step-000000000003.json.2e.tmp", "README"};
+  EXPECT_THAT(leftovers(names, {{1, {"step-000000000001.pt"}}}),
+              ElementsAre("step-000000000001-2.pt", "step-000000000002.pt",
+                          "step-000000000003.pt.1f.tmp", "step-000000000003.json.2e.tmp"));
+}
+
+TEST(CheckpointManifest, DataOfAStepWhoseManifestCannotBeReadIsKept) {
+  const std::vector<std::string> names{"step-000000000001.json", "step-000000000001.pt"};
+  EXPECT_THAT(leftovers(names, {}), IsEmpty());
+}
+
+TEST(CheckpointManifest, ForgetsTheOldestFirst) {
+  EXPECT_THAT(steps_to_forget(std::vector<std::int64_t>{9, 7, 5, 3}, 2), ElementsAre(3, 5));
+  EXPECT_THAT(steps_to_forget(std::vector<std::int64_t>{9}, 2), IsEmpty());
+}
+
+TEST(CheckpointManifest, RanksThatReadTheSameCheckpointAgreeAtOnce) {
+  const std::vector<RestoreCandidate> reports{{8, "a"}, {8, "a"}, {8, "a"}};
+  const RestoreRound round = agree_on_step(reports);
+  EXPECT_TRUE(round.done);
+  EXPECT_EQ(round.step, 8);
+}
+
+TEST(CheckpointManifest, TheRankThatCanReadLeastSetsTheBound) {
+  const std::vector<RestoreCandidate> reports{{8, "a"}, {6, "b"}, {8, "a"}};
+  const RestoreRound round = agree_on_step(reports);
+  EXPECT_FALSE(round.done);
+  EXPECT_EQ(round.bound, 6);
+  EXPECT_EQ(round.rank, 1);
+  EXPECT_FALSE(round.differs);
+}
+
+TEST(CheckpointManifest, DifferentCheckpointsOfOneStepAreNotRestored) {
+  const std::vector<RestoreCandidate> reports{{8, "a"}, {8, "a"}, {8, "b"}};
+  const RestoreRound round = agree_on_step(reports);
+  EXPECT_FALSE(round.done);
+  EXPECT_EQ(round.bound, 7);
+  EXPECT_EQ(round.rank, 2);
+  EXPECT_TRUE(round.differs);
+}
+
+TEST(CheckpointManifest, ARankThatCanReadNothingMeansNothingForAll) {
+  const std::vector<RestoreCandidate> reports{{8, "a"}, {-1, ""}};
+  const RestoreRound round = agree_on_step(reports);
+  EXPECT_TRUE(round.done);
+  EXPECT_EQ(round.step, -1);
+}
+
+}  // namespace
+}  // namespace ddprun

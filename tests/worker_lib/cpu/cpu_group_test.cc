@@ -1,0 +1,385 @@
+// What a group promises beyond right results: errors that tell, groups that end together, and
+// messages between pairs of ranks.
+#include "worker_lib/cpu/cpu_group.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <numeric>
+
+#include "tests/worker_lib/cpu/world.h"
+
+namespace ddprun {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr Duration kTimeout = seconds(20);
+
+Result<void> sum_one(CpuGroup& group, Duration timeout = kTimeout) {
+  float value = 1;
+  return group.all_reduce(&value, 1, ElementType::kF32, ReduceOp::kSum, timeout);
+}
+
+// --- one rank
+// ---------------------------------------------------------------------------------------------
+
+TEST(SoloGroup, EveryCollectiveIsTheIdentity) {
+  ThreadWorld world("a");
+  CpuGroup& group = world.group(0);
+  EXPECT_EQ(group.size(), 1);
+  const std::vector<int> input{1, 2, 3};
+  std::vector<int> data = input;
+  std::vector<int> output(3);
+  void* const outputs[] = {output.data()};
+  const void* const inputs[] = {input.data()};
+  EXPECT_TRUE(group.all_reduce(data.data(), 3, ElementType::kI32, ReduceOp::kSum, kTimeout));
+  EXPECT_EQ(data, input);
+  EXPECT_TRUE(group.all_gather(input.data(), outputs, 12, kTimeout));
+  EXPECT_EQ(output, input);
+  output = {};
+  output.resize(3);
+  EXPECT_TRUE(
+      group.reduce_scatter(inputs, output.data(), 3, ElementType::kI32, ReduceOp::kMax, kTimeout));
+  EXPECT_EQ(output, input);
+  EXPECT_TRUE(group.barrier(kTimeout));
+}
+
+TEST(SoloGroup, RefusesAPartnerAndStopsWhenAborted) {
+  ThreadWorld world("a");
+  int value = 0;
+  EXPECT_EQ(world.group(0).send(&value, 4, Rank(0), 0, kTimeout).error().kind,
+            ErrorKind::kInvalidArgument);
+  world.group(0).abort("enough");
+  EXPECT_EQ(world.group(0).barrier(kTimeout).error().message(),
+            "barrier: the group was aborted: enough");
+}
+
+// --- wrong arguments
+// ----------------------------------------------------------------------------------------
+
+TEST(CpuGroup, RefusesWrongArgumentsByNameAndStaysUsable) {
+  ThreadWorld world("aa");
+  world.run([](CpuGroup& group, int rank) {
+    int data[2] = {};
+    const auto refusal = [](const Result<void>& result) {
+      EXPECT_EQ(result.error().kind, ErrorKind::kInvalidArgument);
+      return result.error().message();
+    };
+    EXPECT_EQ(refusal(group.all_reduce(data, 2, ElementType::kI32, ReduceOp::kAvg, kTimeout)),
+              "reduce i32 by avg: avg is for floating-point types; sum and divide instead");
+    EXPECT_EQ(refusal(group.reduce(data, 2, ElementType::kI32, ReduceOp::kSum, Rank(2), kTimeout)),
+              "reduce with root 2: ranks go from 0 to 1");
+    EXPECT_EQ(refusal(group.all_gather(data, {}, 8, kTimeout)),
+              "all_gather with 0 outputs: there must be one for each of the 2 ranks");
+    void* const outputs[] = {data, data};
+    EXPECT_EQ(refusal(group.gather(data, outputs, 4, Rank(1 - rank), kTimeout)),
+              "gather with 2 outputs: only the root gives any");
+    EXPECT_EQ(refusal(group.send(data, 8, Rank(rank), 0, kTimeout)),
+              "send with rank " + std::to_string(rank) + ": this is rank " + std::to_string(rank) +
+                  " itself");
+    EXPECT_TRUE(group.barrier(kTimeout));
+  });
+}
+
+// --- disagreement
+// ---------------------------------------------------------------------------------------------
+
+class CpuGroupAgreement : public testing::TestWithParam<const char*> {};
+
+TEST_P(CpuGroupAgreement, RanksThatCallDifferentThingsAllLearnWhoCalledWhat) {
+  ThreadWorld world(GetParam());
+  world.run([](CpuGroup& group, int rank) {
+    EXPECT_TRUE(group.barrier(kTimeout));
+    float data[8] = {};
+    const Result<void> result =
+        rank == 1 ? group.broadcast(data, 32, Rank(0), kTimeout)
+                  : group.all_reduce(data, 8, ElementType::kF32, ReduceOp::kSum, kTimeout);
+    ASSERT_FALSE(result);
+    EXPECT_EQ(result.error().kind, ErrorKind::kInvalidArgument);
+    EXPECT_THAT(result.error().message(),
+                HasSubstr("ranks 0 and 2 called all_reduce #2 of 8 f32 (sum); rank 1 "
+                          "called broadcast #2 of 32 B from rank 0"));
+    EXPECT_EQ(group.barrier(kTimeout).error().kind, ErrorKind::kStopped);
+  });
+}
+
+TEST_P(CpuGroupAgreement, RanksThatDifferInSizeAllLearnIt) {
+  ThreadWorld world(GetParam());
+  world.run([](CpuGroup& group, int rank) {
+    std::vector<float> data(rank == 2 ? 900'000 : 800'000);
+    const Result<void> result =
+        group.all_reduce(data.data(), data.size(), ElementType::kF32, ReduceOp::kSum, kTimeout);
+    ASSERT_FALSE(result);
+    EXPECT_THAT(result.error().message(),
+                AllOf(HasSubstr("ranks 0 and 1 called all_reduce #1 of 800000 f32"),
+                      HasSubstr("rank 2 called all_reduce #1 of 900000 f32")));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, CpuGroupAgreement, testing::Values("aaa", "aab", "abc"),
+                         [](const auto& layout) { return std::string(layout.param); });
+
+// --- time
+// ---------------------------------------------------------------------------------------------------------
+
+class CpuGroupEnd : public testing::TestWithParam<const char*> {};
+
+TEST_P(CpuGroupEnd, ARankThatDoesNotComeIsNamedAndTheGroupIsFinishedForAll) {
+  ThreadWorld world(GetParam());
+  std::promise<void> others_are_done;
+  std::shared_future<void> done(others_are_done.get_future());
+  std::atomic<int> waiting{2};
+  world.run([&](CpuGroup& group, int rank) {
+    EXPECT_TRUE(group.barrier(kTimeout));
+    if (rank == 2) {
+      done.wait();
+      const Error late = sum_one(group).error();
+      EXPECT_EQ(late.kind, ErrorKind::kTimeout);
+      EXPECT_THAT(late.message(),
+                  AllOf(HasSubstr("gave up: rank 2 did not arrive"), HasSubstr("all_reduce #2")));
+    } else {
+      const Error error = sum_one(group, milliseconds(100)).error();
+      EXPECT_EQ(error.kind, ErrorKind::kTimeout);
+      EXPECT_THAT(error.message(), AllOf(HasSubstr("all_reduce #2 of 1 f32 (sum)"),
+                                         HasSubstr("rank 2 did not arrive")));
+      if (--waiting == 0) others_are_done.set_value();
+    }
+    const Error later = group.barrier(kTimeout).error();
+    EXPECT_EQ(later.kind, ErrorKind::kStopped);
+    EXPECT_THAT(later.message(),
+                HasSubstr("the group is finished since all_reduce #2 of 1 f32 (sum): "));
+  });
+}
+
+TEST_P(CpuGroupEnd, AbortEndsTheCallInProgressAndTellsTheOthers) {
+  ThreadWorld world(GetParam());
+  world.run([&](CpuGroup& group, int rank) {
+    EXPECT_TRUE(group.barrier(kTimeout));
+    if (rank == 1) {
+      // The ranks wait for each other in a barrier that rank 1 does not enter, or are about to.
+      group.abort("the supervisor said so");
+      EXPECT_THAT(group.barrier(kTimeout).error().message(),
+                  HasSubstr("barrier #2: the group was aborted: the supervisor said so"));
+      return;
+    }
+    const TimePoint start = BootClock::now();
+    const Error error = group.barrier(kTimeout).error();
+    EXPECT_LT(BootClock::now() - start, seconds(1));
+    EXPECT_EQ(error.kind, ErrorKind::kStopped);
+    EXPECT_THAT(error.message(), HasSubstr("rank 1 aborted the group: the supervisor said so"));
+  });
+}
+
+TEST_P(CpuGroupEnd, AbortFromAnotherThreadEndsALongWait) {
+  ThreadWorld world(GetParam());
+  std::promise<void> entered;
+  std::thread watchdog([&] {
+    entered.get_future().wait();
+    world.group(0).abort("watchdog");
+  });
+  const Error error = [&] {
+    entered.set_value();
+    return world.group(0).barrier(kTimeout).error();
+  }();
+  watchdog.join();
+  EXPECT_EQ(error.kind, ErrorKind::kStopped);
+}
+
+TEST_P(CpuGroupEnd, ARankThatLeavesIsNamedByThoseWhoStillNeedIt) {
+  ThreadWorld world(GetParam());
+  world.run([&](CpuGroup& group, int rank) {
+    EXPECT_TRUE(group.barrier(kTimeout));
+    if (rank == 1) return world.destroy(1);
+    const Error error = group.barrier(kTimeout).error();
+    EXPECT_EQ(error.kind, ErrorKind::kPeerLost);
+    EXPECT_EQ(error.peer_rank, 1);
+    EXPECT_THAT(error.message(), HasSubstr("rank 1 has left the group"));
+  });
+}
+
+// The last to need something gets it, however fast the others are gone.
+TEST_P(CpuGroupEnd, LeavingAfterTheLastCollectiveDisturbsNobody) {
+  for (int trial = 0; trial < 10; ++trial) {
+    ThreadWorld world(GetParam());
+    world.run([&](CpuGroup& group, int rank) {
+      std::vector<float> data(300'000, 1);
+      EXPECT_TRUE(
+          group.all_reduce(data.data(), data.size(), ElementType::kF32, ReduceOp::kSum, kTimeout));
+      EXPECT_EQ(data, std::vector<float>(300'000, 3));
+      world.destroy(rank);
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, CpuGroupEnd, testing::Values("aaa", "aab", "abb", "abc"),
+                         [](const auto& layout) { return std::string(layout.param); });
+
+TEST(CpuGroup, SeveralGroupsOfTheSameRanksAreIndependent) {
+  TestStore store;
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const auto first = form_rank(store.port(), "aa", rank, "first");
+      const auto second = form_rank(store.port(), "aa", rank, "second");
+      EXPECT_TRUE(sum_one(*second));
+      first->abort("only this one");
+      EXPECT_FALSE(sum_one(*first));
+      EXPECT_TRUE(sum_one(*second));
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+// --- messages
+// -------------------------------------------------------------------------------------------------------
+
+class CpuGroupMessages : public testing::TestWithParam<const char*> {
+ protected:
+  ThreadWorld world_{GetParam()};
+
+  static std::vector<int> numbers(std::size_t count, int first) {
+    std::vector<int> result(count);
+    std::iota(result.begin(), result.end(), first);
+    return result;
+  }
+};
+
+TEST_P(CpuGroupMessages, ArriveInOrderAndWholeWhateverTheirSize) {
+  world_.run([](CpuGroup& group, int rank) {
+    for (const std::size_t count : {0, 1, 1000, 65'536, 3'000'001}) {
+      std::vector<int> data = numbers(count, static_cast<int>(count));
+      const std::vector<int> expected = data;
+      if (rank == 0) {
+        EXPECT_TRUE(group.send(data.data(), count * 4, Rank(1), 0, kTimeout));
+      } else if (rank == 1) {
+        std::fill(data.begin(), data.end(), 0);
+        EXPECT_TRUE(group.recv(data.data(), count * 4, Rank(0), 0, kTimeout));
+        EXPECT_TRUE(data == expected) << count;
+      }
+    }
+  });
+}
+
+TEST_P(CpuGroupMessages, AreMatchedByTagAndKeepTheirOrderWithinOne) {
+  world_.run([](CpuGroup& group, int rank) {
+    if (rank == 0) {
+      for (const auto& [tag, value] : {std::pair{7, 70}, {8, 80}, {7, 71}, {9, 90}}) {
+        EXPECT_TRUE(group.send(&value, 4, Rank(1), tag, kTimeout));
+      }
+    } else if (rank == 1) {
+      for (const auto& [tag, value] : {std::pair{9, 90}, {7, 70}, {8, 80}, {7, 71}}) {
+        int got = 0;
+        EXPECT_TRUE(group.recv(&got, 4, Rank(0), tag, kTimeout));
+        EXPECT_EQ(got, value);
+      }
+    }
+  });
+}
+
+TEST_P(CpuGroupMessages, OfAllPairsAndBothDirectionsDoNotMix) {
+  world_.run([](CpuGroup& group, int rank) {
+    for (int distance = 1; distance < group.size(); ++distance) {
+      const int to = (rank + distance) % group.size();
+      const int from = (rank + group.size() - distance) % group.size();
+      const std::vector<int> mine = numbers(2000, 10'000 * rank + to);
+      std::vector<int> got(2000);
+      EXPECT_TRUE(group.send(mine.data(), 8000, Rank(to), distance, kTimeout));
+      EXPECT_TRUE(group.recv(got.data(), 8000, Rank(from), distance, kTimeout));
+      EXPECT_EQ(got, numbers(2000, 10'000 * from + rank));
+      EXPECT_TRUE(group.barrier(kTimeout));
+    }
+  });
+}
+
+TEST_P(CpuGroupMessages, LargeOnesGoBothWaysWhenOneSideReceivesFirst) {
+  world_.run([](CpuGroup& group, int rank) {
+    if (rank > 1) return;
+    const std::size_t count = 2'000'000;
+    const std::vector<int> mine = numbers(count, rank);
+    std::vector<int> got(count);
+    const Rank other(1 - rank);
+    if (rank == 0) {
+      EXPECT_TRUE(group.send(mine.data(), count * 4, other, 1, kTimeout));
+    }
+    EXPECT_TRUE(group.recv(got.data(), count * 4, other, 1, kTimeout));
+    if (rank == 1) {
+      EXPECT_TRUE(group.send(mine.data(), count * 4, other, 1, kTimeout));
+    }
+    EXPECT_TRUE(got == numbers(count, 1 - rank));
+  });
+}
+
+TEST_P(CpuGroupMessages, OfAnotherSizeAreRefusedAndDroppedAndTheGroupGoesOn) {
+  world_.run([](CpuGroup& group, int rank) {
+    const int values[4] = {1, 2, 3, 4};
+    int got[4] = {};
+    if (rank == 0) {
+      EXPECT_TRUE(group.send(values, 16, Rank(1), 0, kTimeout));
+      EXPECT_TRUE(group.send(values, 8, Rank(1), 3, kTimeout));
+      EXPECT_TRUE(group.send(values, 4, Rank(1), 0, kTimeout));
+    } else if (rank == 1) {
+      const Error error = group.recv(got, 12, Rank(0), 0, kTimeout).error();
+      EXPECT_EQ(error.kind, ErrorKind::kInvalidArgument);
+      EXPECT_EQ(error.message(), "recv of 12 B from rank 0 (tag 0): the message has 16 B");
+      EXPECT_TRUE(group.recv(got, 4, Rank(0), 0, kTimeout));
+      EXPECT_EQ(got[0], 1);
+      EXPECT_EQ(group.recv(got, 4, Rank(0), 3, kTimeout).error().message(),
+                "recv of 4 B from rank 0 (tag 3): the message has 8 B");
+    }
+    EXPECT_TRUE(group.barrier(kTimeout));
+  });
+}
+
+TEST_P(CpuGroupMessages, UnderOtherTagsAreSetAsideUpToALimitThatIsNamed) {
+  world_.run([](CpuGroup& group, int rank) {
+    const std::vector<char> block(20 << 20);
+    if (rank == 0) {
+      for (int tag = 1; tag <= 4; ++tag) {
+        if (!group.send(block.data(), block.size(), Rank(1), tag, kTimeout)) break;
+      }
+    } else if (rank == 1) {
+      char byte = 0;
+      const Error error = group.recv(&byte, 1, Rank(0), 0, kTimeout).error();
+      EXPECT_EQ(error.kind, ErrorKind::kResource);
+      EXPECT_THAT(error.message(),
+                  HasSubstr("rank 0 sent more than 64 MiB under other tags before tag 0"));
+    }
+  });
+}
+
+TEST_P(CpuGroupMessages, ThatDoNotComeEndInATimeoutThatNamesTheSender) {
+  world_.run([](CpuGroup& group, int rank) {
+    if (rank != 1) return;
+    int got = 0;
+    const Error error = group.recv(&got, 4, Rank(0), 2, milliseconds(50)).error();
+    EXPECT_EQ(error.kind, ErrorKind::kTimeout);
+    EXPECT_THAT(error.message(),
+                HasSubstr("recv of 4 B from rank 0 (tag 2): rank 0 did not send it (waited "));
+  });
+}
+
+TEST_P(CpuGroupMessages, FromARankThatHasLeftCountIfTheyWereSent) {
+  world_.run([&](CpuGroup& group, int rank) {
+    int value = 42;
+    if (rank == 0) {
+      EXPECT_TRUE(group.send(&value, 4, Rank(1), 0, kTimeout));
+      world_.destroy(0);
+    } else if (rank == 1) {
+      EXPECT_TRUE(group.recv(&value, 4, Rank(0), 0, kTimeout));
+      const Error error = group.recv(&value, 4, Rank(0), 0, kTimeout).error();
+      EXPECT_EQ(error.kind, ErrorKind::kPeerLost);
+      EXPECT_EQ(error.peer_rank, 0);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, CpuGroupMessages, testing::Values("aa", "ab", "aab", "abb"),
+                         [](const auto& layout) { return std::string(layout.param); });
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,172 @@
+// Who gets in when a group is formed: the ranks of the group, and nobody else.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <thread>
+
+#include "rendezvous/blocking_socket.h"
+#include "worker_lib/cpu/node_meeting.h"
+#include "worker_lib/cpu/poll_until.h"
+#include "worker_lib/cpu/tcp_door.h"
+
+namespace ddprun {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+TimePoint in(Duration duration) { return BootClock::now() + duration; }
+
+// --- the node's door
+// ------------------------------------------------------------------------------------
+
+NodeMeetingOptions meeting(int local, const std::string& token, Duration patience = seconds(20)) {
+  return {.ranks = {3, 4, 9},
+          .local = local,
+          .token = token,
+          .segment_bytes = 8192,
+          .deadline = in(patience)};
+}
+
+UniqueFd knock_as_a_stranger(const std::string& name, const std::string& words) {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  EXPECT_EQ(connect(socket.get(), reinterpret_cast<const sockaddr*>(&address),
+                    static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())),
+            0);
+  if (!words.empty()) {
+    EXPECT_GT(send(socket.get(), words.data(), words.size(), MSG_NOSIGNAL), 0);
+  }
+  return socket;
+}
+
+TEST(NodeMeeting, RanksShareMemoryAndHoldEachOthersLivesWhileStrangersAreTurnedAway) {
+  const auto door = NodeDoor::open();
+  const auto other_door = NodeDoor::open();
+  ASSERT_TRUE(door && other_door);
+  const UniqueFd silent = knock_as_a_stranger(door->name, "");
+  const UniqueFd wrong = knock_as_a_stranger(door->name, "let me in");
+  const UniqueFd no_pidfd = knock_as_a_stranger(door->name, std::string(68, '\0'));
+  std::vector<std::thread> guests;
+  for (const int local : {1, 2}) {
+    guests.emplace_back([&, local] {
+      const auto members = meet_node(*other_door, door->name, meeting(local, "secret"));
+      ASSERT_TRUE(members) << members.error().message();
+      members->segment.at(4096)[local] = 'x';
+      ASSERT_EQ(members->lives.size(), 3u);
+    });
+  }
+  const auto members = meet_node(*door, door->name, meeting(0, "secret"));
+  ASSERT_TRUE(members) << members.error().message();
+  for (std::thread& guest : guests) guest.join();
+  EXPECT_EQ(members->segment.at(4096)[1], 'x');
+  EXPECT_EQ(members->segment.at(4096)[2], 'x');
+  for (const UniqueFd& life : members->lives) {
+    pollfd watched{life.get(), POLLIN, 0};
+    EXPECT_FALSE(poll_until({&watched, 1}, in(milliseconds(1)))) << "this process lives";
+  }
+}
+
+TEST(NodeMeeting, TheFirstRankNamesThoseWhoDidNotCome) {
+  const auto door = NodeDoor::open();
+  const auto members = meet_node(*door, door->name, meeting(0, "secret", milliseconds(50)));
+  ASSERT_FALSE(members);
+  EXPECT_EQ(members.error().kind, ErrorKind::kTimeout);
+  EXPECT_NE(members.error().message().find("ranks 4 and 9 did not come"), std::string::npos);
+}
+
+TEST(NodeMeeting, ARankWithTheWrongTokenGetsNothing) {
+  const auto door = NodeDoor::open();
+  std::thread leader(
+      [&] { EXPECT_FALSE(meet_node(*door, door->name, meeting(0, "secret", milliseconds(200)))); });
+  const auto members = meet_node(*door, door->name, meeting(1, "guess"));
+  EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
+  EXPECT_EQ(members.error().peer_rank, 3);
+  leader.join();
+}
+
+TEST(NodeMeeting, ADeadFirstRankIsNamed) {
+  const auto own = NodeDoor::open();
+  std::string gone;
+  { gone = NodeDoor::open()->name; }
+  const auto members = meet_node(*own, gone, meeting(1, "secret"));
+  EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
+  EXPECT_EQ(members.error().message(), "share memory with the ranks of this node: rank 3 is gone");
+}
+
+// --- the door for other nodes
+// -----------------------------------------------------------------------------
+
+TcpDoor open_door() {
+  TcpDoor door = *TcpDoor::open("127.0.0.1");
+  door.expect("secret", 5, 8);
+  return door;
+}
+
+std::optional<TcpDoor::Caller> admit(TcpDoor& door, Duration patience) {
+  auto caller = door.admit(in(patience));
+  EXPECT_TRUE(caller);
+  return std::move(*caller);
+}
+
+TEST(TcpDoor, AdmitsARankOfTheGroup) {
+  TcpDoor door = open_door();
+  const auto socket =
+      call_at_door(door.address(), "secret", 2, 5, ConnectionUse::kControl, in(seconds(5)));
+  ASSERT_TRUE(socket) << socket.error().message();
+  const auto caller = admit(door, seconds(5));
+  ASSERT_TRUE(caller);
+  EXPECT_EQ(caller->rank, 2);
+  EXPECT_EQ(caller->use, ConnectionUse::kControl);
+}
+
+TEST(TcpDoor, TurnsAwayWrongTokensRanksAndDestinationsAndNoise) {
+  TcpDoor door = open_door();
+  const auto call = [&](const std::string& token, int from, int to) {
+    return *call_at_door(door.address(), token, from, to, ConnectionUse::kData, in(seconds(5)));
+  };
+  std::vector<UniqueFd> wrong;
+  wrong.push_back(call("guess", 2, 5));
+  wrong.push_back(call("secret", 8, 5));
+  wrong.push_back(call("secret", -1, 5));
+  wrong.push_back(call("secret", 2, 4));
+  auto noise = *BlockingSocket::connect(*numeric_address(door.address()), Deadline(seconds(5)));
+  ASSERT_TRUE(noise.send_all("GET / HTTP/1.1\r\n" + std::string(200, 'x'), Deadline(seconds(5))));
+  EXPECT_FALSE(admit(door, milliseconds(50)));
+  for (const UniqueFd& socket : wrong) {
+    char byte = 0;
+    pollfd watched{socket.get(), POLLIN, 0};
+    ASSERT_TRUE(poll_until({&watched, 1}, in(seconds(5))));
+    EXPECT_LE(recv(socket.get(), &byte, 1, 0), 0) << "closed";
+  }
+}
+
+TEST(TcpDoor, SilentStrangersDoNotKeepARankOut) {
+  TcpDoor door = open_door();
+  std::vector<BlockingSocket> silent;
+  for (int i = 0; i < 200; ++i) {
+    silent.push_back(
+        *BlockingSocket::connect(*numeric_address(door.address()), Deadline(seconds(5))));
+  }
+  const auto socket =
+      call_at_door(door.address(), "secret", 2, 5, ConnectionUse::kData, in(seconds(5)));
+  ASSERT_TRUE(socket);
+  const auto caller = admit(door, seconds(5));
+  ASSERT_TRUE(caller);
+  EXPECT_EQ(caller->rank, 2);
+}
+
+TEST(TcpDoor, ACallToNobodySaysWhomItWasFor) {
+  HostPort address;
+  { address = open_door().address(); }
+  const auto socket = call_at_door(address, "secret", 2, 5, ConnectionUse::kData, in(seconds(5)));
+  ASSERT_FALSE(socket);
+  EXPECT_NE(socket.error().message().find("connect to rank 5 at 127.0.0.1:"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,156 @@
+#include "worker_lib/cpu/node_board.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace ddprun {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+TimePoint in(Duration duration) { return BootClock::now() + duration; }
+
+// The boards of all ranks of a node on one piece of memory.
+class Boards {
+ public:
+  explicit Boards(int ranks, Duration spin = Duration::zero()) {
+    const std::size_t bytes = (NodeBoard::bytes_for(ranks) + 4095) / 4096 * 4096;
+    memory_.reset(std::aligned_alloc(4096, bytes));
+    std::memset(memory_.get(), 0, bytes);
+    for (int local = 0; local < ranks; ++local)
+      boards_.emplace_back(memory_.get(), ranks, local, spin);
+  }
+  NodeBoard& operator[](int local) { return boards_[local]; }
+
+ private:
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<void, Free> memory_;
+  std::vector<NodeBoard> boards_;
+};
+
+// A lost wake-up would let a rank sleep until its deadline.
+void march(int ranks, std::uint64_t steps, Duration spin) {
+  Boards boards(ranks, spin);
+  std::vector<std::thread> threads;
+  for (int local = 0; local < ranks; ++local) {
+    threads.emplace_back([&, local] {
+      for (std::uint64_t tick = 1; tick <= steps; ++tick) {
+        boards[local].publish(tick);
+        ASSERT_EQ(boards[local].wait_for_all(tick, in(seconds(20))), WaitEnd::kReady)
+            << "at " << tick;
+        for (int other = 0; other < ranks; ++other) ASSERT_GE(boards[local].tick(other), tick);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(NodeBoard, RanksThatSleepAtOnceNeverMissEachOther) { march(6, 2000, Duration::zero()); }
+
+TEST(NodeBoard, RanksThatSpinNeverMissEachOther) {
+  march(2, 20'000, std::chrono::microseconds(20));
+}
+
+TEST(NodeBoard, WaitsForOneRankOnly) {
+  Boards boards(3);
+  boards[1].publish(5);
+  EXPECT_EQ(boards[0].wait_for(1, 5, in(seconds(5))), WaitEnd::kReady);
+  EXPECT_EQ(boards[0].wait_for(2, 1, in(milliseconds(5))), WaitEnd::kTimedOut);
+  EXPECT_EQ(boards[0].wait_for_all(1, in(milliseconds(5))), WaitEnd::kTimedOut);
+}
+
+TEST(NodeBoard, ASleeperIsWokenByTheRankItWaitsFor) {
+  Boards boards(2);
+  std::thread sleeper(
+      [&] { EXPECT_EQ(boards[0].wait_for(1, 7, in(seconds(20))), WaitEnd::kReady); });
+  boards[1].publish(6);
+  boards[1].publish(7);
+  sleeper.join();
+}
+
+TEST(NodeBoard, ACounterIsWaitedForAndNudged) {
+  Boards boards(2);
+  std::atomic<std::uint64_t> counter{0};
+  std::thread sleeper([&] {
+    EXPECT_EQ(boards[0].wait_for_counter(counter, 1000, 1, in(seconds(20))), WaitEnd::kReady);
+  });
+  for (std::uint64_t value = 1; value <= 1000; ++value) {
+    counter.store(value);
+    boards[1].nudge(0);
+  }
+  sleeper.join();
+}
+
+TEST(NodeBoard, AFailureWakesEverybodyAndTheFirstIsTheStory) {
+  Boards boards(3);
+  std::vector<std::thread> sleepers;
+  for (const int local : {0, 2}) {
+    sleepers.emplace_back([&, local] {
+      EXPECT_EQ(boards[local].wait_for_all(1, in(seconds(20))), WaitEnd::kFailed);
+    });
+  }
+  EXPECT_TRUE(boards[1].raise(
+      {.kind = ErrorKind::kPeerLost, .peer_rank = 17, .reporter = 4, .cause = "rank 17 died"}));
+  for (std::thread& sleeper : sleepers) sleeper.join();
+  EXPECT_FALSE(boards[2].raise(
+      {.kind = ErrorKind::kTimeout, .peer_rank = 1, .reporter = 5, .cause = "late"}));
+  for (int local = 0; local < 3; ++local) {
+    const std::optional<GroupFailure> failure = boards[local].failure();
+    ASSERT_TRUE(failure);
+    EXPECT_EQ(failure->kind, ErrorKind::kPeerLost);
+    EXPECT_EQ(failure->peer_rank, 17);
+    EXPECT_EQ(failure->reporter, 4);
+    EXPECT_EQ(failure->cause, "rank 17 died");
+  }
+}
+
+TEST(NodeBoard, AFailureWithoutACulpritAndWithALongCauseIsKept) {
+  Boards boards(1);
+  boards[0].raise(
+      {.kind = ErrorKind::kInvalidArgument, .reporter = 0, .cause = std::string(5000, 'x')});
+  const std::optional<GroupFailure> failure = boards[0].failure();
+  EXPECT_EQ(failure->peer_rank, -1);
+  EXPECT_EQ(failure->cause, std::string(GroupFailure::kMaxCauseBytes, 'x'));
+}
+
+TEST(NodeBoard, WhatIsThereCountsEvenWhenItsMakerHasFailedOrLeft) {
+  Boards boards(2);
+  boards[0].publish(3);
+  boards[1].publish(3);
+  boards[1].leave();
+  EXPECT_EQ(boards[0].wait_for_all(3, in(seconds(5))), WaitEnd::kReady);
+  EXPECT_EQ(boards[0].wait_for_all(4, in(seconds(5))), WaitEnd::kLeft);
+  boards[1].raise(
+      {.kind = ErrorKind::kPeerLost, .peer_rank = 1, .reporter = 0, .cause = "rank 1 died"});
+  EXPECT_EQ(boards[0].wait_for_all(3, in(seconds(5))), WaitEnd::kReady);
+  EXPECT_EQ(boards[0].wait_for_all(4, in(seconds(5))), WaitEnd::kFailed);
+}
+
+TEST(NodeBoard, LeavingWakesWhoWaitsForTheLeaver) {
+  Boards boards(2);
+  std::thread sleeper(
+      [&] { EXPECT_EQ(boards[0].wait_for_all(1, in(seconds(20))), WaitEnd::kLeft); });
+  boards[1].leave();
+  sleeper.join();
+}
+
+TEST(NodeBoard, ShowsTheCallARankIsIn) {
+  Boards boards(2);
+  const CallHeader call{.sequence = 9, .count = 3, .kind = CallKind::kGather};
+  boards[1].enter(call);
+  EXPECT_EQ(boards[0].call_of(1, 9), call);
+  EXPECT_EQ(boards[0].entered(1), 9u);
+  EXPECT_EQ(boards[0].entered(0), 0u);
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,200 @@
+// cpu_test_rank: one rank of a world, as a process of its own, for tests that kill and stop ranks.
+//
+//   cpu_test_rank STORE_PORT LETTERS RANK SCENARIO TIMEOUT_MS
+//
+// Forms the group, passes a barrier, says "ready", and then calls one collective again and again,
+// checking every result, until a call fails. Then it says
+//
+//   end KIND PEER_RANK MESSAGE     (or "wrong ..." when a result was not what it must be)
+//
+// destroys the group, and says "open N" with the descriptors that are left beyond those it began
+// with.
+#include <dirent.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/worker_lib/cpu/world.h"
+
+namespace ddprun {
+namespace {
+
+int open_descriptors() {
+  DIR* const directory = opendir("/proc/self/fd");
+  int count = 0;
+  while (readdir(directory)) ++count;
+  closedir(directory);
+  return count;
+}
+
+using Numbers = std::vector<std::int32_t>;
+
+class Scenarios {
+ public:
+  Scenarios(CpuGroup& group, Duration timeout) : group_(group), timeout_(timeout) {}
+
+  // One call of the scenario's collective, and whether its result is right.
+  Result<void> call(const std::string& name, int round) {
+    round_ = round;
+    const std::size_t small = 25;
+    const std::size_t large = 700'001;
+    if (name == "all_reduce_small") return all_reduce(small);
+    if (name == "all_reduce_large") return all_reduce(large);
+    if (name == "reduce") return reduce(large);
+    if (name == "broadcast") return broadcast(large);
+    if (name == "all_gather") return all_gather(large / 4);
+    if (name == "reduce_scatter") return reduce_scatter(large / 4);
+    if (name == "gather") return gather(large / 4);
+    if (name == "scatter") return scatter(large / 4);
+    if (name == "barrier") return group_.barrier(timeout_);
+    if (name == "send_recv") return send_recv(large);
+    std::fprintf(stderr, "no scenario '%s'\n", name.c_str());
+    std::exit(2);
+  }
+
+ private:
+  int n() const { return group_.size(); }
+  int root() const { return round_ % n(); }
+  Numbers of(int rank, std::size_t count) const { return Numbers(count, 1000 * rank + round_); }
+  Numbers sum(std::size_t count) const {
+    return Numbers(count, 1000 * n() * (n() - 1) / 2 + n() * round_);
+  }
+
+  Result<void> checked(const Result<void>& result, const Numbers& got,
+                       const Numbers& expected) const {
+    if (result && got != expected) {
+      std::printf("wrong data in round %d\n", round_);
+      std::exit(3);
+    }
+    return result;
+  }
+
+  Result<void> all_reduce(std::size_t count) {
+    Numbers data = of(group_.rank(), count);
+    const auto result =
+        group_.all_reduce(data.data(), count, ElementType::kI32, ReduceOp::kSum, timeout_);
+    return checked(result, data, sum(count));
+  }
+
+  Result<void> reduce(std::size_t count) {
+    Numbers data = of(group_.rank(), count);
+    const auto result = group_.reduce(data.data(), count, ElementType::kI32, ReduceOp::kSum,
+                                      Rank(root()), timeout_);
+    return checked(result, data, group_.rank() == root() ? sum(count) : of(group_.rank(), count));
+  }
+
+  Result<void> broadcast(std::size_t count) {
+    Numbers data = of(group_.rank(), count);
+    const auto result = group_.broadcast(data.data(), count * 4, Rank(root()), timeout_);
+    return checked(result, data, of(root(), count));
+  }
+
+  // Blocks of all ranks, one behind the other.
+  std::vector<void*> blocks(Numbers& all, std::size_t count) const {
+    std::vector<void*> result;
+    for (int rank = 0; rank < n(); ++rank)
+      result.push_back(all.data() + static_cast<std::size_t>(rank) * count);
+    return result;
+  }
+  Numbers of_all(std::size_t count) const {
+    Numbers all;
+    for (int rank = 0; rank < n(); ++rank) {
+      const Numbers one = of(rank, count);
+      all.insert(all.end(), one.begin(), one.end());
+    }
+    return all;
+  }
+
+  Result<void> all_gather(std::size_t count) {
+    const Numbers mine = of(group_.rank(), count);
+    Numbers all(count * n());
+    const auto result = group_.all_gather(mine.data(), blocks(all, count), count * 4, timeout_);
+    return checked(result, all, of_all(count));
+  }
+
+  Result<void> reduce_scatter(std::size_t count) {
+    Numbers mine = of(group_.rank(), count * n());
+    const std::vector<void*> inputs = blocks(mine, count);
+    const std::vector<const void*> given(inputs.begin(), inputs.end());
+    Numbers output(count);
+    const auto result = group_.reduce_scatter(given, output.data(), count, ElementType::kI32,
+                                              ReduceOp::kSum, timeout_);
+    return checked(result, output, sum(count));
+  }
+
+  Result<void> gather(std::size_t count) {
+    const bool is_root = group_.rank() == root();
+    const Numbers mine = of(group_.rank(), count);
+    Numbers all(is_root ? count * n() : 0);
+    const auto outputs = is_root ? blocks(all, count) : std::vector<void*>{};
+    const auto result = group_.gather(mine.data(), outputs, count * 4, Rank(root()), timeout_);
+    return checked(result, all, is_root ? of_all(count) : Numbers{});
+  }
+
+  Result<void> scatter(std::size_t count) {
+    Numbers all = of_all(count);
+    const std::vector<void*> inputs = blocks(all, count);
+    const std::vector<const void*> given(inputs.begin(), inputs.end());
+    Numbers output(count);
+    const auto result = group_.scatter(group_.rank() == root() ? given : std::vector<const void*>{},
+                                       output.data(), count * 4, Rank(root()), timeout_);
+    return checked(result, output, of(group_.rank(), count));
+  }
+
+  // Around the ring; rank 0 begins, so that each waits for the one before it.
+  Result<void> send_recv(std::size_t count) {
+    const Rank next((group_.rank() + 1) % n());
+    const Rank before((group_.rank() + n() - 1) % n());
+    Numbers data = of(group_.rank(), count);
+    const auto send = [&] { return group_.send(data.data(), count * 4, next, 5, timeout_); };
+    Numbers got(count);
+    const auto recv = [&] { return group_.recv(got.data(), count * 4, before, 5, timeout_); };
+    const auto first = group_.rank() == 0 ? send() : recv();
+    if (!first) return first;
+    const auto second = group_.rank() == 0 ? recv() : send();
+    return checked(second, got, of(before.value, count));
+  }
+
+  CpuGroup& group_;
+  Duration timeout_;
+  int round_ = 0;
+};
+
+int run(char** argv) {
+  const auto port = static_cast<std::uint16_t>(std::atoi(argv[1]));
+  const std::string letters = argv[2];
+  const Duration timeout = std::chrono::milliseconds(std::atoi(argv[5]));
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  const int before = open_descriptors();
+  std::unique_ptr<CpuGroup> group = form_rank(port, letters, std::atoi(argv[3]), "world");
+  if (!group->barrier(std::chrono::seconds(30))) return 1;
+  std::printf("ready\n");
+  Scenarios scenarios(*group, timeout);
+  for (int round = 0;; ++round) {
+    const Result<void> result = scenarios.call(argv[4], round);
+    if (result) continue;
+    const Error& error = result.error();
+    std::printf("end %s %d %s\n", std::string(to_text(error.kind)).c_str(), error.peer_rank,
+                error.message().c_str());
+    break;
+  }
+  group.reset();
+  std::printf("open %d\n", open_descriptors() - before);
+  return 0;
+}
+
+}  // namespace
+}  // namespace ddprun
+
+int main(int argc, char** argv) {
+  if (argc != 6)
+    return std::fprintf(stderr, "usage: cpu_test_rank PORT LETTERS RANK SCENARIO TIMEOUT_MS\n"), 2;
+  return ddprun::run(argv);
+}

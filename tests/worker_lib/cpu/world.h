@@ -1,0 +1,65 @@
+// Worlds for tests: a real store on a thread of this process, and groups whose ranks are threads.
+//
+// A world is written as letters, one for each rank: "aab" has ranks 0 and 1 on one node and rank 2
+// on another (simulated: nodes are what the ranks say they are, so the traffic goes over loopback
+// TCP).
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/log.h"
+#include "rendezvous/store_server.h"
+#include "worker_lib/cpu/cpu_group.h"
+
+namespace ddprun {
+
+class TestStore {
+ public:
+  TestStore();
+  ~TestStore();
+
+  std::uint16_t port() const { return port_; }
+
+ private:
+  boost::asio::io_context io_;
+  Logger log_;
+  std::uint16_t port_ = 0;
+  std::unique_ptr<StoreServer> server_;
+  std::thread thread_;
+};
+
+// Forms one rank's group through the store; a failure ends the test program.
+std::unique_ptr<CpuGroup> form_rank(std::uint16_t store_port, const std::string& letters, int rank,
+                                    const std::string& name);
+
+class ThreadWorld {
+ public:
+  explicit ThreadWorld(std::string letters);
+
+  int size() const { return static_cast<int>(letters_.size()); }
+  const std::string& letters() const { return letters_; }
+  CpuGroup& group(int rank) { return *groups_[rank]; }
+  // The group of one rank is gone afterwards.
+  void destroy(int rank) { groups_[rank].reset(); }
+
+  // Calls body once for each rank, each on its own thread, and waits for all of them.
+  void run(const std::function<void(CpuGroup& group, int rank)>& body);
+
+ private:
+  std::string letters_;
+  TestStore store_;
+  std::vector<std::unique_ptr<CpuGroup>> groups_;
+};
+
+// The layouts that the conformance suite runs over.
+inline constexpr const char* kLayouts[] = {
+    "a",    "aa",  "aaa",  "aaaa", "aaaaaaaa", "ab",       "aab",      "abb",     "aabb",
+    "abab", "abc", "aabc", "abcc", "abcd",     "aaaabbbb", "aaabbbcc", "abbbbccc"};
+
+}  // namespace ddprun

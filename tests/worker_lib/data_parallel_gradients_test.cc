@@ -1,0 +1,216 @@
+// Where gradients live, of which kinds they may be, and what the rest of LibTorch does to them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "ddprun/data_parallel.h"
+#include "tests/worker_lib/small_mlp.h"
+
+namespace ddprun {
+namespace {
+
+using torch::optim::Optimizer;
+
+void backward(DistributedDataParallel<torch::nn::Sequential>& model, const ProcessGroup& group,
+              int step = 0) {
+  loss_of(model(input_of(group.rank(), step)), group.rank(), step).backward();
+}
+
+std::vector<const void*> places(torch::nn::Module& net) {
+  std::vector<const void*> result;
+  for (const torch::Tensor& p : net.parameters()) result.push_back(p.grad().const_data_ptr());
+  return result;
+}
+
+TEST(DataParallelGradients, StayInTheirBucketsWhateverClearsThem) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    auto net = make_mlp();
+    DistributedDataParallel model(net, group, {.first_bucket_bytes = 100, .bucket_bytes = 300});
+    torch::optim::SGD optimizer(net->parameters(), 0.0);
+    backward(model, group);  // after it the buckets are laid out for good
+    const auto home = places(*net);
+    const auto expect_home_after = [&](const std::function<void()>& clear) {
+      clear();
+      backward(model, group);
+      EXPECT_EQ(places(*net), home);
+      expect_same(gradients_of(*net), averaged(local_gradients(2, 0)));
+    };
+    expect_home_after([&] { optimizer.zero_grad(); });
+    expect_home_after([&] { optimizer.zero_grad(/*set_to_none=*/false); });
+    expect_home_after([&] { net->zero_grad(); });
+    expect_home_after([&] { net->zero_grad(/*set_to_none=*/false); });
+    expect_home_after([&] {
+      for (torch::Tensor& p : net->parameters()) p.mutable_grad() = torch::zeros_like(p);
+    });
+  });
+}
+
+TEST(DataParallelGradients, OfOneBucketShareOneBlockOfMemory) {
+  ThreadWorld(1).run([](ProcessGroup& group) {
+    auto net = make_mlp();
+    DistributedDataParallel model(net, group);
+    for (int step = 0; step < 2; ++step) backward(model, group);
+    auto home = places(*net);
+    std::ranges::sort(home);
+    const auto* first = static_cast<const char*>(home.front());
+    const auto* last = static_cast<const char*>(home.back());
+    EXPECT_LT(last - first, 2048);  // 250 elements of 4 bytes, each slot aligned
+  });
+}
+
+TEST(DataParallelGradients, OutliveTheWrapper) {
+  ThreadWorld(1).run([](ProcessGroup& group) {
+    auto net = make_mlp();
+    {
+      DistributedDataParallel model(net, group);
+      backward(model, group);
+    }
+    expect_same(gradients_of(*net), averaged(local_gradients(1)));
+    net->zero_grad(false);
+    loss_of(net->forward(input_of(0)), 0).backward();  // the hooks are gone
+    expect_same(gradients_of(*net), averaged(local_gradients(1)));
+  });
+}
+
+// Every optimizer and clipping work on gradients that lie in buckets, and end with the bits that
+// the averaged gradients give without DistributedDataParallel.
+class DataParallelOptimizers : public testing::TestWithParam<int> {
+ protected:
+  static std::unique_ptr<Optimizer> make(const Tensors& parameters) {
+    using namespace torch::optim;
+    switch (GetParam()) {
+      case 0:
+        return std::make_unique<SGD>(parameters, SGDOptions(0.1).momentum(0.9).nesterov(true));
+      case 1: return std::make_unique<Adam>(parameters, AdamOptions(0.01).weight_decay(0.1));
+      case 2: return std::make_unique<AdamW>(parameters, AdamWOptions(0.01).amsgrad(true));
+      case 3: return std::make_unique<RMSprop>(parameters, RMSpropOptions(0.01).centered(true));
+      default: return std::make_unique<Adagrad>(parameters, AdagradOptions(0.01));
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, DataParallelOptimizers, testing::Range(0, 5));
+
+TEST_P(DataParallelOptimizers, TakeTheStepsThatTheAverageAsksFor) {
+  constexpr int kSteps = 5;
+  // One process that computes both ranks' gradients itself.
+  auto alone = make_mlp();
+  const auto own_optimizer = make(alone->parameters());
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<Tensors> local;
+    for (int rank = 0; rank < 2; ++rank) {
+      alone->zero_grad();
+      loss_of(alone->forward(input_of(rank, step)), rank, step).backward();
+      local.push_back(gradients_of(*alone));
+    }
+    const Tensors average = averaged(local);
+    for (std::size_t i = 0; i < average.size(); ++i)
+      alone->parameters()[i].mutable_grad() = average[i];
+    torch::nn::utils::clip_grad_norm_(alone->parameters(), 0.5);
+    own_optimizer->step();
+  }
+  const auto results = on_each_rank(2, [&](ProcessGroup& group) {
+    auto net = make_mlp();
+    DistributedDataParallel model(net, group, {.first_bucket_bytes = 100, .bucket_bytes = 300});
+    const auto optimizer = make(net->parameters());
+    for (int step = 0; step < kSteps; ++step) {
+      optimizer->zero_grad(step % 2 == 0);
+      backward(model, group, step);
+      torch::nn::utils::clip_grad_norm_(net->parameters(), 0.5);
+      optimizer->step();
+    }
+    return net->parameters();
+  });
+  for (const Tensors& parameters : results) expect_same(parameters, alone->parameters());
+}
+
+struct MixedImpl : torch::nn::Module {
+  MixedImpl() {
+    const auto add = [this](const char* name, torch::ScalarType type) {
+      register_parameter(name, torch::ones({3, 2}, type));
+    };
+    add("f32", torch::kFloat32);
+    add("f64", torch::kFloat64);
+    add("bf16", torch::kBFloat16);
+    add("f16", torch::kFloat16);
+    add("c64", torch::kComplexFloat);
+    add("more_f32", torch::kFloat32);
+    register_parameter("none", torch::ones({0, 2}));
+  }
+  torch::Tensor forward(double scale) {
+    torch::Tensor sum = torch::zeros({}, torch::kFloat64);
+    for (const auto& item : named_parameters()) {
+      const torch::Tensor& p = item.value();
+      const auto real = p.is_complex() ? torch::view_as_real(p * c10::complex<float>(1, 2)) : p;
+      sum = sum + (real * scale).sum().to(torch::kFloat64);
+    }
+    return sum;
+  }
+};
+TORCH_MODULE(Mixed);
+
+TEST(DataParallelGradients, OfSeveralDtypesAreAveragedEachInItsOwn) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    Mixed net;
+    DistributedDataParallel model(net, group);
+    for (int pass = 0; pass < 2; ++pass) {
+      net->zero_grad();
+      model(group.rank() == 0 ? 1.0 : 4.0).backward();
+      for (const auto& item : net->named_parameters()) {
+        const torch::Tensor& gradient = item.value().grad();
+        EXPECT_EQ(gradient.dtype(), item.value().dtype()) << item.key();
+        // (a+bi)(1+2i) has the parts a-2b and b+2a, whose sum is 3a-b.
+        const auto expected =
+            gradient.is_complex()
+                ? torch::full({3, 2}, c10::complex<float>(7.5, -2.5), torch::kComplexFloat)
+                : torch::full_like(gradient, 2.5);
+        EXPECT_TRUE(torch::equal(gradient, expected)) << item.key();
+      }
+    }
+  });
+}
+
+TEST(DataParallelGradients, KeepTheStridesOfTheirParameters) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    torch::nn::Conv2d net(3, 4, 3);
+    net->weight.set_data(net->weight.contiguous(torch::MemoryFormat::ChannelsLast));
+    DistributedDataParallel model(net, group);
+    for (int pass = 0; pass < 2; ++pass) {
+      net->zero_grad();
+      model(data(static_cast<std::uint64_t>(group.rank()), {2, 3, 5, 5})).sum().backward();
+      EXPECT_EQ(net->weight.grad().strides(), net->weight.strides());
+    }
+    torch::nn::Conv2d alone(3, 4, 3);
+    std::vector<Tensors> local;
+    for (std::uint64_t rank = 0; rank < 2; ++rank) {
+      alone->zero_grad();
+      alone(data(rank, {2, 3, 5, 5})).sum().backward();  // does not depend on the weights
+      local.push_back({alone->weight.grad().clone()});
+    }
+    EXPECT_TRUE(torch::allclose(net->weight.grad(), averaged(local)[0], 1e-5, 1e-5));
+  });
+}
+
+struct TiedImpl : torch::nn::Module {
+  TiedImpl() {
+    a = register_module("a", torch::nn::Linear(torch::nn::LinearOptions(2, 2).bias(false)));
+    register_parameter("again", a->weight);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return a(a(x)); }
+  torch::nn::Linear a{nullptr};
+};
+TORCH_MODULE(Tied);
+
+TEST(DataParallelGradients, OfASharedParameterAreReducedOnce) {
+  ThreadWorld world(2);
+  world.run([](ProcessGroup& group) {
+    Tied net;
+    EXPECT_EQ(net->parameters().size(), 2u);
+    DistributedDataParallel model(net, group);
+    model(torch::ones({1, 2})).sum().backward();
+  });
+  // 4 elements in a slot of 16, and a code for each rank.
+  EXPECT_THAT(sizes_of(world, "all_reduce"), testing::ElementsAre(18 * 4));
+}
+
+}  // namespace
+}  // namespace ddprun

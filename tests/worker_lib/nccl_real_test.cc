@@ -1,0 +1,81 @@
+// The real NCCL, as far as a machine without a GPU can go: making and exchanging unique ids, and
+// saying that there is no GPU. Tests that need one are in nccl_gpu_test.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <set>
+
+#include "ddprun/context.h"
+#include "rendezvous/store_client.h"
+#include "tests/support/running_store.h"
+#include "tests/worker_lib/rank_threads.h"
+#include "tests/worker_lib/scoped_environment.h"
+#include "worker_lib/backend_nccl.h"
+#include "worker_lib/nccl_communicator.h"
+
+namespace ddprun {
+namespace {
+
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+using IdBytes = std::array<char, 128>;
+
+// The ids with which init was called.
+struct SeenIds {
+  std::mutex mutex;
+  std::vector<IdBytes> ids;
+};
+SeenIds seen;
+
+// The real table up to the first call that needs a GPU.
+NcclApi real_until_init() {
+  NcclApi api = real_nccl_api();
+  api.comm_init_rank = [](NcclComm*, int, const NcclUniqueId& id, int) {
+    const std::lock_guard lock(seen.mutex);
+    seen.ids.push_back(id.bytes);
+    return NcclResult::kSystemError;
+  };
+  return api;
+}
+
+TEST(RealNccl, MakesAnotherUniqueIdEachTime) {
+  NcclUniqueId first{};
+  NcclUniqueId second{};
+  ASSERT_EQ(real_nccl_api().get_unique_id(&first), NcclResult::kSuccess);
+  ASSERT_EQ(real_nccl_api().get_unique_id(&second), NcclResult::kSuccess);
+  EXPECT_NE(first.bytes, IdBytes{});
+  EXPECT_NE(first.bytes, second.bytes);
+}
+
+TEST(RealNccl, EveryRankBeginsItsCommunicatorWithTheIdOfRankZero) {
+  testing_support::RunningStore store;
+  const NcclApi api = real_until_init();
+  run_ranks(3, [&](int rank) {
+    const auto client = StoreClient::connect({.host = "127.0.0.1", .port = store.port()});
+    const auto communicator = NcclCommunicator::form(
+        api, client->get(), {.rank = Rank(rank), .world_size = 3, .timeout = seconds(20)});
+    ASSERT_FALSE(communicator);
+    EXPECT_THAT(communicator.error().message(), HasSubstr("NCCL: unhandled system error"));
+  });
+  ASSERT_EQ(seen.ids.size(), 3U);
+  EXPECT_EQ(std::set<IdBytes>(seen.ids.begin(), seen.ids.end()).size(), 1U);
+  EXPECT_NE(seen.ids[0], IdBytes{});
+}
+
+TEST(RealNccl, AProgramForGpusRunsOnTheCpuWhereThereIsNoGpu) {
+  const ScopedEnvironment none({});
+  if (nccl_backend_factory()->device_count() > 0) GTEST_SKIP() << "there is a GPU here";
+  EXPECT_EQ(init().group().backend_name(), "cpu");
+  try {
+    init({.backend = "nccl"});
+    FAIL() << "nccl was found";
+  } catch (const DistError& refusal) {
+    EXPECT_EQ(refusal.kind(), DistError::Kind::kUnsupported);
+    EXPECT_STREQ(refusal.what(), "ddprun::init: there is no GPU here, or no driver for it");
+  }
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,143 @@
+#include "worker_lib/optimizer_state.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tests/support/expect_dist_error.h"
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+using Kind = DistError::Kind;
+
+// A net, an optimizer over it, and steps with fixed gradients. The second layer's bias never gets a
+// gradient, and each layer is a parameter group.
+struct Training {
+  using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+  using Make = std::function<std::unique_ptr<torch::optim::Optimizer>(const Groups&)>;
+
+  explicit Training(const Make& make)
+      : optimizer(make(
+            {Groups::value_type(net[0]->parameters()), Groups::value_type(net[1]->parameters())})) {
+    torch::NoGradGuard no_grad;
+    for (torch::Tensor& p : net->parameters())
+      p.copy_(torch::linspace(-1, 1, p.numel()).view(p.sizes()));
+  }
+
+  void steps(int first, int last) {
+    for (int step = first; step < last; ++step) {
+      auto parameters = net->parameters();
+      for (std::size_t i = 0; i + 1 < parameters.size(); ++i)
+        parameters[i].mutable_grad() = torch::sin(
+            torch::arange(parameters[i].numel()).view(parameters[i].sizes()) * (step + 1.3));
+      optimizer->step();
+    }
+  }
+
+  torch::nn::Sequential net{torch::nn::Linear(3, 4), torch::nn::Linear(4, 2)};
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+};
+
+template <class Optimizer, class Options>
+Training::Make maker(Options options) {
+  return
+      [=](const Training::Groups& groups) { return std::make_unique<Optimizer>(groups, options); };
+}
+
+struct Case {
+  std::string name;
+  Training::Make make;
+  Training::Make make_other;  // with other options, which the saved ones must replace
+};
+
+void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
+
+class OptimizerStateTest : public testing::TestWithParam<Case> {};
+
+c10::IValue through_a_file(const c10::IValue& state) {
+  std::vector<char> bytes;
+  write_pickle(state, [&](const void* data, std::size_t size) {
+    bytes.insert(bytes.end(), static_cast<const char*>(data),
+                 static_cast<const char*>(data) + size);
+  });
+  return read_pickle(bytes, "f.pt");
+}
+
+TEST_P(OptimizerStateTest, AResumedOptimizerEndsWithTheSameBits) {
+  Training undisturbed(GetParam().make);
+  undisturbed.steps(0, 10);
+  Training before(GetParam().make);
+  before.steps(0, 4);
+  Training after(GetParam().make_other);
+  load_module_state(*after.net, through_a_file(module_state(*before.net)), "f.pt");
+  load_optimizer_state(*after.optimizer, through_a_file(optimizer_state(*before.optimizer)),
+                       "f.pt");
+  after.steps(4, 10);
+  for (std::size_t i = 0; i < 4; ++i)
+    EXPECT_TRUE(torch::equal(after.net->parameters()[i], undisturbed.net->parameters()[i])) << i;
+}
+
+TEST_P(OptimizerStateTest, StateOfAnOptimizerThatDidNothingYetComesBack) {
+  Training before(GetParam().make), after(GetParam().make_other), undisturbed(GetParam().make);
+  load_optimizer_state(*after.optimizer, through_a_file(optimizer_state(*before.optimizer)),
+                       "f.pt");
+  after.steps(0, 3);
+  undisturbed.steps(0, 3);
+  for (std::size_t i = 0; i < 4; ++i)
+    EXPECT_TRUE(torch::equal(after.net->parameters()[i], undisturbed.net->parameters()[i])) << i;
+}
+
+using namespace torch::optim;
+INSTANTIATE_TEST_SUITE_P(
+    All, OptimizerStateTest,
+    testing::Values(
+        Case{"SGD", maker<SGD>(SGDOptions(0.1)), maker<SGD>(SGDOptions(0.3).momentum(0.9))},
+        Case{"SGDMomentum",
+             maker<SGD>(SGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.01)),
+             maker<SGD>(SGDOptions(0.3))},
+        Case{"SGDDampening", maker<SGD>(SGDOptions(0.1).momentum(0.9).dampening(0.2)),
+             maker<SGD>(SGDOptions(0.3).momentum(0.1))},
+        Case{"Adam", maker<Adam>(AdamOptions(0.01).betas({0.8, 0.95}).eps(1e-6).weight_decay(0.1)),
+             maker<Adam>(AdamOptions(0.3).amsgrad(true))},
+        Case{"AdamAmsgrad", maker<Adam>(AdamOptions(0.01).amsgrad(true)),
+             maker<Adam>(AdamOptions(0.3))},
+        Case{"AdamW", maker<AdamW>(AdamWOptions(0.01)), maker<AdamW>(AdamWOptions(0.3))},
+        Case{"RMSprop", maker<RMSprop>(RMSpropOptions(0.01).momentum(0.5).centered(true)),
+             maker<RMSprop>(RMSpropOptions(0.3))},
+        Case{"RMSpropPlain", maker<RMSprop>(RMSpropOptions(0.01).alpha(0.9)),
+             maker<RMSprop>(RMSpropOptions(0.3).centered(true))},
+        Case{"Adagrad",
+             maker<Adagrad>(AdagradOptions(0.1).lr_decay(0.01).initial_accumulator_value(0.2)),
+             maker<Adagrad>(AdagradOptions(0.3))}),
+    [](const auto& instance) { return instance.param.name; });
+
+TEST(OptimizerState, AnOptimizerThatCannotBeSavedIsRefusedByName) {
+  torch::nn::Linear net(2, 2);
+  const LBFGS optimizer(net->parameters());
+  EXPECT_DIST_ERROR(optimizer_state(optimizer), Kind::kUnsupported,
+                    HasSubstr("torch::optim::LBFGS"));
+}
+
+TEST(OptimizerState, OtherGroupsOrParametersAreRefused) {
+  torch::nn::Linear small(2, 2), large(3, 2);
+  SGD saved(small->parameters(), SGDOptions(0.1).momentum(0.9));
+  torch::nn::Linear(small)->forward(torch::ones({1, 2})).sum().backward();
+  saved.step();
+  const c10::IValue state = optimizer_state(saved);
+  SGD fewer({small->weight}, SGDOptions(0.1));
+  SGD more_groups({torch::optim::OptimizerParamGroup({small->weight}),
+                   torch::optim::OptimizerParamGroup({small->bias})},
+                  SGDOptions(0.1));
+  SGD other_shapes(large->parameters(), SGDOptions(0.1));
+  EXPECT_DIST_ERROR(load_optimizer_state(fewer, state, "f.pt"), Kind::kInvalidArgument,
+                    HasSubstr("group 0 has 2 parameters, this optimizer's has 1"));
+  EXPECT_DIST_ERROR(load_optimizer_state(more_groups, state, "f.pt"), Kind::kInvalidArgument,
+                    HasSubstr("1 parameter groups, this optimizer has 2"));
+  EXPECT_DIST_ERROR(load_optimizer_state(other_shapes, state, "f.pt"), Kind::kInvalidArgument,
+                    HasSubstr("'momentum_buffer' has not the shape"));
+}
+
+}  // namespace
+}  // namespace ddprun

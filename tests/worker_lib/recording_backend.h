@@ -1,0 +1,81 @@
+// A Backend that carries nothing out: it writes down what ProcessGroup asks of it. For tests of
+// what ProcessGroup checks, fills in and passes on.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "ddprun/backend.h"
+#include "worker_lib/work_state.h"
+
+namespace ddprun {
+
+// What a RecordingBackend was asked; shared with the test, as the ProcessGroup owns the backend.
+struct BackendRecord {
+  std::vector<std::string> calls;  // "reduce avg root 1 async in 5.0 s"
+  Result<void> result;             // of every call
+  std::string aborted;             // the reason, once
+};
+
+class RecordingBackend final : public Backend {
+ public:
+  RecordingBackend(BackendRecord& record, int rank, int size)
+      : record_(record), rank_(rank), size_(size) {}
+
+  const std::string& name() const override { return name_; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  Work all_reduce(const torch::Tensor&, ReduceOp op, CallOptions call) override {
+    return note(std::string("all_reduce ") + to_text(op), call);
+  }
+  Work reduce(const torch::Tensor&, ReduceOp op, int root, CallOptions call) override {
+    return note(std::string("reduce ") + to_text(op) + root_text(root), call);
+  }
+  Work broadcast(const torch::Tensor&, int root, CallOptions call) override {
+    return note("broadcast" + root_text(root), call);
+  }
+  Work all_gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor&,
+                  CallOptions call) override {
+    return note("all_gather " + std::to_string(outputs.size()), call);
+  }
+  Work reduce_scatter(const torch::Tensor&, const std::vector<torch::Tensor>&, ReduceOp op,
+                      CallOptions call) override {
+    return note(std::string("reduce_scatter ") + to_text(op), call);
+  }
+  Work gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor&, int root,
+              CallOptions call) override {
+    return note("gather " + std::to_string(outputs.size()) + root_text(root), call);
+  }
+  Work scatter(const torch::Tensor&, const std::vector<torch::Tensor>& inputs, int root,
+               CallOptions call) override {
+    return note("scatter " + std::to_string(inputs.size()) + root_text(root), call);
+  }
+  Work barrier(CallOptions call) override { return note("barrier", call); }
+  Work send(const torch::Tensor&, int destination, int tag, CallOptions call) override {
+    return note("send to " + std::to_string(destination) + " tag " + std::to_string(tag), call);
+  }
+  Work recv(const torch::Tensor&, int source, int tag, CallOptions call) override {
+    return note("recv from " + std::to_string(source) + " tag " + std::to_string(tag), call);
+  }
+  void abort(const std::string& reason) override { record_.aborted = reason; }
+
+ private:
+  static std::string root_text(int root) { return " root " + std::to_string(root); }
+
+  Work note(std::string text, CallOptions call) {
+    if (call.async) text += " async";
+    record_.calls.push_back(text + " in " + to_text(call.timeout));
+    return detail::work_of(record_.result);
+  }
+
+  const std::string name_ = "recording";
+  BackendRecord& record_;
+  const int rank_;
+  const int size_;
+};
+
+}  // namespace ddprun

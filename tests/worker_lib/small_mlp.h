@@ -1,0 +1,102 @@
+// What the tests of DistributedDataParallel share: a small net with fixed weights, data that
+// depends on rank and step only, and the gradients to expect, computed without any communication.
+#pragma once
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tests/support/thread_world.h"
+
+namespace ddprun {
+
+using Tensors = std::vector<torch::Tensor>;
+
+// The same for the same seed, in whichever thread.
+inline torch::Tensor data(std::uint64_t seed, std::vector<std::int64_t> sizes,
+                          torch::Dtype dtype = torch::kFloat32) {
+  return torch::randn(sizes, at::detail::createCPUGenerator(seed), torch::dtype(dtype));
+}
+
+// Bit for bit, -0 and NaN included.
+inline bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
+  if (a.sizes() != b.sizes() || a.dtype() != b.dtype()) return false;
+  const torch::Tensor x = a.detach().contiguous(), y = b.detach().contiguous();
+  return std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0;
+}
+
+inline torch::nn::Sequential make_mlp() {
+  torch::nn::Sequential net{torch::nn::Linear(5, 16), torch::nn::Tanh(), torch::nn::Linear(16, 8),
+                            torch::nn::Tanh(), torch::nn::Linear(8, 2)};
+  torch::NoGradGuard no_grad;
+  std::uint64_t seed = 100;
+  for (torch::Tensor& p : net->parameters()) p.copy_(data(seed++, p.sizes().vec()) * 0.5);
+  return net;
+}
+
+// Rank r's loss of one step.
+inline torch::Tensor loss_of(const torch::Tensor& output, int rank, int step = 0) {
+  return (output * data(1000 + rank + 10 * step, output.sizes().vec())).sum();
+}
+inline torch::Tensor input_of(int rank, int step = 0) { return data(rank + 10 * step, {4, 5}); }
+
+// What the ranks' gradients are without any communication, for one step.
+inline std::vector<Tensors> local_gradients(int world, int step = 0) {
+  std::vector<Tensors> result;
+  for (int rank = 0; rank < world; ++rank) {
+    auto net = make_mlp();
+    loss_of(net->forward(input_of(rank, step)), rank, step).backward();
+    result.emplace_back();
+    for (const torch::Tensor& p : net->parameters()) result.back().push_back(p.grad());
+  }
+  return result;
+}
+
+// g0/W + g1/W + ..., in rank order.
+inline Tensors averaged(const std::vector<Tensors>& by_rank) {
+  Tensors result;
+  const auto world = static_cast<double>(by_rank.size());
+  for (std::size_t i = 0; i < by_rank[0].size(); ++i) {
+    torch::Tensor sum = by_rank[0][i] / world;
+    for (std::size_t r = 1; r < by_rank.size(); ++r) sum = sum + by_rank[r][i] / world;
+    result.push_back(sum);
+  }
+  return result;
+}
+
+inline Tensors gradients_of(torch::nn::Module& net) {
+  Tensors result;
+  for (const torch::Tensor& p : net.parameters()) result.push_back(p.grad().clone());
+  return result;
+}
+
+inline void expect_same(const Tensors& a, const Tensors& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(same_bits(a[i], b[i])) << "tensor " << i;
+}
+
+// Runs `rank_body` in a world and returns what each rank returned.
+template <class Body>
+auto on_each_rank(ThreadWorld& world, int size, Body rank_body) {
+  std::vector<decltype(rank_body(std::declval<ProcessGroup&>()))> results(size);
+  world.run([&](ProcessGroup& group) { results[group.rank()] = rank_body(group); });
+  return results;
+}
+template <class Body>
+auto on_each_rank(int size, Body rank_body) {
+  ThreadWorld world(size);
+  return on_each_rank(world, size, rank_body);
+}
+
+inline std::vector<std::size_t> sizes_of(const ThreadWorld& world, const std::string& name) {
+  std::vector<std::size_t> result;
+  for (const ThreadWorld::Call& call : world.calls())
+    if (call.name == name) result.push_back(call.bytes);
+  return result;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,161 @@
+#include "ddprun/work.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <latch>
+
+#include "ddprun/error.h"
+#include "worker_lib/serial_executor.h"
+#include "worker_lib/work_state.h"
+
+namespace ddprun {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+DistError::Kind kind_of_failure(const Work& work) {
+  try {
+    work.wait();
+  } catch (const DistError& failure) {
+    return failure.kind();
+  }
+  ADD_FAILURE() << "the work did not fail";
+  return DistError::Kind::kSystem;
+}
+
+TEST(Work, ADefaultOneIsComplete) {
+  const Work work;
+  EXPECT_TRUE(work.is_completed());
+  EXPECT_EQ(work.exception(), nullptr);
+  work.wait();
+  work.wait(milliseconds(1));
+}
+
+TEST(Work, CompletesWhenItsStateDoes) {
+  const auto state = std::make_shared<detail::HostWork>();
+  const Work work(state);
+  EXPECT_FALSE(work.is_completed());
+  auto waiter = std::async(std::launch::async, [work] { work.wait(seconds(30)); });
+  state->complete({});
+  waiter.get();
+  EXPECT_TRUE(work.is_completed());
+}
+
+TEST(Work, AFailureIsThrownByEveryWaitAndKeptAsAnException) {
+  const auto state = std::make_shared<detail::HostWork>();
+  const Work work(state);
+  state->complete(Error{.kind = ErrorKind::kPeerLost, .cause = "gone", .peer_rank = 1});
+  EXPECT_TRUE(work.is_completed());
+  EXPECT_NE(work.exception(), nullptr);
+  EXPECT_EQ(kind_of_failure(work), DistError::Kind::kPeerLost);
+  EXPECT_EQ(kind_of_failure(work), DistError::Kind::kPeerLost);
+}
+
+TEST(Work, AWaitThatIsTooShortThrowsTimeoutAndEndsNothing) {
+  const auto state = std::make_shared<detail::HostWork>();
+  const Work work(state);
+  try {
+    work.wait(milliseconds(1));
+    FAIL() << "the wait returned";
+  } catch (const DistError& late) {
+    EXPECT_EQ(late.kind(), DistError::Kind::kTimeout);
+    EXPECT_EQ(late.allowed(), milliseconds(1));
+  }
+  EXPECT_FALSE(work.is_completed());
+  state->complete({});
+  work.wait();
+}
+
+TEST(Work, TheLongestTimeoutThereIsDoesNotLieInThePast) {
+  const auto state = std::make_shared<detail::HostWork>();
+  const Work work(state);
+  auto waiter =
+      std::async(std::launch::async, [work] { work.wait(std::chrono::nanoseconds::max()); });
+  state->complete({});
+  EXPECT_NO_THROW(waiter.get());
+}
+
+// --- the executor
+// ----------------------------------------------------------------------------------
+
+TEST(SerialExecutor, RunsCallsInTheOrderInWhichTheyWereSubmitted) {
+  std::vector<int> order;
+  {
+    SerialExecutor executor("test");
+    for (int i = 0; i < 100; ++i) {
+      executor.submit([&order, i]() -> Result<void> {
+        order.push_back(i);
+        return {};
+      });
+    }
+  }
+  ASSERT_EQ(order.size(), 100U);
+  EXPECT_TRUE(std::ranges::is_sorted(order));
+}
+
+TEST(SerialExecutor, IsIdleAgainWhenTheLastCallHasBeenWaitedFor) {
+  SerialExecutor executor("test");
+  EXPECT_TRUE(executor.is_idle());
+  std::promise<void> go;
+  const auto work = executor.submit([gate = go.get_future().share()]() -> Result<void> {
+    gate.wait();
+    return {};
+  });
+  EXPECT_FALSE(executor.is_idle());
+  go.set_value();
+  work->wait(seconds(30));
+  EXPECT_TRUE(executor.is_idle());
+}
+
+TEST(SerialExecutor, LetsGoOfWhatACallHoldsBeforeItCompletes) {
+  SerialExecutor executor("test");
+  auto held = std::make_shared<int>(1);
+  const std::weak_ptr<int> seen = held;
+  const auto work = executor.submit([held = std::move(held)]() -> Result<void> { return {}; });
+  work->wait(seconds(30));
+  EXPECT_TRUE(seen.expired());
+}
+
+TEST(SerialExecutor, AFullQueueMakesTheCallerWaitForRoom) {
+  SerialExecutor executor("test");
+  std::promise<void> go;
+  const auto gate = go.get_future().share();
+  const auto blocked = [gate]() -> Result<void> {
+    gate.wait();
+    return {};
+  };
+  std::atomic<std::size_t> submitted = 0;
+  auto caller = std::async(std::launch::async, [&] {
+    for (std::size_t i = 0; i < SerialExecutor::kMaxWaiting + 50; ++i) {
+      executor.submit(blocked);
+      ++submitted;
+    }
+  });
+  // One call runs, kMaxWaiting wait: the caller gets no further.
+  while (submitted < SerialExecutor::kMaxWaiting) std::this_thread::yield();
+  EXPECT_EQ(caller.wait_for(milliseconds(20)), std::future_status::timeout);
+  EXPECT_LE(submitted, SerialExecutor::kMaxWaiting + 1);
+  go.set_value();
+  caller.get();
+}
+
+TEST(SerialExecutor, ItsThreadTakesNoSignals) {
+  SerialExecutor executor("test");
+  bool is_blocked = false;
+  executor
+      .submit([&is_blocked]() -> Result<void> {
+        sigset_t mask;
+        pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+        is_blocked = sigismember(&mask, SIGTERM) == 1 && sigismember(&mask, SIGINT) == 1;
+        return {};
+      })
+      ->wait(seconds(30));
+  EXPECT_TRUE(is_blocked);
+}
+
+}  // namespace
+}  // namespace ddprun

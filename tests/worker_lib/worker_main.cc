@@ -1,0 +1,123 @@
+// worker_test_rank: what the workers of worker_processes_test do, by the name given.
+#include <ddprun/context.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "base/clock.h"
+
+namespace {
+
+using ddprun::Context;
+using ddprun::DistError;
+using ddprun::ProcessGroup;
+
+constexpr int kFailedAsExpected = 3;
+
+void say(const std::string& text) {
+  const std::string line = text + "\n";
+  [[maybe_unused]] const ssize_t written = write(STDOUT_FILENO, line.data(), line.size());
+}
+
+// "failed KIND PEER TIME_NS what()".
+int report(const DistError& failure) {
+  say("failed " + std::to_string(static_cast<int>(failure.kind())) + " " +
+      std::to_string(failure.peer_rank()) + " " +
+      std::to_string(ddprun::BootClock::now().time_since_epoch().count()) + " " + failure.what());
+  return kFailedAsExpected;
+}
+
+// One step of training, as far as collectives go, says "." when it is over; until something fails.
+int step_until_failure(Context& context, std::int64_t elements, bool async) {
+  ProcessGroup& group = context.group();
+  const torch::Tensor gradients = torch::empty({elements});
+  const torch::Tensor loss = torch::empty({1});
+  try {
+    while (true) {
+      gradients.fill_(1);
+      loss.fill_(1);
+      const ddprun::Work first = group.all_reduce(gradients, {.async = async});
+      const ddprun::Work second = group.all_reduce(loss, {.async = async});
+      first.wait();
+      second.wait();
+      if (!torch::all(gradients == group.size()).item<bool>()) {
+        say("wrong result");
+        return 1;
+      }
+      say(".");
+    }
+  } catch (const DistError& failure) {
+    return report(failure);
+  }
+}
+
+int sum(Context& context) {
+  const torch::Tensor ranks = torch::full({4}, static_cast<double>(context.rank()));
+  context.group().all_reduce(ranks);
+  say("sum " + std::to_string(ranks[0].item<int>()) + " on node " +
+      std::to_string(context.node_rank()));
+  return 0;
+}
+
+// Works that nobody waits for, and a group that goes while they run.
+int leave_in_flight(Context& context) {
+  const torch::Tensor x = torch::ones({1 << 20});
+  for (int i = 0; i < 20; ++i) context.group().all_reduce(x, {.async = true});
+  return 0;  // the context is destroyed on return
+}
+
+// Rank 0 leaves the others waiting in a collective and ends well.
+int leave_early(Context& context) {
+  context.group().barrier();
+  if (context.rank() == 0) return 0;
+  try {
+    context.group().barrier();
+  } catch (const DistError& failure) {
+    return report(failure);
+  }
+  say("the barrier ended without rank 0");
+  return 1;
+}
+
+// Rank 1 of the first generation dies between two collectives; the next generation does its sum.
+int die_once(Context& context) {
+  say("ready in generation " + std::to_string(context.generation()));
+  context.group().barrier();
+  if (context.generation() == 0 && context.rank() == 1) raise(SIGKILL);
+  return sum(context);
+}
+
+int fail_uncaught(Context& context) {
+  context.group().broadcast(torch::zeros({2}), {.root = 9});
+  return 0;
+}
+
+const std::map<std::string, std::function<int(Context&)>> kPlays{
+    {"sum", sum},
+    {"small", [](Context& context) { return step_until_failure(context, 1, false); }},
+    {"large", [](Context& context) { return step_until_failure(context, 1 << 20, false); }},
+    {"async", [](Context& context) { return step_until_failure(context, 1 << 18, true); }},
+    {"leave_in_flight", leave_in_flight},
+    {"leave_early", leave_early},
+    {"die_once", die_once},
+    {"fail_uncaught", fail_uncaught},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto play = argc == 2 ? kPlays.find(argv[1]) : kPlays.end();
+  if (play == kPlays.end()) {
+    std::fprintf(stderr, "usage: worker_test_rank PLAY\n");
+    return 2;
+  }
+  Context context = ddprun::init({.timeout = std::chrono::seconds(30)});
+  say("ready");
+  const int code = play->second(context);
+  return code;
+}

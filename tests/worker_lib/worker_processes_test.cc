@@ -1,0 +1,129 @@
+// Workers as real processes over the cpu backend: whole runs, and runs from which one is killed
+// from outside at a random moment. What each worker does is in worker_main.cc.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <sstream>
+
+#include "base/rng.h"
+#include "ddprun/error.h"
+#include "tests/support/running_store.h"
+#include "tests/support/worker_cluster.h"
+
+namespace ddprun {
+namespace {
+
+using std::chrono::seconds;
+using testing::HasSubstr;
+using testing_support::eventually;
+using testing_support::WorkerCluster;
+
+constexpr int kFailedAsExpected = 3;
+
+std::vector<std::string> play(const std::string& name) {
+  return {DDPRUN_BIN_DIR "/worker_test_rank", name};
+}
+
+// What worker_main.cc says of a DistError.
+struct Failure {
+  DistError::Kind kind;
+  int peer;
+  TimePoint time;
+  std::string what;
+};
+
+Failure failure_in(const std::string& output) {
+  const std::size_t begin = output.find("failed ");
+  if (begin == std::string::npos) {
+    ADD_FAILURE() << "no failure in:\n" << output;
+    return {};
+  }
+  std::istringstream line(output.substr(begin + 7));
+  int kind = 0;
+  std::int64_t time_ns = 0;
+  Failure failure;
+  line >> kind >> failure.peer >> time_ns;
+  std::getline(line, failure.what);
+  failure.kind = static_cast<DistError::Kind>(kind);
+  failure.time = TimePoint(Duration(time_ns));
+  return failure;
+}
+
+TEST(Workers, OfOneNodeReduceTogether) {
+  WorkerCluster cluster({.command = play("sum"), .per_node = 3});
+  ASSERT_TRUE(cluster.wait_for_all(seconds(30)));
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(cluster.exit_code(rank), 0) << cluster.output(rank);
+    EXPECT_THAT(cluster.output(rank), HasSubstr("sum 3 on node 0\n"));
+  }
+}
+
+TEST(Workers, OfTwoNodesReduceTogether) {
+  WorkerCluster cluster({.command = play("sum"), .nodes = 2, .per_node = 2});
+  ASSERT_TRUE(cluster.wait_for_all(seconds(30)));
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(cluster.exit_code(rank), 0) << cluster.output(rank);
+    EXPECT_THAT(cluster.output(rank), HasSubstr("sum 6 on node " + std::to_string(rank / 2)));
+  }
+}
+
+// Kills one of three at a step that a seed chooses, and looks at what the others say of it.
+void kill_one(const std::string& name, std::uint64_t seed) {
+  SCOPED_TRACE(name + ", seed " + std::to_string(seed));
+  Rng rng(seed);
+  const int victim = static_cast<int>(rng.below(3));
+  const std::size_t steps = rng.below(200);
+  WorkerCluster cluster({.command = play(name), .per_node = 3});
+  ASSERT_TRUE(eventually([&] {
+    return cluster.output(victim).size() >= std::string("ready\n").size() + 2 * steps;
+  })) << cluster.output(victim);
+  const TimePoint killed = BootClock::now();
+  cluster.signal(victim, SIGKILL);
+  ASSERT_TRUE(cluster.wait_for_all(seconds(30)));
+  EXPECT_EQ(cluster.exit_code(victim), 128 + SIGKILL);
+  for (int rank = 0; rank < 3; ++rank) {
+    if (rank == victim) continue;
+    EXPECT_EQ(cluster.exit_code(rank), kFailedAsExpected) << cluster.output(rank);
+    const Failure failure = failure_in(cluster.output(rank));
+    EXPECT_EQ(failure.kind, DistError::Kind::kPeerLost) << failure.what;
+    EXPECT_EQ(failure.peer, victim) << failure.what;
+    EXPECT_LT(failure.time - killed, seconds(1)) << failure.what;
+  }
+}
+
+TEST(Workers, AKilledOneIsNamedByTheOthersWithinASecond) {
+  for (std::uint64_t seed = 1; seed <= 2; ++seed) {
+    for (const std::string name : {"small", "large", "async"}) kill_one(name, seed);
+  }
+}
+
+TEST(Workers, EndInPeaceWithWorksThatNobodyWaitsFor) {
+  WorkerCluster cluster({.command = play("leave_in_flight"), .per_node = 2});
+  ASSERT_TRUE(cluster.wait_for_all(seconds(30)));
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(cluster.exit_code(rank), 0) << cluster.output(rank);
+  }
+}
+
+TEST(Workers, OneThatEndsEarlyIsNamedByThoseWhoStillWait) {
+  WorkerCluster cluster({.command = play("leave_early"), .per_node = 3});
+  ASSERT_TRUE(cluster.wait_for_all(seconds(30)));
+  EXPECT_EQ(cluster.exit_code(0), 0) << cluster.output(0);
+  for (int rank = 1; rank < 3; ++rank) {
+    EXPECT_EQ(cluster.exit_code(rank), kFailedAsExpected) << cluster.output(rank);
+    const Failure failure = failure_in(cluster.output(rank));
+    EXPECT_EQ(failure.kind, DistError::Kind::kPeerLost) << failure.what;
+    EXPECT_EQ(failure.peer, 0) << failure.what;
+  }
+}
+
+TEST(Workers, AFailureThatNobodyCatchesIsSaidByTheRuntime) {
+  WorkerCluster cluster({.command = play("fail_uncaught"), .per_node = 2});
+  ASSERT_TRUE(cluster.wait_for_all(seconds(30)));
+  EXPECT_EQ(cluster.exit_code(0), 128 + SIGABRT);
+  EXPECT_THAT(cluster.output(0), HasSubstr("broadcast: root 9 is no rank of this group"));
+}
+
+}  // namespace
+}  // namespace ddprun

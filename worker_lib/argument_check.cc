@@ -1,0 +1,215 @@
+#include "worker_lib/argument_check.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <sstream>
+
+#include "base/clock.h"
+#include "ddprun/error.h"
+#include "worker_lib/work_state.h"
+
+namespace ddprun {
+namespace {
+
+constexpr bool is_known_dtype(torch::ScalarType type) {
+  switch (type) {
+    case torch::kBool:
+    case torch::kUInt8:
+    case torch::kInt8:
+    case torch::kInt16:
+    case torch::kInt32:
+    case torch::kInt64:
+    case torch::kFloat16:
+    case torch::kBFloat16:
+    case torch::kFloat32:
+    case torch::kFloat64: return true;
+    default: return false;
+  }
+}
+
+template <class T>
+std::string text_of(const T& value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
+std::string element(const char* name, std::size_t index) {
+  return std::string(name) + "[" + std::to_string(index) + "]";
+}
+
+std::string kind_of(const torch::Tensor& tensor) {
+  return std::string(c10::toString(tensor.scalar_type())) + " of shape " + text_of(tensor.sizes());
+}
+
+// The bytes a contiguous tensor lies in. const_data_ptr leaves a lazily copied tensor uncopied.
+struct Extent {
+  std::uintptr_t begin;
+  std::uintptr_t end;
+  std::size_t index = 0;
+
+  bool is_empty() const { return begin == end; }
+  bool overlaps(const Extent& other) const { return begin < other.end && other.begin < end; }
+  bool is_same(const Extent& other) const { return begin == other.begin && end == other.end; }
+};
+
+Extent extent_of(const torch::Tensor& tensor, std::size_t index = 0) {
+  if (tensor.numel() == 0) return {0, 0, index};
+  const auto begin = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
+  return {begin, begin + tensor.nbytes(), index};
+}
+
+}  // namespace
+
+bool ArgumentCheck::on_device(const torch::Tensor& tensor) const {
+  const torch::Device device = tensor.device();
+  return device.type() == device_.type() && (device.is_cpu() || device == device_);
+}
+
+bool ArgumentCheck::is_sound(const torch::Tensor& tensor) const {
+  return tensor.defined() && tensor.layout() == torch::kStrided && on_device(tensor) &&
+         tensor.is_contiguous() && is_known_dtype(tensor.scalar_type()) && tensor.has_storage() &&
+         !tensor.is_neg();
+}
+
+void ArgumentCheck::tensor(const char* name, const torch::Tensor& tensor) const {
+  if (!is_sound(tensor)) [[unlikely]]
+    explain(name, tensor);
+}
+
+// Finds the rule that is_sound() saw broken. Apart from it, so that the quick path builds no
+// strings.
+void ArgumentCheck::explain(const std::string& name, const torch::Tensor& tensor) const {
+  if (!tensor.defined()) refuse(name + " must be a tensor, but is undefined");
+  if (tensor.layout() != torch::kStrided) {
+    refuse(name + " must be dense, but its layout is " + text_of(tensor.layout()));
+  }
+  if (!on_device(tensor)) {
+    refuse(name + " must be on " + device_.str() + ", the group's device, but is on " +
+           tensor.device().str());
+  }
+  if (!is_known_dtype(tensor.scalar_type())) {
+    refuse(
+        name + " is " + c10::toString(tensor.scalar_type()) +
+        "; collectives know Bool, Byte, Char, Short, Int, Long, Half, BFloat16, Float and Double");
+  }
+  if (!tensor.has_storage()) refuse(name + " has no memory of its own (a wrapper or fake tensor)");
+  if (tensor.is_neg()) {
+    refuse(name + " is a lazily negated view; pass " + name + ".resolve_neg()");
+  }
+  refuse(name + " must be contiguous, but has strides " + text_of(tensor.strides()) +
+         " for shape " + text_of(tensor.sizes()) + "; pass " + name +
+         ".contiguous(), and copy the result back where it is written");
+}
+
+void ArgumentCheck::one_per_rank(const char* name, const std::vector<torch::Tensor>& list,
+                                 const char* like_name, const torch::Tensor& like) const {
+  if (list.size() != static_cast<std::size_t>(size_)) {
+    refuse(std::string(name) + " must hold one tensor per rank, " + std::to_string(size_) +
+           ", but holds " + std::to_string(list.size()));
+  }
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (!is_sound(list[i])) explain(element(name, i), list[i]);
+    if (list[i].scalar_type() != like.scalar_type() || list[i].sizes() != like.sizes()) {
+      refuse(element(name, i) + " must be like " + like_name + ", " + kind_of(like) + ", but is " +
+             kind_of(list[i]));
+    }
+  }
+}
+
+void ArgumentCheck::roots_list(const char* name, const std::vector<torch::Tensor>& list,
+                               const char* like_name, const torch::Tensor& like, int root) const {
+  if (rank_ == root) return one_per_rank(name, list, like_name, like);
+  if (!list.empty()) {
+    refuse(std::string(name) + " must be empty on every rank but the root, " +
+           std::to_string(root) + ", but holds " + std::to_string(list.size()) +
+           " tensors on rank " + std::to_string(rank_));
+  }
+}
+
+void ArgumentCheck::written_apart(const char* name, const std::vector<torch::Tensor>& list) const {
+  std::vector<Extent> extents;
+  extents.reserve(list.size());
+  for (std::size_t i = 0; i < list.size(); ++i) extents.push_back(extent_of(list[i], i));
+  std::erase_if(extents, [](const Extent& extent) { return extent.is_empty(); });
+  std::ranges::sort(extents, {}, &Extent::begin);
+  const auto clash = std::ranges::adjacent_find(
+      extents, [](const Extent& left, const Extent& right) { return left.overlaps(right); });
+  if (clash == extents.end()) return;
+  refuse(element(name, clash->index) + " and " + element(name, std::next(clash)->index) +
+         " share memory, but each is written");
+}
+
+void ArgumentCheck::apart_or_own(const char* name, const torch::Tensor& tensor,
+                                 const char* list_name,
+                                 const std::vector<torch::Tensor>& list) const {
+  const Extent own = extent_of(tensor);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const Extent other = extent_of(list[i], i);
+    if (!own.overlaps(other)) continue;
+    if (i == static_cast<std::size_t>(rank_) && own.is_same(other)) continue;
+    refuse(std::string(name) + " shares memory with " + element(list_name, i) +
+           "; it may only be the same memory as " + list_name + "[rank]");
+  }
+}
+
+void ArgumentCheck::apart(const char* name, const torch::Tensor& tensor, const char* list_name,
+                          const std::vector<torch::Tensor>& list) const {
+  const Extent own = extent_of(tensor);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (own.overlaps(extent_of(list[i], i))) {
+      refuse(std::string(name) + " shares memory with " + element(list_name, i) +
+             ", which is only read");
+    }
+  }
+}
+
+void ArgumentCheck::op(ReduceOp op, const torch::Tensor& tensor) const {
+  const bool is_floating = torch::isFloatingType(tensor.scalar_type());
+  const bool is_bitwise =
+      op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
+  if (op == ReduceOp::kAvg && !is_floating) {
+    refuse(std::string("op avg needs a floating-point tensor, but this one is ") +
+           c10::toString(tensor.scalar_type()));
+  }
+  if (is_bitwise && is_floating) {
+    refuse(std::string("op ") + to_text(op) + " needs an integer or bool tensor, but this one is " +
+           c10::toString(tensor.scalar_type()));
+  }
+}
+
+void ArgumentCheck::root(int root) const {
+  if (root >= 0 && root < size_) return;
+  refuse("root " + std::to_string(root) + " is no rank of this group; its ranks are 0 .. " +
+         std::to_string(size_ - 1));
+}
+
+void ArgumentCheck::peer(const char* name, int peer) const {
+  if (peer < 0 || peer >= size_) {
+    refuse(std::string(name) + " " + std::to_string(peer) +
+           " is no rank of this group; its ranks are 0 .. " + std::to_string(size_ - 1));
+  }
+  if (peer == rank_) {
+    refuse(std::string(name) + " " + std::to_string(peer) +
+           " is this rank itself; copy the tensor instead");
+  }
+}
+
+void ArgumentCheck::tag(int tag) const {
+  if (tag < 0) refuse("tag " + std::to_string(tag) + " must not be negative");
+}
+
+std::chrono::nanoseconds ArgumentCheck::timeout(std::optional<std::chrono::nanoseconds> asked,
+                                                std::chrono::nanoseconds of_group) const {
+  if (!asked) return of_group;
+  if (*asked <= std::chrono::nanoseconds::zero()) {
+    refuse("timeout must be more than zero, but is " + std::to_string(asked->count()) + " ns");
+  }
+  return std::min<Duration>(*asked, kLongestTimeout);
+}
+
+void ArgumentCheck::refuse(const std::string& why) const {
+  throw DistError(DistError::Kind::kInvalidArgument, std::string(call_) + ": " + why);
+}
+
+}  // namespace ddprun

@@ -1,0 +1,535 @@
+#include "worker_lib/backend_nccl.h"
+
+#include <initializer_list>
+
+#include "worker_lib/background_thread.h"
+#include "worker_lib/error_bridge.h"
+
+namespace ddprun {
+namespace {
+
+constexpr NcclType kByte = NcclType::kUint8;
+constexpr Duration kWatchInterval = std::chrono::milliseconds(20);
+
+// The device is the current one of this thread while the guard lives: events and NCCL calls belong
+// to the current device, and the caller's may be another.
+class DeviceGuard {
+ public:
+  DeviceGuard(const NcclApi& api, int device) : api_(api), device_(device) {
+    if (api_.get_device(&before_) != CudaResult::kSuccess) before_ = device_;
+    if (before_ != device_) api_.set_device(device_);
+  }
+  ~DeviceGuard() {
+    if (before_ != device_) api_.set_device(before_);
+  }
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  const NcclApi& api_;
+  const int device_;
+  int before_ = 0;
+};
+
+// The type to reduce as; nullopt where NCCL has none.
+std::optional<NcclType> reducible_type(torch::ScalarType type) {
+  switch (type) {
+    case torch::kBool:
+    case torch::kUInt8: return NcclType::kUint8;
+    case torch::kInt8: return NcclType::kInt8;
+    case torch::kInt32: return NcclType::kInt32;
+    case torch::kInt64: return NcclType::kInt64;
+    case torch::kFloat16: return NcclType::kFloat16;
+    case torch::kBFloat16: return NcclType::kBfloat16;
+    case torch::kFloat32: return NcclType::kFloat32;
+    case torch::kFloat64: return NcclType::kFloat64;
+    default: return std::nullopt;
+  }
+}
+
+// On bool, which travels as the bytes 0 and 1, "or" is the maximum and "and" the minimum.
+std::optional<NcclOp> nccl_op(ReduceOp op, torch::ScalarType type) {
+  const bool is_bool = type == torch::kBool;
+  switch (op) {
+    case ReduceOp::kSum: return is_bool ? NcclOp::kMax : NcclOp::kSum;
+    case ReduceOp::kProduct: return is_bool ? NcclOp::kMin : NcclOp::kProd;
+    case ReduceOp::kMin: return NcclOp::kMin;
+    case ReduceOp::kMax: return NcclOp::kMax;
+    case ReduceOp::kAvg: return NcclOp::kAvg;
+    case ReduceOp::kBitAnd: return is_bool ? std::optional(NcclOp::kMin) : std::nullopt;
+    case ReduceOp::kBitOr: return is_bool ? std::optional(NcclOp::kMax) : std::nullopt;
+    case ReduceOp::kBitXor: return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+struct Reduction {
+  NcclType type;
+  NcclOp op;
+};
+
+// What NCCL calls the reduction; kUnsupported where it has none.
+Result<Reduction> reduction_of(const char* call, ReduceOp op, torch::ScalarType type) {
+  const std::optional<NcclType> nccl_type = reducible_type(type);
+  const std::optional<NcclOp> reduction = nccl_op(op, type);
+  if (nccl_type && reduction) return Reduction{*nccl_type, *reduction};
+  const std::string what = std::string(to_text(op)) + " of " + c10::toString(type);
+  return Error{
+      .kind = ErrorKind::kUnsupported,
+      .doing = call,
+      .cause = "the nccl backend has no " + what + "; use another dtype or the cpu backend"};
+}
+
+std::size_t count_of(const torch::Tensor& tensor) {
+  return static_cast<std::size_t>(tensor.numel());
+}
+
+// Whether the tensors lie one behind the other, as the slices of one tensor do.
+bool are_consecutive(const std::vector<torch::Tensor>& tensors) {
+  for (std::size_t i = 1; i < tensors.size(); ++i) {
+    const auto* end =
+        static_cast<const char*>(tensors[i - 1].const_data_ptr()) + tensors[i].nbytes();
+    if (tensors[i].const_data_ptr() != end) return false;
+  }
+  return true;
+}
+
+// A block with room for all of them, on the caller's stream.
+Result<torch::Tensor> block_for(const std::vector<torch::Tensor>& tensors) {
+  try {
+    return torch::empty({static_cast<std::int64_t>(tensors.size() * tensors[0].nbytes())},
+                        tensors[0].options().dtype(torch::kUInt8));
+  } catch (...) {
+    return error_in_flight("make room for the tensors of all ranks");
+  }
+}
+
+std::vector<torch::Tensor> with(std::vector<torch::Tensor> tensors,
+                                std::initializer_list<torch::Tensor> more) {
+  tensors.insert(tensors.end(), more);
+  return tensors;
+}
+
+NcclCall call_of(const char* name, const torch::Tensor& tensor, int peer = -1) {
+  return {.name = name, .elements = tensor.numel(), .type = tensor.scalar_type(), .peer = peer};
+}
+
+Error no_tags(const char* call, int tag) {
+  return Error{
+      .kind = ErrorKind::kUnsupported,
+      .doing = call,
+      .cause = "the nccl backend has no tags: tag must be 0, but is " + std::to_string(tag)};
+}
+
+// The result of two calls of one group: a failure counts more than "in progress", that more than
+// success.
+NcclResult worse(NcclResult left, NcclResult right) {
+  const auto is_failure = [](NcclResult result) {
+    return result != NcclResult::kSuccess && result != NcclResult::kInProgress;
+  };
+  if (is_failure(left)) return left;
+  return right == NcclResult::kSuccess ? left : right;
+}
+
+}  // namespace
+
+// --- forming and ending ---
+
+Result<std::unique_ptr<NcclBackend>> NcclBackend::form(const NcclApi& api, StoreClient* store,
+                                                       const NcclBackendOptions& options) {
+  auto communicator = NcclCommunicator::form(api, store,
+                                             {.rank = options.rank,
+                                              .world_size = options.world_size,
+                                              .name = options.name,
+                                              .timeout = options.timeout,
+                                              .abort_grace = options.abort_grace});
+  if (!communicator) return communicator.error();
+  std::unique_ptr<NcclBackend> backend(new NcclBackend(api, options, std::move(*communicator)));
+  const Result<void> prepared = backend->prepare();
+  if (!prepared) return prepared.error();
+  return backend;
+}
+
+NcclBackend::NcclBackend(const NcclApi& api, const NcclBackendOptions& options,
+                         std::unique_ptr<NcclCommunicator> communicator)
+    : api_(api), options_(options), communicator_(std::move(communicator)) {}
+
+Result<void> NcclBackend::prepare() {
+  const CudaResult made = api_.stream_create(&stream_);
+  if (made != CudaResult::kSuccess) return cuda_error(api_, "make a stream for NCCL", made);
+  try {
+    token_ = torch::zeros({1}, torch::TensorOptions().dtype(torch::kUInt8).device(options_.device));
+  } catch (...) {
+    return error_in_flight("make the tensor of barriers");
+  }
+  return {};
+}
+
+NcclBackend::~NcclBackend() {
+  const DeviceGuard guard(api_, device_index());
+  const Deadline deadline(options_.close_grace);
+  if (drain(deadline)) communicator_->close(deadline);
+  fail(Error{.kind = ErrorKind::kStopped, .cause = "the process group was destroyed"});
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  changed_.notify_all();
+  if (watcher_.joinable()) watcher_.join();
+  for (CudaEvent event : events_) api_.event_destroy(event);
+  if (stream_) api_.stream_destroy(stream_);
+}
+
+// Whether everything in flight ended well before the deadline: a blocking call returns when the
+// stream knows of it, so a program that ends may still have work there that its peers count on.
+bool NcclBackend::drain(const Deadline& deadline) {
+  while (!communicator_->failure()) {
+    if (!inspect()) return false;
+    {
+      const std::lock_guard lock(mutex_);
+      if (in_flight_.empty()) return true;
+    }
+    if (deadline.passed()) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return false;
+}
+
+// --- one call ---
+
+Work NcclBackend::issue(Issue issue, CallOptions call) {
+  issue.what.number = ++calls_;
+  if (const std::optional<Error> first = communicator_->failure()) {
+    return detail::work_of(Error{.kind = ErrorKind::kStopped,
+                                 .doing = to_text(issue.what),
+                                 .cause = "the group is finished: " + first->message()});
+  }
+  const DeviceGuard guard(api_, device_index());
+  Result<std::shared_ptr<NcclWork>> work = enqueue(issue, Deadline(call.timeout));
+  if (work) return Work(std::move(*work));
+  const Error error = std::move(work).error().within(to_text(issue.what));
+  fail(error);
+  return detail::work_of(error);
+}
+
+// Our stream first waits for what the caller's has been given; the same event then marks the end.
+Result<std::shared_ptr<NcclWork>> NcclBackend::enqueue(Issue& issue, const Deadline& deadline) {
+  const Result<void> watched = start_watcher();
+  if (!watched) return watched.error();
+  const Result<CudaEvent> event = take_event();
+  if (!event) return event.error();
+  const CudaStream caller = api_.current_stream(device_index());
+  auto work = std::make_shared<NcclWork>(
+      issue.what,
+      NcclWork::Stream{.api = api_, .device = device_index(), .caller = caller, .event = *event},
+      std::move(issue.keep), issue.host_wait, deadline);
+
+  CudaResult done = api_.event_record(*event, caller);
+  if (done == CudaResult::kSuccess) done = api_.stream_wait_event(stream_, *event);
+  if (done == CudaResult::kSuccess) done = copy(issue.copies_ahead);
+  if (done != CudaResult::kSuccess) return cuda_error(api_, "", done);
+
+  const Result<void> launched = communicator_->launch(issue.launch, deadline);
+  if (!launched) return launched.error();
+
+  done = copy(issue.copies_behind);
+  if (done == CudaResult::kSuccess) done = api_.event_record(*event, stream_);
+  if (done != CudaResult::kSuccess) return cuda_error(api_, "", done);
+  const std::lock_guard lock(mutex_);
+  // Whoever reported it has not seen this call, which may have been ended with the others.
+  if (const std::optional<Error> first = communicator_->failure()) return *first;
+  in_flight_.push_back(work);
+  changed_.notify_all();
+  return work;
+}
+
+CudaResult NcclBackend::copy(const std::vector<Copy>& copies) {
+  for (const Copy& one : copies) {
+    const CudaResult copied = api_.memcpy_async(one.to, one.from, one.bytes, stream_);
+    if (copied != CudaResult::kSuccess) return copied;
+  }
+  return CudaResult::kSuccess;
+}
+
+Result<CudaEvent> NcclBackend::take_event() {
+  const std::lock_guard lock(mutex_);
+  const Result<void> reaped = reap();
+  if (!reaped) return reaped.error();
+  if (free_events_.empty()) {
+    CudaEvent made = nullptr;
+    const CudaResult result = api_.event_create(&made);
+    if (result != CudaResult::kSuccess) return cuda_error(api_, "make an event", result);
+    events_.push_back(made);
+    free_events_.push_back(made);
+  }
+  const CudaEvent event = free_events_.back();
+  free_events_.pop_back();
+  return event;
+}
+
+// --- the watcher ---
+
+Result<void> NcclBackend::start_watcher() {
+  if (watcher_.joinable()) return {};
+  return start_thread(watcher_, "ddprun-nccl", [this] { watch(); });
+}
+
+void NcclBackend::watch() {
+  const DeviceGuard guard(api_, device_index());
+  std::unique_lock lock(mutex_);
+  while (!closing_) {
+    if (in_flight_.empty()) {
+      changed_.wait(lock, [this] { return closing_ || !in_flight_.empty(); });
+    } else {
+      changed_.wait_for(lock, kWatchInterval, [this] { return closing_; });
+    }
+    lock.unlock();
+    const Result<void> inspected = inspect();
+    if (!inspected) return fail(inspected.error());
+    lock.lock();
+  }
+}
+
+// Lets go of what is over, the oldest first. REQUIRES: mutex_ is held.
+Result<void> NcclBackend::reap() {
+  while (!in_flight_.empty()) {
+    const Result<bool> is_over = in_flight_.front()->poll();
+    if (!is_over) return is_over.error();
+    if (!*is_over) break;
+    free_events_.push_back(in_flight_.front()->event());
+    in_flight_.pop_front();
+  }
+  return {};
+}
+
+// Finds what has failed that nobody may have noticed yet.
+Result<void> NcclBackend::inspect() {
+  {
+    const std::lock_guard lock(mutex_);
+    const Result<void> reaped = reap();
+    if (!reaped) return reaped;
+    for (const auto& work : in_flight_) {
+      const Deadline& deadline = work->deadline();
+      if (!deadline.passed()) continue;
+      return timeout_error(to_text(work->call()),
+                           "it is not complete; a rank has not come, or is not done",
+                           deadline.waited(), deadline.allowed());
+    }
+  }
+  const Result<void> checked = communicator_->check();
+  if (!checked) return Error(checked.error()).within("nccl group");
+  return {};
+}
+
+// Those who wait hear of it after the abort: until then kernels may still write to the tensors that
+// they would let go of. They must not look at their events any more, either: the abort lets those
+// come.
+void NcclBackend::fail(const Error& failure) {
+  communicator_->fail(failure);
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& work : in_flight_) work->doom();
+  }
+  communicator_->abort();
+  const Error first = *communicator_->failure();
+  const std::lock_guard lock(mutex_);
+  for (const auto& work : in_flight_) work->fail(first);
+}
+
+void NcclBackend::abort(const std::string& reason) {
+  const DeviceGuard guard(api_, device_index());
+  fail(Error{.kind = ErrorKind::kStopped, .doing = "nccl group", .cause = reason});
+}
+
+// --- collectives ---
+
+Work NcclBackend::all_reduce(const torch::Tensor& tensor, ReduceOp op, CallOptions call) {
+  const Result<Reduction> as = reduction_of("all_reduce", op, tensor.scalar_type());
+  if (!as) return detail::work_of(as.error());
+  void* data = tensor.mutable_data_ptr();
+  return issue({.what = call_of("all_reduce", tensor),
+                .keep = {tensor},
+                .launch =
+                    [=, this, count = count_of(tensor), as = *as](NcclComm comm) {
+                      return api_.all_reduce(data, data, count, as.type, as.op, comm, stream_);
+                    }},
+               call);
+}
+
+Work NcclBackend::reduce(const torch::Tensor& tensor, ReduceOp op, int root, CallOptions call) {
+  const Result<Reduction> as = reduction_of("reduce", op, tensor.scalar_type());
+  if (!as) return detail::work_of(as.error());
+  // Only the root is written to, though all of them name the tensor as the receiver.
+  void* data = tensor.mutable_data_ptr();
+  return issue({.what = call_of("reduce", tensor, root),
+                .keep = {tensor},
+                .launch =
+                    [=, this, count = count_of(tensor), as = *as](NcclComm comm) {
+                      return api_.reduce(data, data, count, as.type, as.op, root, comm, stream_);
+                    }},
+               call);
+}
+
+Work NcclBackend::broadcast(const torch::Tensor& tensor, int root, CallOptions call) {
+  void* data = tensor.mutable_data_ptr();
+  return issue({.what = call_of("broadcast", tensor, root),
+                .keep = {tensor},
+                .launch =
+                    [=, this, bytes = tensor.nbytes()](NcclComm comm) {
+                      return api_.broadcast(data, data, bytes, kByte, root, comm, stream_);
+                    }},
+               call);
+}
+
+// NCCL wants one block. Outputs that lie one behind the other are one; others are copied there from
+// a block that is.
+Work NcclBackend::all_gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
+                             CallOptions call) {
+  const std::size_t bytes = input.nbytes();
+  const bool is_direct = are_consecutive(outputs);
+  const Result<torch::Tensor> block = is_direct ? outputs[0] : block_for(outputs);
+  if (!block) return detail::work_of(block.error());
+  char* data = static_cast<char*>(block->mutable_data_ptr());
+  Issue gather{.what = call_of("all_gather", input),
+               .keep = with(outputs, {input, *block}),
+               .launch = [=, this, from = input.const_data_ptr()](NcclComm comm) {
+                 return api_.all_gather(from, data, bytes, kByte, comm, stream_);
+               }};
+  for (std::size_t r = 0; !is_direct && r < outputs.size(); ++r) {
+    gather.copies_behind.push_back({outputs[r].mutable_data_ptr(), data + r * bytes, bytes});
+  }
+  return issue(std::move(gather), call);
+}
+
+Work NcclBackend::reduce_scatter(const torch::Tensor& output,
+                                 const std::vector<torch::Tensor>& inputs, ReduceOp op,
+                                 CallOptions call) {
+  const Result<Reduction> as = reduction_of("reduce_scatter", op, output.scalar_type());
+  if (!as) return detail::work_of(as.error());
+  const std::size_t bytes = output.nbytes();
+  const bool is_direct = are_consecutive(inputs);
+  const Result<torch::Tensor> block = is_direct ? inputs[0] : block_for(inputs);
+  if (!block) return detail::work_of(block.error());
+  Issue scatter{.what = call_of("reduce_scatter", output),
+                .keep = with(inputs, {output, *block}),
+                .launch = [=, this, from = block->const_data_ptr(), to = output.mutable_data_ptr(),
+                           count = count_of(output), as = *as](NcclComm comm) {
+                  return api_.reduce_scatter(from, to, count, as.type, as.op, comm, stream_);
+                }};
+  for (std::size_t r = 0; !is_direct && r < inputs.size(); ++r) {
+    char* to = static_cast<char*>(block->mutable_data_ptr()) + r * bytes;
+    scatter.copies_ahead.push_back({to, inputs[r].const_data_ptr(), bytes});
+  }
+  return issue(std::move(scatter), call);
+}
+
+Work NcclBackend::gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
+                         int root, CallOptions call) {
+  const std::size_t bytes = input.nbytes();
+  const void* from = input.const_data_ptr();
+  Issue gather{.what = call_of("gather", input, root), .keep = with(outputs, {input})};
+  if (rank() != root) {
+    gather.launch = [=, this](NcclComm comm) {
+      return api_.send(from, bytes, kByte, root, comm, stream_);
+    };
+    return issue(std::move(gather), call);
+  }
+  void* own = outputs[static_cast<std::size_t>(root)].mutable_data_ptr();
+  if (own != from) gather.copies_ahead.push_back({own, from, bytes});
+  gather.launch = [=, this](NcclComm comm) {
+    return to_all_others([&](int r) {
+      void* to = outputs[static_cast<std::size_t>(r)].mutable_data_ptr();
+      return api_.recv(to, bytes, kByte, r, comm, stream_);
+    });
+  };
+  return issue(std::move(gather), call);
+}
+
+Work NcclBackend::scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs,
+                          int root, CallOptions call) {
+  const std::size_t bytes = output.nbytes();
+  void* to = output.mutable_data_ptr();
+  Issue scatter{.what = call_of("scatter", output, root), .keep = with(inputs, {output})};
+  if (rank() != root) {
+    scatter.launch = [=, this](NcclComm comm) {
+      return api_.recv(to, bytes, kByte, root, comm, stream_);
+    };
+    return issue(std::move(scatter), call);
+  }
+  const void* own = inputs[static_cast<std::size_t>(root)].const_data_ptr();
+  if (own != to) scatter.copies_ahead.push_back({to, own, bytes});
+  scatter.launch = [=, this](NcclComm comm) {
+    return to_all_others([&](int r) {
+      const void* from = inputs[static_cast<std::size_t>(r)].const_data_ptr();
+      return api_.send(from, bytes, kByte, r, comm, stream_);
+    });
+  };
+  return issue(std::move(scatter), call);
+}
+
+// One group, so that the messages travel side by side. In a world of one there are none.
+NcclResult NcclBackend::to_all_others(const std::function<NcclResult(int rank)>& message) {
+  NcclResult result = api_.group_start();
+  if (result != NcclResult::kSuccess) return result;
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank()) result = worse(result, message(r));
+  }
+  return worse(result, api_.group_end());
+}
+
+// Reduces a byte; its Work blocks the host until that is through.
+Work NcclBackend::barrier(CallOptions call) {
+  return issue({.what = {.name = "barrier"},
+                .keep = {token_},
+                .launch =
+                    [this](NcclComm comm) {
+                      void* data = token_.mutable_data_ptr();
+                      return api_.all_reduce(data, data, 1, kByte, NcclOp::kMax, comm, stream_);
+                    },
+                .host_wait = NcclWork::HostWait::kAlways},
+               call);
+}
+
+Work NcclBackend::send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) {
+  if (tag != 0) return detail::work_of(no_tags("send", tag));
+  return issue(
+      {.what = call_of("send", tensor, destination),
+       .keep = {tensor},
+       .launch =
+           [=, this, from = tensor.const_data_ptr(), bytes = tensor.nbytes()](NcclComm comm) {
+             return api_.send(from, bytes, kByte, destination, comm, stream_);
+           }},
+      call);
+}
+
+Work NcclBackend::recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) {
+  if (tag != 0) return detail::work_of(no_tags("recv", tag));
+  return issue(
+      {.what = call_of("recv", tensor, source),
+       .keep = {tensor},
+       .launch = [=, this, to = tensor.mutable_data_ptr(), bytes = tensor.nbytes()](
+                     NcclComm comm) { return api_.recv(to, bytes, kByte, source, comm, stream_); }},
+      call);
+}
+
+// --- the factory ---
+
+int BackendFactory::device_count() const {
+  int count = 0;
+  return api_.get_device_count(&count) == CudaResult::kSuccess ? count : 0;
+}
+
+Result<void> BackendFactory::select_device(int index) const {
+  const CudaResult selected = api_.set_device(index);
+  if (selected == CudaResult::kSuccess) return {};
+  return cuda_error(api_, "select device cuda:" + std::to_string(index), selected);
+}
+
+Result<std::unique_ptr<Backend>> BackendFactory::form(StoreClient* store,
+                                                      const NcclBackendOptions& options) const {
+  Result<std::unique_ptr<NcclBackend>> backend = NcclBackend::form(api_, store, options);
+  if (!backend) return backend.error();
+  return std::unique_ptr<Backend>(std::move(*backend));
+}
+
+}  // namespace ddprun

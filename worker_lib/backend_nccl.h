@@ -1,0 +1,144 @@
+// NcclBackend: the nccl backend behind a ProcessGroup, written against the table of nccl_api.h
+// only.
+//
+// Every collective goes to a stream of the backend's own: it waits there for what the caller's
+// current stream has been given so far, and Work::wait() makes the caller's stream wait for it; the
+// host waits for neither. Only a barrier's wait, and a wait with a timeout, block the host.
+//
+// A watcher thread, started by the first call, looks at what is in flight every 20 ms: a deadline
+// that has passed, or an error that NCCL noticed, ends the communicator and everything in flight
+// with it. NCCL does not say which rank is to blame.
+//
+// What NCCL does not have is kUnsupported: int16 and bitwise reductions, and tags other than 0
+// (messages of a pair of ranks arrive in the order in which they are sent, in step with the
+// collectives, so two ranks that first send and then receive wait for each other).
+//
+// Owned by a ProcessGroup. One thread at a time calls, except abort(): any thread.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/ids.h"
+#include "ddprun/backend.h"
+#include "worker_lib/nccl_api.h"
+#include "worker_lib/nccl_communicator.h"
+#include "worker_lib/nccl_work.h"
+
+namespace ddprun {
+
+struct NcclBackendOptions {
+  Rank rank{0};
+  int world_size = 1;
+  torch::Device device{torch::kCUDA, 0};
+  std::string name;                             // begins every key in the store
+  Duration timeout = std::chrono::minutes(30);  // of forming the group
+  // The destructor gives what is in flight, and the peers' leave, so long before it aborts.
+  Duration close_grace = std::chrono::seconds(5);
+  Duration abort_grace = std::chrono::seconds(10);  // see NcclCommunicatorOptions
+};
+
+class NcclBackend final : public Backend {
+ public:
+  // Collective. The device must be the current one. The store is used during the call only and may
+  // be null in a world of one.
+  static Result<std::unique_ptr<NcclBackend>> form(const NcclApi& api, StoreClient* store,
+                                                   const NcclBackendOptions& options);
+  // Waits for what is in flight and for the peers' leave, a little; then aborts.
+  ~NcclBackend() override;
+
+  const std::string& name() const override { return name_; }
+  int rank() const override { return options_.rank.value; }
+  int size() const override { return options_.world_size; }
+
+  Work all_reduce(const torch::Tensor& tensor, ReduceOp op, CallOptions call) override;
+  Work reduce(const torch::Tensor& tensor, ReduceOp op, int root, CallOptions call) override;
+  Work broadcast(const torch::Tensor& tensor, int root, CallOptions call) override;
+  Work all_gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
+                  CallOptions call) override;
+  Work reduce_scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs,
+                      ReduceOp op, CallOptions call) override;
+  Work gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input, int root,
+              CallOptions call) override;
+  Work scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs, int root,
+               CallOptions call) override;
+  Work barrier(CallOptions call) override;
+  Work send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) override;
+  Work recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) override;
+  void abort(const std::string& reason) override;
+
+ private:
+  struct Copy {
+    void* to;
+    const void* from;
+    std::size_t bytes;
+  };
+  // What one call is made of, in the order of the stream.
+  struct Issue {
+    NcclCall what;                        // for errors
+    std::vector<torch::Tensor> keep;      // alive until the call is over
+    std::vector<Copy> copies_ahead = {};  // within the device
+    NcclCommunicator::Issue launch;       // makes the NCCL calls
+    std::vector<Copy> copies_behind = {};
+    NcclWork::HostWait host_wait = NcclWork::HostWait::kOnRequest;
+  };
+
+  NcclBackend(const NcclApi& api, const NcclBackendOptions& options,
+              std::unique_ptr<NcclCommunicator> communicator);
+  Result<void> prepare();
+  int device_index() const { return options_.device.has_index() ? options_.device.index() : 0; }
+
+  Work issue(Issue issue, CallOptions call);
+  Result<std::shared_ptr<NcclWork>> enqueue(Issue& issue, const Deadline& deadline);
+  CudaResult copy(const std::vector<Copy>& copies);
+  Result<CudaEvent> take_event();
+  NcclResult to_all_others(const std::function<NcclResult(int rank)>& message);
+
+  Result<void> start_watcher();
+  void watch();
+  Result<void> inspect();
+  Result<void> reap();
+  void fail(const Error& failure);
+  bool drain(const Deadline& deadline);
+
+  const std::string name_ = "nccl";
+  const NcclApi& api_;
+  const NcclBackendOptions options_;
+  std::unique_ptr<NcclCommunicator> communicator_;
+  CudaStream stream_ = nullptr;
+  torch::Tensor token_;  // what barriers reduce
+  std::uint64_t calls_ = 0;
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<NcclWork>> in_flight_;  // in the order of the stream
+  std::vector<CudaEvent> events_;                    // all that were made
+  std::vector<CudaEvent> free_events_;               // those that mark nothing now
+  bool closing_ = false;
+  std::thread watcher_;
+};
+
+// Makes nccl backends: what init_with() gets from a program that is linked with
+// ddprun::worker_cuda.
+class BackendFactory {
+ public:
+  explicit BackendFactory(const NcclApi& api) : api_(api) {}
+
+  // 0 where there is no GPU or no driver.
+  int device_count() const;
+  // Makes the device the current one of this thread.
+  Result<void> select_device(int index) const;
+  Result<std::unique_ptr<Backend>> form(StoreClient* store,
+                                        const NcclBackendOptions& options) const;
+
+ private:
+  const NcclApi& api_;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,29 @@
+#include "worker_lib/background_thread.h"
+
+#include <pthread.h>
+
+#include <csignal>
+#include <system_error>
+
+namespace ddprun {
+
+Result<void> start_thread(std::thread& thread, const std::string& name,
+                          std::function<void()> body) {
+  // A thread inherits the mask of the one that starts it.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int failed = 0;
+  try {
+    thread = std::thread(std::move(body));
+    pthread_setname_np(thread.native_handle(), name.c_str());
+  } catch (const std::system_error& error) {
+    failed = error.code().value();
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (failed) return system_error("start thread " + name, failed);
+  return {};
+}
+
+}  // namespace ddprun

@@ -1,0 +1,296 @@
+#include "ddprun/checkpoint.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/torch.h>
+
+#include <limits>
+#include <set>
+#include <sstream>
+
+#include "worker_lib/checkpoint_io.h"
+#include "worker_lib/checkpoint_state.h"
+#include "worker_lib/error_bridge.h"
+#include "worker_lib/optimizer_state.h"
+#include "worker_lib/sha256.h"
+
+namespace ddprun {
+namespace {
+
+using nlohmann::json;
+
+[[noreturn]] void refuse(const std::string& what,
+                         DistError::Kind kind = DistError::Kind::kInvalidArgument) {
+  throw DistError(kind, what);
+}
+
+torch::Tensor cpu_generator_state() {
+  auto generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_cpu_generator_state(const torch::Tensor& state) {
+  auto generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_state(state);
+}
+
+// A checkpoint whose bytes are in memory and known to be right.
+struct Loaded {
+  CheckpointManifest manifest;
+  std::string identity;
+  std::string file;
+  std::vector<char> bytes;
+};
+
+// What one rank found within a bound.
+struct Search {
+  std::optional<Loaded> found;
+  std::vector<std::string> skipped;
+};
+
+}  // namespace
+
+struct CheckpointManager::Impl {
+  ProcessGroup& group;
+  std::int64_t generation;
+  CheckpointOptions options;
+  CheckpointDirectory directory;
+  // Steps that restore() passed over: they may be damaged, and a later save may replace them.
+  std::set<std::int64_t> passed_over = {};
+
+  // Every rank's generator, in rank order, on rank 0. Throws if the ranks are not at the same step.
+  std::vector<torch::Tensor> gather_generators(std::int64_t step) const;
+  c10::IValue contents(std::int64_t step, const TrainingState& state,
+                       const std::vector<torch::Tensor>& generators) const;
+  void write(std::int64_t step, const TrainingState& state,
+             const std::vector<torch::Tensor>& generators);
+  void retire(std::int64_t step);
+  void expect_no_later_step(std::int64_t step) const;
+  // Throws rank 0's failure on every rank.
+  void share_outcome(const std::optional<DistError>& failure) const;
+
+  Search search(std::int64_t bound) const;
+  std::optional<Loaded> find_common(std::vector<std::string>& skipped);
+  void fill(TrainingState& state, Loaded checkpoint) const;
+};
+
+std::vector<torch::Tensor> CheckpointManager::Impl::gather_generators(std::int64_t step) const {
+  const torch::Tensor own =
+      torch::cat({cpu_generator_state(), torch::tensor({step}, torch::kInt64).view(torch::kUInt8)})
+          .to(group.device());
+  std::vector<torch::Tensor> all;
+  for (int r = 0; r < group.size(); ++r) all.push_back(torch::empty_like(own));
+  group.all_gather(all, own);
+  for (torch::Tensor& tensor : all) {
+    tensor = tensor.cpu();
+    const auto theirs = tensor.narrow(0, tensor.size(0) - 8, 8).clone().view(torch::kInt64);
+    if (theirs.item<std::int64_t>() != step)
+      refuse("save a checkpoint: rank " + std::to_string(&tensor - all.data()) + " is at step " +
+             std::to_string(theirs.item<std::int64_t>()) + ", rank " +
+             std::to_string(group.rank()) + " at step " + std::to_string(step));
+    tensor = tensor.narrow(0, 0, tensor.size(0) - 8).clone();
+  }
+  return all;
+}
+
+c10::IValue CheckpointManager::Impl::contents(std::int64_t step, const TrainingState& state,
+                                              const std::vector<torch::Tensor>& generators) const {
+  PickleDict top = make_string_dict();
+  if (state.model) top.insert("model", module_state(*state.model));
+  if (state.optimizer) {
+    top.insert("optimizer", optimizer_state(*state.optimizer));
+    top.insert("optimizer_class", optimizer_class(*state.optimizer));
+  }
+  if (state.sampler) top.insert("sampler", from_json(state.sampler->state()));
+  top.insert("epoch", state.epoch);
+  top.insert("step", step);
+  auto rng = make_list();
+  for (const torch::Tensor& generator : generators) {
+    PickleDict of_rank = make_string_dict();
+    of_rank.insert("cpu", generator);
+    rng.push_back(of_rank);
+  }
+  top.insert("rng", rng);
+  top.insert("extra", from_json(state.extra));
+  top.insert("world_size", group.size());
+  top.insert("generation", generation);
+  return top;
+}
+
+void CheckpointManager::Impl::expect_no_later_step(std::int64_t step) const {
+  for (const std::int64_t other : value_or_throw(directory.steps()))
+    if (other > step && !passed_over.contains(other))
+      refuse("save step " + std::to_string(step) + ": " + directory.path() +
+             " holds a checkpoint of step " + std::to_string(other) +
+             " that this run did not restore; call restore() first, or use an empty directory");
+}
+
+void CheckpointManager::Impl::write(std::int64_t step, const TrainingState& state,
+                                    const std::vector<torch::Tensor>& generators) {
+  expect_no_later_step(step);
+  const c10::IValue top = contents(step, state, generators);
+  value_or_throw(directory.announce(
+      {.step = step, .epoch = state.epoch, .generation = generation, .world_size = group.size()},
+      [&](AtomicFile& file) {
+        write_pickle(top, [&](const void* data, std::size_t size) { file.write(data, size); });
+      }));
+  retire(step);
+}
+
+// Removes what the new checkpoint makes superfluous. That it cannot be removed does not undo the
+// save, and the next one tries again.
+void CheckpointManager::Impl::retire(std::int64_t step) {
+  for (const std::int64_t other : passed_over)
+    if (other != step) (void)directory.forget(other);
+  passed_over.clear();
+  if (const auto steps = directory.steps())
+    for (const std::int64_t old : steps_to_forget(*steps, options.keep_last))
+      (void)directory.forget(old);
+}
+
+void CheckpointManager::Impl::share_outcome(const std::optional<DistError>& failure) const {
+  json outcome = nullptr;
+  if (failure) outcome = {{"kind", failure->kind()}, {"what", failure->what()}};
+  outcome = group.broadcast_object(outcome, /*root=*/0);
+  if (!outcome.is_null())
+    refuse(outcome.at("what").get<std::string>(), outcome.at("kind").get<DistError::Kind>());
+}
+
+Search CheckpointManager::Impl::search(std::int64_t bound) const {
+  Search result;
+  const auto steps = directory.steps();
+  if (!steps) {
+    result.skipped.push_back(steps.error().message());
+    return result;
+  }
+  for (const std::int64_t step : *steps) {
+    if (step > bound) continue;
+    const auto checkpoint = directory.read_manifest(step);
+    auto data = checkpoint ? directory.read_data(checkpoint->manifest)
+                           : Result<std::vector<char>>(checkpoint.error());
+    if (data) {
+      result.found =
+          Loaded{checkpoint->manifest, checkpoint->identity,
+                 directory.path_of(checkpoint->manifest.files.front().name), *std::move(data)};
+      return result;
+    }
+    result.skipped.push_back("step " + std::to_string(step) + ": " + data.error().message());
+  }
+  return result;
+}
+
+// Rounds of: every rank says what it can read, until all say the same. Each round lowers the bound,
+// so there are at most as many as checkpoints.
+std::optional<Loaded> CheckpointManager::Impl::find_common(std::vector<std::string>& skipped) {
+  std::int64_t bound = std::numeric_limits<std::int64_t>::max();
+  for (;;) {
+    Search own = search(bound);
+    const json reports =
+        group.all_gather_object({{"step", own.found ? own.found->manifest.step : -1},
+                                 {"identity", own.found ? own.found->identity : ""},
+                                 {"skipped", own.skipped}});
+    std::vector<RestoreCandidate> candidates;
+    for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+      const json& report = reports[rank];
+      candidates.push_back({report.at("step"), report.at("identity")});
+      // Ranks that share a directory say the same; it is said once.
+      for (const std::string line : report.at("skipped"))
+        if (std::ranges::find(skipped, line) == skipped.end()) skipped.push_back(line);
+    }
+    const RestoreRound round = agree_on_step(candidates);
+    if (round.done && round.step < 0) return std::nullopt;
+    if (round.done) return std::move(own.found);
+    skipped.push_back(
+        "rank " + std::to_string(round.rank) +
+        (round.differs
+             ? " has another checkpoint of step " + std::to_string(round.bound + 1) + " than rank 0"
+             : " can read none that is newer than step " + std::to_string(round.bound)));
+    bound = round.bound;
+  }
+}
+
+void CheckpointManager::Impl::fill(TrainingState& state, Loaded checkpoint) const {
+  const std::string& file = checkpoint.file;
+  if (checkpoint.manifest.world_size != group.size())
+    refuse("restore " + file + ": it was saved by a world of " +
+               std::to_string(checkpoint.manifest.world_size) + ", this one has " +
+               std::to_string(group.size()) + "; another world size is not supported yet",
+           DistError::Kind::kUnsupported);
+  const c10::IValue top = read_pickle(std::move(checkpoint.bytes), file);
+  if (state.optimizer) {
+    const std::string saved = entry_of(top, "optimizer_class", file).toStringRef();
+    if (saved != optimizer_class(*state.optimizer))
+      refuse("restore " + file + ": it holds the state of " + saved + ", this optimizer is " +
+             optimizer_class(*state.optimizer));
+  }
+  if (state.model) load_module_state(*state.model, entry_of(top, "model", file), file);
+  if (state.optimizer)
+    load_optimizer_state(*state.optimizer, entry_of(top, "optimizer", file), file);
+  if (state.sampler) state.sampler->load_state(to_json(entry_of(top, "sampler", file)));
+  state.epoch = entry_of(top, "epoch", file).toInt();
+  state.extra = to_json(entry_of(top, "extra", file));
+  const c10::IValue rng = entry_of(top, "rng", file).toListRef().at(group.rank());
+  set_cpu_generator_state(entry_of(rng, "cpu", file).toTensor());
+}
+
+std::string digest_of(const torch::nn::Module& module) {
+  return with_dist_errors("digest a module", [&] {
+    Sha256 digest;
+    for (const auto& [name, tensor] : tensors_of(module)) {
+      const torch::Tensor plain = tensor.detach().cpu().contiguous();
+      std::ostringstream text;
+      text << name << " " << plain.dtype() << " " << plain.sizes() << "\n";
+      const std::string header = text.str();
+      digest.add(header.data(), header.size());
+      if (plain.nbytes() > 0) digest.add(plain.const_data_ptr(), plain.nbytes());
+    }
+    return digest.hex();
+  });
+}
+
+CheckpointManager::CheckpointManager(ProcessGroup& group, std::int64_t generation,
+                                     const CheckpointOptions& options)
+    : impl_(new Impl{group, generation, options, CheckpointDirectory(options.directory)}) {
+  if (options.directory.empty()) refuse("CheckpointManager: the option `directory` is empty");
+  if (options.keep_last < 1)
+    refuse("CheckpointManager: the option `keep_last` is " + std::to_string(options.keep_last) +
+           ", at least 1 is needed");
+  if (group.rank() == 0) value_or_throw(impl_->directory.prepare());
+}
+
+CheckpointManager::~CheckpointManager() = default;
+CheckpointManager::CheckpointManager(CheckpointManager&&) noexcept = default;
+CheckpointManager& CheckpointManager::operator=(CheckpointManager&&) noexcept = default;
+
+void CheckpointManager::save(std::int64_t step, const TrainingState& state) {
+  with_dist_errors("save a checkpoint", [&] {
+    if (step < 0) refuse("save a checkpoint: step " + std::to_string(step) + " is negative");
+    const auto generators = impl_->gather_generators(step);
+    std::optional<DistError> failure;
+    try {
+      if (impl_->group.rank() == 0) impl_->write(step, state, generators);
+    } catch (const DistError& thrown) {
+      failure = thrown;
+    } catch (...) {
+      failure = to_dist_error(error_in_flight("save a checkpoint"));
+    }
+    impl_->share_outcome(failure);
+  });
+}
+
+Restored CheckpointManager::restore(TrainingState& state) {
+  return with_dist_errors("restore a checkpoint", [&] {
+    Restored result;
+    std::optional<Loaded> found = impl_->find_common(result.skipped);
+    for (const std::int64_t step : value_or_throw(impl_->directory.steps()))
+      if (!found || step > found->manifest.step) impl_->passed_over.insert(step);
+    if (!found) return result;
+    result.file = found->file;
+    result.step = found->manifest.step;
+    impl_->fill(state, *std::move(found));
+    return result;
+  });
+}
+
+}  // namespace ddprun

@@ -1,0 +1,100 @@
+// CheckpointDirectory: checkpoints as files. Writes them so that each is whole or not there, reads
+// them back only when every byte is as it was written.
+//
+// A save writes the data file under a temporary name, fsyncs it, renames it, does the same with the
+// manifest, and fsyncs the directory. Nothing that an announced checkpoint needs is written over.
+// docs/checkpoints.md has the format; core/checkpoint_manifest.h has the names and the decisions.
+//
+// One rank writes to a directory at a time; any number may read. One thread at a time.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "worker_lib/core/checkpoint_manifest.h"
+#include "worker_lib/sha256.h"
+
+namespace ddprun {
+
+// A file that appears under its name when it is complete and on the disk, or not at all. The first
+// failure is kept, later writes do nothing, and commit() reports it: LibTorch's zip writer, which
+// writes here, cannot be told of one (its destructor would throw).
+class AtomicFile {
+ public:
+  // Opens `path`'s temporary name; writes nothing under `path` yet.
+  explicit AtomicFile(std::string path);
+  // Removes the temporary file unless it was committed.
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(const void* data, std::size_t bytes);
+
+  // Flushes, fsyncs, renames; the directory is the caller's to fsync. Returns the size and SHA-256
+  // of what was written, under the file's name without its directory.
+  Result<ManifestFile> commit();
+
+ private:
+  void flush();
+  void write_through(const char* data, std::size_t bytes);
+  void fail(int sys_errno);
+
+  std::string path_;
+  std::string temporary_;
+  UniqueFd fd_;
+  std::string buffer_;
+  std::uint64_t bytes_ = 0;
+  Sha256 digest_;
+  std::optional<Error> failure_;
+  bool committed_ = false;
+};
+
+// A manifest that is whole, and a digest of it, by which ranks tell whether they mean the same.
+struct AnnouncedCheckpoint {
+  CheckpointManifest manifest;
+  std::string identity;
+};
+
+class CheckpointDirectory {
+ public:
+  explicit CheckpointDirectory(std::string path);
+
+  const std::string& path() const { return path_; }
+  std::string path_of(const std::string& name) const { return path_ + "/" + name; }
+
+  // Creates the directory where it is missing, and removes what killed saves left in it. For the
+  // rank that writes.
+  Result<void> prepare();
+
+  // Writes the data file with `write_data`, and then the manifest: `manifest` with the file's size
+  // and digest added. On failure what was there before is untouched.
+  Result<AnnouncedCheckpoint> announce(CheckpointManifest manifest,
+                                       const std::function<void(AtomicFile&)>& write_data);
+
+  // Steps that have a manifest, whole or not, newest first. A missing directory has none.
+  Result<std::vector<std::int64_t>> steps() const;
+
+  // kCorrupt, kNotFound or kSystem names the file and what is wrong with it.
+  Result<AnnouncedCheckpoint> read_manifest(std::int64_t step) const;
+
+  // The bytes of the first (and only) file of the manifest, after size and SHA-256 were found
+  // right.
+  Result<std::vector<char>> read_data(const CheckpointManifest& manifest) const;
+
+  // Removes a checkpoint, its manifest first, so that it never looks like a damaged one.
+  Result<void> forget(std::int64_t step);
+
+ private:
+  Result<std::vector<std::string>> names() const;
+  Result<void> remove(const std::vector<std::string>& names);
+  Result<void> remove_leftovers();
+  Result<void> sync() const;
+
+  std::string path_;
+};
+
+}  // namespace ddprun

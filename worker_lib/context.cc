@@ -1,0 +1,245 @@
+#include "ddprun/context.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+#include "base/worker_env.h"
+#include "rendezvous/store_client.h"
+#include "worker_lib/backend_cpu.h"
+#include "worker_lib/backend_nccl.h"
+#include "worker_lib/cpu/solo_group.h"
+#include "worker_lib/error_bridge.h"
+#include "worker_lib/work_state.h"
+
+namespace ddprun {
+namespace {
+
+// Every key of the worker library begins with it, so that PyTorch's keys in the same store are
+// others.
+constexpr const char* kKeyPrefix = "ddprun";
+
+// A launcher's store is up before its workers; what a person starts by hand may come a little
+// later.
+constexpr Duration kPatienceWithLauncher = std::chrono::minutes(5);
+constexpr Duration kPatienceByHand = std::chrono::seconds(10);
+
+std::optional<std::string> variable(std::string_view name) {
+  const char* value = std::getenv(std::string(name).c_str());
+  return value ? std::optional<std::string>(value) : std::nullopt;
+}
+
+// --- device and backend
+// ----------------------------------------------------------------------------
+
+struct Choice {
+  torch::Device device;
+  bool is_nccl;
+};
+
+[[noreturn]] void refuse(DistError::Kind kind, const std::string& why) {
+  throw DistError(kind, "ddprun::init: " + why);
+}
+
+int count_gpus(const BackendFactory* nccl) { return nccl ? nccl->device_count() : 0; }
+
+torch::Device choose_gpu(std::optional<torch::Device> asked, LocalRank local_rank,
+                         const BackendFactory* nccl) {
+  if (!nccl) {
+    refuse(DistError::Kind::kUnsupported,
+           "device cuda and backend nccl need a program that is linked with ddprun::worker_cuda; "
+           "this one is linked with ddprun::worker");
+  }
+  const int gpus = count_gpus(nccl);
+  if (gpus == 0) refuse(DistError::Kind::kUnsupported, "there is no GPU here, or no driver for it");
+  if (!asked || !asked->has_index()) {
+    return torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(local_rank.value % gpus));
+  }
+  if (asked->index() >= gpus) {
+    refuse(DistError::Kind::kInvalidArgument,
+           "device " + asked->str() + " does not exist; there are " + std::to_string(gpus) +
+               " GPUs, cuda:0 to cuda:" + std::to_string(gpus - 1));
+  }
+  return *asked;
+}
+
+Choice choose(const InitOptions& options, LocalRank local_rank, const BackendFactory* nccl) {
+  const auto& device = options.device;
+  const auto& backend = options.backend;
+  if (backend && *backend != "cpu" && *backend != "nccl") {
+    refuse(DistError::Kind::kInvalidArgument,
+           "there is no backend '" + *backend + "'; there are cpu and nccl");
+  }
+  if (device && !device->is_cpu() && !device->is_cuda()) {
+    refuse(DistError::Kind::kInvalidArgument,
+           "device " + device->str() + " is not known here; there are cpu and cuda");
+  }
+  if (device && device->is_cpu() && backend == "nccl") {
+    refuse(DistError::Kind::kInvalidArgument, "backend nccl is for device cuda, not cpu");
+  }
+  if (device && device->is_cuda() && backend == "cpu") {
+    refuse(
+        DistError::Kind::kUnsupported,
+        "backend cpu takes tensors on the cpu only; use backend nccl with device " + device->str());
+  }
+  const bool wants_gpu = (device && device->is_cuda()) || backend == "nccl";
+  const bool wants_cpu = device || backend;
+  if (wants_gpu || (!wants_cpu && count_gpus(nccl) > 0)) {
+    return {choose_gpu(device, local_rank, nccl), true};
+  }
+  return {torch::kCPU, false};
+}
+
+// --- meeting the others
+// ------------------------------------------------------------------------------
+
+// By hand nobody may be hosting a store, which this rank must not wait for as long as for a slow
+// node.
+Result<std::unique_ptr<StoreClient>> connect_to_store(const WorkerEnv& env, Duration timeout) {
+  const bool has_launcher = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  const Duration patience = has_launcher ? kPatienceWithLauncher : kPatienceByHand;
+  auto store = StoreClient::connect({.host = env.master_addr,
+                                     .port = static_cast<std::uint16_t>(env.master_port),
+                                     .prefix = kKeyPrefix,
+                                     .connect_timeout = std::min(timeout, patience),
+                                     .timeout = timeout});
+  if (store || has_launcher) return store;
+  Error error = store.error();
+  error.cause +=
+      "; without a launcher a store must be there already: start the program with ddprun or "
+      "torchrun, "
+      "or run 'ddp-store --listen " +
+      env.master_addr + ":" + std::to_string(env.master_port) + "' first";
+  return error;
+}
+
+// Unique in the store: with a store that lives on after a restart (torchrun's does), addresses of
+// the generation before must not be found.
+std::string group_name(const WorkerEnv& env) {
+  return env.run_id + "/generation-" + to_text(env.generation) + "/world";
+}
+
+// Each rank says that it is there, so that those who wait in vain can tell for whom.
+class Arrivals {
+ public:
+  Arrivals(StoreClient& store, const WorkerEnv& env)
+      : store_(store), name_(group_name(env)), world_size_(env.world_size) {}
+
+  Result<void> announce(Rank rank) { return store_.set(key(rank.value), "1"); }
+
+  // "rank 2", "ranks 2, 5"; empty when all came, or the store does not say.
+  std::string missing() {
+    std::string ranks;
+    int count = 0;
+    for (int r = 0; r < world_size_; ++r) {
+      const Result<bool> is_here = store_.check({key(r)});
+      if (!is_here) return "";
+      if (!*is_here) ranks += (count++ > 0 ? ", " : "") + std::to_string(r);
+    }
+    return count == 0 ? "" : (count == 1 ? "rank " : "ranks ") + ranks;
+  }
+
+ private:
+  std::string key(int rank) const { return name_ + "/here/" + std::to_string(rank); }
+
+  StoreClient& store_;
+  const std::string name_;
+  const int world_size_;
+};
+
+Result<std::unique_ptr<Backend>> form_cpu(StoreClient* store, const WorkerEnv& env,
+                                          Duration timeout) {
+  if (!store) return std::unique_ptr<Backend>(new CpuBackend(make_solo_group()));
+  // The launcher's node: two nodes of a job may be simulated on one machine. Whether processes of
+  // one node can share memory at all (same boot of the same kernel, same network namespace: not so
+  // in two containers) the engine finds out by itself.
+  Result<std::unique_ptr<CpuGroup>> group =
+      CpuGroup::form(*store, {.rank = env.rank,
+                              .world_size = env.world_size,
+                              .node_id = "node " + to_text(env.node_rank),
+                              .name = group_name(env),
+                              .timeout = timeout});
+  if (!group) return group.error();
+  return std::unique_ptr<Backend>(new CpuBackend(std::move(*group)));
+}
+
+Result<std::unique_ptr<Backend>> form_backend(const Choice& choice, StoreClient* store,
+                                              const WorkerEnv& env, Duration timeout,
+                                              const BackendFactory* nccl) {
+  if (!choice.is_nccl) return form_cpu(store, env, timeout);
+  return nccl->form(store, {.rank = env.rank,
+                            .world_size = env.world_size,
+                            .device = choice.device,
+                            .name = group_name(env),
+                            .timeout = timeout});
+}
+
+Result<std::unique_ptr<Backend>> meet(const Choice& choice, const WorkerEnv& env, Duration timeout,
+                                      const BackendFactory* nccl) {
+  const Deadline deadline(timeout);
+  if (choice.is_nccl) {
+    const Result<void> selected = nccl->select_device(choice.device.index());
+    if (!selected) return selected.error();
+  }
+  if (env.world_size == 1) return form_backend(choice, nullptr, env, timeout, nccl);
+
+  const auto store = connect_to_store(env, timeout);
+  if (!store) return store.error();
+  Arrivals arrivals(**store, env);
+  const Result<void> announced = arrivals.announce(env.rank);
+  if (!announced) return announced.error();
+  auto backend = form_backend(choice, store->get(), env, deadline.remaining(), nccl);
+  if (!backend && backend.error().kind == ErrorKind::kTimeout) {
+    const std::string missing = arrivals.missing();
+    if (!missing.empty()) return Error(backend.error()).within(missing + " did not come");
+  }
+  return backend;
+}
+
+}  // namespace
+
+struct Context::Impl {
+  WorkerEnv env;
+  torch::Device device;
+  ProcessGroup group;
+};
+
+Context init_with(const InitOptions& options, BackendFactory* nccl) {
+  return with_dist_errors("ddprun::init", [&] {
+    if (options.timeout <= Timeout::zero()) {
+      refuse(DistError::Kind::kInvalidArgument, "timeout must be more than zero");
+    }
+    const Duration timeout = std::min<Duration>(options.timeout, kLongestTimeout);
+    const Result<std::optional<WorkerEnv>> read = read_worker_env(variable);
+    if (!read) throw to_dist_error(Error(read.error()).within("ddprun::init"));
+    const WorkerEnv env = read->value_or(WorkerEnv());
+
+    const Choice choice = choose(options, env.local_rank, nccl);
+    Result<std::unique_ptr<Backend>> backend = meet(choice, env, timeout, nccl);
+    if (!backend) {
+      throw to_dist_error(Error(backend.error())
+                              .within("ddprun::init of rank " + to_text(env.rank) + " of " +
+                                      std::to_string(env.world_size)));
+    }
+    return Context(std::unique_ptr<Context::Impl>(
+        new Context::Impl{env, choice.device, {std::move(*backend), choice.device, timeout}}));
+  });
+}
+
+Context::Context(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Context::~Context() = default;
+Context::Context(Context&&) noexcept = default;
+Context& Context::operator=(Context&&) noexcept = default;
+
+int Context::rank() const { return impl_->env.rank.value; }
+int Context::world_size() const { return impl_->env.world_size; }
+int Context::local_rank() const { return impl_->env.local_rank.value; }
+int Context::local_world_size() const { return impl_->env.local_world_size; }
+int Context::node_rank() const { return impl_->env.node_rank.value; }
+long Context::generation() const { return impl_->env.generation.value; }
+int Context::restart_count() const { return impl_->env.restart_count; }
+const std::string& Context::run_id() const { return impl_->env.run_id; }
+torch::Device Context::device() const { return impl_->device; }
+ProcessGroup& Context::group() { return impl_->group; }
+
+}  // namespace ddprun

@@ -1,0 +1,129 @@
+#include "worker_lib/core/checkpoint_manifest.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+
+#include "base/assert.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kManifestSuffix = ".json";
+constexpr std::string_view kDataSuffix = ".pt";
+constexpr std::string_view kTemporarySuffix = ".tmp";
+constexpr std::size_t kStepDigits = 12;  // so that names sort like steps
+
+std::string stem(std::int64_t step) {
+  DDPRUN_ASSERT(step >= 0, "steps are counted from 0");
+  char text[64];
+  std::snprintf(text, sizeof text, "%s%0*lld", kPrefix.data(), static_cast<int>(kStepDigits),
+                static_cast<long long>(step));
+  return text;
+}
+
+bool take_suffix(std::string_view& text, std::string_view suffix) {
+  if (!text.ends_with(suffix)) return false;
+  text.remove_suffix(suffix.size());
+  return true;
+}
+
+// Decimal digits and nothing else.
+std::optional<std::int64_t> number(std::string_view text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || text.front() == '-' || error != std::errc() ||
+      end != text.data() + text.size())
+    return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+std::string manifest_name(std::int64_t step) { return stem(step) + std::string(kManifestSuffix); }
+
+std::string data_name(std::int64_t step, const std::set<std::string>& taken) {
+  std::string name = stem(step) + std::string(kDataSuffix);
+  for (int attempt = 2; taken.contains(name); ++attempt)
+    name = stem(step) + "-" + std::to_string(attempt) + std::string(kDataSuffix);
+  return name;
+}
+
+std::string temporary_name(std::string_view name, std::string_view unique) {
+  return std::string(name) + "." + std::string(unique) + std::string(kTemporarySuffix);
+}
+
+std::optional<CheckpointFileName> parse_file_name(std::string_view name) {
+  using Kind = CheckpointFileName::Kind;
+  const bool temporary = take_suffix(name, kTemporarySuffix);
+  if (temporary) name = name.substr(0, name.rfind('.'));  // the unique part; npos leaves all
+  const bool manifest = take_suffix(name, kManifestSuffix);
+  if (!manifest && !take_suffix(name, kDataSuffix)) return std::nullopt;
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  const std::size_t dash = name.find('-');
+  if (dash != std::string_view::npos) {
+    if (manifest || !number(name.substr(dash + 1))) return std::nullopt;
+    name = name.substr(0, dash);
+  }
+  const std::optional<std::int64_t> step = number(name);
+  const bool canonical =
+      name.size() == kStepDigits || (name.size() > kStepDigits && name[0] != '0');
+  if (!step || !canonical) return std::nullopt;
+  return CheckpointFileName{
+      temporary ? Kind::kTemporary : (manifest ? Kind::kManifest : Kind::kData), *step};
+}
+
+std::vector<std::int64_t> announced_steps(std::span<const std::string> names) {
+  std::vector<std::int64_t> steps;
+  for (const std::string& name : names)
+    if (const auto file = parse_file_name(name);
+        file && file->kind == CheckpointFileName::Kind::kManifest)
+      steps.push_back(file->step);
+  std::ranges::sort(steps, std::greater<>());
+  return steps;
+}
+
+std::vector<std::string> leftovers(std::span<const std::string> names,
+                                   const std::map<std::int64_t, std::set<std::string>>& named_by) {
+  using Kind = CheckpointFileName::Kind;
+  const std::vector<std::int64_t> announced = announced_steps(names);
+  std::vector<std::string> result;
+  for (const std::string& name : names) {
+    const auto file = parse_file_name(name);
+    if (!file || file->kind == Kind::kManifest) continue;
+    if (file->kind == Kind::kData) {
+      const auto named = named_by.find(file->step);
+      const bool unreadable =
+          named == named_by.end() && std::ranges::count(announced, file->step) > 0;
+      if (unreadable || (named != named_by.end() && named->second.contains(name))) continue;
+    }
+    result.push_back(name);
+  }
+  return result;
+}
+
+std::vector<std::int64_t> steps_to_forget(std::span<const std::int64_t> newest_first,
+                                          int keep_last) {
+  DDPRUN_ASSERT(keep_last >= 1, "the newest checkpoint is never forgotten");
+  const std::size_t kept = std::min<std::size_t>(newest_first.size(), keep_last);
+  return {newest_first.rbegin(), newest_first.rend() - static_cast<std::ptrdiff_t>(kept)};
+}
+
+RestoreRound agree_on_step(std::span<const RestoreCandidate> by_rank) {
+  const auto lowest = std::ranges::min_element(by_rank, {}, &RestoreCandidate::step);
+  const bool same_step = std::ranges::all_of(
+      by_rank, [&](const RestoreCandidate& candidate) { return candidate.step == lowest->step; });
+  if (lowest->step < 0) return {.done = true, .step = -1};
+  if (!same_step)
+    return {.bound = lowest->step, .rank = static_cast<int>(lowest - by_rank.begin())};
+  const auto other = std::ranges::find_if(
+      by_rank, [&](const RestoreCandidate& candidate) { return candidate != by_rank.front(); });
+  if (other == by_rank.end()) return {.done = true, .step = lowest->step};
+  return {.bound = lowest->step - 1,
+          .rank = static_cast<int>(other - by_rank.begin()),
+          .differs = true};
+}
+
+}  // namespace ddprun

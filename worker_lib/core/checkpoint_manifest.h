@@ -1,0 +1,99 @@
+// What belongs to a checkpoint, what a directory full of them means, and which one to restore.
+//
+// A checkpoint of step N is a data file and a manifest, which is written last:
+//
+//   step-000000000120.pt     the state; Python's torch.load reads it
+//   step-000000000120.json   the manifest: size and SHA-256 of each file
+//   step-000000000120-2.pt   the state, when the first name belonged to another save of step 120
+//   *.<unique>.tmp           being written
+//
+// A checkpoint exists iff its manifest is whole and every file it names matches.
+// docs/checkpoints.md describes the format; checkpoint_io reads and writes it. Here are the
+// decisions only: no files, no JSON. Value types and pure functions; any thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ddprun {
+
+inline constexpr int kCheckpointFormat = 1;
+
+struct ManifestFile {
+  std::string name;  // beside the manifest
+  std::uint64_t bytes = 0;
+  std::string sha256;  // 64 hexadecimal digits
+  bool operator==(const ManifestFile&) const = default;
+};
+
+struct CheckpointManifest {
+  int format = kCheckpointFormat;
+  std::int64_t step = 0;
+  std::int64_t epoch = 0;
+  std::int64_t generation = 0;  // of the world that wrote it
+  int world_size = 1;
+  std::vector<ManifestFile> files;
+  bool operator==(const CheckpointManifest&) const = default;
+};
+
+// "step-000000000120.json".
+std::string manifest_name(std::int64_t step);
+
+// The first of "step-000000000120.pt", "step-000000000120-2.pt", ... that is not in `taken`: a save
+// never writes over a file that an announced checkpoint may need.
+std::string data_name(std::int64_t step, const std::set<std::string>& taken);
+
+// The name under which a file is written before it is renamed to `name`. `unique` (hexadecimal) keeps
+// two processes apart that write the same file, such as a rank 0 of an older generation that lives on.
+std::string temporary_name(std::string_view name, std::string_view unique);
+
+struct CheckpointFileName {
+  enum class Kind { kManifest, kData, kTemporary };
+  Kind kind;
+  std::int64_t step;
+  bool operator==(const CheckpointFileName&) const = default;
+};
+
+// nullopt: the file is not ours, and is left alone.
+std::optional<CheckpointFileName> parse_file_name(std::string_view name);
+
+// The steps whose manifest is among `names`, newest first.
+std::vector<std::int64_t> announced_steps(std::span<const std::string> names);
+
+// Files that killed saves left behind: temporary ones, and data files that no manifest names.
+// `named_by` holds, for each step whose manifest can be read, the files that it names. Files of a
+// step whose manifest is there but cannot be read are kept: a person may want to look at them.
+std::vector<std::string> leftovers(std::span<const std::string> names,
+                                   const std::map<std::int64_t, std::set<std::string>>& named_by);
+
+// The steps to forget, oldest first, so that the newest `keep_last` (at least 1) are left.
+std::vector<std::int64_t> steps_to_forget(std::span<const std::int64_t> newest_first,
+                                          int keep_last);
+
+// What a rank says when the ranks look for the checkpoint to restore.
+struct RestoreCandidate {
+  std::int64_t step = -1;  // the newest one it can read within the bound; -1: none
+  std::string identity;    // digest of the manifest
+  bool operator==(const RestoreCandidate&) const = default;
+};
+
+// One round of that search: every rank has reported its newest readable checkpoint not newer than
+// the bound. Either all agree, or the search goes on below.
+struct RestoreRound {
+  bool done = false;        // agreed on `step`
+  std::int64_t step = -1;   // done: what to restore, -1 for nothing
+  std::int64_t bound = -1;  // not done: look for steps up to this one
+  // Not done: the rank whose report moved the bound, and whether it merely had another checkpoint
+  // of the same step than rank 0.
+  int rank = -1;
+  bool differs = false;
+};
+RestoreRound agree_on_step(std::span<const RestoreCandidate> by_rank);
+
+}  // namespace ddprun

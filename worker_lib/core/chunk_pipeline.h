@@ -1,0 +1,67 @@
+// ChunkPipeline: in which order a rank stages, works on and copies out the chunks of one
+// collective.
+//
+// A pure value; one owner thread. The shell asks for the next step, waits for the step's `wait`
+// tick, does what the step says, and publishes its `publish` tick.
+//
+// Each rank of a node has one progress counter, its *tick*, that only grows. All ranks run the same
+// steps, so a tick says precisely how far a rank is, and "every rank has staged chunk i" is "every
+// rank's tick is at least T". Per chunk i:
+//
+//   stage(i)     write what the others will read into stage i mod kStages of one's own memory
+//   work(i)      once all have staged i: lanes reduce their share, talk to the other nodes
+//   copy_out(i)  once all have worked on i (without work: staged i): read the others' stages
+//
+// The order is stage(i), copy_out(i-2), work(i-1): a rank looks at what others made a step ago, so
+// a small skew between ranks costs no waiting. Without work it is stage(i), copy_out(i-1). Either
+// way kStages buffers are enough: when a rank may write a stage, everybody has read what was in it.
+// (The test plays random interleavings to check it, also across collectives.)
+//
+// Ticks of a collective whose ranks arrive at tick `arrival`: stage(0) is the arrival itself;
+// arrival + 1 is left to the exchange of call headers between nodes; stage(i) = arrival + 2i for i
+// > 0; work(i) = arrival + 2i + 3. The next collective arrives at next_arrival().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace ddprun {
+
+class ChunkPipeline {
+ public:
+  static constexpr std::size_t kStages = 4;
+
+  enum class Work { kNone, kSome };
+  enum class Action : std::uint8_t { kStage, kWork, kCopyOut };
+  struct Step {
+    Action action;
+    std::size_t chunk;
+    std::uint64_t wait = 0;     // 0: no need to wait
+    std::uint64_t publish = 0;  // 0: nothing to publish
+    friend bool operator==(const Step&, const Step&) = default;
+  };
+
+  ChunkPipeline(std::uint64_t arrival, std::size_t chunks, Work work)
+      : arrival_(arrival), chunks_(chunks), work_(work) {}
+
+  // The steps in order; nothing after the last copy_out. The first is stage(0).
+  std::optional<Step> next();
+
+  std::uint64_t header_tick() const { return arrival_ + 1; }
+  std::uint64_t next_arrival() const { return arrival_ + 2 * chunks_ + 2; }
+
+ private:
+  std::uint64_t staged(std::size_t chunk) const { return arrival_ + 2 * chunk; }
+  std::uint64_t worked(std::size_t chunk) const { return arrival_ + 2 * chunk + 3; }
+  std::optional<Step> step_with_work(std::size_t turn, int part) const;
+  std::optional<Step> step_without_work(std::size_t turn, int part) const;
+
+  std::uint64_t arrival_;
+  std::size_t chunks_;
+  Work work_;
+  std::size_t turn_ = 0;
+  int part_ = 0;
+};
+
+}  // namespace ddprun

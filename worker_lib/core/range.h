@@ -1,0 +1,23 @@
+// Range: a half-open interval of indices, and how one is cut into near-equal parts. Pure; any
+// thread.
+#pragma once
+
+#include <cstddef>
+
+namespace ddprun {
+
+struct Range {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+
+  std::size_t size() const { return end - begin; }
+  bool empty() const { return end == begin; }
+  friend bool operator==(const Range&, const Range&) = default;
+};
+
+// Part `index` of `parts` parts of `whole`. Every part but the last non-empty one is a multiple of
+// `quantum` long, their lengths differ by at most one quantum (the last may be shorter), and they
+// follow one another without a gap. For short ranges the last parts are empty.
+Range cut(Range whole, std::size_t parts, std::size_t index, std::size_t quantum);
+
+}  // namespace ddprun

@@ -1,0 +1,53 @@
+#include "worker_lib/core/segment_layout.h"
+
+#include <algorithm>
+
+#include "worker_lib/core/chunk_pipeline.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+std::size_t to_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+}  // namespace
+
+std::size_t SegmentLayout::stage(int local, std::size_t chunk) const {
+  const std::size_t index =
+      static_cast<std::size_t>(local) * ChunkPipeline::kStages + chunk % ChunkPipeline::kStages;
+  return stages + index * stage_bytes;
+}
+
+std::size_t SegmentLayout::ring(int from_local, int to_local) const {
+  const std::size_t index = static_cast<std::size_t>(from_local) * local_count + to_local;
+  return rings + index * ring_bytes;
+}
+
+SegmentLayout plan_segment(const NodeLayout& world, int node, std::size_t stage_bytes,
+                           const SegmentNeeds& needs) {
+  SegmentLayout layout;
+  layout.local_count = world.local_count(node);
+  layout.world_size = world.world_size();
+  layout.stage_bytes = to_pages(stage_bytes);
+  const std::size_t locals = layout.local_count;
+  // 256 KiB hide the hand-over between two ranks; with very many ranks their square must stay
+  // modest.
+  layout.ring_bytes = to_pages(
+      std::clamp<std::size_t>((std::size_t{64} << 20) / (locals * locals), 16 << 10, 256 << 10) +
+      needs.ring_header_bytes);
+  layout.headers = to_pages(needs.board_bytes);
+  layout.stages = layout.headers + to_pages(needs.header_bytes * world.world_size());
+  layout.rings = layout.stages + locals * ChunkPipeline::kStages * layout.stage_bytes;
+  layout.total = layout.rings + locals * locals * layout.ring_bytes;
+  return layout;
+}
+
+std::size_t choose_stage_bytes(const NodeLayout& world, double ranks_per_core) {
+  // To be replaced by measured values.
+  const std::size_t best = ranks_per_core > 1 ? std::size_t{1} << 20 : std::size_t{256} << 10;
+  // Collectives that move a block for every rank need at least a line for each.
+  return std::max<std::size_t>(best, 64 * (static_cast<std::size_t>(world.world_size()) + 1));
+}
+
+}  // namespace ddprun

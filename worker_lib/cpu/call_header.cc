@@ -1,0 +1,81 @@
+#include "worker_lib/cpu/call_header.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace ddprun {
+namespace {
+
+const char* name_of(CallKind kind) {
+  switch (kind) {
+    case CallKind::kAllReduce: return "all_reduce";
+    case CallKind::kReduce: return "reduce";
+    case CallKind::kBroadcast: return "broadcast";
+    case CallKind::kAllGather: return "all_gather";
+    case CallKind::kReduceScatter: return "reduce_scatter";
+    case CallKind::kGather: return "gather";
+    case CallKind::kScatter: return "scatter";
+    case CallKind::kBarrier: return "barrier";
+  }
+  return "?";
+}
+
+bool reduces(CallKind kind) {
+  return kind == CallKind::kAllReduce || kind == CallKind::kReduce ||
+         kind == CallKind::kReduceScatter;
+}
+
+}  // namespace
+
+std::string describe(const CallHeader& call) {
+  std::string text = name_of(call.kind);
+  text += " #" + std::to_string(call.sequence);
+  if (call.kind == CallKind::kBarrier) return text;
+  text += " of " + std::to_string(call.count) + " ";
+  text += reduces(call.kind) ? to_text(call.type) : "B";
+  if (reduces(call.kind)) text += std::string(" (") + to_text(call.op) + ")";
+  if (call.root >= 0) {
+    const bool outward = call.kind == CallKind::kBroadcast || call.kind == CallKind::kScatter;
+    text += (outward ? " from rank " : " to rank ") + std::to_string(call.root);
+  }
+  return text;
+}
+
+std::string name_ranks(std::span<const int> ascending) {
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < ascending.size();) {
+    std::size_t last = i;
+    while (last + 1 < ascending.size() && ascending[last + 1] == ascending[last] + 1) ++last;
+    if (last - i < 2) last = i;  // "1, 2" reads better than "1-2"
+    parts.push_back(std::to_string(ascending[i]));
+    if (last > i) parts.back() += "-" + std::to_string(ascending[last]);
+    i = last + 1;
+  }
+  std::string text = ascending.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (i > 0) text += i + 1 == parts.size() ? " and " : ", ";
+    text += parts[i];
+  }
+  return text;
+}
+
+Result<void> check_agreement(const CallHeader& mine, std::span<const CallHeader> by_rank) {
+  if (std::all_of(by_rank.begin(), by_rank.end(), [&](const auto& call) { return call == mine; })) {
+    return {};
+  }
+  std::string table = "the ranks disagree:";
+  std::vector<bool> told(by_rank.size(), false);
+  for (std::size_t first = 0; first < by_rank.size(); ++first) {
+    if (told[first]) continue;
+    std::vector<int> same;
+    for (std::size_t rank = first; rank < by_rank.size(); ++rank) {
+      if (by_rank[rank] != by_rank[first]) continue;
+      told[rank] = true;
+      same.push_back(static_cast<int>(rank));
+    }
+    table += (first == 0 ? " " : "; ") + name_ranks(same) + " called " + describe(by_rank[first]);
+  }
+  return Error{.kind = ErrorKind::kInvalidArgument, .doing = describe(mine), .cause = table};
+}
+
+}  // namespace ddprun

@@ -1,0 +1,249 @@
+#include "worker_lib/cpu/form_group.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "base/random_id.h"
+#include "worker_lib/core/node_layout.h"
+#include "worker_lib/cpu/group_core.h"
+#include "worker_lib/cpu/node_meeting.h"
+#include "worker_lib/cpu/shared_group.h"
+#include "worker_lib/cpu/solo_group.h"
+
+namespace ddprun {
+namespace {
+
+constexpr const char* kCardVersion = "ddprun-cpu-1";
+// Two ranks that run pass a step to each other in well under a microsecond; beyond this one of them
+// is busy elsewhere, and the core is better used by others.
+constexpr Duration kSpin = std::chrono::microseconds(20);
+
+// --- cards
+// ------------------------------------------------------------------------------------------------
+
+struct Card {
+  std::string door;  // of its node
+  HostPort address;
+  std::string token;  // rank 0's becomes the group's
+  std::string cpus;   // '1' for each processor that the rank may use
+  std::string node;  // what must be equal to share memory: may hold line ends, hence the last field
+};
+
+std::string usable_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::string text;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) {
+    return std::string(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)), '1');
+  }
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) text += CPU_ISSET(cpu, &set) ? '1' : '0';
+  return text.substr(0, text.find_last_of('1') + 1);
+}
+
+std::string write_card(const Card& card) {
+  std::string text = kCardVersion;
+  for (const std::string& field : {card.door, card.address.host, std::to_string(card.address.port),
+                                   card.token, card.cpus, card.node}) {
+    text += "\n" + field;
+  }
+  return text;
+}
+
+Result<Card> read_card(const std::string& text, int rank) {
+  std::istringstream lines(text);
+  std::string version;
+  std::string port;
+  Card card;
+  std::getline(lines, version);
+  std::getline(lines, card.door);
+  std::getline(lines, card.address.host);
+  std::getline(lines, port);
+  std::getline(lines, card.token);
+  std::getline(lines, card.cpus);
+  std::getline(lines, card.node, '\0');
+  if (version != kCardVersion || !lines) {
+    return Error{.kind = ErrorKind::kProtocol,
+                 .doing = "read the address of rank " + std::to_string(rank),
+                 .cause = "it was not written by this version of ddprun"};
+  }
+  card.address.port = static_cast<std::uint16_t>(std::strtoul(port.c_str(), nullptr, 10));
+  return card;
+}
+
+Result<std::vector<Card>> exchange_cards(const ExchangeCards& exchange, const Card& own,
+                                         int world_size) {
+  const Result<std::vector<std::string>> texts = exchange(write_card(own));
+  if (!texts) return texts.error();
+  std::vector<Card> cards;
+  for (int rank = 0; rank < world_size; ++rank) {
+    Result<Card> card = read_card(texts->at(rank), rank);
+    if (!card) return card.error();
+    cards.push_back(std::move(*card));
+  }
+  return cards;
+}
+
+// Processors that at least one of the ranks may use.
+int count_cores(const std::vector<Card>& cards, const std::vector<int>& ranks) {
+  std::set<std::size_t> cores;
+  for (const int rank : ranks) {
+    for (std::size_t cpu = 0; cpu < cards[rank].cpus.size(); ++cpu) {
+      if (cards[rank].cpus[cpu] == '1') cores.insert(cpu);
+    }
+  }
+  return std::max<int>(1, static_cast<int>(cores.size()));
+}
+
+// --- connections between nodes
+// ------------------------------------------------------------------------------
+
+class Connector {
+ public:
+  Connector(GroupParts& parts, TimePoint deadline) : parts_(parts), deadline_(deadline) {}
+
+  Result<void> connect() {
+    const Surroundings& here = parts_.here;
+    parts_.data_sockets.resize(here.layout.node_count());
+    parts_.door->expect(parts_.token, here.rank, here.layout.world_size());
+    for (const PeerLink& link : links_of(here.layout, here.rank)) {
+      const bool call = here.layout.node_of[link.peer] < here.node;
+      for (const ConnectionUse use : {ConnectionUse::kControl, ConnectionUse::kData}) {
+        if (use == ConnectionUse::kData && !link.carries_data) continue;
+        if (!call) {
+          expected_.insert({link.peer, use});
+          continue;
+        }
+        Result<UniqueFd> socket = call_at_door(parts_.addresses[link.peer], parts_.token, here.rank,
+                                               link.peer, use, deadline_);
+        if (!socket) return socket.error();
+        keep(link.peer, use, std::move(*socket));
+      }
+    }
+    return admit_expected();
+  }
+
+ private:
+  void keep(int peer, ConnectionUse use, UniqueFd socket) {
+    if (use == ConnectionUse::kControl) {
+      parts_.links.push_back({peer, std::move(socket)});
+    } else {
+      parts_.data_sockets[parts_.here.layout.node_of[peer]] = std::move(socket);
+    }
+  }
+
+  Result<void> admit_expected() {
+    const TimePoint start = BootClock::now();
+    while (!expected_.empty()) {
+      Result<std::optional<TcpDoor::Caller>> caller = parts_.door->admit(deadline_);
+      if (!caller) return caller.error();
+      if (!*caller) {
+        std::set<int> absent;
+        for (const auto& [rank, use] : expected_) absent.insert(rank);
+        return timeout_error(
+            "connect to the other nodes",
+            name_ranks(std::vector<int>(absent.begin(), absent.end())) + " did not call",
+            BootClock::now() - start, deadline_ - start);
+      }
+      if (expected_.erase({(*caller)->rank, (*caller)->use}) == 0)
+        continue;  // a second one is a stranger
+      keep((*caller)->rank, (*caller)->use, std::move((*caller)->socket));
+    }
+    return {};
+  }
+
+  GroupParts& parts_;
+  TimePoint deadline_;
+  std::set<std::pair<int, ConnectionUse>> expected_;
+};
+
+// --- all of it
+// ------------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
+                                              const std::string& local_address,
+                                              const CpuGroupOptions& options) {
+  const TimePoint deadline = deadline_after(BootClock::now(), options.timeout);
+  const Result<NodeDoor> node_door = NodeDoor::open();
+  if (!node_door) return node_door.error();
+  Result<TcpDoor> tcp_door = TcpDoor::open(local_address);
+  if (!tcp_door) return tcp_door.error();
+  const Result<std::vector<Card>> cards =
+      exchange_cards(exchange,
+                     {.door = node_door->name,
+                      .address = tcp_door->address(),
+                      .token = random_hex(16),
+                      .cpus = usable_cpus(),
+                      .node = options.node_id + "\n" + node_realm()},
+                     options.world_size);
+  if (!cards) return cards.error();
+
+  GroupParts parts;
+  parts.token = cards->front().token;
+  std::vector<std::string> node_of_rank;
+  for (const Card& card : *cards) {
+    node_of_rank.push_back(card.node);
+    parts.addresses.push_back(card.address);
+  }
+  Surroundings& here = parts.here;
+  here.layout = make_node_layout(node_of_rank);
+  here.rank = options.rank.value;
+  here.node = here.layout.node_of[here.rank];
+  here.local = here.layout.local_of[here.rank];
+
+  double busiest = 0;
+  for (const std::vector<int>& ranks : here.layout.nodes) {
+    const double load = static_cast<double>(ranks.size()) / count_cores(*cards, ranks);
+    busiest = std::max(busiest, load);
+    if (ranks[0] == here.layout.nodes[here.node][0])
+      parts.spin = load <= 1 ? kSpin : Duration::zero();
+  }
+  const std::vector<int>& neighbours = here.layout.nodes[here.node];
+  here.segment = plan_segment(here.layout, here.node, choose_stage_bytes(here.layout, busiest),
+                              SharedGroup::segment_needs(static_cast<int>(neighbours.size())));
+
+  Result<NodeMembers> members = meet_node(*node_door, cards->at(neighbours[0]).door,
+                                          {.ranks = neighbours,
+                                           .local = here.local,
+                                           .token = parts.token,
+                                           .segment_bytes = here.segment.total,
+                                           .deadline = deadline});
+  if (!members) return members.error();
+  parts.segment = std::make_unique<ShmSegment>(std::move(members->segment));
+  parts.lives = std::move(members->lives);
+
+  if (!here.one_node()) {
+    parts.door = std::make_unique<TcpDoor>(std::move(*tcp_door));
+    if (const Result<void> connected = Connector(parts, deadline).connect(); !connected) {
+      return connected.error();
+    }
+  }
+  Result<std::unique_ptr<GroupCore>> core = GroupCore::create(std::move(parts));
+  if (!core) return core.error();
+  return std::unique_ptr<CpuGroup>(new SharedGroup(std::move(*core)));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CpuGroup>> form_group(const ExchangeCards& exchange,
+                                             const std::string& local_address,
+                                             const CpuGroupOptions& options) {
+  const std::string doing = "form cpu group '" + options.name + "' as rank " +
+                            to_text(options.rank) + " of " + std::to_string(options.world_size);
+  if (options.world_size < 1 || options.rank.value < 0 ||
+      options.rank.value >= options.world_size) {
+    return Error{.kind = ErrorKind::kInvalidArgument,
+                 .doing = doing,
+                 .cause = "ranks go from 0 to the size of the world minus one"};
+  }
+  if (options.world_size == 1) return make_solo_group();
+  Result<std::unique_ptr<CpuGroup>> group = form_shared(exchange, local_address, options);
+  if (!group) return Error(group.error()).within(doing);
+  return group;
+}
+
+}  // namespace ddprun

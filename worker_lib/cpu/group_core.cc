@@ -1,0 +1,178 @@
+#include "worker_lib/cpu/group_core.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "base/assert.h"
+
+namespace ddprun {
+namespace {
+
+constexpr Duration kAskPatience = std::chrono::milliseconds(250);
+constexpr Duration kNewsPatience = std::chrono::milliseconds(500);
+
+std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
+
+}  // namespace
+
+TimePoint deadline_after(TimePoint start, Duration timeout) {
+  constexpr Duration kForever = std::chrono::hours(24 * 365);
+  return start + std::clamp(timeout, Duration::zero(), kForever);
+}
+
+Result<std::unique_ptr<GroupCore>> GroupCore::create(GroupParts parts) {
+  std::unique_ptr<GroupCore> core(new GroupCore(std::move(parts)));
+  const Surroundings& here = core->here();
+  Result<std::unique_ptr<PeerWatch>> watch =
+      PeerWatch::start(core->board_, {.rank = here.rank,
+                                      .world_size = here.layout.world_size(),
+                                      .node_ranks = here.layout.nodes[here.node],
+                                      .lives = std::move(core->parts_.lives),
+                                      .links = std::move(core->parts_.links)});
+  if (!watch) return watch.error();
+  core->watch_ = std::move(*watch);
+  return core;
+}
+
+GroupCore::GroupCore(GroupParts parts)
+    : parts_(std::move(parts)),
+      board_(parts_.segment->at(parts_.here.segment.board), parts_.here.local_count(),
+             parts_.here.local, parts_.spin) {
+  parts_.here.memory = parts_.segment->at(0);
+  if (!parts_.data_sockets.empty()) {
+    mesh_ = std::make_unique<TcpMesh>(std::move(parts_.data_sockets), board_, parts_.spin);
+    parts_.here.mesh = mesh_.get();
+  }
+}
+
+GroupCore::~GroupCore() {
+  if (watch_) watch_->leave();
+}
+
+Result<void> GroupCore::may_begin(const Attempt& attempt) {
+  if (finished_) {
+    return Error{.kind = ErrorKind::kStopped,
+                 .doing = attempt.doing(),
+                 .cause = "the group is finished since " + finished_->message(),
+                 .peer_rank = finished_->peer_rank};
+  }
+  if (board_.failed()) return from_board(attempt);
+  return {};
+}
+
+Error GroupCore::fail(const Attempt& attempt, WaitEnd end, int node) {
+  switch (end) {
+    case WaitEnd::kTimedOut: raise_timeout(attempt); break;
+    case WaitEnd::kLeft: raise_departure(attempt, node); break;
+    case WaitEnd::kFailed:
+    case WaitEnd::kReady: break;
+  }
+  return from_board(attempt);
+}
+
+Error GroupCore::fail(const Attempt& attempt, ErrorKind kind, int peer_rank,
+                      const std::string& cause) {
+  raise(kind, peer_rank, cause);
+  return from_board(attempt);
+}
+
+void GroupCore::raise(ErrorKind kind, int peer_rank, const std::string& cause) {
+  watch_->announce({.kind = kind, .peer_rank = peer_rank, .reporter = here().rank, .cause = cause});
+}
+
+void GroupCore::abort(const std::string& reason) { raise(ErrorKind::kStopped, -1, reason); }
+
+// Everyone tells the same story: the first failure, which is not always the one that this rank saw.
+Error GroupCore::from_board(const Attempt& attempt) {
+  watch_->pass_on();
+  const GroupFailure failure = *board_.failure();
+  const bool own = failure.reporter == here().rank;
+  Error error{.kind = failure.kind,
+              .doing = attempt.doing(),
+              .cause = failure.cause,
+              .peer_rank = failure.peer_rank};
+  if (failure.kind == ErrorKind::kTimeout && own) {
+    error.waited = BootClock::now() - attempt.start;
+    error.allowed = attempt.deadline - attempt.start;
+  } else if (failure.kind == ErrorKind::kTimeout) {
+    error.cause = rank_text(failure.reporter) + " gave up: " + failure.cause;
+  } else if (failure.kind == ErrorKind::kStopped) {
+    error.cause =
+        (own ? "the group was aborted: " : rank_text(failure.reporter) + " aborted the group: ") +
+        failure.cause;
+  }
+  return finish(std::move(error));
+}
+
+Error GroupCore::finish(Error error) {
+  if (!finished_) finished_ = error;
+  return error;
+}
+
+void GroupCore::raise_timeout(const Attempt& attempt) {
+  int first = -1;
+  const std::string cause = who_is_missing(attempt, first);
+  raise(ErrorKind::kTimeout, first, cause);
+}
+
+// Ticks count the same steps on all ranks of the world, so whoever is behind shows.
+std::string GroupCore::who_is_missing(const Attempt& attempt, int& first) const {
+  if (attempt.partner >= 0) {
+    first = attempt.partner;
+    return rank_text(first) + " " + attempt.omission;
+  }
+  const PeerWatch::Answers answers = watch_->ask(kAskPatience);
+  std::set<int> absent, stopped, behind;  // a node may answer over several links
+  std::uint64_t lowest = std::numeric_limits<std::uint64_t>::max();
+  for (const PeerWatch::Standing& standing : answers.standings) {
+    if (standing.rank == here().rank) continue;
+    if (standing.entered < attempt.sequence) absent.insert(standing.rank);
+    if (standing.stopped) stopped.insert(standing.rank);
+    if (standing.tick < lowest) behind.clear();
+    lowest = std::min(lowest, standing.tick);
+    if (standing.tick == lowest) behind.insert(standing.rank);
+  }
+  std::string text;
+  const auto add = [&](const std::set<int>& ranks, const char* one, const char* many) {
+    if (ranks.empty()) return;
+    if (first < 0) first = *ranks.begin();
+    text += (text.empty() ? "" : "; ") + name_ranks(std::vector<int>(ranks.begin(), ranks.end())) +
+            (ranks.size() == 1 ? one : many);
+  };
+  add(absent, " did not arrive", " did not arrive");
+  add(stopped, " is stopped (by a signal or a debugger)",
+      " are stopped (by a signal or a debugger)");
+  add(std::set<int>(answers.silent.begin(), answers.silent.end()), " does not answer",
+      " do not answer");
+  if (text.empty()) add(behind, " came to a halt in it", " came to a halt in it");
+  return text;
+}
+
+// A connection that breaks is mostly the echo of something that the watch is just learning of.
+void GroupCore::raise_departure(const Attempt& attempt, int node) {
+  const Surroundings& at = here();
+  if (node < 0) {
+    int gone = -1;
+    for (int local = 0; local < at.local_count(); ++local) {
+      const bool counts = attempt.partner < 0 || at.layout.nodes[at.node][local] == attempt.partner;
+      if (!counts || !board_.has_left(local)) continue;
+      if (gone < 0 || board_.tick(local) < board_.tick(gone)) gone = local;
+    }
+    DDPRUN_ASSERT(gone >= 0, "a wait ends with kLeft only when a rank has left");
+    const int rank = at.layout.nodes[at.node][gone];
+    return raise(ErrorKind::kPeerLost, rank, rank_text(rank) + " has left the group");
+  }
+  const int peer = attempt.partner < 0 ? at.layout.lane_leader(at.local, node) : attempt.partner;
+  const TimePoint patience = BootClock::now() + kNewsPatience;
+  while (!board_.failed() && !watch_->has_left(peer) && BootClock::now() < patience) {
+    ::poll(nullptr, 0, 1);
+  }
+  raise(ErrorKind::kPeerLost, peer,
+        rank_text(peer) +
+            (watch_->has_left(peer) ? " has left the group" : " closed its connection"));
+}
+
+}  // namespace ddprun

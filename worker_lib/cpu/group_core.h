@@ -1,0 +1,94 @@
+// GroupCore: what collectives and send/recv of a group have in common: where the rank is, the board
+// and the watch, and how a wait that ended badly becomes an error, the same on every rank.
+//
+// Owned by NodeGroup. The thread that makes the group's calls may use everything; abort() is for
+// any thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "worker_lib/cpu/chunked_call.h"
+#include "worker_lib/cpu/node_board.h"
+#include "worker_lib/cpu/peer_watch.h"
+#include "worker_lib/cpu/shm_segment.h"
+#include "worker_lib/cpu/tcp_door.h"
+#include "worker_lib/cpu/tcp_mesh.h"
+
+namespace ddprun {
+
+// All that forming a group yields.
+struct GroupParts {
+  Surroundings here;
+  std::string token;
+  Duration spin{};
+  std::unique_ptr<ShmSegment> segment;
+  std::vector<UniqueFd> lives;  // by local index
+  std::vector<PeerWatch::Link> links;
+  std::vector<UniqueFd> data_sockets;  // by node; empty on a single node
+  std::unique_ptr<TcpDoor> door;       // null on a single node
+  std::vector<HostPort> addresses;     // by rank
+};
+
+// One call in progress.
+struct Attempt {
+  std::function<std::string()>
+      doing;  // "all_reduce #3 of 4 f32 (sum)"; asked for when something fails
+  TimePoint start{};
+  TimePoint deadline{};
+  std::uint64_t sequence = 0;  // of a collective
+  int partner = -1;            // of send and recv
+  const char* omission = "";   // of send and recv: what the partner did not do when time is up
+};
+
+class GroupCore {
+ public:
+  static Result<std::unique_ptr<GroupCore>> create(GroupParts parts);
+  ~GroupCore();
+
+  const Surroundings& here() const { return parts_.here; }
+  const GroupParts& parts() const { return parts_; }
+  NodeBoard& board() { return board_; }
+  PeerWatch& watch() { return *watch_; }
+  TcpDoor* door() { return parts_.door.get(); }
+
+  // kStopped if the group is finished already; the failure if another rank has raised one
+  // meanwhile.
+  Result<void> may_begin(const Attempt& attempt);
+
+  // What a wait that did not end well means: raises the failure, tells everyone, finishes the
+  // group. node: whose connection was closed or silent, where it was a connection.
+  Error fail(const Attempt& attempt, WaitEnd end, int node = -1);
+  // The same for a failure that this rank has found itself.
+  Error fail(const Attempt& attempt, ErrorKind kind, int peer_rank, const std::string& cause);
+
+  // Any thread.
+  void abort(const std::string& reason);
+
+ private:
+  explicit GroupCore(GroupParts parts);
+
+  Error from_board(const Attempt& attempt);
+  Error finish(Error error);
+  void raise(ErrorKind kind, int peer_rank, const std::string& cause);
+  void raise_timeout(const Attempt& attempt);
+  void raise_departure(const Attempt& attempt, int node);
+  std::string who_is_missing(const Attempt& attempt, int& first) const;
+
+  GroupParts parts_;
+  NodeBoard board_;
+  std::unique_ptr<TcpMesh> mesh_;
+  std::unique_ptr<PeerWatch> watch_;
+  std::optional<Error> finished_;  // by what
+};
+
+// start + timeout, without overflow for "forever".
+TimePoint deadline_after(TimePoint start, Duration timeout);
+
+}  // namespace ddprun

@@ -1,0 +1,225 @@
+#include "worker_lib/cpu/node_board.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/assert.h"
+#include "worker_lib/cpu/futex.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::size_t kLine = 64;
+
+// What a sleeper waits for: the tick of one rank (its local index), or
+enum : std::int32_t { kEveryone = -1, kNudge = -2 };
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// The failure word: everything that matters in one store. 0: no failure.
+std::uint64_t pack(const GroupFailure& failure, int reporter_local) {
+  return (static_cast<std::uint64_t>(failure.kind) + 1) |
+         static_cast<std::uint64_t>(failure.peer_rank + 1) << 8 |
+         static_cast<std::uint64_t>(reporter_local) << 40;
+}
+
+}  // namespace
+
+struct NodeBoard::Head {
+  alignas(kLine) std::atomic<std::uint64_t> failure;
+  alignas(kLine) std::atomic<std::uint32_t> sleepers;
+};
+
+// Lines are grouped by who reads them when: the tick by spinning peers, the call once per
+// collective, the bed only by whoever finds that somebody sleeps.
+struct NodeBoard::Block {
+  alignas(2 * kLine) std::atomic<std::uint64_t> tick;
+  std::atomic<std::uint64_t> entered;
+  std::atomic<std::uint32_t> left;
+  alignas(kLine)
+      CallHeader calls[2];  // by sequence number: the next one may begin while one is read
+  alignas(kLine) std::atomic<std::uint32_t> bell;
+  std::atomic<std::uint32_t> asleep;
+  std::atomic<std::int32_t> wants_whom;
+  std::atomic<std::uint64_t> wants_tick;
+  alignas(kLine) std::int32_t failure_reporter;
+  std::uint32_t failure_cause_bytes;
+  char failure_cause[GroupFailure::kMaxCauseBytes];
+};
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared between processes");
+
+std::size_t NodeBoard::bytes_for(int local_count) {
+  static_assert(alignof(Block) >= alignof(Head) && sizeof(Head) % alignof(Block) == 0);
+  return sizeof(Head) + static_cast<std::size_t>(local_count) * sizeof(Block);
+}
+
+// The segment's zeros are valid objects: atomics of value 0, empty texts.
+NodeBoard::NodeBoard(void* memory, int local_count, int local, Duration spin)
+    : head_(static_cast<Head*>(memory)),
+      blocks_(reinterpret_cast<Block*>(static_cast<char*>(memory) + sizeof(Head))),
+      local_count_(local_count),
+      local_(local),
+      spin_(spin) {}
+
+std::uint64_t NodeBoard::tick(int local) const { return blocks_[local].tick.load(); }
+
+// Sleepers and publishers cannot miss each other: a sleeper says that it sleeps and then looks at
+// the ticks once more; a publisher stores its tick and then looks for sleepers. All of it is
+// sequentially consistent, so one of the two sees the other.
+void NodeBoard::publish(std::uint64_t tick) {
+  blocks_[local_].tick.store(tick);
+  if (head_->sleepers.load() != 0) wake_those_who_wait_for_me(tick);
+}
+
+void NodeBoard::wake_those_who_wait_for_me(std::uint64_t tick) {
+  for (int i = 0; i < local_count_; ++i) {
+    Block& block = blocks_[i];
+    if (i == local_ || block.asleep.load() == 0) continue;
+    const std::int32_t whom = block.wants_whom.load();
+    const std::uint64_t wanted = block.wants_tick.load();
+    const bool mine_counts = whom == local_ || whom == kEveryone;
+    if (!mine_counts || tick < wanted || (whom == kEveryone && !everyone_reached(wanted))) continue;
+    block.bell.fetch_add(1);
+    futex_wake(block.bell);
+  }
+}
+
+void NodeBoard::nudge(int local) {
+  Block& block = blocks_[local];
+  if (head_->sleepers.load() == 0 || block.asleep.load() == 0) return;
+  block.bell.fetch_add(1);
+  futex_wake(block.bell);
+}
+
+bool NodeBoard::everyone_reached(std::uint64_t tick) const {
+  for (int i = 0; i < local_count_; ++i) {
+    if (blocks_[i].tick.load() < tick) return false;
+  }
+  return true;
+}
+
+template <class Ready, class Gone>
+WaitEnd NodeBoard::wait(std::int32_t whom, std::uint64_t tick, TimePoint deadline, Ready ready,
+                        Gone gone) {
+  if (ready()) return WaitEnd::kReady;
+  if (spin_ > Duration::zero()) {
+    const TimePoint give_up = BootClock::now() + spin_;
+    for (unsigned turn = 1; !failed(); ++turn) {
+      if (ready()) return WaitEnd::kReady;
+      relax();
+      if (turn % 32 == 0 && BootClock::now() >= give_up) break;
+    }
+  }
+
+  Block& mine = blocks_[local_];
+  for (;;) {
+    const std::uint32_t heard = mine.bell.load();
+    mine.wants_whom.store(whom);
+    mine.wants_tick.store(tick);
+    mine.asleep.store(1);
+    head_->sleepers.fetch_add(1);
+    std::optional<WaitEnd> end;
+    if (ready()) {
+      end = WaitEnd::kReady;
+    } else if (failed() || gone()) {
+      // What the rank published before it failed or left counts, and came before: look once more.
+      end = ready() ? WaitEnd::kReady : failed() ? WaitEnd::kFailed : WaitEnd::kLeft;
+    } else if (BootClock::now() >= deadline) {
+      end = WaitEnd::kTimedOut;
+    } else {
+      futex_wait(mine.bell, heard, deadline);
+    }
+    mine.asleep.store(0);
+    head_->sleepers.fetch_sub(1);
+    if (end) return *end;
+  }
+}
+
+WaitEnd NodeBoard::wait_for_all(std::uint64_t tick, TimePoint deadline) {
+  return wait(
+      kEveryone, tick, deadline, [&] { return everyone_reached(tick); },
+      [&] {
+        for (int i = 0; i < local_count_; ++i) {
+          if (has_left(i) && blocks_[i].tick.load() < tick) return true;
+        }
+        return false;
+      });
+}
+
+WaitEnd NodeBoard::wait_for(int local, std::uint64_t tick, TimePoint deadline) {
+  return wait(
+      local, tick, deadline, [&] { return blocks_[local].tick.load() >= tick; },
+      [&] { return has_left(local); });
+}
+
+WaitEnd NodeBoard::wait_for_counter(const std::atomic<std::uint64_t>& counter, std::uint64_t value,
+                                    int local, TimePoint deadline) {
+  return wait(
+      kNudge, 0, deadline, [&] { return counter.load() >= value; },
+      [&] { return has_left(local); });
+}
+
+void NodeBoard::enter(const CallHeader& call) {
+  Block& mine = blocks_[local_];
+  mine.calls[call.sequence % 2] = call;
+  mine.entered.store(call.sequence, std::memory_order_relaxed);
+}
+
+const CallHeader& NodeBoard::call_of(int local, std::uint64_t sequence) const {
+  return blocks_[local].calls[sequence % 2];
+}
+
+std::uint64_t NodeBoard::entered(int local) const {
+  return blocks_[local].entered.load(std::memory_order_relaxed);
+}
+
+bool NodeBoard::raise(const GroupFailure& failure) {
+  Block& mine = blocks_[local_];
+  if (failed()) return false;
+  // Ours to write until the word points to it; a rank raises once, so nobody reads what is written
+  // here.
+  mine.failure_reporter = failure.reporter;
+  mine.failure_cause_bytes =
+      static_cast<std::uint32_t>(std::min(failure.cause.size(), GroupFailure::kMaxCauseBytes));
+  std::memcpy(mine.failure_cause, failure.cause.data(), mine.failure_cause_bytes);
+  std::uint64_t none = 0;
+  const bool first = head_->failure.compare_exchange_strong(none, pack(failure, local_));
+  if (first) {
+    for (int i = 0; i < local_count_; ++i) {
+      blocks_[i].bell.fetch_add(1);
+      futex_wake(blocks_[i].bell);
+    }
+  }
+  return first;
+}
+
+bool NodeBoard::failed() const { return head_->failure.load() != 0; }
+
+std::optional<GroupFailure> NodeBoard::failure() const {
+  const std::uint64_t word = head_->failure.load();
+  if (word == 0) return std::nullopt;
+  const Block& reporter = blocks_[word >> 40];
+  return GroupFailure{.kind = static_cast<ErrorKind>((word & 0xff) - 1),
+                      .peer_rank = static_cast<int>((word >> 8) & 0xffffffff) - 1,
+                      .reporter = reporter.failure_reporter,
+                      .cause = std::string(reporter.failure_cause, reporter.failure_cause_bytes)};
+}
+
+void NodeBoard::leave() {
+  blocks_[local_].left.store(1);
+  for (int i = 0; i < local_count_; ++i) {
+    blocks_[i].bell.fetch_add(1);
+    futex_wake(blocks_[i].bell);
+  }
+}
+
+bool NodeBoard::has_left(int local) const { return blocks_[local].left.load() != 0; }
+
+}  // namespace ddprun

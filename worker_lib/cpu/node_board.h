@@ -1,0 +1,110 @@
+// NodeBoard: one rank's view of the shared page where the ranks of a node see how far each other
+// is.
+//
+// The board lies at the start of the segment. Every rank owns one block of it: its tick (a counter
+// of finished steps that only grows, core/chunk_pipeline.h), the header of its current collective,
+// and the bell it sleeps on. One word is common to all: the group's first failure.
+//
+// publish(), the waits, enter() and leave() belong to the thread that makes the group's calls.
+// Failures may be raised, and everything may be read, by any thread.
+//
+// Waiting: spin for a short time if there is a core for every rank, else sleep at once. A sleeper
+// writes down what it waits for; whoever publishes wakes exactly those for whom it was the last
+// thing missing, so that with many ranks on few cores each step costs one wake-up per rank. With no
+// sleepers a publish costs one more read of a line that nobody writes.
+//
+// A rank may be killed between any two instructions. Nothing here is ever half-written for others:
+// words are written whole, texts before the word that points to them, data before the tick.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "worker_lib/cpu/call_header.h"
+
+namespace ddprun {
+
+// The first failure of a group, as every rank learns of it.
+struct GroupFailure {
+  ErrorKind kind = ErrorKind::kPeerLost;
+  int peer_rank = -1;  // whom to blame, where one rank is
+  int reporter = -1;   // rank whose thread noticed it
+  std::string cause;   // "rank 2 died"; cut at kMaxCauseBytes
+  static constexpr std::size_t kMaxCauseBytes = 480;
+};
+
+// How a wait ended.
+enum class WaitEnd {
+  kReady,   // also when a failure was raised meanwhile: what was waited for is there
+  kFailed,  // failure() says what
+  kLeft,    // a rank that was waited for has left the group
+  kTimedOut,
+};
+
+class NodeBoard {
+ public:
+  // Bytes needed in the segment, which begins as zeros.
+  static std::size_t bytes_for(int local_count);
+
+  // memory: bytes_for(local_count) bytes, aligned to 64, the same for all ranks of the node.
+  // spin: how long a wait spins before it sleeps.
+  NodeBoard(void* memory, int local_count, int local, Duration spin);
+
+  // --- progress ---
+  std::uint64_t tick(int local) const;
+  void publish(std::uint64_t tick);
+  WaitEnd wait_for_all(std::uint64_t tick, TimePoint deadline);
+  WaitEnd wait_for(int local, std::uint64_t tick, TimePoint deadline);
+
+  // Waits until a counter in the segment has reached `value`; only `local` moves it, and nudges
+  // this rank afterwards.
+  WaitEnd wait_for_counter(const std::atomic<std::uint64_t>& counter, std::uint64_t value,
+                           int local, TimePoint deadline);
+  // Wakes the rank if it sleeps in wait_for_counter(). The counter was moved before, by a
+  // sequentially consistent store.
+  void nudge(int local);
+
+  // --- collectives ---
+  // Writes down what this rank calls. Others may read it once the tick of the arrival is published
+  // and until this rank enters the collective after the next.
+  void enter(const CallHeader& call);
+  const CallHeader& call_of(int local, std::uint64_t sequence) const;
+  // Sequence number of the collective the rank entered last.
+  std::uint64_t entered(int local) const;
+
+  // --- failure ---
+  // Makes this the group's failure if it is the first, and wakes everybody. Returns whether it was.
+  // At most one thread of a rank at a time.
+  bool raise(const GroupFailure& failure);
+  bool failed() const;
+  std::optional<GroupFailure> failure() const;
+
+  // This rank will make no more calls.
+  void leave();
+  bool has_left(int local) const;
+
+  int local_count() const { return local_count_; }
+  int local() const { return local_; }
+
+ private:
+  struct Block;
+  struct Head;
+
+  template <class Ready, class Gone>
+  WaitEnd wait(std::int32_t whom, std::uint64_t tick, TimePoint deadline, Ready ready, Gone gone);
+  bool everyone_reached(std::uint64_t tick) const;
+  void wake_those_who_wait_for_me(std::uint64_t tick);
+
+  Head* head_;
+  Block* blocks_;
+  int local_count_;
+  int local_;
+  Duration spin_;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,288 @@
+#include "worker_lib/cpu/node_meeting.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+
+#include "base/random_id.h"
+#include "worker_lib/cpu/call_header.h"
+#include "worker_lib/cpu/poll_until.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::size_t kFdsPerMessage = 200;  // the kernel takes at most 253
+constexpr std::size_t kMaxStrangers = 64;    // that may stand at the door at once
+
+struct Hello {
+  char token[64] = {};
+  std::int32_t local = -1;
+};
+
+sockaddr_un address_of(const std::string& name, socklen_t& length) {
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  std::memcpy(address.sun_path + 1, name.data(),
+              name.size());  // the leading zero makes it abstract
+  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
+Hello make_hello(const NodeMeetingOptions& options) {
+  Hello hello;
+  options.token.copy(hello.token, sizeof hello.token);
+  hello.local = options.local;
+  return hello;
+}
+
+Result<void> send_with_fds(int socket, const void* data, std::size_t bytes, std::vector<int> fds) {
+  iovec part{const_cast<void*>(data), bytes};
+  std::vector<char> control(CMSG_SPACE(sizeof(int) * fds.size()));
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
+  std::memcpy(CMSG_DATA(header), fds.data(), sizeof(int) * fds.size());
+  if (sendmsg(socket, &message, MSG_NOSIGNAL) < 0) {
+    return system_error("pass descriptors to another rank", errno);
+  }
+  return {};
+}
+
+// One message with its descriptors. Returns its length; 0 means that the other side is gone.
+Result<std::size_t> receive_with_fds(int socket, void* data, std::size_t bytes,
+                                     std::vector<UniqueFd>& fds) {
+  iovec part{data, bytes};
+  std::vector<char> control(CMSG_SPACE(sizeof(int) * kFdsPerMessage));
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (got < 0 && errno != ECONNRESET) {
+    return system_error("receive descriptors from another rank", errno);
+  }
+  for (cmsghdr* header = got < 0 ? nullptr : CMSG_FIRSTHDR(&message); header;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    std::vector<int> raw((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+    std::memcpy(raw.data(), CMSG_DATA(header), sizeof(int) * raw.size());
+    for (const int fd : raw) fds.emplace_back(fd);
+  }
+  if (message.msg_flags & MSG_CTRUNC) {
+    return system_error("receive descriptors from another rank", EMFILE);
+  }
+  return static_cast<std::size_t>(std::max<ssize_t>(got, 0));
+}
+
+Result<UniqueFd> own_pidfd() {
+  UniqueFd fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+  if (!fd.valid()) return system_error("open a pidfd (Linux 5.3 or newer)", errno);
+  return fd;
+}
+
+Error lost(int rank, const std::string& doing) {
+  return Error{.kind = ErrorKind::kPeerLost,
+               .doing = doing,
+               .cause = "rank " + std::to_string(rank) + " is gone",
+               .peer_rank = rank};
+}
+
+// --- the first rank's side
+// ----------------------------------------------------------------------------
+
+class Leader {
+ public:
+  Leader(const NodeDoor& door, const NodeMeetingOptions& options)
+      : door_(door),
+        options_(options),
+        guests_(options.ranks.size()),
+        lives_(options.ranks.size()) {}
+
+  Result<NodeMembers> meet() {
+    Result<UniqueFd> own = own_pidfd();
+    if (!own) return own.error();
+    lives_[0] = std::move(*own);
+    missing_ = options_.ranks.size() - 1;
+    const TimePoint start = BootClock::now();
+    while (missing_ > 0) {
+      if (const Result<void> came = wait_for_somebody(start); !came) return came.error();
+    }
+    Result<ShmSegment> segment = ShmSegment::create(options_.segment_bytes);
+    if (!segment) return segment.error();
+    for (std::size_t local = 1; local < guests_.size(); ++local) {
+      if (const Result<void> sent = hand_out(guests_[local].get(), *segment); !sent) {
+        return lost(options_.ranks[local], "share memory with the ranks of this node");
+      }
+    }
+    return NodeMembers{std::move(*segment), std::move(lives_)};
+  }
+
+ private:
+  Result<void> wait_for_somebody(TimePoint start) {
+    std::vector<pollfd> watched{{door_.listener.get(), POLLIN, 0}};
+    for (const UniqueFd& stranger : strangers_) watched.push_back({stranger.get(), POLLIN, 0});
+    const std::size_t first_guest = watched.size();
+    for (const UniqueFd& guest : guests_) watched.push_back({guest.get(), POLLIN, 0});
+    if (!poll_until(watched, options_.deadline)) return nobody_came(start);
+    for (std::size_t i = first_guest; i < watched.size(); ++i) {
+      // A guest has nothing to say until it is answered: it is gone.
+      if (watched[i].revents != 0) {
+        return lost(options_.ranks[i - first_guest], "share memory with the ranks of this node");
+      }
+    }
+    for (std::size_t i = first_guest; i-- > 1;) {
+      if (watched[i].revents == 0) continue;
+      admit(std::move(strangers_[i - 1]));
+      strangers_.erase(strangers_.begin() + static_cast<std::ptrdiff_t>(i) - 1);
+    }
+    if (watched[0].revents != 0) {
+      UniqueFd stranger(
+          accept4(door_.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!stranger.valid() && errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
+        return system_error("let the ranks of this node in", errno);
+      }
+      if (strangers_.size() == kMaxStrangers) strangers_.erase(strangers_.begin());
+      if (stranger.valid()) strangers_.push_back(std::move(stranger));
+    }
+    return {};
+  }
+
+  // Whoever does not say the right words is turned away by closing the connection.
+  void admit(UniqueFd stranger) {
+    Hello hello;
+    std::vector<UniqueFd> fds;
+    const Result<std::size_t> got = receive_with_fds(stranger.get(), &hello, sizeof hello, fds);
+    const bool right =
+        got && *got == sizeof hello && fds.size() == 1 && hello.local > 0 &&
+        static_cast<std::size_t>(hello.local) < guests_.size() && !guests_[hello.local].valid() &&
+        std::memcmp(hello.token, make_hello(options_).token, sizeof hello.token) == 0;
+    if (!right) return;
+    guests_[hello.local] = std::move(stranger);
+    lives_[hello.local] = std::move(fds.front());
+    --missing_;
+  }
+
+  Result<void> hand_out(int socket, const ShmSegment& segment) {
+    std::vector<int> all{segment.fd()};
+    for (const UniqueFd& life : lives_) all.push_back(life.get());
+    for (std::size_t at = 0; at < all.size(); at += kFdsPerMessage) {
+      const std::size_t end = std::min(all.size(), at + kFdsPerMessage);
+      const std::uint32_t count = static_cast<std::uint32_t>(end - at);
+      const auto sent =
+          send_with_fds(socket, &count, sizeof count, {all.begin() + at, all.begin() + end});
+      if (!sent) return sent.error();
+    }
+    return {};
+  }
+
+  Error nobody_came(TimePoint start) const {
+    std::vector<int> absent;
+    for (std::size_t local = 1; local < guests_.size(); ++local) {
+      if (!guests_[local].valid()) absent.push_back(options_.ranks[local]);
+    }
+    return timeout_error("share memory with the ranks of this node",
+                         name_ranks(absent) + " did not come", BootClock::now() - start,
+                         options_.deadline - start);
+  }
+
+  const NodeDoor& door_;
+  const NodeMeetingOptions& options_;
+  std::vector<UniqueFd> strangers_;  // connected, but have not said hello
+  std::vector<UniqueFd> guests_;     // by local index
+  std::vector<UniqueFd> lives_;
+  std::size_t missing_ = 0;
+};
+
+// --- the other ranks' side
+// ------------------------------------------------------------------------------
+
+Result<UniqueFd> knock(const std::string& name, const NodeMeetingOptions& options) {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return system_error("make a Unix socket", errno);
+  socklen_t length = 0;
+  const sockaddr_un address = address_of(name, length);
+  if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+    return lost(options.ranks[0], "share memory with the ranks of this node");
+  }
+  const Result<UniqueFd> own = own_pidfd();
+  if (!own) return own.error();
+  const Hello hello = make_hello(options);
+  if (!send_with_fds(socket.get(), &hello, sizeof hello, {own->get()})) {
+    return lost(options.ranks[0], "share memory with the ranks of this node");
+  }
+  return socket;
+}
+
+Result<NodeMembers> join_leader(const std::string& name, const NodeMeetingOptions& options) {
+  const TimePoint start = BootClock::now();
+  const Result<UniqueFd> socket = knock(name, options);
+  if (!socket) return socket.error();
+  std::vector<UniqueFd> fds;
+  while (fds.size() < options.ranks.size() + 1) {
+    std::vector<pollfd> watched{{socket->get(), POLLIN, 0}};
+    if (!poll_until(watched, options.deadline)) {
+      return timeout_error("share memory with the ranks of this node",
+                           "rank " + std::to_string(options.ranks[0]) + " did not answer",
+                           BootClock::now() - start, options.deadline - start);
+    }
+    std::uint32_t count = 0;
+    const Result<std::size_t> got = receive_with_fds(socket->get(), &count, sizeof count, fds);
+    if (!got) return got.error();
+    if (*got == 0) return lost(options.ranks[0], "share memory with the ranks of this node");
+  }
+  Result<ShmSegment> segment = ShmSegment::adopt(std::move(fds.front()), options.segment_bytes);
+  if (!segment) return segment.error();
+  fds.erase(fds.begin());
+  return NodeMembers{std::move(*segment), std::move(fds)};
+}
+
+std::string read_line(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+}  // namespace
+
+Result<NodeDoor> NodeDoor::open() {
+  NodeDoor door{UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)),
+                "ddprun-" + random_hex(16)};
+  socklen_t length = 0;
+  const sockaddr_un address = address_of(door.name, length);
+  if (!door.listener.valid() ||
+      bind(door.listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      listen(door.listener.get(), SOMAXCONN) != 0) {
+    return system_error("listen on a Unix socket", errno);
+  }
+  return door;
+}
+
+std::string node_realm() {
+  char network[64] = {};
+  if (readlink("/proc/self/ns/net", network, sizeof network - 1) < 0) network[0] = '\0';
+  return read_line("/proc/sys/kernel/random/boot_id") + " " + network;
+}
+
+Result<NodeMembers> meet_node(const NodeDoor& door, const std::string& leader_door,
+                              const NodeMeetingOptions& options) {
+  if (options.local != 0) return join_leader(leader_door, options);
+  return Leader(door, options).meet();
+}
+
+}  // namespace ddprun

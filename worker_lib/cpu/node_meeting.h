@@ -1,0 +1,56 @@
+// How the ranks of a node come to share one segment, and hold a handle on each other's life.
+//
+// Every rank opens a door (a Unix socket in the abstract namespace: it is no file and is gone with
+// its process) and tells the others its random name through the store. The node's first rank makes
+// the segment; the others knock at its door. Descriptors travel over the socket: each rank's pidfd
+// of itself to the first rank, then the segment and everybody's pidfd back. A pidfd made by its own
+// process works in every PID namespace and cannot mean another process that got the same number
+// later.
+//
+//   rank 1 ──hello, own pidfd──────────────▶ rank 0     (one message each, SOCK_SEQPACKET)
+//   rank 1 ◀─segment, pidfds of 0, 2, ...── rank 0     (once all have knocked)
+//
+// Owner: the thread that forms the group. Every wait has the caller's deadline.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "worker_lib/cpu/shm_segment.h"
+
+namespace ddprun {
+
+// Where a rank of the same node can be met. Ranks whose realms differ cannot share memory this way.
+struct NodeDoor {
+  UniqueFd listener;
+  std::string name;
+
+  static Result<NodeDoor> open();
+};
+
+// Text that is equal for processes that can meet through a NodeDoor: the host's boot, the network
+// namespace.
+std::string node_realm();
+
+struct NodeMeetingOptions {
+  std::vector<int> ranks;  // of this node; the first one leads
+  int local = 0;           // this rank's place among them
+  std::string token;       // the group's secret: who does not know it is turned away
+  std::size_t segment_bytes = 0;
+  TimePoint deadline{};
+};
+
+struct NodeMembers {
+  ShmSegment segment;
+  std::vector<UniqueFd> lives;  // pidfds by local index; readable when the process has ended
+};
+
+// leader_door: the name of the first rank's door. kPeerLost when the leader (or, for the leader, a
+// rank that had knocked) is gone, kTimeout names who did not come.
+Result<NodeMembers> meet_node(const NodeDoor& door, const std::string& leader_door,
+                              const NodeMeetingOptions& options);
+
+}  // namespace ddprun

@@ -1,0 +1,113 @@
+// PeerWatch: a thread that knows when another rank dies, fails or leaves, and tells everyone.
+//
+// It sleeps in poll(2) until something happens:
+//
+//   a pidfd of a rank of this node    -> it died: raise it on the node's board
+//   a control link to another node    -> its rank died (closed without a word), left, reports a
+//   failure,
+//                                        or asks how far this node's ranks are
+//
+// News goes both ways: whatever fails on a node is told over every link of every rank that notices
+// it, so ranks of other nodes hear of the rank that really died before the closed connections of
+// those who then give up. The first failure is the story, on the board as everywhere.
+//
+// Why a thread of its own: a rank learns of a death at once, whether it waits for memory, a socket
+// or not at all, and can answer for its node while it computes; and waiting ranks need no timer.
+//
+// A process that forks without exec gives its child the connections, and other nodes then see them
+// closed only when the child is gone as well; ranks of the same node are not fooled.
+//
+// start(), leave() and destruction belong to the owner; the rest may be called by any thread.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "worker_lib/cpu/node_board.h"
+
+namespace ddprun {
+
+class PeerWatch {
+ public:
+  struct Link {
+    int rank = -1;
+    UniqueFd socket;  // non-blocking
+  };
+  struct Options {
+    int rank = -1;
+    int world_size = 0;
+    std::vector<int> node_ranks;  // by local index
+    std::vector<UniqueFd> lives;  // pidfds by local index
+    std::vector<Link> links;
+  };
+
+  // The board must outlive the watch.
+  static Result<std::unique_ptr<PeerWatch>> start(NodeBoard& board, Options options);
+  ~PeerWatch();
+
+  // Raises the failure, unless there was one before, and tells the other nodes.
+  void announce(const GroupFailure& failure);
+  // Tells the other nodes of the failure that is on the board, once.
+  void pass_on();
+  // Tells everyone that this rank leaves in good order.
+  void leave();
+  // Whether a rank of another node has left in good order.
+  bool has_left(int rank) const { return left_[rank].load(); }
+
+  // How far a rank is: the collective it entered last, and its tick.
+  struct Standing {
+    std::int32_t rank = -1;
+    std::uint32_t stopped = 0;  // 1: by a signal or a debugger
+    std::uint64_t entered = 0;
+    std::uint64_t tick = 0;
+  };
+  struct Answers {
+    std::vector<Standing> standings;  // of this node and of those that answered
+    std::vector<int> silent;          // linked ranks that did not answer in time
+  };
+  // Asks the other nodes how far their ranks are, and looks at this node's.
+  Answers ask(Duration patience);
+
+ private:
+  struct Peer;
+  struct FrameHead;
+
+  PeerWatch(NodeBoard& board, Options options, UniqueFd stop);
+  void run();
+  void neighbour_ended(int local);
+  void read_link(Peer& peer);
+  bool handle(Peer& peer, const FrameHead& head, const std::string& body);
+  std::vector<Standing> standings_here() const;
+  void send(Peer& peer, FrameHead head, const std::string& body);  // holds speaking_
+  void pass_on_holding_lock();
+
+  NodeBoard& board_;
+  int rank_;
+  std::vector<int> node_ranks_;
+  std::vector<UniqueFd> lives_;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::unique_ptr<std::atomic<bool>[]> left_;  // by rank
+  UniqueFd stop_;
+
+  std::mutex speaking_;  // guards writing to links, raising, and passed_on_
+  bool passed_on_ = false;
+
+  std::mutex asking_;  // guards what follows
+  std::condition_variable answered_;
+  std::uint64_t question_ = 0;
+  std::vector<Standing> standings_;
+  std::vector<int> silent_;
+
+  std::thread thread_;
+};
+
+}  // namespace ddprun

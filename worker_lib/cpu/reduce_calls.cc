@@ -1,0 +1,244 @@
+#include "worker_lib/cpu/reduce_calls.h"
+
+#include <algorithm>
+
+namespace ddprun {
+namespace {
+
+FoldKernel kernel_for(const ReduceJob& job, FoldForm form) {
+  static const InstructionSet set = best_instruction_set();
+  return fold_kernel(job.type, job.op, form, set);
+}
+
+double divisor_of(const ReduceJob& job, const NodeLayout& layout) {
+  return job.op == ReduceOp::kAvg ? layout.world_size() : 1;
+}
+
+std::size_t chunk_limit(const Surroundings& here, const ReduceJob& job) {
+  const std::size_t fits = here.segment.stage_bytes / size_of(job.type);
+  return job.kind == CallKind::kReduceScatter ? fits / here.layout.rank_at.size() : fits;
+}
+
+}  // namespace
+
+std::size_t direct_reduce_limit(int local_count) {
+  return (std::size_t{32} << 10) / static_cast<std::size_t>(local_count);
+}
+
+bool DirectReduce::suits(const Surroundings& here, const ReduceJob& job) {
+  const std::size_t parts = job.kind == CallKind::kReduceScatter ? here.layout.rank_at.size() : 1;
+  return here.one_node() &&
+         job.count <= direct_reduce_limit(here.local_count()) / size_of(job.type) / parts;
+}
+
+void DirectReduce::stage(const Chunk& chunk) {
+  char* const to = here_.stage(here_.local, chunk.number);
+  const std::size_t bytes = job_.count * size_of(job_.type);
+  if (job_.kind != CallKind::kReduceScatter) return copy_bytes(to, job_.data, bytes);
+  for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
+    if (rank != here_.rank)
+      copy_bytes(to + static_cast<std::size_t>(rank) * bytes, job_.inputs[rank], bytes);
+  }
+}
+
+void DirectReduce::copy_out(const Chunk& chunk) {
+  if (job_.root >= 0 && job_.root != here_.rank) return;
+  const bool by_rank = job_.kind == CallKind::kReduceScatter;
+  const std::size_t bytes = job_.count * size_of(job_.type);
+  // On one node a rank's place is its rank.
+  const std::size_t offset = by_rank ? static_cast<std::size_t>(here_.rank) * bytes : 0;
+  constexpr int kFew = 16;
+  const void* few[kFew];
+  std::vector<const void*> many;
+  const void** sources = few;
+  if (here_.local_count() > kFew) {
+    many.resize(here_.local_count());
+    sources = many.data();
+  }
+  for (int local = 0; local < here_.local_count(); ++local) {
+    sources[local] = here_.stage(local, chunk.number) + offset;
+  }
+  sources[here_.local] = by_rank ? job_.inputs[here_.rank] : job_.data;
+  kernel_for(job_, FoldForm::kWhole)({.sources = sources,
+                                      .source_count = here_.local_count(),
+                                      .count = job_.count,
+                                      .out = by_rank ? job_.output : job_.data,
+                                      .divisor = divisor_of(job_, here_.layout)});
+}
+
+SharedReduce::SharedReduce(const Surroundings& here, const ReduceJob& job, ReduceScratch& scratch)
+    : here_(here),
+      job_(job),
+      scratch_(scratch),
+      size_(size_of(job.type)),
+      accumulator_size_(size_of(accumulator_of(job.type))),
+      plan_(job.count, chunk_limit(here, job), elements_per_line(size_of(job.type))) {}
+
+ChunkShape SharedReduce::shape(const Chunk& chunk) const {
+  const std::size_t length = plan_.at(chunk.index).size();
+  return by_rank() ? ChunkShape::by_rank(here_.layout, length)
+                   : ChunkShape::even(here_.layout, length, elements_per_line(size_));
+}
+
+void SharedReduce::stage(const Chunk& chunk) {
+  const Range whole = plan_.at(chunk.index);
+  const ChunkShape parts = shape(chunk);
+  char* const to = here_.stage(here_.local, chunk.number);
+  if (by_rank()) {
+    for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
+      if (here_.leads() && here_.layout.lane_of(rank) == here_.local) continue;
+      copy_bytes(to + parts.block(rank).begin * size_,
+                 static_cast<const char*>(job_.inputs[rank]) + whole.begin * size_,
+                 whole.size() * size_);
+    }
+    return;
+  }
+  const char* const from = job_.data + whole.begin * size_;
+  const Range own = here_.leads() ? parts.share(here_.local) : Range{};
+  copy_bytes(to, from, own.begin * size_);
+  copy_bytes(to + own.end * size_, from + own.end * size_, (whole.size() - own.end) * size_);
+}
+
+std::vector<SharedReduce::Stretch> SharedReduce::own_share(const Chunk& chunk) const {
+  const Range whole = plan_.at(chunk.index);
+  const ChunkShape parts = shape(chunk);
+  if (!by_rank()) {
+    const Range share = parts.share(here_.local);
+    char* const data = job_.data + (whole.begin + share.begin) * size_;
+    return {{share, data, wants_result() ? data : nullptr}};
+  }
+  std::vector<Stretch> stretches;
+  const Range positions = here_.layout.lane_positions(here_.local);
+  for (std::size_t position = positions.begin; position < positions.end; ++position) {
+    const int rank = here_.layout.rank_at[position];
+    stretches.push_back({parts.block(rank),
+                         static_cast<const char*>(job_.inputs[rank]) + whole.begin * size_,
+                         rank == here_.rank ? job_.output + whole.begin * size_ : nullptr});
+  }
+  return stretches;
+}
+
+void SharedReduce::fold_over_node(const Chunk& chunk, const Stretch& stretch, FoldForm form,
+                                  char* out, char* copy) {
+  std::vector<const void*> sources(here_.local_count());
+  for (int local = 0; local < here_.local_count(); ++local) {
+    sources[local] = here_.stage(local, chunk.number) + stretch.at.begin * size_;
+  }
+  sources[here_.local] = stretch.input;
+  kernel_for(job_,
+             form)({.sources = sources.data(),
+                    .source_count = here_.local_count(),
+                    .count = stretch.at.size(),
+                    .out = out,
+                    .copy = copy,
+                    .divisor = form == FoldForm::kWhole ? divisor_of(job_, here_.layout) : 1});
+}
+
+TcpMesh::End SharedReduce::work(const Chunk& chunk, TimePoint deadline) {
+  const std::vector<Stretch> share = own_share(chunk);
+  if (here_.one_node()) {
+    for (const Stretch& stretch : share) {
+      char* const staged = here_.stage(here_.local, chunk.number) + stretch.at.begin * size_;
+      if (by_rank()) {
+        fold_over_node(chunk, stretch, FoldForm::kWhole, stretch.output, nullptr);
+      } else {
+        fold_over_node(chunk, stretch, FoldForm::kWhole, staged, stretch.output);
+      }
+    }
+    return {};
+  }
+  const Range whole = shape(chunk).share(here_.local);
+  scratch_.partial.resize(std::max(scratch_.partial.size(), whole.size() * accumulator_size_));
+  for (const Stretch& stretch : share) {
+    char* const out =
+        scratch_.partial.data() + (stretch.at.begin - whole.begin) * accumulator_size_;
+    fold_over_node(chunk, stretch, FoldForm::kPartial, out, nullptr);
+  }
+  if (const auto end = collect_pieces(chunk, deadline); end.how != WaitEnd::kReady) return end;
+  fold_over_nodes(chunk);
+  return spread_pieces(chunk, deadline);
+}
+
+TcpMesh::End SharedReduce::collect_pieces(const Chunk& chunk, TimePoint deadline) {
+  const ChunkShape parts = shape(chunk);
+  const std::size_t share_begin = parts.share(here_.local).begin;
+  const std::size_t piece_bytes = parts.piece(here_.local, here_.node).size() * accumulator_size_;
+  const int nodes = here_.layout.node_count();
+  scratch_.inbox.resize(std::max(scratch_.inbox.size(), piece_bytes * nodes));
+  std::vector<TcpMesh::Sending> sendings;
+  std::vector<TcpMesh::Receiving> receivings;
+  // Node i begins with node i+1: not everybody sends to the same one at first.
+  for (int step = 1; step < nodes; ++step) {
+    const int node = (here_.node + step) % nodes;
+    const Range piece = parts.piece(here_.local, node);
+    sendings.push_back({node,
+                        scratch_.partial.data() + (piece.begin - share_begin) * accumulator_size_,
+                        piece.size() * accumulator_size_});
+    receivings.push_back(
+        {node, scratch_.inbox.data() + static_cast<std::size_t>(node) * piece_bytes, piece_bytes});
+  }
+  return here_.mesh->exchange(sendings, receivings, deadline);
+}
+
+void SharedReduce::fold_over_nodes(const Chunk& chunk) {
+  const ChunkShape parts = shape(chunk);
+  const Range piece = parts.piece(here_.local, here_.node);
+  const std::size_t share_begin = parts.share(here_.local).begin;
+  const std::size_t piece_bytes = piece.size() * accumulator_size_;
+  std::vector<const void*> sources(here_.layout.node_count());
+  for (std::size_t node = 0; node < sources.size(); ++node) {
+    sources[node] = scratch_.inbox.data() + node * piece_bytes;
+  }
+  sources[here_.node] = scratch_.partial.data() + (piece.begin - share_begin) * accumulator_size_;
+  kernel_for(
+      job_, FoldForm::kFinish)({.sources = sources.data(),
+                                .source_count = here_.layout.node_count(),
+                                .count = piece.size(),
+                                .out = here_.stage(here_.local, chunk.number) + piece.begin * size_,
+                                .divisor = divisor_of(job_, here_.layout)});
+}
+
+TcpMesh::End SharedReduce::spread_pieces(const Chunk& chunk, TimePoint deadline) {
+  if (by_rank()) return {};  // a piece is already where its ranks are
+  const ChunkShape parts = shape(chunk);
+  const int nodes = here_.layout.node_count();
+  const int root_node = job_.root < 0 ? -1 : here_.layout.node_of[job_.root];
+  std::vector<TcpMesh::Sending> sendings;
+  std::vector<TcpMesh::Receiving> receivings;
+  const auto staged = [&](const Range& piece) {
+    return here_.stage(here_.local, chunk.number) + piece.begin * size_;
+  };
+  for (int step = 1; step < nodes; ++step) {
+    const int node = (here_.node + step) % nodes;
+    const Range mine = parts.piece(here_.local, here_.node);
+    const Range theirs = parts.piece(here_.local, node);
+    if (root_node < 0 || root_node == node)
+      sendings.push_back({node, staged(mine), mine.size() * size_});
+    if (root_node < 0 || root_node == here_.node) {
+      receivings.push_back({node, staged(theirs), theirs.size() * size_});
+    }
+  }
+  return here_.mesh->exchange(sendings, receivings, deadline);
+}
+
+void SharedReduce::copy_out(const Chunk& chunk) {
+  const Range whole = plan_.at(chunk.index);
+  const ChunkShape parts = shape(chunk);
+  if (by_rank()) {
+    if (here_.one_node()) return;  // folded into the output
+    copy_bytes(job_.output + whole.begin * size_,
+               here_.stage(here_.layout.lane_of(here_.rank), chunk.number) +
+                   parts.block(here_.rank).begin * size_,
+               whole.size() * size_);
+    return;
+  }
+  if (!wants_result()) return;
+  for (int lane = 0; lane < here_.layout.lanes; ++lane) {
+    if (here_.one_node() && lane == here_.local) continue;  // folded into the output
+    const Range share = parts.share(lane);
+    copy_bytes(job_.data + (whole.begin + share.begin) * size_,
+               here_.stage(lane, chunk.number) + share.begin * size_, share.size() * size_);
+  }
+}
+
+}  // namespace ddprun

@@ -1,0 +1,111 @@
+// The collectives that reduce: all_reduce, reduce, reduce_scatter.
+//
+// SharedReduce, for all but small messages. Each rank reduces its share:
+//
+//   stage     write the shares of the others into one's own stage (the own share is read where it
+//   is) work      fold the share of all ranks of the node, in the order of their ranks; the result
+//   goes to
+//             the own stage, in the place of the share that was not staged, and to the own output
+//   copy out  read the others' results from their stages
+//
+// So each byte passes once through shared memory as input and once as result: the least there is
+// when buffers are private. With several nodes, `work` goes on between the leaders of a lane:
+//
+//   - fold the share over the node, into accumulators;
+//   - send each node its piece of them, and fold the pieces received in the order of the nodes;
+//   - send the finished piece to every node that needs it.
+//
+// That is (n-1)/n of the buffer out of each node, twice: as few bytes as a ring, in two steps, and,
+// unlike a ring's, the order of the fold is the same for every element.
+//
+// DirectReduce, for small messages on one node: everyone stages everything and folds all of it
+// alone. One meeting instead of two. The order is the same, and so are the bits.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "worker_lib/core/chunk_plan.h"
+#include "worker_lib/cpu/call_header.h"
+#include "worker_lib/cpu/chunked_call.h"
+#include "worker_lib/cpu/fold_kernels.h"
+
+namespace ddprun {
+
+// What is to be reduced. all_reduce and reduce: `data`, in place. reduce_scatter: `inputs`, one for
+// each rank, and `output`.
+struct ReduceJob {
+  CallKind kind = CallKind::kAllReduce;
+  ElementType type = ElementType::kF32;
+  ReduceOp op = ReduceOp::kSum;
+  int root = -1;
+  std::size_t count = 0;
+  char* data = nullptr;
+  std::span<const void* const> inputs;
+  char* output = nullptr;
+};
+
+// Largest message, in bytes a rank contributes, that DirectReduce is faster for.
+std::size_t direct_reduce_limit(int local_count);
+
+class DirectReduce final : public ChunkedCall {
+ public:
+  DirectReduce(const Surroundings& here, const ReduceJob& job) : here_(here), job_(job) {}
+
+  // Whether the message fits one stage and is small.
+  static bool suits(const Surroundings& here, const ReduceJob& job);
+
+  std::size_t chunks() const override { return 1; }
+  ChunkPipeline::Work work_mode() const override { return ChunkPipeline::Work::kNone; }
+  void stage(const Chunk& chunk) override;
+  TcpMesh::End work(const Chunk&, TimePoint) override { return {}; }
+  void copy_out(const Chunk& chunk) override;
+
+ private:
+  const Surroundings& here_;
+  const ReduceJob& job_;
+};
+
+// Memory that SharedReduce needs with several nodes, kept from call to call.
+struct ReduceScratch {
+  std::vector<char> partial;  // this node's fold of the share, accumulators
+  std::vector<char> inbox;    // other nodes' folds of this node's piece
+};
+
+class SharedReduce final : public ChunkedCall {
+ public:
+  SharedReduce(const Surroundings& here, const ReduceJob& job, ReduceScratch& scratch);
+
+  std::size_t chunks() const override { return plan_.chunks(); }
+  ChunkPipeline::Work work_mode() const override { return ChunkPipeline::Work::kSome; }
+  void stage(const Chunk& chunk) override;
+  TcpMesh::End work(const Chunk& chunk, TimePoint deadline) override;
+  void copy_out(const Chunk& chunk) override;
+
+ private:
+  // A part of the share that lies in one piece in this rank's memory.
+  struct Stretch {
+    Range at;                     // within the chunk
+    const char* input = nullptr;  // private
+    char* output = nullptr;       // private; null: the result is not for this rank
+  };
+
+  bool by_rank() const { return job_.kind == CallKind::kReduceScatter; }
+  bool wants_result() const { return job_.root < 0 || job_.root == here_.rank; }
+  ChunkShape shape(const Chunk& chunk) const;
+  std::vector<Stretch> own_share(const Chunk& chunk) const;
+  void fold_over_node(const Chunk& chunk, const Stretch& stretch, FoldForm form, char* out,
+                      char* copy);
+  TcpMesh::End collect_pieces(const Chunk& chunk, TimePoint deadline);
+  TcpMesh::End spread_pieces(const Chunk& chunk, TimePoint deadline);
+  void fold_over_nodes(const Chunk& chunk);
+
+  const Surroundings& here_;
+  const ReduceJob& job_;
+  ReduceScratch& scratch_;
+  std::size_t size_;              // bytes of an element
+  std::size_t accumulator_size_;  // of a partial fold
+  ChunkPlan plan_;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,42 @@
+// ShmSegment: memory that the ranks of a node share.
+//
+// A memfd: it has no name, so nothing is left behind when its processes are killed at any instant,
+// and /dev/shm (64 MB in many containers) neither limits nor shows it. Pages are taken from the
+// system when they are first touched and count as shared memory of the job (in a container: against
+// its memory limit). It cannot be shrunk, so no other holder of the descriptor can make an access
+// fault.
+//
+// An owned resource: unmapped and closed with the object. Any thread may use the memory.
+#pragma once
+
+#include <cstddef>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace ddprun {
+
+class ShmSegment {
+ public:
+  // A new segment of zeros.
+  static Result<ShmSegment> create(std::size_t bytes);
+  // Maps a segment that another process has made; kProtocol if it is not `bytes` long.
+  static Result<ShmSegment> adopt(UniqueFd memfd, std::size_t bytes);
+
+  ShmSegment(ShmSegment&& other) noexcept;
+  ShmSegment& operator=(ShmSegment&&) = delete;
+  ~ShmSegment();
+
+  char* at(std::size_t offset) const { return static_cast<char*>(memory_) + offset; }
+  std::size_t bytes() const { return bytes_; }
+  int fd() const { return memfd_.get(); }
+
+ private:
+  ShmSegment(UniqueFd memfd, void* memory, std::size_t bytes);
+
+  UniqueFd memfd_;
+  void* memory_;
+  std::size_t bytes_;
+};
+
+}  // namespace ddprun

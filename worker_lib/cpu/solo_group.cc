@@ -1,0 +1,102 @@
+#include "worker_lib/cpu/solo_group.h"
+
+#include <cstring>
+#include <mutex>
+#include <optional>
+
+#include "worker_lib/cpu/argument_checks.h"
+
+namespace ddprun {
+namespace {
+
+class SoloGroup final : public CpuGroup {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+
+  Result<void> all_reduce(void*, std::size_t, ElementType type, ReduceOp op, Duration) override {
+    if (const Result<void> right = check_operation(type, op); !right) return right.error();
+    return done("all_reduce");
+  }
+  Result<void> reduce(void*, std::size_t, ElementType type, ReduceOp op, Rank root,
+                      Duration) override {
+    if (const Result<void> right = check_root("reduce", root, 1); !right) return right.error();
+    if (const Result<void> right = check_operation(type, op); !right) return right.error();
+    return done("reduce");
+  }
+  Result<void> broadcast(void*, std::size_t, Rank root, Duration) override {
+    if (const Result<void> right = check_root("broadcast", root, 1); !right) return right.error();
+    return done("broadcast");
+  }
+  Result<void> all_gather(const void* input, std::span<void* const> outputs, std::size_t bytes,
+                          Duration) override {
+    if (const Result<void> right = check_one_per_rank("all_gather", "outputs", outputs.size(), 1);
+        !right) {
+      return right.error();
+    }
+    return copy("all_gather", outputs[0], input, bytes);
+  }
+  Result<void> reduce_scatter(std::span<const void* const> inputs, void* output, std::size_t count,
+                              ElementType type, ReduceOp op, Duration) override {
+    if (const Result<void> right = check_one_per_rank("reduce_scatter", "inputs", inputs.size(), 1);
+        !right) {
+      return right.error();
+    }
+    if (const Result<void> right = check_operation(type, op); !right) return right.error();
+    return copy("reduce_scatter", output, inputs[0], count * size_of(type));
+  }
+  Result<void> gather(const void* input, std::span<void* const> outputs, std::size_t bytes,
+                      Rank root, Duration) override {
+    if (const Result<void> right = check_root("gather", root, 1); !right) return right.error();
+    if (const Result<void> right = check_one_per_rank("gather", "outputs", outputs.size(), 1);
+        !right) {
+      return right.error();
+    }
+    return copy("gather", outputs[0], input, bytes);
+  }
+  Result<void> scatter(std::span<const void* const> inputs, void* output, std::size_t bytes,
+                       Rank root, Duration) override {
+    if (const Result<void> right = check_root("scatter", root, 1); !right) return right.error();
+    if (const Result<void> right = check_one_per_rank("scatter", "inputs", inputs.size(), 1);
+        !right) {
+      return right.error();
+    }
+    return copy("scatter", output, inputs[0], bytes);
+  }
+  Result<void> barrier(Duration) override { return done("barrier"); }
+  Result<void> send(const void*, std::size_t, Rank destination, int, Duration) override {
+    return check_partner("send", destination, 0, 1);
+  }
+  Result<void> recv(void*, std::size_t, Rank source, int, Duration) override {
+    return check_partner("recv", source, 0, 1);
+  }
+
+  void abort(const std::string& reason) override {
+    const std::lock_guard lock(mutex_);
+    if (!aborted_) aborted_ = reason;
+  }
+
+ private:
+  Result<void> copy(const char* collective, void* to, const void* from, std::size_t bytes) {
+    const Result<void> usable = done(collective);
+    if (usable && to != from && bytes > 0) std::memcpy(to, from, bytes);
+    return usable;
+  }
+
+  Result<void> done(const char* collective) {
+    const std::lock_guard lock(mutex_);
+    if (!aborted_) return {};
+    return Error{.kind = ErrorKind::kStopped,
+                 .doing = collective,
+                 .cause = "the group was aborted: " + *aborted_};
+  }
+
+  std::mutex mutex_;
+  std::optional<std::string> aborted_;
+};
+
+}  // namespace
+
+std::unique_ptr<CpuGroup> make_solo_group() { return std::make_unique<SoloGroup>(); }
+
+}  // namespace ddprun

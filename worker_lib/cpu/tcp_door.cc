@@ -1,0 +1,121 @@
+#include "worker_lib/cpu/tcp_door.h"
+
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "rendezvous/blocking_socket.h"
+#include "worker_lib/cpu/poll_until.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::size_t kMaxStrangers = 64;
+
+struct Hello {
+  std::uint32_t magic = 0x31706464;  // "ddp1", and a check of byte order
+  ConnectionUse use = ConnectionUse::kData;
+  std::int32_t from = -1;
+  std::int32_t to = -1;
+  char token[64] = {};
+};
+
+Hello make_hello(const std::string& token, int from, int to, ConnectionUse use) {
+  Hello hello{.use = use, .from = from, .to = to};
+  token.copy(hello.token, sizeof hello.token);
+  return hello;
+}
+
+void send_at_once(int socket) {
+  const int on = 1;
+  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+}  // namespace
+
+Result<TcpDoor> TcpDoor::open(const std::string& host) {
+  Result<Listener> listener = listen_tcp({.host = host, .port = 0});
+  if (!listener) return listener.error();
+  return TcpDoor(std::move(*listener));
+}
+
+void TcpDoor::expect(std::string token, int own_rank, int world_size) {
+  token_ = std::move(token);
+  own_rank_ = own_rank;
+  world_size_ = world_size;
+}
+
+Result<std::optional<TcpDoor::Caller>> TcpDoor::admit(TimePoint until) {
+  for (;;) {
+    if (const Result<void> let_in = let_strangers_in(); !let_in) return let_in.error();
+    if (std::optional<Caller> caller = hear_strangers()) return caller;
+    std::vector<pollfd> watched{{listener_.socket.get(), POLLIN, 0}};
+    for (const Stranger& stranger : strangers_)
+      watched.push_back({stranger.socket.get(), POLLIN, 0});
+    if (!poll_until(watched, until)) return std::optional<Caller>();
+  }
+}
+
+Result<void> TcpDoor::let_strangers_in() {
+  for (;;) {
+    UniqueFd socket(
+        accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket.valid()) {
+      if (strangers_.size() == kMaxStrangers) strangers_.pop_front();
+      strangers_.push_back({std::move(socket), {}});
+    } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+      return system_error("let ranks of other nodes in", errno);
+    } else if (errno == EAGAIN) {
+      return {};
+    }
+  }
+}
+
+std::optional<TcpDoor::Caller> TcpDoor::hear_strangers() {
+  for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
+    char buffer[sizeof(Hello)];
+    const ssize_t got =
+        recv(stranger->socket.get(), buffer, sizeof(Hello) - stranger->said.size(), MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+      ++stranger;
+      continue;
+    }
+    if (got > 0) stranger->said.append(buffer, static_cast<std::size_t>(got));
+    if (got > 0 && stranger->said.size() < sizeof(Hello)) continue;
+    Stranger caller = std::move(*stranger);
+    stranger = strangers_.erase(stranger);
+    if (got <= 0) continue;
+    Hello hello;
+    std::memcpy(static_cast<void*>(&hello), caller.said.data(), sizeof hello);
+    const Hello right = make_hello(token_, hello.from, own_rank_, hello.use);
+    if (hello.from < 0 || hello.from >= world_size_ ||
+        std::memcmp(&hello, &right, sizeof hello) != 0) {
+      continue;
+    }
+    send_at_once(caller.socket.get());
+    return Caller{std::move(caller.socket), hello.from, hello.use};
+  }
+  return std::nullopt;
+}
+
+Result<UniqueFd> call_at_door(const HostPort& address, const std::string& token, int from, int to,
+                              ConnectionUse use, TimePoint deadline) {
+  const std::string doing = "connect to rank " + std::to_string(to) + " at " + to_text(address);
+  const std::optional<SocketAddress> numeric = numeric_address(address);
+  if (!numeric) {
+    return Error{
+        .kind = ErrorKind::kProtocol, .doing = doing, .cause = "the address is not numeric"};
+  }
+  Result<BlockingSocket> socket =
+      BlockingSocket::connect(*numeric, Deadline(deadline - BootClock::now()));
+  if (!socket) return Error(socket.error()).within(doing);
+  const Hello hello = make_hello(token, from, to, use);
+  const Result<void> said = socket->send_all({reinterpret_cast<const char*>(&hello), sizeof hello},
+                                             Deadline(deadline - BootClock::now()));
+  if (!said) return Error(said.error()).within(doing);
+  return std::move(*socket).take();
+}
+
+}  // namespace ddprun

@@ -1,0 +1,71 @@
+// How ranks of different nodes connect: a listening socket, and the hello that opens a connection.
+//
+// The caller connects and sends its hello at once; the kernel accepts for the other rank, which
+// looks at it when it is ready. Nothing is answered: a caller at the wrong door is cut off. A hello
+// carries the group's token, so neither a stranger nor a rank of an older generation gets in.
+//
+// Owner: the thread that makes the group's calls.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "rendezvous/listen.h"
+
+namespace ddprun {
+
+enum class ConnectionUse : std::uint32_t {
+  kData,      // of collectives, between the leaders of a lane
+  kControl,   // news of failures
+  kMessages,  // send/recv, from the caller to the called
+};
+
+class TcpDoor {
+ public:
+  // Listens on a port of the system's choice, at this numeric address only.
+  static Result<TcpDoor> open(const std::string& host);
+  const HostPort& address() const { return listener_.address; }
+
+  struct Caller {
+    UniqueFd socket;  // non-blocking
+    int rank = -1;
+    ConnectionUse use = ConnectionUse::kData;
+  };
+
+  // Who may come in, and what they must say.
+  void expect(std::string token, int own_rank, int world_size);
+
+  // The next caller that said the right words; waits for one until `until`, nullopt when there is
+  // none by then. Strangers are cut off: those who say something wrong, and the one who has been
+  // silent longest when too many are. Fails when there are no descriptors left.
+  Result<std::optional<Caller>> admit(TimePoint until);
+
+ private:
+  Result<void> let_strangers_in();
+  std::optional<Caller> hear_strangers();
+
+  explicit TcpDoor(Listener listener) : listener_(std::move(listener)) {}
+  struct Stranger {
+    UniqueFd socket;
+    std::string said;
+  };
+
+  Listener listener_;
+  std::string token_;
+  int own_rank_ = -1;
+  int world_size_ = 0;
+  std::deque<Stranger> strangers_;
+};
+
+// Connects to a numeric address and says hello. The socket is non-blocking, with TCP_NODELAY.
+Result<UniqueFd> call_at_door(const HostPort& address, const std::string& token, int from, int to,
+                              ConnectionUse use, TimePoint deadline);
+
+}  // namespace ddprun

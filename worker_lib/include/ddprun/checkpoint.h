@@ -1,0 +1,96 @@
+// CheckpointManager: the state of a training on disk, so that a job that was killed goes on where
+// it was and ends with the same bits.
+//
+//   ddprun::CheckpointManager checkpoints(ctx, {.directory = "run1"});
+//   ddprun::TrainingState state{.model = model.get(), .optimizer = &optimizer, .sampler =
+//   &sampler}; std::int64_t step = 0; if (auto restored = checkpoints.restore(state)) step =
+//   restored.step;
+//   ... after a step:  if (++step % 100 == 0) checkpoints.save(step, state);
+//
+// One file for each checkpoint, which Python reads: torch.load(file, weights_only=True) gives a
+// dict with "model" (a state dict), "optimizer" (one that Python's optimizer loads),
+// "optimizer_class", "epoch", "step", "rng" (per rank), "sampler", "extra", "world_size",
+// "generation". Beside it lies a manifest with size and SHA-256, written last: a checkpoint exists
+// iff its manifest is whole and the file matches. docs/checkpoints.md has the format and the
+// guarantees.
+//
+// save() and restore() are collective: every rank calls them at the same point, like the
+// collectives of a ProcessGroup. Rank 0 writes; every rank reads, so the directory must be one that
+// all ranks see. The thread that trains owns a manager.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "ddprun/context.h"
+#include "ddprun/process_group.h"
+#include "ddprun/sampler.h"
+
+namespace ddprun {
+
+struct CheckpointOptions {
+  std::string directory;  // is created by rank 0 where it is missing
+  int keep_last = 3;      // the newest ones that a save leaves, at least 1
+};
+
+// What a checkpoint holds: the live objects, which save() reads and restore() fills, and two
+// values. The pointers are borrowed for the call; those that are null are left out.
+struct TrainingState {
+  torch::nn::Module* model = nullptr;
+  torch::optim::Optimizer* optimizer = nullptr;  // SGD, Adam, AdamW, RMSprop or Adagrad
+  DistributedSampler* sampler = nullptr;
+  std::int64_t epoch = 0;
+  nlohmann::json extra = {};  // anything else that the program wants back
+};
+
+// What restore() did.
+struct Restored {
+  std::string file;       // empty: there was nothing whole to restore
+  std::int64_t step = 0;  // steps that were done when it was saved
+  std::vector<std::string>
+      skipped;  // one line for each newer checkpoint that was passed over, and why
+  explicit operator bool() const { return !file.empty(); }
+};
+
+// SHA-256 over the names, dtypes, shapes and bytes of a module's parameters and buffers, as 64
+// hexadecimal digits: equal exactly when two modules are equal bit for bit.
+std::string digest_of(const torch::nn::Module& module);
+
+class CheckpointManager {
+ public:
+  // On rank 0, removes what saves that were killed left in the directory. Throws kInvalidArgument
+  // for options that cannot be meant, kSystem if the directory cannot be made.
+  CheckpointManager(Context& context, const CheckpointOptions& options)
+      : CheckpointManager(context.group(), context.generation(), options) {}
+  // For a group without a Context.
+  CheckpointManager(ProcessGroup& group, std::int64_t generation, const CheckpointOptions& options);
+  ~CheckpointManager();
+  CheckpointManager(CheckpointManager&&) noexcept;
+  CheckpointManager& operator=(CheckpointManager&&) noexcept;
+
+  // Writes a checkpoint of `step` (steps done so far): rank 0's model, buffers, optimizer and
+  // sampler, and the random generator of every rank. Returns on every rank when it is announced and
+  // on the disk; then older ones than the last `keep_last` are removed. Throws on every rank,
+  // naming file and cause, when it cannot be written; earlier checkpoints are then as they were.
+  // kInvalidArgument if the ranks differ in `step`, or if the directory holds a later step that
+  // this run did not restore (it belongs to another run, and would be restored instead);
+  // kUnsupported for another optimizer.
+  void save(std::int64_t step, const TrainingState& state);
+
+  // Fills `state` and this rank's random generator from the newest checkpoint that every rank can
+  // read whole. Throws kInvalidArgument if it belongs to another model or optimizer, kUnsupported
+  // if to another world size.
+  Restored restore(TrainingState& state);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,202 @@
+#include "worker_lib/nccl_communicator.h"
+
+#include <cstring>
+#include <future>
+#include <system_error>
+#include <thread>
+
+#include "rendezvous/store_client.h"
+
+namespace ddprun {
+namespace {
+
+// Most calls are through at once; a first one, which sets up connections, takes milliseconds.
+class Pause {
+ public:
+  void take() {
+    if (++taken_ < 100) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+
+ private:
+  int taken_ = 0;
+};
+
+// Runs `action` in a thread of its own and waits for it at most so long; a thread that is stuck in
+// the driver is left behind, as nothing can end it.
+void run_at_most(Duration bound, std::function<void()> action) {
+  std::packaged_task<void()> task(action);
+  const std::future<void> done = task.get_future();
+  try {
+    std::thread(std::move(task)).detach();
+  } catch (const std::system_error&) {
+    return action();
+  }
+  done.wait_for(bound);
+}
+
+std::string id_key(const NcclCommunicatorOptions& options) { return options.name + "/nccl/id"; }
+
+}  // namespace
+
+Error cuda_error(const NcclApi& api, std::string doing, CudaResult result) {
+  return Error{.kind = ErrorKind::kSystem,
+               .doing = std::move(doing),
+               .cause = std::string("CUDA: ") + api.cuda_error_string(result)};
+}
+
+// --- forming ---
+
+Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::form(const NcclApi& api,
+                                                                 StoreClient* store,
+                                                                 NcclCommunicatorOptions options) {
+  DDPRUN_ASSERT(store || options.world_size == 1, "several ranks need a store to meet in");
+  const std::string doing = "form the NCCL communicator of " + std::to_string(options.world_size) +
+                            " ranks as rank " + to_text(options.rank);
+  const Deadline deadline(options.timeout);
+  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(api, std::move(options)));
+  const Result<NcclUniqueId> id = made->exchange_id(store, deadline);
+  if (!id) return Error(id.error()).within(doing);
+  const Result<void> ready = made->init(*id, deadline);
+  if (!ready) return Error(ready.error()).within(doing);
+  // Everybody is here, so everybody has the id: a job that uses the store again must not find it.
+  if (store && made->options_.rank == Rank(0)) {
+    const Result<bool> deleted = store->delete_key(id_key(made->options_));
+    if (!deleted) return Error(deleted.error()).within(doing);
+  }
+  return made;
+}
+
+Result<NcclUniqueId> NcclCommunicator::exchange_id(StoreClient* store, const Deadline& deadline) {
+  NcclUniqueId id;
+  if (options_.rank == Rank(0)) {
+    const NcclResult made = api_.get_unique_id(&id);
+    const bool is_made = made == NcclResult::kSuccess;
+    const std::string reason = is_made ? "" : nccl_error(made).cause;
+    if (store) {
+      // What is not as long as an id is the reason why there is none: the others need not wait.
+      const Result<void> set = store->set(
+          id_key(options_), is_made ? std::string_view(id.bytes.data(), id.bytes.size()) : reason);
+      if (!set) return set.error();
+    }
+    if (!is_made) {
+      return Error{.kind = ErrorKind::kSystem, .doing = "make a unique id", .cause = reason};
+    }
+  }
+  if (options_.rank == Rank(0)) return id;
+
+  Result<std::string> got = store->get(id_key(options_), deadline.remaining());
+  if (!got) {
+    Error error = std::move(got).error();
+    error.peer_rank = 0;
+    return std::move(error).within("wait for the unique id of rank 0");
+  }
+  if (got->size() != id.bytes.size()) {
+    return Error{.kind = ErrorKind::kPeerLost,
+                 .doing = "wait for the unique id of rank 0",
+                 .cause = "it could make none: " + *got,
+                 .peer_rank = 0};
+  }
+  std::memcpy(id.bytes.data(), got->data(), got->size());
+  return id;
+}
+
+Result<void> NcclCommunicator::init(const NcclUniqueId& id, const Deadline& deadline) {
+  NcclResult started = NcclResult::kSuccess;
+  {
+    const std::lock_guard lock(mutex_);
+    started = api_.comm_init_rank(&comm_, options_.world_size, id, options_.rank.value);
+  }
+  return settle(started, deadline);
+}
+
+// --- calls ---
+
+Result<void> NcclCommunicator::launch(const Issue& issue, const Deadline& deadline) {
+  NcclResult issued = NcclResult::kSuccess;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return *failure_;
+    issued = issue(comm_);
+  }
+  return settle(issued, deadline);
+}
+
+Result<void> NcclCommunicator::settle(NcclResult result, const Deadline& deadline) {
+  Pause pause;
+  while (result == NcclResult::kInProgress) {
+    if (deadline.passed()) {
+      return timeout_error("", "NCCL is not done; a rank has not come, or is stuck",
+                           deadline.waited(), deadline.allowed());
+    }
+    pause.take();
+    const std::lock_guard lock(mutex_);
+    if (failure_) return *failure_;
+    result = state_now();
+  }
+  if (result != NcclResult::kSuccess) return nccl_error(result);
+  return {};
+}
+
+// REQUIRES: mutex_ is held, and nothing has failed.
+NcclResult NcclCommunicator::state_now() {
+  NcclResult state = NcclResult::kSuccess;
+  const NcclResult asked = api_.comm_get_async_error(comm_, &state);
+  return asked == NcclResult::kSuccess ? state : asked;
+}
+
+Result<void> NcclCommunicator::check() {
+  const std::lock_guard lock(mutex_);
+  if (failure_) return *failure_;
+  const NcclResult state = state_now();
+  if (state == NcclResult::kSuccess || state == NcclResult::kInProgress) return {};
+  return nccl_error(state);
+}
+
+// ncclRemoteError is "a network error or a remote process exiting prematurely"; NCCL does not say
+// which.
+Error NcclCommunicator::nccl_error(NcclResult result) {
+  std::string cause = std::string("NCCL: ") + api_.get_error_string(result);
+  const char* detail = api_.get_last_error(nullptr);
+  if (detail && *detail) cause += std::string(" (") + detail + ")";
+  const bool is_remote = result == NcclResult::kRemoteError;
+  return Error{.kind = is_remote ? ErrorKind::kPeerLost : ErrorKind::kSystem,
+               .cause = std::move(cause)};
+}
+
+// --- the end ---
+
+void NcclCommunicator::fail(const Error& failure) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = failure;
+}
+
+std::optional<Error> NcclCommunicator::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void NcclCommunicator::abort() {
+  NcclComm comm = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    comm = std::exchange(comm_, nullptr);
+  }
+  // Nobody can reach it any more, so the lock need not be held while NCCL frees it, which can take
+  // long when a peer is gone.
+  if (comm) run_at_most(options_.abort_grace, [&api = api_, comm] { api.comm_abort(comm); });
+}
+
+void NcclCommunicator::close(const Deadline& deadline) {
+  const auto finalize = [this](NcclComm comm) { return api_.comm_finalize(comm); };
+  if (!launch(finalize, deadline)) return abort();
+  const std::lock_guard lock(mutex_);
+  if (comm_) api_.comm_destroy(std::exchange(comm_, nullptr));
+}
+
+NcclCommunicator::~NcclCommunicator() { abort(); }
+
+}  // namespace ddprun

@@ -1,0 +1,90 @@
+#include "worker_lib/nccl_work.h"
+
+#include <thread>
+
+#include "worker_lib/error_bridge.h"
+#include "worker_lib/nccl_communicator.h"
+
+namespace ddprun {
+
+std::string to_text(const NcclCall& call) {
+  std::string text = "nccl call " + std::to_string(call.number) + ", " + call.name;
+  if (call.elements > 0) {
+    text += " of " + std::to_string(call.elements) + " " + c10::toString(call.type);
+  }
+  if (call.peer >= 0) text += ", peer " + std::to_string(call.peer);
+  return text;
+}
+
+void NcclWork::wait(std::optional<Duration> timeout) {
+  if (!timeout && host_wait_ == HostWait::kOnRequest && wait_on_stream()) return;
+  const Deadline deadline(timeout.value_or(kLongestTimeout));
+  while (!value_or_throw(poll())) {
+    if (deadline.passed()) {
+      throw to_dist_error(timeout_error("wait for " + to_text(call_), "it is not complete",
+                                        deadline.waited(), deadline.allowed()));
+    }
+    // Short, as a barrier wants its answer soon; a spinning thread would cost the core that the
+    // program's own work may want.
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
+
+// Whether the current stream waits now. The caller's stream is the one that allocated the tensors,
+// or has been told of it: once that stream waits for the call, memory that is let go of is not
+// handed out again too early. On another stream it would be, so there the tensors are kept until
+// the call is seen to be over.
+bool NcclWork::wait_on_stream() {
+  const std::lock_guard lock(mutex_);
+  if (is_over_ || is_doomed_) return false;
+  const CudaStream current = stream_.api.current_stream(stream_.device);
+  const CudaResult waits = stream_.api.stream_wait_event(current, stream_.event);
+  if (waits != CudaResult::kSuccess) {
+    throw to_dist_error(cuda_error(stream_.api, "wait for " + to_text(call_), waits));
+  }
+  if (current == stream_.caller) keep_.clear();
+  return true;
+}
+
+Result<bool> NcclWork::poll() {
+  const std::lock_guard lock(mutex_);
+  if (!is_over_ && !is_doomed_) {
+    const CudaResult seen = stream_.api.event_query(stream_.event);
+    if (seen == CudaResult::kSuccess) {
+      finish(std::nullopt);
+    } else if (seen != CudaResult::kNotReady) {
+      finish(cuda_error(stream_.api, to_text(call_), seen));
+    }
+  }
+  if (failure_) return *failure_;
+  return is_over_;
+}
+
+bool NcclWork::is_completed() {
+  const Result<bool> is_over = poll();
+  return !is_over || *is_over;
+}
+
+std::exception_ptr NcclWork::exception() {
+  const std::lock_guard lock(mutex_);
+  return failure_ ? std::make_exception_ptr(to_dist_error(*failure_)) : nullptr;
+}
+
+void NcclWork::doom() {
+  const std::lock_guard lock(mutex_);
+  is_doomed_ = true;
+}
+
+void NcclWork::fail(const Error& failure) {
+  const std::lock_guard lock(mutex_);
+  if (!is_over_) finish(failure);
+}
+
+// REQUIRES: mutex_ is held.
+void NcclWork::finish(std::optional<Error> failure) {
+  is_over_ = true;
+  failure_ = std::move(failure);
+  keep_.clear();
+}
+
+}  // namespace ddprun

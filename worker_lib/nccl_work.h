@@ -1,0 +1,92 @@
+// NcclWork: one call of the nccl backend in flight on its stream; what stands behind its Work.
+//
+// Completed when the event behind the call has come, as seen by whoever looks first: the watcher or
+// a thread that waits. From then on, and after a failure, it touches neither event nor stream: it
+// may outlive the backend. Any thread.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "ddprun/reduce_op.h"
+#include "rendezvous/blocking_socket.h"  // Deadline
+#include "worker_lib/nccl_api.h"
+#include "worker_lib/work_state.h"
+
+namespace ddprun {
+
+// What was called, to be put into words only when it fails.
+struct NcclCall {
+  const char* name;
+  std::uint64_t number = 0;  // of the call in its group, from 1
+  std::int64_t elements = 0;
+  torch::ScalarType type = torch::kUInt8;
+  int peer = -1;  // root, source or destination
+};
+
+// "nccl call 17, broadcast of 1000 Float, peer 2".
+std::string to_text(const NcclCall& call);
+
+class NcclWork final : public detail::WorkState {
+ public:
+  enum class HostWait {
+    kOnRequest,  // wait() makes the current stream wait; the host waits only with a timeout
+    kAlways,     // a barrier: wait() blocks the host
+  };
+
+  // What it needs to look at the event; api outlives it.
+  struct Stream {
+    const NcclApi& api;
+    int device;
+    CudaStream caller;  // the current stream at the time of the call
+    CudaEvent event;    // recorded behind the call
+  };
+
+  NcclWork(const NcclCall& call, Stream stream, std::vector<torch::Tensor> keep, HostWait host_wait,
+           const Deadline& deadline)
+      : call_(call),
+        deadline_(deadline),
+        stream_(stream),
+        host_wait_(host_wait),
+        keep_(std::move(keep)) {}
+
+  void wait(std::optional<Duration> timeout) override;
+  bool is_completed() override;
+  std::exception_ptr exception() override;
+
+  // Looks whether the call is over. The Error is what it failed with.
+  Result<bool> poll();
+
+  // From now on only fail() ends it: its communicator is being aborted, which lets the event come
+  // though the call was not carried out.
+  void doom();
+  // Ends it, if it is not over.
+  void fail(const Error& failure);
+
+  const NcclCall& call() const { return call_; }
+  const Deadline& deadline() const { return deadline_; }
+  CudaEvent event() const { return stream_.event; }
+
+ private:
+  bool wait_on_stream();
+  void finish(std::optional<Error> failure);
+
+  const NcclCall call_;
+  const Deadline deadline_;
+  const Stream stream_;
+  const HostWait host_wait_;
+  std::mutex mutex_;  // guards what follows, and the event until the call is over
+  std::vector<torch::Tensor> keep_;
+  bool is_doomed_ = false;
+  bool is_over_ = false;
+  std::optional<Error> failure_;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,31 @@
+// An optimizer's state as the dict that Python's optimizer of the same name loads, and back.
+//
+//   {"state": {i: {...}}, "param_groups": [{"params": [i, ...], "lr": ..., ...}]}
+//
+// i counts the parameters over all groups in order. C++ keys its state by pointer, and keeps some
+// counts as integers that Python keeps as tensors; both are translated here. SGD, Adam, AdamW,
+// RMSprop and Adagrad; the others are refused by name (kUnsupported).
+//
+// Free functions; the optimizer's owner thread calls them.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <string>
+
+#include "worker_lib/checkpoint_state.h"
+
+namespace ddprun {
+
+// "SGD", "Adam", ...: Python's name of the class. It is not in the state, neither Python's nor
+// ours.
+std::string optimizer_class(const torch::optim::Optimizer& optimizer);
+
+PickleDict optimizer_state(const torch::optim::Optimizer& optimizer);
+
+// `state` must come from an optimizer of the same class. Throws kInvalidArgument, naming `file`,
+// when it belongs to other parameters, kCorrupt when a field is missing.
+void load_optimizer_state(torch::optim::Optimizer& optimizer, const c10::IValue& state,
+                          const std::string& file);
+
+}  // namespace ddprun

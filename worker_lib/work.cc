@@ -1,0 +1,67 @@
+#include "ddprun/work.h"
+
+#include <algorithm>
+
+#include "worker_lib/error_bridge.h"
+#include "worker_lib/work_state.h"
+
+namespace ddprun {
+
+Work::Work() = default;
+
+Work::Work(std::shared_ptr<detail::WorkState> state) : state_(std::move(state)) {}
+
+void Work::wait() const {
+  if (state_) state_->wait(std::nullopt);
+}
+
+void Work::wait(std::chrono::nanoseconds timeout) const {
+  // Now plus the largest duration would lie in the past.
+  if (state_) state_->wait(std::min<Duration>(timeout, kLongestTimeout));
+}
+
+bool Work::is_completed() const { return !state_ || state_->is_completed(); }
+
+std::exception_ptr Work::exception() const { return state_ ? state_->exception() : nullptr; }
+
+namespace detail {
+
+void HostWork::complete(const Result<void>& result) {
+  const std::lock_guard lock(mutex_);
+  DDPRUN_ASSERT(!is_completed_, "a call completes once");
+  is_completed_ = true;
+  if (!result) failure_ = std::make_exception_ptr(to_dist_error(result.error()));
+  completed_.notify_all();
+}
+
+void HostWork::wait(std::optional<Duration> timeout) {
+  std::unique_lock lock(mutex_);
+  const auto is_over = [this] { return is_completed_; };
+  if (!timeout) {
+    completed_.wait(lock, is_over);
+  } else if (!completed_.wait_for(lock, *timeout, is_over)) {
+    throw to_dist_error(
+        timeout_error("wait for a collective", "it is not complete", *timeout, *timeout));
+  }
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+bool HostWork::is_completed() {
+  const std::lock_guard lock(mutex_);
+  return is_completed_;
+}
+
+std::exception_ptr HostWork::exception() {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+Work work_of(const Result<void>& result) {
+  if (result) return Work();
+  auto state = std::make_shared<HostWork>();
+  state->complete(result);
+  return Work(std::move(state));
+}
+
+}  // namespace detail
+}  // namespace ddprun

@@ -1,0 +1,59 @@
+// What stands behind a Work: the state that the one who carries a call out shares with those who
+// wait for it.
+//
+// Owned jointly by every Work of the call and by the backend while the call runs; it outlives the
+// backend. Any thread.
+#pragma once
+
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <optional>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "ddprun/work.h"
+
+namespace ddprun {
+
+// What a longer timeout is cut to: a point in time that far away can still be computed.
+inline constexpr Duration kLongestTimeout = std::chrono::hours(24 * 365);
+
+namespace detail {
+
+class WorkState {
+ public:
+  virtual ~WorkState() = default;
+
+  // Work::wait with and without a timeout: throws the failure, or kTimeout when `timeout` passes
+  // first.
+  virtual void wait(std::optional<Duration> timeout) = 0;
+  virtual bool is_completed() = 0;
+  virtual std::exception_ptr exception() = 0;
+};
+
+// The state of a call whose completion the host sees: complete() is called once, by whoever carried
+// it out.
+class HostWork final : public WorkState {
+ public:
+  HostWork() = default;
+
+  // Ends the call, well or with an Error, and wakes all who wait.
+  void complete(const Result<void>& result);
+
+  void wait(std::optional<Duration> timeout) override;
+  bool is_completed() override;
+  std::exception_ptr exception() override;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable completed_;
+  bool is_completed_ = false;
+  std::exception_ptr failure_;
+};
+
+// A Work that is over already: complete, or failed with the Error.
+Work work_of(const Result<void>& result);
+
+}  // namespace detail
+}  // namespace ddprun
