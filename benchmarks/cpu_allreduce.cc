@@ -15,7 +15,8 @@
 //                 of both buffers and writes half of both. As a copy: S bytes per rank, between the
 //                 two.
 //
-// Usage: cpu_allreduce [--ranks N] [--rounds N] [--budget-ms N] [--sizes BYTES...]
+// Usage: cpu_allreduce [--ranks N] [--rounds N] [--budget-ms N] [--no-bind] [--sizes BYTES...]
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -44,6 +45,7 @@ struct Plan {
   int ranks = 2;
   int rounds = 11;
   int budget_ms = 20;  // of one measurement
+  bool bind = true;
   std::vector<std::size_t> sizes{4, 64 << 10, 1 << 20, 4 << 20, 25 << 20, 100 << 20};
 };
 
@@ -156,7 +158,23 @@ class Rank0AndFriends {
   std::vector<float> data_;
 };
 
+// Ranks on cores of their own, as a launcher binds them; with more ranks than cores they take turns.
+void bind_to_core(int rank) {
+  cpu_set_t usable;
+  if (sched_getaffinity(0, sizeof usable, &usable) != 0) return;
+  int skip = rank % CPU_COUNT(&usable);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &usable) || skip-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    sched_setaffinity(0, sizeof one, &one);
+    return;
+  }
+}
+
 int run_rank(int rank, std::uint16_t port, const Plan& plan, const Arena& arena) {
+  if (plan.bind) bind_to_core(rank);
   auto store = StoreClient::connect({.host = "127.0.0.1", .port = port});
   if (!store) return std::fprintf(stderr, "%s\n", store.error().message().c_str()), 1;
   const TimePoint before = BootClock::now();
@@ -182,6 +200,7 @@ int benchmark(int argc, char** argv) {
   app.add_option("--ranks", plan.ranks, "processes on this node");
   app.add_option("--rounds", plan.rounds, "rounds; medians are taken over them");
   app.add_option("--budget-ms", plan.budget_ms, "time of one measurement in a round");
+  app.add_flag("!--no-bind", plan.bind, "let the system choose the core of each rank");
   app.add_option("--sizes", plan.sizes, "bytes each rank contributes");
   CLI11_PARSE(app, argc, argv);
 

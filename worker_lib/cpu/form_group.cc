@@ -23,8 +23,7 @@ constexpr const char* kCardVersion = "ddprun-cpu-1";
 // is busy elsewhere, and the core is better used by others.
 constexpr Duration kSpin = std::chrono::microseconds(20);
 
-// --- cards
-// ------------------------------------------------------------------------------------------------
+// --- cards ---
 
 struct Card {
   std::string door;  // of its node
@@ -99,8 +98,7 @@ int count_cores(const std::vector<Card>& cards, const std::vector<int>& ranks) {
   return std::max<int>(1, static_cast<int>(cores.size()));
 }
 
-// --- connections between nodes
-// ------------------------------------------------------------------------------
+// --- connections between nodes ---
 
 class Connector {
  public:
@@ -161,8 +159,7 @@ class Connector {
   std::set<std::pair<int, ConnectionUse>> expected_;
 };
 
-// --- all of it
-// ------------------------------------------------------------------------------------------------
+// --- all of it ---
 
 Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
                                               const std::string& local_address,

@@ -1,5 +1,7 @@
 #include "worker_lib/cpu/node_board.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -22,6 +24,8 @@ void relax() {
 #endif
 }
 
+std::int32_t this_core() { return sched_getcpu() + 1; }
+
 // The failure word: everything that matters in one store. 0: no failure.
 std::uint64_t pack(const GroupFailure& failure, int reporter_local) {
   return (static_cast<std::uint64_t>(failure.kind) + 1) |
@@ -42,6 +46,7 @@ struct NodeBoard::Block {
   alignas(2 * kLine) std::atomic<std::uint64_t> tick;
   std::atomic<std::uint64_t> entered;
   std::atomic<std::uint32_t> left;
+  std::atomic<std::int32_t> core;  // that the rank was last seen on, plus one
   alignas(kLine)
       CallHeader calls[2];  // by sequence number: the next one may begin while one is read
   alignas(kLine) std::atomic<std::uint32_t> bell;
@@ -74,6 +79,7 @@ std::uint64_t NodeBoard::tick(int local) const { return blocks_[local].tick.load
 // the ticks once more; a publisher stores its tick and then looks for sleepers. All of it is
 // sequentially consistent, so one of the two sees the other.
 void NodeBoard::publish(std::uint64_t tick) {
+  blocks_[local_].core.store(this_core(), std::memory_order_relaxed);
   blocks_[local_].tick.store(tick);
   if (head_->sleepers.load() != 0) wake_those_who_wait_for_me(tick);
 }
@@ -105,16 +111,25 @@ bool NodeBoard::everyone_reached(std::uint64_t tick) const {
   return true;
 }
 
+// Spinning would keep the core from the very rank that is waited for.
+bool NodeBoard::shares_core() const {
+  const std::int32_t core = this_core();
+  for (int i = 0; i < local_count_; ++i) {
+    if (i != local_ && blocks_[i].core.load(std::memory_order_relaxed) == core) return true;
+  }
+  return false;
+}
+
 template <class Ready, class Gone>
 WaitEnd NodeBoard::wait(std::int32_t whom, std::uint64_t tick, TimePoint deadline, Ready ready,
                         Gone gone) {
   if (ready()) return WaitEnd::kReady;
-  if (spin_ > Duration::zero()) {
+  if (spin_ > Duration::zero() && !shares_core()) {
     const TimePoint give_up = BootClock::now() + spin_;
     for (unsigned turn = 1; !failed(); ++turn) {
       if (ready()) return WaitEnd::kReady;
       relax();
-      if (turn % 32 == 0 && BootClock::now() >= give_up) break;
+      if (turn % 32 == 0 && (BootClock::now() >= give_up || shares_core())) break;
     }
   }
 

@@ -8,7 +8,8 @@
 // publish(), the waits, enter() and leave() belong to the thread that makes the group's calls.
 // Failures may be raised, and everything may be read, by any thread.
 //
-// Waiting: spin for a short time if there is a core for every rank, else sleep at once. A sleeper
+// Waiting: spin for a short time if there is a core for every rank and no other rank is on this rank's
+// core at the moment, else sleep at once. A sleeper
 // writes down what it waits for; whoever publishes wakes exactly those for whom it was the last
 // thing missing, so that with many ranks on few cores each step costs one wake-up per rank. With no
 // sleepers a publish costs one more read of a line that nobody writes.
@@ -98,6 +99,7 @@ class NodeBoard {
   template <class Ready, class Gone>
   WaitEnd wait(std::int32_t whom, std::uint64_t tick, TimePoint deadline, Ready ready, Gone gone);
   bool everyone_reached(std::uint64_t tick) const;
+  bool shares_core() const;
   void wake_those_who_wait_for_me(std::uint64_t tick);
 
   Head* head_;
