@@ -24,6 +24,14 @@ void relax() {
 #endif
 }
 
+// Enough for a handful of ranks on a core to come round.
+constexpr int kYields = 8;
+// Longer than a rank works on a chunk, shorter than a time slice.
+constexpr Duration kLongYield = std::chrono::milliseconds(1);
+// Waits that do not yield after a long one: doubled each time, and shortened by each good one.
+constexpr int kMinAbstinence = 256;
+constexpr int kMaxAbstinence = 65536;
+
 std::int32_t this_core() { return sched_getcpu() + 1; }
 
 // The failure word: everything that matters in one store. 0: no failure.
@@ -71,7 +79,8 @@ NodeBoard::NodeBoard(void* memory, int local_count, int local, Duration spin)
       blocks_(reinterpret_cast<Block*>(static_cast<char*>(memory) + sizeof(Head))),
       local_count_(local_count),
       local_(local),
-      spin_(spin) {}
+      spin_(spin),
+      abstinence_(kMinAbstinence) {}
 
 std::uint64_t NodeBoard::tick(int local) const { return blocks_[local].tick.load(); }
 
@@ -111,7 +120,6 @@ bool NodeBoard::everyone_reached(std::uint64_t tick) const {
   return true;
 }
 
-// Spinning would keep the core from the very rank that is waited for.
 bool NodeBoard::shares_core() const {
   const std::int32_t core = this_core();
   for (int i = 0; i < local_count_; ++i) {
@@ -120,18 +128,51 @@ bool NodeBoard::shares_core() const {
   return false;
 }
 
+template <class Ready>
+bool NodeBoard::spin(Ready ready) {
+  const TimePoint give_up = BootClock::now() + spin_;
+  for (unsigned turn = 1; !failed(); ++turn) {
+    if (ready()) return true;
+    relax();
+    if (turn % 32 == 0 && (BootClock::now() >= give_up || shares_core())) break;
+  }
+  return false;
+}
+
+// Spinning would keep the core from the very rank that is waited for; handing the core over costs a
+// fraction of a sleep and a wake-up. But if the core then goes to somebody else who computes, it
+// comes back only after a time slice, and sleeping is better for a while: a sleeper that is woken
+// goes first.
+template <class Ready>
+bool NodeBoard::yield(Ready ready) {
+  if (waits_before_yielding_ > 0) {
+    --waits_before_yielding_;
+    return false;
+  }
+  TimePoint before = BootClock::now();
+  for (int turn = 0; turn < kYields && !failed(); ++turn) {
+    sched_yield();
+    const TimePoint after = BootClock::now();
+    if (after - before > kLongYield) {
+      waits_before_yielding_ = abstinence_;
+      abstinence_ = std::min(2 * abstinence_, kMaxAbstinence);
+      return ready();
+    }
+    if (ready()) {
+      abstinence_ = std::max(abstinence_ - 1, kMinAbstinence);
+      return true;
+    }
+    before = after;
+  }
+  return false;
+}
+
 template <class Ready, class Gone>
 WaitEnd NodeBoard::wait(std::int32_t whom, std::uint64_t tick, TimePoint deadline, Ready ready,
                         Gone gone) {
   if (ready()) return WaitEnd::kReady;
-  if (spin_ > Duration::zero() && !shares_core()) {
-    const TimePoint give_up = BootClock::now() + spin_;
-    for (unsigned turn = 1; !failed(); ++turn) {
-      if (ready()) return WaitEnd::kReady;
-      relax();
-      if (turn % 32 == 0 && (BootClock::now() >= give_up || shares_core())) break;
-    }
-  }
+  const bool alone = spin_ > Duration::zero() && !shares_core();
+  if (alone ? spin(ready) : yield(ready)) return WaitEnd::kReady;
 
   Block& mine = blocks_[local_];
   for (;;) {
