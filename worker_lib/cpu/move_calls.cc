@@ -22,8 +22,7 @@ std::size_t block_limit(const Surroundings& here) {
 
 }  // namespace
 
-// --- broadcast
-// ----------------------------------------------------------------------------------------
+// --- broadcast ---
 
 BroadcastCall::BroadcastCall(const Surroundings& here, char* data, std::size_t bytes, int root)
     : here_(here), data_(data), root_(root), plan_(bytes, here.segment.stage_bytes, kQuantum) {}
@@ -71,8 +70,7 @@ void BroadcastCall::copy_out(const Chunk& chunk) {
   }
 }
 
-// --- all_gather and gather
-// ------------------------------------------------------------------------------
+// --- all_gather and gather ---
 
 GatherCall::GatherCall(const Surroundings& here, const char* input, std::span<void* const> outputs,
                        std::size_t bytes, int root)
@@ -141,8 +139,7 @@ void GatherCall::copy_out(const Chunk& chunk) {
   }
 }
 
-// --- scatter
-// --------------------------------------------------------------------------------------------
+// --- scatter ---
 
 ScatterCall::ScatterCall(const Surroundings& here, std::span<const void* const> inputs,
                          char* output, std::size_t bytes, int root)

@@ -1,5 +1,7 @@
 #include "worker_lib/cpu/node_board.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -22,6 +24,16 @@ void relax() {
 #endif
 }
 
+// Enough for a handful of ranks on a core to come round.
+constexpr int kYields = 8;
+// Longer than a rank works on a chunk, shorter than a time slice.
+constexpr Duration kLongYield = std::chrono::milliseconds(1);
+// Waits that do not yield after a long one: doubled each time, and shortened by each good one.
+constexpr int kMinAbstinence = 256;
+constexpr int kMaxAbstinence = 65536;
+
+std::int32_t this_core() { return sched_getcpu() + 1; }
+
 // The failure word: everything that matters in one store. 0: no failure.
 std::uint64_t pack(const GroupFailure& failure, int reporter_local) {
   return (static_cast<std::uint64_t>(failure.kind) + 1) |
@@ -42,6 +54,7 @@ struct NodeBoard::Block {
   alignas(2 * kLine) std::atomic<std::uint64_t> tick;
   std::atomic<std::uint64_t> entered;
   std::atomic<std::uint32_t> left;
+  std::atomic<std::int32_t> core;  // that the rank was last seen on, plus one
   alignas(kLine)
       CallHeader calls[2];  // by sequence number: the next one may begin while one is read
   alignas(kLine) std::atomic<std::uint32_t> bell;
@@ -66,7 +79,8 @@ NodeBoard::NodeBoard(void* memory, int local_count, int local, Duration spin)
       blocks_(reinterpret_cast<Block*>(static_cast<char*>(memory) + sizeof(Head))),
       local_count_(local_count),
       local_(local),
-      spin_(spin) {}
+      spin_(spin),
+      abstinence_(kMinAbstinence) {}
 
 std::uint64_t NodeBoard::tick(int local) const { return blocks_[local].tick.load(); }
 
@@ -74,6 +88,7 @@ std::uint64_t NodeBoard::tick(int local) const { return blocks_[local].tick.load
 // the ticks once more; a publisher stores its tick and then looks for sleepers. All of it is
 // sequentially consistent, so one of the two sees the other.
 void NodeBoard::publish(std::uint64_t tick) {
+  blocks_[local_].core.store(this_core(), std::memory_order_relaxed);
   blocks_[local_].tick.store(tick);
   if (head_->sleepers.load() != 0) wake_those_who_wait_for_me(tick);
 }
@@ -105,18 +120,59 @@ bool NodeBoard::everyone_reached(std::uint64_t tick) const {
   return true;
 }
 
+bool NodeBoard::shares_core() const {
+  const std::int32_t core = this_core();
+  for (int i = 0; i < local_count_; ++i) {
+    if (i != local_ && blocks_[i].core.load(std::memory_order_relaxed) == core) return true;
+  }
+  return false;
+}
+
+template <class Ready>
+bool NodeBoard::spin(Ready ready) {
+  const TimePoint give_up = BootClock::now() + spin_;
+  for (unsigned turn = 1; !failed(); ++turn) {
+    if (ready()) return true;
+    relax();
+    if (turn % 32 == 0 && (BootClock::now() >= give_up || shares_core())) break;
+  }
+  return false;
+}
+
+// Spinning would keep the core from the very rank that is waited for; handing the core over costs a
+// fraction of a sleep and a wake-up. But if the core then goes to somebody else who computes, it
+// comes back only after a time slice, and sleeping is better for a while: a sleeper that is woken
+// goes first.
+template <class Ready>
+bool NodeBoard::yield(Ready ready) {
+  if (waits_before_yielding_ > 0) {
+    --waits_before_yielding_;
+    return false;
+  }
+  TimePoint before = BootClock::now();
+  for (int turn = 0; turn < kYields && !failed(); ++turn) {
+    sched_yield();
+    const TimePoint after = BootClock::now();
+    if (after - before > kLongYield) {
+      waits_before_yielding_ = abstinence_;
+      abstinence_ = std::min(2 * abstinence_, kMaxAbstinence);
+      return ready();
+    }
+    if (ready()) {
+      abstinence_ = std::max(abstinence_ - 1, kMinAbstinence);
+      return true;
+    }
+    before = after;
+  }
+  return false;
+}
+
 template <class Ready, class Gone>
 WaitEnd NodeBoard::wait(std::int32_t whom, std::uint64_t tick, TimePoint deadline, Ready ready,
                         Gone gone) {
   if (ready()) return WaitEnd::kReady;
-  if (spin_ > Duration::zero()) {
-    const TimePoint give_up = BootClock::now() + spin_;
-    for (unsigned turn = 1; !failed(); ++turn) {
-      if (ready()) return WaitEnd::kReady;
-      relax();
-      if (turn % 32 == 0 && BootClock::now() >= give_up) break;
-    }
-  }
+  const bool alone = spin_ > Duration::zero() && !shares_core();
+  if (alone ? spin(ready) : yield(ready)) return WaitEnd::kReady;
 
   Block& mine = blocks_[local_];
   for (;;) {

@@ -8,10 +8,12 @@
 // publish(), the waits, enter() and leave() belong to the thread that makes the group's calls.
 // Failures may be raised, and everything may be read, by any thread.
 //
-// Waiting: spin for a short time if there is a core for every rank, else sleep at once. A sleeper
-// writes down what it waits for; whoever publishes wakes exactly those for whom it was the last
-// thing missing, so that with many ranks on few cores each step costs one wake-up per rank. With no
-// sleepers a publish costs one more read of a line that nobody writes.
+// Waiting: spin for a short time if there is a core for every rank and no other rank is on this
+// rank's core at the moment; else yield a few times, unless that has just been found to give the
+// core to somebody else; then sleep. A sleeper writes down what it waits for; whoever publishes
+// wakes exactly those for whom it was the last thing missing, so that with many ranks on few cores
+// each step costs one wake-up per rank. With no sleepers a publish costs one more read of a line
+// that nobody writes.
 //
 // A rank may be killed between any two instructions. Nothing here is ever half-written for others:
 // words are written whole, texts before the word that points to them, data before the tick.
@@ -98,6 +100,11 @@ class NodeBoard {
   template <class Ready, class Gone>
   WaitEnd wait(std::int32_t whom, std::uint64_t tick, TimePoint deadline, Ready ready, Gone gone);
   bool everyone_reached(std::uint64_t tick) const;
+  bool shares_core() const;
+  template <class Ready>
+  bool spin(Ready ready);
+  template <class Ready>
+  bool yield(Ready ready);
   void wake_those_who_wait_for_me(std::uint64_t tick);
 
   Head* head_;
@@ -105,6 +112,8 @@ class NodeBoard {
   int local_count_;
   int local_;
   Duration spin_;
+  int waits_before_yielding_ = 0;
+  int abstinence_;  // how many waits do not yield after the next long one
 };
 
 }  // namespace ddprun

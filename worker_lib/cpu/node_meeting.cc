@@ -102,8 +102,7 @@ Error lost(int rank, const std::string& doing) {
                .peer_rank = rank};
 }
 
-// --- the first rank's side
-// ----------------------------------------------------------------------------
+// --- the first rank's side ---
 
 class Leader {
  public:
@@ -208,8 +207,7 @@ class Leader {
   std::size_t missing_ = 0;
 };
 
-// --- the other ranks' side
-// ------------------------------------------------------------------------------
+// --- the other ranks' side ---
 
 Result<UniqueFd> knock(const std::string& name, const NodeMeetingOptions& options) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

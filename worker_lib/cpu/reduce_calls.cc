@@ -19,52 +19,77 @@ std::size_t chunk_limit(const Surroundings& here, const ReduceJob& job) {
   return job.kind == CallKind::kReduceScatter ? fits / here.layout.rank_at.size() : fits;
 }
 
+// Pointers to one element range in every rank's memory; a small call should not go to the heap.
+class Sources {
+ public:
+  explicit Sources(int count) {
+    if (count > kFew) many_.resize(count);
+  }
+  const void*& operator[](int i) { return data()[i]; }
+  const void** data() { return many_.empty() ? few_ : many_.data(); }
+
+ private:
+  static constexpr int kFew = 16;
+  const void* few_[kFew] = {};
+  std::vector<const void*> many_;
+};
+
+// Bytes a rank contributes, times the ranks of the node, up to which a second meeting costs more
+// than it saves.
+constexpr std::size_t kSmallReduce = std::size_t{64} << 10;
+
 }  // namespace
 
-std::size_t direct_reduce_limit(int local_count) {
-  return (std::size_t{32} << 10) / static_cast<std::size_t>(local_count);
-}
+// --- DirectReduce ---
+
+DirectReduce::DirectReduce(const Surroundings& here, const ReduceJob& job)
+    : here_(here),
+      job_(job),
+      size_(size_of(job.type)),
+      plan_(job.count, chunk_limit(here, job), elements_per_line(size_)) {}
 
 bool DirectReduce::suits(const Surroundings& here, const ReduceJob& job) {
-  const std::size_t parts = job.kind == CallKind::kReduceScatter ? here.layout.rank_at.size() : 1;
-  return here.one_node() &&
-         job.count <= direct_reduce_limit(here.local_count()) / size_of(job.type) / parts;
+  if (!here.one_node()) return false;
+  if (job.kind == CallKind::kReduceScatter) return true;
+  if (job.kind == CallKind::kAllReduce && here.local_count() == 2) return true;
+  return job.count * size_of(job.type) <= kSmallReduce / here.local_count();
 }
 
 void DirectReduce::stage(const Chunk& chunk) {
+  const Range part = plan_.at(chunk.index);
+  const std::size_t bytes = part.size() * size_;
   char* const to = here_.stage(here_.local, chunk.number);
-  const std::size_t bytes = job_.count * size_of(job_.type);
-  if (job_.kind != CallKind::kReduceScatter) return copy_bytes(to, job_.data, bytes);
+  if (job_.kind != CallKind::kReduceScatter) {
+    return copy_bytes(to, job_.data + part.begin * size_, bytes);
+  }
   for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
-    if (rank != here_.rank)
-      copy_bytes(to + static_cast<std::size_t>(rank) * bytes, job_.inputs[rank], bytes);
+    if (rank == here_.rank) continue;
+    copy_bytes(to + static_cast<std::size_t>(rank) * bytes,
+               static_cast<const char*>(job_.inputs[rank]) + part.begin * size_, bytes);
   }
 }
 
 void DirectReduce::copy_out(const Chunk& chunk) {
   if (job_.root >= 0 && job_.root != here_.rank) return;
+  const Range part = plan_.at(chunk.index);
   const bool by_rank = job_.kind == CallKind::kReduceScatter;
-  const std::size_t bytes = job_.count * size_of(job_.type);
-  // On one node a rank's place is its rank.
-  const std::size_t offset = by_rank ? static_cast<std::size_t>(here_.rank) * bytes : 0;
-  constexpr int kFew = 16;
-  const void* few[kFew];
-  std::vector<const void*> many;
-  const void** sources = few;
-  if (here_.local_count() > kFew) {
-    many.resize(here_.local_count());
-    sources = many.data();
-  }
+  const std::size_t offset =
+      by_rank ? static_cast<std::size_t>(here_.rank) * part.size() * size_ : 0;
+  Sources sources(here_.local_count());
   for (int local = 0; local < here_.local_count(); ++local) {
     sources[local] = here_.stage(local, chunk.number) + offset;
   }
-  sources[here_.local] = by_rank ? job_.inputs[here_.rank] : job_.data;
-  kernel_for(job_, FoldForm::kWhole)({.sources = sources,
-                                      .source_count = here_.local_count(),
-                                      .count = job_.count,
-                                      .out = by_rank ? job_.output : job_.data,
-                                      .divisor = divisor_of(job_, here_.layout)});
+  sources[here_.local] = (by_rank ? static_cast<const char*>(job_.inputs[here_.rank]) : job_.data) +
+                         part.begin * size_;
+  kernel_for(job_,
+             FoldForm::kWhole)({.sources = sources.data(),
+                                .source_count = here_.local_count(),
+                                .count = part.size(),
+                                .out = (by_rank ? job_.output : job_.data) + part.begin * size_,
+                                .divisor = divisor_of(job_, here_.layout)});
 }
+
+// --- SharedReduce ---
 
 SharedReduce::SharedReduce(const Surroundings& here, const ReduceJob& job, ReduceScratch& scratch)
     : here_(here),
@@ -120,7 +145,7 @@ std::vector<SharedReduce::Stretch> SharedReduce::own_share(const Chunk& chunk) c
 
 void SharedReduce::fold_over_node(const Chunk& chunk, const Stretch& stretch, FoldForm form,
                                   char* out, char* copy) {
-  std::vector<const void*> sources(here_.local_count());
+  Sources sources(here_.local_count());
   for (int local = 0; local < here_.local_count(); ++local) {
     sources[local] = here_.stage(local, chunk.number) + stretch.at.begin * size_;
   }
@@ -139,11 +164,7 @@ TcpMesh::End SharedReduce::work(const Chunk& chunk, TimePoint deadline) {
   if (here_.one_node()) {
     for (const Stretch& stretch : share) {
       char* const staged = here_.stage(here_.local, chunk.number) + stretch.at.begin * size_;
-      if (by_rank()) {
-        fold_over_node(chunk, stretch, FoldForm::kWhole, stretch.output, nullptr);
-      } else {
-        fold_over_node(chunk, stretch, FoldForm::kWhole, staged, stretch.output);
-      }
+      fold_over_node(chunk, stretch, FoldForm::kWhole, staged, stretch.output);
     }
     return {};
   }
@@ -185,9 +206,9 @@ void SharedReduce::fold_over_nodes(const Chunk& chunk) {
   const Range piece = parts.piece(here_.local, here_.node);
   const std::size_t share_begin = parts.share(here_.local).begin;
   const std::size_t piece_bytes = piece.size() * accumulator_size_;
-  std::vector<const void*> sources(here_.layout.node_count());
-  for (std::size_t node = 0; node < sources.size(); ++node) {
-    sources[node] = scratch_.inbox.data() + node * piece_bytes;
+  Sources sources(here_.layout.node_count());
+  for (int node = 0; node < here_.layout.node_count(); ++node) {
+    sources[node] = scratch_.inbox.data() + static_cast<std::size_t>(node) * piece_bytes;
   }
   sources[here_.node] = scratch_.partial.data() + (piece.begin - share_begin) * accumulator_size_;
   kernel_for(
@@ -225,7 +246,6 @@ void SharedReduce::copy_out(const Chunk& chunk) {
   const Range whole = plan_.at(chunk.index);
   const ChunkShape parts = shape(chunk);
   if (by_rank()) {
-    if (here_.one_node()) return;  // folded into the output
     copy_bytes(job_.output + whole.begin * size_,
                here_.stage(here_.layout.lane_of(here_.rank), chunk.number) +
                    parts.block(here_.rank).begin * size_,

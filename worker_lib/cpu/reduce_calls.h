@@ -18,8 +18,10 @@
 // That is (n-1)/n of the buffer out of each node, twice: as few bytes as a ring, in two steps, and,
 // unlike a ring's, the order of the fold is the same for every element.
 //
-// DirectReduce, for small messages on one node: everyone stages everything and folds all of it
-// alone. One meeting instead of two. The order is the same, and so are the bits.
+// DirectReduce, on one node: each rank stages what others need, and folds all that it needs itself.
+// One meeting for a chunk instead of two. It is as good or better for small messages, for two ranks
+// (whose bytes cross once either way), and for reduce_scatter, where nobody needs what another one
+// folds. The order is the same, and so are the bits.
 #pragma once
 
 #include <span>
@@ -45,17 +47,14 @@ struct ReduceJob {
   char* output = nullptr;
 };
 
-// Largest message, in bytes a rank contributes, that DirectReduce is faster for.
-std::size_t direct_reduce_limit(int local_count);
-
 class DirectReduce final : public ChunkedCall {
  public:
-  DirectReduce(const Surroundings& here, const ReduceJob& job) : here_(here), job_(job) {}
+  DirectReduce(const Surroundings& here, const ReduceJob& job);
 
-  // Whether the message fits one stage and is small.
+  // Whether it is the faster one.
   static bool suits(const Surroundings& here, const ReduceJob& job);
 
-  std::size_t chunks() const override { return 1; }
+  std::size_t chunks() const override { return plan_.chunks(); }
   ChunkPipeline::Work work_mode() const override { return ChunkPipeline::Work::kNone; }
   void stage(const Chunk& chunk) override;
   TcpMesh::End work(const Chunk&, TimePoint) override { return {}; }
@@ -64,6 +63,8 @@ class DirectReduce final : public ChunkedCall {
  private:
   const Surroundings& here_;
   const ReduceJob& job_;
+  std::size_t size_;  // bytes of an element
+  ChunkPlan plan_;
 };
 
 // Memory that SharedReduce needs with several nodes, kept from call to call.

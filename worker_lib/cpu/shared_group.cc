@@ -16,8 +16,7 @@ SegmentNeeds SharedGroup::segment_needs(int local_count) {
 SharedGroup::SharedGroup(std::unique_ptr<GroupCore> core)
     : core_(std::move(core)), here_(core_->here()), board_(core_->board()), mailbox_(*core_) {}
 
-// --- the collectives
-// ----------------------------------------------------------------------------------
+// --- the collectives ---
 
 Result<void> SharedGroup::all_reduce(void* data, std::size_t count, ElementType type, ReduceOp op,
                                      Duration timeout) {
@@ -117,8 +116,7 @@ Result<void> SharedGroup::barrier(Duration timeout) {
   return run({.kind = CallKind::kBarrier}, call, timeout);
 }
 
-// --- how they run
-// ---------------------------------------------------------------------------------------
+// --- how they run ---
 
 Result<void> SharedGroup::run(CallHeader header, ChunkedCall& call, Duration timeout) {
   header.sequence = sequence_ + 1;
@@ -226,8 +224,7 @@ TcpMesh::End SharedGroup::exchange_headers(const CallHeader& header, TimePoint d
   return here_.mesh->exchange(sendings, receivings, deadline);
 }
 
-// --- point to point
-// -------------------------------------------------------------------------------------
+// --- point to point ---
 
 Result<void> SharedGroup::send(const void* data, std::size_t bytes, Rank destination, int tag,
                                Duration timeout) {

@@ -42,13 +42,13 @@ TEST(SegmentLayout, StagesAreUsedInTurn) {
 }
 
 TEST(SegmentLayout, StaysModestWithManyRanks) {
-  EXPECT_LE(plan_segment(one_node(128), 0, choose_stage_bytes(one_node(128), 2), kNeeds).total,
+  EXPECT_LE(plan_segment(one_node(128), 0, choose_stage_bytes(one_node(128)), kNeeds).total,
             std::size_t{2} << 30);
 }
 
 TEST(SegmentLayout, AStageHoldsALineForEveryRankOfALargeWorld) {
   const NodeLayout world = one_node(20'000);
-  EXPECT_GE(choose_stage_bytes(world, 0.5), 64u * 20'001);
+  EXPECT_GE(choose_stage_bytes(world), 64u * 20'001);
 }
 
 }  // namespace

@@ -25,8 +25,7 @@ Result<void> sum_one(CpuGroup& group, Duration timeout = kTimeout) {
   return group.all_reduce(&value, 1, ElementType::kF32, ReduceOp::kSum, timeout);
 }
 
-// --- one rank
-// ---------------------------------------------------------------------------------------------
+// --- one rank ---
 
 TEST(SoloGroup, EveryCollectiveIsTheIdentity) {
   ThreadWorld world("a");
@@ -59,8 +58,7 @@ TEST(SoloGroup, RefusesAPartnerAndStopsWhenAborted) {
             "barrier: the group was aborted: enough");
 }
 
-// --- wrong arguments
-// ----------------------------------------------------------------------------------------
+// --- wrong arguments ---
 
 TEST(CpuGroup, RefusesWrongArgumentsByNameAndStaysUsable) {
   ThreadWorld world("aa");
@@ -86,8 +84,7 @@ TEST(CpuGroup, RefusesWrongArgumentsByNameAndStaysUsable) {
   });
 }
 
-// --- disagreement
-// ---------------------------------------------------------------------------------------------
+// --- disagreement ---
 
 class CpuGroupAgreement : public testing::TestWithParam<const char*> {};
 
@@ -124,8 +121,7 @@ TEST_P(CpuGroupAgreement, RanksThatDifferInSizeAllLearnIt) {
 INSTANTIATE_TEST_SUITE_P(Layouts, CpuGroupAgreement, testing::Values("aaa", "aab", "abc"),
                          [](const auto& layout) { return std::string(layout.param); });
 
-// --- time
-// ---------------------------------------------------------------------------------------------------------
+// --- time ---
 
 class CpuGroupEnd : public testing::TestWithParam<const char*> {};
 
@@ -235,8 +231,7 @@ TEST(CpuGroup, SeveralGroupsOfTheSameRanksAreIndependent) {
   for (std::thread& rank : ranks) rank.join();
 }
 
-// --- messages
-// -------------------------------------------------------------------------------------------------------
+// --- messages ---
 
 class CpuGroupMessages : public testing::TestWithParam<const char*> {
  protected:

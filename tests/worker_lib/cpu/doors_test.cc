@@ -20,8 +20,7 @@ using std::chrono::seconds;
 
 TimePoint in(Duration duration) { return BootClock::now() + duration; }
 
-// --- the node's door
-// ------------------------------------------------------------------------------------
+// --- the node's door ---
 
 NodeMeetingOptions meeting(int local, const std::string& token, Duration patience = seconds(20)) {
   return {.ranks = {3, 4, 9},
@@ -98,8 +97,7 @@ TEST(NodeMeeting, ADeadFirstRankIsNamed) {
   EXPECT_EQ(members.error().message(), "share memory with the ranks of this node: rank 3 is gone");
 }
 
-// --- the door for other nodes
-// -----------------------------------------------------------------------------
+// --- the door for other nodes ---
 
 TcpDoor open_door() {
   TcpDoor door = *TcpDoor::open("127.0.0.1");
