@@ -50,7 +50,6 @@ struct Connection {
   RequestParser parser;
   ByteBuffer unsent;
   bool stalled = false;  // not served before `unsent` has been taken
-  bool at_end = false;   // the peer will send nothing more
   bool closed = false;
 };
 using ConnectionPtr = std::shared_ptr<Connection>;
@@ -165,30 +164,20 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
 
   // --- one connection: read, serve, and again ---
 
+  // Only a connection that has taken all its replies is read. So when its peer has closed its
+  // sending side, what it asked for is answered; a wait is dropped, because most likely the peer is
+  // dead, and must not be handed another's queue item.
   void read(const ConnectionPtr& connection) {
     const std::span<char> space = connection->parser.space();
     connection->socket.async_read_some(
         asio::buffer(space.data(), space.size()),
         [this, connection](const error_code& error, std::size_t count) {
           if (connection->closed) return;
-          if (!error) {
-            connection->parser.commit(count);
-            counters_.bytes_received += count;
-            serve(connection);
-          } else if (error == asio::error::eof) {
-            end_of_requests(connection);
-          } else {
-            close(connection);
-          }
+          if (error) return close(connection);
+          connection->parser.commit(count);
+          counters_.bytes_received += count;
+          serve(connection);
         });
-  }
-
-  // What the peer has asked for is still answered, if it only closed its sending side. A wait is
-  // dropped: most likely the peer is dead, and must not be handed another's queue item.
-  void end_of_requests(const ConnectionPtr& connection) {
-    connection->at_end = true;
-    state_.connection_closed(connection->id);
-    if (connection->unsent.empty()) close(connection);
   }
 
   void serve(const ConnectionPtr& connection) {
@@ -282,7 +271,6 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
     if (!write(connection, rest)) return;
     connection->unsent.consume(connection->unsent.size() - rest.size());
     if (!connection->unsent.empty()) return flush_when_writable(connection);
-    if (connection->at_end) return close(connection);
     if (std::exchange(connection->stalled, false)) serve(connection);
   }
 

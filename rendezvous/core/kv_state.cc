@@ -262,12 +262,14 @@ void KvState::wake_oldest(std::string_view key, Replies& replies) {
   if (place->second.empty()) waiting_.erase(place);
 }
 
-void KvState::found(Waiter waiter, Replies& replies) {
+void KvState::found(const Waiter& waiter, Replies& replies) {
   const auto parked = parked_.find(waiter.id.value);
   DDPRUN_ASSERT(parked != parked_.end(), "who stands in a waiting list is parked");
   std::vector<MissingKey>& missing = parked->second.missing;
+  DDPRUN_ASSERT(waiter.slot < missing.size() && &*missing[waiter.slot].place == &waiter,
+                "list and wait point at each other");
+  missing.back().place->slot = waiter.slot;
   missing[waiter.slot] = missing.back();
-  missing[waiter.slot].place->slot = waiter.slot;
   missing.pop_back();
   if (!missing.empty()) return;
   parked_.erase(parked);

@@ -129,7 +129,7 @@ class KvState {
   void wake_all(std::string_view key, Replies& replies);
   void wake_oldest(std::string_view key, Replies& replies);
   // One key less to wait for; answers the connection when it was the last one.
-  void found(Waiter waiter, Replies& replies);
+  void found(const Waiter& waiter, Replies& replies);
   void park(ConnectionId from, const Request& request);
   void unpark(ConnectionId id);
 

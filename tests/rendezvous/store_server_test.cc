@@ -276,6 +276,20 @@ TEST(StoreServer, AGreedyReaderGetsEverythingAndDoesNotKeepTheOthersWaiting) {
   EXPECT_GT(between, 0) << "nobody was served until all of it was done";
 }
 
+TEST(StoreServer, AClientThatAsksForALotAtOnceIsServedInTurnWithTheOthers) {
+  // More than a turn's replies, from requests that fit into one read.
+  constexpr std::size_t kGets = 150;
+  RunningStore store({}, RunningStore::Start::kLater);
+  std::string much = handshake() + request(Command::kSet, {"big", std::string(2000, 'v')});
+  for (std::size_t i = 0; i < kGets; ++i) much += request(Command::kGet, {"big"});
+  RawTcpClient greedy(store.port(), "127.0.0.1", 4 << 20), modest(store.port());
+  greedy.send(much + request(Command::kAdd, {"n"}, 1));
+  modest.send(handshake() + request(Command::kAdd, {"n"}, 1));
+  store.start();
+  EXPECT_EQ(modest.receive(8), i64(1)) << "it came second, but has asked for less";
+  EXPECT_EQ(greedy.receive(kGets * 2008 + 8).substr(kGets * 2008), i64(2));
+}
+
 TEST(StoreServer, AReplyPastTheBoundIsRefusedBeforeItIsMade) {
   RunningStore store({.reply_bytes = 1000});
   Client client(store);

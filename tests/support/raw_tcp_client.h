@@ -18,7 +18,9 @@ namespace ddprun::testing_support {
 
 class RawTcpClient {
  public:
-  explicit RawTcpClient(std::uint16_t port, const std::string& host = "127.0.0.1") {
+  // receive_buffer_bytes: how much may come without being read; 0 leaves it to the kernel.
+  explicit RawTcpClient(std::uint16_t port, const std::string& host = "127.0.0.1",
+                        int receive_buffer_bytes = 0) {
     const auto address = numeric_address({host, port});
     socket_.reset(::socket(address->family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
     const timeval limit{.tv_sec = 10, .tv_usec = 0};
@@ -26,6 +28,10 @@ class RawTcpClient {
     setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    if (receive_buffer_bytes > 0) {
+      setsockopt(socket_.get(), SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes,
+                 sizeof receive_buffer_bytes);
+    }
     EXPECT_EQ(::connect(socket_.get(), address->get(), address->size), 0) << strerror(errno);
   }
 
