@@ -30,7 +30,6 @@ std::optional<std::string> variable(std::string_view name) {
 }
 
 // --- device and backend
-// ----------------------------------------------------------------------------
 
 struct Choice {
   torch::Device device;
@@ -91,7 +90,6 @@ Choice choose(const InitOptions& options, LocalRank local_rank, const BackendFac
 }
 
 // --- meeting the others
-// ------------------------------------------------------------------------------
 
 // By hand nobody may be hosting a store, which this rank must not wait for as long as for a slow
 // node.

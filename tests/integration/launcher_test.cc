@@ -98,7 +98,6 @@ class LauncherTest : public testing::Test {
 };
 
 // --- output
-// -------------------------------------------------------------------------------------------
 
 TEST_F(LauncherTest, PassesLinesOnWithTheRankInFront) {
   auto job = start_shell({"--nproc-per-node=2"}, "echo out $RANK; echo err $RANK >&2");
@@ -181,7 +180,6 @@ TEST_F(LauncherTest, RedirectsAndTeesIntoTorchrunsLayout) {
 }
 
 // --- what a worker finds
-// ---------------------------------------------------------------------------------
 
 TEST_F(LauncherTest, WorkersFindTheirPlaceInTheEnvironmentAndAStoreThatAnswers) {
   auto job = start_shell(
@@ -240,7 +238,6 @@ TEST_F(LauncherTest, RunsPythonScriptsAndModulesThroughPython) {
 }
 
 // --- failure
-// -------------------------------------------------------------------------------------------
 
 TEST_F(LauncherTest, EndsWithTheFirstFailuresCodeAndTellsItsStory) {
   auto job = start_shell({"--nproc-per-node=3"},
@@ -333,7 +330,6 @@ TEST_F(LauncherTest, AWorkerThatCannotBeExecutedIsNotRestarted) {
 }
 
 // --- signals
-// ----------------------------------------------------------------------------------------------
 
 class SignalTest : public LauncherTest, public testing::WithParamInterface<int> {};
 
@@ -385,7 +381,6 @@ TEST_F(LauncherTest, UnderNohupAHangupIsIgnored) {
 }
 
 // --- kill -9 of ddprun itself
-// ------------------------------------------------------------------------------
 
 // The processes of ddprun on this node: the guardian is the one we started.
 struct Tree {
@@ -480,7 +475,6 @@ TEST_F(LauncherTest, KillsOfDdprunAtRandomMomentsLeaveNothing) {
 }
 
 // --- several agents on this host
-// ------------------------------------------------------------------------------
 
 class TwoAgents : public LauncherTest {
  protected:
@@ -638,7 +632,6 @@ TEST_F(TwoAgents, AnAgentThatComesBackFromAnOutageOfTheServiceFindsItsJobAgain) 
 }
 
 // --- bad input
-// --------------------------------------------------------------------------------------------------
 
 struct BadInput {
   Arguments arguments;

@@ -53,12 +53,12 @@ submit() { # extra export variables
   log=$work/train-digits-$job.log
   echo "$job"
 }
-digest_of() { grep -oE 'digest [0-9a-f]{64}' "$1" | tail -n 1; }
+digest_of() { grep -oE 'sha256 [0-9a-f]{64}' "$1" | tail -n 1; }
 
 echo "--- a worker is killed; the job restarts and ends well"
 job=$(submit "CHECKPOINTS=$work/one,TRAIN_ARGS=--epochs 6")
 log=$work/train-digits-$job.log
-await 'epoch 2' || exit 1
+await 'epoch +2 ' || exit 1
 victim=$(ip netns pids ddpnode1 | while read -r pid; do
   tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q '/train_digits ' &&
     ! tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q 'ddprun ' && echo "$pid"
@@ -74,7 +74,7 @@ check "it printed a digest" test -n "$undisturbed"
 echo "--- the job is requeued in the middle; it goes on from the newest checkpoint"
 job=$(submit "CHECKPOINTS=$work/two,TRAIN_ARGS=--epochs 6")
 log=$work/train-digits-$job.log
-await 'epoch 2' || exit 1
+await 'epoch +2 ' || exit 1
 slurm-cluster run scontrol requeue "$job"
 check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 120
 check "it resumed from a checkpoint" grep -qE 'resumed at step [1-9]' "$log"

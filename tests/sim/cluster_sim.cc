@@ -112,7 +112,6 @@ SimResult ClusterSim::run() {
 }
 
 // --- plumbing
-// -----------------------------------------------------------------------------------------
 
 void ClusterSim::at(Duration delay, std::function<void()> what) {
   events_.push({now_ + delay, next_order_++, std::move(what)});
@@ -143,7 +142,6 @@ ClusterSim::Agent* ClusterSim::find(std::uint64_t serial) {
 }
 
 // --- agents
-// -------------------------------------------------------------------------------------------
 
 // A new agent would now begin a new job of the same id; the simulation is of one.
 bool ClusterSim::job_is_over() const {
@@ -288,7 +286,6 @@ void ClusterSim::take(Agent& agent, SupervisorActions actions) {
 }
 
 // --- workers
-// ------------------------------------------------------------------------------------------
 
 void ClusterSim::start_workers(Agent& agent, const Assignment& assignment) {
   for (const Node& node : nodes_) {
@@ -401,7 +398,6 @@ void ClusterSim::check_ranks(const Assignment& assignment, int slots) {
 }
 
 // --- network
-// ------------------------------------------------------------------------------------------
 
 void ClusterSim::connect(Agent& agent) {
   const std::uint64_t serial = agent.serial;
@@ -519,7 +515,6 @@ void ClusterSim::arm_service() {
 }
 
 // --- faults
-// -------------------------------------------------------------------------------------------
 
 void ClusterSim::inject_faults() {
   if (now_ > faults_until_) return heal();

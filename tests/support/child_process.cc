@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -40,8 +41,11 @@ ChildProcess::ChildProcess(std::vector<std::string> argv, Options options) {
   for (std::string& argument : argv) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
   std::fflush(nullptr);
+  const pid_t parent = getpid();
   pid_ = fork();
   if (pid_ == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(127);
     if (options.own_session) setsid();
     dup2(out_write.get(), STDOUT_FILENO);
     dup2(err_write.get(), STDERR_FILENO);
@@ -96,6 +100,16 @@ bool ChildProcess::wait_for(const std::string& stream, const bool& closed, const
   changed_.wait_for(lock, allowed,
                     [&] { return closed || stream.find(text) != std::string::npos; });
   return stream.find(text) != std::string::npos;
+}
+
+std::optional<std::string> ChildProcess::line(Duration allowed) {
+  std::unique_lock lock(mutex_);
+  const auto end = [this] { return out_.find('\n', next_line_); };
+  changed_.wait_for(lock, allowed, [&] { return out_closed_ || end() != std::string::npos; });
+  if (end() == std::string::npos) return std::nullopt;
+  std::string text = out_.substr(next_line_, end() - next_line_);
+  next_line_ = end() + 1;
+  return text;
 }
 
 std::optional<int> ChildProcess::wait(Duration allowed) {
@@ -157,11 +171,6 @@ std::vector<pid_t> processes_with(const std::string& variable, const std::string
   }
   closedir(proc);
   return found;
-}
-
-void pause_briefly() {
-  const timespec pause{0, 5'000'000};
-  nanosleep(&pause, nullptr);
 }
 
 }  // namespace ddprun::testing_support

@@ -1,5 +1,5 @@
 // ChildProcess: a program that a test starts, reads, signals and waits for. Every wait has a
-// deadline; what still runs when the object goes away is killed.
+// deadline; what still runs when the object goes away, or when the test itself is killed, is killed.
 //
 // The output is read by a thread of its own, so that the program never waits for the test. The
 // test's thread calls everything.
@@ -18,10 +18,9 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
+#include "tests/support/eventually.h"
 
 namespace ddprun::testing_support {
-
-inline constexpr Duration kPatience = std::chrono::seconds(20);
 
 class ChildProcess {
  public:
@@ -47,8 +46,14 @@ class ChildProcess {
   bool wait_for_out(const std::string& text, Duration allowed = kPatience);
   bool wait_for_err(const std::string& text, Duration allowed = kPatience);
 
+  // The next line of stdout that line() has not returned yet; nothing when the program closes the
+  // stream, or the time is over, before its end.
+  std::optional<std::string> line(Duration allowed = kPatience);
+
   // Waits for the end: the exit code, 128+n for signal n; nullopt when the time is over.
   std::optional<int> wait(Duration allowed = kPatience);
+  // What wait() has found.
+  std::optional<int> exit_code() const { return exit_code_; }
 
  private:
   void read_output();
@@ -65,31 +70,15 @@ class ChildProcess {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::string out_;
+  std::size_t next_line_ = 0;  // in out_
   std::string err_;
   bool out_closed_ = false;
   bool err_closed_ = false;
   std::thread reader_;
 };
 
-// Waits until the condition holds; false when the time is over. Looks again every few milliseconds:
-// for what the kernel announces to nobody.
-template <class Condition>
-bool eventually(Condition&& condition, Duration allowed = kPatience);
-
 // Processes whose environment has this variable set to this value: how a test finds what its
 // workers have left behind, whoever their parent is by now.
 std::vector<pid_t> processes_with(const std::string& variable, const std::string& value);
-
-void pause_briefly();
-
-template <class Condition>
-bool eventually(Condition&& condition, Duration allowed) {
-  const TimePoint deadline = BootClock::now() + allowed;
-  while (!condition()) {
-    if (BootClock::now() > deadline) return false;
-    pause_briefly();
-  }
-  return true;
-}
 
 }  // namespace ddprun::testing_support

@@ -1,12 +1,10 @@
-// ThreadWorld: process groups whose ranks are threads of this process. For tests of what stands on
-// a ProcessGroup; the ProcessGroup and its cpu backend are the real ones, only the engine below is
-// a few lines of its own.
+// ThreadWorld: process groups on the cpu backend whose ranks are threads of this process. For tests
+// of what stands on a ProcessGroup.
 //
 //   ThreadWorld world(2);
 //   world.run([](ProcessGroup& group) { ...what rank group.rank() does... });
 //
-// A rank whose function ended is gone: ranks that wait for it get kPeerLost. Ranks that call
-// different collectives at the same time get kInvalidArgument.
+// A rank whose function ended is gone: ranks that wait for it get kPeerLost.
 #pragma once
 
 #include <exception>
@@ -40,11 +38,11 @@ class ThreadWorld {
   std::vector<Call> calls() const;
 
  private:
-  struct Meeting;
-  class Group;
+  class Record;
+  class RecordedGroup;
   int size_;
   Timeout timeout_;
-  std::shared_ptr<Meeting> meeting_;  // of the current run, or the last one
+  std::shared_ptr<Record> record_;  // of the current run, or the last one
 };
 
 }  // namespace ddprun

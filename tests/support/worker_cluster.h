@@ -2,11 +2,8 @@
 // (the variables of base/worker_env.h, a store in the test's process), without a launcher. For
 // tests of what workers do; that ddprun starts them right is tested elsewhere.
 //
-// What is still running when the cluster goes, or when the test itself is killed, is killed. One
-// thread.
+// One thread.
 #pragma once
-
-#include <sys/types.h>
 
 #include <map>
 #include <memory>
@@ -14,7 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/unique_fd.h"
+#include "tests/support/child_process.h"
 
 namespace ddprun::testing_support {
 
@@ -35,7 +32,7 @@ class WorkerCluster {
 
   int size() const { return static_cast<int>(workers_.size()); }
 
-  // What the worker has written to stdout and stderr so far.
+  // What the worker has written so far: to stdout, then to stderr.
   std::string output(int rank) const;
 
   void signal(int rank, int number);
@@ -44,21 +41,11 @@ class WorkerCluster {
   bool wait_for_all(Duration timeout);
 
   // Of a worker that has ended: its exit code, 128 + n when signal n ended it.
-  int exit_code(int rank) const { return workers_[static_cast<std::size_t>(rank)].exit_code; }
+  int exit_code(int rank) const;
 
  private:
-  struct Worker {
-    pid_t pid = -1;  // -1 once it was reaped
-    UniqueFd output;
-    int exit_code = -1;
-  };
-
-  void start(Worker& worker, const WorkerClusterOptions& options,
-             std::map<std::string, std::string> variables);
-  bool reap(Worker& worker);
-
   std::unique_ptr<RunningStore> store_;
-  std::vector<Worker> workers_;
+  std::vector<std::unique_ptr<ChildProcess>> workers_;
 };
 
 }  // namespace ddprun::testing_support

@@ -8,6 +8,7 @@
 
 #include "ddprun/process_group.h"
 #include "rendezvous/store_client.h"
+#include "tests/support/eventually.h"
 #include "tests/support/running_store.h"
 #include "tests/worker_lib/nccl_double.h"
 #include "tests/worker_lib/rank_threads.h"

@@ -10,6 +10,7 @@
 
 #include "ddprun/error.h"
 #include "rendezvous/store_client.h"
+#include "tests/support/eventually.h"
 #include "tests/support/running_store.h"
 #include "tests/worker_lib/nccl_double.h"
 #include "tests/worker_lib/rank_threads.h"
@@ -46,7 +47,6 @@ DistError failure_of(const Work& work) {
 }
 
 // --- streams
-// ---------------------------------------------------------------------------------------
 
 TEST(NcclBackend, ACallWaitsForTheCallersStreamAndMarksItsEnd) {
   NcclDouble cuda;
@@ -136,7 +136,6 @@ TEST(NcclBackend, MessagesToSeveralRanksAreOneGroup) {
 }
 
 // --- failures
-// --------------------------------------------------------------------------------------
 
 TEST(NcclBackend, WhatNcclNoticesEndsEverythingInFlightWithinASecond) {
   NcclDouble cuda;
@@ -230,7 +229,6 @@ TEST(NcclBackend, ItsDestructorLetsFinishWhatCanFinish) {
 }
 
 // --- forming
-// ---------------------------------------------------------------------------------------
 
 class NcclForming : public testing::Test {
  protected:

@@ -107,7 +107,6 @@ TEST(Context, ABadVariableIsNamed) {
 }
 
 // --- device and backend
-// ------------------------------------------------------------------------------
 
 struct BadChoice {
   InitOptions options;
@@ -187,7 +186,6 @@ TEST(Context, TheDeviceIsLocalRankModuloDevicesAndCurrentBeforeAnythingElse) {
 }
 
 // --- others that are not there
-// -------------------------------------------------------------------------
 
 TEST(Context, ByHandItSaysHowToComeByAStore) {
   Result<Listener> taken = listen_tcp({.host = "127.0.0.1", .port = 0});

@@ -68,7 +68,6 @@ Tensors average_on_top(const Tensors& base, int step) {
 }
 
 // --- no_sync and accumulation
-// ---------------------------------------------------------------------
 
 TEST(DataParallelPasses, InNoSyncGradientsStayLocal) {
   const auto local = local_gradients(2, 0);
@@ -133,7 +132,6 @@ TEST(DataParallelPasses, TheForwardDecidesWhetherAPassIsSynchronised) {
 }
 
 // --- odd orders of calls
-// --------------------------------------------------------------------------
 
 TEST(DataParallelPasses, TwoPassesWithoutZeroingAddUp) {
   expect_gradients(
@@ -249,7 +247,6 @@ TEST(DataParallelPasses, ALayerThatIsUsedTwiceIsReducedOnce) {
 }
 
 // --- passes that cannot be synchronised
-// -----------------------------------------------------------
 
 // Both ranks run `pass` and fail with these words; the step after it is right again.
 void expect_failure(const std::function<void(Model&, ProcessGroup&)>& pass,
@@ -435,7 +432,6 @@ TEST(DataParallelPasses, ALostRankIsNamedByTheOthers) {
 }
 
 // --- buffers
-// --------------------------------------------------------------------------------------
 
 class Buffers : public testing::Test {
  protected:

@@ -18,7 +18,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using Kind = DistError::Kind;
 // --- construction
-// ---------------------------------------------------------------------------------
 
 TEST(DataParallelConstruction, ParametersAndBuffersBecomeRankZeros) {
   const auto results = on_each_rank(2, [](ProcessGroup& group) {
@@ -141,7 +140,6 @@ TEST(DataParallelConstruction, WhatIsNotThereYetSaysSo) {
 }
 
 // --- calling it
-// -----------------------------------------------------------------------------------
 
 struct TwoHeadsImpl : torch::nn::Module {
   TwoHeadsImpl() {
@@ -174,7 +172,6 @@ TEST(DataParallel, IsCalledLikeTheModuleWhateverItsSignature) {
 }
 
 // --- averages
-// -------------------------------------------------------------------------------------
 
 class DataParallelWorlds : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Sizes, DataParallelWorlds, testing::Values(1, 2, 3));

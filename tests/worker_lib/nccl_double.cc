@@ -91,7 +91,6 @@ class StreamAllocator final : public c10::Allocator {
 }  // namespace
 
 // --- what there is
-// -----------------------------------------------------------------------------------
 
 struct NcclDouble::Event {
   int device = 0;
@@ -166,7 +165,6 @@ struct NcclDouble::Comm {
 };
 
 // --- the life of the double
-// ---------------------------------------------------------------------------
 
 NcclDouble::NcclDouble() {
   NcclDouble* none = nullptr;
@@ -306,7 +304,6 @@ NcclResult NcclDouble::on_comm(const std::string& call, NcclComm handle,
 }
 
 // --- streams
-// -----------------------------------------------------------------------------------------
 
 void NcclDouble::pump() {
   bool is_moving = true;
@@ -437,7 +434,6 @@ void NcclDouble::abandon(Comm& comm) {
 }
 
 // --- the table
-// ---------------------------------------------------------------------------------------
 
 struct NcclDoubleTable {
   using Comm = NcclDouble::Comm;

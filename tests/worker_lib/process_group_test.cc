@@ -77,7 +77,6 @@ TEST_F(ProcessGroupTest, ATimeoutBeyondAllTimeIsCutToOneThatCanBeAdded) {
 }
 
 // --- wrong arguments
-// ----------------------------------------------------------------------------------
 
 struct WrongCall {
   std::string message;  // all of it, as the user sees it
@@ -213,7 +212,6 @@ TEST_F(ProcessGroupTest, RefusesRanksTagsTimesAndOpsThatCannotBeMeant) {
 }
 
 // --- what is right, though one might doubt it
-// ------------------------------------------------------------
 
 TEST_F(ProcessGroupTest, TheOwnShareMayBeTheSameMemory) {
   const std::vector<Tensor> list = three();

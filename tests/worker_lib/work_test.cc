@@ -80,7 +80,6 @@ TEST(Work, TheLongestTimeoutThereIsDoesNotLieInThePast) {
 }
 
 // --- the executor
-// ----------------------------------------------------------------------------------
 
 TEST(SerialExecutor, RunsCallsInTheOrderInWhichTheyWereSubmitted) {
   std::vector<int> order;

@@ -8,6 +8,7 @@
 
 #include "base/rng.h"
 #include "ddprun/error.h"
+#include "tests/support/eventually.h"
 #include "tests/support/running_store.h"
 #include "tests/support/worker_cluster.h"
 

@@ -53,7 +53,6 @@ TEST(ParseSeconds, TakesFractions) {
 }
 
 // --- plan_rendezvous
-// ------------------------------------------------------------------------------
 
 LaunchOptions with(NodeRange nodes, const std::string& endpoint = "") {
   LaunchOptions options;

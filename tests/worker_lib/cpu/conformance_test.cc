@@ -17,7 +17,7 @@ constexpr std::size_t kCounts[] = {0, 1, 7, 64, 1001, 40'009};
 
 class CpuGroupConformance : public testing::TestWithParam<const char*> {
  protected:
-  ThreadWorld world_{GetParam()};
+  EngineWorld world_{GetParam()};
   Rng rng_{42};
 
   std::vector<Bytes> random_inputs(ElementType type, std::size_t count) {

@@ -28,7 +28,7 @@ Result<void> sum_one(CpuGroup& group, Duration timeout = kTimeout) {
 // --- one rank ---
 
 TEST(SoloGroup, EveryCollectiveIsTheIdentity) {
-  ThreadWorld world("a");
+  EngineWorld world("a");
   CpuGroup& group = world.group(0);
   EXPECT_EQ(group.size(), 1);
   const std::vector<int> input{1, 2, 3};
@@ -49,7 +49,7 @@ TEST(SoloGroup, EveryCollectiveIsTheIdentity) {
 }
 
 TEST(SoloGroup, RefusesAPartnerAndStopsWhenAborted) {
-  ThreadWorld world("a");
+  EngineWorld world("a");
   int value = 0;
   EXPECT_EQ(world.group(0).send(&value, 4, Rank(0), 0, kTimeout).error().kind,
             ErrorKind::kInvalidArgument);
@@ -61,7 +61,7 @@ TEST(SoloGroup, RefusesAPartnerAndStopsWhenAborted) {
 // --- wrong arguments ---
 
 TEST(CpuGroup, RefusesWrongArgumentsByNameAndStaysUsable) {
-  ThreadWorld world("aa");
+  EngineWorld world("aa");
   world.run([](CpuGroup& group, int rank) {
     int data[2] = {};
     const auto refusal = [](const Result<void>& result) {
@@ -89,7 +89,7 @@ TEST(CpuGroup, RefusesWrongArgumentsByNameAndStaysUsable) {
 class CpuGroupAgreement : public testing::TestWithParam<const char*> {};
 
 TEST_P(CpuGroupAgreement, RanksThatCallDifferentThingsAllLearnWhoCalledWhat) {
-  ThreadWorld world(GetParam());
+  EngineWorld world(GetParam());
   world.run([](CpuGroup& group, int rank) {
     EXPECT_TRUE(group.barrier(kTimeout));
     float data[8] = {};
@@ -106,7 +106,7 @@ TEST_P(CpuGroupAgreement, RanksThatCallDifferentThingsAllLearnWhoCalledWhat) {
 }
 
 TEST_P(CpuGroupAgreement, RanksThatDifferInSizeAllLearnIt) {
-  ThreadWorld world(GetParam());
+  EngineWorld world(GetParam());
   world.run([](CpuGroup& group, int rank) {
     std::vector<float> data(rank == 2 ? 900'000 : 800'000);
     const Result<void> result =
@@ -126,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, CpuGroupAgreement, testing::Values("aaa", "aab
 class CpuGroupEnd : public testing::TestWithParam<const char*> {};
 
 TEST_P(CpuGroupEnd, ARankThatDoesNotComeIsNamedAndTheGroupIsFinishedForAll) {
-  ThreadWorld world(GetParam());
+  EngineWorld world(GetParam());
   std::promise<void> others_are_done;
   std::shared_future<void> done(others_are_done.get_future());
   std::atomic<int> waiting{2};
@@ -153,7 +153,7 @@ TEST_P(CpuGroupEnd, ARankThatDoesNotComeIsNamedAndTheGroupIsFinishedForAll) {
 }
 
 TEST_P(CpuGroupEnd, AbortEndsTheCallInProgressAndTellsTheOthers) {
-  ThreadWorld world(GetParam());
+  EngineWorld world(GetParam());
   world.run([&](CpuGroup& group, int rank) {
     EXPECT_TRUE(group.barrier(kTimeout));
     if (rank == 1) {
@@ -172,7 +172,7 @@ TEST_P(CpuGroupEnd, AbortEndsTheCallInProgressAndTellsTheOthers) {
 }
 
 TEST_P(CpuGroupEnd, AbortFromAnotherThreadEndsALongWait) {
-  ThreadWorld world(GetParam());
+  EngineWorld world(GetParam());
   std::promise<void> entered;
   std::thread watchdog([&] {
     entered.get_future().wait();
@@ -187,7 +187,7 @@ TEST_P(CpuGroupEnd, AbortFromAnotherThreadEndsALongWait) {
 }
 
 TEST_P(CpuGroupEnd, ARankThatLeavesIsNamedByThoseWhoStillNeedIt) {
-  ThreadWorld world(GetParam());
+  EngineWorld world(GetParam());
   world.run([&](CpuGroup& group, int rank) {
     EXPECT_TRUE(group.barrier(kTimeout));
     if (rank == 1) return world.destroy(1);
@@ -201,7 +201,7 @@ TEST_P(CpuGroupEnd, ARankThatLeavesIsNamedByThoseWhoStillNeedIt) {
 // The last to need something gets it, however fast the others are gone.
 TEST_P(CpuGroupEnd, LeavingAfterTheLastCollectiveDisturbsNobody) {
   for (int trial = 0; trial < 10; ++trial) {
-    ThreadWorld world(GetParam());
+    EngineWorld world(GetParam());
     world.run([&](CpuGroup& group, int rank) {
       std::vector<float> data(300'000, 1);
       EXPECT_TRUE(
@@ -216,7 +216,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, CpuGroupEnd, testing::Values("aaa", "aab", "ab
                          [](const auto& layout) { return std::string(layout.param); });
 
 TEST(CpuGroup, SeveralGroupsOfTheSameRanksAreIndependent) {
-  TestStore store;
+  testing_support::RunningStore store;
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank] {
@@ -235,7 +235,7 @@ TEST(CpuGroup, SeveralGroupsOfTheSameRanksAreIndependent) {
 
 class CpuGroupMessages : public testing::TestWithParam<const char*> {
  protected:
-  ThreadWorld world_{GetParam()};
+  EngineWorld world_{GetParam()};
 
   static std::vector<int> numbers(std::size_t count, int first) {
     std::vector<int> result(count);

@@ -1,102 +1,43 @@
 // Ranks as processes (rank_main.cc), killed and stopped from outside at random moments.
 #include <dirent.h>
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
+#include <csignal>
 #include <optional>
 #include <tuple>
 
 #include "base/rng.h"
-#include "base/unique_fd.h"
+#include "tests/support/child_process.h"
 #include "tests/worker_lib/cpu/world.h"
 
 namespace ddprun {
 namespace {
 
-constexpr Duration kPatience = std::chrono::seconds(20);
+using testing_support::ChildProcess;
+using testing_support::kPatience;
 
-// A cpu_test_rank and what it says.
-class RankProcess {
- public:
-  RankProcess(std::uint16_t port, const std::string& letters, int rank, const std::string& scenario,
-              int timeout_ms) {
-    int ends[2];
-    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
-    output_.reset(ends[0]);
-    const UniqueFd theirs(ends[1]);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, theirs.get(), STDOUT_FILENO);
-    std::vector<std::string> words{DDPRUN_BIN_DIR "/cpu_test_rank",
-                                   std::to_string(port),
-                                   letters,
-                                   std::to_string(rank),
-                                   scenario,
-                                   std::to_string(timeout_ms)};
-    std::vector<char*> argv;
-    for (std::string& word : words) argv.push_back(word.data());
-    argv.push_back(nullptr);
-    EXPECT_EQ(posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
-  }
-
-  ~RankProcess() {
-    signal(SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-
-  void signal(int number) { kill(pid_, number); }
-
-  // The next line; nothing if it ends or the deadline passes before.
-  std::optional<std::string> line(TimePoint deadline) {
-    for (;;) {
-      const std::size_t end = unread_.find('\n');
-      if (end != std::string::npos) {
-        const std::string result = unread_.substr(0, end);
-        unread_.erase(0, end + 1);
-        return result;
-      }
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - BootClock::now());
-      pollfd watched{output_.get(), POLLIN, 0};
-      char buffer[4096];
-      if (left.count() <= 0 || poll(&watched, 1, static_cast<int>(left.count())) <= 0)
-        return std::nullopt;
-      const ssize_t got = read(output_.get(), buffer, sizeof buffer);
-      if (got <= 0) return std::nullopt;
-      unread_.append(buffer, static_cast<std::size_t>(got));
-    }
-  }
-
- private:
-  pid_t pid_ = -1;
-  UniqueFd output_;
-  std::string unread_;
-};
-
+// One cpu_test_rank per letter.
 class ProcessWorld {
  public:
   ProcessWorld(const std::string& letters, const std::string& scenario, int timeout_ms) {
     for (int rank = 0; rank < static_cast<int>(letters.size()); ++rank) {
-      ranks_.push_back(
-          std::make_unique<RankProcess>(store_.port(), letters, rank, scenario, timeout_ms));
+      ranks_.push_back(std::make_unique<ChildProcess>(std::vector<std::string>{
+          DDPRUN_BIN_DIR "/cpu_test_rank", std::to_string(store_.port()), letters,
+          std::to_string(rank), scenario, std::to_string(timeout_ms)}));
     }
   }
 
   void wait_until_ready() {
-    for (auto& rank : ranks_) ASSERT_EQ(rank->line(BootClock::now() + kPatience), "ready");
+    for (auto& rank : ranks_) ASSERT_EQ(rank->line(), "ready");
   }
 
-  RankProcess& at(int rank) { return *ranks_[rank]; }
+  ChildProcess& at(int rank) { return *ranks_[rank]; }
   int size() const { return static_cast<int>(ranks_.size()); }
 
  private:
-  TestStore store_;
-  std::vector<std::unique_ptr<RankProcess>> ranks_;
+  testing_support::RunningStore store_;
+  std::vector<std::unique_ptr<ChildProcess>> ranks_;
 };
 
 // Passes time; the moment of a fault is what is random in these tests.
@@ -139,11 +80,11 @@ TEST_P(CpuGroupFaults, AKilledRankIsNamedByAllOthersWithinASecondAndNothingIsLef
   for (int rank = 0; rank < world.size(); ++rank) {
     if (rank == victim) continue;
     const std::string expected = "end peer lost " + std::to_string(victim) + " ";
-    const auto line = world.at(rank).line(killed + kPatience);
+    const auto line = world.at(rank).line();
     EXPECT_LT(BootClock::now() - killed, std::chrono::seconds(1));
     ASSERT_TRUE(line) << "rank " << rank << " says nothing";
     EXPECT_EQ(starts_with_word(*line, expected), expected) << "rank " << rank << ": " << *line;
-    EXPECT_EQ(world.at(rank).line(killed + kPatience), "open 0")
+    EXPECT_EQ(world.at(rank).line(), "open 0")
         << "rank " << rank << " leaks descriptors";
   }
   EXPECT_EQ(entries_of_ours_in_dev_shm(), 0);
@@ -163,7 +104,7 @@ TEST_P(CpuGroupFaults, AStoppedRankIsNamedByAllOthersWhenTimeIsUp) {
 
   for (int rank = 0; rank < world.size(); ++rank) {
     if (rank == victim) continue;
-    const auto line = world.at(rank).line(stopped + kPatience);
+    const auto line = world.at(rank).line();
     ASSERT_TRUE(line) << "rank " << rank << " says nothing";
     EXPECT_EQ(starts_with_word(*line, "end timeout"), "end timeout") << *line;
     EXPECT_LT(BootClock::now() - stopped,

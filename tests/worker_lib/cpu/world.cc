@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "rendezvous/listen.h"
 #include "rendezvous/store_client.h"
 
 namespace ddprun {
@@ -20,21 +19,6 @@ T must(Result<T> result) {
 
 }  // namespace
 
-TestStore::TestStore() : log_("test", stderr_sink(), Logger::Level::kError) {
-  Listener listener = must(listen_tcp({.host = "127.0.0.1", .port = 0}));
-  port_ = listener.address.port;
-  std::vector<UniqueFd> sockets;
-  sockets.push_back(std::move(listener.socket));
-  server_ = std::make_unique<StoreServer>(io_, log_, std::move(sockets));
-  server_->start();
-  thread_ = std::thread([this] { io_.run(); });
-}
-
-TestStore::~TestStore() {
-  io_.stop();
-  thread_.join();
-}
-
 std::unique_ptr<CpuGroup> form_rank(std::uint16_t store_port, const std::string& letters, int rank,
                                     const std::string& name) {
   const auto store = must(StoreClient::connect({.host = "127.0.0.1", .port = store_port}));
@@ -45,7 +29,7 @@ std::unique_ptr<CpuGroup> form_rank(std::uint16_t store_port, const std::string&
                                       .timeout = std::chrono::seconds(30)}));
 }
 
-ThreadWorld::ThreadWorld(std::string letters)
+EngineWorld::EngineWorld(std::string letters)
     : letters_(std::move(letters)), groups_(letters_.size()) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size(); ++rank) {
@@ -55,7 +39,7 @@ ThreadWorld::ThreadWorld(std::string letters)
   for (std::thread& thread : threads) thread.join();
 }
 
-void ThreadWorld::run(const std::function<void(CpuGroup& group, int rank)>& body) {
+void EngineWorld::run(const std::function<void(CpuGroup& group, int rank)>& body) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size(); ++rank) {
     threads.emplace_back([this, rank, &body] { body(*groups_[rank], rank); });

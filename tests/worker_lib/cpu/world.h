@@ -5,42 +5,24 @@
 // TCP).
 #pragma once
 
-#include <boost/asio/io_context.hpp>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "base/log.h"
-#include "rendezvous/store_server.h"
+#include "tests/support/running_store.h"
 #include "worker_lib/cpu/cpu_group.h"
 
 namespace ddprun {
-
-class TestStore {
- public:
-  TestStore();
-  ~TestStore();
-
-  std::uint16_t port() const { return port_; }
-
- private:
-  boost::asio::io_context io_;
-  Logger log_;
-  std::uint16_t port_ = 0;
-  std::unique_ptr<StoreServer> server_;
-  std::thread thread_;
-};
 
 // Forms one rank's group through the store; a failure ends the test program.
 std::unique_ptr<CpuGroup> form_rank(std::uint16_t store_port, const std::string& letters, int rank,
                                     const std::string& name);
 
-class ThreadWorld {
+class EngineWorld {
  public:
-  explicit ThreadWorld(std::string letters);
+  explicit EngineWorld(std::string letters);
 
   int size() const { return static_cast<int>(letters_.size()); }
   const std::string& letters() const { return letters_; }
@@ -53,7 +35,7 @@ class ThreadWorld {
 
  private:
   std::string letters_;
-  TestStore store_;
+  testing_support::RunningStore store_;
   std::vector<std::unique_ptr<CpuGroup>> groups_;
 };
 

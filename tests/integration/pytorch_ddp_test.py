@@ -1,0 +1,86 @@
+"""PyTorch's own DistributedDataParallel under ddprun: argv[1] is the folder of the programs, argv[2] the sources.
+
+Ten jobs of examples/ddp_digits.py, each with one rank killed from outside at a random moment of its run,
+from the first import to the last step. Each must end well, with the weights of an undisturbed run.
+"""
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+TRIES = 10
+PATIENCE = 120.0  # seconds for one job
+
+
+def workers_of(job: str) -> dict[int, int]:
+    """Process ids of the job's workers by rank. Their environment tells; so does that of what they start, but
+    a worker is the one that leads its session."""
+    found = {}
+    for folder in pathlib.Path("/proc").iterdir():
+        try:
+            variables = dict(entry.split("=", 1) for entry in (folder / "environ").read_text().split("\0") if "=" in entry)
+            if folder.name.isdigit() and variables.get("TORCHELASTIC_RUN_ID") == job and os.getsid(int(folder.name)) == int(folder.name):
+                found[int(variables["RANK"])] = int(folder.name)
+        except (OSError, UnicodeDecodeError):
+            continue  # it ended meanwhile
+    return found
+
+
+def start(binaries: pathlib.Path, sources: pathlib.Path, job: str, work: pathlib.Path) -> subprocess.Popen:
+    return subprocess.Popen(
+        [binaries / "ddprun", "--nproc-per-node=2", "--max-restarts=3", f"--rdzv-id={job}",
+         sources / "examples/ddp_digits.py", "--epochs=6", "--checkpoint-every=5",
+         f"--checkpoint-dir={work}/{job}", f"--digest-file={work}/{job}.sha256"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env=os.environ | {"PYTHON_EXEC": sys.executable, "PYTHONWARNINGS": "ignore"})
+
+
+def output_of(process: subprocess.Popen) -> str:
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, f"exit code {process.returncode}:\n{output}"
+    accuracy = float(re.search(r"final accuracy ([\d.]+) %", output)[1])
+    assert accuracy >= 95, output
+    return output
+
+
+def main() -> None:
+    binaries, sources = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    seed = int(os.environ.get("DDPRUN_TEST_SEED", "1"))
+    chance = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        work = pathlib.Path(folder)
+        begin = time.monotonic()
+        print(output_of(start(binaries, sources, "undisturbed", work)))
+        whole_run = time.monotonic() - begin
+        digest = (work / "undisturbed.sha256").read_text()
+
+        resumed = 0
+        for attempt in range(TRIES):
+            job = f"killed-{seed}-{attempt}"
+            process = start(binaries, sources, job, work)
+            moment = chance.uniform(0.05, 0.95) * whole_run
+            deadline = time.monotonic() + moment
+            while time.monotonic() < deadline:  # the moment is what is random here
+                time.sleep(0.01)
+            victim = None
+            while victim is None:  # between two generations there is none
+                assert process.poll() is None, f"attempt {attempt} ended before its kill:\n{process.communicate()[0]}"
+                victim = workers_of(job).get(chance.randrange(2))
+            os.kill(victim, signal.SIGKILL)
+            output = output_of(process)
+            assert f"pid {victim}) was killed by SIGKILL" in output, output
+            # One restart is enough. PyTorch 2.11 itself aborts now and then while it shuts down ("terminate called
+            # without an active exception"), which costs another one.
+            assert re.search("ended well after [12] of 3 restarts", output), output
+            assert (work / f"{job}.sha256").read_text() == digest, f"attempt {attempt}: other weights:\n{output}"
+            resumed += "resumed at step" in output
+            print(f"attempt {attempt}: killed after {moment:.1f} s, resumed {'resumed at step' in output}", flush=True)
+        assert resumed > 0, "every kill came before the first checkpoint"
+
+
+main()
