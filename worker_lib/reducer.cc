@@ -168,7 +168,7 @@ void Reducer::begin_pass() {
   const bool synchronise = decision_.value_or(!local_);
   // A reduction of a pass that was given up may still use the buckets.
   if (synchronise)
-    for (const Bucket& bucket : buckets_) bucket.work.wait();
+    wait_for_buckets();
   const auto guard = std::make_shared<PassGuard>(weak_from_this());
   torch::autograd::Engine::get_default_engine().queue_callback([guard] { guard->end(); });
   guard->is_open = true;
@@ -194,6 +194,10 @@ void Reducer::send(int bucket, bool async) {
   b.work = group_.all_reduce(b.flat, {.timeout = options_.timeout, .async = async});
 }
 
+void Reducer::wait_for_buckets() {
+  for (const Bucket& bucket : buckets_) bucket.work.wait();
+}
+
 void Reducer::set_own_code(Code code) {
   codes_.zero_();
   if (code != Code::kComplete) codes_[group_.rank()].fill_(static_cast<int>(code));
@@ -211,9 +215,14 @@ void Reducer::finish_pass() {
   const std::vector<std::size_t> order = pass_->ready_order();
   set_own_code(missing.empty() ? Code::kComplete : Code::kMissing);
   const int last = static_cast<int>(buckets_.size()) - 1;
-  for (int bucket = pass_->take_remaining(); bucket >= 0; bucket = pass_->take_remaining())
-    send(bucket, /*async=*/bucket != last);
-  for (const Bucket& bucket : buckets_) bucket.work.wait();
+  try {
+    for (int bucket = pass_->take_remaining(); bucket >= 0; bucket = pass_->take_remaining())
+      send(bucket, /*async=*/bucket != last);
+  } catch (const DistError&) {
+    wait_for_buckets();  // the failure of an earlier bucket is the first one, and says more
+    throw;
+  }
+  wait_for_buckets();
   const torch::Tensor sums = codes_.to(torch::kCPU, torch::kFloat64);
   const std::vector<int> codes(sums.const_data_ptr<double>(),
                                sums.const_data_ptr<double>() + sums.numel());

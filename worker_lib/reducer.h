@@ -92,6 +92,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void begin_pass();
   void take_over(Slot& slot);
   void send(int bucket, bool async);
+  void wait_for_buckets();
   void set_own_code(Code code);
 
   void finish();

@@ -70,17 +70,19 @@ class Job {
         .command = command(options_), .per_node = ranks_, .generation = generation_++});
   }
 
-  // Kills one rank, or all, when `delay` is over. False when the job had ended by then.
+  // Kills one rank, or all, when `delay` is over, and stops the others, as a launcher does: while
+  // the world still forms, they could not know. False when the job had ended by then.
   bool kill_after(Duration delay, int rank_or_all) {
     if (cluster_->wait_for_all(delay)) return false;
     for (int rank = 0; rank < ranks_; ++rank)
       if (rank_or_all == ranks_ || rank == rank_or_all) cluster_->signal(rank, SIGKILL);
-    end_the_others();
+    for (int rank = 0; rank < ranks_; ++rank) cluster_->signal(rank, SIGTERM);
+    await_the_end();
     return true;
   }
 
   // The others notice by themselves that a rank is lost.
-  void end_the_others() {
+  void await_the_end() {
     ASSERT_TRUE(cluster_->wait_for_all(seconds(20)));
     output_ = cluster_->output(0);
   }
@@ -124,7 +126,7 @@ TEST(TrainDigits, AWorkerThatKillsItselfIsMadeUpForWithTheSameBits) {
   Job crashed(2, {"--epochs=4", "--crash-rank=1", "--crash-step=33"});
   crashed.keep_checkpoints(10);
   crashed.start();
-  crashed.end_the_others();
+  crashed.await_the_end();
   EXPECT_EQ(crashed.exit_code(1), kKilled);
   EXPECT_EQ(crashed.exit_code(0), 1);
   EXPECT_THAT(crashed.output(), HasSubstr("rank 1"));

@@ -54,32 +54,35 @@ def main() -> None:
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
-        begin = time.monotonic()
         print(output_of(start(binaries, sources, "undisturbed", work)))
-        whole_run = time.monotonic() - begin
         digest = (work / "undisturbed.sha256").read_text()
 
         resumed = 0
         for attempt in range(TRIES):
             job = f"killed-{seed}-{attempt}"
             process = start(binaries, sources, job, work)
-            moment = chance.uniform(0.05, 0.95) * whole_run
-            deadline = time.monotonic() + moment
-            while time.monotonic() < deadline:  # the moment is what is random here
-                time.sleep(0.01)
+            # While it starts, or in one of its epochs but the last; then a little later.
+            epoch = chance.choice([0, 0, 0, 1, 2, 3, 4])
+            before = ""
+            while epoch and f"epoch {epoch:2}" not in before:
+                line = process.stdout.readline()
+                assert line, f"attempt {attempt} ended before its kill:\n{before}"
+                before += line
+            time.sleep(chance.uniform(0, 0.05 if epoch else 3))
             victim = None
             while victim is None:  # between two generations there is none
-                assert process.poll() is None, f"attempt {attempt} ended before its kill:\n{process.communicate()[0]}"
+                assert process.poll() is None, f"attempt {attempt} ended before its kill:\n{before}"
                 victim = workers_of(job).get(chance.randrange(2))
             os.kill(victim, signal.SIGKILL)
-            output = output_of(process)
+            output = before + output_of(process)
             assert f"pid {victim}) was killed by SIGKILL" in output, output
             # One restart is enough. PyTorch 2.11 itself aborts now and then while it shuts down ("terminate called
             # without an active exception"), which costs another one.
             assert re.search("ended well after [12] of 3 restarts", output), output
             assert (work / f"{job}.sha256").read_text() == digest, f"attempt {attempt}: other weights:\n{output}"
             resumed += "resumed at step" in output
-            print(f"attempt {attempt}: killed after {moment:.1f} s, resumed {'resumed at step' in output}", flush=True)
+            print(f"attempt {attempt}: killed in epoch {epoch + 1 if epoch else 'none'}, "
+                  f"resumed: {'resumed at step' in output}", flush=True)
         assert resumed > 0, "every kill came before the first checkpoint"
 
 

@@ -82,7 +82,7 @@ check "both runs ended with the same weights" test "$undisturbed" = "$(digest_of
 
 echo "--- nothing is left on the nodes, and no node was drained"
 left=$(for node in ddpnode0 ddpnode1; do ip netns pids $node | while read -r pid; do
-  tr '\0' ' ' <"/proc/$pid/cmdline" | grep -E 'ddprun|train_digits'
+  tr '\0' ' ' <"/proc/$pid/cmdline" | grep -E '/(ddprun|train_digits) '
 done; done)
 check "no process is left" test -z "$left"
 check "both nodes are idle" slurm-cluster wait 30
