@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/random_id.h"
 #include "base/rng.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/worker_cluster.h"
@@ -20,6 +21,9 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::MatchesRegex;
 using testing::Not;
+using testing_support::ChildProcess;
+using testing_support::eventually;
+using testing_support::processes_with;
 using testing_support::WorkerCluster;
 
 constexpr const char* kProgram = DDPRUN_BIN_DIR "/train_digits";
@@ -176,6 +180,50 @@ TEST_P(RandomKills, TheKilledJobEndsWithTheBitsOfTheUndisturbedOne) {
   RecordProperty("kills", kills);
   RecordProperty("resumes", resumes);
   EXPECT_EQ(killed.digest(), undisturbed.digest()) << kills << " kills";
+}
+
+// The whole way: ddprun stops and restarts the others.
+TEST(TrainDigitsUnderDdprun, EndsWithTheSameBitsAfterKillsFromOutside) {
+  const TemporaryDirectory directory;
+  const std::string mark = random_hex(8);
+  const auto start = [&](const std::string& name) {
+    std::vector<std::string> argv{DDPRUN_BIN_DIR "/ddprun", "--standalone", "--nproc-per-node=3",
+                                  "--max-restarts=3"};
+    for (const std::string& word :
+         command({"--epochs=6", "--checkpoint-every=7", "--checkpoint-dir=" + directory / name,
+                  "--digest-file=" + directory / (name + ".sha256")}))
+      argv.push_back(word);
+    ChildProcess::Options environment;
+    environment.variables = {{"DDPRUN_TEST_MARK", mark}};
+    return std::make_unique<ChildProcess>(argv, environment);
+  };
+  auto undisturbed = start("undisturbed");
+  ASSERT_EQ(undisturbed->wait(), 0) << undisturbed->err();
+
+  auto job = start("killed");
+  Rng rng(7);
+  for (int generation = 0; generation < 3; ++generation) {
+    ASSERT_TRUE(job->wait_for_out("epoch  " + std::to_string(generation + 1) + "  loss"))
+        << job->out() << job->err();
+    std::this_thread::sleep_for(milliseconds(rng.below(60)));  // the moment is what is random
+    const std::string rank = std::to_string(rng.below(3));
+    std::vector<pid_t> victims;
+    ASSERT_TRUE(eventually([&] {
+      victims = processes_with("DDPRUN_TEST_MARK", mark);
+      const std::vector<pid_t> of_rank = processes_with("RANK", rank);
+      std::erase_if(victims, [&](pid_t pid) { return std::ranges::count(of_rank, pid) == 0; });
+      return !victims.empty();
+    }));
+    for (const pid_t pid : victims) kill(pid, SIGKILL);
+    ASSERT_TRUE(job->wait_for_err("generation " + std::to_string(generation + 1) + ": starting"))
+        << job->err();
+  }
+  ASSERT_EQ(job->wait(), 0) << job->out() << job->err();
+  EXPECT_THAT(job->out(), HasSubstr("resumed at step "));
+  const double steps = number_after(job->out(), " steps ");
+  EXPECT_LE(number_after(job->out(), "executed in all generations "), steps + 3 * 7);
+  EXPECT_EQ(line_of(directory / "killed.sha256"), line_of(directory / "undisturbed.sha256"));
+  EXPECT_TRUE(processes_with("DDPRUN_TEST_MARK", mark).empty());
 }
 
 TEST(TrainDigits, ADamagedCheckpointIsPassedOverInWords) {

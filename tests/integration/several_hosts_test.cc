@@ -1,72 +1,21 @@
 // Two and three hosts in network namespaces: workers killed, nodes killed in turn, a cable cut. The
-// workers here are shell scripts; worker_lib's own behaviour across hosts has its test beside this
-// one.
+// workers here are shell scripts; those of worker_lib are in several_hosts_worker_test.cc.
 
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 
-#include "base/random_id.h"
-#include "tests/support/netns_cluster.h"
+#include "tests/integration/several_hosts.h"
 
 namespace ddprun {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using testing_support::Arguments;
 using testing_support::ChildProcess;
-using testing_support::eventually;
 using testing_support::NetnsCluster;
-using testing_support::processes_with;
-
-using Arguments = std::vector<std::string>;
-const std::string kBin = DDPRUN_BIN_DIR;
-
-class SeveralHosts : public testing::Test {
- protected:
-  void SetUp() override {
-    std::filesystem::create_directories(scratch_);
-    const std::string why_not = NetnsCluster::why_not();
-    if (!why_not.empty()) GTEST_SKIP() << "no hosts in network namespaces: " << why_not;
-  }
-  void TearDown() override {
-    jobs_.clear();
-    service_.reset();
-    cluster_.reset();
-    EXPECT_TRUE(eventually([&] { return processes_with("DDPRUN_TEST_MARK", mark_).empty(); }));
-    // A host that loses its power leaves its temporary files; here all hosts share them.
-    std::filesystem::remove_all(scratch_);
-  }
-
-  // The service runs on the last host, which has no part in the job.
-  void start_hosts(int nodes, bool with_service) {
-    cluster_ = std::make_unique<NetnsCluster>(nodes + (with_service ? 1 : 0));
-    endpoint_ = NetnsCluster::name(0) + ":29400";
-    if (!with_service) return;
-    service_ = cluster_->start(nodes, {kBin + "/ddp-rendezvous", "--listen", "*:29400"});
-    ASSERT_TRUE(service_->wait_for_out("listening"));
-    endpoint_ = NetnsCluster::name(nodes) + ":29400";
-  }
-
-  ChildProcess& start_node(int node, Arguments options, const std::string& script) {
-    Arguments argv{kBin + "/ddprun", "--rdzv-endpoint=" + endpoint_, "--rdzv-id=job"};
-    argv.insert(argv.end(), options.begin(), options.end());
-    argv.insert(argv.end(), {"sh", "-c", script});
-    ChildProcess::Options environment;
-    environment.variables = {{"DDPRUN_TEST_MARK", mark_}, {"TMPDIR", scratch_}};
-    jobs_[node] = cluster_->start(node, argv, environment);
-    return *jobs_[node];
-  }
-
-  const std::string mark_ = random_hex(8);
-  const std::string scratch_ = std::filesystem::temp_directory_path() / ("several_hosts_" + mark_);
-  std::unique_ptr<NetnsCluster> cluster_;
-  std::unique_ptr<ChildProcess> service_;
-  std::string endpoint_;
-  std::map<int, std::unique_ptr<ChildProcess>> jobs_;
-};
+using testing_support::SeveralHosts;
 
 // Says where it is and stays until its generation is the one in which the job may end.
 std::string stay_until(int generation) {

@@ -12,8 +12,8 @@
 // accumulated in f32, and travel between nodes as f32.
 //
 // Failures: kTimeout names the collective and the ranks that were waited for; kPeerLost names the
-// rank that died (peer_rank), within 1 s on one node and, when its kernel lives, across nodes, on
-// every rank that is in a call; kStopped after abort(). After any of them the group is finished and
+// rank that died (peer_rank), within 1 s on one node and, when its kernel lives, across nodes, and
+// after 5 s when its whole node is silent, on every rank that is in a call; kStopped after abort(). After any of them the group is finished and
 // every later call returns kStopped with the first failure.
 #pragma once
 

@@ -1,5 +1,7 @@
 #include "worker_lib/cpu/peer_watch.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -18,6 +20,23 @@ namespace {
 
 enum class News : std::uint32_t { kFailure, kLeave, kQuestion, kAnswer };
 constexpr std::uint32_t kMaxBodyBytes = 1 << 20;
+
+// A node that dies or is cut off says nothing, and TCP alone would wait for it for ever. With these
+// the kernel asks a silent one every second, and ends the connection with ETIMEDOUT when it has not
+// answered for the time that the launcher's lease has by default; what is down for less is not
+// noticed. A process that is only stopped has a kernel that answers.
+constexpr int kNodeSilenceSeconds = 5;
+
+void ask_when_silent(int socket) {
+  const auto set = [socket](int level, int option, int value) {
+    setsockopt(socket, level, option, &value, sizeof value);  // without it, deadlines remain
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 1);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set(IPPROTO_TCP, TCP_KEEPCNT, kNodeSilenceSeconds);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kNodeSilenceSeconds * 1000);
+}
 
 // The state of a process that is held by a pidfd; false where /proc does not tell.
 bool is_stopped(int pidfd) {
@@ -87,6 +106,7 @@ PeerWatch::PeerWatch(NodeBoard& board, Options options, UniqueFd stop)
     peers_.push_back(std::make_unique<Peer>());
     peers_.back()->rank = link.rank;
     peers_.back()->socket = std::move(link.socket);
+    ask_when_silent(peers_.back()->socket.get());
   }
 }
 
@@ -141,7 +161,8 @@ void PeerWatch::read_link(Peer& peer) {
   while ((got = recv(peer.socket.get(), buffer, sizeof buffer, MSG_DONTWAIT)) > 0) {
     peer.unread.append(buffer, static_cast<std::size_t>(got));
   }
-  const bool closed = got == 0 || (errno != EAGAIN && errno != EINTR);
+  const int why = got < 0 ? errno : 0;
+  const bool closed = got == 0 || (why != EAGAIN && why != EINTR);
   while (peer.unread.size() >= sizeof(FrameHead)) {
     FrameHead head;
     std::memcpy(static_cast<void*>(&head), peer.unread.data(), sizeof head);
@@ -162,10 +183,14 @@ void PeerWatch::read_link(Peer& peer) {
   if (!closed) return;
   peer.open = false;
   if (has_left(peer.rank)) return;
+  const bool is_silent = why == ETIMEDOUT || why == EHOSTUNREACH || why == ENETUNREACH;
   announce({.kind = ErrorKind::kPeerLost,
             .peer_rank = peer.rank,
             .reporter = rank_,
-            .cause = "rank " + std::to_string(peer.rank) + " died (its connection was closed)"});
+            .cause = "rank " + std::to_string(peer.rank) +
+                     (is_silent ? " is out of reach (its node has not answered for " +
+                                      std::to_string(kNodeSilenceSeconds) + " s)"
+                                : " died (its connection was closed)")});
 }
 
 // False if the frame makes no sense.

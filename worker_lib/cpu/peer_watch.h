@@ -3,9 +3,9 @@
 // It sleeps in poll(2) until something happens:
 //
 //   a pidfd of a rank of this node    -> it died: raise it on the node's board
-//   a control link to another node    -> its rank died (closed without a word), left, reports a
-//   failure,
-//                                        or asks how far this node's ranks are
+//   a control link to another node    -> its rank died (closed without a word) or its node did (no
+//                                        answer for 5 s), it left, reports a failure, or asks how
+//                                        far this node's ranks are
 //
 // News goes both ways: whatever fails on a node is told over every link of every rank that notices
 // it, so ranks of other nodes hear of the rank that really died before the closed connections of

@@ -1,0 +1,177 @@
+// Workers of ours on several hosts: what the engine itself notices, and training under ddprun that
+// ends with the same bits after a killed worker, a killed node and a cut cable.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <fstream>
+
+#include "base/rng.h"
+#include "tests/integration/several_hosts.h"
+
+namespace ddprun {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::HasSubstr;
+using testing_support::Arguments;
+using testing_support::ChildProcess;
+using testing_support::kBin;
+using testing_support::NetnsCluster;
+using testing_support::SeveralHosts;
+
+// Two ranks on each of two nodes, started by hand as a scheduler would: no agent watches them.
+class RanksWithoutAgents : public SeveralHosts {
+ protected:
+  void start_ranks(const std::string& play) {
+    start_hosts(2, false);
+    store_ = start_process(0, {kBin + "/ddp-store", "--listen", "*:29500"});
+    ASSERT_TRUE(store_->wait_for_out("29500")) << store_->err();
+    for (int rank = 0; rank < 4; ++rank) {
+      ChildProcess::Options environment;
+      environment.variables = {{"RANK", std::to_string(rank)},
+                               {"WORLD_SIZE", "4"},
+                               {"LOCAL_RANK", std::to_string(rank % 2)},
+                               {"LOCAL_WORLD_SIZE", "2"},
+                               {"GROUP_RANK", std::to_string(rank / 2)},
+                               {"MASTER_ADDR", NetnsCluster::address(0)},
+                               {"MASTER_PORT", "29500"},
+                               {"OMP_NUM_THREADS", "1"}};
+      ranks_.push_back(start_process(rank / 2, {kBin + "/worker_test_rank", play}, environment));
+    }
+    for (auto& rank : ranks_) ASSERT_TRUE(rank->wait_for_out("ready\n.\n.\n")) << rank->err();
+  }
+
+  // "failed KIND PEER TIME what()": the peer and the words.
+  void expect_lost(int rank, const std::vector<std::string>& peers, const std::string& words) {
+    EXPECT_EQ(ranks_[rank]->wait(), 3) << ranks_[rank]->err();
+    const std::string out = ranks_[rank]->out();
+    std::vector<testing::Matcher<std::string>> named;
+    for (const std::string& peer : peers) named.push_back(HasSubstr("failed 3 " + peer + " "));
+    EXPECT_THAT(out.substr(out.find("failed")), testing::AnyOfArray(named));
+    EXPECT_THAT(out, HasSubstr(words));
+  }
+
+  void TearDown() override {
+    ranks_.clear();
+    store_.reset();
+    SeveralHosts::TearDown();
+  }
+
+  std::unique_ptr<ChildProcess> store_;
+  std::vector<std::unique_ptr<ChildProcess>> ranks_;
+};
+
+TEST_F(RanksWithoutAgents, ACutCableIsNoticedByAllWithinTheLease) {
+  start_ranks("small");
+  ASSERT_FALSE(HasFatalFailure());
+  const TimePoint cut = BootClock::now();
+  cluster_->cut(1);
+  for (int rank = 0; rank < 4; ++rank)
+    expect_lost(rank,
+                rank < 2 ? std::vector<std::string>{"2", "3"} : std::vector<std::string>{"0", "1"},
+                "out of reach (its node has not answered for 5 s)");
+  EXPECT_LT(BootClock::now() - cut, seconds(8));
+}
+
+TEST_F(RanksWithoutAgents, AKilledOneIsNamedOnEveryHostWithinASecond) {
+  start_ranks("large");
+  ASSERT_FALSE(HasFatalFailure());
+  const TimePoint killed = BootClock::now();
+  kill_one(1, "worker_test_ran");  // the kernel keeps 15 letters; the newest is rank 3
+  for (int rank = 0; rank < 3; ++rank) expect_lost(rank, {"3"}, "rank 3 died");
+  EXPECT_LT(BootClock::now() - killed, seconds(1));
+}
+
+TEST_F(RanksWithoutAgents, AShortOutageIsNotNoticed) {
+  start_ranks("small");
+  ASSERT_FALSE(HasFatalFailure());
+  cluster_->cut(1);
+  const timespec outage{2, 0};
+  nanosleep(&outage, nullptr);
+  cluster_->heal(1);
+  const std::size_t steps = ranks_[0]->out().size();
+  EXPECT_TRUE(testing_support::eventually([&] { return ranks_[0]->out().size() > steps + 20; }))
+      << ranks_[0]->out().substr(steps > 200 ? steps - 200 : 0);
+}
+
+// Training of two nodes with two workers each; the service has a host of its own.
+class Training : public SeveralHosts {
+ protected:
+  void SetUp() override {
+    SeveralHosts::SetUp();
+    if (!IsSkipped()) start_hosts(2, true);
+  }
+
+  std::string train(int node, const std::string& name) {
+    start_node(
+        node, {"--nnodes=2", "--nproc-per-node=2", "--max-restarts=3"},
+        Arguments{kBin + "/train_digits",
+                  "--data=" + std::string(DDPRUN_SOURCE_DIR) + "/examples/data/digits",
+                  "--epochs=8", "--checkpoint-every=5", "--checkpoint-dir=" + scratch_ + "/" + name,
+                  "--digest-file=" + digest_file(name)});
+    return name;
+  }
+  void start(const std::string& name) {
+    for (int node = 0; node < 2; ++node) train(node, name);
+  }
+  void expect_end(const std::string& name) {
+    for (int node = 0; node < 2; ++node)
+      EXPECT_EQ(jobs_[node]->wait(seconds(60)), 0) << name << ", node " << node << ":\n"
+                                                   << jobs_[node]->out() << jobs_[node]->err();
+  }
+  std::string digest_file(const std::string& name) const {
+    return scratch_ + "/" + name + ".sha256";
+  }
+  std::string digest(const std::string& name) const {
+    std::ifstream file(digest_file(name));
+    std::string line;
+    std::getline(file, line);
+    return line;
+  }
+  void await_epoch(int epoch) {
+    ASSERT_TRUE(jobs_[0]->wait_for_out("epoch  " + std::to_string(epoch) + "  loss"))
+        << jobs_[0]->out() << jobs_[0]->err();
+  }
+  void expect_resumed() {
+    EXPECT_THAT(jobs_[0]->out(), testing::ContainsRegex("resumed at step [1-9]"));
+  }
+};
+
+TEST_F(Training, EndsWithTheSameBitsAfterAKilledWorkerAKilledNodeAndACutCable) {
+  start("undisturbed");
+  expect_end("undisturbed");
+  ASSERT_EQ(digest("undisturbed").size(), 64u);
+
+  start("killed worker");
+  await_epoch(3);
+  kill_one(1, "train_digits");
+  expect_end("killed worker");
+  EXPECT_THAT(jobs_[1]->err(), HasSubstr("was killed by SIGKILL"));
+  expect_resumed();
+  EXPECT_EQ(digest("killed worker"), digest("undisturbed"));
+
+  start("killed node");
+  await_epoch(3);
+  cluster_->crash(1);
+  jobs_.erase(1);
+  cluster_->boot(1);
+  train(1, "killed node");
+  expect_end("killed node");
+  expect_resumed();
+  EXPECT_EQ(digest("killed node"), digest("undisturbed"));
+
+  start("cut cable");
+  await_epoch(3);
+  cluster_->cut(1);
+  ASSERT_TRUE(jobs_[0]->wait_for_err("(node1) was lost")) << jobs_[0]->err();
+  cluster_->heal(1);
+  expect_end("cut cable");
+  expect_resumed();
+  EXPECT_EQ(digest("cut cable"), digest("undisturbed"));
+}
+
+}  // namespace
+}  // namespace ddprun
