@@ -2,10 +2,12 @@
 // it was and ends with the same bits.
 //
 //   ddprun::CheckpointManager checkpoints(ctx, {.directory = "run1"});
-//   ddprun::TrainingState state{.model = model.get(), .optimizer = &optimizer, .sampler =
-//   &sampler}; std::int64_t step = 0; if (auto restored = checkpoints.restore(state)) step =
-//   restored.step;
-//   ... after a step:  if (++step % 100 == 0) checkpoints.save(step, state);
+//   ddprun::TrainingState state{
+//       .model = net.get(), .optimizer = &optimizer, .sampler = &sampler};
+//   std::int64_t step = 0;
+//   if (auto restored = checkpoints.restore(state)) step = restored.step;
+//   ...
+//   if (++step % 100 == 0) checkpoints.save(step, state);  // after a step
 //
 // One file for each checkpoint, which Python reads: torch.load(file, weights_only=True) gives a
 // dict with "model" (a state dict), "optimizer" (one that Python's optimizer loads),
@@ -53,8 +55,8 @@ struct TrainingState {
 struct Restored {
   std::string file;       // empty: there was nothing whole to restore
   std::int64_t step = 0;  // steps that were done when it was saved
-  std::vector<std::string>
-      skipped;  // one line for each newer checkpoint that was passed over, and why
+  // One line for each newer checkpoint that was passed over: which, and why.
+  std::vector<std::string> skipped;
   explicit operator bool() const { return !file.empty(); }
 };
 

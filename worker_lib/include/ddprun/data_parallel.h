@@ -3,10 +3,11 @@
 // steps.
 //
 //   auto ctx = ddprun::init();
-//   Net net;                                            // a ModuleHolder, or a shared_ptr to a
-//   module ddprun::DistributedDataParallel model(net, ctx.group()); torch::optim::SGD
-//   optimizer(net->parameters(), 0.1); loss(model(input), target).backward();              // .grad
-//   of every parameter is the average optimizer.step();
+//   Net net;  // a ModuleHolder, or a shared_ptr to a module
+//   ddprun::DistributedDataParallel model(net, ctx.group());
+//   torch::optim::SGD optimizer(net->parameters(), 0.1);
+//   loss(model(input), target).backward();  // .grad of every parameter is the average
+//   optimizer.step();
 //
 // Semantics are those of torch.nn.parallel.DistributedDataParallel of PyTorch 2.11; docs/ddp.md
 // says where they differ. Gradients are averaged over ranks, not samples. After a backward pass
@@ -111,8 +112,7 @@ class DistributedDataParallel {
   // Calls the module's forward. The first backward pass over its output averages the gradients, if
   // grad mode is on and no NoSync lives. That pass throws, on every rank:
   //   kInvalidArgument  on some rank a parameter got no gradient (the message names it), an
-  //   exception
-  //                     left the pass, or a gradient came twice (a backward pass within another)
+  //                     exception left the pass, or a gradient came twice (a pass within another)
   //   kUnsupported      create_graph, sparse gradients
   //   as collectives    when the group fails
   // The gradients are then unspecified, but the same collectives have been called on all ranks.
