@@ -10,8 +10,7 @@
 //                 everybody, the other results from where they were made. In parts of the best size
 //                 of those tried.
 //   single floor  What an all-reduce of buffers that all ranks can reach must move: each rank reads
-//   its
-//                 share of all buffers and writes it to all of them; as a copy, S bytes per rank.
+//                 its share of all buffers and writes it to all of them; as a copy, S bytes per rank.
 //
 // Usage: cpu_allreduce [--ranks N] [--nodes N] [--rounds N] [--budget-ms N] [--no-bind] [--sizes
 // BYTES...]

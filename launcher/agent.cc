@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "base/exit_codes.h"
 #include "base/random_id.h"
@@ -235,9 +236,10 @@ class Agent {
     serve_store(start.assignment);
     start_workers(start.assignment);
   }
-  void act(const SignalTree& signal) { signal_descendants(signal.signal); }
-  void act(const KillTree&) { signal_descendants(SIGKILL); }
+  void act(const SignalTree& signal) { tell_tree(signal.signal); }
+  void act(const KillTree&) { tell_tree(SIGKILL); }
   void act(const ReleaseGeneration&) {
+    told_.clear();
     workers_.clear();
     close_store();
     if (const Result<void> ready = prepare_store(); !ready) log_.error(ready.error().message());
@@ -404,6 +406,12 @@ class Agent {
     return {};
   }
 
+  void tell_tree(int signal) {
+    told_signal_ = signal;
+    told_.clear();
+    signal_descendants(signal, told_);
+  }
+
   // Those that ended at the same instant are reported together, because their order says nothing:
   // what is ready now has been queued before what is posted here.
   void ended(Worker& worker) {
@@ -457,6 +465,7 @@ class Agent {
   void check_tree() {
     if (supervisor_.state() != Supervisor::State::kStopping) return;
     reap_orphans();
+    if (!told_.empty()) signal_new_children(told_signal_, told_);
     if (has_children() || !newly_ended_.empty()) return;
     for (const auto& worker : workers_) {
       if (worker->handle) return;  // its end has not been reported yet
@@ -561,6 +570,8 @@ class Agent {
   std::unique_ptr<StoreServer> store_;  // of this generation, where rank 0 lives here
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<Worker*> newly_ended_;
+  std::set<pid_t> told_;  // what was below this agent when told_signal_ was sent, and latecomers
+  int told_signal_ = 0;
   NodeRank node_rank_{0};
   std::optional<Leave> last_word_;
   int exit_code_ = to_int(ExitCode::kInternal);

@@ -49,7 +49,7 @@ std::vector<pid_t> numbers_in(const std::string& path) {
 
 // Children of one process as the kernel lists them, per thread (CONFIG_PROC_CHILDREN). A child
 // belongs to the thread that made it.
-std::vector<pid_t> children_of(pid_t parent) {
+std::vector<pid_t> listed_children_of(pid_t parent) {
   std::vector<pid_t> children;
   const std::string tasks = "/proc/" + std::to_string(parent) + "/task";
   for (const pid_t thread : numbers_in(tasks)) {
@@ -88,6 +88,16 @@ bool kernel_lists_children() {
   return lists;
 }
 
+std::vector<pid_t> children_of(pid_t parent) {
+  return kernel_lists_children() ? listed_children_of(parent) : children_by_parent()[parent];
+}
+
+void send(int signal, const std::vector<pid_t>& processes) {
+  for (const pid_t pid : processes) kill(pid, signal);
+  if (signal == SIGKILL) return;
+  for (const pid_t pid : processes) kill(pid, SIGCONT);
+}
+
 }  // namespace
 
 void become_subreaper() {
@@ -99,7 +109,8 @@ std::vector<pid_t> descendants_of(pid_t root) {
   if (!kernel_lists_children()) scanned = children_by_parent();
   std::vector<pid_t> found;
   const auto add_children = [&](pid_t parent) {
-    const std::vector<pid_t> children = scanned.empty() ? children_of(parent) : scanned[parent];
+    const std::vector<pid_t> children =
+        scanned.empty() ? listed_children_of(parent) : scanned[parent];
     found.insert(found.end(), children.begin(), children.end());
   };
   add_children(root);
@@ -107,11 +118,20 @@ std::vector<pid_t> descendants_of(pid_t root) {
   return found;
 }
 
-void signal_descendants(int signal) {
+void signal_descendants(int signal, std::set<pid_t>& told) {
   const std::vector<pid_t> tree = descendants_of(getpid());
-  for (const pid_t pid : tree) kill(pid, signal);
-  if (signal == SIGKILL) return;
-  for (const pid_t pid : tree) kill(pid, SIGCONT);
+  send(signal, tree);
+  told.insert(tree.begin(), tree.end());
+}
+
+void signal_new_children(int signal, std::set<pid_t>& told) {
+  for (const pid_t child : children_of(getpid())) {
+    if (told.contains(child)) continue;
+    std::vector<pid_t> tree = descendants_of(child);
+    tree.insert(tree.begin(), child);
+    send(signal, tree);
+    told.insert(tree.begin(), tree.end());
+  }
 }
 
 bool has_children() {

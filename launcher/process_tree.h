@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include <set>
 #include <vector>
 
 #include "base/clock.h"
@@ -20,9 +21,13 @@ void become_subreaper();
 // while it is taken may add one that is not in it.
 std::vector<pid_t> descendants_of(pid_t root);
 
-// Sends the signal to every descendant of this process. SIGCONT follows whatever is not SIGKILL, so
-// that stopped ones can react.
-void signal_descendants(int signal);
+// Sends the signal to every descendant of this process, and adds them to `told`. SIGCONT follows
+// whatever is not SIGKILL, so that stopped ones can react.
+void signal_descendants(int signal, std::set<pid_t>& told);
+
+// The same for children of this process that are not in `told`, and what is below them: a process
+// that forked while the snapshot was taken and then died of the signal left these to us.
+void signal_new_children(int signal, std::set<pid_t>& told);
 
 // Whether this process has a child, living or not yet reaped. Without one it has no descendant,
 // because it is a subreaper.

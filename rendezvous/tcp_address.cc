@@ -60,22 +60,6 @@ void look_up_into(const std::shared_ptr<LookUp>& result, const HostPort& address
   result->ended.notify_all();
 }
 
-Result<std::uint16_t> parse_port(std::string_view text) {
-  std::uint16_t port = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) {
-    return Error{.kind = ErrorKind::kInvalidArgument,
-                 .cause = "port " + std::string(text) + " is no number from 0 to 65535"};
-  }
-  return port;
-}
-
-Error bad_address(std::string_view text, std::string cause) {
-  return Error{.kind = ErrorKind::kInvalidArgument,
-               .doing = "address '" + std::string(text) + "'",
-               .cause = std::move(cause)};
-}
-
 using NameCall = int (*)(int, sockaddr*, socklen_t*);
 
 SocketAddress address_of(int socket, NameCall call) {
@@ -86,25 +70,6 @@ SocketAddress address_of(int socket, NameCall call) {
 }
 
 }  // namespace
-
-Result<HostPort> parse_host_port(std::string_view text) {
-  const std::size_t colon = text.rfind(':');
-  if (colon == std::string_view::npos) return bad_address(text, "HOST:PORT is expected");
-  std::string_view host = text.substr(0, colon);
-  if (host.starts_with('[') && host.ends_with(']')) {
-    host = host.substr(1, host.size() - 2);
-  } else if (host.find(':') != std::string_view::npos) {
-    return bad_address(text, "an IPv6 address stands in brackets, [ADDRESS]:PORT");
-  }
-  const Result<std::uint16_t> port = parse_port(text.substr(colon + 1));
-  if (!port) return bad_address(text, port.error().cause);
-  return HostPort{.host = std::string(host), .port = *port};
-}
-
-std::string to_text(const HostPort& address) {
-  const bool bare_ipv6 = address.host.find(':') != std::string::npos;
-  return (bare_ipv6 ? "[" + address.host + "]" : address.host) + ":" + std::to_string(address.port);
-}
 
 std::uint16_t SocketAddress::port() const {
   if (family() == AF_INET6)

@@ -1,4 +1,4 @@
-// TCP addresses as people write them and as the kernel takes them.
+// TCP addresses as the kernel takes them, and how names become such.
 //
 // Nothing here ever asks for the name of an address: one slow name server would stall the caller.
 // Value types; any thread.
@@ -9,25 +9,13 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/host_port.h"
 #include "base/result.h"
 
 namespace ddprun {
-
-// Host and port as given: "10.0.0.1:29500", "[::1]:0", "node7:29500", "*:29500".
-struct HostPort {
-  std::string host;  // without brackets
-  std::uint16_t port = 0;
-};
-
-// kInvalidArgument says what is wrong with the text. The host may be empty (":29500").
-Result<HostPort> parse_host_port(std::string_view text);
-
-// "10.0.0.1:29500", "[::1]:29500", "node7:29500".
-std::string to_text(const HostPort& address);
 
 // An address of the kernel.
 struct SocketAddress {

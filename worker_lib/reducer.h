@@ -73,8 +73,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     Parameter parameter;
     std::shared_ptr<torch::autograd::Node> accumulator;  // the parameter holds it weakly only
     std::uintptr_t hook = 0;
-    torch::Tensor
-        view;  // its place in a bucket; no view to autograd, so that detach_() works on it
+    // Its place in a bucket; no view to autograd, so that detach_() works on it.
+    torch::Tensor view;
   };
   struct Bucket {
     torch::Tensor flat;

@@ -3,6 +3,8 @@
 #include <array>
 #include <charconv>
 
+#include "base/host_port.h"
+
 namespace ddprun {
 namespace {
 
@@ -118,34 +120,12 @@ Result<Duration> parse_seconds(std::string_view text) {
 
 namespace {
 
-// host[:port], where an IPv6 address with a port stands in brackets.
-Result<std::pair<std::string, std::uint16_t>> parse_endpoint(std::string_view text,
-                                                             std::uint16_t default_port) {
-  std::string_view host = text;
-  std::string_view port;
-  if (text.starts_with('[')) {
-    const std::size_t close = text.find(']');
-    if (close == std::string_view::npos) return invalid(quoted(text) + ": the ] is missing");
-    host = text.substr(1, close - 1);
-    const std::string_view rest = text.substr(close + 1);
-    if (!rest.empty() && !rest.starts_with(':'))
-      return invalid(quoted(text) + ": give [HOST]:PORT");
-    if (!rest.empty()) port = rest.substr(1);
-  } else if (const std::size_t colon = text.rfind(':');
-             colon != std::string_view::npos && text.find(':') == colon) {
-    host = text.substr(0, colon);
-    port = text.substr(colon + 1);
-  }
-  if (host.empty()) return invalid(quoted(text) + " names no host: give HOST:PORT");
-  int number = default_port;
-  if (!port.empty() || text.ends_with(':')) {
-    const std::optional<int> parsed = parse_int(port);
-    if (!parsed || *parsed < 0 || *parsed > 65535) {
-      return invalid(quoted(text) + ": " + quoted(port) + " is no port (0 .. 65535)");
-    }
-    number = *parsed;
-  }
-  return std::pair(std::string(host), static_cast<std::uint16_t>(number));
+// --rdzv-endpoint, which must name a host.
+Result<HostPort> parse_endpoint(std::string_view text, std::uint16_t default_port) {
+  Result<HostPort> endpoint = parse_host_port(text, default_port);
+  if (endpoint && endpoint->host.empty())
+    return invalid(quoted(text) + " names no host: give HOST:PORT");
+  return endpoint;
 }
 
 // Keys of torchrun's --rdzv-conf that mean something in its own machinery only.
@@ -235,7 +215,8 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
     if (!options.rdzv_endpoint.empty()) {
       auto endpoint = parse_endpoint(options.rdzv_endpoint, kDefaultMasterPort);
       if (!endpoint) return invalid_option("--rdzv-endpoint", endpoint.error().cause);
-      std::tie(plan.host, plan.port) = *endpoint;
+      plan.host = endpoint->host;
+      plan.port = endpoint->port;
     }
     const bool here_only =
         plan.host == "localhost" || plan.host.starts_with("127.") || plan.host == "::1";
@@ -261,7 +242,8 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   plan.mode = Rendezvous::Mode::kDynamic;
   auto endpoint = parse_endpoint(options.rdzv_endpoint, kDefaultRdzvPort);
   if (!endpoint) return invalid_option("--rdzv-endpoint", endpoint.error().cause);
-  std::tie(plan.host, plan.port) = *endpoint;
+  plan.host = endpoint->host;
+  plan.port = endpoint->port;
   if (plan.port == 0 && options.nodes.max > 1) {
     return invalid_option("--rdzv-endpoint", "0 is no port that other nodes could know");
   }

@@ -12,20 +12,20 @@
 //   kFinished   every worker ended with 0 and nothing is left; the job's verdict is awaited
 //   kExited     the Exit action was given out; nothing happens any more
 //
-//   event              kIdle               kRunning             kStopping           kFinished
-//   Assignment g new   start -> kRunning   -                    -                   -
-//   Stop g             confirm             stop -> kStopping    -                   confirm ->
-//   kIdle End                exit                stop, then exit      remember, exit      exit
-//   worker ended badly -                   stop -> kStopping    note as a victim    -
-//   last one ended 0   -                   clean up, then       note                -
-//                                          -> kFinished
-//   tree is empty      -                   (only after the      -> kIdle, or exit   -
-//                                          last worker)
-//   user's signal      leave, exit         pass on, leave       kill on 2nd SIGINT  leave, exit
-//   service lost       -                   kill -> kStopping    kill                exit if
-//   embedded guardian lost      exit                kill -> kStopping    kill                exit
-//   grace is over      -                   -                    kill                -
-//   kill had no effect -                   -                    leave, exit         -
+//   event              kIdle         kRunning            kStopping           kFinished
+//   Assignment g new   -> kRunning   -                   -                   -
+//   Stop g             confirm       stop -> kStopping   -                   confirm -> kIdle
+//   End                exit          stop, then exit     remember, exit      exit
+//   worker ended badly -             stop -> kStopping   note as a victim    -
+//   last one ended 0   -             clean up, then      note                -
+//                                    -> kFinished
+//   tree is empty      -             (only after the     -> kIdle, or exit   -
+//                                    last worker)
+//   user's signal      leave, exit   pass on, leave      kill on 2nd SIGINT  leave, exit
+//   service lost       -             kill -> kStopping   kill                exit if embedded
+//   guardian lost      exit          kill -> kStopping   kill                exit
+//   grace is over      -             -                   kill                -
+//   kill had no effect -             -                   leave, exit         -
 //
 // Priorities: a lost guardian or service beats grace; the first user's signal and the first verdict
 // decide the exit code and are never replaced by later ones.

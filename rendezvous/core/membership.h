@@ -4,32 +4,30 @@
 // socket, no randomness; time comes in with each event, and what is to be sent comes out.
 //
 // Phases
-//   kForming   no generation runs. Members that still have workers are told to stop; when every one
-//   is
-//              idle and enough are here, the next generation is formed.
-//   kRunning   every member of the generation has been told to run it.
-//   kEnded     the verdict is known and is told to everyone who asks.
+//   kForming   No generation runs. Members that still have workers are told to stop; when every one
+//              is idle and enough are here, the next generation is formed.
+//   kRunning   Every member of the generation has been told to run it.
+//   kEnded     The verdict is known and is told to everyone who asks.
 //
-//   event                      kForming                          kRunning
-//   agent joins                member; form if enough            spare, or (room) new forming, no
-//   budget agent's status: failures   collect (same generation)         -> kForming, uses budget
-//   when formed agent's status: idle       form if all idle and enough       its workers are gone:
-//   as a failure agent's status: finished   is told to stop, becomes idle     all finished ->
-//   kEnded, success agent's status: leaving    fixed size: -> kEnded when all    fixed size: ->
-//   kForming -> kEnded
-//                              are idle; elastic: as stopping    elastic: -> kForming, no budget
-//   agent leaves               member gone                       cannot be: it was leaving before
-//   lease runs out             member gone; was it in the last   -> kForming, uses budget
-//                              generation: a lost node
-//   join deadline              -> kEnded                         -
-//   last call over             form                              -
+//   event                 kForming                         kRunning
+//   agent joins           member; form if enough           spare, or (room) new forming, no budget
+//   agent is:
+//     stopping, failed    collect (same generation)        -> kForming, uses budget when formed
+//     idle                form if all idle and enough      its workers are gone: as a failure
+//     finished            told to stop, becomes idle       all finished -> kEnded, success
+//     leaving             fixed size: -> kEnded when all   fixed size: -> kForming -> kEnded
+//                         are idle; elastic: as stopping   elastic: -> kForming, no budget
+//   agent leaves          member gone                      cannot be: it was leaving before
+//   lease runs out        member gone; was it in the last  -> kForming, uses budget
+//                         generation: a lost node
+//   join deadline         -> kEnded                        -
+//   last call over        form                             -
 //
 // Invariants (tests/sim checks them after every event)
 //   - At most one generation runs; its ranks are 0..n-1, consecutive per node, n between MIN and
-//   MAX nodes.
+//     MAX nodes.
 //   - Generation g+1 is formed only when every member of g has said that nothing of g is left
-//   there, or
-//     its lease, which is longer than the agent's own patience, has run out.
+//     there, or its lease, which is longer than the agent's own patience, has run out.
 //   - Restarts used never exceed max_restarts.
 //   - Every phase but kRunning has a deadline while fewer than MIN nodes are here.
 //

@@ -205,7 +205,7 @@ TEST(TrainDigitsUnderDdprun, EndsWithTheSameBitsAfterKillsFromOutside) {
   for (int generation = 0; generation < 3; ++generation) {
     ASSERT_TRUE(job->wait_for_out("epoch  " + std::to_string(generation + 1) + "  loss"))
         << job->out() << job->err();
-    std::this_thread::sleep_for(milliseconds(rng.below(60)));  // the moment is what is random
+    testing_support::let_pass(milliseconds(rng.below(60)));
     const std::string rank = std::to_string(rng.below(3));
     std::vector<pid_t> victims;
     ASSERT_TRUE(eventually([&] {

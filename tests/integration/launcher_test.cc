@@ -356,12 +356,19 @@ TEST_F(LauncherTest, ASecondCtrlCEndsStubbornWorkersAtOnce) {
   EXPECT_EQ(job->wait(seconds(5)), 130);
 }
 
+TEST_F(LauncherTest, WhatAnEndingWorkerStartsAndLeavesIsToldToEndAsWell) {
+  auto job =
+      start_shell({}, "trap 'sleep 1000 & exit 0' TERM; echo ready; while :; do sleep 0.01; done");
+  ASSERT_TRUE(job->wait_for_out("ready"));
+  job->signal(SIGTERM);
+  EXPECT_EQ(job->wait(seconds(10)), 143) << "it waited for the grace: " << job->err();
+}
+
 TEST_F(LauncherTest, ASignalAtAnyMomentOfTheStartLeavesNothing) {
   Rng rng(std::random_device{}());
   for (int round = 0; round < 20; ++round) {
     auto job = start_shell({"--nproc-per-node=2"}, "sleep 1000 & exec sleep 1000");
-    const timespec moment{0, static_cast<long>(rng.below(15'000'000))};
-    nanosleep(&moment, nullptr);
+    testing_support::let_pass(Duration(static_cast<std::int64_t>(rng.below(15'000'000))));
     job->signal(SIGTERM);
     ASSERT_EQ(job->wait(), 143) << "round " << round << job->err();
     ASSERT_TRUE(left_behind().empty()) << "round " << round;
@@ -450,8 +457,7 @@ TEST_F(LauncherTest, KillsOfDdprunAtRandomMomentsLeaveNothing) {
         {"--nproc-per-node=2", "--max-restarts=100"},
         "[ $RANK = 1 ] && [ $((DDPRUN_GENERATION % 3)) = 1 ] && exit 1; "
         "setsid sleep 1000 & sleep 0.0$((RANK + 1)); [ $RANK = 0 ] && exit 2; exec sleep 1000");
-    const timespec moment{0, static_cast<long>(rng.below(120'000'000))};
-    nanosleep(&moment, nullptr);
+    testing_support::let_pass(Duration(static_cast<std::int64_t>(rng.below(120'000'000))));
     const Tree tree = tree_of(*job);
     const std::vector<pid_t> guards{tree.guardian, tree.keeper, tree.agent};
     const std::size_t spared = rng.below(3);  // one of the three is left to clear up
@@ -623,8 +629,7 @@ TEST_F(TwoAgents, AnAgentThatComesBackFromAnOutageOfTheServiceFindsItsJobAgain) 
                       "echo ready $DDPRUN_GENERATION; while [ ! -e go ]; do sleep 0.02; done"));
   ASSERT_TRUE(a->wait_for_out("ready 0"));
   service_->signal(SIGSTOP);
-  const timespec outage{2, 0};
-  nanosleep(&outage, nullptr);
+  testing_support::let_pass(seconds(2));
   service_->signal(SIGCONT);
   std::ofstream(directory_ / "go");
   EXPECT_EQ(a->wait(), 0) << a->err();

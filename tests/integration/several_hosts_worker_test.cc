@@ -89,8 +89,7 @@ TEST_F(RanksWithoutAgents, AShortOutageIsNotNoticed) {
   start_ranks("small");
   ASSERT_FALSE(HasFatalFailure());
   cluster_->cut(1);
-  const timespec outage{2, 0};
-  nanosleep(&outage, nullptr);
+  testing_support::let_pass(seconds(2));
   cluster_->heal(1);
   const std::size_t steps = ranks_[0]->out().size();
   EXPECT_TRUE(testing_support::eventually([&] { return ranks_[0]->out().size() > steps + 20; }))

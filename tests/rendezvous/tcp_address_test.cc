@@ -9,48 +9,6 @@ namespace {
 using namespace std::chrono_literals;
 using testing::HasSubstr;
 
-struct ParseCase {
-  const char* text;
-  const char* host;
-  int port;
-};
-
-TEST(ParseHostPort, TakesWhatPeopleWrite) {
-  const std::vector<ParseCase> cases{
-      {"10.0.0.1:29500", "10.0.0.1", 29500},
-      {"node7:0", "node7", 0},
-      {"[::1]:65535", "::1", 65535},
-      {"*:29500", "*", 29500},
-      {":29500", "", 29500},
-      {"[fe80::1%eth0]:1", "fe80::1%eth0", 1},
-  };
-  for (const ParseCase& one : cases) {
-    const Result<HostPort> parsed = parse_host_port(one.text);
-    ASSERT_TRUE(parsed) << parsed.error().message();
-    EXPECT_EQ(parsed->host, one.host);
-    EXPECT_EQ(parsed->port, one.port);
-  }
-}
-
-TEST(ParseHostPort, SaysWhatIsWrong) {
-  const std::vector<std::pair<const char*, const char*>> cases{
-      {"", "HOST:PORT is expected"},
-      {"node7", "HOST:PORT is expected"},
-      {"node7:", "port  is no number from 0 to 65535"},
-      {"node7:65536", "port 65536 is no number from 0 to 65535"},
-      {"node7:-1", "port -1 is no number"},
-      {"node7:12x", "port 12x is no number"},
-      {"node7: 12", "port  12 is no number"},
-      {"::1:29500", "an IPv6 address stands in brackets"},
-  };
-  for (const auto& [text, cause] : cases) {
-    const Result<HostPort> parsed = parse_host_port(text);
-    ASSERT_FALSE(parsed) << text;
-    EXPECT_EQ(parsed.error().kind, ErrorKind::kInvalidArgument);
-    EXPECT_THAT(parsed.error().message(), HasSubstr(cause));
-  }
-}
-
 TEST(SocketAddress, IsWrittenNumericallyAndMappedIpv4AsIpv4) {
   const std::vector<std::pair<HostPort, const char*>> cases{
       {{"10.0.0.1", 80}, "10.0.0.1:80"},

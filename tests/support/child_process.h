@@ -1,5 +1,6 @@
 // ChildProcess: a program that a test starts, reads, signals and waits for. Every wait has a
-// deadline; what still runs when the object goes away, or when the test itself is killed, is killed.
+// deadline; what still runs when the object goes away, or when the test itself is killed, is
+// killed.
 //
 // The output is read by a thread of its own, so that the program never waits for the test. The
 // test's thread calls everything.

@@ -1,8 +1,9 @@
-// eventually(): how a test waits for a condition that nobody announces. With a deadline, always.
+// How a test waits: for a condition, with a deadline, always.
 #pragma once
 
+#include <time.h>
+
 #include <chrono>
-#include <thread>
 
 #include "base/clock.h"
 
@@ -10,13 +11,22 @@ namespace ddprun::testing_support {
 
 inline constexpr Duration kPatience = std::chrono::seconds(20);
 
+// Time that passes because it must: the moment of a random fault, the length of an outage. Never a
+// guess at how long something takes.
+inline void let_pass(Duration duration) {
+  const auto whole = std::chrono::duration_cast<std::chrono::seconds>(duration);
+  timespec left{whole.count(), (duration - whole) / std::chrono::nanoseconds(1)};
+  while (nanosleep(&left, &left) != 0) {
+  }
+}
+
 // Waits until the condition holds; false when the time is over. Looks again every few milliseconds.
 template <class Condition>
 bool eventually(Condition&& condition, Duration allowed = kPatience) {
   const TimePoint deadline = BootClock::now() + allowed;
   while (!condition()) {
     if (BootClock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    let_pass(std::chrono::milliseconds(2));
   }
   return true;
 }

@@ -1,7 +1,6 @@
 // Ranks as processes (rank_main.cc), killed and stopped from outside at random moments.
 #include <dirent.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 
 #include <csignal>
 #include <optional>
@@ -16,6 +15,7 @@ namespace {
 
 using testing_support::ChildProcess;
 using testing_support::kPatience;
+using testing_support::let_pass;
 
 // One cpu_test_rank per letter.
 class ProcessWorld {
@@ -39,11 +39,6 @@ class ProcessWorld {
   testing_support::RunningStore store_;
   std::vector<std::unique_ptr<ChildProcess>> ranks_;
 };
-
-// Passes time; the moment of a fault is what is random in these tests.
-void let_run(Duration duration) {
-  poll(nullptr, 0, static_cast<int>(duration / std::chrono::milliseconds(1)));
-}
 
 std::string starts_with_word(const std::string& text, const std::string& start) {
   return text.substr(0, start.size());
@@ -72,7 +67,7 @@ TEST_P(CpuGroupFaults, AKilledRankIsNamedByAllOthersWithinASecondAndNothingIsLef
   world.wait_until_ready();
   ASSERT_FALSE(HasFatalFailure());
   const int victim = static_cast<int>(rng.below(world.size()));
-  let_run(std::chrono::milliseconds(rng.below(15)));
+  let_pass(std::chrono::milliseconds(rng.below(15)));
 
   world.at(victim).signal(SIGKILL);
   const TimePoint killed = BootClock::now();
@@ -84,8 +79,7 @@ TEST_P(CpuGroupFaults, AKilledRankIsNamedByAllOthersWithinASecondAndNothingIsLef
     EXPECT_LT(BootClock::now() - killed, std::chrono::seconds(1));
     ASSERT_TRUE(line) << "rank " << rank << " says nothing";
     EXPECT_EQ(starts_with_word(*line, expected), expected) << "rank " << rank << ": " << *line;
-    EXPECT_EQ(world.at(rank).line(), "open 0")
-        << "rank " << rank << " leaks descriptors";
+    EXPECT_EQ(world.at(rank).line(), "open 0") << "rank " << rank << " leaks descriptors";
   }
   EXPECT_EQ(entries_of_ours_in_dev_shm(), 0);
 }
@@ -97,7 +91,7 @@ TEST_P(CpuGroupFaults, AStoppedRankIsNamedByAllOthersWhenTimeIsUp) {
   world.wait_until_ready();
   ASSERT_FALSE(HasFatalFailure());
   const int victim = static_cast<int>(rng.below(world.size()));
-  let_run(std::chrono::milliseconds(rng.below(15)));
+  let_pass(std::chrono::milliseconds(rng.below(15)));
 
   world.at(victim).signal(SIGSTOP);
   const TimePoint stopped = BootClock::now();
@@ -140,7 +134,7 @@ TEST(CpuGroupFaultsWhileForming, NothingIsLeftWhenAllAreKilledAtAnyMoment) {
   Rng rng(5);
   for (int trial = 0; trial < 10; ++trial) {
     ProcessWorld world("aab", "barrier", 30'000);
-    let_run(std::chrono::milliseconds(rng.below(12)));
+    let_pass(std::chrono::milliseconds(rng.below(12)));
     for (int rank = 0; rank < world.size(); ++rank) world.at(rank).signal(SIGKILL);
   }
   EXPECT_EQ(entries_of_ours_in_dev_shm(), 0);

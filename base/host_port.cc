@@ -1,0 +1,53 @@
+#include "base/host_port.h"
+
+#include <charconv>
+
+namespace ddprun {
+namespace {
+
+Error invalid(std::string_view text, const std::string& what) {
+  return Error{.kind = ErrorKind::kInvalidArgument,
+               .cause = "'" + std::string(text) + "': " + what};
+}
+
+std::optional<std::uint16_t> parse_port(std::string_view text) {
+  std::uint16_t port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return port;
+}
+
+}  // namespace
+
+Result<HostPort> parse_host_port(std::string_view text, std::optional<std::uint16_t> default_port) {
+  std::string_view host = text;
+  std::optional<std::string_view> port;
+  if (text.starts_with('[')) {
+    const std::size_t close = text.find(']');
+    if (close == std::string_view::npos) return invalid(text, "the ] is missing");
+    host = text.substr(1, close - 1);
+    const std::string_view rest = text.substr(close + 1);
+    if (!rest.empty() && rest.front() != ':') return invalid(text, "give [ADDRESS]:PORT");
+    if (!rest.empty()) port = rest.substr(1);
+  } else if (const std::size_t colon = text.find(':'); colon != std::string_view::npos) {
+    if (text.find(':', colon + 1) != std::string_view::npos)
+      return invalid(text, "an IPv6 address stands in brackets, [ADDRESS]:PORT");
+    host = text.substr(0, colon);
+    port = text.substr(colon + 1);
+  }
+  if (!port) {
+    if (!default_port) return invalid(text, "HOST:PORT is expected");
+    return HostPort{.host = std::string(host), .port = *default_port};
+  }
+  const std::optional<std::uint16_t> number = parse_port(*port);
+  if (!number)
+    return invalid(text, "'" + std::string(*port) + "' is no port, a number from 0 to 65535");
+  return HostPort{.host = std::string(host), .port = *number};
+}
+
+std::string to_text(const HostPort& address) {
+  const bool bare_ipv6 = address.host.find(':') != std::string::npos;
+  return (bare_ipv6 ? "[" + address.host + "]" : address.host) + ":" + std::to_string(address.port);
+}
+
+}  // namespace ddprun

@@ -1,0 +1,29 @@
+// HostPort: a host and a TCP port as people write them: "10.0.0.1:29500", "[::1]:0", "node7:29500",
+// "*:29500". A value type; any thread. Nothing here asks a name service.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace ddprun {
+
+struct HostPort {
+  std::string host;  // without brackets
+  std::uint16_t port = 0;
+
+  friend bool operator==(const HostPort&, const HostPort&) = default;
+};
+
+// kInvalidArgument says what is wrong with the text. The host may be empty (":29500"); the port may
+// be left out where there is a default for it.
+Result<HostPort> parse_host_port(std::string_view text,
+                                 std::optional<std::uint16_t> default_port = std::nullopt);
+
+// "10.0.0.1:29500", "[::1]:29500", "node7:29500".
+std::string to_text(const HostPort& address);
+
+}  // namespace ddprun

@@ -1,0 +1,70 @@
+#include "base/host_port.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+
+struct ParseCase {
+  const char* text;
+  const char* host;
+  int port;
+};
+
+TEST(ParseHostPort, TakesWhatPeopleWrite) {
+  const std::vector<ParseCase> cases{
+      {"10.0.0.1:29500", "10.0.0.1", 29500},
+      {"node7:0", "node7", 0},
+      {"[::1]:65535", "::1", 65535},
+      {"*:29500", "*", 29500},
+      {":29500", "", 29500},
+      {"[fe80::1%eth0]:1", "fe80::1%eth0", 1},
+  };
+  for (const ParseCase& one : cases) {
+    const Result<HostPort> parsed = parse_host_port(one.text);
+    ASSERT_TRUE(parsed) << parsed.error().message();
+    EXPECT_EQ(parsed->host, one.host);
+    EXPECT_EQ(parsed->port, one.port);
+  }
+}
+
+TEST(ParseHostPort, SaysWhatIsWrong) {
+  const std::vector<std::pair<const char*, const char*>> cases{
+      {"", "HOST:PORT is expected"},
+      {"node7", "HOST:PORT is expected"},
+      {"node7:", "'' is no port"},
+      {"node7:65536", "'65536' is no port, a number from 0 to 65535"},
+      {"node7:-1", "'-1' is no port"},
+      {"node7:12x", "'12x' is no port"},
+      {"node7: 12", "' 12' is no port"},
+      {"[::1", "the ] is missing"},
+      {"[::1]29500", "give [ADDRESS]:PORT"},
+      {"::1:29500", "an IPv6 address stands in brackets"},
+  };
+  for (const auto& [text, cause] : cases) {
+    const Result<HostPort> parsed = parse_host_port(text);
+    ASSERT_FALSE(parsed) << text;
+    EXPECT_EQ(parsed.error().kind, ErrorKind::kInvalidArgument);
+    EXPECT_THAT(parsed.error().message(), HasSubstr(cause));
+  }
+}
+
+TEST(ParseHostPort, TakesADefaultForAPortThatIsLeftOut) {
+  EXPECT_EQ(*parse_host_port("node7", 29400), (HostPort{"node7", 29400}));
+  EXPECT_EQ(*parse_host_port("[::1]", 29400), (HostPort{"::1", 29400}));
+  EXPECT_EQ(*parse_host_port("node7:1", 29400), (HostPort{"node7", 1}));
+  EXPECT_FALSE(parse_host_port("node7:", 29400)) << "a port was begun";
+}
+
+TEST(HostPort, IsWrittenAsItIsRead) {
+  for (const char* text : {"10.0.0.1:29500", "[::1]:29500", "node7:0"})
+    EXPECT_EQ(to_text(*parse_host_port(text)), text);
+}
+
+}  // namespace
+}  // namespace ddprun
