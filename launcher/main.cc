@@ -68,6 +68,12 @@ Result<AgentConfig> plan(LaunchOptions options) {
   config.signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   config.inherits_omp_threads = !variable("OMP_NUM_THREADS").empty();
   config.inherited_nccl_async_error_handling = variable("TORCH_NCCL_ASYNC_ERROR_HANDLING");
+  // From here on there is something to remove at the end, so no signal may end this process by
+  // itself: they wait for the guardian.
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : config.signals) sigaddset(&signals, signal);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
   if (const Result<void> chosen = choose_log_directory(config); !chosen) return chosen.error();
   return config;
 }

@@ -74,15 +74,20 @@ class Job {
         .command = command(options_), .per_node = ranks_, .generation = generation_++});
   }
 
-  // Kills one rank, or all, when `delay` is over, and stops the others, as a launcher does: while
-  // the world still forms, they could not know. False when the job had ended by then.
-  bool kill_after(Duration delay, int rank_or_all) {
-    if (cluster_->wait_for_all(delay)) return false;
+  // Kills one rank, or all, when the generations have executed so many steps and `delay` is over,
+  // and stops the others, as a launcher does: while the world still forms, they could not know.
+  void kill_at(std::int64_t executed, Duration delay, int rank_or_all) {
+    ASSERT_TRUE(eventually([&] { return executed_steps() >= executed; })) << output(0);
+    testing_support::let_pass(delay);
     for (int rank = 0; rank < ranks_; ++rank)
       if (rank_or_all == ranks_ || rank == rank_or_all) cluster_->signal(rank, SIGKILL);
     for (int rank = 0; rank < ranks_; ++rank) cluster_->signal(rank, SIGTERM);
     await_the_end();
-    return true;
+  }
+
+  // In all generations so far.
+  std::int64_t executed_steps() const {
+    return std::atoll(line_of(directory_ / "checkpoints/executed-steps").c_str());
   }
 
   // The others notice by themselves that a rank is lost.
@@ -151,35 +156,24 @@ TEST_P(RandomKills, TheKilledJobEndsWithTheBitsOfTheUndisturbedOne) {
   const int ranks = GetParam();
   const std::vector<std::string> options{"--epochs=4", "--batch-size=16"};
   Job undisturbed(ranks, options);
-  const TimePoint start = BootClock::now();
   undisturbed.run();
-  const Duration whole_run = BootClock::now() - start;
 
   Job killed(ranks, options);
   killed.keep_checkpoints(7);
   Rng rng(static_cast<std::uint64_t>(ranks));
-  int kills = 0, resumes = 0;
-  bool ended = false;
-  for (; kills < 4 && !ended; kills += !ended) {
+  constexpr int kKills = 4;
+  for (int kills = 0; kills < kKills; ++kills) {
     killed.start();
-    const Duration delay(
-        static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(whole_run.count()))));
-    ended = !killed.kill_after(delay,
-                               static_cast<int>(rng.below(static_cast<std::uint64_t>(ranks) + 1)));
-    resumes += killed.output().find("resumed at step") != std::string::npos;
+    killed.kill_at(killed.executed_steps() + static_cast<std::int64_t>(rng.below(25)),
+                   milliseconds(rng.below(20)), static_cast<int>(rng.below(ranks + 1u)));
   }
-  if (ended)
-    killed.finish();
-  else
-    killed.run();
+  killed.run();
   const double steps = number_after(killed.output(), "\nsteps ");
   const double executed = number_after(killed.output(), "executed in all generations ");
   EXPECT_GE(executed, steps);
-  EXPECT_LE(executed, steps + kills * 7);
-  EXPECT_GT(kills, 0);
-  RecordProperty("kills", kills);
-  RecordProperty("resumes", resumes);
-  EXPECT_EQ(killed.digest(), undisturbed.digest()) << kills << " kills";
+  EXPECT_LE(executed, steps + kKills * 7);
+  EXPECT_THAT(killed.output(), HasSubstr("resumed at step "));
+  EXPECT_EQ(killed.digest(), undisturbed.digest());
 }
 
 // The whole way: ddprun stops and restarts the others.
