@@ -29,9 +29,10 @@ Result<HostPort> parse_host_port(std::string_view text, std::optional<std::uint1
     const std::string_view rest = text.substr(close + 1);
     if (!rest.empty() && rest.front() != ':') return invalid(text, "give [ADDRESS]:PORT");
     if (!rest.empty()) port = rest.substr(1);
-  } else if (const std::size_t colon = text.find(':'); colon != std::string_view::npos) {
-    if (text.find(':', colon + 1) != std::string_view::npos)
-      return invalid(text, "an IPv6 address stands in brackets, [ADDRESS]:PORT");
+  } else if (const std::size_t colon = text.find(':'); text.rfind(':') != colon) {
+    // An IPv6 address without a port, where it may be left out.
+    if (!default_port) return invalid(text, "an IPv6 address stands in brackets, [ADDRESS]:PORT");
+  } else if (colon != std::string_view::npos) {
     host = text.substr(0, colon);
     port = text.substr(colon + 1);
   }

@@ -19,7 +19,7 @@ struct HostPort {
 };
 
 // kInvalidArgument says what is wrong with the text. The host may be empty (":29500"); the port may
-// be left out where there is a default for it.
+// be left out where there is a default for it, also after an IPv6 address without brackets.
 Result<HostPort> parse_host_port(std::string_view text,
                                  std::optional<std::uint16_t> default_port = std::nullopt);
 

@@ -57,6 +57,7 @@ TEST(ParseHostPort, SaysWhatIsWrong) {
 TEST(ParseHostPort, TakesADefaultForAPortThatIsLeftOut) {
   EXPECT_EQ(*parse_host_port("node7", 29400), (HostPort{"node7", 29400}));
   EXPECT_EQ(*parse_host_port("[::1]", 29400), (HostPort{"::1", 29400}));
+  EXPECT_EQ(*parse_host_port("fe80::1", 29400), (HostPort{"fe80::1", 29400}));
   EXPECT_EQ(*parse_host_port("node7:1", 29400), (HostPort{"node7", 1}));
   EXPECT_FALSE(parse_host_port("node7:", 29400)) << "a port was begun";
 }

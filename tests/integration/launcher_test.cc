@@ -357,8 +357,11 @@ TEST_F(LauncherTest, ASecondCtrlCEndsStubbornWorkersAtOnce) {
 }
 
 TEST_F(LauncherTest, WhatAnEndingWorkerStartsAndLeavesIsToldToEndAsWell) {
+  // The shell stays until its child is no shell any more, which could swallow the signal.
   auto job =
-      start_shell({}, "trap 'sleep 1000 & exit 0' TERM; echo ready; while :; do sleep 0.01; done");
+      start_shell({},
+                  "trap 'sleep 1000 & until grep -q sleep /proc/$!/comm; do :; done; exit 0' TERM; "
+                  "echo ready; while :; do sleep 0.01; done");
   ASSERT_TRUE(job->wait_for_out("ready"));
   job->signal(SIGTERM);
   EXPECT_EQ(job->wait(seconds(10)), 143) << "it waited for the grace: " << job->err();
