@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/rng.h"
+#include "tests/support/eventually.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ddprun {
@@ -232,28 +232,20 @@ class Saver {
     }
   }
 
-  // Reads what was announced until `delay` has passed, kills, and returns the last announced step
-  // (`none` if there was none).
-  std::int64_t kill_after(std::chrono::microseconds delay, std::int64_t none) {
-    const TimePoint end = BootClock::now() + delay;
+  // Kills the saver `delay` after it announced `count` checkpoints; returns the last step that it
+  // announced (`none` if there was none).
+  std::int64_t kill_after(int count, std::chrono::microseconds delay, std::int64_t none) {
     std::int64_t last = none;
-    for (bool killed = false;;) {
-      const auto left = std::max(Duration(0), Duration(end - BootClock::now()));
-      const timespec patience{.tv_sec = left.count() / 1000000000,
-                              .tv_nsec = left.count() % 1000000000};
-      pollfd waiting{.fd = announced_.get(), .events = POLLIN};
-      if (::ppoll(&waiting, 1, killed ? nullptr : &patience, nullptr) == 0) {
-        ::kill(pid_, SIGKILL);
-        killed = true;
-        continue;
-      }
+    const auto read_one = [&] {
       std::int64_t step = 0;
-      if (::read(announced_.get(), &step, sizeof step) != sizeof step) break;
+      if (::read(announced_.get(), &step, sizeof step) != sizeof step) return false;
       last = step;
-      if (!killed && left == Duration(0)) {
-        ::kill(pid_, SIGKILL);
-        killed = true;
-      }
+      return true;
+    };
+    while (count > 0 && read_one()) --count;
+    testing_support::let_pass(delay);
+    ::kill(pid_, SIGKILL);
+    while (read_one()) {
     }
     ::waitpid(pid_, &status_, 0);
     return last;
@@ -274,7 +266,8 @@ TEST_F(CheckpointIo, KilledAtAnyInstantTheNewestAnnouncedCheckpointIsWhole) {
   for (int round = 0; round < 150; ++round) {
     Saver saver(directory_.path(), newest + 1);
     const std::int64_t told =
-        saver.kill_after(std::chrono::microseconds(rng.below(12000)), /*none=*/newest);
+        saver.kill_after(static_cast<int>(rng.below(3)), std::chrono::microseconds(rng.below(2000)),
+                         /*none=*/newest);
     ASSERT_TRUE(saver.was_killed());
     const auto before = listing(directory_.path());
     ASSERT_TRUE(directory_.prepare());
