@@ -26,9 +26,11 @@ find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 NAMES_PER_DIR HINTS ${_hints} 
 find_path(CUDART_INCLUDE_DIR cuda_runtime_api.h HINTS ${_hints} PATH_SUFFIXES include)
 # Its headers include these, which PyTorch's wheels leave out.
 find_path(CUDA_CRT_INCLUDE_DIR crt/host_defines.h HINTS ${_hints} PATH_SUFFIXES include)
+find_path(CUDA_CCCL_INCLUDE_DIR nv/target HINTS ${_hints} PATH_SUFFIXES include include/cccl)
 find_library(CUDART_LIBRARY NAMES cudart libcudart.so.13 libcudart.so.12 NAMES_PER_DIR HINTS ${_hints}
              PATH_SUFFIXES lib lib64)
-mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY CUDART_INCLUDE_DIR CUDA_CRT_INCLUDE_DIR CUDART_LIBRARY)
+mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY CUDART_INCLUDE_DIR CUDA_CRT_INCLUDE_DIR CUDA_CCCL_INCLUDE_DIR
+                 CUDART_LIBRARY)
 
 if(NCCL_INCLUDE_DIR)
   foreach(_macro MAJOR MINOR PATCH)
@@ -41,13 +43,14 @@ endif()
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(NCCL
   REQUIRED_VARS NCCL_LIBRARY NCCL_INCLUDE_DIR CUDART_LIBRARY CUDART_INCLUDE_DIR CUDA_CRT_INCLUDE_DIR
-                LibTorch_HAS_CUDA
+                CUDA_CCCL_INCLUDE_DIR LibTorch_HAS_CUDA
   VERSION_VAR NCCL_VERSION)
 
 if(NCCL_FOUND AND NOT TARGET NCCL::nccl)
   add_library(NCCL::cudart SHARED IMPORTED)
   set_target_properties(NCCL::cudart PROPERTIES IMPORTED_LOCATION ${CUDART_LIBRARY})
-  target_include_directories(NCCL::cudart INTERFACE ${CUDART_INCLUDE_DIR} ${CUDA_CRT_INCLUDE_DIR})
+  target_include_directories(NCCL::cudart INTERFACE ${CUDART_INCLUDE_DIR} ${CUDA_CRT_INCLUDE_DIR}
+                             ${CUDA_CCCL_INCLUDE_DIR})
   add_library(NCCL::nccl SHARED IMPORTED)
   set_target_properties(NCCL::nccl PROPERTIES IMPORTED_LOCATION ${NCCL_LIBRARY})
   target_include_directories(NCCL::nccl INTERFACE ${NCCL_INCLUDE_DIR})
