@@ -46,6 +46,15 @@ if(LibTorch_INCLUDE_DIR)
     string(REGEX MATCH "[0-9]+" _number_${_part} "${_line}")
   endforeach()
   set(LibTorch_VERSION ${_number_MAJOR}.${_number_MINOR}.${_number_PATCH})
+  # Wheels before 2.6 were built with the C++ library's old ABI: nothing would link.
+  set(LibTorch_HAS_NEW_ABI ON)
+  if(EXISTS ${LibTorch_ROOT}/share/cmake/Torch/TorchConfig.cmake)
+    file(STRINGS ${LibTorch_ROOT}/share/cmake/Torch/TorchConfig.cmake _old_abi
+         REGEX "_GLIBCXX_USE_CXX11_ABI=0")
+    if(_old_abi)
+      set(LibTorch_HAS_NEW_ABI OFF)
+    endif()
+  endif()
   foreach(_lib torch_cpu c10 torch torch_cuda c10_cuda)
     find_library(LibTorch_${_lib}_LIBRARY ${_lib} HINTS ${LibTorch_ROOT}/lib NO_DEFAULT_PATH)
     mark_as_advanced(LibTorch_${_lib}_LIBRARY)
@@ -56,6 +65,7 @@ mark_as_advanced(LibTorch_INCLUDE_DIR)
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(LibTorch
   REQUIRED_VARS LibTorch_torch_cpu_LIBRARY LibTorch_c10_LIBRARY LibTorch_INCLUDE_DIR
+                LibTorch_HAS_NEW_ABI
   VERSION_VAR LibTorch_VERSION
   REASON_FAILURE_MESSAGE "run scripts/setup, or name a LibTorch with CMAKE_PREFIX_PATH or Torch_DIR")
 
