@@ -24,6 +24,9 @@ struct BootClock {
 
 using TimePoint = BootClock::time_point;
 
+// What a longer timeout is cut to: a point in time that far away can still be computed.
+inline constexpr Duration kLongestTimeout = std::chrono::hours(24 * 365);
+
 // "250 ms", "4.0 s", "12.5 min": for people, not for parsing.
 std::string to_text(Duration duration);
 

@@ -80,6 +80,11 @@ class Tour {
     first.wait();
     show(text(a) + " and " + text(b));
 
+    title("all_gather_object: everybody gets everybody's JSON value");
+    const std::vector<nlohmann::json> values =
+        group_.all_gather_object({{"rank", rank_}, {"even", rank_ % 2 == 0}});
+    show(nlohmann::json(values).dump());
+
     title("broadcast_object from rank 0, a JSON value");
     const nlohmann::json plan = group_.broadcast_object(
         rank_ == 0 ? nlohmann::json{{"lr", 0.1}, {"name", "tour"}} : nlohmann::json());
@@ -161,7 +166,14 @@ int main(int argc, char** argv) {
   CLI::App app{
       "Calls every collective once and prints what each rank had and got.\n"
       "Example: ddprun --standalone --nproc-per-node=3 collectives_tour"};
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "collectives_tour: %s (see --help)\n", error.what());
+    return 2;
+  }
   try {
     ddprun::Context context = ddprun::init();
     if (context.rank() == 0) {

@@ -9,9 +9,11 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstring>
 #include <ddprun/ddprun.hpp>
 #include <fstream>
 #include <iostream>
@@ -148,8 +150,10 @@ class ExecutedSteps {
  public:
   void keep_in(const std::string& folder) {
     file_ = open((folder + "/executed-steps").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (file_ < 0)
+      throw std::runtime_error("cannot open " + folder + "/executed-steps: " + strerror(errno));
     char text[kWidth + 1] = {};
-    if (file_ >= 0 && pread(file_, text, kWidth, 0) == kWidth) count_ = std::atoll(text);
+    if (pread(file_, text, kWidth, 0) == kWidth) count_ = std::atoll(text);
   }
   ~ExecutedSteps() {
     if (file_ >= 0) close(file_);
@@ -268,7 +272,10 @@ class Training {
                 static_cast<long long>(executed_.count()));
     std::printf("sha256 %s\n", digest.c_str());
     std::fflush(stdout);
-    if (!options_.digest_file.empty()) std::ofstream(options_.digest_file) << digest << "\n";
+    if (options_.digest_file.empty()) return;
+    std::ofstream file(options_.digest_file);
+    file << digest << std::endl;
+    if (!file) throw std::runtime_error("cannot write the digest file " + options_.digest_file);
   }
 
   const Options& options_;

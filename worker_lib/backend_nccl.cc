@@ -2,7 +2,7 @@
 
 #include <initializer_list>
 
-#include "worker_lib/background_thread.h"
+#include "worker_lib/cpu/background_thread.h"
 #include "worker_lib/error_bridge.h"
 
 namespace ddprun {
@@ -136,23 +136,30 @@ NcclResult worse(NcclResult left, NcclResult right) {
 // --- forming and ending ---
 
 Result<std::unique_ptr<NcclBackend>> NcclBackend::form(const NcclApi& api, StoreClient* store,
-                                                       const NcclBackendOptions& options) {
+                                                       const NcclBackendOptions& options,
+                                                       std::unique_ptr<CpuGroup> peers) {
   auto communicator = NcclCommunicator::form(api, store,
                                              {.rank = options.rank,
                                               .world_size = options.world_size,
                                               .name = options.name,
                                               .timeout = options.timeout,
-                                              .abort_grace = options.abort_grace});
+                                              .abort_grace = options.abort_grace,
+                                              .peers = peers.get()});
   if (!communicator) return communicator.error();
-  std::unique_ptr<NcclBackend> backend(new NcclBackend(api, options, std::move(*communicator)));
+  std::unique_ptr<NcclBackend> backend(
+      new NcclBackend(api, options, std::move(peers), std::move(*communicator)));
   const Result<void> prepared = backend->prepare();
   if (!prepared) return prepared.error();
   return backend;
 }
 
 NcclBackend::NcclBackend(const NcclApi& api, const NcclBackendOptions& options,
+                         std::unique_ptr<CpuGroup> peers,
                          std::unique_ptr<NcclCommunicator> communicator)
-    : api_(api), options_(options), communicator_(std::move(communicator)) {}
+    : api_(api),
+      options_(options),
+      peers_(std::move(peers)),
+      communicator_(std::move(communicator)) {}
 
 Result<void> NcclBackend::prepare() {
   const CudaResult made = api_.stream_create(&stream_);
@@ -338,6 +345,7 @@ void NcclBackend::fail(const Error& failure) {
 
 void NcclBackend::abort(const std::string& reason) {
   const DeviceGuard guard(api_, device_index());
+  if (peers_) peers_->abort(reason);
   fail(Error{.kind = ErrorKind::kStopped, .doing = "nccl group", .cause = reason});
 }
 
@@ -526,8 +534,10 @@ Result<void> BackendFactory::select_device(int index) const {
 }
 
 Result<std::unique_ptr<Backend>> BackendFactory::form(StoreClient* store,
-                                                      const NcclBackendOptions& options) const {
-  Result<std::unique_ptr<NcclBackend>> backend = NcclBackend::form(api_, store, options);
+                                                      const NcclBackendOptions& options,
+                                                      std::unique_ptr<CpuGroup> peers) const {
+  Result<std::unique_ptr<NcclBackend>> backend =
+      NcclBackend::form(api_, store, options, std::move(peers));
   if (!backend) return backend.error();
   return std::unique_ptr<Backend>(std::move(*backend));
 }

@@ -6,8 +6,10 @@
 // host waits for neither. Only a barrier's wait, and a wait with a timeout, block the host.
 //
 // A watcher thread, started by the first call, looks at what is in flight every 20 ms: a deadline
-// that has passed, or an error that NCCL noticed, ends the communicator and everything in flight
-// with it. NCCL does not say which rank is to blame.
+// that has passed, an error that NCCL noticed, or a failure of the group of peers ends the
+// communicator and everything in flight with it. The peers are a CpuGroup of the same ranks that
+// makes no calls: NCCL does not notice a dead rank, or does not say which one; its watch does,
+// within 1 s.
 //
 // What NCCL does not have is kUnsupported: int16 and bitwise reductions, and tags other than 0
 // (messages of a pair of ranks arrive in the order in which they are sent, in step with the
@@ -27,6 +29,7 @@
 
 #include "base/ids.h"
 #include "ddprun/backend.h"
+#include "worker_lib/cpu/cpu_group.h"
 #include "worker_lib/nccl_api.h"
 #include "worker_lib/nccl_communicator.h"
 #include "worker_lib/nccl_work.h"
@@ -47,9 +50,11 @@ struct NcclBackendOptions {
 class NcclBackend final : public Backend {
  public:
   // Collective. The device must be the current one. The store is used during the call only and may
-  // be null in a world of one.
+  // be null in a world of one, and so may the peers; without them a dead rank is noticed at the
+  // deadline.
   static Result<std::unique_ptr<NcclBackend>> form(const NcclApi& api, StoreClient* store,
-                                                   const NcclBackendOptions& options);
+                                                   const NcclBackendOptions& options,
+                                                   std::unique_ptr<CpuGroup> peers = nullptr);
   // Waits for what is in flight and for the peers' leave, a little; then aborts.
   ~NcclBackend() override;
 
@@ -90,7 +95,7 @@ class NcclBackend final : public Backend {
   };
 
   NcclBackend(const NcclApi& api, const NcclBackendOptions& options,
-              std::unique_ptr<NcclCommunicator> communicator);
+              std::unique_ptr<CpuGroup> peers, std::unique_ptr<NcclCommunicator> communicator);
   Result<void> prepare();
   int device_index() const { return options_.device.has_index() ? options_.device.index() : 0; }
 
@@ -110,6 +115,7 @@ class NcclBackend final : public Backend {
   const std::string name_ = "nccl";
   const NcclApi& api_;
   const NcclBackendOptions options_;
+  std::unique_ptr<CpuGroup> peers_;
   std::unique_ptr<NcclCommunicator> communicator_;
   CudaStream stream_ = nullptr;
   torch::Tensor token_;  // what barriers reduce
@@ -134,8 +140,9 @@ class BackendFactory {
   int device_count() const;
   // Makes the device the current one of this thread.
   Result<void> select_device(int index) const;
-  Result<std::unique_ptr<Backend>> form(StoreClient* store,
-                                        const NcclBackendOptions& options) const;
+  // See NcclBackend::form().
+  Result<std::unique_ptr<Backend>> form(StoreClient* store, const NcclBackendOptions& options,
+                                        std::unique_ptr<CpuGroup> peers = nullptr) const;
 
  private:
   const NcclApi& api_;

@@ -43,11 +43,28 @@ struct Loaded {
   std::vector<char> bytes;
 };
 
-// What one rank found within a bound.
+// What one rank found within a bound. A failure is not a damaged checkpoint: something is wrong with
+// the disk or the rights, and what cannot be read now may be whole.
 struct Search {
   std::optional<Loaded> found;
   std::vector<std::string> skipped;
+  std::optional<DistError> failure;
 };
+
+bool is_damage(const Error& error) {
+  return error.kind == ErrorKind::kCorrupt || error.kind == ErrorKind::kNotFound;
+}
+
+json to_json_report(const std::optional<DistError>& failure) {
+  if (!failure) return nullptr;
+  return {{"kind", failure->kind()}, {"what", failure->what()}};
+}
+
+// Throws the failure that to_json_report() of some rank told of, if there is one.
+void throw_reported(const json& report, const std::string& whose = "") {
+  if (report.is_null()) return;
+  refuse(whose + report.at("what").get<std::string>(), report.at("kind").get<DistError::Kind>());
+}
 
 }  // namespace
 
@@ -150,18 +167,14 @@ void CheckpointManager::Impl::retire(std::int64_t step) {
 }
 
 void CheckpointManager::Impl::share_outcome(const std::optional<DistError>& failure) const {
-  json outcome = nullptr;
-  if (failure) outcome = {{"kind", failure->kind()}, {"what", failure->what()}};
-  outcome = group.broadcast_object(outcome, /*root=*/0);
-  if (!outcome.is_null())
-    refuse(outcome.at("what").get<std::string>(), outcome.at("kind").get<DistError::Kind>());
+  throw_reported(group.broadcast_object(to_json_report(failure), /*root=*/0, options.disk_timeout));
 }
 
 Search CheckpointManager::Impl::search(std::int64_t bound) const {
   Search result;
   const auto steps = directory.steps();
   if (!steps) {
-    result.skipped.push_back(steps.error().message());
+    result.failure = to_dist_error(steps.error());
     return result;
   }
   for (const std::int64_t step : *steps) {
@@ -175,30 +188,50 @@ Search CheckpointManager::Impl::search(std::int64_t bound) const {
                  directory.path_of(checkpoint->manifest.files.front().name), *std::move(data)};
       return result;
     }
+    if (!is_damage(data.error())) {
+      result.failure = to_dist_error(data.error());
+      return result;
+    }
     result.skipped.push_back("step " + std::to_string(step) + ": " + data.error().message());
   }
   return result;
 }
 
 // Rounds of: every rank says what it can read, until all say the same. Each round lowers the bound,
-// so there are at most as many as checkpoints.
+// so there are at most as many as checkpoints. Nothing is agreed upon only where nobody has any: to
+// start anew because one host lacks a mount would cost the whole run, and its checkpoints at the
+// next save.
 std::optional<Loaded> CheckpointManager::Impl::find_common(std::vector<std::string>& skipped) {
   std::int64_t bound = std::numeric_limits<std::int64_t>::max();
+  std::string somebody_reads;
   for (;;) {
     Search own = search(bound);
     const json reports =
         group.all_gather_object({{"step", own.found ? own.found->manifest.step : -1},
                                  {"identity", own.found ? own.found->identity : ""},
-                                 {"skipped", own.skipped}});
+                                 {"file", own.found ? own.found->file : ""},
+                                 {"skipped", own.skipped},
+                                 {"failure", to_json_report(own.failure)}},
+                                options.disk_timeout);
     std::vector<RestoreCandidate> candidates;
     for (std::size_t rank = 0; rank < reports.size(); ++rank) {
       const json& report = reports[rank];
+      throw_reported(report.at("failure"),
+                     "restore a checkpoint: rank " + std::to_string(rank) + ": ");
+      if (somebody_reads.empty() && report.at("step") >= 0)
+        somebody_reads =
+            "rank " + std::to_string(rank) + " can read " + report.at("file").get<std::string>();
       candidates.push_back({report.at("step"), report.at("identity")});
       // Ranks that share a directory say the same; it is said once.
       for (const std::string line : report.at("skipped"))
         if (std::ranges::find(skipped, line) == skipped.end()) skipped.push_back(line);
     }
     const RestoreRound round = agree_on_step(candidates);
+    if (round.done && round.step < 0 && !somebody_reads.empty())
+      refuse("restore a checkpoint: the ranks have none in common: " + somebody_reads + ", rank " +
+                 std::to_string(round.rank) + " none that is the same; is " + directory.path() +
+                 " one directory that all ranks see? (To start anew, use an empty one.)",
+             DistError::Kind::kSystem);
     if (round.done && round.step < 0) return std::nullopt;
     if (round.done) return std::move(own.found);
     skipped.push_back(

@@ -21,6 +21,14 @@ Error corrupt(const std::string& path, std::string cause) {
   return {.kind = ErrorKind::kCorrupt, .doing = "read " + path, .cause = std::move(cause)};
 }
 
+// Puts the names in a directory onto the disk.
+Result<void> sync(const std::string& directory) {
+  const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid() || ::fsync(fd.get()) != 0)
+    return system_error("flush directory " + directory, errno);
+  return {};
+}
+
 std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 // Never takes more memory than `limit`.
@@ -150,9 +158,17 @@ Result<ManifestFile> AtomicFile::commit() {
 CheckpointDirectory::CheckpointDirectory(std::string path) : path_(std::move(path)) {}
 
 Result<void> CheckpointDirectory::prepare() {
+  // What lies in a directory survives a power failure only if the directory's own name does.
+  namespace fs = std::filesystem;
   std::error_code error;
-  std::filesystem::create_directories(path_, error);
+  std::vector<fs::path> missing;
+  for (fs::path at = fs::absolute(path_, error); !error && !fs::exists(at, error);
+       at = at.parent_path())
+    missing.push_back(at);
+  if (!error) fs::create_directories(path_, error);
   if (error) return system_error("create checkpoint directory " + path_, error.value());
+  for (const fs::path& created : missing)
+    if (const Result<void> synced = sync(created.parent_path()); !synced) return synced;
   return remove_leftovers();
 }
 
@@ -191,13 +207,6 @@ Result<void> CheckpointDirectory::remove_leftovers() {
   return remove(leftovers(*all, named_by));
 }
 
-Result<void> CheckpointDirectory::sync() const {
-  const UniqueFd fd(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.valid() || ::fsync(fd.get()) != 0)
-    return system_error("flush checkpoint directory " + path_, errno);
-  return {};
-}
-
 Result<AnnouncedCheckpoint> CheckpointDirectory::announce(
     CheckpointManifest manifest, const std::function<void(AtomicFile&)>& write_data) {
   const Result<std::vector<std::string>> before = names();
@@ -207,6 +216,8 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(
   write_data(data);
   const Result<ManifestFile> written = data.commit();
   if (!written) return written.error();
+  // Before a manifest names it: the manifest may replace one whose file is there.
+  if (const Result<void> synced = sync(path_); !synced) return synced.error();
   manifest.files = {*written};
   const std::string text = encode(manifest);
   AtomicFile announcement(path_of(manifest_name(manifest.step)));
@@ -215,7 +226,7 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(
     (void)remove({written->name});  // prepare() would remove it as well
     return announced.error();
   }
-  if (const Result<void> synced = sync(); !synced) return synced.error();
+  if (const Result<void> synced = sync(path_); !synced) return synced.error();
   // Had the step a checkpoint before, then its data file is nobody's now. If it cannot be removed,
   // the next prepare() or announce() tries again.
   if (taken.contains(manifest_name(manifest.step))) (void)remove_leftovers();

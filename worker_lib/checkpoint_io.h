@@ -1,8 +1,8 @@
 // CheckpointDirectory: checkpoints as files. Writes them so that each is whole or not there, reads
 // them back only when every byte is as it was written.
 //
-// A save writes the data file under a temporary name, fsyncs it, renames it, does the same with the
-// manifest, and fsyncs the directory. Nothing that an announced checkpoint needs is written over.
+// A save writes the data file under a temporary name, fsyncs it, renames it, fsyncs the directory,
+// and does the same with the manifest. Nothing that an announced checkpoint needs is written over.
 // docs/checkpoints.md has the format; core/checkpoint_manifest.h has the names and the decisions.
 //
 // One rank writes to a directory at a time; any number may read. One thread at a time.
@@ -66,7 +66,7 @@ class CheckpointDirectory {
   const std::string& path() const { return path_; }
   std::string path_of(const std::string& name) const { return path_ + "/" + name; }
 
-  // Creates the directory where it is missing, and removes what killed saves left in it. For the
+  // Creates the directory where it is missing (and fsyncs what that takes), and removes what killed saves left in it. For the
   // rank that writes.
   Result<void> prepare();
 
@@ -92,7 +92,6 @@ class CheckpointDirectory {
   Result<std::vector<std::string>> names() const;
   Result<void> remove(const std::vector<std::string>& names);
   Result<void> remove_leftovers();
-  Result<void> sync() const;
 
   std::string path_;
 };

@@ -8,6 +8,7 @@
 #include "rendezvous/store_client.h"
 #include "worker_lib/backend_cpu.h"
 #include "worker_lib/backend_nccl.h"
+#include "worker_lib/cpu/call_header.h"  // name_ranks
 #include "worker_lib/cpu/solo_group.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/work_state.h"
@@ -125,16 +126,15 @@ class Arrivals {
 
   Result<void> announce(Rank rank) { return store_.set(key(rank.value), "1"); }
 
-  // "rank 2", "ranks 2, 5"; empty when all came, or the store does not say.
+  // "ranks 2 and 5"; empty when all came, or the store does not say.
   std::string missing() {
-    std::string ranks;
-    int count = 0;
+    std::vector<int> ranks;
     for (int r = 0; r < world_size_; ++r) {
       const Result<bool> is_here = store_.check({key(r)});
       if (!is_here) return "";
-      if (!*is_here) ranks += (count++ > 0 ? ", " : "") + std::to_string(r);
+      if (!*is_here) ranks.push_back(r);
     }
-    return count == 0 ? "" : (count == 1 ? "rank " : "ranks ") + ranks;
+    return ranks.empty() ? "" : name_ranks(ranks);
   }
 
  private:
@@ -145,31 +145,33 @@ class Arrivals {
   const int world_size_;
 };
 
-Result<std::unique_ptr<Backend>> form_cpu(StoreClient* store, const WorkerEnv& env,
-                                          Duration timeout) {
-  if (!store) return std::unique_ptr<Backend>(new CpuBackend(make_solo_group()));
+Result<std::unique_ptr<CpuGroup>> meet_ranks(StoreClient* store, const WorkerEnv& env,
+                                             Duration timeout) {
+  if (!store) return make_solo_group();
   // The launcher's node: two nodes of a job may be simulated on one machine. Whether processes of
   // one node can share memory at all (same boot of the same kernel, same network namespace: not so
   // in two containers) the engine finds out by itself.
-  Result<std::unique_ptr<CpuGroup>> group =
-      CpuGroup::form(*store, {.rank = env.rank,
-                              .world_size = env.world_size,
-                              .node_id = "node " + to_text(env.node_rank),
-                              .name = group_name(env),
-                              .timeout = timeout});
-  if (!group) return group.error();
-  return std::unique_ptr<Backend>(new CpuBackend(std::move(*group)));
+  return CpuGroup::form(*store, {.rank = env.rank,
+                                 .world_size = env.world_size,
+                                 .node_id = "node " + to_text(env.node_rank),
+                                 .name = group_name(env),
+                                 .timeout = timeout});
 }
 
 Result<std::unique_ptr<Backend>> form_backend(const Choice& choice, StoreClient* store,
                                               const WorkerEnv& env, Duration timeout,
                                               const BackendFactory* nccl) {
-  if (!choice.is_nccl) return form_cpu(store, env, timeout);
-  return nccl->form(store, {.rank = env.rank,
-                            .world_size = env.world_size,
-                            .device = choice.device,
-                            .name = group_name(env),
-                            .timeout = timeout});
+  const Deadline deadline(timeout);
+  Result<std::unique_ptr<CpuGroup>> group = meet_ranks(store, env, timeout);
+  if (!group) return group.error();
+  if (!choice.is_nccl) return std::unique_ptr<Backend>(new CpuBackend(std::move(*group)));
+  return nccl->form(store,
+                    {.rank = env.rank,
+                     .world_size = env.world_size,
+                     .device = choice.device,
+                     .name = group_name(env),
+                     .timeout = deadline.remaining()},
+                    std::move(*group));
 }
 
 Result<std::unique_ptr<Backend>> meet(const Choice& choice, const WorkerEnv& env, Duration timeout,

@@ -1,14 +1,18 @@
 #include "worker_lib/nccl_communicator.h"
 
+#include <algorithm>
 #include <cstring>
 #include <future>
 #include <system_error>
 #include <thread>
 
 #include "rendezvous/store_client.h"
+#include "worker_lib/cpu/cpu_group.h"
 
 namespace ddprun {
 namespace {
+
+constexpr Duration kGlanceAtPeers = std::chrono::milliseconds(500);
 
 // Most calls are through at once; a first one, which sets up connections, takes milliseconds.
 class Pause {
@@ -88,7 +92,7 @@ Result<NcclUniqueId> NcclCommunicator::exchange_id(StoreClient* store, const Dea
   }
   if (options_.rank == Rank(0)) return id;
 
-  Result<std::string> got = store->get(id_key(options_), deadline.remaining());
+  Result<std::string> got = await_id(*store, deadline);
   if (!got) {
     Error error = std::move(got).error();
     error.peer_rank = 0;
@@ -102,6 +106,16 @@ Result<NcclUniqueId> NcclCommunicator::exchange_id(StoreClient* store, const Dea
   }
   std::memcpy(id.bytes.data(), got->data(), got->size());
   return id;
+}
+
+// In slices: the store does not tell when rank 0 dies before it has set the id.
+Result<std::string> NcclCommunicator::await_id(StoreClient& store, const Deadline& deadline) const {
+  for (;;) {
+    Result<std::string> got =
+        store.get(id_key(options_), std::min(deadline.remaining(), kGlanceAtPeers));
+    if (got || got.error().kind != ErrorKind::kTimeout || deadline.passed()) return got;
+    if (const Result<void> peers = check_peers(); !peers) return peers.error();
+  }
 }
 
 Result<void> NcclCommunicator::init(const NcclUniqueId& id, const Deadline& deadline) {
@@ -132,12 +146,20 @@ Result<void> NcclCommunicator::settle(NcclResult result, const Deadline& deadlin
       return timeout_error("", "NCCL is not done; a rank has not come, or is stuck",
                            deadline.waited(), deadline.allowed());
     }
+    if (const Result<void> peers = check_peers(); !peers) return peers;
     pause.take();
     const std::lock_guard lock(mutex_);
     if (failure_) return *failure_;
     result = state_now();
   }
   if (result != NcclResult::kSuccess) return nccl_error(result);
+  return {};
+}
+
+Result<void> NcclCommunicator::check_peers() const {
+  if (!options_.peers) return {};
+  const std::optional<Error> failure = options_.peers->failure();
+  if (failure) return *failure;
   return {};
 }
 
@@ -151,6 +173,7 @@ NcclResult NcclCommunicator::state_now() {
 Result<void> NcclCommunicator::check() {
   const std::lock_guard lock(mutex_);
   if (failure_) return *failure_;
+  if (const Result<void> peers = check_peers(); !peers) return peers;
   const NcclResult state = state_now();
   if (state == NcclResult::kSuccess || state == NcclResult::kInProgress) return {};
   return nccl_error(state);

@@ -25,6 +25,7 @@
 
 namespace ddprun {
 
+class CpuGroup;
 class StoreClient;
 
 struct NcclCommunicatorOptions {
@@ -34,6 +35,9 @@ struct NcclCommunicatorOptions {
   Duration timeout = std::chrono::minutes(30);  // of forming it
   // A thread to which ncclCommAbort does not return is left behind after so long.
   Duration abort_grace = std::chrono::seconds(10);
+  // Knows when a rank dies, which NCCL does not: its failure ends every wait. May be null; must
+  // outlive the communicator.
+  const CpuGroup* peers = nullptr;
 };
 
 class NcclCommunicator {
@@ -50,7 +54,7 @@ class NcclCommunicator {
   using Issue = std::function<NcclResult(NcclComm)>;
   Result<void> launch(const Issue& issue, const Deadline& deadline);
 
-  // The failure that was reported, or one that NCCL has noticed since.
+  // The failure that was reported, or one that the peers or NCCL have noticed since.
   Result<void> check();
 
   // Reports a failure. The first one is kept, and everything later refused with it.
@@ -71,6 +75,8 @@ class NcclCommunicator {
   Result<NcclUniqueId> exchange_id(StoreClient* store, const Deadline& deadline);
   Result<void> init(const NcclUniqueId& id, const Deadline& deadline);
   Result<void> settle(NcclResult result, const Deadline& deadline);
+  Result<std::string> await_id(StoreClient& store, const Deadline& deadline) const;
+  Result<void> check_peers() const;
   NcclResult state_now();
   Error nccl_error(NcclResult result);
 

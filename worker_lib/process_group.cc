@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "ddprun/backend.h"
+#include "rendezvous/blocking_socket.h"  // Deadline
 #include "worker_lib/argument_check.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/work_state.h"
@@ -54,16 +55,9 @@ nlohmann::json decode(const torch::Tensor& tensor, std::int64_t size, int from) 
 
 // What is left of a timeout that covers several collectives. Never nothing: a deadline that has
 // passed is for the collective to report, with the ranks it missed.
-class Budget {
- public:
-  explicit Budget(Timeout timeout) : deadline_(BootClock::now() + timeout) {}
-  Timeout left() const {
-    return std::max<Timeout>(deadline_ - BootClock::now(), std::chrono::milliseconds(1));
-  }
-
- private:
-  TimePoint deadline_;
-};
+Timeout left(const Deadline& deadline) {
+  return std::max<Timeout>(deadline.remaining(), std::chrono::milliseconds(1));
+}
 
 }  // namespace
 
@@ -187,12 +181,12 @@ Work ProcessGroup::recv(const torch::Tensor& tensor, int source,
 std::vector<nlohmann::json> ProcessGroup::all_gather_object(const nlohmann::json& value,
                                                             std::optional<Timeout> timeout) {
   const ArgumentCheck check("all_gather_object", device_, rank(), size());
-  const Budget budget(check.timeout(timeout, timeout_));
+  const Deadline deadline(check.timeout(timeout, timeout_));
   return with_dist_errors("all_gather_object", [&] {
     const torch::Tensor bytes = encode(check, value);
     const torch::Tensor sizes = torch::empty({size()}, torch::kInt64).to(device_);
     all_gather(sizes.chunk(size()), torch::full({1}, bytes.numel(), torch::kInt64).to(device_),
-               {.timeout = budget.left()});
+               {.timeout = left(deadline)});
     const torch::Tensor sizes_here = sizes.cpu();
     const std::int64_t* size_of = sizes_here.const_data_ptr<std::int64_t>();
     const std::int64_t largest = *std::max_element(size_of, size_of + size());
@@ -200,7 +194,7 @@ std::vector<nlohmann::json> ProcessGroup::all_gather_object(const nlohmann::json
     const torch::Tensor padded = torch::zeros({largest}, torch::kUInt8);
     padded.narrow(0, 0, bytes.numel()).copy_(bytes);
     const torch::Tensor all = torch::empty({size(), largest}, padded.options().device(device_));
-    all_gather(all.unbind(), padded.to(device_), {.timeout = budget.left()});
+    all_gather(all.unbind(), padded.to(device_), {.timeout = left(deadline)});
 
     std::vector<nlohmann::json> values;
     for (int r = 0; r < size(); ++r) values.push_back(decode(all[r], size_of[r], r));
@@ -212,18 +206,18 @@ nlohmann::json ProcessGroup::broadcast_object(const nlohmann::json& value, int r
                                               std::optional<Timeout> timeout) {
   const ArgumentCheck check("broadcast_object", device_, rank(), size());
   check.root(root);
-  const Budget budget(check.timeout(timeout, timeout_));
+  const Deadline deadline(check.timeout(timeout, timeout_));
   return with_dist_errors("broadcast_object", [&] {
     const bool is_root = root == rank();
     const torch::Tensor encoded = is_root ? encode(check, value) : torch::Tensor();
     const torch::Tensor size =
         torch::full({1}, is_root ? encoded.numel() : 0, torch::kInt64).to(device_);
-    broadcast(size, {.root = root, .timeout = budget.left()});
+    broadcast(size, {.root = root, .timeout = left(deadline)});
     const auto count = size.item<std::int64_t>();
 
     const torch::Tensor bytes =
         (is_root ? encoded : torch::empty({count}, torch::kUInt8)).to(device_);
-    broadcast(bytes, {.root = root, .timeout = budget.left()});
+    broadcast(bytes, {.root = root, .timeout = left(deadline)});
     return decode(bytes, count, root);
   });
 }

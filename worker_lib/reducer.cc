@@ -124,22 +124,12 @@ torch::Tensor Reducer::place(const Slot& slot, const torch::Tensor& flat,
 
 void Reducer::decide(bool synchronise) {
   const std::lock_guard lock(mutex_);
-  decision_ = synchronise;
+  decision_ = decision_.value_or(false) || synchronise;
 }
 
 void Reducer::set_local(bool local) {
   const std::lock_guard lock(mutex_);
   local_ = local;
-}
-
-std::vector<std::vector<std::size_t>> Reducer::layout() const {
-  const std::lock_guard lock(mutex_);
-  std::vector<std::vector<std::size_t>> result;
-  for (const BucketLayout& bucket : layout_) {
-    result.emplace_back();
-    for (const BucketSlot& slot : bucket.slots) result.back().push_back(slot.gradient);
-  }
-  return result;
 }
 
 void Reducer::on_gradient(std::size_t index) {
@@ -167,8 +157,7 @@ void Reducer::on_gradient(std::size_t index) {
 void Reducer::begin_pass() {
   const bool synchronise = decision_.value_or(!local_);
   // A reduction of a pass that was given up may still use the buckets.
-  if (synchronise)
-    wait_for_buckets();
+  if (synchronise) wait_for_buckets();
   const auto guard = std::make_shared<PassGuard>(weak_from_this());
   torch::autograd::Engine::get_default_engine().queue_callback([guard] { guard->end(); });
   guard->is_open = true;

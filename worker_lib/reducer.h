@@ -55,15 +55,13 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
                                        const ReducerOptions& options);
   ~Reducer();
 
-  // Whether the next backward pass is to be synchronised: what the forward decided. A pass that no
-  // forward spoke for asks `local()`.
+  // Whether the next backward pass is to be synchronised: what a forward decided. Where several
+  // forwards come before it, one that is synchronised is enough (PyTorch's rule). A pass that no
+  // forward spoke for is synchronised unless set_local(true) holds.
   void decide(bool synchronise);
 
   // Passes without a decision stay local while this is set.
   void set_local(bool local);
-
-  // Gradients by bucket, in the order of sending, as indices of `parameters`. For tests.
-  std::vector<std::vector<std::size_t>> layout() const;
 
  private:
   enum class Code { kComplete = 0, kMissing = 1, kGivenUp = 2 };
@@ -105,7 +103,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   const ReducerOptions options_;
   const torch::Tensor world_size_;  // the divisor
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::vector<Slot> slots_;
   std::vector<BucketLayout> layout_;
   std::vector<Bucket> buckets_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "worker_lib/core/shard_order.h"
+#include "worker_lib/error_bridge.h"
 
 namespace ddprun {
 namespace {
@@ -173,9 +174,11 @@ void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
 }
 
 void DistributedSampler::load(torch::serialize::InputArchive& archive) {
-  c10::IValue text;
-  archive.read("state", text);
-  load_state(nlohmann::json::parse(text.toStringRef()));
+  with_dist_errors("load the state of a sampler", [&] {
+    c10::IValue text;
+    archive.read("state", text);
+    load_state(nlohmann::json::parse(text.toStringRef()));
+  });
 }
 
 }  // namespace ddprun

@@ -16,9 +16,6 @@
 
 namespace ddprun {
 
-// What a longer timeout is cut to: a point in time that far away can still be computed.
-inline constexpr Duration kLongestTimeout = std::chrono::hours(24 * 365);
-
 namespace detail {
 
 class WorkState {

@@ -184,7 +184,7 @@ TEST(TrainDigitsUnderDdprun, EndsWithTheSameBitsAfterKillsFromOutside) {
     std::vector<std::string> argv{DDPRUN_BIN_DIR "/ddprun", "--standalone", "--nproc-per-node=3",
                                   "--max-restarts=3"};
     for (const std::string& word :
-         command({"--epochs=6", "--checkpoint-every=7", "--checkpoint-dir=" + directory / name,
+         command({"--epochs=20", "--checkpoint-every=7", "--checkpoint-dir=" + directory / name,
                   "--digest-file=" + directory / (name + ".sha256")}))
       argv.push_back(word);
     ChildProcess::Options environment;
@@ -192,7 +192,7 @@ TEST(TrainDigitsUnderDdprun, EndsWithTheSameBitsAfterKillsFromOutside) {
     return std::make_unique<ChildProcess>(argv, environment);
   };
   auto undisturbed = start("undisturbed");
-  ASSERT_EQ(undisturbed->wait(), 0) << undisturbed->err();
+  ASSERT_EQ(undisturbed->wait(seconds(60)), 0) << undisturbed->err();
 
   auto job = start("killed");
   Rng rng(7);
@@ -212,7 +212,7 @@ TEST(TrainDigitsUnderDdprun, EndsWithTheSameBitsAfterKillsFromOutside) {
     ASSERT_TRUE(job->wait_for_err("generation " + std::to_string(generation + 1) + ": starting"))
         << job->err();
   }
-  ASSERT_EQ(job->wait(), 0) << job->out() << job->err();
+  ASSERT_EQ(job->wait(seconds(60)), 0) << job->out() << job->err();
   EXPECT_THAT(job->out(), HasSubstr("resumed at step "));
   const double steps = number_after(job->out(), " steps ");
   EXPECT_LE(number_after(job->out(), "executed in all generations "), steps + 3 * 7);

@@ -72,6 +72,11 @@ two asynchronous all_reduces in flight, waited for in any order
   rank 1: [3 6] and [30 60]
   rank 2: [3 6] and [30 60]
 
+all_gather_object: everybody gets everybody's JSON value
+  rank 0: [{"even":true,"rank":0},{"even":false,"rank":1},{"even":true,"rank":2}]
+  rank 1: [{"even":true,"rank":0},{"even":false,"rank":1},{"even":true,"rank":2}]
+  rank 2: [{"even":true,"rank":0},{"even":false,"rank":1},{"even":true,"rank":2}]
+
 broadcast_object from rank 0, a JSON value
   rank 0: {"lr":0.1,"name":"tour"}
   rank 1: {"lr":0.1,"name":"tour"}
@@ -99,8 +104,9 @@ TEST(CollectivesTour, GivesTheSameInTwoWorldsOfOneSize) {
 TEST(CollectivesTour, SaysInALineWhatIsWrong) {
   WorkerCluster cluster({.command = {kProgram, "--nonsense"}, .per_node = 1});
   ASSERT_TRUE(cluster.wait_for_all(seconds(30)));
-  EXPECT_NE(cluster.exit_code(0), 0);
+  EXPECT_EQ(cluster.exit_code(0), 2);
   EXPECT_THAT(cluster.output(0), HasSubstr("--nonsense"));
+  EXPECT_EQ(std::ranges::count(cluster.output(0), '\n'), 1);
 }
 
 }  // namespace

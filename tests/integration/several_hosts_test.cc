@@ -125,11 +125,11 @@ TEST_F(SeveralHosts, ACutCableEndsTheWorkersBehindItBeforeTheOthersGoOn) {
   // Generation 1 is without the cut node; when it is back the job forms again, as generation 2.
   for (int node = 0; node < 3; ++node) start_node(node, options, stay_until(2));
   for (int node = 0; node < 3; ++node) ASSERT_TRUE(jobs_[node]->wait_for_out("gen 0"));
-  cluster_->cut(2);
-  ASSERT_TRUE(jobs_[2]->wait_for_err("ending this node's workers")) << jobs_[2]->err();
   auto workers = cluster_->start(
       2, {"sh", "-c",
           "until ! pgrep -x sleep > /dev/null || [ $(pgrep -x sleep) = 1 ]; do sleep 0.01; done"});
+  cluster_->cut(2);
+  ASSERT_TRUE(jobs_[2]->wait_for_err("ending this node's workers")) << jobs_[2]->err();
   ASSERT_EQ(workers->wait(seconds(3)), 0) << "the cut node still has workers";
   EXPECT_EQ(jobs_[0]->out().find("gen 1"), std::string::npos) << "the others went on too early";
   ASSERT_TRUE(jobs_[0]->wait_for_out("gen 1 rank 0 of 2"));

@@ -45,19 +45,16 @@ await() {
   cat "$log"
   return 1
 }
-submit() { # extra export variables
-  local job
+submit() { # extra export variables; sets job and log
   job=$(slurm-cluster run sbatch --parsable \
     --export="ALL,DDPRUN_BIN=$bin,DATA=$source_dir/examples/data/digits,$1" \
     "$source_dir/examples/slurm/train.sbatch") || exit 1
   log=$work/train-digits-$job.log
-  echo "$job"
 }
 digest_of() { grep -oE 'sha256 [0-9a-f]{64}' "$1" | tail -n 1; }
 
 echo "--- a worker is killed; the job restarts and ends well"
-job=$(submit "CHECKPOINTS=$work/one,TRAIN_ARGS=--epochs 6")
-log=$work/train-digits-$job.log
+submit "CHECKPOINTS=$work/one,TRAIN_ARGS=--epochs 40"
 await 'epoch +2 ' || exit 1
 victim=$(ip netns pids ddpnode1 | while read -r pid; do
   tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q '/train_digits ' &&
@@ -72,8 +69,7 @@ undisturbed=$(digest_of "$log")
 check "it printed a digest" test -n "$undisturbed"
 
 echo "--- the job is requeued in the middle; it goes on from the newest checkpoint"
-job=$(submit "CHECKPOINTS=$work/two,TRAIN_ARGS=--epochs 6")
-log=$work/train-digits-$job.log
+submit "CHECKPOINTS=$work/two,TRAIN_ARGS=--epochs 40"
 await 'epoch +2 ' || exit 1
 slurm-cluster run scontrol requeue "$job"
 check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 120

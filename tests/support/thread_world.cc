@@ -80,6 +80,7 @@ class ThreadWorld::RecordedGroup final : public CpuGroup {
                     Duration timeout) override {
     return group_->recv(data, bytes, source, tag, timeout);
   }
+  std::optional<Error> failure() const override { return group_->failure(); }
   void abort(const std::string& reason) override { group_->abort(reason); }
 
  private:

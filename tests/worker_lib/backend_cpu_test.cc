@@ -90,6 +90,7 @@ class GatedGroup final : public CpuGroup {
         "recv " + std::to_string(bytes) + " from " + to_text(from) + " tag " + std::to_string(tag),
         timeout);
   }
+  std::optional<Error> failure() const override { return std::nullopt; }
   void abort(const std::string& reason) override {
     const std::lock_guard lock(record_.mutex);
     record_.aborted = reason;

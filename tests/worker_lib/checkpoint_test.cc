@@ -16,7 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::AllOf;
-using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -268,6 +267,47 @@ TEST_F(CheckpointTest, DifferentCheckpointsOfOneStepAreNotMixed) {
     EXPECT_EQ(restored.step, 1);
     EXPECT_THAT(restored.skipped,
                 ElementsAre(HasSubstr("rank 1 has another checkpoint of step 2 than rank 0")));
+  });
+}
+
+TEST_F(CheckpointTest, AHostWithoutTheMountIsAnErrorAndNotANewStart) {
+  save_steps({1, 2}, 3);
+  const TemporaryDirectory empty;
+  ThreadWorld(3).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0,
+                              {.directory = group.rank() == 2 ? empty.path() : directory_.path()});
+    Training training(group.rank(), 3);
+    EXPECT_DIST_ERROR(manager.restore(training.state), Kind::kSystem,
+                      AllOf(HasSubstr("rank 0 can read " + file(2, ".pt")),
+                            HasSubstr("rank 2 none that is the same"),
+                            HasSubstr("one directory that all ranks see?")));
+  });
+  EXPECT_EQ(listing(directory_.path()).size(), 4u) << "nothing was removed";
+}
+
+TEST_F(CheckpointTest, RanksWithNothingInCommonDoNotStartAnew) {
+  save_steps({1}, 2);
+  const TemporaryDirectory other;
+  fs::copy(directory_.path(), other.path(), fs::copy_options::recursive);
+  flip_a_bit(other / "step-000000000001.pt");
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0,
+                              {.directory = group.rank() == 0 ? directory_.path() : other.path()});
+    Training training(group.rank(), 2);
+    EXPECT_DIST_ERROR(manager.restore(training.state), Kind::kSystem, HasSubstr("none in common"));
+  });
+}
+
+TEST_F(CheckpointTest, WhatCannotBeReadIsAnErrorOnEveryRankAndIsNotPassedOver) {
+  save_steps({1, 2}, 2);
+  // A directory in the file's place: open() works, read() fails, for root as well.
+  fs::remove(file(2, ".pt"));
+  fs::create_directory(file(2, ".pt"));
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    Training training(group.rank(), 2);
+    EXPECT_DIST_ERROR(manager.restore(training.state), Kind::kSystem,
+                      AllOf(HasSubstr("rank 0: "), HasSubstr(file(2, ".pt"))));
   });
 }
 

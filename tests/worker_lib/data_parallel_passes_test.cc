@@ -11,7 +11,6 @@ namespace ddprun {
 namespace {
 
 using testing::AllOf;
-using testing::Each;
 using testing::HasSubstr;
 using testing::StartsWith;
 using Kind = DistError::Kind;
@@ -127,6 +126,19 @@ TEST(DataParallelPasses, TheForwardDecidesWhetherAPassIsSynchronised) {
         const torch::Tensor outside = loss(model, group, 0);
         const auto quiet = model.no_sync();
         outside.backward();
+      },
+      average_of_step(0));
+}
+
+TEST(DataParallelPasses, AQuietForwardDoesNotMakeAnEarlierOnesPassLocal) {
+  expect_gradients(
+      [](Model& model, ProcessGroup& group) {
+        const torch::Tensor loud = loss(model, group, 0);
+        {
+          const auto quiet = model.no_sync();
+          loss(model, group, 1);
+        }
+        loud.backward();
       },
       average_of_step(0));
 }

@@ -115,7 +115,8 @@ RestoreRound agree_on_step(std::span<const RestoreCandidate> by_rank) {
   const auto lowest = std::ranges::min_element(by_rank, {}, &RestoreCandidate::step);
   const bool same_step = std::ranges::all_of(
       by_rank, [&](const RestoreCandidate& candidate) { return candidate.step == lowest->step; });
-  if (lowest->step < 0) return {.done = true, .step = -1};
+  if (lowest->step < 0)
+    return {.done = true, .step = -1, .rank = static_cast<int>(lowest - by_rank.begin())};
   if (!same_step)
     return {.bound = lowest->step, .rank = static_cast<int>(lowest - by_rank.begin())};
   const auto other = std::ranges::find_if(

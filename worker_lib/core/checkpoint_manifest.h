@@ -68,7 +68,8 @@ std::vector<std::int64_t> announced_steps(std::span<const std::string> names);
 
 // Files that killed saves left behind: temporary ones, and data files that no manifest names.
 // `named_by` holds, for each step whose manifest can be read, the files that it names. Files of a
-// step whose manifest is there but cannot be read are kept: a person may want to look at them.
+// step whose manifest is there but cannot be read are kept, until that step is forgotten: it may be
+// the disk's failure, and not the file's.
 std::vector<std::string> leftovers(std::span<const std::string> names,
                                    const std::map<std::int64_t, std::set<std::string>>& named_by);
 
@@ -89,8 +90,8 @@ struct RestoreRound {
   bool done = false;        // agreed on `step`
   std::int64_t step = -1;   // done: what to restore, -1 for nothing
   std::int64_t bound = -1;  // not done: look for steps up to this one
-  // Not done: the rank whose report moved the bound, and whether it merely had another checkpoint
-  // of the same step than rank 0.
+  // The first rank that had none, or whose report moved the bound, and whether it merely had another
+  // checkpoint of the same step than rank 0.
   int rank = -1;
   bool differs = false;
 };

@@ -34,11 +34,9 @@ class ChunkPlan {
 
 // One chunk as the lanes and nodes see it. Two forms:
 //  - even: `length` elements that everyone has (all_reduce, reduce, broadcast); shares and pieces
-//  are
-//    near-equal cuts of it.
+//    are near-equal cuts of it.
 //  - by rank: a block of `length` elements for each rank (reduce_scatter, all_gather, ...), in the
-//  order
-//    of NodeLayout's positions, so that what lane w owes to node j is one range.
+//    order of NodeLayout's positions, so that what lane w owes to node j is one range.
 class ChunkShape {
  public:
   static ChunkShape even(const NodeLayout& layout, std::size_t length, std::size_t quantum) {

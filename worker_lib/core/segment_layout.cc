@@ -28,7 +28,6 @@ SegmentLayout plan_segment(const NodeLayout& world, int node, std::size_t stage_
                            const SegmentNeeds& needs) {
   SegmentLayout layout;
   layout.local_count = world.local_count(node);
-  layout.world_size = world.world_size();
   layout.stage_bytes = to_pages(stage_bytes);
   const std::size_t locals = layout.local_count;
   // 256 KiB hide the hand-over between two ranks; with very many ranks their square must stay

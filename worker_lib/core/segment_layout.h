@@ -14,7 +14,6 @@ namespace ddprun {
 
 struct SegmentLayout {
   int local_count = 1;
-  int world_size = 1;
   std::size_t stage_bytes = 0;  // of one stage; a rank has ChunkPipeline::kStages of them
   std::size_t ring_bytes = 0;   // of one point-to-point ring; there is one for each ordered pair
 

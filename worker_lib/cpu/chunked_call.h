@@ -1,4 +1,4 @@
-// ChunkedCall: what one collective does with each of its chunks. NodeGroup drives it through the
+// ChunkedCall: what one collective does with each of its chunks. SharedGroup drives it through the
 // steps of a ChunkPipeline (core/chunk_pipeline.h), so no collective waits for other ranks of its
 // node itself.
 //

@@ -13,13 +13,15 @@
 //
 // Failures: kTimeout names the collective and the ranks that were waited for; kPeerLost names the
 // rank that died (peer_rank), within 1 s on one node and, when its kernel lives, across nodes, and
-// after 5 s when its whole node is silent, on every rank that is in a call; kStopped after abort(). After any of them the group is finished and
-// every later call returns kStopped with the first failure.
+// after 5 s when its whole node is silent, on every rank that is in a call; kStopped after abort();
+// kInvalidArgument on every rank when ranks call different collectives. After any of them the group
+// is finished and every later call returns kStopped with the first failure.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -77,6 +79,10 @@ class CpuGroup {
                             Duration timeout) = 0;
   virtual Result<void> recv(void* data, std::size_t bytes, Rank source, int tag,
                             Duration timeout) = 0;
+
+  // The group's first failure, found by whichever rank, also while this one makes no calls; nullopt
+  // while the group is whole. Any thread.
+  virtual std::optional<Error> failure() const = 0;
 
   // Ends the call in progress and all later ones with kStopped. Any thread; also from a signal-free
   // watchdog.

@@ -137,7 +137,8 @@ class Connector {
   Result<void> admit_expected() {
     const TimePoint start = BootClock::now();
     while (!expected_.empty()) {
-      Result<std::optional<TcpDoor::Caller>> caller = parts_.door->admit(deadline_);
+      Result<std::optional<TcpDoor::Caller>> caller =
+          parts_.door->admit({ConnectionUse::kControl, ConnectionUse::kData}, deadline_);
       if (!caller) return caller.error();
       if (!*caller) {
         std::set<int> absent;

@@ -19,8 +19,7 @@ std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
 }  // namespace
 
 TimePoint deadline_after(TimePoint start, Duration timeout) {
-  constexpr Duration kForever = std::chrono::hours(24 * 365);
-  return start + std::clamp(timeout, Duration::zero(), kForever);
+  return start + std::clamp(timeout, Duration::zero(), kLongestTimeout);
 }
 
 Result<std::unique_ptr<GroupCore>> GroupCore::create(GroupParts parts) {
@@ -81,6 +80,12 @@ Error GroupCore::fail(const Attempt& attempt, ErrorKind kind, int peer_rank,
 
 void GroupCore::raise(ErrorKind kind, int peer_rank, const std::string& cause) {
   watch_->announce({.kind = kind, .peer_rank = peer_rank, .reporter = here().rank, .cause = cause});
+}
+
+std::optional<Error> GroupCore::failure() const {
+  const std::optional<GroupFailure> failure = board_.failure();
+  if (!failure) return std::nullopt;
+  return Error{.kind = failure->kind, .cause = failure->cause, .peer_rank = failure->peer_rank};
 }
 
 void GroupCore::abort(const std::string& reason) { raise(ErrorKind::kStopped, -1, reason); }

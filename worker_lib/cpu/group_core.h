@@ -1,8 +1,8 @@
 // GroupCore: what collectives and send/recv of a group have in common: where the rank is, the board
 // and the watch, and how a wait that ended badly becomes an error, the same on every rank.
 //
-// Owned by NodeGroup. The thread that makes the group's calls may use everything; abort() is for
-// any thread.
+// Owned by SharedGroup. The thread that makes the group's calls may use everything; failure() and
+// abort() are for any thread.
 #pragma once
 
 #include <functional>
@@ -68,7 +68,8 @@ class GroupCore {
   // The same for a failure that this rank has found itself.
   Error fail(const Attempt& attempt, ErrorKind kind, int peer_rank, const std::string& cause);
 
-  // Any thread.
+  // Any thread, both.
+  std::optional<Error> failure() const;
   void abort(const std::string& reason);
 
  private:

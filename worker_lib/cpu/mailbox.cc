@@ -273,10 +273,10 @@ Result<MessageStream*> Mailbox::stream_from(int rank, const Attempt& attempt) {
 Result<void> Mailbox::await_caller(int rank, const Attempt& attempt) {
   for (;;) {
     const TimePoint now = BootClock::now();
-    Result<std::optional<TcpDoor::Caller>> caller =
-        core_.door()->admit(std::min(attempt.deadline, now + TcpMesh::kPatience));
+    Result<std::optional<TcpDoor::Caller>> caller = core_.door()->admit(
+        {ConnectionUse::kMessages}, std::min(attempt.deadline, now + TcpMesh::kPatience));
     if (!caller) return core_.fail(attempt, caller.error().kind, -1, caller.error().message());
-    if (*caller && (*caller)->use == ConnectionUse::kMessages) {
+    if (*caller) {
       in_[(*caller)->rank].stream =
           std::make_unique<SocketStream>(core_.board(), std::move((*caller)->socket));
     }

@@ -5,13 +5,12 @@
 // chunk. With several nodes the leaders of the lanes carry the bytes over in between:
 //
 //   broadcast    lane w carries share w of the chunk along the chain of nodes that begins at the
-//   root's:
-//                every link carries every byte once, and chunks follow one another through the
-//                chain
+//                root's: every link carries every byte once, and chunks follow one another through
+//                the chain
 //   all_gather,  the leader of lane w carries the bytes of its node's ranks of that lane to every
-//   other gather       node (gather: to the root's), into its colleague's stage scatter      the
-//   leaders on the root's node carry from the root's stage what belongs to the ranks of
-//                their lane on each other node
+//   gather       other node (gather: to the root's), into its colleague's stage
+//   scatter      the leaders on the root's node carry from the root's stage what belongs to the
+//                ranks of their lane on each other node
 #pragma once
 
 #include <span>

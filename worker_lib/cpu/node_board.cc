@@ -248,10 +248,7 @@ bool NodeBoard::raise(const GroupFailure& failure) {
   std::uint64_t none = 0;
   const bool first = head_->failure.compare_exchange_strong(none, pack(failure, local_));
   if (first) {
-    for (int i = 0; i < local_count_; ++i) {
-      blocks_[i].bell.fetch_add(1);
-      futex_wake(blocks_[i].bell);
-    }
+    for (int i = 0; i < local_count_; ++i) ring(i);
   }
   return first;
 }
@@ -270,10 +267,14 @@ std::optional<GroupFailure> NodeBoard::failure() const {
 
 void NodeBoard::leave() {
   blocks_[local_].left.store(1);
-  for (int i = 0; i < local_count_; ++i) {
-    blocks_[i].bell.fetch_add(1);
-    futex_wake(blocks_[i].bell);
-  }
+  for (int i = 0; i < local_count_; ++i) ring(i);
+}
+
+void NodeBoard::ring_own() { ring(local_); }
+
+void NodeBoard::ring(int local) {
+  blocks_[local].bell.fetch_add(1);
+  futex_wake(blocks_[local].bell);
 }
 
 bool NodeBoard::has_left(int local) const { return blocks_[local].left.load() != 0; }

@@ -86,6 +86,10 @@ class NodeBoard {
   bool failed() const;
   std::optional<GroupFailure> failure() const;
 
+  // Wakes this rank if it waits: it looks at the board again. For when another rank has died, and
+  // with it the wake-up that it may have owed.
+  void ring_own();
+
   // This rank will make no more calls.
   void leave();
   bool has_left(int local) const;
@@ -105,6 +109,7 @@ class NodeBoard {
   bool spin(Ready ready);
   template <class Ready>
   bool yield(Ready ready);
+  void ring(int local);
   void wake_those_who_wait_for_me(std::uint64_t tick);
 
   Head* head_;

@@ -22,6 +22,8 @@ namespace {
 
 constexpr std::size_t kFdsPerMessage = 200;  // the kernel takes at most 253
 constexpr std::size_t kMaxStrangers = 64;    // that may stand at the door at once
+constexpr Duration kRetry = std::chrono::milliseconds(1);
+constexpr const char* kDoing = "share memory with the ranks of this node";
 
 struct Hello {
   char token[64] = {};
@@ -95,6 +97,26 @@ Result<UniqueFd> own_pidfd() {
   return fd;
 }
 
+bool is_gone(const Error& error) {
+  return error.sys_errno == EPIPE || error.sys_errno == ECONNRESET ||
+         error.sys_errno == ECONNREFUSED;
+}
+
+// Tries again while the kernel says "not now": a queue is full, or this user's ranks have more
+// descriptors on their way to each other than one process may hold, which passes as they arrive. No
+// event tells when.
+template <class Try>
+Result<void> try_until(TimePoint deadline, Try once) {
+  for (;;) {
+    Result<void> done = once();
+    if (done) return done;
+    const int why = done.error().sys_errno;
+    const TimePoint now = BootClock::now();
+    if ((why != EAGAIN && why != ETOOMANYREFS && why != EINTR) || now >= deadline) return done;
+    poll_until({}, std::min(deadline, now + kRetry));
+  }
+}
+
 Error lost(int rank, const std::string& doing) {
   return Error{.kind = ErrorKind::kPeerLost,
                .doing = doing,
@@ -125,7 +147,8 @@ class Leader {
     if (!segment) return segment.error();
     for (std::size_t local = 1; local < guests_.size(); ++local) {
       if (const Result<void> sent = hand_out(guests_[local].get(), *segment); !sent) {
-        return lost(options_.ranks[local], "share memory with the ranks of this node");
+        return is_gone(sent.error()) ? lost(options_.ranks[local], kDoing)
+                                     : Error(sent.error()).within(kDoing);
       }
     }
     return NodeMembers{std::move(*segment), std::move(lives_)};
@@ -141,7 +164,7 @@ class Leader {
     for (std::size_t i = first_guest; i < watched.size(); ++i) {
       // A guest has nothing to say until it is answered: it is gone.
       if (watched[i].revents != 0) {
-        return lost(options_.ranks[i - first_guest], "share memory with the ranks of this node");
+        return lost(options_.ranks[i - first_guest], kDoing);
       }
     }
     for (std::size_t i = first_guest; i-- > 1;) {
@@ -182,9 +205,10 @@ class Leader {
     for (std::size_t at = 0; at < all.size(); at += kFdsPerMessage) {
       const std::size_t end = std::min(all.size(), at + kFdsPerMessage);
       const std::uint32_t count = static_cast<std::uint32_t>(end - at);
-      const auto sent =
-          send_with_fds(socket, &count, sizeof count, {all.begin() + at, all.begin() + end});
-      if (!sent) return sent.error();
+      const Result<void> sent = try_until(options_.deadline, [&] {
+        return send_with_fds(socket, &count, sizeof count, {all.begin() + at, all.begin() + end});
+      });
+      if (!sent) return sent;
     }
     return {};
   }
@@ -194,8 +218,7 @@ class Leader {
     for (std::size_t local = 1; local < guests_.size(); ++local) {
       if (!guests_[local].valid()) absent.push_back(options_.ranks[local]);
     }
-    return timeout_error("share memory with the ranks of this node",
-                         name_ranks(absent) + " did not come", BootClock::now() - start,
+    return timeout_error(kDoing, name_ranks(absent) + " did not come", BootClock::now() - start,
                          options_.deadline - start);
   }
 
@@ -214,15 +237,21 @@ Result<UniqueFd> knock(const std::string& name, const NodeMeetingOptions& option
   if (!socket.valid()) return system_error("make a Unix socket", errno);
   socklen_t length = 0;
   const sockaddr_un address = address_of(name, length);
-  if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-    return lost(options.ranks[0], "share memory with the ranks of this node");
-  }
+  const auto failure = [&](const Error& error) {
+    return is_gone(error) ? lost(options.ranks[0], kDoing) : Error(error).within(kDoing);
+  };
+  const Result<void> connected = try_until(options.deadline, [&]() -> Result<void> {
+    if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0) return {};
+    return system_error("connect", errno);
+  });
+  if (!connected) return failure(connected.error());
   const Result<UniqueFd> own = own_pidfd();
   if (!own) return own.error();
   const Hello hello = make_hello(options);
-  if (!send_with_fds(socket.get(), &hello, sizeof hello, {own->get()})) {
-    return lost(options.ranks[0], "share memory with the ranks of this node");
-  }
+  const Result<void> said = try_until(options.deadline, [&] {
+    return send_with_fds(socket.get(), &hello, sizeof hello, {own->get()});
+  });
+  if (!said) return failure(said.error());
   return socket;
 }
 
@@ -234,14 +263,13 @@ Result<NodeMembers> join_leader(const std::string& name, const NodeMeetingOption
   while (fds.size() < options.ranks.size() + 1) {
     std::vector<pollfd> watched{{socket->get(), POLLIN, 0}};
     if (!poll_until(watched, options.deadline)) {
-      return timeout_error("share memory with the ranks of this node",
-                           "rank " + std::to_string(options.ranks[0]) + " did not answer",
+      return timeout_error(kDoing, "rank " + std::to_string(options.ranks[0]) + " did not answer",
                            BootClock::now() - start, options.deadline - start);
     }
     std::uint32_t count = 0;
     const Result<std::size_t> got = receive_with_fds(socket->get(), &count, sizeof count, fds);
     if (!got) return got.error();
-    if (*got == 0) return lost(options.ranks[0], "share memory with the ranks of this node");
+    if (*got == 0) return lost(options.ranks[0], kDoing);
   }
   Result<ShmSegment> segment = ShmSegment::adopt(std::move(fds.front()), options.segment_bytes);
   if (!segment) return segment.error();

@@ -3,8 +3,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -13,7 +11,8 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <system_error>
+
+#include "worker_lib/cpu/background_thread.h"
 
 namespace ddprun {
 namespace {
@@ -79,19 +78,9 @@ Result<std::unique_ptr<PeerWatch>> PeerWatch::start(NodeBoard& board, Options op
   UniqueFd stop(eventfd(0, EFD_CLOEXEC));
   if (!stop.valid()) return system_error("start the watch over other ranks", errno);
   std::unique_ptr<PeerWatch> watch(new PeerWatch(board, std::move(options), std::move(stop)));
-  // The program's signals are for the program's threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int failed = 0;
-  try {
-    watch->thread_ = std::thread([raw = watch.get()] { raw->run(); });
-  } catch (const std::system_error& error) {
-    failed = error.code().value();
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (failed) return system_error("start the watch over other ranks", failed);
+  const Result<void> started =
+      start_thread(watch->thread_, "ddprun-watch", [raw = watch.get()] { raw->run(); });
+  if (!started) return started.error();
   return watch;
 }
 
@@ -120,7 +109,6 @@ PeerWatch::~PeerWatch() {
 }
 
 void PeerWatch::run() {
-  pthread_setname_np(pthread_self(), "ddprun-watch");
   std::vector<pollfd> watched{{stop_.get(), POLLIN, 0}};
   for (std::size_t local = 0; local < lives_.size(); ++local) {
     const bool self = static_cast<int>(local) == board_.local();
@@ -147,6 +135,8 @@ void PeerWatch::run() {
 }
 
 void PeerWatch::neighbour_ended(int local) {
+  // It may have been killed after it wrote to the board and before it woke those who wait for that.
+  board_.ring_own();
   if (board_.has_left(local)) return;
   const int rank = node_ranks_[local];
   announce({.kind = ErrorKind::kPeerLost,

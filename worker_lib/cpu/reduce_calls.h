@@ -3,9 +3,10 @@
 // SharedReduce, for all but small messages. Each rank reduces its share:
 //
 //   stage     write the shares of the others into one's own stage (the own share is read where it
-//   is) work      fold the share of all ranks of the node, in the order of their ranks; the result
-//   goes to
-//             the own stage, in the place of the share that was not staged, and to the own output
+//             is)
+//   work      fold the share of all ranks of the node, in the order of their ranks; the result
+//             goes to the own stage, in the place of the share that was not staged, and to the own
+//             output
 //   copy out  read the others' results from their stages
 //
 // So each byte passes once through shared memory as input and once as result: the least there is

@@ -38,6 +38,7 @@ class SharedGroup final : public CpuGroup {
   Result<void> send(const void* data, std::size_t bytes, Rank destination, int tag,
                     Duration timeout) override;
   Result<void> recv(void* data, std::size_t bytes, Rank source, int tag, Duration timeout) override;
+  std::optional<Error> failure() const override { return core_->failure(); }
   void abort(const std::string& reason) override;
 
  private:

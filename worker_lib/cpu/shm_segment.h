@@ -28,7 +28,6 @@ class ShmSegment {
   ~ShmSegment();
 
   char* at(std::size_t offset) const { return static_cast<char*>(memory_) + offset; }
-  std::size_t bytes() const { return bytes_; }
   int fd() const { return memfd_.get(); }
 
  private:

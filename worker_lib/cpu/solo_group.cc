@@ -71,6 +71,12 @@ class SoloGroup final : public CpuGroup {
     return check_partner("recv", source, 0, 1);
   }
 
+  std::optional<Error> failure() const override {
+    const std::lock_guard lock(mutex_);
+    if (!aborted_) return std::nullopt;
+    return Error{.kind = ErrorKind::kStopped, .cause = *aborted_};
+  }
+
   void abort(const std::string& reason) override {
     const std::lock_guard lock(mutex_);
     if (!aborted_) aborted_ = reason;
@@ -91,7 +97,7 @@ class SoloGroup final : public CpuGroup {
                  .cause = "the group was aborted: " + *aborted_};
   }
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::optional<std::string> aborted_;
 };
 

@@ -3,6 +3,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -12,7 +13,9 @@
 namespace ddprun {
 namespace {
 
-constexpr std::size_t kMaxStrangers = 64;
+// More than the ranks that may call, each for every use.
+constexpr std::size_t kMoreStrangers = 64;
+constexpr std::size_t kUses = 3;
 
 struct Hello {
   std::uint32_t magic = 0x31706464;  // "ddp1", and a check of byte order
@@ -47,10 +50,19 @@ void TcpDoor::expect(std::string token, int own_rank, int world_size) {
   world_size_ = world_size;
 }
 
-Result<std::optional<TcpDoor::Caller>> TcpDoor::admit(TimePoint until) {
+Result<std::optional<TcpDoor::Caller>> TcpDoor::admit(std::initializer_list<ConnectionUse> uses,
+                                                      TimePoint until) {
   for (;;) {
     if (const Result<void> let_in = let_strangers_in(); !let_in) return let_in.error();
-    if (std::optional<Caller> caller = hear_strangers()) return caller;
+    hear_strangers();
+    const auto wanted = std::ranges::find_if(callers_, [&](const Caller& caller) {
+      return std::ranges::find(uses, caller.use) != uses.end();
+    });
+    if (wanted != callers_.end()) {
+      Caller caller = std::move(*wanted);
+      callers_.erase(wanted);
+      return std::optional<Caller>(std::move(caller));
+    }
     std::vector<pollfd> watched{{listener_.socket.get(), POLLIN, 0}};
     for (const Stranger& stranger : strangers_)
       watched.push_back({stranger.socket.get(), POLLIN, 0});
@@ -63,7 +75,10 @@ Result<void> TcpDoor::let_strangers_in() {
     UniqueFd socket(
         accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket.valid()) {
-      if (strangers_.size() == kMaxStrangers) strangers_.pop_front();
+      // A whole job may have called since we last looked: who has said his hello is no stranger.
+      const std::size_t limit = kUses * static_cast<std::size_t>(world_size_) + kMoreStrangers;
+      if (strangers_.size() >= limit) hear_strangers();
+      if (strangers_.size() >= limit) strangers_.pop_front();
       strangers_.push_back({std::move(socket), {}});
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
       return system_error("let ranks of other nodes in", errno);
@@ -73,7 +88,7 @@ Result<void> TcpDoor::let_strangers_in() {
   }
 }
 
-std::optional<TcpDoor::Caller> TcpDoor::hear_strangers() {
+void TcpDoor::hear_strangers() {
   for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
     char buffer[sizeof(Hello)];
     const ssize_t got =
@@ -95,9 +110,8 @@ std::optional<TcpDoor::Caller> TcpDoor::hear_strangers() {
       continue;
     }
     send_at_once(caller.socket.get());
-    return Caller{std::move(caller.socket), hello.from, hello.use};
+    callers_.push_back({std::move(caller.socket), hello.from, hello.use});
   }
-  return std::nullopt;
 }
 
 Result<UniqueFd> call_at_door(const HostPort& address, const std::string& token, int from, int to,

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,14 +43,15 @@ class TcpDoor {
   // Who may come in, and what they must say.
   void expect(std::string token, int own_rank, int world_size);
 
-  // The next caller that said the right words; waits for one until `until`, nullopt when there is
-  // none by then. Strangers are cut off: those who say something wrong, and the one who has been
+  // The next caller that said the right words and comes for one of these uses; waits for one until
+  // `until`, nullopt when there is none by then. Callers for other uses wait at the door until they
+  // are asked for. Strangers are cut off: those who say something wrong, and the one who has been
   // silent longest when too many are. Fails when there are no descriptors left.
-  Result<std::optional<Caller>> admit(TimePoint until);
+  Result<std::optional<Caller>> admit(std::initializer_list<ConnectionUse> uses, TimePoint until);
 
  private:
   Result<void> let_strangers_in();
-  std::optional<Caller> hear_strangers();
+  void hear_strangers();
 
   explicit TcpDoor(Listener listener) : listener_(std::move(listener)) {}
   struct Stranger {
@@ -61,7 +63,8 @@ class TcpDoor {
   std::string token_;
   int own_rank_ = -1;
   int world_size_ = 0;
-  std::deque<Stranger> strangers_;
+  std::deque<Stranger> strangers_;  // have not said all of their hello
+  std::deque<Caller> callers_;      // have, and it was right
 };
 
 // Connects to a numeric address and says hello. The socket is non-blocking, with TCP_NODELAY.

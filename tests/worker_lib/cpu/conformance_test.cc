@@ -13,7 +13,7 @@ namespace {
 
 constexpr Duration kTimeout = std::chrono::seconds(30);
 // Nothing, one, odd ones, a few lines, more than one stage holds.
-constexpr std::size_t kCounts[] = {0, 1, 7, 64, 1001, 40'009};
+constexpr std::size_t kCounts[] = {0, 1, 7, 64, 1001, 70'001};
 
 class CpuGroupConformance : public testing::TestWithParam<const char*> {
  protected:

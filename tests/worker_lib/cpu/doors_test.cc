@@ -81,7 +81,7 @@ TEST(NodeMeeting, TheFirstRankNamesThoseWhoDidNotCome) {
 TEST(NodeMeeting, ARankWithTheWrongTokenGetsNothing) {
   const auto door = NodeDoor::open();
   std::thread leader(
-      [&] { EXPECT_FALSE(meet_node(*door, door->name, meeting(0, "secret", milliseconds(200)))); });
+      [&] { EXPECT_FALSE(meet_node(*door, door->name, meeting(0, "secret", seconds(2)))); });
   const auto members = meet_node(*door, door->name, meeting(1, "guess"));
   EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
   EXPECT_EQ(members.error().peer_rank, 3);
@@ -106,7 +106,7 @@ TcpDoor open_door() {
 }
 
 std::optional<TcpDoor::Caller> admit(TcpDoor& door, Duration patience) {
-  auto caller = door.admit(in(patience));
+  auto caller = door.admit({ConnectionUse::kData, ConnectionUse::kControl}, in(patience));
   EXPECT_TRUE(caller);
   return std::move(*caller);
 }
@@ -156,6 +156,28 @@ TEST(TcpDoor, SilentStrangersDoNotKeepARankOut) {
   const auto caller = admit(door, seconds(5));
   ASSERT_TRUE(caller);
   EXPECT_EQ(caller->rank, 2);
+}
+
+TEST(TcpDoor, AHundredRanksMayCallBeforeAnyIsHeard) {
+  TcpDoor door = *TcpDoor::open("127.0.0.1");
+  door.expect("secret", 0, 101);
+  std::vector<UniqueFd> calls;
+  for (int rank = 1; rank <= 100; ++rank)
+    for (const ConnectionUse use : {ConnectionUse::kControl, ConnectionUse::kData})
+      calls.push_back(*call_at_door(door.address(), "secret", rank, 0, use, in(seconds(5))));
+  for (std::size_t i = 0; i < calls.size(); ++i) ASSERT_TRUE(admit(door, seconds(5))) << i;
+}
+
+TEST(TcpDoor, WhoComesWithAMessageWaitsUntilMessagesAreAskedFor) {
+  // A rank that has met all its peers may send before the receiver has met all of its own.
+  TcpDoor door = open_door();
+  const auto socket =
+      call_at_door(door.address(), "secret", 2, 5, ConnectionUse::kMessages, in(seconds(5)));
+  ASSERT_TRUE(socket);
+  EXPECT_FALSE(admit(door, milliseconds(50)));
+  const auto caller = door.admit({ConnectionUse::kMessages}, in(seconds(5)));
+  ASSERT_TRUE(caller && *caller);
+  EXPECT_EQ((*caller)->rank, 2);
 }
 
 TEST(TcpDoor, ACallToNobodySaysWhomItWasFor) {

@@ -86,7 +86,7 @@ TEST_P(CpuGroupFaults, AKilledRankIsNamedByAllOthersWithinASecondAndNothingIsLef
 
 TEST_P(CpuGroupFaults, AStoppedRankIsNamedByAllOthersWhenTimeIsUp) {
   Rng rng(std::hash<std::string>()(letters() + scenario()) + 1);
-  constexpr int kTimeoutMs = 400;
+  constexpr int kTimeoutMs = 1000;
   ProcessWorld world(letters(), scenario(), kTimeoutMs);
   world.wait_until_ready();
   ASSERT_FALSE(HasFatalFailure());

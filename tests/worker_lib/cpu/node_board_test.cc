@@ -2,12 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
+
+#include "tests/support/eventually.h"
 
 namespace ddprun {
 namespace {
@@ -88,6 +91,21 @@ TEST(NodeBoard, ACounterIsWaitedForAndNudged) {
     boards[1].nudge(0);
   }
   sleeper.join();
+}
+
+TEST(NodeBoard, AWakeUpThatADeadRankOwedIsMadeUpFor) {
+  // It was killed after it moved its counter, and before it woke who waits for that.
+  Boards boards(2);
+  std::atomic<std::uint64_t> counter = 0;
+  const TimePoint start = BootClock::now();
+  std::thread waiter([&] {
+    EXPECT_EQ(boards[0].wait_for_counter(counter, 1, 1, in(seconds(20))), WaitEnd::kReady);
+  });
+  testing_support::let_pass(milliseconds(20));  // most likely it sleeps by now
+  counter.store(1);
+  boards[0].ring_own();
+  waiter.join();
+  EXPECT_LT(BootClock::now() - start, seconds(10));
 }
 
 TEST(NodeBoard, AFailureWakesEverybodyAndTheFirstIsTheStory) {

@@ -9,8 +9,9 @@
 // for the Work before it calls again, so such a call may do its work at once. Failures are reported
 // through the Work, never thrown.
 //
-// kInvalidArgument and kUnsupported leave the backend usable. After any other failure it is
-// finished: all later calls fail with kStopped and tell the first failure.
+// kUnsupported, and kInvalidArgument about this rank's own arguments, leave the backend usable.
+// After any other failure, the disagreement of ranks included, it is finished: all later calls fail
+// with kStopped and tell the first failure.
 //
 // The destructor ends calls in progress; it never waits for peers without a bound.
 #pragma once

@@ -18,7 +18,9 @@
 //
 // save() and restore() are collective: every rank calls them at the same point, like the
 // collectives of a ProcessGroup. Rank 0 writes; every rank reads, so the directory must be one that
-// all ranks see. The thread that trains owns a manager.
+// all ranks see. Both hold a whole file in memory on each rank that writes or reads it.
+//
+// The thread that trains owns a manager; the group must outlive it.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -39,6 +41,9 @@ namespace ddprun {
 struct CheckpointOptions {
   std::string directory;  // is created by rank 0 where it is missing
   int keep_last = 3;      // the newest ones that a save leaves, at least 1
+  // How long ranks wait for each other's disks: for rank 0's write in save(), for everybody's
+  // reading in restore(). Longer than the group's timeout as a rule, which is for the network.
+  Timeout disk_timeout = std::chrono::minutes(30);
 };
 
 // What a checkpoint holds: the live objects, which save() reads and restore() fills, and two
@@ -78,16 +83,20 @@ class CheckpointManager {
 
   // Writes a checkpoint of `step` (steps done so far): rank 0's model, buffers, optimizer and
   // sampler, and the random generator of every rank. Returns on every rank when it is announced and
-  // on the disk; then older ones than the last `keep_last` are removed. Throws on every rank,
-  // naming file and cause, when it cannot be written; earlier checkpoints are then as they were.
+  // on the disk; then older ones than the last `keep_last` are removed, and those that restore()
+  // passed over. Throws on every rank, naming file and cause, when it cannot be written; earlier
+  // checkpoints are then as they were.
   // kInvalidArgument if the ranks differ in `step`, or if the directory holds a later step that
   // this run did not restore (it belongs to another run, and would be restored instead);
   // kUnsupported for another optimizer.
   void save(std::int64_t step, const TrainingState& state);
 
   // Fills `state` and this rank's random generator from the newest checkpoint that every rank can
-  // read whole. Throws kInvalidArgument if it belongs to another model or optimizer, kUnsupported
-  // if to another world size.
+  // read whole; damaged ones are passed over. Throws on every rank: kSystem if a file cannot be read
+  // for another reason (rights, a failing disk), or if some ranks have checkpoints and no two the
+  // same (a directory that is not shared); kInvalidArgument if it belongs to another model or
+  // optimizer, kUnsupported if to another world size or format. After these two `state` may be
+  // filled in part: it is not fit for training.
   Restored restore(TrainingState& state);
 
  private:

@@ -26,6 +26,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "ddprun/error.h"
@@ -116,6 +117,9 @@ class DistributedDataParallel {
   //   kUnsupported      create_graph, sparse gradients
   //   as collectives    when the group fails
   // The gradients are then unspecified, but the same collectives have been called on all ranks.
+  //
+  // After it a parameter's .grad lies in a bucket: the next pass writes there again, so a tensor that
+  // was kept of it changes. Clone what must stay.
   template <class... Arguments>
   decltype(auto) operator()(Arguments&&... arguments) {
     return forward(std::forward<Arguments>(arguments)...);

@@ -16,13 +16,20 @@
 // fails.
 //
 // Waiting: each call has a deadline (options.timeout, else the group's). With async = false, the
-// default, a call returns when its result is there; with async = true it returns at once and the
-// tensors must neither be read nor written before Work::wait().
+// default, a call returns when its result is there (on CUDA: when it has been put in the current
+// stream, so that what is launched there next sees it; a failure of it throws from a later call);
+// with async = true it returns at once and the tensors must neither be read nor written before
+// Work::wait().
 //
 // Failures throw DistError, from the call or from wait(): kTimeout, kPeerLost (with the rank that
 // died), kStopped, kConnection. After one of these the group is finished: every later call throws
-// kStopped with the first failure. kInvalidArgument is noticed before anything is sent; the group
-// stays usable, but the other ranks may be waiting in the collective that this rank refused.
+// kStopped with the first failure. kInvalidArgument about this rank's own arguments is noticed
+// before anything is sent; the group stays usable, but the other ranks may be waiting in the
+// collective that this rank refused. When the ranks call different collectives, or the same with
+// different shapes, every rank of a cpu group throws kInvalidArgument naming both, and the group is
+// finished, too: nobody knows any more who is where.
+//
+// A dead process is noticed within 1 s, a node that has gone silent within 5 s.
 //
 // Determinism: on the cpu backend the result of a reduction is a function of the inputs, the world
 // size and the node layout only, the same bits on every rank and in every run.

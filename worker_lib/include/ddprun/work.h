@@ -21,7 +21,7 @@ class Work {
   explicit Work(std::shared_ptr<detail::WorkState> state);
 
   // Returns when the collective is complete: its tensors hold the result (for CUDA tensors: the
-  // current stream will wait for it). Throws DistError if it failed; the group is then unusable.
+  // current stream will wait for it). Throws DistError if it failed.
   void wait() const;
 
   // The same, at most this long: kTimeout if it is not complete by then, which does not end it.

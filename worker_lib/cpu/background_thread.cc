@@ -1,4 +1,4 @@
-#include "worker_lib/background_thread.h"
+#include "worker_lib/cpu/background_thread.h"
 
 #include <pthread.h>
 
