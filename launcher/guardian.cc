@@ -17,6 +17,7 @@
 
 #include "base/assert.h"
 #include "base/exit_codes.h"
+#include "base/result.h"
 #include "base/signal_names.h"
 #include "launcher/process_tree.h"
 #include "launcher/signal_source.h"
@@ -33,16 +34,31 @@ struct Pipe {
   UniqueFd write;
 };
 
-Pipe make_pipe() {
+Result<Pipe> make_pipe() {
   int ends[2];
-  DDPRUN_ASSERT(pipe2(ends, O_CLOEXEC) == 0, "a process that has just started can open a pipe");
-  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+  if (pipe2(ends, O_CLOEXEC) != 0) return system_error("make a pipe", errno);
+  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-UniqueFd take_signals(const std::vector<int>& signals) {
+// What guardian, keeper and agent have between them, made before the first fork.
+struct Ties {
+  UniqueFd signals;  // of the process that reads it
+  Pipe guardian_alive;
+  Pipe keeper_alive;
+  Pipe agent_pid;
+};
+
+Result<Ties> make_ties(const std::vector<int>& signals) {
+  Ties ties;
   Result<UniqueFd> source = open_signal_source(signals);
-  DDPRUN_ASSERT(source, "a process that has just started can open a signalfd");
-  return std::move(*source);
+  if (!source) return std::move(source).error();
+  ties.signals = std::move(*source);
+  for (Pipe* pipe : {&ties.guardian_alive, &ties.keeper_alive, &ties.agent_pid}) {
+    Result<Pipe> made = make_pipe();
+    if (!made) return std::move(made).error();
+    *pipe = std::move(*made);
+  }
+  return ties;
 }
 
 // A line that nobody reads is not worth staying for: a reader that has stopped gets a moment only.
@@ -109,12 +125,11 @@ void clear_up(const GuardianOptions& options) {
 }
 
 // The keeper: see the header. Never returns.
-[[noreturn]] void keep(const GuardianOptions& options, pid_t agent,
+[[noreturn]] void keep(const GuardianOptions& options, pid_t agent, const UniqueFd& signals,
                        const UniqueFd& guardian_alive) {
   prctl(PR_SET_NAME, "ddp-keeper");
   // Out of the terminal's foreground group, so that Ctrl-C and Ctrl-Z leave it alone.
   setsid();
-  const UniqueFd signals = take_signals({SIGCHLD});
   // A signal to the whole process group of a job reaches it, too; it ends when the agent does.
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
     std::signal(signal, SIG_IGN);
@@ -160,12 +175,14 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
     if (present.sa_handler != SIG_IGN) forwarded.push_back(signal);
   }
   caught.insert(caught.end(), forwarded.begin(), forwarded.end());
-  const UniqueFd signals = take_signals(caught);
   std::signal(SIGPIPE, SIG_IGN);
-
-  Pipe guardian_alive = make_pipe();
-  Pipe keeper_alive = make_pipe();
-  Pipe agent_pid = make_pipe();
+  Result<Ties> ties = make_ties(caught);
+  if (!ties) {
+    say("cannot start: " + ties.error().message());
+    remove_scratch(options.scratch_directory);
+    return to_int(ExitCode::kCannotStart);
+  }
+  auto& [signals, guardian_alive, keeper_alive, agent_pid] = *ties;
   std::fflush(nullptr);
 
   const pid_t guardian = getpid();
@@ -205,7 +222,7 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
       say(std::string("cannot fork the agent: ") + std::strerror(fork_errno));
       _exit(to_int(ExitCode::kCannotStart));
     }
-    keep(options, agent_process, guardian_alive.read);
+    keep(options, agent_process, signals, guardian_alive.read);
   }
   guardian_alive.read.reset();
   keeper_alive.read.reset();

@@ -17,7 +17,8 @@ struct TakenSignal {
   pid_t sender = 0;
 };
 
-// Blocks the signals in this thread and returns a descriptor that is readable when one has come. An
+// Blocks the signals in this thread and returns a descriptor that is readable when one has come; to
+// a process forked from here that means its own signals. An
 // ignored signal that is blocked is kept, not ignored: leave such out. Fails where no descriptor is
 // to be had.
 Result<UniqueFd> open_signal_source(const std::vector<int>& signals);

@@ -49,7 +49,8 @@ void WorkerCluster::signal(int rank, int number) {
 bool WorkerCluster::wait_for_all(Duration timeout) {
   const TimePoint end = BootClock::now() + timeout;
   bool all = true;
-  for (const auto& worker : workers_) all &= worker->wait(end - BootClock::now()).has_value();
+  for (const auto& worker : workers_)
+    all &= worker->wait(end - BootClock::now()).has_value();
   return all;
 }
 
