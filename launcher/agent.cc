@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
@@ -442,6 +443,7 @@ class Agent {
   // stays for him.
   void flush_console() {
     io_.restart();
+    const auto until_flushed = asio::make_work_guard(io_);
     flushing_ = true;
     console_.when_flushed([this] { asio::post(io_, [this] { io_.stop(); }); });
     timer_.cancel();
