@@ -1,5 +1,5 @@
-// The one list of exit codes of ddprun's programs. `ddprun --help` and docs/exit_codes.md are
-// generated from, and tested against, this table.
+// The one list of exit codes of ddprun's programs. `ddprun --help` is made from this table, and a
+// test compares docs/exit_codes.md with it.
 //
 // A failed job ends with its first failed worker's own code, or 128+n when signal n ended it; these
 // are the other ends. The block 64..78 follows sysexits.h where a meaning fits.
@@ -20,6 +20,7 @@ enum class ExitCode : int {
   kNodeLost = 68,
   kAddress = 69,
   kInternal = 70,
+  kFiles = 73,
 };
 
 struct ExitCodeText {
@@ -27,7 +28,7 @@ struct ExitCodeText {
   std::string_view meaning;
 };
 
-inline constexpr std::array<ExitCodeText, 9> kExitCodes{{
+inline constexpr std::array kExitCodes = std::to_array<ExitCodeText>({
     {ExitCode::kSuccess, "every worker ended with 0"},
     {ExitCode::kUsage, "the command line cannot be meant: option, program or value"},
     {ExitCode::kCannotStart, "a worker process could not be started (exec, fork, limits)"},
@@ -37,7 +38,8 @@ inline constexpr std::array<ExitCodeText, 9> kExitCodes{{
     {ExitCode::kNodeLost, "a node of the job was lost, and no restart was left"},
     {ExitCode::kAddress, "an address cannot be resolved, or a port cannot be listened on"},
     {ExitCode::kInternal, "ddprun itself was killed or broken; no worker was left behind"},
-}};
+    {ExitCode::kFiles, "a directory for logs or temporary files cannot be made"},
+});
 
 constexpr int to_int(ExitCode code) { return static_cast<int>(code); }
 

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <csignal>
+#include <string_view>
 
 namespace ddprun {
 namespace {
@@ -29,13 +30,6 @@ std::string signal_name(int signal) {
     if (row.number == signal) return std::string(row.name);
   }
   return "signal " + std::to_string(signal);
-}
-
-std::optional<int> signal_number(std::string_view name) {
-  for (const SignalName& row : kSignals) {
-    if (row.name == name || row.name.substr(3) == name) return row.number;
-  }
-  return std::nullopt;
 }
 
 }  // namespace ddprun

@@ -67,7 +67,8 @@ struct WorkerEnv {
   std::string run_id = "none";
   std::string error_file;
   std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
-  // Set only where the value is not inherited; empty means: leave what is there.
+  // Empty: the worker finds what its agent has inherited, or nothing. plan_workers() always says the
+  // first one, with the inherited value where there is one.
   std::string nccl_async_error_handling;
   std::string omp_num_threads;
   Generation generation{0};

@@ -1,22 +1,23 @@
 #include "launcher/agent.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <csignal>
+#include <cstdio>
+#include <exception>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 
+#include "base/descriptor_limit.h"
 #include "base/exit_codes.h"
 #include "base/random_id.h"
 #include "base/version.h"
@@ -24,9 +25,9 @@
 #include "launcher/core/supervisor.h"
 #include "launcher/core/verdict_report.h"
 #include "launcher/process_tree.h"
+#include "launcher/signal_source.h"
+#include "launcher/worker.h"
 #include "launcher/worker_files.h"
-#include "launcher/worker_output.h"
-#include "launcher/worker_process.h"
 #include "rendezvous/listen.h"
 #include "rendezvous/server.h"
 #include "rendezvous/service_link.h"
@@ -42,57 +43,67 @@ using boost::system::error_code;
 constexpr Duration kResolveTimeout = std::chrono::seconds(20);
 // Other agents hear the verdict and go; the embedded service does not wait longer for them.
 constexpr Duration kDrainTimeout = std::chrono::seconds(10);
-
-// A worker of the present generation.
-struct Worker {
-  WorkerPlan plan;
-  std::optional<WorkerHandle> handle;
-  int pid = 0;
-  std::shared_ptr<WorkerOutput> out;
-  std::shared_ptr<WorkerOutput> err;
-  std::string err_file;  // where stderr goes when it does not come through us
-};
+// For a reader of our output that has stopped, when we have been told to end.
+constexpr Duration kLastWords = std::chrono::seconds(1);
 
 class Agent {
  public:
   Agent(const AgentConfig& config, Guards guards)
       : config_(config),
+        guardian_(guards.guardian),
         console_([this] { asio::post(io_, [this] { resume_outputs(); }); }),
         log_("ddprun",
              [this](std::string_view line) { console_.write(ConsoleStream::kErr, line); }),
-        supervisor_({.host = host_name(), .slots = config.slots, .grace = config.options.grace}),
+        supervisor_({.host = host_name(),
+                     .slots = config.slots,
+                     .grace = config.options.grace,
+                     .kill_timeout = config.kill_timeout}),
         timer_(io_),
         signals_(io_),
-        children_(io_, SIGCHLD),
         guardian_alive_(io_, guards.guardian_alive.release()),
         keeper_alive_(io_, guards.keeper_alive.release()) {}
 
   int run() {
-    watch_signals();
-    watch_guards();
-    for (const std::string& remark : config_.rendezvous.remarks) log_.warning(remark);
-    if (const Result<void> ready = meet(); !ready) {
-      log_.error(ready.error().message());
-      exit_code_ = to_int(ExitCode::kAddress);
-    } else {
-      link_->start();
-      io_.run();
+    try {
+      work();
+    } catch (const std::exception& error) {
+      // The keeper ends what runs below this process.
+      log_.error(std::string("broken by: ") + error.what());
+      exit_code_ = to_int(ExitCode::kInternal);
+      told_to_end_ = true;
     }
+    over_ = true;
     link_.reset();
     server_.reset();
+    close_store();
+    let_go_of_workers();
     flush_console();
     return exit_code_;
   }
 
  private:
+  void work() {
+    if (const Result<void> watched = watch_signals(); !watched) {
+      return log_.error(watched.error().message());
+    }
+    watch_guards();
+    for (const std::string& remark : config_.rendezvous.remarks) log_.warning(remark);
+    if (const Result<void> ready = meet(); !ready) {
+      log_.error(ready.error().message());
+      exit_code_ = to_int(ExitCode::kAddress);
+      return;
+    }
+    link_->start();
+    io_.run();
+  }
+
   static std::string host_name() {
     char name[256] = "localhost";
     gethostname(name, sizeof name - 1);
     return name;
   }
 
-  // --- the way to the service
-  // -----------------------------------------------------------------------
+  // --- the way to the service --------------------------------------------------------------------
 
   Result<void> meet() {
     const Rendezvous& plan = config_.rendezvous;
@@ -114,8 +125,8 @@ class Agent {
       if (!here && is_local_address(address)) here = address;
     }
     if (!here) return connect_to_service(false);
-    const bool loopback = is_loopback_address(*here);
-    Result<Listener> listener = listen_tcp({loopback ? here->host() : "*", plan.port});
+    const std::string host = listening_host({plan.host, here->host()}, config_.options.nodes);
+    Result<Listener> listener = listen_tcp({host, plan.port});
     if (!listener) {
       // Taken: by a ddp-rendezvous, or by another agent of this host. Else it will not say welcome.
       if (listener.error().sys_errno == EADDRINUSE) return connect_to_service(true);
@@ -136,11 +147,15 @@ class Agent {
                    .doing = "option --master-addr",
                    .cause = plan.host + " is no address of this host, but --node-rank 0 runs here"};
     }
-    const bool loopback = is_loopback_address(address);
-    Result<Listener> listener = listen_tcp({loopback ? address.host() : "*", plan.port});
+    const std::string host = listening_host({plan.host, address.host()}, config_.options.nodes);
+    Result<Listener> listener = listen_tcp({host, plan.port});
     if (!listener) return std::move(listener).error().within("option --master-port");
     static_port_ = listener->address.port;
-    return embed(std::move(listener->socket), plan.host);
+    // Workers use the name that was given, as torchrun's do. But where it leads to loopback on this
+    // host alone, they would offer their peers a loopback address: then they get what the other
+    // nodes have reached, which the service puts in the place of a numeric loopback address.
+    const bool misleads = host == "*" && is_loopback_address(address);
+    return embed(std::move(listener->socket), misleads ? address.host() : plan.host);
   }
 
   Result<void> embed(UniqueFd listener, std::string address) {
@@ -216,10 +231,10 @@ class Agent {
     return status;
   }
 
-  // --- the core and its shell
-  // -------------------------------------------------------------------------
+  // --- the core and its shell --------------------------------------------------------------------
 
   void feed(const SupervisorEvent& event) {
+    if (over_) return;
     perform(supervisor_.step(event, BootClock::now()));
     check_tree();
     arm_timer();
@@ -240,7 +255,7 @@ class Agent {
   void act(const KillTree&) { tell_tree(SIGKILL); }
   void act(const ReleaseGeneration&) {
     told_.clear();
-    workers_.clear();
+    let_go_of_workers();
     close_store();
     if (const Result<void> ready = prepare_store(); !ready) log_.error(ready.error().message());
   }
@@ -256,7 +271,7 @@ class Agent {
   void act(const Exit& exit) {
     exit_code_ = exit.code;
     if (exit.verdict) report(*exit.verdict);
-    workers_.clear();
+    let_go_of_workers();
     close_store();
     // Not from within the link's own call.
     asio::post(io_, [this] {
@@ -266,8 +281,6 @@ class Agent {
 
   // The last one out: an embedded service stays until the others have heard the verdict.
   void drain() {
-    signals_.cancel();
-    children_.cancel();
     timer_.cancel();
     if (!server_) return io_.stop();
     server_->when_idle([this] { io_.stop(); });
@@ -303,8 +316,7 @@ class Agent {
     });
   }
 
-  // --- the store
-  // --------------------------------------------------------------------------------------
+  // --- the store ---------------------------------------------------------------------------------
 
   // Listens in advance: clients that come before we accept wait in the backlog instead of retrying.
   Result<void> prepare_store() {
@@ -331,11 +343,10 @@ class Agent {
     store_.reset();
   }
 
-  // --- workers
-  // ----------------------------------------------------------------------------------------
+  // --- workers -----------------------------------------------------------------------------------
 
   void start_workers(const Assignment& assignment) {
-    workers_.clear();
+    let_go_of_workers();
     PlanOptions plan;
     plan.command = config_.command;
     plan.slots = config_.slots;
@@ -348,62 +359,32 @@ class Agent {
       plan.log_directory =
           attempt_directory(config_.log_root, assignment.restart_count, assignment.generation);
     }
-    std::vector<WorkersEnded::One> not_started;
     for (WorkerPlan& one : plan_workers(plan, assignment)) {
-      workers_.push_back(std::make_unique<Worker>());
-      workers_.back()->plan = std::move(one);
-      const Result<void> started = start(*workers_.back(), assignment);
+      workers_.push_back(std::make_shared<Worker>(std::move(one)));
+      const Result<void> started = start(*workers_.back(), assignment.world_size);
       if (started) continue;
       WorkersEnded::One end;
-      end.local_rank = workers_.back()->plan.local_rank;
+      end.local_rank = workers_.back()->local_rank();
       end.kind = EndKind::kNotStarted;
       end.code = started.error().sys_errno;
       end.message = started.error().message();
-      not_started.push_back(std::move(end));
+      not_started_.push_back(std::move(end));
     }
-    if (not_started.empty()) return;
-    asio::post(io_, [this, ended = WorkersEnded{std::move(not_started)}] { feed(ended); });
+    if (not_started_.empty()) return;
+    asio::post(io_, [this] { feed(WorkersEnded{std::exchange(not_started_, {})}); });
   }
 
-  Result<void> start(Worker& worker, const Assignment& assignment) {
-    const LaunchOptions& options = config_.options;
-    const LocalRank rank = worker.plan.local_rank;
-    WorkerFiles files(worker.plan.directory, options.redirects.of(rank), options.tee.of(rank));
-    Result<WorkerStreams> streams = files.open();
-    if (!streams) return std::move(streams).error();
-    worker.err_file = streams->err.only_file;
+  Result<void> start(Worker& worker, int world_size) {
+    const std::string prefix = world_size > 1 ? "[rank " + to_text(worker.rank()) + "] " : "";
+    return worker.start(
+        {io_, console_, config_.options, config_.command.executable, descriptor_limit_}, prefix,
+        [this](std::shared_ptr<Worker> one) { ended(std::move(one)); });
+  }
 
-    WorkerStart start{.executable = config_.command.executable,
-                      .arguments = worker.plan.arguments,
-                      .variables = worker.plan.variables,
-                      .out = streams->out.to_worker.get(),
-                      .err = streams->err.to_worker.get()};
-    Result<WorkerHandle> handle = start_worker(io_, start);
-    if (!handle) return std::move(handle).error();
-
-    const std::string prefix =
-        assignment.world_size > 1 ? "[rank " + to_text(worker.plan.rank) + "] " : "";
-    const std::string tee_prefix = "[" + options.role + to_text(rank) + "]:";
-    const auto watch = [&](WorkerStream& stream,
-                           ConsoleStream console) -> std::shared_ptr<WorkerOutput> {
-      if (!stream.from_worker.valid()) return nullptr;
-      const bool tee = stream.tee_file.valid();
-      auto output = std::make_shared<WorkerOutput>(
-          io_, console_, std::move(stream.from_worker),
-          WorkerOutputOptions{console, true, tee ? tee_prefix : prefix,
-                              std::move(stream.tee_file)});
-      output->start();
-      return output;
-    };
-    worker.out = watch(streams->out, ConsoleStream::kOut);
-    worker.err = watch(streams->err, ConsoleStream::kErr);
-    worker.handle.emplace(std::move(*handle));
-    worker.pid = worker.handle->id();
-    worker.handle->async_wait([this, &worker, generation = assignment.generation](error_code, int) {
-      // Workers are gone from the list only when they have been reaped.
-      if (generation == supervisor_.generation()) ended(worker);
-    });
-    return {};
+  // Their processes have ended, or cannot be ended.
+  void let_go_of_workers() {
+    workers_.clear();
+    newly_ended_.clear();
   }
 
   void tell_tree(int signal) {
@@ -414,47 +395,25 @@ class Agent {
 
   // Those that ended at the same instant are reported together, because their order says nothing:
   // what is ready now has been queued before what is posted here.
-  void ended(Worker& worker) {
-    newly_ended_.push_back(&worker);
+  void ended(std::shared_ptr<Worker> worker) {
+    newly_ended_.push_back(std::move(worker));
     if (newly_ended_.size() > 1) return;
     asio::post(io_, [this] {
       WorkersEnded event;
-      for (Worker* one : newly_ended_) event.workers.push_back(describe_end(*one));
-      newly_ended_.clear();
-      feed(event);
+      for (const auto& one : std::exchange(newly_ended_, {})) {
+        event.workers.push_back(one->describe_end());
+      }
+      if (!event.workers.empty()) feed(event);
     });
   }
 
-  WorkersEnded::One describe_end(Worker& worker) {
-    const int status = worker.handle->native_exit_code();
-    worker.handle.reset();
-    WorkersEnded::One end;
-    end.local_rank = worker.plan.local_rank;
-    end.pid = worker.pid;
-    if (WIFSIGNALED(status)) {
-      end.kind = EndKind::kSignaled;
-      end.code = WTERMSIG(status);
-      end.core_dumped = WCOREDUMP(status);
-    } else {
-      end.code = WEXITSTATUS(status);
-    }
-    if (worker.out) worker.out->drain();
-    if (worker.err) worker.err->drain();
-    if (end.kind == EndKind::kExited && end.code == 0) return end;
-    end.stderr_tail = worker.err ? worker.err->tail() : tail_of_file(worker.err_file);
-    if (!worker.plan.directory.empty()) {
-      end.message = message_of_error_file(worker.plan.directory + "/error.json");
-    }
-    return end;
-  }
-
-  // Reaps adopted orphans. A worker's own end comes through its handle; while one is waiting to be
-  // collected there, the kernel shows nothing behind it, but its handler ends here again.
+  // Reaps adopted orphans. A worker's own end comes through its WorkerProcess; while one is waiting
+  // to be collected there, the kernel shows nothing behind it, but its end leads here again.
   void reap_orphans() {
     siginfo_t info{};
     while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
       const bool is_worker = std::any_of(workers_.begin(), workers_.end(), [&](const auto& worker) {
-        return worker->handle && worker->pid == info.si_pid;
+        return worker->is_open() && worker->pid() == info.si_pid;
       });
       if (is_worker) return;
       waitpid(info.si_pid, nullptr, 0);
@@ -466,79 +425,87 @@ class Agent {
     if (supervisor_.state() != Supervisor::State::kStopping) return;
     reap_orphans();
     if (!told_.empty()) signal_new_children(told_signal_, told_);
-    if (has_children() || !newly_ended_.empty()) return;
+    // The tree counts as empty only when every end has been reported, also of workers that were
+    // never there.
+    if (has_children() || !newly_ended_.empty() || !not_started_.empty()) return;
     for (const auto& worker : workers_) {
-      if (worker->handle) return;  // its end has not been reported yet
+      if (worker->is_open()) return;
     }
-    // Nobody can write any more: take the rest.
-    for (const auto& worker : workers_) {
-      for (const auto& output : {worker->out, worker->err}) {
-        if (!output) continue;
-        output->drain();
-        output->finish();
-      }
-    }
-    feed(TreeEmpty{});
+    for (const auto& worker : workers_) worker->finish_output();
+    perform(supervisor_.step(TreeEmpty{}, BootClock::now()));
   }
 
   void resume_outputs() {
-    for (const auto& worker : workers_) {
-      if (worker->out) worker->out->resume();
-      if (worker->err) worker->err->resume();
-    }
+    for (const auto& worker : workers_) worker->resume_output();
   }
 
+  // A reader that is slow gets everything; but when somebody wants us to end, before or now, nobody
+  // stays for him.
   void flush_console() {
-    // A reader that is slow gets everything; only when we were told to end does nobody wait for
-    // him.
-    const bool told_to_end = supervisor_.status(BootClock::now()).leaving != 0 || guard_lost_;
-    while (!console_.flush(std::chrono::seconds(1))) {
-      if (told_to_end) return console_.give_up();
+    io_.restart();
+    const auto until_flushed = asio::make_work_guard(io_);
+    flushing_ = true;
+    console_.when_flushed([this] { asio::post(io_, [this] { io_.stop(); }); });
+    timer_.cancel();
+    if (told_to_end_) {
+      timer_.expires_after(kLastWords);
+      timer_.async_wait([this](error_code error) {
+        if (!error) io_.stop();
+      });
     }
+    io_.run();
   }
 
-  // --- from outside
-  // ---------------------------------------------------------------------------------
+  // --- from outside ------------------------------------------------------------------------------
 
-  void watch_signals() {
-    sigset_t ours;
-    sigemptyset(&ours);
-    sigaddset(&ours, SIGCHLD);
+  // The guardian blocked them before it forked, so that none is lost before this line.
+  Result<void> watch_signals() {
+    std::vector<int> ours{SIGCHLD};
     for (const int signal : config_.signals) {
       struct sigaction present {};
       sigaction(signal, nullptr, &present);
-      if (present.sa_handler == SIG_IGN) continue;  // nohup
-      signals_.add(signal);
-      sigaddset(&ours, signal);
+      if (present.sa_handler != SIG_IGN) ours.push_back(signal);  // ignored: nohup
     }
-    // The guardian blocked them before it forked, so that none is lost before this line.
-    pthread_sigmask(SIG_UNBLOCK, &ours, nullptr);
-    next_signal();
-    next_child();
+    Result<UniqueFd> source = open_signal_source(ours);
+    if (!source) return std::move(source).error();
+    signals_.assign(source->release());
+    take_signals();
+    return {};
   }
 
-  void next_signal() {
-    signals_.async_wait([this](error_code error, int signal) {
+  void take_signals() {
+    signals_.async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
       if (error) return;
-      next_signal();
-      feed(UserSignal{signal});
+      bool child_ended = false;
+      while (const std::optional<TakenSignal> signal = next_signal(signals_.native_handle())) {
+        if (signal->number == SIGCHLD) {
+          child_ended = true;
+        } else {
+          told_to_end_by(*signal);
+        }
+      }
+      if (child_ended && !over_) {
+        reap_orphans();
+        check_tree();
+        arm_timer();
+      }
+      take_signals();
     });
   }
 
-  void next_child() {
-    children_.async_wait([this](error_code error, int) {
-      if (error) return;
-      next_child();
-      reap_orphans();
-      check_tree();
-    });
+  void told_to_end_by(const TakenSignal& signal) {
+    told_to_end_ = true;
+    if (flushing_) return io_.stop();
+    using Way = UserSignal::Way;
+    feed(UserSignal{signal.number, signal.sender == guardian_ ? Way::kGuardian : Way::kDirect});
   }
 
   void watch_guards() {
     for (asio::posix::stream_descriptor* guard : {&guardian_alive_, &keeper_alive_}) {
       guard->async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
         if (error || guard_lost_) return;
-        guard_lost_ = true;
+        guard_lost_ = told_to_end_ = true;
+        if (flushing_) io_.stop();
         std::error_code ignored;
         if (!config_.scratch_directory.empty()) {
           std::filesystem::remove_all(config_.scratch_directory, ignored);
@@ -550,16 +517,21 @@ class Agent {
 
   const AgentConfig& config_;
   const std::string agent_id_ = random_hex(8);
+  // What workers get back: their programs may use select().
+  const std::optional<rlimit> descriptor_limit_ = raise_descriptor_limit();
   asio::io_context io_{1};
+  const pid_t guardian_;
   ConsoleWriter console_;
   Logger log_;
   Supervisor supervisor_;
   asio::steady_timer timer_;
-  asio::signal_set signals_;
-  asio::signal_set children_;
+  asio::posix::stream_descriptor signals_;
   asio::posix::stream_descriptor guardian_alive_;
   asio::posix::stream_descriptor keeper_alive_;
   bool guard_lost_ = false;
+  bool told_to_end_ = false;  // by a signal, or because a guard is gone
+  bool over_ = false;         // nothing but the rest of the output is left
+  bool flushing_ = false;
 
   std::unique_ptr<RendezvousServer> server_;  // where this agent embeds the service
   std::unique_ptr<ServiceLink> link_;
@@ -568,8 +540,9 @@ class Agent {
 
   std::optional<Listener> listener_;    // of the next generation's store
   std::unique_ptr<StoreServer> store_;  // of this generation, where rank 0 lives here
-  std::vector<std::unique_ptr<Worker>> workers_;
-  std::vector<Worker*> newly_ended_;
+  std::vector<std::shared_ptr<Worker>> workers_;
+  std::vector<std::shared_ptr<Worker>> newly_ended_;  // not reported yet
+  std::vector<WorkersEnded::One> not_started_;        // not reported yet
   std::set<pid_t> told_;  // what was below this agent when told_signal_ was sent, and latecomers
   int told_signal_ = 0;
   NodeRank node_rank_{0};
@@ -580,7 +553,12 @@ class Agent {
 }  // namespace
 
 int run_agent(const AgentConfig& config, Guards guards) {
-  return Agent(config, std::move(guards)).run();
+  try {
+    return Agent(config, std::move(guards)).run();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "ddprun: error: cannot run the agent: %s\n", error.what());
+    return to_int(ExitCode::kInternal);
+  }
 }
 
 }  // namespace ddprun

@@ -20,15 +20,19 @@ struct AgentConfig {
   Rendezvous rendezvous;
   WorkerCommand command;
   int slots = 1;
-  std::string log_root;           // of this run; empty with --log-dir /dev/null
-  std::string scratch_directory;  // removed at the end
-  std::vector<int> signals;       // passed on to workers
+  std::string log_root;                              // of this run; empty with --log-dir /dev/null
+  std::string scratch_directory;                     // removed at the end
+  std::vector<int> signals;                          // passed on to workers
+  Duration kill_timeout = std::chrono::seconds(30);  // for processes to end after SIGKILL
   bool inherits_omp_threads = false;
   std::string inherited_nccl_async_error_handling;
 };
 
 // Runs the job's part on this node to its end and returns ddprun's exit code. Takes over the
-// process: it sets signal handlers and unblocks `signals`.
+// process: `signals` and SIGCHLD must be blocked and stay so, the descriptor limit is raised. What
+// this machine refuses in an unexpected place (memory, threads, descriptors) becomes a line on
+// stderr and ExitCode::kInternal; a thread may then be left that writes to a reader who has
+// stopped, so the process should end soon.
 int run_agent(const AgentConfig& config, Guards guards);
 
 }  // namespace ddprun

@@ -24,7 +24,7 @@ struct OptionSpec {
   std::string placeholder;  // of its value; empty: a switch
   std::string help;
   std::string example;
-  Setter set;  // a switch gets "1"
+  Setter set;  // a switch without =VALUE gets "true"
 };
 
 // A setter for an option whose text is parsed by `parse` into a member.
@@ -46,14 +46,17 @@ Setter text_into(T LaunchOptions::*member) {
   };
 }
 
-// torchrun reads its switches from the environment as integers.
+// torchrun reads its switches from the environment as integers; --switch=false is what one would
+// try to take back what a script has given.
 Setter switch_into(bool LaunchOptions::*member) {
   return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
-    if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos) {
+    const bool number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+    if (!number && text != "true" && text != "false") {
       return Error{.kind = ErrorKind::kInvalidArgument,
-                   .cause = "'" + text + "' is neither 1 nor 0"};
+                   .cause = "'" + text + "' is neither true (1) nor false (0)"};
     }
-    options.*member = text.find_first_not_of('0') != std::string::npos;
+    options.*member =
+        text == "true" || (number && text.find_first_not_of('0') != std::string::npos);
     return {};
   };
 }
@@ -145,10 +148,10 @@ const std::vector<OptionSpec>& option_table() {
 }
 
 // torchrun 2.11 has these, too.
-constexpr std::array<std::string_view, 9> kNotAvailable{
-    "start-method",       "event-log-handler",        "run-path",
-    "local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters",
-    "logs-specs",         "signals-to-handle",        "virtual-local-rank"};
+constexpr std::array kNotAvailable = std::to_array<std::string_view>(
+    {"start-method", "event-log-handler", "run-path", "local-ranks-filter",
+     "duplicate-stdout-filters", "duplicate-stderr-filters", "logs-specs", "signals-to-handle",
+     "virtual-local-rank", "numa-binding"});
 
 std::string with_underscores(std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');
@@ -189,8 +192,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 Error unknown_option(const std::string& given) {
   const std::string name = with_dashes(given.substr(0, given.find('=')));
   const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
-  if (std::find(kNotAvailable.begin(), kNotAvailable.end(), bare) != kNotAvailable.end() ||
-      bare == "numa-binding") {
+  if (std::find(kNotAvailable.begin(), kNotAvailable.end(), bare) != kNotAvailable.end()) {
     return usage_error("option --" + bare +
                        " is torchrun's, but not available here yet; see ddprun --help");
   }
@@ -261,7 +263,7 @@ Result<Found> scan(const std::vector<std::string>& arguments) {
   }
   for (std::size_t i = 0; i < table.size(); ++i) {
     if (options[i]->count() > 0) {
-      found.values[i] = table[i].placeholder.empty() ? "1" : texts[i];
+      found.values[i] = table[i].placeholder.empty() ? options[i]->results().back() : texts[i];
     } else if (const char* text = std::getenv(environment_name(table[i].name).c_str())) {
       found.values[i] = text;
     }

@@ -4,7 +4,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <condition_variable>
 #include <csignal>
+#include <mutex>
+#include <string>
 #include <utility>
 
 namespace ddprun {
@@ -31,74 +34,95 @@ bool write_all(int fd, std::string_view bytes) {
 
 }  // namespace
 
-ConsoleWriter::ConsoleWriter(std::function<void()> on_drained)
-    : on_drained_(std::move(on_drained)) {
+struct ConsoleWriter::State {
+  std::function<void()> on_drained;
+  std::function<void()> on_flushed;
+  std::array<int, 2> descriptors{};
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::array<std::string, 2> queued;
+  bool writing = false;
+  bool was_full = false;
+  bool over = false;  // the owner is gone, and with it whoever would be called
+
+  bool is_empty() const { return queued[0].empty() && queued[1].empty(); }
+  void say_flushed() {
+    if (on_flushed) std::exchange(on_flushed, nullptr)();
+  }
+};
+
+ConsoleWriter::ConsoleWriter(std::function<void()> on_drained, std::array<int, 2> descriptors)
+    : state_(std::make_shared<State>()) {
+  state_->on_drained = std::move(on_drained);
+  state_->descriptors = descriptors;
   // The thread takes no signals: they are the main thread's to handle.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
+  thread_ = std::thread([state = state_] { run(*state); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 ConsoleWriter::~ConsoleWriter() {
+  bool writing = false;
   {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
+    const std::lock_guard lock(state_->mutex);
+    state_->over = true;
+    state_->on_drained = state_->on_flushed = nullptr;
+    for (std::string& queue : state_->queued) queue.clear();
+    writing = state_->writing;
   }
-  wake_.notify_one();
-  thread_.join();
+  state_->wake.notify_one();
+  if (writing) {
+    thread_.detach();
+  } else {
+    thread_.join();
+  }
 }
 
 void ConsoleWriter::write(ConsoleStream stream, std::string_view lines) {
   {
-    const std::lock_guard lock(mutex_);
-    if (dropping_) return;
-    queued_[static_cast<std::size_t>(stream)].append(lines);
-    if (queued_[0].size() + queued_[1].size() >= kHighWater) was_full_ = true;
+    const std::lock_guard lock(state_->mutex);
+    std::array<std::string, 2>& queued = state_->queued;
+    queued[static_cast<std::size_t>(stream)].append(lines);
+    if (queued[0].size() + queued[1].size() >= kHighWater) state_->was_full = true;
   }
-  wake_.notify_one();
+  state_->wake.notify_one();
 }
 
 bool ConsoleWriter::is_full() const {
-  const std::lock_guard lock(mutex_);
-  return was_full_;
+  const std::lock_guard lock(state_->mutex);
+  return state_->was_full;
 }
 
-bool ConsoleWriter::flush(Duration allowed) {
-  std::unique_lock lock(mutex_);
-  return drained_.wait_for(
-      lock, allowed, [this] { return !writing_ && queued_[0].empty() && queued_[1].empty(); });
+void ConsoleWriter::when_flushed(std::function<void()> then) {
+  const std::lock_guard lock(state_->mutex);
+  state_->on_flushed = std::move(then);
+  if (!state_->writing && state_->is_empty()) state_->say_flushed();
 }
 
-void ConsoleWriter::give_up() {
-  const std::lock_guard lock(mutex_);
-  dropping_ = true;
-  for (std::string& queue : queued_) queue.clear();
-}
-
-void ConsoleWriter::run() {
+void ConsoleWriter::run(State& state) {
   std::array<bool, 2> reader_gone{};
   std::array<std::string, 2> batch;
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(state.mutex);
   while (true) {
-    wake_.wait(lock, [this] { return stop_ || !queued_[0].empty() || !queued_[1].empty(); });
-    if (queued_[0].empty() && queued_[1].empty()) return;
+    state.wake.wait(lock, [&] { return state.over || !state.is_empty(); });
+    if (state.over) return;
     batch[0].clear();
     batch[1].clear();
-    batch.swap(queued_);
-    const bool drained_from_full = std::exchange(was_full_, false);
-    writing_ = true;
-    lock.unlock();
-    for (std::size_t i = 0; i < batch.size(); ++i) {
-      if (!reader_gone[i])
-        reader_gone[i] = !write_all(i == 0 ? STDOUT_FILENO : STDERR_FILENO, batch[i]);
+    batch.swap(state.queued);
+    const bool drained_from_full = std::exchange(state.was_full, false);
+    state.writing = true;
+    for (std::size_t i = 0; i < batch.size() && !state.over; ++i) {
+      lock.unlock();
+      if (!reader_gone[i]) reader_gone[i] = !write_all(state.descriptors[i], batch[i]);
+      lock.lock();
     }
-    if (drained_from_full) on_drained_();
-    lock.lock();
-    writing_ = false;
-    if (queued_[0].empty() && queued_[1].empty()) drained_.notify_all();
+    state.writing = false;
+    if (state.over) return;
+    if (drained_from_full) state.on_drained();
+    if (state.is_empty()) state.say_flushed();
   }
 }
 

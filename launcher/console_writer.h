@@ -4,20 +4,19 @@
 // to keep and workers to watch. So write() only queues; the thread does the blocking. Each write()
 // is one or more whole lines and is never cut by another one. When kHighWater bytes are queued,
 // is_full() says so and the callers stop reading from their workers, who then wait as they would on
-// a slow terminal: nothing is dropped.
+// a slow terminal: nothing is dropped. Nor does the end of the agent wait for such a reader: the
+// thread, which may be in the middle of a write, is then left behind until the process ends.
 //
-// write(), is_full() and finish() from any thread; on_drained is called from the writer's thread.
+// Any thread, but for the destructor: its owner's.
 #pragma once
 
+#include <unistd.h>
+
 #include <array>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
-#include <string>
+#include <memory>
 #include <string_view>
 #include <thread>
-
-#include "base/clock.h"
 
 namespace ddprun {
 
@@ -27,31 +26,28 @@ class ConsoleWriter {
  public:
   static constexpr std::size_t kHighWater = 4 << 20;
 
-  // on_drained: called each time the queue has become empty after it was full.
-  explicit ConsoleWriter(std::function<void()> on_drained);
-  // Waits until everything is written.
+  // on_drained: called each time the queue has become empty after it was full. It and the argument
+  // of when_flushed() are called with the writer's lock held: they must not call back.
+  // descriptors: where the streams lead, by ConsoleStream; open as long as the process.
+  explicit ConsoleWriter(std::function<void()> on_drained,
+                         std::array<int, 2> descriptors = {STDOUT_FILENO, STDERR_FILENO});
+  // Drops what has not been written and does not wait: see when_flushed().
   ~ConsoleWriter();
+  ConsoleWriter(const ConsoleWriter&) = delete;
+  ConsoleWriter& operator=(const ConsoleWriter&) = delete;
 
   void write(ConsoleStream stream, std::string_view lines);
   bool is_full() const;
 
-  // Waits until everything queued so far is written, at most this long. False: something is left.
-  bool flush(Duration allowed);
-  // From now on everything is dropped, also what is queued.
-  void give_up();
+  // Calls `then` once, when everything that was queued is written: at once, or from the writer's
+  // thread.
+  void when_flushed(std::function<void()> then);
 
  private:
-  void run();
+  struct State;
+  static void run(State& state);
 
-  std::function<void()> on_drained_;
-  mutable std::mutex mutex_;
-  std::condition_variable wake_;
-  std::condition_variable drained_;
-  std::array<std::string, 2> queued_;
-  bool writing_ = false;
-  bool was_full_ = false;
-  bool stop_ = false;
-  bool dropping_ = false;
+  std::shared_ptr<State> state_;  // the thread's, too
   std::thread thread_;
 };
 

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,8 +17,10 @@
 
 #include "base/assert.h"
 #include "base/exit_codes.h"
+#include "base/result.h"
 #include "base/signal_names.h"
 #include "launcher/process_tree.h"
+#include "launcher/signal_source.h"
 
 namespace ddprun {
 namespace {
@@ -33,14 +34,38 @@ struct Pipe {
   UniqueFd write;
 };
 
-Pipe make_pipe() {
+Result<Pipe> make_pipe() {
   int ends[2];
-  DDPRUN_ASSERT(pipe2(ends, O_CLOEXEC) == 0, "a process that has just started can open a pipe");
-  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+  if (pipe2(ends, O_CLOEXEC) != 0) return system_error("make a pipe", errno);
+  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
+// What guardian, keeper and agent have between them, made before the first fork.
+struct Ties {
+  UniqueFd signals;  // of the process that reads it
+  Pipe guardian_alive;
+  Pipe keeper_alive;
+  Pipe agent_pid;
+};
+
+Result<Ties> make_ties(const std::vector<int>& signals) {
+  Ties ties;
+  Result<UniqueFd> source = open_signal_source(signals);
+  if (!source) return std::move(source).error();
+  ties.signals = std::move(*source);
+  for (Pipe* pipe : {&ties.guardian_alive, &ties.keeper_alive, &ties.agent_pid}) {
+    Result<Pipe> made = make_pipe();
+    if (!made) return std::move(made).error();
+    *pipe = std::move(*made);
+  }
+  return ties;
+}
+
+// A line that nobody reads is not worth staying for: a reader that has stopped gets a moment only.
 void say(const std::string& text) {
   const std::string line = "ddprun: " + text + "\n";
+  pollfd fd{STDERR_FILENO, POLLOUT, 0};
+  if (poll(&fd, 1, 1000) == 0) return;
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }
 
@@ -66,34 +91,11 @@ class ProcessHandle {
   UniqueFd fd_;
 };
 
-// Signals as something to wait for together with other descriptors.
-class SignalSource {
- public:
-  explicit SignalSource(const std::vector<int>& signals) {
-    sigset_t set;
-    sigemptyset(&set);
-    for (const int signal : signals) sigaddset(&set, signal);
-    DDPRUN_ASSERT(sigprocmask(SIG_BLOCK, &set, nullptr) == 0, "the set is valid");
-    fd_.reset(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-    DDPRUN_ASSERT(fd_.valid(), "a process that has just started can open a signalfd");
-  }
-
-  int fd() const { return fd_.get(); }
-
-  std::optional<int> next() const {
-    signalfd_siginfo info;
-    if (read(fd_.get(), &info, sizeof info) != sizeof info) return std::nullopt;
-    return static_cast<int>(info.ssi_signo);
-  }
-
- private:
-  UniqueFd fd_;
-};
-
-// Waits until one of the two is readable or the time is over (negative: for ever).
-void wait_readable(int first, int second, int timeout_ms) {
-  std::array<pollfd, 2> fds{{{first, POLLIN, 0}, {second, POLLIN, 0}}};
-  while (poll(fds.data(), fds.size(), timeout_ms) < 0 && errno == EINTR) {
+// Waits until one of them is readable.
+template <class... Descriptors>
+void wait_readable(Descriptors... descriptors) {
+  std::array<pollfd, sizeof...(descriptors)> fds{pollfd{descriptors, POLLIN, 0}...};
+  while (poll(fds.data(), fds.size(), -1) < 0 && errno == EINTR) {
   }
 }
 
@@ -123,12 +125,11 @@ void clear_up(const GuardianOptions& options) {
 }
 
 // The keeper: see the header. Never returns.
-[[noreturn]] void keep(const GuardianOptions& options, pid_t agent,
+[[noreturn]] void keep(const GuardianOptions& options, pid_t agent, const UniqueFd& signals,
                        const UniqueFd& guardian_alive) {
   prctl(PR_SET_NAME, "ddp-keeper");
   // Out of the terminal's foreground group, so that Ctrl-C and Ctrl-Z leave it alone.
   setsid();
-  const SignalSource signals({SIGCHLD});
   // A signal to the whole process group of a job reaches it, too; it ends when the agent does.
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
     std::signal(signal, SIG_IGN);
@@ -136,19 +137,18 @@ void clear_up(const GuardianOptions& options) {
   std::optional<int> status;
   std::optional<TimePoint> patience_ends;
   while (!(status = reap(agent))) {
-    int timeout_ms = -1;
     if (has_ended(guardian_alive.get())) {
       if (!patience_ends) patience_ends = BootClock::now() + kAgentEndsItself;
       const Duration left = *patience_ends - BootClock::now();
       if (left <= Duration(0)) break;
-      timeout_ms =
+      const int timeout_ms =
           1 + static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
-      pollfd fd{signals.fd(), POLLIN, 0};
+      pollfd fd{signals.get(), POLLIN, 0};
       poll(&fd, 1, timeout_ms);
     } else {
-      wait_readable(signals.fd(), guardian_alive.get(), timeout_ms);
+      wait_readable(signals.get(), guardian_alive.get());
     }
-    while (signals.next()) {
+    while (next_signal(signals.get())) {
     }
   }
   if (!status || WIFSIGNALED(*status)) {
@@ -175,18 +175,20 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
     if (present.sa_handler != SIG_IGN) forwarded.push_back(signal);
   }
   caught.insert(caught.end(), forwarded.begin(), forwarded.end());
-  const SignalSource signals(caught);
   std::signal(SIGPIPE, SIG_IGN);
-
-  Pipe guardian_alive = make_pipe();
-  Pipe keeper_alive = make_pipe();
-  Pipe agent_pid = make_pipe();
+  Result<Ties> ties = make_ties(caught);
+  if (!ties) {
+    say("cannot start: " + ties.error().message());
+    remove_scratch(options.scratch_directory);
+    return to_int(ExitCode::kCannotStart);
+  }
+  auto& [signals, guardian_alive, keeper_alive, agent_pid] = *ties;
   std::fflush(nullptr);
 
   const pid_t guardian = getpid();
   const pid_t keeper = fork();
   if (keeper < 0) {
-    say(std::string("cannot fork: ") + std::strerror(errno));
+    say(std::string("cannot fork the keeper: ") + std::strerror(errno));
     remove_scratch(options.scratch_directory);
     return to_int(ExitCode::kCannotStart);
   }
@@ -195,6 +197,7 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
     agent_pid.read.reset();
     become_subreaper();
     const pid_t agent_process = fork();
+    const int fork_errno = errno;
     if (agent_process == 0) {
       keeper_alive.write.reset();
       agent_pid.write.reset();
@@ -202,11 +205,10 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
       // once.
       setpgid(0, 0);
       std::signal(SIGTTOU, SIG_IGN);  // ... and it may still write to the terminal
-      sigset_t none;
-      sigemptyset(&none);
       become_subreaper();
-      // The signals stay blocked until the agent's own handlers are there; Agent unblocks them.
-      const int code = agent({std::move(guardian_alive.read), std::move(keeper_alive.read)});
+      // The signals stay blocked: the agent, too, reads them from a descriptor.
+      const int code =
+          agent({std::move(guardian_alive.read), std::move(keeper_alive.read), guardian});
       std::fflush(nullptr);
       _exit(code);
     }
@@ -216,8 +218,11 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
     [[maybe_unused]] const ssize_t told =
         write(agent_pid.write.get(), &agent_process, sizeof agent_process);
     agent_pid.write.reset();
-    if (agent_process < 0) _exit(to_int(ExitCode::kCannotStart));
-    keep(options, agent_process, guardian_alive.read);
+    if (agent_process < 0) {
+      say(std::string("cannot fork the agent: ") + std::strerror(fork_errno));
+      _exit(to_int(ExitCode::kCannotStart));
+    }
+    keep(options, agent_process, signals, guardian_alive.read);
   }
   guardian_alive.read.reset();
   keeper_alive.read.reset();
@@ -231,9 +236,9 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
   const ProcessHandle agent_handle(agent_process);
   std::optional<int> status;
   while (!(status = reap(keeper))) {
-    wait_readable(signals.fd(), signals.fd(), -1);
-    while (const std::optional<int> signal = signals.next()) {
-      if (*signal != SIGCHLD) agent_handle.signal(*signal);
+    wait_readable(signals.get());
+    while (const std::optional<TakenSignal> signal = next_signal(signals.get())) {
+      if (signal->number != SIGCHLD) agent_handle.signal(signal->number);
     }
   }
   DDPRUN_ASSERT(getpid() == guardian, "only the guardian comes here");

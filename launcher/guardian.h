@@ -19,6 +19,8 @@
 // of agent and guardian at the same instant (docs/decisions/0002-keeper.md).
 #pragma once
 
+#include <sys/types.h>
+
 #include <functional>
 #include <string>
 #include <vector>
@@ -31,6 +33,7 @@ namespace ddprun {
 struct Guards {
   UniqueFd guardian_alive;  // readable (end of file) once the guardian is gone
   UniqueFd keeper_alive;
+  pid_t guardian = 0;  // which passes the user's signals on
 };
 
 struct GuardianOptions {

@@ -31,8 +31,8 @@ std::string variable(const char* name) {
 }
 
 // Where this run's log and error files go. Without --log-dir: a directory that is removed at the
-// end.
-Result<void> choose_log_directory(AgentConfig& config) {
+// end. What is wrong then is the disk, not the command line: ExitCode::kFiles.
+Result<void> make_log_directory(AgentConfig& config) {
   const std::string& wanted = config.options.log_dir;
   if (wanted == "/dev/null") return {};
   std::error_code error;
@@ -68,14 +68,16 @@ Result<AgentConfig> plan(LaunchOptions options) {
   config.signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   config.inherits_omp_threads = !variable("OMP_NUM_THREADS").empty();
   config.inherited_nccl_async_error_handling = variable("TORCH_NCCL_ASYNC_ERROR_HANDLING");
-  // From here on there is something to remove at the end, so no signal may end this process by
-  // itself: they wait for the guardian.
-  sigset_t signals;
-  sigemptyset(&signals);
-  for (const int signal : config.signals) sigaddset(&signals, signal);
-  sigprocmask(SIG_BLOCK, &signals, nullptr);
-  if (const Result<void> chosen = choose_log_directory(config); !chosen) return chosen.error();
   return config;
+}
+
+// From here on there is something to remove at the end, so no signal may end this process by
+// itself: they wait for the guardian.
+void hold_back(const std::vector<int>& signals) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : signals) sigaddset(&set, signal);
+  sigprocmask(SIG_BLOCK, &set, nullptr);
 }
 
 int run(const std::vector<std::string>& arguments) {
@@ -89,8 +91,12 @@ int run(const std::vector<std::string>& arguments) {
     std::printf("ddprun %s, control protocol %d\n", kVersion, kControlProtocol);
     return 0;
   }
-  const Result<AgentConfig> config = plan(std::move(line->options));
+  Result<AgentConfig> config = plan(std::move(line->options));
   if (!config) return fail(config.error(), ExitCode::kUsage);
+  hold_back(config->signals);
+  if (const Result<void> made = make_log_directory(*config); !made) {
+    return fail(made.error(), ExitCode::kFiles);
+  }
   const GuardianOptions guard{config->signals, config->scratch_directory};
   return run_guarded(guard, [&](Guards guards) { return run_agent(*config, std::move(guards)); });
 }

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <optional>
 #include <sstream>
@@ -29,19 +30,22 @@ std::optional<std::string> find_in_path(const std::string& name) {
   return std::nullopt;
 }
 
-// Why the file cannot be executed; nullopt if it can.
-std::optional<std::string> trouble_with(const std::string& path) {
+// Why the file cannot be used in this way (X_OK: executed, R_OK: read); nullopt if it can.
+std::optional<std::string> trouble_with(const std::string& path, int way) {
   struct stat info {};
-  if (stat(path.c_str(), &info) != 0) return "no such file";
+  if (stat(path.c_str(), &info) != 0) {
+    return errno == ENOENT ? "no such file" : system_error("", errno).cause;
+  }
   if (S_ISDIR(info.st_mode)) return "it is a directory";
-  if (access(path.c_str(), X_OK) != 0) return "it is not executable; chmod +x " + path;
-  return std::nullopt;
+  if (access(path.c_str(), way) == 0) return std::nullopt;
+  if (way == X_OK && errno == EACCES) return "it is not executable; chmod +x " + path;
+  return "it cannot be read: " + system_error("", errno).cause;
 }
 
 Result<std::string> find_executable(const std::string& name) {
   if (name.empty()) return unusable("''", "the program's name is empty");
   if (name.find('/') != std::string::npos) {
-    if (const auto trouble = trouble_with(name)) return unusable(name, *trouble);
+    if (const auto trouble = trouble_with(name, X_OK)) return unusable(name, *trouble);
     return name;
   }
   if (const auto found = find_in_path(name)) return *found;
@@ -70,8 +74,10 @@ Result<WorkerCommand> find_program(const LaunchOptions& options) {
   if (options.module || script) {
     Result<std::string> python = find_python();
     if (!python) return std::move(python).error();
-    if (script && !options.module && access(options.program.c_str(), R_OK) != 0) {
-      return unusable(options.program, "no such file");
+    if (script && !options.module) {
+      if (const auto trouble = trouble_with(options.program, R_OK)) {
+        return unusable(options.program, *trouble);
+      }
     }
     command.executable = *python;
     command.arguments = {"-u"};

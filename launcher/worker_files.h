@@ -30,6 +30,8 @@ class WorkerFiles {
  public:
   // directory: made if missing; empty: no files, whatever is asked for (--log-dir /dev/null).
   WorkerFiles(std::string directory, Streams redirects, Streams tee);
+  // Opens both streams, emptying files of the same name. The error names the directory or file that
+  // cannot be made, or the pipe; its sys_errno says why.
   Result<WorkerStreams> open() const;
 
  private:

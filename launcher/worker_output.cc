@@ -1,7 +1,9 @@
 #include "launcher/worker_output.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <utility>
@@ -34,7 +36,7 @@ void WorkerOutput::wait() {
                      self->waiting_ = false;
                      if (error || !self->pipe_.is_open()) return;
                      // A bounded turn: a worker that writes without end must not starve the others.
-                     for (int turn = 0; turn < 4 && self->read_some(); ++turn) {
+                     for (int turn = 0; turn < 4 && self->read_some() > 0; ++turn) {
                      }
                      if (!self->pipe_.is_open()) return;
                      if (self->console_.is_full()) {
@@ -45,25 +47,31 @@ void WorkerOutput::wait() {
                    });
 }
 
-bool WorkerOutput::read_some() {
-  if (!pipe_.is_open()) return false;
+std::size_t WorkerOutput::read_some() {
+  if (!pipe_.is_open()) return 0;
   static thread_local std::array<char, kReadBytes> buffer;
   ssize_t size = 0;
   while ((size = ::read(pipe_.native_handle(), buffer.data(), buffer.size())) < 0 &&
          errno == EINTR) {
   }
-  if (size < 0) return false;
+  if (size < 0) return 0;
   if (size == 0) {
     finish();
-    return false;
+    return 0;
   }
   take(std::string_view(buffer.data(), static_cast<std::size_t>(size)));
-  return true;
+  return static_cast<std::size_t>(size);
 }
 
 void WorkerOutput::drain() {
-  while (read_some()) {
+  int there = 0;
+  if (!pipe_.is_open() || ::ioctl(pipe_.native_handle(), FIONREAD, &there) != 0) return;
+  for (std::size_t left = static_cast<std::size_t>(there); left > 0;) {
+    const std::size_t taken = read_some();
+    if (taken == 0) return;
+    left -= std::min(left, taken);
   }
+  read_some();  // the end, where all writers have gone
 }
 
 void WorkerOutput::finish() {
@@ -73,8 +81,7 @@ void WorkerOutput::finish() {
   lines_.clear();
   splitter_.flush([this](std::string_view piece) {
     put(piece);
-    if (options_.to_console)
-      lines_ += '\n';  // the next line of somebody else begins at its beginning
+    lines_ += '\n';  // the next line of somebody else begins at its beginning
   });
   if (!lines_.empty()) console_.write(options_.stream, lines_);
 }
@@ -92,7 +99,6 @@ void WorkerOutput::take(std::string_view bytes) {
 
 void WorkerOutput::put(std::string_view piece) {
   if (options_.stream == ConsoleStream::kErr) remember(piece);
-  if (!options_.to_console) return;
   lines_ += options_.prefix;
   lines_ += piece;
 }

@@ -7,6 +7,7 @@
 
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,6 @@ namespace ddprun {
 
 struct WorkerOutputOptions {
   ConsoleStream stream = ConsoleStream::kOut;
-  bool to_console = true;
   std::string prefix;  // in front of each line on the console
   UniqueFd file;       // gets the bytes as they are, where valid
 };
@@ -31,20 +31,24 @@ class WorkerOutput : public std::enable_shared_from_this<WorkerOutput> {
   WorkerOutput(boost::asio::io_context& io, ConsoleWriter& console, UniqueFd pipe,
                WorkerOutputOptions options);
 
+  // Begins to read. Call once; the object then lives, held by the read that waits, until the pipe is
+  // closed.
   void start();
   // The console has room again.
   void resume();
-  // Takes what is in the pipe now, without waiting; after the end of all writers that is
-  // everything.
+  // Takes what is in the pipe now, without waiting, and no more: whoever still writes must not keep
+  // the caller. After the end of all writers that is everything, an unfinished line included.
   void drain();
   // Writes the unfinished last line and closes the pipe.
   void finish();
 
+  // The last lines of a stderr, without their ends, for the report; of a stdout: none.
   std::vector<std::string> tail() const { return {tail_.begin(), tail_.end()}; }
 
  private:
   void wait();
-  bool read_some();  // false: nothing there now, or the end
+  // One read; how many bytes it took. 0: nothing is there now, or the end, which closes the pipe.
+  std::size_t read_some();
   void take(std::string_view bytes);
   void put(std::string_view piece);
   void remember(std::string_view piece);

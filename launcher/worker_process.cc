@@ -6,10 +6,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/process/v2/environment.hpp>
 #include <boost/process/v2/posix/default_launcher.hpp>
+#include <boost/process/v2/process.hpp>
+#include <cerrno>
 #include <csignal>
 #include <map>
+
+#include "base/assert.h"
 
 extern "C" char** environ;  // NOLINT: declared by unistd.h for _GNU_SOURCE only
 
@@ -27,6 +32,7 @@ struct WorkerInitializer {
   int err = -1;
   pid_t agent = 0;
   const char* const* environment = nullptr;
+  const rlimit* descriptor_limit = nullptr;
 
   template <class Launcher>
   error_code on_setup(Launcher& launcher, const process::filesystem::path&, const char* const*&) {
@@ -35,7 +41,8 @@ struct WorkerInitializer {
   }
 
   template <class Launcher>
-  error_code on_exec_setup(Launcher&, const process::filesystem::path&, const char* const*&) {
+  error_code on_exec_setup(Launcher& launcher, const process::filesystem::path&,
+                           const char* const*&) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     // The agent may have died before the line above: then nobody would kill this process.
     if (getppid() != agent) _exit(1);
@@ -44,9 +51,9 @@ struct WorkerInitializer {
         dup2(err, STDERR_FILENO) < 0) {
       return error_code(errno, boost::system::system_category());
     }
-    // Whatever is open beyond the streams ends with exec (Linux 5.11; before that what is ours
-    // does).
-    syscall(SYS_close_range, STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC);
+    close_all_but(launcher.fd_whitelist.back());
+    // After that, because Boost opens a directory next, which under a low limit needs a low number.
+    if (descriptor_limit) setrlimit(RLIMIT_NOFILE, descriptor_limit);
     for (int signal = 1; signal < NSIG; ++signal) {
       struct sigaction action {};
       if (sigaction(signal, nullptr, &action) != 0) continue;
@@ -60,6 +67,15 @@ struct WorkerInitializer {
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
     return {};
+  }
+
+  // Whatever is open beyond the streams and the pipe on which the launcher hears why exec failed
+  // (Linux 5.9; before that the launcher closes one by one).
+  static void close_all_but(int kept) {
+    const auto first = static_cast<unsigned>(STDERR_FILENO + 1);
+    const auto pipe = static_cast<unsigned>(kept);
+    if (pipe > first) syscall(SYS_close_range, first, pipe - 1, 0U);
+    syscall(SYS_close_range, std::max(first, pipe + 1), ~0U, 0U);
   }
 };
 
@@ -85,20 +101,62 @@ class Environment {
   std::vector<const char*> pointers_;
 };
 
+using Handle = process::basic_process<boost::asio::io_context::executor_type>;
+
+// Boost opens the new process's pidfd after the fork and throws away why it could not.
+Error not_watched(const std::string& executable, pid_t pid, const error_code& thrown) {
+  const UniqueFd again(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  return system_error("start " + executable + ": watch over its process",
+                      again.valid() ? thrown.value() : errno);
+}
+
 }  // namespace
 
-Result<WorkerHandle> start_worker(boost::asio::io_context& io, const WorkerStart& start) {
+// Shared with the wait, which Boost ties to the handle's address.
+struct WorkerProcess::State {
+  explicit State(Handle the_handle) : handle(std::move(the_handle)) {}
+  Handle handle;
+  bool let_go = false;
+};
+
+WorkerProcess::WorkerProcess(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+WorkerProcess::~WorkerProcess() {
+  if (!state_) return;
+  state_->let_go = true;
+  state_->handle.detach();  // Boost's destructor would kill the process and wait for it, for ever
+}
+
+pid_t WorkerProcess::id() const { return state_->handle.id(); }
+
+void WorkerProcess::when_ended(std::function<void(int)> then) {
+  state_->handle.async_wait([state = state_, then = std::move(then)](error_code error, int) {
+    if (state->let_go) return;
+    DDPRUN_ASSERT(!error, "nobody else reaps a worker");
+    then(state->handle.native_exit_code());
+  });
+}
+
+Result<WorkerProcess> WorkerProcess::start(boost::asio::io_context& io, const WorkerStart& start) {
   const UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!null.valid()) return system_error("open /dev/null", errno);
   const Environment environment(start.variables);
-  WorkerInitializer initializer{null.get(), start.out, start.err, getpid(), environment.get()};
+  WorkerInitializer initializer{
+      null.get(), start.out,         start.err,
+      getpid(),   environment.get(), start.descriptor_limit ? &*start.descriptor_limit : nullptr};
 
   process::posix::default_launcher launcher;
-  error_code error;
-  WorkerHandle handle =
-      launcher(io.get_executor(), error, start.executable, start.arguments, initializer);
-  if (error) return system_error("start " + start.executable, error.value());
-  return handle;
+  try {
+    error_code error;
+    Handle handle =
+        launcher(io.get_executor(), error, start.executable, start.arguments, initializer);
+    if (error) return system_error("start " + start.executable, error.value());
+    return WorkerProcess(std::make_shared<State>(std::move(handle)));
+  } catch (const boost::system::system_error& thrown) {
+    if (launcher.pid <= 0) return system_error("start " + start.executable, thrown.code().value());
+    kill(launcher.pid, SIGKILL);
+    return not_watched(start.executable, launcher.pid, thrown.code());
+  }
 }
 
 }  // namespace ddprun

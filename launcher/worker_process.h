@@ -1,13 +1,18 @@
-// WorkerProcess: starting one worker.
+// WorkerProcess: one worker's process, from its start until it has been reaped or let go.
 //
 // Boost.Process v2 forks and executes; our initializer makes the child what a worker must be: a
 // session and process group of its own (as torchrun), killed by the kernel when its agent dies,
-// with default signal handling and no open descriptor but its three streams. Called from the
-// agent's main thread only: the kernel ties PR_SET_PDEATHSIG to the thread that forks.
+// with default signal handling, the descriptor limit that ddprun itself was started with, and no
+// open descriptor but its three streams. Called from the agent's main thread only: the kernel ties
+// PR_SET_PDEATHSIG to the thread that forks.
 #pragma once
 
+#include <sys/resource.h>
+
 #include <boost/asio/io_context.hpp>
-#include <boost/process/v2/process.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,11 +29,30 @@ struct WorkerStart {
   // What becomes stdout and stderr. The parent's copies stay its own to close.
   int out = -1;
   int err = -1;
+  std::optional<rlimit> descriptor_limit;  // nullopt: this process's own
 };
 
-using WorkerHandle = boost::process::v2::basic_process<boost::asio::io_context::executor_type>;
+class WorkerProcess {
+ public:
+  // The error's sys_errno says why, its `doing` which step failed. What was forked before a later
+  // step failed is killed, and is this process's child until it is reaped.
+  static Result<WorkerProcess> start(boost::asio::io_context& io, const WorkerStart& start);
 
-// The error's sys_errno says why, its `doing` which step failed.
-Result<WorkerHandle> start_worker(boost::asio::io_context& io, const WorkerStart& start);
+  // Lets go of a process that has not ended: it is neither killed nor waited for, because one that
+  // cannot be killed would stop the agent as well.
+  ~WorkerProcess();
+  WorkerProcess(WorkerProcess&&) noexcept = default;
+
+  pid_t id() const;
+
+  // Calls `then` once, from the io_context, when the process has ended and has been reaped, with
+  // its status as wait(2) gives it; never once this object is gone.
+  void when_ended(std::function<void(int wait_status)> then);
+
+ private:
+  struct State;
+  explicit WorkerProcess(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;
+};
 
 }  // namespace ddprun

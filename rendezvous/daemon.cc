@@ -1,13 +1,12 @@
 #include "rendezvous/daemon.h"
 
-#include <sys/resource.h>
-
 #include <boost/asio/signal_set.hpp>
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
 #include <exception>
 
+#include "base/descriptor_limit.h"
 #include "base/exit_codes.h"
 #include "base/version.h"
 #include "rendezvous/listen.h"
@@ -18,15 +17,6 @@ namespace {
 int fail(const Daemon& daemon, ExitCode code, const std::string& text) {
   std::fprintf(stderr, "%s: error: %s\n", daemon.name.c_str(), text.c_str());
   return to_int(code);
-}
-
-// Every client takes a descriptor, and the usual soft limit of 1024 is for programs that use
-// select().
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 int serve(const Daemon& daemon, const HostPort& address) {

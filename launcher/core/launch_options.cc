@@ -44,6 +44,12 @@ std::optional<Streams> parse_stream(std::string_view text) {
   return static_cast<Streams>(*value);
 }
 
+// "localhost" or a numeric loopback address; "127.example.org" is a name.
+bool names_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" ||
+         (host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string::npos);
+}
+
 }  // namespace
 
 Result<NodeRange> parse_nodes(std::string_view text) {
@@ -171,6 +177,11 @@ Result<void> apply_conf(const LaunchOptions& options, Rendezvous& plan) {
 
 }  // namespace
 
+std::string listening_host(const ServiceAddress& address, const NodeRange& nodes) {
+  const bool only_here = names_loopback(nodes.max > 1 ? address.host : address.resolved);
+  return only_here ? address.resolved : "*";
+}
+
 Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   const std::string& backend = options.rdzv_backend;
   if (!backend.empty() && backend != "c10d" && backend != "static") {
@@ -218,9 +229,7 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
       plan.host = endpoint->host;
       plan.port = endpoint->port;
     }
-    const bool here_only =
-        plan.host == "localhost" || plan.host.starts_with("127.") || plan.host == "::1";
-    if (options.nodes.max > 1 && here_only && !options.master_addr &&
+    if (options.nodes.max > 1 && names_loopback(plan.host) && !options.master_addr &&
         options.rdzv_endpoint.empty()) {
       return invalid_option("--nnodes",
                             "several nodes need a place to meet: add --rdzv-endpoint HOST:PORT "

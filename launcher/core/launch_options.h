@@ -97,6 +97,15 @@ struct Rendezvous {
 inline constexpr std::uint16_t kDefaultRdzvPort = 29400;    // as torchrun
 inline constexpr std::uint16_t kDefaultMasterPort = 29500;  // as torchrun
 
+// Where a node that serves for the whole job has to listen: "*", or its loopback address alone.
+// Only what the user wrote tells: on Debian a host's own name leads, there, to 127.0.1.1, where
+// nobody else arrives. A job of one node listens where its endpoint leads.
+struct ServiceAddress {
+  std::string host;      // as given
+  std::string resolved;  // the address of this host that it leads to, numeric
+};
+std::string listening_host(const ServiceAddress& address, const NodeRange& nodes);
+
 // Checks that the options fit together and says how the nodes meet. The error names the option.
 Result<Rendezvous> plan_rendezvous(const LaunchOptions& options);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/exit_codes.h"
@@ -60,8 +61,7 @@ AgentStatus Supervisor::status(TimePoint now) const {
   return status;
 }
 
-// --- directives
-// -------------------------------------------------------------------------------------
+// --- directives ----------------------------------------------------------------------------------
 
 void Supervisor::on(const Wait& wait, TimePoint, SupervisorActions& out) {
   if (state_ != State::kIdle || wait.reason == last_wait_) return;
@@ -89,6 +89,9 @@ void Supervisor::on(const Assignment& assignment, TimePoint, SupervisorActions& 
 }
 
 void Supervisor::on(const Stop& stop, TimePoint now, SupervisorActions& out) {
+  // It was under way while this node was told to go on: what it means is over here. A newer one
+  // than ours says that ours is over, too.
+  if (stop.generation < generation_ && state_ != State::kIdle) return;
   switch (state_) {
     case State::kIdle:
       generation_ = std::max(generation_, stop.generation);
@@ -121,8 +124,7 @@ void Supervisor::on(const End& end, TimePoint now, SupervisorActions& out) {
   if (!has_workers()) finish_exit(out);
 }
 
-// --- workers
-// ------------------------------------------------------------------------------------------
+// --- workers -------------------------------------------------------------------------------------
 
 void Supervisor::on(const WorkersEnded& ended, TimePoint now, SupervisorActions& out) {
   DDPRUN_ASSERT(has_workers(), "workers end only where some were started");
@@ -199,13 +201,15 @@ void Supervisor::on(const TreeEmpty&, TimePoint, SupervisorActions& out) {
   out.push_back(SendStatus{});
 }
 
-// --- from outside
-// -------------------------------------------------------------------------------------
+// --- from outside --------------------------------------------------------------------------------
 
 void Supervisor::on(const UserSignal& signal, TimePoint now, SupervisorActions& out) {
+  const bool repeated = signal.signal == SIGINT &&
+                        std::exchange(interrupted_[static_cast<std::size_t>(signal.way)], true);
   if (leaving_ != 0) {
     // Slurm repeats SIGTERM by itself; only a person presses Ctrl-C twice.
-    if (signal.signal == SIGINT && has_workers()) {
+    const bool insists = signal.signal == SIGINT && (repeated || leaving_ != SIGINT);
+    if (insists && has_workers()) {
       out.push_back(Say{Say::Level::kWarning, "second SIGINT: killing all workers"});
       kill(now, out);
     }
@@ -261,8 +265,7 @@ void Supervisor::on(const Tick&, TimePoint now, SupervisorActions& out) {
   out.push_back(Exit{to_int(ExitCode::kInternal), verdict_});
 }
 
-// --- stopping
-// -----------------------------------------------------------------------------------------
+// --- stopping ------------------------------------------------------------------------------------
 
 void Supervisor::begin_stop(int signal, TimePoint now, SupervisorActions& out) {
   if (state_ == State::kRunning) {

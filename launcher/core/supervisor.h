@@ -14,7 +14,8 @@
 //
 //   event              kIdle         kRunning            kStopping           kFinished
 //   Assignment g new   -> kRunning   -                   -                   -
-//   Stop g             confirm       stop -> kStopping   -                   confirm -> kIdle
+//   Stop g             confirm       stop -> kStopping   run again, if well  confirm -> kIdle
+//   Stop older than g  confirm       -                   -                   -
 //   End                exit          stop, then exit     remember, exit      exit
 //   worker ended badly -             stop -> kStopping   note as a victim    -
 //   last one ended 0   -             clean up, then      note                -
@@ -30,6 +31,10 @@
 // Priorities: a lost guardian or service beats grace; the first user's signal and the first verdict
 // decide the exit code and are never replaced by later ones.
 //
+// One action of a user may bring the same signal on two ways: `killall -INT ddprun` and systemd
+// signal guardian and agent, and the guardian passes its copy on. So a SIGINT is the second one,
+// which kills, when it comes on the way of an earlier one, or after another signal; no clock needed.
+//
 // A worker that dies of SIGTERM, SIGINT, SIGHUP or SIGQUIT may have got it together with its agent
 // (Slurm signals a whole job at once). Such a death is held back for kSignalHoldBack; if the agent
 // gets the signal in that time, the death was an order, not a failure.
@@ -38,7 +43,7 @@
 // most one Exit; every state but kIdle, kRunning and kFinished has a deadline.
 #pragma once
 
-#include <map>
+#include <array>
 #include <optional>
 #include <string>
 #include <variant>
@@ -49,8 +54,7 @@
 
 namespace ddprun {
 
-// --- events
-// -----------------------------------------------------------------------------------------
+// --- events --------------------------------------------------------------------------------------
 
 // A worker ended, and what is known about it. Those seen at the same instant come in one event,
 // because their order says nothing.
@@ -68,7 +72,9 @@ struct WorkersEnded {
 };
 struct TreeEmpty {};  // the agent has no descendant left
 struct UserSignal {
+  enum class Way { kGuardian = 0, kDirect = 1 };  // passed on by the guardian; sent to the agent
   int signal = 0;
+  Way way = Way::kGuardian;
 };
 struct ServiceLost {
   std::string reason;
@@ -83,8 +89,7 @@ struct Tick {};
 using SupervisorEvent = std::variant<Wait, Assignment, Stop, End, WorkersEnded, TreeEmpty,
                                      UserSignal, ServiceLost, ServiceRefused, GuardianLost, Tick>;
 
-// --- actions
-// ----------------------------------------------------------------------------------------
+// --- actions -------------------------------------------------------------------------------------
 
 struct StartWorkers {
   Assignment assignment;
@@ -175,6 +180,7 @@ class Supervisor {
   std::optional<TimePoint> hold_back_until_;
   std::optional<TimePoint> stop_deadline_;  // grace, then kill timeout
   int leaving_ = 0;                         // the user's signal
+  std::array<bool, 2> interrupted_{};       // by UserSignal::Way: a SIGINT has come on it
   std::optional<int> exit_code_;            // decided; given out when nothing is left
   std::optional<Verdict> verdict_;
   std::string leave_reason_;  // what the service is told when no signal made us leave

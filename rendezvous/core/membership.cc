@@ -30,6 +30,10 @@ bool is_loopback(const std::string& address) {
 Membership::Membership(JobSpec spec, MembershipOptions options, TimePoint now)
     : spec_(std::move(spec)), options_(options), forming_since_(now) {}
 
+void Membership::set_service_address(const std::string& address) {
+  if (!is_loopback(address)) service_address_ = address;
+}
+
 // --- who may come in -----------------------------------------------------------------------------
 
 std::optional<std::string> Membership::refusal(const Hello& hello) const {

@@ -83,7 +83,8 @@ class Membership {
 
   // Where agents that reached the service through a loopback address can be reached from other
   // hosts: the service's own address as the others see it. Used when such a node hosts the store.
-  void set_service_address(const std::string& address) { service_address_ = address; }
+  // No effect with a loopback address, which is how agents beside the service see it.
+  void set_service_address(const std::string& address);
 
   Phase phase() const { return phase_; }
   Generation generation() const { return generation_; }

@@ -14,6 +14,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing_support::Arguments;
 using testing_support::ChildProcess;
+using testing_support::kBin;
 using testing_support::NetnsCluster;
 using testing_support::SeveralHosts;
 
@@ -37,6 +38,20 @@ TEST_F(SeveralHosts, MeetAtAHostThatStartsTheServiceInAnyOrder) {
       << zero.out();
   EXPECT_NE(one.out().find("rank 1 store " + NetnsCluster::address(0)), std::string::npos)
       << one.out();
+}
+
+TEST_F(SeveralHosts, MeetInTorchrunsStaticModeAtTheNameOfTheFirst) {
+  start_hosts(2, false);
+  for (int node = 1; node >= 0; --node) {
+    jobs_[node] = start_process(
+        node, {kBin + "/ddprun", "--nnodes=2", "--master-addr=" + NetnsCluster::name(0),
+               "--node-rank=" + std::to_string(node), "sh", "-c", "echo store $MASTER_ADDR"});
+  }
+  for (int node = 0; node < 2; ++node) {
+    EXPECT_EQ(jobs_[node]->wait(), 0) << jobs_[node]->err();
+    EXPECT_EQ(jobs_[node]->out(),
+              "[rank " + std::to_string(node) + "] store " + NetnsCluster::address(0) + "\n");
+  }
 }
 
 TEST_F(SeveralHosts, AKilledWorkerRestartsTheJobOnAllHosts) {

@@ -87,6 +87,15 @@ TEST(CommandLine, ReadsEveryOption) {
   EXPECT_EQ(options.grace, std::chrono::milliseconds(1500));
 }
 
+TEST(CommandLine, ASwitchMayBeTakenBackByItsValueAndTakesNoOther) {
+  EXPECT_FALSE(parse({"--standalone=false", "p"}).standalone);
+  EXPECT_FALSE(parse({"--no_python", "--no-python=0", "p"}).no_python) << "the last one counts";
+  EXPECT_TRUE(parse({"--no-python=true", "p"}).no_python);
+  EXPECT_TRUE(parse({"-m", "p"}).module);
+  EXPECT_EQ(error_of({"--standalone=maybe", "p"}),
+            "option --standalone: 'maybe' is neither true (1) nor false (0)");
+}
+
 TEST(CommandLine, TheLastOfARepeatedOptionCounts) {
   EXPECT_EQ(parse({"--max-restarts=1", "--max-restarts=2", "p"}).max_restarts, 2);
 }
@@ -115,6 +124,7 @@ TEST(CommandLine, NamesWhatIsWrongInOneLine) {
       {{"--master-port=70000", "p"}, "option --master-port"},
       {{"--nnodes"}, "option --nnodes needs a value"},
       {{"--virtual-local-rank", "p"}, "--virtual-local-rank is torchrun's"},
+      {{"--numa-binding=node", "p"}, "--numa-binding is torchrun's"},
       {{"--standalone"}, "which program?"},
       {{}, "which program?"},
   };

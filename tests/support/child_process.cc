@@ -152,6 +152,14 @@ void ChildProcess::read_output() {
   }
 }
 
+pid_t first_child_of(pid_t parent) {
+  const std::string process = "/proc/" + std::to_string(parent);
+  std::ifstream file(process + "/task/" + std::to_string(parent) + "/children");
+  pid_t child = -1;
+  file >> child;
+  return child > 0 ? child : -1;
+}
+
 std::vector<pid_t> processes_with(const std::string& variable, const std::string& value) {
   const std::string wanted = variable + "=" + value;
   std::vector<pid_t> found;

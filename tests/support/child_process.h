@@ -78,6 +78,9 @@ class ChildProcess {
   std::thread reader_;
 };
 
+// The child that a process has had the longest; -1: none.
+pid_t first_child_of(pid_t parent);
+
 // Processes whose environment has this variable set to this value: how a test finds what its
 // workers have left behind, whoever their parent is by now.
 std::vector<pid_t> processes_with(const std::string& variable, const std::string& value);

@@ -29,14 +29,6 @@ Arguments inside(pid_t init, const Arguments& flags, const Arguments& argv) {
   return all;
 }
 
-pid_t child_of(pid_t parent) {
-  std::ifstream file("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) +
-                     "/children");
-  pid_t child = -1;
-  file >> child;
-  return child;
-}
-
 std::string port_of(int node) { return "port" + std::to_string(node); }
 
 }  // namespace
@@ -56,10 +48,13 @@ std::string NetnsCluster::why_not() {
 NetnsCluster::NetnsCluster(int nodes)
     : directory_(std::filesystem::temp_directory_path() / ("netns_" + random_hex(4))) {
   std::filesystem::create_directories(directory_);
-  std::ofstream hosts(directory_ + "/hosts");
-  hosts << "127.0.0.1 localhost\n::1 localhost\n";
-  for (int i = 0; i < nodes; ++i) hosts << address(i) << " " << name(i) << "\n";
-  hosts.close();
+  for (int node = 0; node < nodes; ++node) {
+    std::ofstream hosts(directory_ + "/hosts." + name(node));
+    hosts << "127.0.0.1 localhost\n::1 localhost\n";
+    for (int i = 0; i < nodes; ++i) {
+      hosts << (i == node ? "127.0.1.1" : address(i)) << " " << name(i) << "\n";
+    }
+  }
   std::ofstream(directory_ + "/resolv.conf") << "# no name server\n";
 
   switch_ = make_namespace("ip link add br0 type bridge && ip link set br0 up", false);
@@ -86,17 +81,17 @@ NetnsCluster::Namespace NetnsCluster::make_namespace(const std::string& script,
   Namespace made;
   made.holder = std::make_unique<ChildProcess>(argv);
   EXPECT_TRUE(made.holder->wait_for_out("up")) << made.holder->err();
-  made.init = child_of(made.holder->pid());
+  made.init = first_child_of(made.holder->pid());
   EXPECT_GT(made.init, 1);
   return made;
 }
 
 void NetnsCluster::boot(int node) {
-  nodes_[static_cast<std::size_t>(node)] =
-      make_namespace("hostname " + name(node) + " && ip link set lo up && mount --bind " +
-                         directory_ + "/hosts /etc/hosts && mount --bind " + directory_ +
-                         "/resolv.conf /etc/resolv.conf && " + "mount -t tmpfs none /dev/shm",
-                     true);
+  nodes_[static_cast<std::size_t>(node)] = make_namespace(
+      "hostname " + name(node) + " && ip link set lo up && mount --bind " + directory_ + "/hosts." +
+          name(node) + " /etc/hosts && mount --bind " + directory_ +
+          "/resolv.conf /etc/resolv.conf && " + "mount -t tmpfs none /dev/shm",
+      true);
   connect(node);
 }
 

@@ -2,7 +2,7 @@
 // a network. Needs root, iproute2 and util-linux.
 //
 // Each node has its own network, host name, process ids, /dev/shm and /etc/hosts, and shares the
-// file system. All hang on a bridge in a namespace of its own: the machine's own network gets no
+// file system. As Debian's installer leaves it, a node's own name leads to 127.0.1.1 there. All hang on a bridge in a namespace of its own: the machine's own network gets no
 // interface, no address and no route. Everything is gone with the object, also when the test is
 // killed: the kernel ends a namespace's processes with its init, and the inits end with this
 // process.

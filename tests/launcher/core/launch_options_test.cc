@@ -153,5 +153,21 @@ TEST(PlanRendezvous, NamesTheOptionThatDoesNotFit) {
   }
 }
 
+TEST(ListeningHost, OnlyLoopbackThatWasWrittenKeepsTheOthersOut) {
+  const NodeRange two{2, 2};
+  // Debian's /etc/hosts gives a host's own name 127.0.1.1.
+  EXPECT_EQ(listening_host({"node0", "127.0.1.1"}, two), "*");
+  EXPECT_EQ(listening_host({"node0", "10.0.0.7"}, two), "*");
+  EXPECT_EQ(listening_host({"127.example.org", "127.0.1.1"}, two), "*");
+  EXPECT_EQ(listening_host({"localhost", "::1"}, two), "::1");
+  EXPECT_EQ(listening_host({"127.0.0.1", "127.0.0.1"}, two), "127.0.0.1");
+  EXPECT_EQ(listening_host({"::1", "::1"}, {1, 2}), "::1");
+}
+
+TEST(ListeningHost, AJobOfOneNodeIsReachedFromOutsideOnlyWhereItsEndpointIs) {
+  EXPECT_EQ(listening_host({"node0", "127.0.1.1"}, {1, 1}), "127.0.1.1");
+  EXPECT_EQ(listening_host({"node0", "10.0.0.7"}, {1, 1}), "*");
+}
+
 }  // namespace
 }  // namespace ddprun

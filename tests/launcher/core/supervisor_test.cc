@@ -182,6 +182,22 @@ TEST_F(SupervisorTest, AStopOfAGenerationItNeverSawIsConfirmedSoThatNobodyWaits)
   EXPECT_FALSE(has<StartWorkers>()) << "it has been told that 4 is over";
 }
 
+TEST_F(SupervisorTest, AStopOfAnEarlierGenerationStopsNothing) {
+  run(3);
+  step(Stop{Generation(2), "late"});
+  EXPECT_TRUE(actions_.empty());
+  EXPECT_EQ(supervisor_.state(), State::kRunning);
+  exited(0, 0);
+  exited(1, 0);
+  step(Stop{Generation(2), "late"});
+  step(TreeEmpty{});
+  EXPECT_EQ(supervisor_.state(), State::kFinished) << "it was no reason to run this one again";
+  step(Stop{Generation(2), "late"});
+  EXPECT_EQ(supervisor_.state(), State::kFinished);
+  step(Stop{Generation(4), "the service has gone on"});
+  EXPECT_EQ(supervisor_.state(), State::kIdle) << "what is older than 4 is over";
+}
+
 TEST_F(SupervisorTest, AFinishedNodeRunsTheNextGeneration) {
   run();
   exited(0, 0);
@@ -233,6 +249,20 @@ TEST_F(SupervisorTest, ASecondCtrlCKillsAtOnceButASecondSigtermDoesNot) {
   EXPECT_FALSE(has<KillTree>()) << "Slurm sends it twice";
   step(UserSignal{SIGINT});
   EXPECT_TRUE(has<KillTree>());
+}
+
+TEST_F(SupervisorTest, OneSigintThatComesBothDirectlyAndByTheGuardianIsOne) {
+  using Way = UserSignal::Way;
+  for (const auto& [first, second] :
+       {std::pair(Way::kGuardian, Way::kDirect), std::pair(Way::kDirect, Way::kGuardian)}) {
+    supervisor_ = Supervisor({.host = "node0", .slots = 2});
+    run();
+    step(UserSignal{SIGINT, first});
+    step(UserSignal{SIGINT, second});
+    EXPECT_FALSE(has<KillTree>()) << said();
+    step(UserSignal{SIGINT, first});
+    EXPECT_TRUE(has<KillTree>()) << "the user insists";
+  }
 }
 
 TEST_F(SupervisorTest, ASignalBeforeAnyWorkerEndsAtOnce) {

@@ -1,0 +1,277 @@
+// What ends ddprun before its time: signals, a reader that has stopped, kill -9 of its own
+// processes, a machine that is short of what it needs. Nothing is left behind.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "base/rng.h"
+#include "tests/integration/launcher_frame.h"
+
+namespace ddprun::testing_support {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// --- signals
+
+class SignalTest : public LauncherTest, public testing::WithParamInterface<int> {};
+
+TEST_P(SignalTest, IsPassedOnAndEndsEverythingWithinTheGrace) {
+  auto job =
+      start_shell({"--nproc-per-node=2"},
+                  "trap 'echo got INT; exit 0' INT; trap 'echo got TERM; exit 0' TERM; "
+                  "trap 'echo got HUP; exit 0' HUP; echo ready; while :; do sleep 0.05; done");
+  ASSERT_TRUE(job->wait_for_out("[rank 0] ready") && job->wait_for_out("[rank 1] ready"));
+  job->signal(GetParam());
+  EXPECT_EQ(job->wait(), 128 + GetParam());
+  const std::string name = GetParam() == SIGINT ? "INT" : GetParam() == SIGTERM ? "TERM" : "HUP";
+  EXPECT_NE(job->out().find("[rank 0] got " + name), std::string::npos) << job->out();
+  EXPECT_NE(job->out().find("[rank 1] got " + name), std::string::npos) << job->out();
+}
+INSTANTIATE_TEST_SUITE_P(All, SignalTest, testing::Values(SIGINT, SIGTERM, SIGHUP));
+
+TEST_F(LauncherTest, ASecondCtrlCEndsStubbornWorkersAtOnce) {
+  auto job = start_shell({}, "trap '' INT TERM; echo ready; while :; do sleep 0.05; done");
+  ASSERT_TRUE(job->wait_for_out("ready"));
+  job->signal(SIGINT);
+  ASSERT_TRUE(job->wait_for_err("passing it on"));
+  job->signal(SIGINT);
+  EXPECT_EQ(job->wait(seconds(5)), 130);
+}
+
+// Whether a process has read every signal that was sent to it.
+bool has_taken_its_signals(pid_t pid) {
+  const std::string status = read_file("/proc/" + std::to_string(pid) + "/status");
+  return status.find("ShdPnd:\t0000000000000000") != std::string::npos;
+}
+
+TEST_F(LauncherTest, ASigintToTheWholeGroupOfProcessesIsOne) {
+  auto job = start_shell({},
+                         "trap 'until [ -e go ]; do sleep 0.02; done; echo in peace; exit 0' INT; "
+                         "echo ready; while :; do sleep 0.02; done");
+  ASSERT_TRUE(job->wait_for_out("ready"));
+  const Tree tree = tree_of(*job);
+  for (const pid_t pid : {tree.agent, tree.keeper, tree.guardian}) kill(pid, SIGINT);
+  ASSERT_TRUE(job->wait_for_err("passing it on"));
+  ASSERT_TRUE(eventually(
+      [&] { return has_taken_its_signals(tree.guardian) && has_taken_its_signals(tree.agent); }));
+  std::ofstream(directory_ / "go");
+  EXPECT_EQ(job->wait(), 130);
+  EXPECT_NE(job->out().find("in peace"), std::string::npos) << job->err();
+  EXPECT_EQ(job->err().find("second SIGINT"), std::string::npos) << job->err();
+}
+
+// --- a reader of the output who has stopped
+
+// ddprun with its output in a pipe that the test holds and does not read.
+class StoppedReader : public LauncherTest {
+ protected:
+  void start_job(const std::string& script) {
+    const std::string fifo = directory_ / "fifo";
+    ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+    std::ofstream(directory_ / "script.sh") << script;
+    job_ = std::make_unique<ChildProcess>(
+        Arguments{"sh", "-c",
+                  "exec " + kDdprun + " --shutdown-grace=2 sh script.sh > fifo 2> fifo"},
+        environment());
+    reader_.reset(open(fifo.c_str(), O_RDONLY | O_CLOEXEC));
+    ASSERT_TRUE(reader_.valid());
+  }
+
+  UniqueFd reader_;
+  std::unique_ptr<ChildProcess> job_;
+};
+
+TEST_F(StoppedReader, DoesNotKeepAJobThatIsToldToEnd) {
+  // When this much has been taken from the worker, the pipe to the reader is full.
+  start_job("yes | head -n 500000; touch begun; exec yes");
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(directory_ / "begun"); }));
+  job_->signal(SIGTERM);
+  EXPECT_EQ(job_->wait(seconds(10)), 143);
+}
+
+TEST_F(StoppedReader, IsWaitedForByAJobThatHasEndedUntilSomebodyWantsItGone) {
+  start_job("yes | head -n 500000; touch done");
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(directory_ / "done"); }));
+  const pid_t agent = tree_of(*job_).agent;
+  ASSERT_TRUE(eventually([&] { return first_child_of(agent) < 0; }));
+  EXPECT_FALSE(job_->wait(milliseconds(300))) << "what was written is still to be read";
+  job_->signal(SIGINT);
+  EXPECT_EQ(job_->wait(seconds(10)), 0) << "the job had ended well";
+}
+
+TEST_F(LauncherTest, WhatAnEndingWorkerStartsAndLeavesIsToldToEndAsWell) {
+  // The shell stays until its child is no shell any more, which could swallow the signal.
+  auto job =
+      start_shell({},
+                  "trap 'sleep 1000 & until grep -q sleep /proc/$!/comm; do :; done; exit 0' TERM; "
+                  "echo ready; while :; do sleep 0.01; done");
+  ASSERT_TRUE(job->wait_for_out("ready"));
+  job->signal(SIGTERM);
+  EXPECT_EQ(job->wait(seconds(10)), 143) << "it waited for the grace: " << job->err();
+}
+
+TEST_F(LauncherTest, ASignalAtAnyMomentOfTheStartLeavesNothing) {
+  const std::uint64_t seed = random_seed();
+  SCOPED_TRACE(seed_text(seed));
+  Rng rng(seed);
+  for (int round = 0; round < 20; ++round) {
+    auto job = start_shell({"--nproc-per-node=2"}, "sleep 1000 & exec sleep 1000");
+    testing_support::let_pass(Duration(static_cast<std::int64_t>(rng.below(15'000'000))));
+    job->signal(SIGTERM);
+    ASSERT_EQ(job->wait(), 143) << "round " << round << job->err();
+    ASSERT_TRUE(left_behind().empty()) << "round " << round;
+  }
+}
+
+TEST_F(LauncherTest, UnderNohupAHangupIsIgnored) {
+  ChildProcess job({"sh", "-c",
+                    "trap '' HUP; exec " + kDdprun +
+                        " sh -c 'echo ready; while [ ! -e go ]; do sleep 0.02; done; echo done'"},
+                   environment());
+  ASSERT_TRUE(job.wait_for_out("ready"));
+  job.signal(SIGHUP);
+  std::ofstream(directory_ / "go");
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_NE(job.out().find("done"), std::string::npos);
+}
+
+// --- kill -9 of ddprun itself
+
+class KillTest : public LauncherTest, public testing::WithParamInterface<std::string> {};
+
+// Workers with a child that has left their session, lost its parent and ignores every signal.
+constexpr const char* kClingingWorker =
+    "setsid sh -c \"trap '' TERM HUP INT; (setsid sh -c 'echo ready; exec sleep 1000' &); sleep "
+    "1000\" & wait";
+
+TEST_P(KillTest, LeavesNoProcess) {
+  auto job = start_shell({"--nproc-per-node=2"}, kClingingWorker);
+  ASSERT_TRUE(job->wait_for_out("[rank 0] ready") && job->wait_for_out("[rank 1] ready"))
+      << job->err();
+  const Tree tree = tree_of(*job);
+  std::vector<pid_t> victims;
+  if (GetParam().find("Guardian") != std::string::npos) victims.push_back(tree.guardian);
+  if (GetParam().find("Keeper") != std::string::npos) victims.push_back(tree.keeper);
+  if (GetParam().find("Agent") != std::string::npos) victims.push_back(tree.agent);
+  if (GetParam().find("Worker") != std::string::npos) victims.push_back(tree.worker);
+  for (const pid_t pid : victims) ASSERT_GT(pid, 1);
+  for (const pid_t pid : victims) kill(pid, SIGKILL);
+  ASSERT_TRUE(job->wait());
+  EXPECT_TRUE(eventually([&] { return left_behind().empty(); }, seconds(5)));
+}
+INSTANTIATE_TEST_SUITE_P(Of, KillTest,
+                         testing::Values("Guardian", "Keeper", "Agent", "GuardianAndKeeper",
+                                         "GuardianAndAgent", "KeeperAndAgent", "WorkerAndAgent",
+                                         "WorkerAndGuardian"),
+                         [](const auto& one) { return one.param; });
+
+TEST_F(LauncherTest, AKilledAgentIsNamedAndHasItsOwnExitCode) {
+  auto job = start_shell({"--nproc-per-node=2"}, "echo ready; exec sleep 1000");
+  ASSERT_TRUE(job->wait_for_out("[rank 0] ready") && job->wait_for_out("[rank 1] ready"));
+  kill(tree_of(*job).agent, SIGKILL);
+  EXPECT_EQ(job->wait(), 70);
+  EXPECT_NE(job->err().find("the agent (pid "), std::string::npos) << job->err();
+}
+
+TEST_F(LauncherTest, KillsOfDdprunAtRandomMomentsLeaveNothing) {
+  const std::uint64_t seed = random_seed();
+  SCOPED_TRACE(seed_text(seed));
+  Rng rng(seed);
+  for (int round = 0; round < 30; ++round) {
+    auto job = start_shell(
+        {"--nproc-per-node=2", "--max-restarts=100"},
+        "[ $RANK = 1 ] && [ $((DDPRUN_GENERATION % 3)) = 1 ] && exit 1; "
+        "setsid sleep 1000 & sleep 0.0$((RANK + 1)); [ $RANK = 0 ] && exit 2; exec sleep 1000");
+    testing_support::let_pass(Duration(static_cast<std::int64_t>(rng.below(120'000'000))));
+    const Tree tree = tree_of(*job);
+    const std::vector<pid_t> guards{tree.guardian, tree.keeper, tree.agent};
+    const std::size_t spared = rng.below(3);  // one of the three is left to clear up
+    const bool only_one = rng.chance(0.5);
+    bool killed = false;
+    for (std::size_t i = 0; i < guards.size(); ++i) {
+      if (i == spared || guards[i] <= 1 || (only_one && i != (spared + 1) % 3)) continue;
+      killed = kill(guards[i], SIGKILL) == 0 || killed;
+    }
+    if (!killed) job->signal(SIGTERM);  // so early that there is only the guardian
+    ASSERT_TRUE(job->wait());
+    ASSERT_TRUE(eventually([&] { return left_behind().empty(); }, seconds(8)))
+        << "round " << round << ": of guardian, keeper and agent number " << spared
+        << " was spared; left:\n"
+        << describe_processes(left_behind()) << job->err();
+    // A guardian that is killed while it starts may leave the directory it has just made.
+    for (const auto& entry : std::filesystem::directory_iterator(tmp())) {
+      std::filesystem::remove_all(entry.path());
+    }
+  }
+}
+
+// --- a machine that is short of something
+
+// Wherever it begins to be missed, there is a line that says so, a documented code, and nothing
+// left behind.
+class Shortage : public LauncherTest {
+ protected:
+  // Whether the job ran at all.
+  bool run(const Arguments& limited, const std::string& shown) {
+    Arguments argv = limited;
+    argv.insert(argv.end(),
+                {kDdprun, "--shutdown-grace=1", "--nproc-per-node=3", "sh", "-c", "exit 0"});
+    ChildProcess job(argv, environment());
+    const std::optional<int> code = job.wait();
+    EXPECT_TRUE(code) << shown << " left it hanging\n" << job.err();
+    EXPECT_TRUE(eventually([&] { return left_behind().empty(); })) << shown;
+    if (code == 0) return true;
+    EXPECT_TRUE(code == 64 || code == 69 || code == 70) << shown << ": " << *code << job.err();
+    EXPECT_NE(job.err().find("ddprun: "), std::string::npos) << shown << ": " << *code << job.err();
+    for (const char* ugly : {"terminate called", "SIGABRT", "assertion"}) {
+      EXPECT_EQ(job.err().find(ugly), std::string::npos) << shown << job.err();
+    }
+    return false;
+  }
+};
+
+TEST_F(Shortage, OfDescriptors) {
+  int first_enough = 0;
+  for (int limit = 6; first_enough == 0; ++limit) {
+    ASSERT_LT(limit, 100);
+    const std::string shown = "ulimit -n " + std::to_string(limit);
+    // What ctest leaves open would take a part of them.
+    if (run({"sh", "-c", "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; " + shown + "; exec \"$@\"",
+             "sh"},
+            shown))
+      first_enough = limit;
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(first_enough, 6) << "nothing was ever missing";
+}
+
+TEST_F(Shortage, OfProcesses) {
+  if (geteuid() != 0) GTEST_SKIP() << "another user's limit needs root";
+  std::filesystem::permissions(tmp(), std::filesystem::perms::all);
+  std::filesystem::permissions(directory_.path(), std::filesystem::perms::all);
+  // A user that has no other process: the limit counts per user.
+  const std::string user = std::to_string(500'000'000 + getpid());
+  int first_enough = 0;
+  for (int limit = 1; first_enough == 0; ++limit) {
+    ASSERT_LT(limit, 30);
+    const std::string shown = "--nproc=" + std::to_string(limit);
+    if (run({"setpriv", "--reuid=" + user, "--clear-groups", "prlimit", shown}, shown)) {
+      first_enough = limit;
+    }
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(first_enough, 1) << "nothing was ever missing";
+}
+
+}  // namespace
+}  // namespace ddprun::testing_support

@@ -1,0 +1,128 @@
+// The frame of tests that run ddprun on this host: the real binary, real workers, and nothing left
+// behind when a test ends.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/types.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/random_id.h"
+#include "tests/support/child_process.h"
+#include "tests/support/temporary_directory.h"
+
+namespace ddprun::testing_support {
+
+using Arguments = std::vector<std::string>;
+
+inline const std::string kDdprun = DDPRUN_BIN_DIR "/ddprun";
+
+inline std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+inline std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// What a failing test says about processes that it did not expect.
+inline std::string describe_processes(const std::vector<pid_t>& pids) {
+  std::string text;
+  for (const pid_t pid : pids) {
+    const std::string proc = "/proc/" + std::to_string(pid);
+    std::string command = read_file(proc + "/cmdline");
+    std::replace(command.begin(), command.end(), '\0', ' ');
+    text += read_file(proc + "/stat").substr(0, 60) + " | " + command + "\n";
+  }
+  return text;
+}
+
+// Every test's processes carry a mark in their environment; none may be left when the test ends.
+class LauncherTest : public testing::Test {
+ protected:
+  void SetUp() override { std::filesystem::create_directory(tmp()); }
+  void TearDown() override {
+    EXPECT_TRUE(eventually([&] { return left_behind().empty(); })) << "processes were left behind";
+    for (const pid_t pid : left_behind()) kill(pid, SIGKILL);
+    EXPECT_TRUE(std::filesystem::is_empty(tmp())) << "temporary files were left behind";
+  }
+
+  // Where ddprun puts what it removes at its end.
+  std::string tmp() const { return directory_ / "tmp"; }
+
+  std::vector<pid_t> left_behind() const { return processes_with("DDPRUN_TEST_MARK", mark_); }
+
+  ChildProcess::Options environment(
+      std::vector<std::pair<std::string, std::string>> more = {}) const {
+    ChildProcess::Options options;
+    options.variables = {{"DDPRUN_TEST_MARK", mark_}, {"TMPDIR", tmp()}};
+    options.variables.insert(options.variables.end(), more.begin(), more.end());
+    options.directory = directory_.path();
+    options.own_session = true;
+    return options;
+  }
+  std::unique_ptr<ChildProcess> start(
+      Arguments arguments, std::vector<std::pair<std::string, std::string>> more = {}) const {
+    arguments.insert(arguments.begin(), kDdprun);
+    return std::make_unique<ChildProcess>(arguments, environment(std::move(more)));
+  }
+  // Workers that run a line of shell.
+  std::unique_ptr<ChildProcess> start_shell(Arguments options, const std::string& script) const {
+    options.insert(options.end(), {"sh", "-c", script});
+    return start(std::move(options));
+  }
+
+  const std::string mark_ = random_hex(8);
+  const TemporaryDirectory directory_;
+};
+
+// The processes of ddprun on this node: the guardian is the one we started.
+struct Tree {
+  pid_t guardian;
+  pid_t keeper;
+  pid_t agent;
+  pid_t worker;
+};
+
+inline Tree tree_of(const ChildProcess& job) {
+  Tree tree{};
+  tree.guardian = job.pid();
+  tree.keeper = first_child_of(tree.guardian);
+  tree.agent = first_child_of(tree.keeper);
+  tree.worker = first_child_of(tree.agent);
+  return tree;
+}
+
+// The address in "...: listening on ADDRESS", the line of a service that is ready.
+inline std::string listening_address(ChildProcess& service) {
+  const std::string line = service.line().value_or("");
+  return line.substr(line.rfind(' ') + 1);
+}
+
+// The seed of a random test; a failure prints it, and DDPRUN_TEST_SEED replays it.
+inline std::uint64_t random_seed() {
+  const char* given = std::getenv("DDPRUN_TEST_SEED");
+  return given ? std::stoull(given) : std::random_device{}();
+}
+inline std::string seed_text(std::uint64_t seed) {
+  return "replay: DDPRUN_TEST_SEED=" + std::to_string(seed);
+}
+
+}  // namespace ddprun::testing_support

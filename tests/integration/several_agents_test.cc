@@ -1,0 +1,196 @@
+// Several agents on this host: they meet at a service, or one of them serves.
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "rendezvous/control_codec.h"
+#include "rendezvous/listen.h"
+#include "tests/integration/launcher_frame.h"
+#include "tests/support/held_port.h"
+
+namespace ddprun::testing_support {
+namespace {
+
+using std::chrono::seconds;
+
+class TwoAgents : public LauncherTest {
+ protected:
+  std::string start_service() {
+    service_ = std::make_unique<ChildProcess>(
+        Arguments{DDPRUN_BIN_DIR "/ddp-rendezvous", "--listen", "127.0.0.1:0"}, environment());
+    return listening_address(*service_);
+  }
+  Arguments node(const std::string& endpoint, Arguments more, const std::string& script) const {
+    Arguments arguments{"--rdzv-endpoint=" + endpoint, "--rdzv-id=job", "--nproc-per-node=2"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    arguments.insert(arguments.end(), {"sh", "-c", script});
+    return arguments;
+  }
+  void TearDown() override {
+    if (service_) {
+      service_->signal(SIGTERM);
+      EXPECT_EQ(service_->wait(), 0) << service_->err();
+    }
+    LauncherTest::TearDown();
+  }
+
+  std::unique_ptr<ChildProcess> service_;
+};
+
+constexpr const char* kSayPlace =
+    "echo rank $RANK of $WORLD_SIZE node $GROUP_RANK store $MASTER_ADDR:$MASTER_PORT";
+
+TEST_F(TwoAgents, MeetAtTheServiceInAnyOrderAndShareAStore) {
+  const std::string endpoint = start_service();
+  auto one = start(node(endpoint, {"--nnodes=2", "--node-rank=1"}, kSayPlace));
+  ASSERT_TRUE(one->wait_for_err("waiting: 1 of 2 nodes here")) << one->err();
+  auto zero = start(node(endpoint, {"--nnodes=2", "--node-rank=0"}, kSayPlace));
+  ASSERT_EQ(zero->wait(), 0) << zero->err();
+  ASSERT_EQ(one->wait(), 0) << one->err();
+  EXPECT_NE(zero->out().find("rank 1 of 4 node 0 store"), std::string::npos) << zero->out();
+  EXPECT_NE(one->out().find("rank 3 of 4 node 1 store"), std::string::npos) << one->out();
+  const auto store = [](const std::string& out) { return out.substr(out.rfind("store")); };
+  EXPECT_EQ(store(lines_of(zero->out())[0]), store(lines_of(one->out())[0]));
+}
+
+TEST_F(TwoAgents, OneOfThemServesWhenNobodyElseDoes) {
+  const HeldPort held;
+  const std::string endpoint = held.endpoint();
+  auto a = start(node(endpoint, {"--nnodes=2"}, kSayPlace));
+  auto b = start(node(endpoint, {"--nnodes=2"}, kSayPlace));
+  EXPECT_EQ(a->wait(), 0) << a->err();
+  EXPECT_EQ(b->wait(), 0) << b->err();
+  EXPECT_EQ(lines_of(a->out() + b->out()).size(), 4u);
+}
+
+TEST_F(TwoAgents, TorchrunsStaticModeNeedsOnePortForEverything) {
+  const HeldPort held;
+  const std::string port = std::to_string(held.port());
+  const Arguments common{"--nnodes=2", "--master-addr=127.0.0.1", "--master-port=" + port};
+  const auto run = [&](const std::string& rank) {
+    Arguments arguments = common;
+    arguments.insert(arguments.end(), {"--node-rank=" + rank, "sh", "-c", kSayPlace});
+    return start(arguments);
+  };
+  auto one = run("1");
+  auto zero = run("0");
+  ASSERT_EQ(zero->wait(), 0) << zero->err();
+  ASSERT_EQ(one->wait(), 0) << one->err();
+  EXPECT_NE(one->out().find("rank 1 of 2 node 1 store 127.0.0.1:" + port), std::string::npos)
+      << one->out();
+}
+
+TEST_F(TwoAgents, AFailureOnOneNodeRestartsBoth) {
+  const std::string endpoint = start_service();
+  const std::string script =
+      "echo gen $DDPRUN_GENERATION rank $RANK; [ $DDPRUN_GENERATION = 1 ] && exit 0; [ $RANK = 3 ] "
+      "&& kill -9 $$; "
+      "exec sleep 1000";
+  const Arguments options{"--nnodes=2", "--max-restarts=1"};
+  auto a = start(node(endpoint, options, script));
+  auto b = start(node(endpoint, options, script));
+  EXPECT_EQ(a->wait(), 0) << a->err();
+  EXPECT_EQ(b->wait(), 0) << b->err();
+  EXPECT_NE((a->out() + b->out()).find("gen 1 rank 0"), std::string::npos);
+  for (const auto* job : {a.get(), b.get()}) {
+    EXPECT_NE(job->err().find("restart 1 of 1: rank 3"), std::string::npos) << job->err();
+  }
+}
+
+TEST_F(TwoAgents, BothEndWithTheFirstFailuresCode) {
+  const std::string endpoint = start_service();
+  const std::string script = "[ $RANK = 2 ] && exit 9; exec sleep 1000";
+  auto a = start(node(endpoint, {"--nnodes=2"}, script));
+  auto b = start(node(endpoint, {"--nnodes=2"}, script));
+  EXPECT_EQ(a->wait(), 9) << a->err();
+  EXPECT_EQ(b->wait(), 9) << b->err();
+}
+
+TEST_F(TwoAgents, AnElasticJobGoesOnWithoutAKilledNode) {
+  const std::string endpoint = start_service();
+  const std::string script =
+      "echo gen $DDPRUN_GENERATION world $WORLD_SIZE; [ $WORLD_SIZE = 2 ] && exit 0; exec sleep "
+      "1000";
+  const Arguments options{"--nnodes=1:2", "--max-restarts=1"};
+  auto a = start(node(endpoint, options, script));
+  auto b = start(node(endpoint, options, script));
+  ASSERT_TRUE(a->wait_for_out("gen 0 world 4") && b->wait_for_out("gen 0 world 4"));
+  kill(tree_of(*b).agent, SIGKILL);
+  EXPECT_EQ(a->wait(seconds(15)), 0) << a->err();
+  EXPECT_NE(a->out().find("gen 1 world 2"), std::string::npos) << a->out();
+  EXPECT_NE(a->err().find("was lost"), std::string::npos) << a->err();
+}
+
+TEST_F(TwoAgents, ADeadServiceWithItsNodeEndsTheJobOnTheOthers) {
+  const HeldPort held;
+  const std::string endpoint = held.endpoint();
+  auto host = start(node(endpoint, {"--nnodes=2"}, "echo ready; exec sleep 1000"));
+  ASSERT_TRUE(host->wait_for_err("waiting"));
+  auto other = start(node(endpoint, {"--nnodes=2"}, "echo ready; exec sleep 1000"));
+  ASSERT_TRUE(other->wait_for_out("ready"));
+  const TimePoint killed = BootClock::now();
+  kill(tree_of(*host).agent, SIGKILL);
+  EXPECT_EQ(other->wait(), 67) << other->err();
+  EXPECT_LT(BootClock::now() - killed, seconds(10));
+  EXPECT_NE(other->err().find("inside the agent on"), std::string::npos) << other->err();
+}
+
+TEST_F(TwoAgents, AnOutageOfTheServiceBelowTheAgentsPatienceGoesUnnoticed) {
+  const std::string endpoint = start_service();
+  auto a = start(node(endpoint, {"--nnodes=1", "--max-restarts=0"},
+                      "echo ready $DDPRUN_GENERATION; while [ ! -e go ]; do sleep 0.02; done"));
+  ASSERT_TRUE(a->wait_for_out("ready 0"));
+  service_->signal(SIGSTOP);
+  testing_support::let_pass(seconds(2));
+  service_->signal(SIGCONT);
+  std::ofstream(directory_ / "go");
+  EXPECT_EQ(a->wait(), 0) << a->err();
+  EXPECT_EQ(a->err().find("has not answered"), std::string::npos) << a->err();
+}
+
+// A service that says all it has to say at once: an agent reads it in one piece.
+TEST_F(LauncherTest, AStopThatComesWithItsAssignmentFindsWorkersThatCouldNotBeStarted) {
+  std::ofstream(directory_ / "broken") << "no program at all";
+  std::filesystem::permissions(directory_ / "broken", std::filesystem::perms::owner_all);
+  Result<Listener> service = listen_tcp({"127.0.0.1", 0});
+  ASSERT_TRUE(service);
+  auto job = start({"--rdzv-endpoint=" + to_text(service->address), "./broken"});
+  pollfd ready{service->socket.get(), POLLIN, 0};
+  ASSERT_EQ(poll(&ready, 1, 20'000), 1) << job->err();
+  const UniqueFd agent(accept4(service->socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  Assignment assignment;
+  assignment.store_host = "127.0.0.1";
+  assignment.store_port = service->address.port;
+  assignment.reason = "start";
+  const Verdict verdict{.success = false, .exit_code = 64, .headline = "it ends", .ends = {}};
+  const std::string all = encode(ServiceMessage(Welcome{.instance = "i",
+                                                        .heartbeat_interval = seconds(10),
+                                                        .agent_patience = seconds(40),
+                                                        .embedded = false,
+                                                        .host = "h"})) +
+                          encode(ServiceMessage(assignment)) +
+                          encode(ServiceMessage(Stop{Generation(0), "another one failed"})) +
+                          encode(ServiceMessage(End{verdict}));
+  ASSERT_EQ(send(agent.get(), all.data(), all.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(all.size()));
+  EXPECT_EQ(job->wait(), 64) << job->err();
+  EXPECT_NE(job->err().find("it ends"), std::string::npos) << job->err();
+}
+
+TEST_F(TwoAgents, APortThatIsTakenIsNamed) {
+  const std::string endpoint = start_service();
+  const std::string port = endpoint.substr(endpoint.rfind(':') + 1);
+  auto job = start({"--master-port=" + port, "true"});
+  EXPECT_EQ(job->wait(), 69);
+  EXPECT_NE(job->err().find(port), std::string::npos) << job->err();
+  EXPECT_NE(job->err().find("in use"), std::string::npos) << job->err();
+  EXPECT_EQ(lines_of(job->err()).size(), 1u) << job->err();
+}
+}  // namespace
+}  // namespace ddprun::testing_support

@@ -1,0 +1,89 @@
+#include "launcher/agent.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+
+#include "launcher/process_tree.h"
+#include "tests/support/eventually.h"
+#include "tests/support/temporary_directory.h"
+
+namespace ddprun {
+namespace {
+
+using testing_support::eventually;
+
+// An agent without guardian and keeper, in a process of its own.
+class RunningAgent {
+ public:
+  explicit RunningAgent(const AgentConfig& config) {
+    EXPECT_EQ(pipe2(guard_, O_CLOEXEC), 0);
+    const pid_t test = getpid();
+    pid_ = fork();
+    if (pid_ != 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    become_subreaper();
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (const int signal : config.signals) sigaddset(&signals, signal);
+    sigaddset(&signals, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &signals, nullptr);
+    _exit(run_agent(config, {UniqueFd(guard_[0]), UniqueFd(dup(guard_[0])), test}));
+  }
+  ~RunningAgent() {
+    if (!status_) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    close(guard_[0]);
+    close(guard_[1]);
+  }
+
+  pid_t pid() const { return pid_; }
+  std::optional<int> wait() {
+    int status = 0;
+    if (eventually([&] { return waitpid(pid_, &status, WNOHANG) == pid_; })) status_ = status;
+    return status_;
+  }
+
+ private:
+  int guard_[2];
+  pid_t pid_ = -1;
+  std::optional<int> status_;
+};
+
+// A traced process that stops on its way out is what comes nearest to one in a system call that
+// nothing interrupts: SIGKILL does not end it.
+TEST(Agent, LeavesAWorkerThatCannotBeKilled) {
+  const TemporaryDirectory directory;
+  AgentConfig config;
+  config.command = {"/bin/sh", {"-c", "echo $$ > " + directory / "pid" + "; exec sleep 1000"}};
+  config.signals = {SIGTERM};
+  config.options.grace = std::chrono::milliseconds(100);
+  config.kill_timeout = std::chrono::milliseconds(200);
+  RunningAgent agent(config);
+  pid_t worker = -1;
+  ASSERT_TRUE(eventually([&] { return std::ifstream(directory / "pid") >> worker && worker > 0; }));
+  if (ptrace(PTRACE_SEIZE, worker, nullptr, PTRACE_O_TRACEEXIT) != 0) {
+    GTEST_SKIP() << "no process can be traced here: " << strerror(errno);
+  }
+  kill(agent.pid(), SIGTERM);
+  const std::optional<int> status = agent.wait();
+  EXPECT_TRUE(status) << "it waits for what will not end";
+  if (status) {
+    EXPECT_TRUE(WIFEXITED(*status) && WEXITSTATUS(*status) == 70) << *status;
+  }
+  // It stops before each signal, too; the last stop is the way out.
+  while (waitpid(worker, nullptr, __WALL | WNOHANG) == worker) {
+    ptrace(PTRACE_DETACH, worker, nullptr, nullptr);
+  }
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,88 @@
+#include "launcher/console_writer.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <future>
+#include <optional>
+#include <tuple>
+
+#include "base/unique_fd.h"
+#include "tests/support/eventually.h"
+
+namespace ddprun {
+namespace {
+
+using testing_support::kPatience;
+
+class ConsoleWriterTest : public testing::Test {
+ protected:
+  ConsoleWriterTest() {
+    int ends[2];
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    reader_.reset(ends[0]);
+    pipe_.reset(ends[1]);
+    writer_.emplace([this] { drained_.set_value(); }, std::array<int, 2>{pipe_.get(), pipe_.get()});
+  }
+
+  std::future<void> flushed() {
+    auto promise = std::make_shared<std::promise<void>>();
+    writer_->when_flushed([promise] { promise->set_value(); });
+    return promise->get_future();
+  }
+  std::size_t read_all() {
+    std::string buffer(1 << 16, '\0');
+    std::size_t count = 0;
+    for (ssize_t size = 0; (size = read(reader_.get(), buffer.data(), buffer.size())) > 0;) {
+      count += static_cast<std::size_t>(size);
+    }
+    return count;
+  }
+
+  UniqueFd reader_;
+  UniqueFd pipe_;
+  std::promise<void> drained_;
+  std::optional<ConsoleWriter> writer_;
+};
+
+const std::string kMoreThanAPipeHolds(1 << 20, 'x');
+
+TEST_F(ConsoleWriterTest, GoesAwayWhileItsReaderHasStopped) {
+  writer_->write(ConsoleStream::kOut, kMoreThanAPipeHolds);
+  std::future<void> all = flushed();
+  char byte = 0;
+  ASSERT_EQ(read(reader_.get(), &byte, 1), 1) << "the writer has begun, and cannot end";
+  EXPECT_EQ(all.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  writer_.reset();
+  EXPECT_THROW(all.get(), std::future_error) << "nobody is called any more";
+  reader_.reset();  // lets the thread that is left behind end
+  std::ignore = pipe_.release();
+}
+
+TEST_F(ConsoleWriterTest, SaysWhenEverythingIsWritten) {
+  EXPECT_EQ(flushed().wait_for(kPatience), std::future_status::ready) << "there was nothing";
+  writer_->write(ConsoleStream::kOut, kMoreThanAPipeHolds);
+  writer_->write(ConsoleStream::kErr, "end\n");
+  const std::future<void> all = flushed();
+  std::future<std::size_t> count = std::async(std::launch::async, [this] { return read_all(); });
+  EXPECT_EQ(all.wait_for(kPatience), std::future_status::ready);
+  writer_.reset();
+  pipe_.reset();
+  EXPECT_EQ(count.get(), kMoreThanAPipeHolds.size() + 4);
+}
+
+TEST_F(ConsoleWriterTest, AFullQueueIsToldOfAndItsEndToo) {
+  EXPECT_FALSE(writer_->is_full());
+  while (!writer_->is_full()) writer_->write(ConsoleStream::kOut, kMoreThanAPipeHolds);
+  std::future<std::size_t> count = std::async(std::launch::async, [this] { return read_all(); });
+  EXPECT_EQ(drained_.get_future().wait_for(kPatience), std::future_status::ready);
+  EXPECT_FALSE(writer_->is_full());
+  EXPECT_EQ(flushed().wait_for(kPatience), std::future_status::ready);
+  writer_.reset();
+  pipe_.reset();
+  EXPECT_GE(count.get(), ConsoleWriter::kHighWater);
+}
+
+}  // namespace
+}  // namespace ddprun
