@@ -30,7 +30,7 @@ LinkActions AgentLink::disconnected(const std::string& why, TimePoint now) {
 }
 
 LinkActions AgentLink::garbled(const std::string& why, TimePoint now) {
-  if (welcome_ || state_ == State::kOver) return disconnected(why, now);
+  if (!instance_.empty() || state_ == State::kOver) return disconnected(why, now);
   LinkActions out;
   not_a_service(why, out);
   return out;
@@ -137,7 +137,8 @@ void AgentLink::pause(TimePoint now) {
 }
 
 void AgentLink::try_failed(TimePoint now, LinkActions& out) {
-  const bool deaf = options_.must_answer && state_ == State::kGreeting && !welcome_;
+  // Who has said Welcome once is a service, however long it is silent now.
+  const bool deaf = options_.must_answer && state_ == State::kGreeting && instance_.empty();
   if (deaf && ++deaf_tries_ == kMaxDeafTries) return not_a_service(last_trouble_, out);
   pause(now);
 }

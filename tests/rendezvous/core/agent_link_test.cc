@@ -57,6 +57,12 @@ class AgentLinkTest : public testing::Test {
     now_ = end;
   }
 
+  void next_try() {
+    const int before = connects_;
+    for (int i = 0; i < 100 && connects_ == before; ++i) pass(milliseconds(100), false);
+    ASSERT_GT(connects_, before);
+  }
+
   TimePoint now_ = TimePoint(seconds(1000));
   Welcome welcome_{.instance = "s-1",
                    .heartbeat_interval = seconds(1),
@@ -173,6 +179,32 @@ TEST_F(AgentLinkTest, WhoListensButNeverSaysWelcomeIsNoService) {
   ASSERT_EQ(lost_count_, 1);
   EXPECT_EQ(lost_->code, ExitCode::kAddress);
   EXPECT_NE(lost_->reason.find("no rendezvous service"), std::string::npos);
+}
+
+// A daemon on the agent's own host that is stopped for a while still listens, and is a service.
+TEST_F(AgentLinkTest, WhoHasSaidWelcomeOnceIsAServiceHoweverLongItIsSilent) {
+  AgentLinkOptions options;
+  options.service = "node0:29400";
+  options.must_answer = true;
+  link_.emplace(options, Rng(1), now_);
+  bring_up();
+  pass(seconds(5), false);
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_FALSE(lost_->for_good);
+  for (int i = 0; i < 2 * AgentLink::kMaxDeafTries; ++i) {
+    next_try();
+    take(link_->connected(now_));
+    pass(seconds(3), false);  // the kernel accepts, nobody answers
+  }
+  next_try();
+  take(link_->connected(now_));
+  take(link_->garbled("it does not begin with DDPR", now_));
+  EXPECT_EQ(lost_count_, 1) << lost_->reason;
+  next_try();
+  take(link_->connected(now_));
+  take(link_->received(welcome_, now_));
+  pass(seconds(20), true);
+  EXPECT_EQ(lost_count_, 1);
 }
 
 TEST_F(AgentLinkTest, WhatIsNoMessageOfOursComesFromNoService) {
