@@ -61,7 +61,7 @@ class LocalLink final : public ServiceLink {
 
   RendezvousServer& server_;
   ServiceLinkEvents events_;
-  std::optional<ConnectionId> connection_;
+  std::optional<AgentConnectionId> connection_;
 };
 
 std::uint64_t random_seed() {
@@ -180,7 +180,9 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   }
 
   void transmit(const AgentMessage& message) {
-    unsent_ += encode(message);
+    const Result<std::string> bytes = encode(message);
+    if (!bytes) return broken(bytes.error().message());
+    unsent_ += *bytes;
     flush();
   }
 

@@ -54,6 +54,9 @@ Result<NodeRange> parse_nodes(std::string_view text) {
     return invalid(quoted(text) + " is no number of nodes: give N or MIN:MAX");
   }
   if (*min < 1) return invalid(quoted(text) + ": a job needs at least 1 node");
+  if (*max > kMaxNodes) {
+    return invalid(quoted(text) + ": a job has at most " + std::to_string(kMaxNodes) + " nodes");
+  }
   if (*min > *max) {
     return invalid(quoted(text) + ": MIN is larger than MAX; did you mean " + std::to_string(*max) +
                    ":" + std::to_string(*min) + "?");
@@ -68,7 +71,10 @@ Result<SlotCount> parse_slots(std::string_view text) {
   const std::optional<int> number = parse_int(text);
   if (!number) return invalid(quoted(text) + " is no number of workers: give N, cpu, gpu or auto");
   if (*number < 1) return invalid(quoted(text) + ": a node needs at least 1 worker");
-  if (*number > 65536) return invalid(quoted(text) + ": more than 65536 workers on one node");
+  if (*number > kMaxSlots) {
+    return invalid(quoted(text) + ": more than " + std::to_string(kMaxSlots) +
+                   " workers on one node");
+  }
   return SlotCount{SlotCount::Kind::kNumber, *number};
 }
 
@@ -181,6 +187,12 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   }
   if (options.no_python && options.module) {
     return invalid_option("--no-python", "it cannot be used with -m: a module is run by python");
+  }
+
+  for (const auto& [text, name] :
+       {std::pair(&options.rdzv_id, "--rdzv-id"), std::pair(&options.local_addr, "--local-addr")}) {
+    if (text->size() <= kMaxNameBytes) continue;
+    return invalid_option(name, "it is longer than " + std::to_string(kMaxNameBytes) + " bytes");
   }
 
   Rendezvous plan;

@@ -23,7 +23,7 @@
 
 namespace ddprun {
 
-using ConnectionId = std::uint64_t;
+using AgentConnectionId = std::uint64_t;
 
 struct ServiceOptions {
   MembershipOptions membership;
@@ -36,11 +36,11 @@ struct ServiceOptions {
 
 struct ServiceOutput {
   struct Send {
-    ConnectionId connection;
+    AgentConnectionId connection;
     ServiceMessage message;
   };
   std::vector<Send> sends;
-  std::vector<ConnectionId> closes;  // after what was sent to them has left
+  std::vector<AgentConnectionId> closes;  // after what was sent to them has left
   std::vector<std::string> log;
 };
 
@@ -52,12 +52,12 @@ class JobTable {
 
   // Where a message comes from.
   struct Origin {
-    ConnectionId connection = 0;
+    AgentConnectionId connection = 0;
     bool local = false;           // the agent lives in this process
     std::string service_address;  // numeric; our end of the connection, empty for a local agent
   };
   ServiceOutput receive(const Origin& origin, const AgentMessage& message, TimePoint now);
-  void disconnected(ConnectionId connection);
+  void disconnected(AgentConnectionId connection);
   ServiceOutput tick(TimePoint now);
   std::optional<TimePoint> deadline() const;
 
@@ -77,16 +77,16 @@ class JobTable {
 
   void hello(const Origin& origin, const Hello& hello, TimePoint now, ServiceOutput& out);
   Result<Job*> job_for(const Hello& hello, TimePoint now);
-  void refuse(ConnectionId connection, std::string reason, ServiceOutput& out);
+  void refuse(AgentConnectionId connection, std::string reason, ServiceOutput& out);
   void forward(const std::string& job, MembershipOutput&& from, ServiceOutput& out);
   void forget_old_verdicts();
 
   ServiceOptions options_;
   std::map<std::string, Job> jobs_;
   std::uint64_t jobs_begun_ = 0;
-  std::map<ConnectionId, Agent> agents_;
-  std::map<std::string, ConnectionId> connections_;  // by agent id
-  std::vector<std::string> ended_;                   // oldest first
+  std::map<AgentConnectionId, Agent> agents_;
+  std::map<std::string, AgentConnectionId> connections_;  // by agent id
+  std::vector<std::string> ended_;                        // oldest first
 };
 
 }  // namespace ddprun

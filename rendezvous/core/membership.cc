@@ -1,6 +1,7 @@
 #include "rendezvous/core/membership.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/assert.h"
 #include "base/exit_codes.h"
@@ -11,6 +12,7 @@ namespace ddprun {
 namespace {
 
 constexpr std::size_t kNamesShown = 5;
+constexpr std::size_t kEndsKept = 256;
 
 std::string to_text(NodeRange nodes) {
   if (nodes.min == nodes.max) return std::to_string(nodes.min);
@@ -240,8 +242,18 @@ void Membership::collect(const Member& member, TimePoint now) {
     const bool known = std::any_of(ends_.begin(), ends_.end(), [&](const DatedEnd& dated) {
       return dated.end.rank == end.rank && dated.end.kind != EndKind::kNodeLost;
     });
-    if (!known) ends_.push_back({end, now - end.age});
+    if (!known) take_down(end, now - end.age, now);
   }
+}
+
+// What is kept is bounded, whatever agents send: past kEndsKept the least likely cause goes.
+void Membership::take_down(const WorkerEnd& end, TimePoint when, TimePoint now) {
+  ends_.push_back({end, when});
+  if (ends_.size() <= kEndsKept) return;
+  for (DatedEnd& dated : ends_) dated.end.age = now - dated.when;
+  ends_.erase(std::max_element(
+      ends_.begin(), ends_.end(),
+      [](const DatedEnd& a, const DatedEnd& b) { return is_likelier_cause(a.end, b.end); }));
 }
 
 void Membership::begin_forming(std::string reason, TimePoint now, MembershipOutput& out) {
@@ -411,7 +423,19 @@ Verdict Membership::verdict_of_failure() const {
   verdict.exit_code = exit_code_of(first);
   if (verdict.exit_code == 0) verdict.exit_code = to_int(ExitCode::kInternal);
   verdict.headline = describe(first);
-  for (const DatedEnd& dated : ends_) verdict.ends.push_back(dated.end);
+  std::size_t known = 0;
+  for (const auto& [id, member] : members_) {
+    if (member.status.generation != generation_) continue;
+    known += member.status.ends.size() + static_cast<std::size_t>(member.status.more_ends);
+  }
+  for (const DatedEnd& dated : ends_) {
+    verdict.ends.push_back(dated.end);
+    known += dated.end.kind == EndKind::kNodeLost ? 1 : 0;
+  }
+  known = std::max(known, verdict.ends.size());
+  keep_likeliest(verdict.ends);
+  verdict.more_ends = static_cast<int>(
+      std::min<std::size_t>(known - verdict.ends.size(), std::numeric_limits<int>::max()));
   return verdict;
 }
 

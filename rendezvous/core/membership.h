@@ -118,6 +118,7 @@ class Membership {
   std::vector<Members::iterator> candidates();
 
   void collect(const Member& member, TimePoint now);
+  void take_down(const WorkerEnd& end, TimePoint when, TimePoint now);
   void begin_forming(std::string reason, TimePoint now, MembershipOutput& out);
   void lose(Members::iterator member, std::string how, TimePoint now, MembershipOutput& out);
   void note_leaving(const Member& member, int signal, TimePoint now, MembershipOutput& out);

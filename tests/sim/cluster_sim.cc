@@ -22,7 +22,7 @@ struct ClusterSim::Worker {
 };
 
 struct ClusterSim::Connection {
-  ConnectionId id = 0;
+  AgentConnectionId id = 0;
   std::size_t node = 0;
   std::uint64_t agent = 0;
   bool open = true;
@@ -427,7 +427,7 @@ void ClusterSim::close(const std::shared_ptr<Connection>& connection, const std:
   if (!connection->open) return;
   connection->open = false;
   const bool cut = nodes_[connection->node].cut;
-  const ConnectionId id = connection->id;
+  const AgentConnectionId id = connection->id;
   // A cut cable carries no FIN: the service then only has its lease.
   if (!cut) {
     at(between(0, 20), [this, id] {
@@ -495,7 +495,7 @@ void ClusterSim::take(ServiceOutput out) {
     found->second->to_agent.push_back(std::move(send.message));
     pump(found->second, false);
   }
-  for (const ConnectionId id : out.closes) {
+  for (const AgentConnectionId id : out.closes) {
     const auto found = connections_.find(id);
     if (found == connections_.end()) continue;
     const std::shared_ptr<Connection> connection = found->second;

@@ -110,7 +110,7 @@ class ClusterSim {
   std::optional<TimePoint> service_armed_;
   JobSpec job_;
   std::vector<Node> nodes_;
-  std::map<ConnectionId, std::shared_ptr<Connection>> connections_;
+  std::map<AgentConnectionId, std::shared_ptr<Connection>> connections_;
   std::map<std::int64_t, std::map<int, int>>
       ranks_;  // generation -> first rank -> end of the block
   std::set<Generation> restarts_;

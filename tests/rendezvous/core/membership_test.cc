@@ -200,6 +200,23 @@ TEST_F(MembershipTest, TheEarliestEndIsTheFirstFailureWhateverArrivesFirst) {
   EXPECT_EQ(told<End>("a")->verdict.exit_code, 137);
 }
 
+TEST_F(MembershipTest, TheVerdictOnAThousandEndsTellsOfTheLikeliestAndCountsTheRest) {
+  start({10, 10});
+  for (int node = 0; node < 10; ++node) join("n" + std::to_string(node), 100);
+  for (int node = 0; node < 10; ++node) {
+    std::vector<WorkerEnd> ends;
+    for (int i = 0; i < 100; ++i) {
+      ends.push_back(killed(node * 100 + i, milliseconds(node == 7 && i == 42 ? 50 : 10)));
+    }
+    say("n" + std::to_string(node), AgentPhase::kIdle, 0, std::move(ends));
+  }
+  ASSERT_TRUE(told<End>("n0"));
+  const Verdict& verdict = told<End>("n0")->verdict;
+  EXPECT_EQ(verdict.ends.size(), kEndsTold);
+  EXPECT_EQ(verdict.ends.front().rank, Rank(742)) << "it came after more ends than are kept";
+  EXPECT_EQ(verdict.more_ends, 1000 - static_cast<int>(kEndsTold));
+}
+
 TEST_F(MembershipTest, AWorkerThatCannotBeStartedIsNotTriedAgain) {
   start({1, 1}, 5);
   join("a");
