@@ -46,6 +46,10 @@ Result<HostPort> parse_host_port(std::string_view text, std::optional<std::uint1
   return HostPort{.host = std::string(host), .port = *number};
 }
 
+bool is_loopback_host(std::string_view host) {
+  return host.starts_with("127.") || host == "::1" || host == "localhost";
+}
+
 std::string to_text(const HostPort& address) {
   const bool bare_ipv6 = address.host.find(':') != std::string::npos;
   return (bare_ipv6 ? "[" + address.host + "]" : address.host) + ":" + std::to_string(address.port);

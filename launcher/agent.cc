@@ -85,12 +85,6 @@ class Agent {
   }
 
  private:
-  static std::string host_name() {
-    char name[256] = "localhost";
-    gethostname(name, sizeof name - 1);
-    return name;
-  }
-
   // --- the way to the service
   // -----------------------------------------------------------------------
 

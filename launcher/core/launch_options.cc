@@ -230,9 +230,7 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
       plan.host = endpoint->host;
       plan.port = endpoint->port;
     }
-    const bool here_only =
-        plan.host == "localhost" || plan.host.starts_with("127.") || plan.host == "::1";
-    if (options.nodes.max > 1 && here_only && !options.master_addr &&
+    if (options.nodes.max > 1 && is_loopback_host(plan.host) && !options.master_addr &&
         options.rdzv_endpoint.empty()) {
       return invalid_option("--nnodes",
                             "several nodes need a place to meet: add --rdzv-endpoint HOST:PORT "

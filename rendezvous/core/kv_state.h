@@ -81,7 +81,6 @@ class KvState {
   void connection_closed(StoreConnectionId id) { unpark(id); }
 
   std::size_t key_count() const { return values_.size(); }
-  std::size_t queue_count() const { return queues_.size(); }
   std::size_t parked_count() const { return parked_.size(); }
 
  private:

@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/exit_codes.h"
+#include "base/host_port.h"
 #include "base/signal_names.h"
 #include "rendezvous/core/node_order.h"
 
@@ -21,10 +22,6 @@ std::string to_text(NodeRange nodes) {
 
 std::string nodes_text(std::size_t count) {
   return std::to_string(count) + (count == 1 ? " node" : " nodes");
-}
-
-bool is_loopback(const std::string& address) {
-  return address.starts_with("127.") || address == "::1" || address == "localhost";
 }
 
 }  // namespace
@@ -443,10 +440,10 @@ Verdict Membership::verdict_of_failure() const {
 // -----------------------------------------------------------------------------------------
 
 std::string Membership::store_host_of(const Member& host) const {
-  if (!is_loopback(host.node.address) || service_address_.empty()) return host.node.address;
+  if (!is_loopback_host(host.node.address) || service_address_.empty()) return host.node.address;
   const bool others_are_elsewhere =
       std::any_of(members_.begin(), members_.end(),
-                  [](const auto& entry) { return !is_loopback(entry.second.node.address); });
+                  [](const auto& entry) { return !is_loopback_host(entry.second.node.address); });
   return others_are_elsewhere ? service_address_ : host.node.address;
 }
 

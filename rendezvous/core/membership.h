@@ -88,8 +88,6 @@ class Membership {
   Phase phase() const { return phase_; }
   Generation generation() const { return generation_; }
   const JobSpec& spec() const { return spec_; }
-  int restarts_used() const { return restarts_used_; }
-  bool has_member(const std::string& agent_id) const { return members_.contains(agent_id); }
   std::size_t connected_count() const;
   const std::optional<Verdict>& verdict() const { return verdict_; }
 
