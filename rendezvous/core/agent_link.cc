@@ -12,6 +12,13 @@ AgentLink::AgentLink(AgentLinkOptions options, Rng rng, TimePoint now)
 
 LinkActions AgentLink::start(TimePoint now) { return tick(now); }
 
+LinkActions AgentLink::looked_up(TimePoint now) {
+  if (state_ != State::kLookingUp) return {};
+  state_ = State::kConnecting;
+  try_until_ = now + options_.connect_timeout;
+  return {LinkConnect{}};
+}
+
 LinkActions AgentLink::connected(TimePoint now) {
   if (state_ != State::kConnecting) return {};
   state_ = State::kGreeting;
@@ -94,10 +101,10 @@ LinkActions AgentLink::tick(TimePoint now) {
   switch (state_) {
     case State::kPausing:
       if (now < retry_at_) break;
-      state_ = State::kConnecting;
-      try_until_ = now + options_.connect_timeout;
-      out.push_back(LinkConnect{});
+      state_ = State::kLookingUp;
+      out.push_back(LinkLookUp{});
       break;
+    case State::kLookingUp: break;
     case State::kConnecting:
     case State::kGreeting:
       if (now < try_until_) break;
@@ -118,10 +125,11 @@ LinkActions AgentLink::tick(TimePoint now) {
 }
 
 std::optional<TimePoint> AgentLink::deadline() const {
-  TimePoint due;
+  TimePoint due = TimePoint::max();
   switch (state_) {
     case State::kOver: return std::nullopt;
     case State::kPausing: due = retry_at_; break;
+    case State::kLookingUp: break;
     case State::kConnecting:
     case State::kGreeting: due = try_until_; break;
     case State::kUp: due = next_beat_; break;
@@ -157,6 +165,7 @@ void AgentLink::give_up(std::string reason, ExitCode code, LinkActions& out) {
 void AgentLink::check_patience(TimePoint now, LinkActions& out) {
   if (!welcome_) {
     if (now < join_until_) return;
+    if (state_ == State::kLookingUp) last_trouble_ = "the name service has not answered";
     return give_up("no rendezvous service answered at " + options_.service + " within " +
                        to_text(options_.join_timeout) + ": " + last_trouble_,
                    ExitCode::kJoinTimeout, out);

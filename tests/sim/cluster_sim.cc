@@ -224,7 +224,15 @@ void ClusterSim::arm(Agent& agent) {
 void ClusterSim::take(Agent& agent, LinkActions actions) {
   for (LinkAction& action : actions) {
     if (agent.exited) return;
-    if (std::holds_alternative<LinkConnect>(action)) {
+    if (std::holds_alternative<LinkLookUp>(action)) {
+      const std::uint64_t serial = agent.serial;
+      at(between(0, rng_.chance(0.1) ? 8000 : 1), [this, serial] {  // a slow name server
+        Agent* waiting = find(serial);
+        if (!waiting || waiting->exited) return;
+        take(*waiting, waiting->link.looked_up(now_));
+        arm(*waiting);
+      });
+    } else if (std::holds_alternative<LinkConnect>(action)) {
       connect(agent);
     } else if (std::holds_alternative<LinkClose>(action)) {
       if (agent.connection) close(agent.connection, "closed by the agent");
