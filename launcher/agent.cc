@@ -201,6 +201,7 @@ class Agent {
                          : local_address.empty()     ? own_address_
                                                      : local_address;
     hello.status = status();
+    hello.assignment = supervisor_.assignment();
     return hello;
   }
 

@@ -196,9 +196,33 @@ void from_json(const Json& json, NodeSpec& node) {
   if (json.contains("node_rank")) read(json, "node_rank", node.node_rank.emplace(), kAnyInt);
 }
 
+void to_json(Json& json, const Assignment& assignment) {
+  json = {{"generation", assignment.generation.value},
+          {"node_rank", assignment.node_rank.value},
+          {"node_count", assignment.node_count},
+          {"first_rank", assignment.first_rank.value},
+          {"world_size", assignment.world_size},
+          {"store_host", assignment.store_host},
+          {"store_port", assignment.store_port},
+          {"restart_count", assignment.restart_count},
+          {"reason", assignment.reason}};
+}
+void from_json(const Json& json, Assignment& assignment) {
+  read(json, "generation", assignment.generation);
+  read(json, "node_rank", assignment.node_rank, kCount);
+  read(json, "node_count", assignment.node_count, {1, kMaxNodes});
+  read(json, "first_rank", assignment.first_rank, kCount);
+  read(json, "world_size", assignment.world_size, {1, kMaxInt});
+  read(json, "store_host", assignment.store_host, kMaxNameBytes);
+  read(json, "store_port", assignment.store_port, kPort);
+  read(json, "restart_count", assignment.restart_count, kCount);
+  read(json, "reason", assignment.reason, kMaxTextBytes);
+}
+
 void to_json(Json& json, const Hello& hello) {
   json = {{"protocol", hello.protocol}, {"version", hello.version}, {"instance", hello.instance},
           {"job", hello.job},           {"node", hello.node},       {"status", hello.status}};
+  if (hello.assignment) json["assignment"] = *hello.assignment;
 }
 void from_json(const Json& json, Hello& hello) {
   read(json, "protocol", hello.protocol, kAnyInt);
@@ -209,6 +233,7 @@ void from_json(const Json& json, Hello& hello) {
   json.at("job").get_to(hello.job);
   json.at("node").get_to(hello.node);
   json.at("status").get_to(hello.status);
+  if (json.contains("assignment")) json.at("assignment").get_to(hello.assignment.emplace());
 }
 
 void to_json(Json& json, const Heartbeat& heartbeat) { json = {{"number", heartbeat.number}}; }
@@ -248,29 +273,6 @@ void from_json(const Json& json, HeartbeatAck& ack) { read(json, "number", ack.n
 
 void to_json(Json& json, const Wait& wait) { json = {{"reason", wait.reason}}; }
 void from_json(const Json& json, Wait& wait) { read(json, "reason", wait.reason, kMaxTextBytes); }
-
-void to_json(Json& json, const Assignment& assignment) {
-  json = {{"generation", assignment.generation.value},
-          {"node_rank", assignment.node_rank.value},
-          {"node_count", assignment.node_count},
-          {"first_rank", assignment.first_rank.value},
-          {"world_size", assignment.world_size},
-          {"store_host", assignment.store_host},
-          {"store_port", assignment.store_port},
-          {"restart_count", assignment.restart_count},
-          {"reason", assignment.reason}};
-}
-void from_json(const Json& json, Assignment& assignment) {
-  read(json, "generation", assignment.generation);
-  read(json, "node_rank", assignment.node_rank, kCount);
-  read(json, "node_count", assignment.node_count, {1, kMaxNodes});
-  read(json, "first_rank", assignment.first_rank, kCount);
-  read(json, "world_size", assignment.world_size, {1, kMaxInt});
-  read(json, "store_host", assignment.store_host, kMaxNameBytes);
-  read(json, "store_port", assignment.store_port, kPort);
-  read(json, "restart_count", assignment.restart_count, kCount);
-  read(json, "reason", assignment.reason, kMaxTextBytes);
-}
 
 void to_json(Json& json, const Stop& stop) {
   json = {{"generation", stop.generation.value}, {"reason", stop.reason}};

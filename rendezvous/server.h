@@ -37,6 +37,7 @@ class RendezvousServer {
   // Closes everything at once.
   ~RendezvousServer();
 
+  // Accepts connections from now on. To be called once.
   void start();
 
   // An agent in this process. `deliver` is called from the io_context, never from within receive().

@@ -79,6 +79,21 @@ struct NodeSpec {
   std::string address;           // numeric; where other nodes can reach this one
 };
 
+// A node's part in a generation: a Directive.
+struct Assignment {
+  Generation generation{0};
+  NodeRank node_rank{0};
+  int node_count = 1;
+  Rank first_rank{0};
+  int world_size = 1;
+  std::string store_host;
+  std::uint16_t store_port = 0;
+  int restart_count = 0;
+  std::string reason;  // why this generation was formed
+
+  friend bool operator==(const Assignment&, const Assignment&) = default;
+};
+
 // Agent to service.
 struct Hello {
   int protocol = kControlProtocol;
@@ -87,6 +102,8 @@ struct Hello {
   JobSpec job;
   NodeSpec node;
   AgentStatus status;
+  // The last one it was given: what a service that was restarted has forgotten.
+  std::optional<Assignment> assignment;
 };
 struct Heartbeat {
   std::uint64_t number = 0;
@@ -113,22 +130,9 @@ struct HeartbeatAck {
   std::uint64_t number = 0;
 };
 
-// Directives.
+// Directives; Assignment is one, too.
 struct Wait {
   std::string reason;  // "1 of 2 nodes are here"
-};
-struct Assignment {
-  Generation generation{0};
-  NodeRank node_rank{0};
-  int node_count = 1;
-  Rank first_rank{0};
-  int world_size = 1;
-  std::string store_host;
-  std::uint16_t store_port = 0;
-  int restart_count = 0;
-  std::string reason;  // why this generation was formed
-
-  friend bool operator==(const Assignment&, const Assignment&) = default;
 };
 struct Stop {
   Generation generation{0};

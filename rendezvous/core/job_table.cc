@@ -76,22 +76,43 @@ void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, Se
 // The job that the agent means: the present one of that id, or a new one.
 Result<JobTable::Job*> JobTable::job_for(const Hello& hello, TimePoint now) {
   const std::string& id = hello.job.id;
+  const bool has_past =
+      !hello.instance.empty() && !hello.instance.starts_with(options_.service_id + "-");
   auto found = jobs_.find(id);
   if (found != jobs_.end()) {
-    const bool over = found->second.membership.phase() == Membership::Phase::kEnded;
-    const bool of_it = hello.instance == found->second.instance;
+    Job& job = found->second;
+    const bool over = job.membership.phase() == Membership::Phase::kEnded;
+    bool of_it = hello.instance == job.instance ||
+                 (!hello.instance.empty() && hello.instance == job.former_instance);
+    // A newcomer was faster than those who were there before; nothing was formed with it yet.
+    if (!of_it && has_past && !over && job.former_instance.empty() &&
+        job.membership.generation() < Generation(0) && note_recall(hello.instance)) {
+      job.former_instance = hello.instance;
+      job.membership.expect_past(now);
+      of_it = true;
+    }
     if (!hello.instance.empty() && !of_it) {
       return Error{.kind = ErrorKind::kStopped,
                    .cause = "its job '" + id + "' has ended, and another job of that id runs now"};
     }
-    if (!over || of_it) return &found->second;
+    if (!over || of_it) return &job;
     jobs_.erase(found);
     ended_.erase(std::remove(ended_.begin(), ended_.end(), id), ended_.end());
   }
-  std::string instance = hello.instance;  // known from an earlier life of this service
+  std::string instance = hello.instance;
   if (instance.empty()) instance = options_.service_id + "-" + std::to_string(++jobs_begun_);
   Membership membership(hello.job, options_.membership, now);
-  return &jobs_.emplace(id, Job{std::move(instance), std::move(membership)}).first->second;
+  if (has_past) {
+    note_recall(hello.instance);
+    membership.expect_past(now);
+  }
+  return &jobs_.emplace(id, Job{std::move(instance), "", std::move(membership)}).first->second;
+}
+
+// False: that job was recalled before, so it has ended since.
+bool JobTable::note_recall(const std::string& instance) {
+  if (recalled_.size() >= kRecallsKept) return false;
+  return recalled_.insert(instance).second;
 }
 
 void JobTable::refuse(AgentConnectionId connection, std::string reason, ServiceOutput& out) {

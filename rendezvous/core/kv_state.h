@@ -6,11 +6,13 @@
 // requests.
 //
 // It holds
-//   values   key -> bytes; counters are decimal text, as PyTorch has them
-//   queues   key -> bytes, first in first out; never empty, and apart from the values of the same
-//   name parked   connection -> the one WAIT or BARRIER of it that has not been answered waiting
-//   key -> the connections whose WAIT misses it, oldest first barriers key -> the connections whose
-//   BARRIER misses arrivals, by how many it needs
+// ```
+// values    key -> bytes; counters are decimal text, as PyTorch has them
+// queues    key -> bytes, first in first out; never empty, and apart from the values of that name
+// parked    connection -> the one WAIT or BARRIER of it that has not been answered
+// waiting   key -> the connections whose WAIT misses it, oldest first
+// barriers  key -> the connections whose BARRIER misses arrivals, by how many it needs
+// ```
 // with these invariants: a key that has a value has nobody waiting for it; a parked WAIT stands in
 // `waiting` once for each key it misses, and misses at least one; nothing stands in `waiting` or
 // `barriers` that is not parked. So answering, cancelling and closing cost O(keys of that wait).

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/exit_codes.h"
@@ -57,6 +59,11 @@ std::optional<std::string> Membership::refusal(const Hello& hello) const {
   return std::nullopt;
 }
 
+void Membership::expect_past(TimePoint now) {
+  DDPRUN_ASSERT(generation_ < Generation(0), "a job's past is recalled before it goes on");
+  recall_until_ = now + options_.lease;
+}
+
 MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint now) {
   MembershipOutput out;
   Member& member = members_[hello.node.agent_id];
@@ -69,11 +76,7 @@ MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint no
     out.log.push_back(hello.node.host + " joined job '" + spec_.id + "' with " +
                       std::to_string(hello.node.slots) + " slots (" + presence() + ")");
   }
-  if (phase_ == Phase::kForming && hello.status.generation > generation_) {
-    // It has run generations that this service knows nothing of (the service is new): go on after
-    // them.
-    generation_ = hello.status.generation;
-  }
+  if (recall_until_) recall(member, hello);
   MembershipOutput more = status(hello.node.agent_id, hello.status, now);
   out.tells = std::move(more.tells);
   out.log.insert(out.log.end(), more.log.begin(), more.log.end());
@@ -108,7 +111,9 @@ MembershipOutput Membership::status(const std::string& agent_id, const AgentStat
 
   if (status.leaving != 0) note_leaving(member, status.leaving, now, out);
   const bool current = status.generation == generation_;
-  if (current) collect(member, now);
+  // Of a generation of that number, but of this one: another life of the service may have given
+  // the number to others.
+  if (current && member.assignment) collect(member, now);
   if (phase_ == Phase::kRunning && member.assignment) {
     const bool stopped_by_itself =
         current && (status.phase == AgentPhase::kIdle || status.phase == AgentPhase::kStopping);
@@ -168,8 +173,7 @@ void Membership::note_leaving(const Member& member, int signal, TimePoint now,
   if (phase_ == Phase::kRunning) begin_forming(what, now, out);
 }
 
-// --- time
-// ------------------------------------------------------------------------------------------
+// --- time ----------------------------------------------------------------------------------------
 
 MembershipOutput Membership::tick(TimePoint now) {
   MembershipOutput out;
@@ -196,7 +200,9 @@ std::optional<TimePoint> Membership::deadline() const {
   if (phase_ == Phase::kForming) {
     // While somebody still ends its workers nothing is due: its own supervisor bounds that, and its
     // lease bounds the supervisor.
-    if (last_call_) {
+    if (recall_until_) {
+      consider(*recall_until_);
+    } else if (last_call_) {
       consider(*last_call_);
     } else if (!anyone_busy()) {
       consider(forming_since_ + spec_.join_timeout);
@@ -205,8 +211,7 @@ std::optional<TimePoint> Membership::deadline() const {
   return earliest;
 }
 
-// --- the generation
-// ----------------------------------------------------------------------------------
+// --- the generation ------------------------------------------------------------------------------
 
 // Whether processes of some generation may exist on the member's node.
 bool Membership::runs_workers(const Member& member) const {
@@ -251,6 +256,71 @@ void Membership::take_down(const WorkerEnd& end, TimePoint when, TimePoint now) 
   ends_.erase(std::max_element(
       ends_.begin(), ends_.end(),
       [](const DatedEnd& a, const DatedEnd& b) { return is_likelier_cause(a.end, b.end); }));
+}
+
+// Takes down what an agent knows of the job's earlier life.
+void Membership::recall(Member& member, const Hello& hello) {
+  if (hello.status.generation > generation_) {
+    generation_ = hello.status.generation;
+    for (auto& [id, other] : members_) other.assignment.reset();
+    ends_.clear();
+    failed_ = false;
+  }
+  if (!hello.assignment) return;
+  restarts_used_ = std::max(restarts_used_, hello.assignment->restart_count);
+  if (hello.assignment->generation == generation_) member.assignment = hello.assignment;
+}
+
+// True: the recall is over, and the job goes on in one way or another.
+bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
+  std::set<NodeRank> here;
+  int nodes = 0;
+  bool ended = ending_ || !ends_.empty();
+  for (const auto& [id, member] : members_) {
+    if (!member.assignment) continue;
+    nodes = member.assignment->node_count;
+    here.insert(member.assignment->node_rank);
+    const AgentPhase phase = member.status.phase;
+    ended = ended || phase == AgentPhase::kIdle || phase == AgentPhase::kStopping;
+  }
+  const bool complete = nodes > 0 && static_cast<int>(here.size()) >= nodes;
+  if (complete && !ended) {
+    take_over(out);
+    return true;
+  }
+  failed_ = std::any_of(ends_.begin(), ends_.end(),
+                        [](const DatedEnd& dated) { return !dated.end.after_stop; });
+  if (ended && !std::exchange(recall_broken_, true)) {
+    begin_forming("the rendezvous service was restarted", now, out);
+  }
+  if (!complete && !ending_ && now < *recall_until_) return false;
+  recall_until_.reset();
+  if (ended || here.empty()) return true;
+  // The others still run it, so it was not the outage that ended this node's workers.
+  WorkerEnd end{.kind = EndKind::kNodeLost,
+                .message = "it did not come back to the restarted rendezvous service within " +
+                           to_text(options_.lease)};
+  while (here.contains(end.node_rank)) ++end.node_rank.value;
+  end.host = "its name is not known";
+  out.log.push_back(describe(end));
+  ends_.push_back({std::move(end), now});
+  failed_ = true;
+  begin_forming("a node was lost", now, out);
+  return true;
+}
+
+void Membership::take_over(MembershipOutput& out) {
+  recall_until_.reset();
+  phase_ = Phase::kRunning;
+  failed_ = false;
+  for (auto& [id, member] : members_) {
+    if (!member.assignment) continue;
+    member.node_rank = member.assignment->node_rank.value;
+    reason_ = member.assignment->reason;
+  }
+  out.log.push_back("job '" + spec_.id + "': took over generation " + ddprun::to_text(generation_) +
+                    ", " + std::to_string(restarts_used_) + " of " +
+                    std::to_string(spec_.max_restarts) + " restarts used");
 }
 
 void Membership::begin_forming(std::string reason, TimePoint now, MembershipOutput& out) {
@@ -310,6 +380,7 @@ void Membership::advance_running(TimePoint now, MembershipOutput& out) {
 
 // Does whatever has become possible: end, judge a failure, form, make room for a newcomer.
 void Membership::advance(TimePoint now, MembershipOutput& out) {
+  if (phase_ == Phase::kForming && recall_until_ && !settle_recall(now, out)) return;
   if (phase_ == Phase::kRunning) return advance_running(now, out);
   if (phase_ == Phase::kEnded || anyone_busy()) return;
   if (ending_) return end(std::move(*ending_), out);
@@ -353,6 +424,8 @@ void Membership::form(MembershipOutput& out) {
     it->second.node_rank.reset();
     it->second.assignment.reset();
   }
+  // Agents may know of generations that this service does not: an earlier life's.
+  for (const auto& it : here) generation_ = std::max(generation_, it->second.status.generation);
   generation_ = Generation(generation_.value + 1);
   phase_ = Phase::kRunning;
   last_call_.reset();
@@ -436,8 +509,7 @@ Verdict Membership::verdict_of_failure() const {
   return verdict;
 }
 
-// --- telling
-// -----------------------------------------------------------------------------------------
+// --- telling -------------------------------------------------------------------------------------
 
 std::string Membership::store_host_of(const Member& host) const {
   if (!is_loopback_host(host.node.address) || service_address_.empty()) return host.node.address;
@@ -456,6 +528,13 @@ Directive Membership::directive_for(const Member& member) const {
       return Wait{"every place of --nnodes=" + to_text(spec_.nodes) +
                   " is taken; this node is a spare"};
     case Phase::kForming: break;
+  }
+  if (recall_until_ && !recall_broken_) {
+    if (member.assignment) return *member.assignment;  // go on with what you do
+    if (!runs_workers(member)) {
+      return Wait{"the rendezvous service was restarted and waits for the job's nodes; " +
+                  presence()};
+    }
   }
   if (!runs_workers(member)) return Wait{presence()};
   return Stop{std::max(member.status.generation, member.assignment ? member.assignment->generation

@@ -61,6 +61,11 @@ TEST(ControlCodec, AHelloComesBackAsItWas) {
   EXPECT_EQ(back.node.node_rank, 1);
   EXPECT_EQ(back.node.slots, 8);
   EXPECT_EQ(back.status, hello.status);
+  EXPECT_EQ(back.assignment, std::nullopt);
+  hello.assignment = Assignment{.generation = Generation(4), .restart_count = 2};
+  const auto again = decode_agent_message(body(encode(AgentMessage(hello))));
+  ASSERT_TRUE(again) << again.error().message();
+  EXPECT_EQ(std::get<Hello>(*again).assignment, hello.assignment);
 }
 
 TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {

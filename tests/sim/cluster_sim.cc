@@ -71,7 +71,7 @@ ClusterSim::ClusterSim(std::uint64_t seed) : rng_(seed) {
   job_.join_timeout = seconds(120);
   job_.last_call = seconds(rng_.below(20));
   crash_rate_ = rng_.chance(0.3) ? 0.0 : 0.3;
-  service_ = std::make_unique<JobTable>(ServiceOptions{.service_id = "sim"});
+  begin_service();
   const int extra = rng_.chance(0.3) ? 1 : 0;
   for (int i = 0; i < node_count + extra; ++i) {
     Node node;
@@ -141,12 +141,39 @@ ClusterSim::Agent* ClusterSim::find(std::uint64_t serial) {
   return nullptr;
 }
 
+// --- the service
+
+void ClusterSim::begin_service() {
+  const std::string life = std::to_string(result_.faults.service_restarts);
+  service_ = std::make_unique<JobTable>(ServiceOptions{.service_id = "sim" + life});
+  service_is_up_ = true;
+  service_armed_.reset();
+  // It may give a number again that its earlier life gave to a node which is cut off now.
+  ranks_.clear();
+  restarts_.clear();
+  restarts_before_.reset();
+  if (result_.faults.service_restarts == 0) restarts_before_ = 0;
+}
+
+void ClusterSim::restart_service() {
+  if (!service_is_up_ || job_is_over()) return;
+  note("the service is killed");
+  ++result_.faults.service_restarts;
+  service_is_up_ = false;
+  for (const auto& [id, connection] : std::map(connections_)) close(connection, "service killed");
+  at(between(100, rng_.chance(0.5) ? 2000 : 20000), [this] {
+    note("the service is back");
+    begin_service();
+  });
+}
+
 // --- agents
 
 // A new agent would now begin a new job of the same id; the simulation is of one.
-bool ClusterSim::job_is_over() const {
+bool ClusterSim::job_is_over() {
   const Membership* job = service_->find(kJob);
-  return job && job->phase() == Membership::Phase::kEnded;
+  over_ = over_ || (job && job->phase() == Membership::Phase::kEnded);
+  return over_;
 }
 
 void ClusterSim::dismiss_strangers() {
@@ -242,6 +269,7 @@ void ClusterSim::take(Agent& agent, LinkActions actions) {
       hello.job = job_;
       hello.node = agent.spec;
       hello.status = agent.supervisor.status(now_);
+      hello.assignment = agent.supervisor.assignment();
       send(agent, hello);
     } else if (auto* transmit = std::get_if<LinkTransmit>(&action)) {
       send(agent, transmit->message);
@@ -310,9 +338,12 @@ void ClusterSim::start_workers(Agent& agent, const Assignment& assignment) {
       }
     }
   }
-  // Counted here, not taken from the membership's own count.
-  if (assignment.reason.starts_with("restart")) restarts_.insert(assignment.generation);
-  if (static_cast<int>(restarts_.size()) > job_.max_restarts) {
+  // Counted here, not taken from the membership's own count. A service that was restarted begins
+  // with what those who came back knew.
+  const bool is_restart = assignment.reason.starts_with("restart");
+  if (!restarts_before_) restarts_before_ = assignment.restart_count - (is_restart ? 1 : 0);
+  if (is_restart) restarts_.insert(assignment.generation);
+  if (*restarts_before_ + static_cast<int>(restarts_.size()) > job_.max_restarts) {
     violate("more restarts than the budget");
   }
   const int slots = agent.spec.slots;
@@ -413,6 +444,11 @@ void ClusterSim::connect(Agent& agent) {
     Agent* connecting = find(serial);
     if (!connecting || connecting->exited) return;
     if (nodes_[connecting->node].cut) return;  // the try hangs until the link ends it
+    if (!service_is_up_) {
+      take(*connecting, connecting->link.disconnected("Connection refused", now_));
+      arm(*connecting);
+      return;
+    }
     auto connection = std::make_shared<Connection>();
     connection->id = next_serial_++;
     connection->node = connecting->node;
@@ -496,7 +532,10 @@ void ClusterSim::pump(const std::shared_ptr<Connection>& connection, bool to_ser
 }
 
 void ClusterSim::take(ServiceOutput out) {
-  for (const std::string& line : out.log) note("service: " + line);
+  for (const std::string& line : out.log) {
+    note("service: " + line);
+    if (line.find("took over") != std::string::npos) ++result_.take_overs;
+  }
   for (ServiceOutput::Send& send : out.sends) {
     const auto found = connections_.find(send.connection);
     if (found == connections_.end() || !found->second->open) continue;
@@ -513,11 +552,13 @@ void ClusterSim::take(ServiceOutput out) {
 
 void ClusterSim::arm_service() {
   const std::optional<TimePoint> due = service_->deadline();
-  if (!due || (service_armed_ && *service_armed_ <= *due && *service_armed_ >= now_)) return;
+  if (!service_is_up_ || !due ||
+      (service_armed_ && *service_armed_ <= *due && *service_armed_ >= now_))
+    return;
   service_armed_ = std::max(*due, now_);
   at(*service_armed_ - now_, [this] {
     service_armed_.reset();
-    take(service_->tick(now_));
+    if (service_is_up_) take(service_->tick(now_));
     arm_service();
   });
 }
@@ -548,6 +589,8 @@ void ClusterSim::inject_faults() {
     note(node.name + " gets SIGTERM");
     take(*node.agent, node.agent->supervisor.step(UserSignal{SIGTERM}, now_));
     arm(*node.agent);
+  } else if (kind == 9 && rng_.chance(0.5)) {
+    restart_service();
   }
   at(between(200, 20000), [this] { inject_faults(); });
 }

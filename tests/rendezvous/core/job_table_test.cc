@@ -118,6 +118,34 @@ TEST_F(JobTableTest, AnAgentOfAnEarlierJobIsNotTakenIntoALaterOneOfTheSameId) {
   ASSERT_TRUE(find<Refused>(receive(3, late), 3));
 }
 
+// The service was restarted; newcomers may be faster than those who were there before.
+TEST_F(JobTableTest, AJobOfTheServicesEarlierLifeIsRecalled) {
+  Hello newcomer = hello("j", "new");
+  newcomer.job.nodes = {2, 2};
+  EXPECT_TRUE(find<Wait>(receive(1, newcomer), 1));
+  const auto back = [&](AgentConnectionId connection, const std::string& agent, int rank) {
+    Hello hello = newcomer;
+    hello.node.agent_id = agent;
+    hello.instance = "earlier-1";
+    hello.status = {.phase = AgentPhase::kRunning, .generation = Generation(4)};
+    hello.assignment =
+        Assignment{.generation = Generation(4), .node_rank = NodeRank(rank), .node_count = 2};
+    return receive(connection, hello);
+  };
+  EXPECT_FALSE(find<Refused>(back(2, "a", 0), 2));
+  back(3, "b", 1);
+  EXPECT_EQ(table_.find("j")->phase(), Membership::Phase::kRunning);
+  EXPECT_EQ(table_.find("j")->generation(), Generation(4));
+
+  // And once only: who comes when that job has ended is no part of the next one of its id.
+  for (const AgentConnectionId connection : {2, 3}) {
+    receive(connection, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(4)});
+  }
+  newcomer.node.agent_id = "newer";
+  receive(5, newcomer);
+  EXPECT_TRUE(find<Refused>(back(6, "c", 0), 6));
+}
+
 TEST_F(JobTableTest, AConnectionSaysHelloOnce) {
   receive(1, hello("j", "a"));
   EXPECT_TRUE(find<Refused>(receive(1, hello("other", "b")), 1));
