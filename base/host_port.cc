@@ -46,6 +46,12 @@ Result<HostPort> parse_host_port(std::string_view text, std::optional<std::uint1
   return HostPort{.host = std::string(host), .port = *number};
 }
 
+bool is_loopback_host(std::string_view host) {
+  return host == "localhost" || host == "::1" ||
+         (host.starts_with("127.") &&
+          host.find_first_not_of("0123456789.") == std::string_view::npos);
+}
+
 std::string to_text(const HostPort& address) {
   const bool bare_ipv6 = address.host.find(':') != std::string::npos;
   return (bare_ipv6 ? "[" + address.host + "]" : address.host) + ":" + std::to_string(address.port);

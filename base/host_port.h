@@ -23,6 +23,10 @@ struct HostPort {
 Result<HostPort> parse_host_port(std::string_view text,
                                  std::optional<std::uint16_t> default_port = std::nullopt);
 
+// Whether the host, by its words alone, is this machine as only this machine can reach it:
+// "localhost" or a numeric loopback address ("127.example.org" is a name).
+bool is_loopback_host(std::string_view host);
+
 // "10.0.0.1:29500", "[::1]:29500", "node7:29500".
 std::string to_text(const HostPort& address);
 

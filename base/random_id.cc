@@ -20,4 +20,11 @@ std::string random_hex(int bytes) {
   return text;
 }
 
+std::uint64_t random_seed() {
+  std::uint64_t seed = 0;
+  DDPRUN_ASSERT(getrandom(&seed, sizeof seed, 0) == static_cast<ssize_t>(sizeof seed),
+                "getrandom never falls short below 256 bytes");
+  return seed;
+}
+
 }  // namespace ddprun

@@ -97,12 +97,6 @@ class Agent {
     io_.run();
   }
 
-  static std::string host_name() {
-    char name[256] = "localhost";
-    gethostname(name, sizeof name - 1);
-    return name;
-  }
-
   // --- the way to the service --------------------------------------------------------------------
 
   Result<void> meet() {
@@ -222,6 +216,7 @@ class Agent {
                          : local_address.empty()     ? own_address_
                                                      : local_address;
     hello.status = status();
+    hello.assignment = supervisor_.assignment();
     return hello;
   }
 

@@ -65,15 +65,18 @@ std::string attempt_directory(const std::string& root, int attempt, Generation g
 }
 
 std::string message_of_error_file(const std::string& path) {
+  constexpr std::uintmax_t kMaxFileBytes = 1 << 20;
+  std::error_code error;
+  // Somebody else's file: whatever is wrong with it, the report goes without it.
+  if (std::filesystem::file_size(path, error) > kMaxFileBytes || error) return "";
   std::ifstream file(path);
   if (!file) return "";
-  // Somebody else's file: whatever is wrong with it, the report goes without it.
   const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
   if (!json.is_object() || !json.contains("message")) return "";
   const nlohmann::json& message = json["message"];
-  if (message.is_string()) return message.get<std::string>();
+  if (message.is_string()) return clipped(message.get<std::string>(), kMaxMessageBytes);
   if (message.is_object() && message.contains("message") && message["message"].is_string()) {
-    return message["message"].get<std::string>();
+    return clipped(message["message"].get<std::string>(), kMaxMessageBytes);
   }
   return "";
 }

@@ -1,9 +1,11 @@
 #include "rendezvous/control_codec.h"
 
 #include <array>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/assert.h"
+#include "rendezvous/core/wire_format.h"
 
 // The JSON form of every message: one to_json and one from_json per type, in the order of
 // control_message.h. Durations are milliseconds, ids plain numbers, enumerations words.
@@ -13,6 +15,9 @@ namespace ddprun {
 using Json = nlohmann::json;
 
 namespace {
+
+// Of what the other side wrote, in an error.
+constexpr std::size_t kShownBytes = 200;
 
 template <class Enum, std::size_t N>
 using Names = std::array<std::pair<Enum, const char*>, N>;
@@ -40,13 +45,75 @@ Enum value_in(const Names<Enum, N>& names, const Json& json) {
   for (const auto& [known, name] : names) {
     if (text == name) return known;
   }
-  throw Json::other_error::create(501, "unknown word '" + text + "'", &json);
+  throw Json::other_error::create(501, "unknown word '" + clipped(text, kShownBytes) + "'", &json);
 }
 
 std::int64_t to_ms(Duration duration) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
 }
-Duration from_ms(const Json& json) { return std::chrono::milliseconds(json.get<std::int64_t>()); }
+
+// --- reading fields: each names the key that is missing, of another type, or out of bounds -------
+
+[[noreturn]] void refuse(const Json& json, const std::string& cause) {
+  throw Json::other_error::create(501, cause, &json);
+}
+
+struct Bounds {
+  std::int64_t min;
+  std::int64_t max;
+};
+constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
+constexpr Bounds kAnyInt{std::numeric_limits<int>::min(), kMaxInt};
+constexpr Bounds kCount{0, kMaxInt};
+constexpr Bounds kPort{0, 65535};
+constexpr Bounds kSignal{0, 64};
+constexpr Bounds kCode{0, 65535};  // exit codes, signals, errno
+
+std::int64_t integer(const Json& json, const char* key, Bounds bounds) {
+  const Json& field = json.at(key);
+  // A conversion by the library would cut numbers that are too large, and fractions.
+  const bool huge = field.is_number_unsigned() &&
+                    field.get<std::uint64_t>() > static_cast<std::uint64_t>(bounds.max);
+  if (field.is_number_integer() && !huge) {
+    const std::int64_t value = field.get<std::int64_t>();
+    if (value >= bounds.min && value <= bounds.max) return value;
+  }
+  refuse(json, std::string(key) + " is no number in " + std::to_string(bounds.min) + " .. " +
+                   std::to_string(bounds.max));
+}
+
+template <class Integer>
+void read(const Json& json, const char* key, Integer& value, Bounds bounds) {
+  value = static_cast<Integer>(integer(json, key, bounds));
+}
+
+void read(const Json& json, const char* key, std::uint64_t& value) {
+  const Json& field = json.at(key);
+  if (!field.is_number_unsigned()) refuse(json, std::string(key) + " is no number from 0 on");
+  value = field.get<std::uint64_t>();
+}
+
+template <class Tag, class Number>
+void read(const Json& json, const char* key, Id<Tag, Number>& id, Bounds bounds) {
+  read(json, key, id.value, bounds);
+}
+
+void read(const Json& json, const char* key, Generation& generation) {
+  read(json, key, generation.value, {-1, kMaxGeneration});
+}
+
+void read(const Json& json, const char* key, std::string& text, std::size_t max_bytes) {
+  json.at(key).get_to(text);
+  if (text.size() > max_bytes) {
+    refuse(json, std::string(key) + " has " + std::to_string(text.size()) + " bytes, more than " +
+                     std::to_string(max_bytes));
+  }
+}
+
+void read_ms(const Json& json, const char* key, Duration& duration,
+             Duration min = Duration::zero()) {
+  duration = std::chrono::milliseconds(integer(json, key, {to_ms(min), to_ms(kMaxTime)}));
+}
 
 }  // namespace
 
@@ -66,32 +133,34 @@ void to_json(Json& json, const WorkerEnd& end) {
 }
 void from_json(const Json& json, WorkerEnd& end) {
   end.kind = value_in(kEndKinds, json.at("kind"));
-  json.at("code").get_to(end.code);
+  read(json, "code", end.code, kCode);
   json.at("core_dumped").get_to(end.core_dumped);
   json.at("after_stop").get_to(end.after_stop);
-  json.at("rank").get_to(end.rank.value);
-  json.at("local_rank").get_to(end.local_rank.value);
-  json.at("node_rank").get_to(end.node_rank.value);
-  json.at("host").get_to(end.host);
-  json.at("pid").get_to(end.pid);
-  json.at("message").get_to(end.message);
+  read(json, "rank", end.rank, kCount);
+  read(json, "local_rank", end.local_rank, kCount);
+  read(json, "node_rank", end.node_rank, kCount);
+  read(json, "host", end.host, kMaxNameBytes);
+  read(json, "pid", end.pid, kCount);
+  read(json, "message", end.message, kMaxTextBytes);
   json.at("stderr_tail").get_to(end.stderr_tail);
-  end.age = from_ms(json.at("age_ms"));
+  read_ms(json, "age_ms", end.age);
 }
 
 void to_json(Json& json, const AgentStatus& status) {
   json = {{"phase", name_in(kPhases, status.phase)},
           {"generation", status.generation.value},
           {"ends", status.ends},
+          {"more_ends", status.more_ends},
           {"store_port", status.store_port},
           {"leaving", status.leaving}};
 }
 void from_json(const Json& json, AgentStatus& status) {
   status.phase = value_in(kPhases, json.at("phase"));
-  json.at("generation").get_to(status.generation.value);
+  read(json, "generation", status.generation);
   json.at("ends").get_to(status.ends);
-  json.at("store_port").get_to(status.store_port);
-  json.at("leaving").get_to(status.leaving);
+  if (json.contains("more_ends")) read(json, "more_ends", status.more_ends, kCount);
+  read(json, "store_port", status.store_port, kPort);
+  read(json, "leaving", status.leaving, kSignal);
 }
 
 void to_json(Json& json, const JobSpec& job) {
@@ -103,12 +172,12 @@ void to_json(Json& json, const JobSpec& job) {
           {"last_call_ms", to_ms(job.last_call)}};
 }
 void from_json(const Json& json, JobSpec& job) {
-  json.at("id").get_to(job.id);
-  json.at("min_nodes").get_to(job.nodes.min);
-  json.at("max_nodes").get_to(job.nodes.max);
-  json.at("max_restarts").get_to(job.max_restarts);
-  job.join_timeout = from_ms(json.at("join_timeout_ms"));
-  job.last_call = from_ms(json.at("last_call_ms"));
+  read(json, "id", job.id, kMaxNameBytes);
+  read(json, "min_nodes", job.nodes.min, {1, kMaxNodes});
+  read(json, "max_nodes", job.nodes.max, {job.nodes.min, kMaxNodes});
+  read(json, "max_restarts", job.max_restarts, kCount);
+  read_ms(json, "join_timeout_ms", job.join_timeout);
+  read_ms(json, "last_call_ms", job.last_call);
 }
 
 void to_json(Json& json, const NodeSpec& node) {
@@ -119,64 +188,13 @@ void to_json(Json& json, const NodeSpec& node) {
   if (node.node_rank) json["node_rank"] = *node.node_rank;
 }
 void from_json(const Json& json, NodeSpec& node) {
-  json.at("agent_id").get_to(node.agent_id);
-  json.at("host").get_to(node.host);
-  json.at("slots").get_to(node.slots);
-  json.at("address").get_to(node.address);
-  if (json.contains("node_rank")) node.node_rank = json.at("node_rank").get<int>();
+  read(json, "agent_id", node.agent_id, kMaxNameBytes);
+  if (node.agent_id.empty()) refuse(json, "agent_id is empty");
+  read(json, "host", node.host, kMaxNameBytes);
+  read(json, "slots", node.slots, {1, kMaxSlots});
+  read(json, "address", node.address, kMaxNameBytes);
+  if (json.contains("node_rank")) read(json, "node_rank", node.node_rank.emplace(), kAnyInt);
 }
-
-void to_json(Json& json, const Hello& hello) {
-  json = {{"protocol", hello.protocol}, {"version", hello.version}, {"instance", hello.instance},
-          {"job", hello.job},           {"node", hello.node},       {"status", hello.status}};
-}
-void from_json(const Json& json, Hello& hello) {
-  json.at("protocol").get_to(hello.protocol);
-  json.at("version").get_to(hello.version);
-  // Of another protocol only these two are sure to be there.
-  if (hello.protocol != kControlProtocol) return;
-  json.at("instance").get_to(hello.instance);
-  json.at("job").get_to(hello.job);
-  json.at("node").get_to(hello.node);
-  json.at("status").get_to(hello.status);
-}
-
-void to_json(Json& json, const Heartbeat& heartbeat) { json = {{"number", heartbeat.number}}; }
-void from_json(const Json& json, Heartbeat& heartbeat) {
-  json.at("number").get_to(heartbeat.number);
-}
-
-void to_json(Json& json, const Leave& leave) {
-  json = {{"signal", leave.signal}, {"reason", leave.reason}};
-}
-void from_json(const Json& json, Leave& leave) {
-  json.at("signal").get_to(leave.signal);
-  json.at("reason").get_to(leave.reason);
-}
-
-void to_json(Json& json, const Welcome& welcome) {
-  json = {{"instance", welcome.instance},
-          {"heartbeat_interval_ms", to_ms(welcome.heartbeat_interval)},
-          {"agent_patience_ms", to_ms(welcome.agent_patience)},
-          {"embedded", welcome.embedded},
-          {"host", welcome.host}};
-}
-void from_json(const Json& json, Welcome& welcome) {
-  json.at("instance").get_to(welcome.instance);
-  welcome.heartbeat_interval = from_ms(json.at("heartbeat_interval_ms"));
-  welcome.agent_patience = from_ms(json.at("agent_patience_ms"));
-  json.at("embedded").get_to(welcome.embedded);
-  json.at("host").get_to(welcome.host);
-}
-
-void to_json(Json& json, const Refused& refused) { json = {{"reason", refused.reason}}; }
-void from_json(const Json& json, Refused& refused) { json.at("reason").get_to(refused.reason); }
-
-void to_json(Json& json, const HeartbeatAck& ack) { json = {{"number", ack.number}}; }
-void from_json(const Json& json, HeartbeatAck& ack) { json.at("number").get_to(ack.number); }
-
-void to_json(Json& json, const Wait& wait) { json = {{"reason", wait.reason}}; }
-void from_json(const Json& json, Wait& wait) { json.at("reason").get_to(wait.reason); }
 
 void to_json(Json& json, const Assignment& assignment) {
   json = {{"generation", assignment.generation.value},
@@ -190,23 +208,78 @@ void to_json(Json& json, const Assignment& assignment) {
           {"reason", assignment.reason}};
 }
 void from_json(const Json& json, Assignment& assignment) {
-  json.at("generation").get_to(assignment.generation.value);
-  json.at("node_rank").get_to(assignment.node_rank.value);
-  json.at("node_count").get_to(assignment.node_count);
-  json.at("first_rank").get_to(assignment.first_rank.value);
-  json.at("world_size").get_to(assignment.world_size);
-  json.at("store_host").get_to(assignment.store_host);
-  json.at("store_port").get_to(assignment.store_port);
-  json.at("restart_count").get_to(assignment.restart_count);
-  json.at("reason").get_to(assignment.reason);
+  read(json, "generation", assignment.generation);
+  read(json, "node_rank", assignment.node_rank, kCount);
+  read(json, "node_count", assignment.node_count, {1, kMaxNodes});
+  read(json, "first_rank", assignment.first_rank, kCount);
+  read(json, "world_size", assignment.world_size, {1, kMaxInt});
+  read(json, "store_host", assignment.store_host, kMaxNameBytes);
+  read(json, "store_port", assignment.store_port, kPort);
+  read(json, "restart_count", assignment.restart_count, kCount);
+  read(json, "reason", assignment.reason, kMaxTextBytes);
 }
+
+void to_json(Json& json, const Hello& hello) {
+  json = {{"protocol", hello.protocol}, {"version", hello.version}, {"instance", hello.instance},
+          {"job", hello.job},           {"node", hello.node},       {"status", hello.status}};
+  if (hello.assignment) json["assignment"] = *hello.assignment;
+}
+void from_json(const Json& json, Hello& hello) {
+  read(json, "protocol", hello.protocol, kAnyInt);
+  read(json, "version", hello.version, kMaxNameBytes);
+  // Of another protocol only these two are sure to be there.
+  if (hello.protocol != kControlProtocol) return;
+  read(json, "instance", hello.instance, kMaxNameBytes);
+  json.at("job").get_to(hello.job);
+  json.at("node").get_to(hello.node);
+  json.at("status").get_to(hello.status);
+  if (json.contains("assignment")) json.at("assignment").get_to(hello.assignment.emplace());
+}
+
+void to_json(Json& json, const Heartbeat& heartbeat) { json = {{"number", heartbeat.number}}; }
+void from_json(const Json& json, Heartbeat& heartbeat) { read(json, "number", heartbeat.number); }
+
+void to_json(Json& json, const Leave& leave) {
+  json = {{"signal", leave.signal}, {"reason", leave.reason}};
+}
+void from_json(const Json& json, Leave& leave) {
+  read(json, "signal", leave.signal, kSignal);
+  read(json, "reason", leave.reason, kMaxTextBytes);
+}
+
+void to_json(Json& json, const Welcome& welcome) {
+  json = {{"instance", welcome.instance},
+          {"heartbeat_interval_ms", to_ms(welcome.heartbeat_interval)},
+          {"agent_patience_ms", to_ms(welcome.agent_patience)},
+          {"embedded", welcome.embedded},
+          {"host", welcome.host}};
+}
+void from_json(const Json& json, Welcome& welcome) {
+  constexpr Duration kShortest = std::chrono::milliseconds(1);  // none would be an endless loop
+  read(json, "instance", welcome.instance, kMaxNameBytes);
+  read_ms(json, "heartbeat_interval_ms", welcome.heartbeat_interval, kShortest);
+  read_ms(json, "agent_patience_ms", welcome.agent_patience, kShortest);
+  json.at("embedded").get_to(welcome.embedded);
+  read(json, "host", welcome.host, kMaxNameBytes);
+}
+
+void to_json(Json& json, const Refused& refused) { json = {{"reason", refused.reason}}; }
+void from_json(const Json& json, Refused& refused) {
+  read(json, "reason", refused.reason, kMaxTextBytes);
+}
+
+void to_json(Json& json, const HeartbeatAck& ack) { json = {{"number", ack.number}}; }
+void from_json(const Json& json, HeartbeatAck& ack) { read(json, "number", ack.number); }
+
+void to_json(Json& json, const Wait& wait) { json = {{"reason", wait.reason}}; }
+void from_json(const Json& json, Wait& wait) { read(json, "reason", wait.reason, kMaxTextBytes); }
 
 void to_json(Json& json, const Stop& stop) {
   json = {{"generation", stop.generation.value}, {"reason", stop.reason}};
 }
 void from_json(const Json& json, Stop& stop) {
-  json.at("generation").get_to(stop.generation.value);
-  json.at("reason").get_to(stop.reason);
+  read(json, "generation", stop.generation);
+  read(json, "reason", stop.reason, kMaxTextBytes);
 }
 
 void to_json(Json& json, const Verdict& verdict) {
@@ -214,18 +287,20 @@ void to_json(Json& json, const Verdict& verdict) {
           {"exit_code", verdict.exit_code},
           {"headline", verdict.headline},
           {"ends", verdict.ends},
+          {"more_ends", verdict.more_ends},
           {"generation", verdict.generation.value},
           {"restarts_used", verdict.restarts_used},
           {"max_restarts", verdict.max_restarts}};
 }
 void from_json(const Json& json, Verdict& verdict) {
   json.at("success").get_to(verdict.success);
-  json.at("exit_code").get_to(verdict.exit_code);
-  json.at("headline").get_to(verdict.headline);
+  read(json, "exit_code", verdict.exit_code, kCode);
+  read(json, "headline", verdict.headline, kMaxTextBytes);
   json.at("ends").get_to(verdict.ends);
-  json.at("generation").get_to(verdict.generation.value);
-  json.at("restarts_used").get_to(verdict.restarts_used);
-  json.at("max_restarts").get_to(verdict.max_restarts);
+  if (json.contains("more_ends")) read(json, "more_ends", verdict.more_ends, kCount);
+  read(json, "generation", verdict.generation);
+  read(json, "restarts_used", verdict.restarts_used, kCount);
+  read(json, "max_restarts", verdict.max_restarts, kCount);
 }
 
 void to_json(Json& json, const End& end) { json = {{"verdict", end.verdict}}; }
@@ -233,28 +308,44 @@ void from_json(const Json& json, End& end) { json.at("verdict").get_to(end.verdi
 
 namespace {
 
+std::string too_large(std::size_t bytes) {
+  return std::to_string(bytes) + " bytes are more than the limit of " +
+         std::to_string(kMaxControlFrameBytes);
+}
+
+// For one line of a log, whoever wrote it.
+std::string printable(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
+  }
+  return clipped(std::move(text), kShownBytes);
+}
+
 // The "type" of each alternative, in the order of the variants.
 constexpr std::array<const char*, std::variant_size_v<AgentMessage>> kAgentTypes{
     "hello", "status", "heartbeat", "leave"};
 constexpr std::array<const char*, std::variant_size_v<ServiceMessage>> kServiceTypes{
     "welcome", "refused", "heartbeat_ack", "wait", "assignment", "stop", "end"};
 
-std::string frame(const Json& json) {
+Result<std::string> frame(const Json& json, const char* type) {
   // What workers wrote to stderr may be no UTF-8.
   const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
-  DDPRUN_ASSERT(text.size() <= kMaxControlFrameBytes, "a message fits into a frame");
-  std::string bytes(kControlMagic);
-  for (int shift = 0; shift < 32; shift += 8) {
-    bytes += static_cast<char>((text.size() >> shift) & 0xff);
+  if (text.size() > kMaxControlFrameBytes) {
+    return Error{.kind = ErrorKind::kProtocol,
+                 .doing = std::string("write a control message of type ") + type,
+                 .cause = too_large(text.size())};
   }
+  std::string bytes(kControlMagic);
+  put_u32(bytes, static_cast<std::uint32_t>(text.size()));
   return bytes + text;
 }
 
 template <class Variant, class Types>
-std::string encode_variant(const Variant& message, const Types& types) {
+Result<std::string> encode_variant(const Variant& message, const Types& types) {
   Json json = std::visit([](const auto& alternative) { return Json(alternative); }, message);
-  json["type"] = types[message.index()];
-  return frame(json);
+  const char* type = types[message.index()];
+  json["type"] = type;
+  return frame(json, type);
 }
 
 template <class Variant, std::size_t I = 0, class Types>
@@ -270,8 +361,9 @@ Variant decode_alternative(std::size_t index, const Json& json, const Types& typ
 template <class Variant, class Types>
 Result<Variant> decode_variant(std::string_view text, const Types& types) {
   const auto bad = [](std::string cause) {
-    return Error{
-        .kind = ErrorKind::kProtocol, .doing = "read a control message", .cause = std::move(cause)};
+    return Error{.kind = ErrorKind::kProtocol,
+                 .doing = "read a control message",
+                 .cause = printable(std::move(cause))};
   };
   try {
     const Json json = Json::parse(text);
@@ -287,8 +379,12 @@ Result<Variant> decode_variant(std::string_view text, const Types& types) {
 
 }  // namespace
 
-std::string encode(const AgentMessage& message) { return encode_variant(message, kAgentTypes); }
-std::string encode(const ServiceMessage& message) { return encode_variant(message, kServiceTypes); }
+Result<std::string> encode(const AgentMessage& message) {
+  return encode_variant(message, kAgentTypes);
+}
+Result<std::string> encode(const ServiceMessage& message) {
+  return encode_variant(message, kServiceTypes);
+}
 
 Result<AgentMessage> decode_agent_message(std::string_view json) {
   return decode_variant<AgentMessage>(json, kAgentTypes);
@@ -298,29 +394,21 @@ Result<ServiceMessage> decode_service_message(std::string_view json) {
 }
 
 Result<std::optional<std::string_view>> FrameReader::next() {
-  buffer_.erase(0, std::exchange(consumed_, 0));
-  const std::size_t known = std::min(buffer_.size(), kControlMagic.size());
-  if (std::string_view(buffer_).substr(0, known) != kControlMagic.substr(0, known)) {
-    return Error{.kind = ErrorKind::kProtocol,
-                 .doing = "read a control frame",
-                 .cause = "it does not begin with " + std::string(kControlMagic)};
+  const auto bad = [](std::string cause) {
+    return Error{
+        .kind = ErrorKind::kProtocol, .doing = "read a control frame", .cause = std::move(cause)};
+  };
+  buffer_.consume(std::exchange(handed_out_, 0));
+  const std::string_view bytes = buffer_.bytes();
+  if (!kControlMagic.starts_with(bytes.substr(0, kControlMagic.size()))) {
+    return bad("it does not begin with " + std::string(kControlMagic));
   }
-  if (buffer_.size() < kControlHeaderBytes) return std::optional<std::string_view>();
-  std::size_t length = 0;
-  for (std::size_t i = 0; i < 4; ++i) {
-    length |=
-        static_cast<std::size_t>(static_cast<unsigned char>(buffer_[kControlMagic.size() + i]))
-        << (8 * i);
-  }
-  if (length > kMaxControlFrameBytes) {
-    return Error{.kind = ErrorKind::kProtocol,
-                 .doing = "read a control frame",
-                 .cause = std::to_string(length) + " bytes are more than the limit of " +
-                          std::to_string(kMaxControlFrameBytes)};
-  }
-  if (buffer_.size() < kControlHeaderBytes + length) return std::optional<std::string_view>();
-  consumed_ = kControlHeaderBytes + length;
-  return std::optional(std::string_view(buffer_).substr(kControlHeaderBytes, length));
+  if (bytes.size() < kControlHeaderBytes) return std::optional<std::string_view>();
+  const std::size_t length = get_u32(bytes.substr(kControlMagic.size()));
+  if (length > kMaxControlFrameBytes) return bad(too_large(length));
+  if (bytes.size() < kControlHeaderBytes + length) return std::optional<std::string_view>();
+  handed_out_ = kControlHeaderBytes + length;
+  return std::optional(bytes.substr(kControlHeaderBytes, length));
 }
 
 }  // namespace ddprun

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "rendezvous/core/byte_buffer.h"
 #include "rendezvous/core/control_message.h"
 
 namespace ddprun {
@@ -18,11 +19,12 @@ inline constexpr std::string_view kControlMagic = "DDPR";
 inline constexpr std::size_t kControlHeaderBytes = 8;
 inline constexpr std::size_t kMaxControlFrameBytes = 1 << 20;
 
-// One frame, ready to be sent.
-std::string encode(const AgentMessage& message);
-std::string encode(const ServiceMessage& message);
+// One frame, ready to be sent. kProtocol: it would be longer than kMaxControlFrameBytes.
+Result<std::string> encode(const AgentMessage& message);
+Result<std::string> encode(const ServiceMessage& message);
 
-// The JSON of one frame; kProtocol says which field is missing or wrong.
+// The JSON of one frame. kProtocol says which field is missing, of another type or out of bounds
+// (rendezvous/core/control_message.h): what is handed on can be relied on by those behind.
 Result<AgentMessage> decode_agent_message(std::string_view json);
 Result<ServiceMessage> decode_service_message(std::string_view json);
 
@@ -36,8 +38,8 @@ class FrameReader {
   Result<std::optional<std::string_view>> next();
 
  private:
-  std::string buffer_;
-  std::size_t consumed_ = 0;  // bytes of the frame that was handed out last
+  ByteBuffer buffer_;
+  std::size_t handed_out_ = 0;  // bytes of the frame that was handed out last
 };
 
 }  // namespace ddprun

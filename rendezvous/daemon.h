@@ -1,5 +1,9 @@
 // What ddp-store and ddp-rendezvous have in common: --listen HOST:PORT, a line that says the
 // address, serving until SIGTERM or SIGINT.
+//
+// For the main thread, which blocks in run_daemon() and runs the io_context; both callbacks are
+// called on it. They may throw: an exception, also one out of a handler of the io_context, ends the
+// program with ExitCode::kInternal and its words. Nothing else throws.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -22,7 +26,8 @@ struct Daemon {
   std::function<std::shared_ptr<void>(boost::asio::io_context&, Logger&, UniqueFd listener)> serve;
 };
 
-// The whole program; returns its exit code (base/exit_codes.h).
+// The whole program, once per process: it sets signals and limits. Returns its exit code
+// (base/exit_codes.h).
 int run_daemon(const Daemon& daemon, int argc, char** argv);
 
 }  // namespace ddprun

@@ -1,22 +1,11 @@
 // ddp-rendezvous: the rendezvous service as a program of its own, for many jobs, so that the loss
 // of any node of a job is survived.
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 
 #include "base/random_id.h"
 #include "rendezvous/daemon.h"
 #include "rendezvous/server.h"
-
-namespace {
-
-std::string host_name() {
-  char name[256] = "localhost";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
-
-}  // namespace
+#include "rendezvous/tcp_address.h"
 
 int main(int argc, char** argv) {
   double lease_seconds = 5;
@@ -40,7 +29,7 @@ int main(int argc, char** argv) {
     options.membership.lease = std::chrono::duration_cast<ddprun::Duration>(lease);
     options.agent_patience = std::chrono::duration_cast<ddprun::Duration>(lease * 0.8);
     options.heartbeat_interval = std::chrono::duration_cast<ddprun::Duration>(lease * 0.2);
-    options.host = host_name();
+    options.host = ddprun::host_name();
     options.service_id = ddprun::random_hex(8);
     std::vector<ddprun::UniqueFd> listeners;
     listeners.push_back(std::move(listener));

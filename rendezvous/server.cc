@@ -9,6 +9,7 @@
 
 #include "rendezvous/control_codec.h"
 #include "rendezvous/store_server.h"
+#include "rendezvous/tcp_acceptor.h"
 #include "rendezvous/tcp_address.h"
 
 namespace ddprun {
@@ -21,11 +22,11 @@ namespace {
 
 // One agent on TCP. Lives as long as an operation of its socket does.
 struct Session : std::enable_shared_from_this<Session> {
-  Session(tcp::socket the_socket, ConnectionId number)
+  Session(tcp::socket the_socket, AgentConnectionId number)
       : socket(std::move(the_socket)), id(number), hello_timer(socket.get_executor()) {}
 
   tcp::socket socket;
-  ConnectionId id;
+  AgentConnectionId id;
   asio::steady_timer hello_timer;
   std::string peer;             // numeric
   std::string service_address;  // our end, numeric
@@ -45,19 +46,23 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   Impl(asio::io_context& io, Logger& log, ServiceOptions options, std::vector<UniqueFd> listeners)
       : io_(io), log_(log), quiet_(options.embedded), table_(std::move(options)), timer_(io) {
     for (UniqueFd& listener : listeners) {
-      const bool v6 = local_address_of(listener.get()).family() == AF_INET6;
-      acceptors_.emplace_back(io, v6 ? tcp::v6() : tcp::v4(), listener.release());
+      acceptors_.emplace_back(
+          io, std::move(listener),
+          TcpAcceptorEvents{
+              .client = [this](tcp::socket socket,
+                               const SocketAddress& peer) { welcome(std::move(socket), peer); },
+              .cannot_accept = [this](const std::string& why) { log_.warning(why); }});
     }
   }
 
   void start() {
-    for (tcp::acceptor& acceptor : acceptors_) accept(acceptor);
+    for (TcpAcceptor& acceptor : acceptors_) acceptor.open();
   }
 
   void stop() {
     stopped_ = true;
     error_code ignored;
-    for (tcp::acceptor& acceptor : acceptors_) acceptor.close(ignored);
+    acceptors_.clear();
     timer_.cancel();
     for (auto& [id, session] : sessions_) {
       session->socket.close(ignored);
@@ -70,18 +75,18 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   // --- agents in this process -----------------------------------------------------------------
 
-  ConnectionId attach(std::function<void(const ServiceMessage&)> deliver) {
-    const ConnectionId id = next_id_++;
+  AgentConnectionId attach(std::function<void(const ServiceMessage&)> deliver) {
+    const AgentConnectionId id = next_id_++;
     locals_[id] = std::make_shared<std::function<void(const ServiceMessage&)>>(std::move(deliver));
     return id;
   }
 
-  void receive_local(ConnectionId id, const AgentMessage& message) {
+  void receive_local(AgentConnectionId id, const AgentMessage& message) {
     perform(table_.receive({.connection = id, .local = true, .service_address = {}}, message,
                            BootClock::now()));
   }
 
-  void detach(ConnectionId id) {
+  void detach(AgentConnectionId id) {
     locals_.erase(id);
     gone(id);
   }
@@ -96,33 +101,11 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   const JobTable& jobs() const { return table_; }
 
  private:
-  void accept(tcp::acceptor& acceptor) {
-    acceptor.async_accept(
-        [self = shared_from_this(), &acceptor](error_code error, tcp::socket socket) {
-          if (self->stopped_) return;
-          if (error) {
-            // Out of descriptors, most likely: others must end before there is room.
-            self->log_.warning("cannot accept a connection: " + error.message());
-            self->accept_later(acceptor);
-            return;
-          }
-          self->welcome(std::move(socket));
-          self->accept(acceptor);
-        });
-  }
-
-  void accept_later(tcp::acceptor& acceptor) {
-    auto pause = std::make_shared<asio::steady_timer>(io_, std::chrono::milliseconds(100));
-    pause->async_wait([self = shared_from_this(), &acceptor, pause](error_code) {
-      if (!self->stopped_) self->accept(acceptor);
-    });
-  }
-
-  void welcome(tcp::socket socket) {
+  void welcome(tcp::socket socket, const SocketAddress& peer) {
     error_code ignored;
     socket.set_option(tcp::no_delay(true), ignored);
     auto session = std::make_shared<Session>(std::move(socket), next_id_++);
-    session->peer = to_text(peer_address_of(session->socket.native_handle()));
+    session->peer = to_text(peer);
     session->service_address = local_address_of(session->socket.native_handle()).host();
     sessions_[session->id] = session;
     session->hello_timer.expires_after(kHelloTimeout);
@@ -186,10 +169,10 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
           if (self->locals_.contains(id)) (*deliver)(message);
         });
       } else if (const auto remote = sessions_.find(send.connection); remote != sessions_.end()) {
-        this->send(remote->second, encode(send.message));
+        this->send(remote->second, send.message);
       }
     }
-    for (const ConnectionId id : out.closes) {
+    for (const AgentConnectionId id : out.closes) {
       const auto remote = sessions_.find(id);
       if (remote == sessions_.end()) continue;
       remote->second->close_when_sent = true;
@@ -198,15 +181,19 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     arm();
   }
 
-  void send(const SessionPtr& session, const std::string& bytes) {
-    session->unsent += bytes;
+  // These take the session by value: drop() erases the map's own pointer to it, which may be the
+  // one they were called with.
+  void send(SessionPtr session, const ServiceMessage& message) {
+    const Result<std::string> bytes = encode(message);
+    if (!bytes) return drop(session, bytes.error().message());
+    session->unsent += *bytes;
     if (session->unsent.size() > kMaxUnsentBytes) {
       return drop(session, "it does not read what it is sent");
     }
     flush(session);
   }
 
-  void flush(const SessionPtr& session) {
+  void flush(SessionPtr session) {
     if (!session->sending.empty()) return;
     if (session->unsent.empty()) {
       if (session->close_when_sent) drop(session, "");
@@ -223,7 +210,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   // `why` is empty where the peer has simply gone.
-  void drop(const SessionPtr& session, const std::string& why) {
+  void drop(SessionPtr session, const std::string& why) {
     if (!why.empty()) log_.warning("closing the connection of " + session->peer + ": " + why);
     error_code ignored;
     session->socket.close(ignored);
@@ -232,7 +219,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     gone(session->id);
   }
 
-  void gone(ConnectionId id) {
+  void gone(AgentConnectionId id) {
     table_.disconnected(id);
     arm();
     check_idle();
@@ -263,10 +250,10 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   JobTable table_;
   asio::steady_timer timer_;
   std::optional<TimePoint> armed_;
-  std::vector<tcp::acceptor> acceptors_;
-  ConnectionId next_id_ = 1;
-  std::map<ConnectionId, SessionPtr> sessions_;
-  std::map<ConnectionId, std::shared_ptr<std::function<void(const ServiceMessage&)>>> locals_;
+  std::vector<TcpAcceptor> acceptors_;
+  AgentConnectionId next_id_ = 1;
+  std::map<AgentConnectionId, SessionPtr> sessions_;
+  std::map<AgentConnectionId, std::shared_ptr<std::function<void(const ServiceMessage&)>>> locals_;
   StoreServer* store_ = nullptr;
   std::function<void()> when_idle_;
   bool stopped_ = false;
@@ -279,13 +266,13 @@ RendezvousServer::RendezvousServer(asio::io_context& io, Logger& log, ServiceOpt
 RendezvousServer::~RendezvousServer() { impl_->stop(); }
 
 void RendezvousServer::start() { impl_->start(); }
-ConnectionId RendezvousServer::attach(std::function<void(const ServiceMessage&)> deliver) {
+AgentConnectionId RendezvousServer::attach(std::function<void(const ServiceMessage&)> deliver) {
   return impl_->attach(std::move(deliver));
 }
-void RendezvousServer::receive(ConnectionId connection, const AgentMessage& message) {
+void RendezvousServer::receive(AgentConnectionId connection, const AgentMessage& message) {
   impl_->receive_local(connection, message);
 }
-void RendezvousServer::detach(ConnectionId connection) { impl_->detach(connection); }
+void RendezvousServer::detach(AgentConnectionId connection) { impl_->detach(connection); }
 void RendezvousServer::share_port_with(StoreServer* store) { impl_->share_port_with(store); }
 void RendezvousServer::when_idle(std::function<void()> then) { impl_->when_idle(std::move(then)); }
 const JobTable& RendezvousServer::jobs() const { return impl_->jobs(); }

@@ -37,12 +37,13 @@ class RendezvousServer {
   // Closes everything at once.
   ~RendezvousServer();
 
+  // Accepts connections from now on. To be called once.
   void start();
 
   // An agent in this process. `deliver` is called from the io_context, never from within receive().
-  ConnectionId attach(std::function<void(const ServiceMessage&)> deliver);
-  void receive(ConnectionId connection, const AgentMessage& message);
-  void detach(ConnectionId connection);
+  AgentConnectionId attach(std::function<void(const ServiceMessage&)> deliver);
+  void receive(AgentConnectionId connection, const AgentMessage& message);
+  void detach(AgentConnectionId connection);
 
   // Static mode: where connections that are no agents go; null: they are closed.
   void share_port_with(StoreServer* store);

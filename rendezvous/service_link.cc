@@ -5,8 +5,11 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
-#include <random>
+#include <cstring>
+#include <mutex>
+#include <vector>
 
+#include "base/random_id.h"
 #include "rendezvous/control_codec.h"
 #include "rendezvous/server.h"
 #include "rendezvous/tcp_address.h"
@@ -16,6 +19,7 @@ namespace ddprun {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
+using Addresses = std::vector<SocketAddress>;
 
 namespace {
 
@@ -61,12 +65,20 @@ class LocalLink final : public ServiceLink {
 
   RendezvousServer& server_;
   ServiceLinkEvents events_;
-  std::optional<ConnectionId> connection_;
+  std::optional<AgentConnectionId> connection_;
 };
 
-std::uint64_t random_seed() {
-  std::random_device device;
-  return (static_cast<std::uint64_t>(device()) << 32) | device();
+// Where the answer of a look-up goes. Its thread may outlive the link and the io_context.
+struct LookUpDesk {
+  std::mutex mutex;
+  asio::io_context* io = nullptr;  // null: nobody waits any more
+};
+
+tcp::endpoint endpoint_of(const SocketAddress& address) {
+  tcp::endpoint endpoint;
+  endpoint.resize(address.size);
+  std::memcpy(endpoint.data(), address.get(), address.size);
+  return endpoint;
 }
 
 // The Asio shell around AgentLink. Its operations hold it alive; `over_` ends them.
@@ -77,8 +89,10 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
         options_(std::move(options)),
         events_(std::move(events)),
         link_(options_.link, Rng(random_seed()), BootClock::now()),
-        resolver_(io),
-        timer_(io) {}
+        desk_(std::make_shared<LookUpDesk>()),
+        timer_(io) {
+    desk_->io = &io;
+  }
 
   void start() { perform(link_.start(BootClock::now())); }
 
@@ -88,7 +102,7 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     if (leave) perform(link_.leave(*leave, BootClock::now()));
     over_ = true;
     timer_.cancel();
-    resolver_.cancel();
+    nobody_waits();
     if (!socket_ || !socket_->is_open() || (sending_.empty() && unsent_.empty())) {
       close();
       return then();
@@ -102,7 +116,7 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   void abandon() {
     over_ = true;
     timer_.cancel();
-    resolver_.cancel();
+    nobody_waits();
     if (farewell_) farewell_->cancel();
     when_sent_ = nullptr;
     close();
@@ -111,7 +125,9 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
  private:
   void perform(LinkActions actions) {
     for (LinkAction& action : actions) {
-      if (std::holds_alternative<LinkConnect>(action)) {
+      if (std::holds_alternative<LinkLookUp>(action)) {
+        look_up();
+      } else if (std::holds_alternative<LinkConnect>(action)) {
         connect();
       } else if (std::holds_alternative<LinkClose>(action)) {
         close();
@@ -134,27 +150,63 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     arm();
   }
 
+  // An address that has worked is tried at once, while the name service is asked anew if it does
+  // not work any more: the host may have moved, and the name service may be slow.
+  void look_up() {
+    const bool known = !endpoints_.empty();
+    awaits_address_ = !known;
+    if (!known || !reached_) ask_name_service();
+    if (known) perform(link_.looked_up(BootClock::now()));
+  }
+
+  // Not with Asio's resolver: its one thread makes every question wait for the last one's answer,
+  // and is waited for before each fork of a worker.
+  void ask_name_service() {
+    if (asking_) return;
+    asking_ = true;
+    options_.look_up({options_.host, options_.port},
+                     [desk = desk_, weak = weak_from_this()](Result<Addresses> addresses) {
+                       const std::lock_guard lock(desk->mutex);
+                       if (!desk->io) return;
+                       asio::post(*desk->io, [weak, found = std::move(addresses)]() mutable {
+                         if (const auto self = weak.lock()) self->answered(std::move(found));
+                       });
+                     });
+  }
+
+  void answered(Result<Addresses> addresses) {
+    asking_ = false;
+    if (over_) return;
+    if (addresses) {
+      endpoints_.clear();
+      for (const SocketAddress& address : *addresses) endpoints_.push_back(endpoint_of(address));
+    }
+    if (!std::exchange(awaits_address_, false)) return;
+    if (!addresses) return broken(addresses.error().message());
+    perform(link_.looked_up(BootClock::now()));
+  }
+
+  void nobody_waits() {
+    const std::lock_guard lock(desk_->mutex);
+    desk_->io = nullptr;
+  }
+
   void connect() {
     close();
     auto socket = std::make_shared<tcp::socket>(io_);
     socket_ = socket;
-    resolver_.async_resolve(
-        options_.host, std::to_string(options_.port),
-        [self = shared_from_this(), socket](error_code error,
-                                            const tcp::resolver::results_type& found) {
+    reached_ = false;
+    asio::async_connect(
+        *socket, endpoints_,
+        [self = shared_from_this(), socket](error_code failed, const tcp::endpoint&) {
           if (self->over_ || self->socket_ != socket) return;
-          if (error)
-            return self->broken("cannot resolve " + self->options_.host + ": " + error.message());
-          asio::async_connect(*socket, found,
-                              [self, socket](error_code failed, const tcp::endpoint&) {
-                                if (self->over_ || self->socket_ != socket) return;
-                                if (failed) return self->broken(failed.message());
-                                error_code ignored;
-                                socket->set_option(tcp::no_delay(true), ignored);
-                                self->frames_ = FrameReader();
-                                self->perform(self->link_.connected(BootClock::now()));
-                                if (!self->over_ && self->socket_ == socket) self->read(socket);
-                              });
+          if (failed) return self->broken(failed.message());
+          self->reached_ = true;
+          error_code ignored;
+          socket->set_option(tcp::no_delay(true), ignored);
+          self->frames_ = FrameReader();
+          self->perform(self->link_.connected(BootClock::now()));
+          if (!self->over_ && self->socket_ == socket) self->read(socket);
         });
   }
 
@@ -180,7 +232,9 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   }
 
   void transmit(const AgentMessage& message) {
-    unsent_ += encode(message);
+    const Result<std::string> bytes = encode(message);
+    if (!bytes) return broken(bytes.error().message());
+    unsent_ += *bytes;
     flush();
   }
 
@@ -241,7 +295,11 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   RemoteLinkOptions options_;
   ServiceLinkEvents events_;
   AgentLink link_;
-  tcp::resolver resolver_;
+  std::shared_ptr<LookUpDesk> desk_;
+  std::vector<tcp::endpoint> endpoints_;  // of the last look-up that found some
+  bool asking_ = false;                   // the name service
+  bool awaits_address_ = false;           // the link cannot go on without its answer
+  bool reached_ = false;                  // the last try got a connection
   asio::steady_timer timer_;
   std::shared_ptr<tcp::socket> socket_;
   std::array<char, 4096> buffer_;

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "rendezvous/core/agent_link.h"
 #include "rendezvous/core/control_message.h"
+#include "rendezvous/tcp_address.h"
 
 namespace ddprun {
 
@@ -40,11 +41,14 @@ class ServiceLink {
 std::unique_ptr<ServiceLink> make_local_link(RendezvousServer& server, ServiceLinkEvents events);
 
 // To a service on TCP; comes back by itself after an outage (rendezvous/core/agent_link.h). host is
-// looked up before each try, off the event loop.
+// looked up on another thread, again when it cannot be reached; nothing waits for a name server
+// that an address is known to do without.
 struct RemoteLinkOptions {
   std::string host;
   std::uint16_t port = 0;
   AgentLinkOptions link;
+  // Tests put a name service of their own here.
+  std::function<void(const HostPort&, ResolveHandler)> look_up = resolve_in_background;
 };
 std::unique_ptr<ServiceLink> make_remote_link(boost::asio::io_context& io,
                                               RemoteLinkOptions options, ServiceLinkEvents events);

@@ -1,11 +1,10 @@
 #include "rendezvous/store_client.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <thread>
 
+#include "base/random_id.h"
 #include "rendezvous/core/backoff.h"
 
 namespace ddprun {
@@ -34,11 +33,6 @@ std::string_view first_of(const std::vector<std::string>& keys) {
   return keys.empty() ? std::string_view() : std::string_view(keys[0]);
 }
 
-Rng seeded_by_process() {
-  const auto now = static_cast<std::uint64_t>(BootClock::now().time_since_epoch().count());
-  return Rng(now ^ (static_cast<std::uint64_t>(getpid()) << 40));
-}
-
 std::string name_of(const StoreClientOptions& options) {
   return "store " + to_text(HostPort{.host = options.host, .port = options.port});
 }
@@ -61,7 +55,7 @@ Result<std::unique_ptr<StoreClient>> StoreClient::connect(StoreClientOptions opt
                  .cause = "a host and a port other than 0 are needed"};
   }
   const Deadline deadline(options.connect_timeout);
-  Backoff backoff(seeded_by_process());
+  Backoff backoff{Rng(random_seed())};
   for (;;) {
     Result<std::unique_ptr<StoreClient>> client = try_connect(options, deadline);
     if (client) return client;

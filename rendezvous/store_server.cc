@@ -1,11 +1,7 @@
 #include "rendezvous/store_server.h"
 
-#include <sys/socket.h>
-
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <cerrno>
 #include <new>
 #include <string>
 #include <unordered_map>
@@ -13,6 +9,7 @@
 
 #include "rendezvous/core/kv_state.h"
 #include "rendezvous/core/line_budget.h"
+#include "rendezvous/tcp_acceptor.h"
 #include "rendezvous/tcp_address.h"
 
 namespace ddprun {
@@ -25,26 +22,18 @@ using boost::system::error_code;
 // A connection gives way to the others after this many bytes of replies. More than this and one
 // reply is never held for a client that does not read.
 constexpr std::size_t kTurnBytes = 256 * 1024;
-// Connections taken from the backlog before the others get a turn.
-constexpr int kAcceptsPerTurn = 64;
-// Without descriptors nothing can be accepted until somebody leaves.
-constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
 constexpr int kLogLines = 10;
 constexpr auto kLogPeriod = std::chrono::seconds(10);
 
-tcp protocol_of(int socket) {
-  return local_address_of(socket).family() == AF_INET6 ? tcp::v6() : tcp::v4();
-}
-
 // One client. Its handlers hold it alive; `closed` tells them that the server is done with it, or
 // gone.
 struct Connection {
-  Connection(ConnectionId number, tcp::socket from, const SocketAddress& address,
+  Connection(StoreConnectionId number, tcp::socket from, const SocketAddress& address,
              const RequestLimits& limits)
       : id(number), socket(std::move(from)), peer(address), parser(limits) {}
 
-  ConnectionId id;
+  StoreConnectionId id;
   tcp::socket socket;
   SocketAddress peer;
   RequestParser parser;
@@ -54,34 +43,32 @@ struct Connection {
 };
 using ConnectionPtr = std::shared_ptr<Connection>;
 
-struct Door {
-  tcp::acceptor acceptor;
-  asio::steady_timer pause;
-};
-
 }  // namespace
 
-class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
+class StoreServer::Impl {
  public:
   Impl(asio::io_context& io, Logger& log, const StoreServerOptions& options)
       : io_(io), log_(log), options_(options), state_(options.reply_bytes) {}
 
-  void add_door(UniqueFd listener) {
-    auto door = std::make_unique<Door>(Door{tcp::acceptor(io_), asio::steady_timer(io_)});
-    const tcp protocol = protocol_of(listener.get());
-    door->acceptor.assign(protocol, listener.release());
-    doors_.push_back(std::move(door));
+  // The acceptors live in this object and are gone with it, or with stop().
+  void add_acceptor(UniqueFd listener) {
+    acceptors_.emplace_back(
+        io_, std::move(listener),
+        TcpAcceptorEvents{
+            .client = [this](tcp::socket socket,
+                             const SocketAddress& peer) { add(std::move(socket), peer, {}); },
+            .cannot_accept = [this](const std::string& why) { log(why); }});
   }
 
   void start() {
-    for (const auto& door : doors_) await_clients(*door);
+    for (TcpAcceptor& acceptor : acceptors_) acceptor.open();
   }
 
   void add(tcp::socket socket, const SocketAddress& peer, std::string_view initial_bytes) {
     error_code ignored;  // a socket that is dead already says so when it is read
     socket.non_blocking(true, ignored);
     socket.set_option(tcp::no_delay(true), ignored);
-    const ConnectionId id(next_id_++);
+    const StoreConnectionId id(next_id_++);
     const auto connection =
         std::make_shared<Connection>(id, std::move(socket), peer, options_.limits);
     connections_.emplace(id.value, connection);
@@ -92,8 +79,7 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void stop() {
-    stopped_ = true;
-    doors_.clear();
+    acceptors_.clear();
     for (const auto& [id, connection] : connections_) {
       connection->closed = true;
       error_code ignored;
@@ -111,57 +97,6 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
  private:
-  // --- accepting ---
-
-  void await_clients(Door& door) {
-    door.acceptor.async_wait(tcp::acceptor::wait_read,
-                             [weak = weak_from_this(), &door](const error_code& error) {
-                               const auto self = weak.lock();
-                               if (self && !self->stopped_ && !error) self->accept_turn(door);
-                             });
-  }
-
-  void accept_turn(Door& door) {
-    try {
-      accept_clients(door);
-    } catch (const std::bad_alloc&) {
-      pause(door, ENOMEM);
-    }
-  }
-
-  // Asio's own accept does not set close-on-exec, and workers are started by this process.
-  void accept_clients(Door& door) {
-    for (int i = 0; i < kAcceptsPerTurn; ++i) {
-      SocketAddress peer;
-      peer.size = sizeof peer.storage;
-      UniqueFd fd(accept4(door.acceptor.native_handle(), reinterpret_cast<sockaddr*>(&peer.storage),
-                          &peer.size, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (fd.valid()) {
-        tcp::socket socket(io_);
-        error_code error;
-        socket.assign(protocol_of(fd.get()), fd.get(), error);
-        if (error) continue;
-        fd.release();
-        add(std::move(socket), peer, {});
-      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-        break;
-      } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-        return pause(door, errno);
-      }
-      // Any other error is that of one client which has gone again.
-    }
-    await_clients(door);
-  }
-
-  void pause(Door& door, int sys_errno) {
-    log("cannot accept a client: " + system_error("", sys_errno).cause);
-    door.pause.expires_after(kAcceptPause);
-    door.pause.async_wait([weak = weak_from_this(), &door](const error_code& error) {
-      const auto self = weak.lock();
-      if (self && !self->stopped_ && !error) self->await_clients(door);
-    });
-  }
-
   // --- one connection: read, serve, and again ---
 
   // Only a connection that has taken all its replies is read. So when its peer has closed its
@@ -303,10 +238,9 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
   StoreServerOptions options_;
   KvState state_;
   Replies replies_;
-  std::vector<std::unique_ptr<Door>> doors_;
+  std::vector<TcpAcceptor> acceptors_;
   std::unordered_map<std::uint64_t, ConnectionPtr> connections_;
   std::uint64_t next_id_ = 1;
-  bool stopped_ = false;
   StoreCounters counters_;
   LineBudget log_budget_{kLogLines, kLogPeriod};
 };
@@ -314,7 +248,7 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
 StoreServer::StoreServer(asio::io_context& io, Logger& log, std::vector<UniqueFd> listeners,
                          const StoreServerOptions& options)
     : impl_(std::make_shared<Impl>(io, log, options)) {
-  for (UniqueFd& listener : listeners) impl_->add_door(std::move(listener));
+  for (UniqueFd& listener : listeners) impl_->add_acceptor(std::move(listener));
 }
 
 StoreServer::~StoreServer() { stop(); }

@@ -52,6 +52,8 @@ class StoreServer {
   // Stops.
   ~StoreServer();
 
+  // Accepts clients from now on, those first who wait in the backlog. To be called once; returns at
+  // once, the clients are served by the io_context.
   void start();
 
   // Takes over a connection of the same io_context that somebody else has accepted, with the bytes

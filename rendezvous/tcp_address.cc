@@ -1,10 +1,9 @@
 #include "rendezvous/tcp_address.h"
 
-#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <netdb.h>
+#include <unistd.h>
 
-#include <charconv>
 #include <condition_variable>
 #include <cstring>
 #include <memory>
@@ -19,15 +18,7 @@ struct AddrinfoDeleter {
   void operator()(addrinfo* list) const { freeaddrinfo(list); }
 };
 
-// What a look-up has found; shared with the thread that makes it.
-struct LookUp {
-  std::mutex mutex;
-  std::condition_variable ended;
-  bool done = false;
-  int status = 0;
-  int sys_errno = 0;
-  std::vector<SocketAddress> addresses;
-};
+using Addresses = std::vector<SocketAddress>;
 
 int look_up(const HostPort& address, int flags, std::vector<SocketAddress>& found) {
   addrinfo hints{};
@@ -47,17 +38,15 @@ int look_up(const HostPort& address, int flags, std::vector<SocketAddress>& foun
   return 0;
 }
 
-// The body of a look-up's thread.
-void look_up_into(const std::shared_ptr<LookUp>& result, const HostPort& address) {
-  std::vector<SocketAddress> found;
+Result<Addresses> look_up_name(const HostPort& address) {
+  Addresses found;
   const int status = look_up(address, AI_ADDRCONFIG, found);
   const int sys_errno = errno;
-  const std::lock_guard lock(result->mutex);
-  result->done = true;
-  result->status = status;
-  result->sys_errno = sys_errno;
-  result->addresses = std::move(found);
-  result->ended.notify_all();
+  if (status == 0) return found;
+  return Error{.kind = ErrorKind::kNotFound,
+               .doing = "resolve " + address.host,
+               .cause = status == EAI_SYSTEM ? system_error("", sys_errno).cause
+                                             : std::string(gai_strerror(status))};
 }
 
 using NameCall = int (*)(int, sockaddr*, socklen_t*);
@@ -96,9 +85,12 @@ std::string to_text(const SocketAddress& address) {
 SocketAddress local_address_of(int socket) { return address_of(socket, getsockname); }
 SocketAddress peer_address_of(int socket) { return address_of(socket, getpeername); }
 
-bool is_loopback_address(const SocketAddress& address) {
-  const std::string host = address.host();
-  return host.starts_with("127.") || host == "::1";
+bool is_loopback_address(const SocketAddress& address) { return is_loopback_host(address.host()); }
+
+std::string host_name() {
+  char name[256] = "localhost";
+  gethostname(name, sizeof name - 1);
+  return name;
 }
 
 bool is_local_address(const SocketAddress& address) {
@@ -123,27 +115,36 @@ std::optional<SocketAddress> numeric_address(const HostPort& address) {
   return found.front();
 }
 
-Result<std::vector<SocketAddress>> resolve(const HostPort& address, Duration allowed) {
-  if (const auto numeric = numeric_address(address)) return std::vector{*numeric};
-
+Result<Addresses> resolve(const HostPort& address, Duration allowed) {
+  // Shared with the look-up's thread, which may go on after we have left.
+  struct Answer {
+    std::mutex mutex;
+    std::condition_variable came;
+    std::optional<Result<Addresses>> addresses;
+  };
   const TimePoint start = BootClock::now();
-  const auto shared = std::make_shared<LookUp>();
-  try {
-    std::thread(look_up_into, shared, address).detach();
-  } catch (const std::system_error& error) {
-    return system_error("resolve " + address.host, error.code().value());
-  }
-  std::unique_lock lock(shared->mutex);
+  const auto answer = std::make_shared<Answer>();
+  resolve_in_background(address, [answer](Result<Addresses> addresses) {
+    const std::lock_guard lock(answer->mutex);
+    answer->addresses = std::move(addresses);
+    answer->came.notify_all();
+  });
+  std::unique_lock lock(answer->mutex);
   const auto wait = std::min<Duration>(allowed, std::chrono::hours(24 * 365));
-  if (!shared->ended.wait_for(lock, wait, [&] { return shared->done; })) {
+  if (!answer->came.wait_for(lock, wait, [&] { return answer->addresses.has_value(); })) {
     return timeout_error("resolve " + address.host, "the name service has not answered",
                          BootClock::now() - start, allowed);
   }
-  if (shared->status == 0) return std::move(shared->addresses);
-  return Error{.kind = ErrorKind::kNotFound,
-               .doing = "resolve " + address.host,
-               .cause = shared->status == EAI_SYSTEM ? system_error("", shared->sys_errno).cause
-                                                     : std::string(gai_strerror(shared->status))};
+  return std::move(*answer->addresses);
+}
+
+void resolve_in_background(const HostPort& address, ResolveHandler then) {
+  if (const auto numeric = numeric_address(address)) return then(Addresses{*numeric});
+  try {
+    std::thread([address, then] { then(look_up_name(address)); }).detach();
+  } catch (const std::system_error& error) {
+    then(system_error("resolve " + address.host, error.code().value()));
+  }
 }
 
 }  // namespace ddprun

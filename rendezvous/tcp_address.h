@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,6 +41,9 @@ SocketAddress peer_address_of(int socket);
 bool is_local_address(const SocketAddress& address);
 bool is_loopback_address(const SocketAddress& address);
 
+// What this host calls itself; other hosts may not know it.
+std::string host_name();
+
 // A numeric address; nullopt for names.
 std::optional<SocketAddress> numeric_address(const HostPort& address);
 
@@ -47,5 +51,10 @@ std::optional<SocketAddress> numeric_address(const HostPort& address);
 // name service for names only, and then no longer than `allowed`: a look-up that has not ended is
 // left to itself. kNotFound, kTimeout.
 Result<std::vector<SocketAddress>> resolve(const HostPort& address, Duration allowed);
+
+// The same without waiting, for event loops. `then` is called once, most likely from another
+// thread and perhaps long after the caller has lost interest: it owns what it touches.
+using ResolveHandler = std::function<void(Result<std::vector<SocketAddress>>)>;
+void resolve_in_background(const HostPort& address, ResolveHandler then);
 
 }  // namespace ddprun

@@ -44,12 +44,6 @@ std::optional<Streams> parse_stream(std::string_view text) {
   return static_cast<Streams>(*value);
 }
 
-// "localhost" or a numeric loopback address; "127.example.org" is a name.
-bool names_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" ||
-         (host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string::npos);
-}
-
 }  // namespace
 
 Result<NodeRange> parse_nodes(std::string_view text) {
@@ -60,6 +54,9 @@ Result<NodeRange> parse_nodes(std::string_view text) {
     return invalid(quoted(text) + " is no number of nodes: give N or MIN:MAX");
   }
   if (*min < 1) return invalid(quoted(text) + ": a job needs at least 1 node");
+  if (*max > kMaxNodes) {
+    return invalid(quoted(text) + ": a job has at most " + std::to_string(kMaxNodes) + " nodes");
+  }
   if (*min > *max) {
     return invalid(quoted(text) + ": MIN is larger than MAX; did you mean " + std::to_string(*max) +
                    ":" + std::to_string(*min) + "?");
@@ -74,7 +71,10 @@ Result<SlotCount> parse_slots(std::string_view text) {
   const std::optional<int> number = parse_int(text);
   if (!number) return invalid(quoted(text) + " is no number of workers: give N, cpu, gpu or auto");
   if (*number < 1) return invalid(quoted(text) + ": a node needs at least 1 worker");
-  if (*number > 65536) return invalid(quoted(text) + ": more than 65536 workers on one node");
+  if (*number > kMaxSlots) {
+    return invalid(quoted(text) + ": more than " + std::to_string(kMaxSlots) +
+                   " workers on one node");
+  }
   return SlotCount{SlotCount::Kind::kNumber, *number};
 }
 
@@ -178,7 +178,7 @@ Result<void> apply_conf(const LaunchOptions& options, Rendezvous& plan) {
 }  // namespace
 
 std::string listening_host(const ServiceAddress& address, const NodeRange& nodes) {
-  const bool only_here = names_loopback(nodes.max > 1 ? address.host : address.resolved);
+  const bool only_here = is_loopback_host(nodes.max > 1 ? address.host : address.resolved);
   return only_here ? address.resolved : "*";
 }
 
@@ -192,6 +192,12 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   }
   if (options.no_python && options.module) {
     return invalid_option("--no-python", "it cannot be used with -m: a module is run by python");
+  }
+
+  for (const auto& [text, name] :
+       {std::pair(&options.rdzv_id, "--rdzv-id"), std::pair(&options.local_addr, "--local-addr")}) {
+    if (text->size() <= kMaxNameBytes) continue;
+    return invalid_option(name, "it is longer than " + std::to_string(kMaxNameBytes) + " bytes");
   }
 
   Rendezvous plan;
@@ -229,7 +235,7 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
       plan.host = endpoint->host;
       plan.port = endpoint->port;
     }
-    if (options.nodes.max > 1 && names_loopback(plan.host) && !options.master_addr &&
+    if (options.nodes.max > 1 && is_loopback_host(plan.host) && !options.master_addr &&
         options.rdzv_endpoint.empty()) {
       return invalid_option("--nnodes",
                             "several nodes need a place to meet: add --rdzv-endpoint HOST:PORT "

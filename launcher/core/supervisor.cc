@@ -58,6 +58,7 @@ AgentStatus Supervisor::status(TimePoint now) const {
     status.ends.push_back(dated.end);
     status.ends.back().age = now - dated.when;
   }
+  status.more_ends = static_cast<int>(keep_likeliest(status.ends));
   return status;
 }
 

@@ -138,6 +138,11 @@ class Supervisor {
   // What the service is to know. The store's port is the agent's to fill in.
   AgentStatus status(TimePoint now) const;
 
+  // The last assignment it was given; nullopt: none yet.
+  std::optional<Assignment> assignment() const {
+    return assignment_.generation < Generation(0) ? std::nullopt : std::optional(assignment_);
+  }
+
   State state() const { return state_; }
   Generation generation() const { return generation_; }
 
@@ -171,7 +176,7 @@ class Supervisor {
   SupervisorOptions options_;
   State state_ = State::kIdle;
   Generation generation_{-1};
-  Assignment assignment_;
+  Assignment assignment_{.generation = Generation(-1)};
   int alive_ = 0;            // workers of this generation that have not ended
   bool stop_asked_ = false;  // ends from now on are victims
   bool all_well_ = false;    // every worker ended with 0; leftovers are being removed

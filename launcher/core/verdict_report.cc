@@ -1,5 +1,7 @@
 #include "launcher/core/verdict_report.h"
 
+#include <algorithm>
+
 #include "base/signal_names.h"
 
 namespace ddprun {
@@ -45,16 +47,15 @@ std::vector<std::string> failure_report(const std::string& job_id, const Verdict
     lines.push_back("  its last lines on stderr:");
     for (const std::string& line : first.stderr_tail) lines.push_back("    | " + line);
   }
-  if (verdict.ends.size() > 1) {
+  const std::size_t others = verdict.ends.size() - 1 + static_cast<std::size_t>(verdict.more_ends);
+  if (others > 0) {
     constexpr std::size_t kShown = 16;
     lines.push_back("the others, its victims as far as one can tell:");
-    for (std::size_t i = 1; i < verdict.ends.size(); ++i) {
-      if (i > kShown) {
-        lines.push_back("  ... and " + std::to_string(verdict.ends.size() - i) + " more");
-        break;
-      }
+    const std::size_t shown = std::min(kShown, verdict.ends.size() - 1);
+    for (std::size_t i = 1; i <= shown; ++i) {
       lines.push_back("  " + fate_of_the_other(verdict.ends[i], first));
     }
+    if (others > shown) lines.push_back("  ... and " + std::to_string(others - shown) + " more");
   }
   lines.push_back(exit_code_text(verdict, first));
   return lines;

@@ -12,6 +12,13 @@ AgentLink::AgentLink(AgentLinkOptions options, Rng rng, TimePoint now)
 
 LinkActions AgentLink::start(TimePoint now) { return tick(now); }
 
+LinkActions AgentLink::looked_up(TimePoint now) {
+  if (state_ != State::kLookingUp) return {};
+  state_ = State::kConnecting;
+  try_until_ = now + options_.connect_timeout;
+  return {LinkConnect{}};
+}
+
 LinkActions AgentLink::connected(TimePoint now) {
   if (state_ != State::kConnecting) return {};
   state_ = State::kGreeting;
@@ -30,7 +37,7 @@ LinkActions AgentLink::disconnected(const std::string& why, TimePoint now) {
 }
 
 LinkActions AgentLink::garbled(const std::string& why, TimePoint now) {
-  if (welcome_ || state_ == State::kOver) return disconnected(why, now);
+  if (!instance_.empty() || state_ == State::kOver) return disconnected(why, now);
   LinkActions out;
   not_a_service(why, out);
   return out;
@@ -94,10 +101,10 @@ LinkActions AgentLink::tick(TimePoint now) {
   switch (state_) {
     case State::kPausing:
       if (now < retry_at_) break;
-      state_ = State::kConnecting;
-      try_until_ = now + options_.connect_timeout;
-      out.push_back(LinkConnect{});
+      state_ = State::kLookingUp;
+      out.push_back(LinkLookUp{});
       break;
+    case State::kLookingUp: break;
     case State::kConnecting:
     case State::kGreeting:
       if (now < try_until_) break;
@@ -118,10 +125,11 @@ LinkActions AgentLink::tick(TimePoint now) {
 }
 
 std::optional<TimePoint> AgentLink::deadline() const {
-  TimePoint due;
+  TimePoint due = TimePoint::max();
   switch (state_) {
     case State::kOver: return std::nullopt;
     case State::kPausing: due = retry_at_; break;
+    case State::kLookingUp: break;
     case State::kConnecting:
     case State::kGreeting: due = try_until_; break;
     case State::kUp: due = next_beat_; break;
@@ -137,7 +145,8 @@ void AgentLink::pause(TimePoint now) {
 }
 
 void AgentLink::try_failed(TimePoint now, LinkActions& out) {
-  const bool deaf = options_.must_answer && state_ == State::kGreeting && !welcome_;
+  // Who has said Welcome once is a service, however long it is silent now.
+  const bool deaf = options_.must_answer && state_ == State::kGreeting && instance_.empty();
   if (deaf && ++deaf_tries_ == kMaxDeafTries) return not_a_service(last_trouble_, out);
   pause(now);
 }
@@ -156,6 +165,7 @@ void AgentLink::give_up(std::string reason, ExitCode code, LinkActions& out) {
 void AgentLink::check_patience(TimePoint now, LinkActions& out) {
   if (!welcome_) {
     if (now < join_until_) return;
+    if (state_ == State::kLookingUp) last_trouble_ = "the name service has not answered";
     return give_up("no rendezvous service answered at " + options_.service + " within " +
                        to_text(options_.join_timeout) + ": " + last_trouble_,
                    ExitCode::kJoinTimeout, out);

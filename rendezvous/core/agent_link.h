@@ -1,10 +1,13 @@
 // AgentLink: an agent's side of its connection to the rendezvous service, without the socket: when
 // to connect, when to send a heartbeat, when to give the service up.
 //
-// Owner: RendezvousClient (rendezvous/client.h), on its one thread. Pure.
+// Owner: ServiceLink (rendezvous/service_link.h), on its one thread. Pure: the link gives it what
+// happened and performs the actions that come out, in order.
 //
 // States
 //   kPausing      not connected; the next try is at retry_at
+//   kLookingUp    the service's address is being looked up; a name server may take longer than a
+//                 try to connect is allowed, so only patience and join timeout bound it
 //   kConnecting   a connection is being made
 //   kGreeting     connected, Hello sent, Welcome awaited
 //   kUp           welcomed; heartbeats go both ways
@@ -32,6 +35,7 @@
 
 namespace ddprun {
 
+struct LinkLookUp {};  // find out the service's address: looked_up(), or disconnected()
 struct LinkConnect {};
 struct LinkClose {};
 struct LinkHello {};  // send a Hello with the agent's present status
@@ -49,8 +53,8 @@ struct LinkLost {
 struct LinkRefused {
   std::string reason;
 };
-using LinkAction = std::variant<LinkConnect, LinkClose, LinkHello, LinkTransmit, LinkDeliver,
-                                LinkLost, LinkRefused>;
+using LinkAction = std::variant<LinkLookUp, LinkConnect, LinkClose, LinkHello, LinkTransmit,
+                                LinkDeliver, LinkLost, LinkRefused>;
 using LinkActions = std::vector<LinkAction>;
 
 struct AgentLinkOptions {
@@ -69,13 +73,20 @@ class AgentLink {
 
   AgentLink(AgentLinkOptions options, Rng rng, TimePoint now);
 
+  // The first try. To be called once, before everything else.
   LinkActions start(TimePoint now);
+  // The address that LinkLookUp asked for is known.
+  LinkActions looked_up(TimePoint now);
+  // The connection that LinkConnect asked for is there.
   LinkActions connected(TimePoint now);
-  // The try failed, or the connection broke.
+  // The look-up or the try failed, or the connection broke; it is closed already.
   LinkActions disconnected(const std::string& why, TimePoint now);
+  // A message came: a Directive is delivered, a HeartbeatAck prolongs the lease, a Welcome begins
+  // it, a Refused ends everything.
   LinkActions received(const ServiceMessage& message, TimePoint now);
   // What came is no message of this protocol.
   LinkActions garbled(const std::string& why, TimePoint now);
+  // Time has passed: to be called at deadline(), harmless at other times.
   LinkActions tick(TimePoint now);
   // Sends a message if the link is up. A status that cannot be sent is made up for by the next
   // Hello.
@@ -83,14 +94,14 @@ class AgentLink {
   // The agent is about to end: no more tries.
   LinkActions leave(const Leave& leave, TimePoint now);
 
+  // When tick() has something to do; it moves with every call. nullopt: never again.
   std::optional<TimePoint> deadline() const;
-  bool is_up() const { return state_ == State::kUp; }
 
   // What a Hello has to repeat: the instance of the last Welcome.
   const std::string& instance() const { return instance_; }
 
  private:
-  enum class State { kPausing, kConnecting, kGreeting, kUp, kOver };
+  enum class State { kPausing, kLookingUp, kConnecting, kGreeting, kUp, kOver };
   struct Beat {
     std::uint64_t number;
     TimePoint sent;

@@ -10,7 +10,9 @@
 // Value types; any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <variant>
@@ -24,6 +26,18 @@ namespace ddprun {
 
 inline constexpr int kControlProtocol = 1;
 
+// What a message may say. The decoder refuses more, so that nothing behind it has to fear what a
+// stranger sends; the command line refuses it before.
+inline constexpr int kMaxNodes = 32767;
+inline constexpr int kMaxSlots = 65536;
+inline constexpr std::int64_t kMaxGeneration = std::int64_t{1} << 53;
+inline constexpr Duration kMaxTime = std::chrono::seconds(1'000'000'000);
+inline constexpr std::size_t kMaxNameBytes = 1024;       // ids, hosts, addresses, versions
+inline constexpr std::size_t kMaxTextBytes = 64 * 1024;  // what is written for people
+static_assert(std::int64_t{kMaxNodes} * kMaxSlots <= std::numeric_limits<int>::max(),
+              "every rank of the largest world is an int");
+
+// How many nodes a job takes. 1 <= min <= max <= kMaxNodes.
 struct NodeRange {
   int min = 1;
   int max = 1;
@@ -40,7 +54,8 @@ enum class AgentPhase {
 struct AgentStatus {
   AgentPhase phase = AgentPhase::kIdle;
   Generation generation{-1};     // the last one that was started here; -1: none yet
-  std::vector<WorkerEnd> ends;   // workers of `generation` that ended other than well
+  std::vector<WorkerEnd> ends;   // workers of `generation` that ended other than well; an excerpt
+  int more_ends = 0;             // that are not in the excerpt (keep_likeliest)
   std::uint16_t store_port = 0;  // where this node would serve the next generation's store
   int leaving = 0;  // signal that told this agent to end; it leaves when nothing is left
 
@@ -64,6 +79,21 @@ struct NodeSpec {
   std::string address;           // numeric; where other nodes can reach this one
 };
 
+// A node's part in a generation: a Directive.
+struct Assignment {
+  Generation generation{0};
+  NodeRank node_rank{0};
+  int node_count = 1;
+  Rank first_rank{0};
+  int world_size = 1;
+  std::string store_host;
+  std::uint16_t store_port = 0;
+  int restart_count = 0;
+  std::string reason;  // why this generation was formed
+
+  friend bool operator==(const Assignment&, const Assignment&) = default;
+};
+
 // Agent to service.
 struct Hello {
   int protocol = kControlProtocol;
@@ -72,6 +102,8 @@ struct Hello {
   JobSpec job;
   NodeSpec node;
   AgentStatus status;
+  // The last one it was given: what a service that was restarted has forgotten.
+  std::optional<Assignment> assignment;
 };
 struct Heartbeat {
   std::uint64_t number = 0;
@@ -98,22 +130,9 @@ struct HeartbeatAck {
   std::uint64_t number = 0;
 };
 
-// Directives.
+// Directives; Assignment is one, too.
 struct Wait {
   std::string reason;  // "1 of 2 nodes are here"
-};
-struct Assignment {
-  Generation generation{0};
-  NodeRank node_rank{0};
-  int node_count = 1;
-  Rank first_rank{0};
-  int world_size = 1;
-  std::string store_host;
-  std::uint16_t store_port = 0;
-  int restart_count = 0;
-  std::string reason;  // why this generation was formed
-
-  friend bool operator==(const Assignment&, const Assignment&) = default;
 };
 struct Stop {
   Generation generation{0};
@@ -123,7 +142,8 @@ struct Verdict {
   bool success = false;
   int exit_code = 0;
   std::string headline;         // one line, for people
-  std::vector<WorkerEnd> ends;  // of the last generation, the first failure first
+  std::vector<WorkerEnd> ends;  // of the last generation, the first failure first; an excerpt
+  int more_ends = 0;            // that are not in the excerpt (keep_likeliest)
   Generation generation{-1};
   int restarts_used = 0;
   int max_restarts = 0;

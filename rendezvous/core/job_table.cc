@@ -23,7 +23,12 @@ ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& messag
     return out;
   }
   const Agent agent = found->second;
-  Membership& job = jobs_.at(agent.job).membership;
+  const auto its_job = jobs_.find(agent.job);
+  if (its_job == jobs_.end()) {
+    refuse(origin.connection, "its job '" + agent.job + "' has ended and is forgotten", out);
+    return out;
+  }
+  Membership& job = its_job->second.membership;
   if (const AgentStatus* status = std::get_if<AgentStatus>(&message)) {
     forward(agent.job, job.status(agent.agent_id, *status, now), out);
   } else if (const Heartbeat* heartbeat = std::get_if<Heartbeat>(&message)) {
@@ -43,6 +48,10 @@ void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, Se
                       std::to_string(hello.protocol) + ": use the same ddprun on all nodes",
                   out);
   }
+  if (agents_.contains(origin.connection)) {
+    return refuse(origin.connection, "a connection says hello once", out);
+  }
+  forget_old_verdicts();
   const Result<Job*> job = job_for(hello, now);
   if (!job) return refuse(origin.connection, job.error().cause, out);
   Membership& membership = (*job)->membership;
@@ -50,10 +59,8 @@ void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, Se
     return refuse(origin.connection, *why_not, out);
   }
   if (const auto old = connections_.find(hello.node.agent_id); old != connections_.end()) {
-    if (old->second != origin.connection) {
-      agents_.erase(old->second);
-      out.closes.push_back(old->second);
-    }
+    agents_.erase(old->second);
+    out.closes.push_back(old->second);
   }
   agents_[origin.connection] = {hello.job.id, hello.node.agent_id};
   connections_[hello.node.agent_id] = origin.connection;
@@ -69,37 +76,59 @@ void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, Se
 // The job that the agent means: the present one of that id, or a new one.
 Result<JobTable::Job*> JobTable::job_for(const Hello& hello, TimePoint now) {
   const std::string& id = hello.job.id;
+  const bool has_past =
+      !hello.instance.empty() && !hello.instance.starts_with(options_.service_id + "-");
   auto found = jobs_.find(id);
   if (found != jobs_.end()) {
-    const bool over = found->second.membership.phase() == Membership::Phase::kEnded;
-    const bool of_it = hello.instance == found->second.instance;
+    Job& job = found->second;
+    const bool over = job.membership.phase() == Membership::Phase::kEnded;
+    bool of_it = hello.instance == job.instance ||
+                 (!hello.instance.empty() && hello.instance == job.former_instance);
+    // A newcomer was faster than those who were there before; nothing was formed with it yet.
+    if (!of_it && has_past && !over && job.former_instance.empty() &&
+        job.membership.generation() < Generation(0) && note_recall(hello.instance)) {
+      job.former_instance = hello.instance;
+      job.membership.expect_past(now);
+      of_it = true;
+    }
     if (!hello.instance.empty() && !of_it) {
       return Error{.kind = ErrorKind::kStopped,
                    .cause = "its job '" + id + "' has ended, and another job of that id runs now"};
     }
-    if (!over || of_it) return &found->second;
+    if (!over || of_it) return &job;
     jobs_.erase(found);
     ended_.erase(std::remove(ended_.begin(), ended_.end(), id), ended_.end());
   }
-  std::string instance = hello.instance;  // known from an earlier life of this service
+  std::string instance = hello.instance;
   if (instance.empty()) instance = options_.service_id + "-" + std::to_string(++jobs_begun_);
   Membership membership(hello.job, options_.membership, now);
-  return &jobs_.emplace(id, Job{std::move(instance), std::move(membership)}).first->second;
+  if (has_past) {
+    note_recall(hello.instance);
+    membership.expect_past(now);
+  }
+  return &jobs_.emplace(id, Job{std::move(instance), "", std::move(membership)}).first->second;
 }
 
-void JobTable::refuse(ConnectionId connection, std::string reason, ServiceOutput& out) {
+// False: that job was recalled before, so it has ended since.
+bool JobTable::note_recall(const std::string& instance) {
+  if (recalled_.size() >= kRecallsKept) return false;
+  return recalled_.insert(instance).second;
+}
+
+void JobTable::refuse(AgentConnectionId connection, std::string reason, ServiceOutput& out) {
   out.log.push_back("refused an agent: " + reason);
   out.sends.push_back({connection, Refused{std::move(reason)}});
   out.closes.push_back(connection);
 }
 
-void JobTable::disconnected(ConnectionId connection) {
+void JobTable::disconnected(AgentConnectionId connection) {
   const auto found = agents_.find(connection);
   if (found == agents_.end()) return;
   const Agent agent = found->second;
   agents_.erase(found);
   connections_.erase(agent.agent_id);
-  jobs_.at(agent.job).membership.disconnected(agent.agent_id);
+  const auto job = jobs_.find(agent.job);
+  if (job != jobs_.end()) job->second.membership.disconnected(agent.agent_id);
 }
 
 ServiceOutput JobTable::tick(TimePoint now) {

@@ -9,12 +9,14 @@
 // the same agent replaces the first. A job that has ended keeps its verdict for agents of it that
 // come back late (kEndedJobsKept of them at most); an agent that was never in it begins a new job
 // of the same id. The two are told apart by the instance, which a Welcome gives out and later
-// Hellos repeat.
+// Hellos repeat. An instance that this service did not give out is of its earlier life, before it
+// was restarted: that job is recalled (rendezvous/core/membership.h).
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,7 +25,7 @@
 
 namespace ddprun {
 
-using ConnectionId = std::uint64_t;
+using AgentConnectionId = std::uint64_t;
 
 struct ServiceOptions {
   MembershipOptions membership;
@@ -36,38 +38,46 @@ struct ServiceOptions {
 
 struct ServiceOutput {
   struct Send {
-    ConnectionId connection;
+    AgentConnectionId connection;
     ServiceMessage message;
   };
   std::vector<Send> sends;
-  std::vector<ConnectionId> closes;  // after what was sent to them has left
+  std::vector<AgentConnectionId> closes;  // after what was sent to them has left
   std::vector<std::string> log;
 };
 
 class JobTable {
  public:
   static constexpr std::size_t kEndedJobsKept = 1000;
+  static constexpr std::size_t kRecallsKept = 10'000;
 
   explicit JobTable(ServiceOptions options);
 
   // Where a message comes from.
   struct Origin {
-    ConnectionId connection = 0;
+    AgentConnectionId connection = 0;
     bool local = false;           // the agent lives in this process
     std::string service_address;  // numeric; our end of the connection, empty for a local agent
   };
+  // A message came. It is answered or refused; nothing that a codec lets through does harm beyond
+  // its own job.
   ServiceOutput receive(const Origin& origin, const AgentMessage& message, TimePoint now);
-  void disconnected(ConnectionId connection);
+  // The connection is gone. No effect on one that never said hello or was replaced.
+  void disconnected(AgentConnectionId connection);
+  // Time has passed: to be called at deadline(), harmless at other times.
   ServiceOutput tick(TimePoint now);
+  // When tick() has something to do; nullopt: not before another event.
   std::optional<TimePoint> deadline() const;
 
   // No job has a connected agent: an embedded service may end.
   bool is_idle() const { return agents_.empty(); }
+  // The job of that id, also one that has ended; null: not known. Valid until the next call.
   const Membership* find(const std::string& job) const;
 
  private:
   struct Job {
     std::string instance;
+    std::string former_instance;  // in the service's earlier life, where that became known later
     Membership membership;
   };
   struct Agent {
@@ -77,16 +87,18 @@ class JobTable {
 
   void hello(const Origin& origin, const Hello& hello, TimePoint now, ServiceOutput& out);
   Result<Job*> job_for(const Hello& hello, TimePoint now);
-  void refuse(ConnectionId connection, std::string reason, ServiceOutput& out);
+  bool note_recall(const std::string& instance);
+  void refuse(AgentConnectionId connection, std::string reason, ServiceOutput& out);
   void forward(const std::string& job, MembershipOutput&& from, ServiceOutput& out);
   void forget_old_verdicts();
 
   ServiceOptions options_;
   std::map<std::string, Job> jobs_;
   std::uint64_t jobs_begun_ = 0;
-  std::map<ConnectionId, Agent> agents_;
-  std::map<std::string, ConnectionId> connections_;  // by agent id
-  std::vector<std::string> ended_;                   // oldest first
+  std::map<AgentConnectionId, Agent> agents_;
+  std::map<std::string, AgentConnectionId> connections_;  // by agent id
+  std::vector<std::string> ended_;                        // oldest first
+  std::set<std::string> recalled_;  // instances of the earlier life that were taken on
 };
 
 }  // namespace ddprun

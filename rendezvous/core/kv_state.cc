@@ -57,7 +57,7 @@ void Replies::clear() {
   if (bytes_.capacity() > kKeptReplyBytes) bytes_.shrink_to_fit();
 }
 
-std::optional<std::string> KvState::handle(ConnectionId from, const Request& request,
+std::optional<std::string> KvState::handle(StoreConnectionId from, const Request& request,
                                            Replies& replies) {
   switch (request.command) {
     case Command::kValidate: break;
@@ -121,7 +121,7 @@ void KvState::append(const Request& request, Replies& replies) {
 
 // A missing key answers with an empty value, as PyTorch's libuv server does; its other one hangs
 // up.
-KvState::Refusal KvState::get(ConnectionId from, const Request& request, Replies& replies) {
+KvState::Refusal KvState::get(StoreConnectionId from, const Request& request, Replies& replies) {
   const auto place = values_.find(request.key());
   const std::string_view value = place == values_.end() ? std::string_view() : place->second;
   if (kLengthBytes + value.size() > max_reply_bytes_) {
@@ -131,7 +131,8 @@ KvState::Refusal KvState::get(ConnectionId from, const Request& request, Replies
   return std::nullopt;
 }
 
-KvState::Refusal KvState::compare_set(ConnectionId from, const Request& request, Replies& replies) {
+KvState::Refusal KvState::compare_set(StoreConnectionId from, const Request& request,
+                                      Replies& replies) {
   const std::string_view expected = request.strings[1];
   const std::string_view desired = request.strings[2];
   const auto place = values_.find(request.key());
@@ -158,27 +159,28 @@ std::optional<std::int64_t> KvState::add_to(std::string_view key, std::int64_t d
   return sum;
 }
 
-KvState::Refusal KvState::add(ConnectionId from, const Request& request, Replies& replies) {
+KvState::Refusal KvState::add(StoreConnectionId from, const Request& request, Replies& replies) {
   const std::optional<std::int64_t> sum = add_to(request.key(), request.number, replies);
   if (!sum) return no_number(request.command);
   put_i64(replies.to(from), *sum);
   return std::nullopt;
 }
 
-void KvState::check(ConnectionId from, const Request& request, Replies& replies) {
+void KvState::check(StoreConnectionId from, const Request& request, Replies& replies) {
   bool all = true;
   for (const std::string_view key : request.strings) all = all && present(key);
   put_u8(replies.to(from), all ? kReady : kNotReady);
 }
 
-void KvState::delete_key(ConnectionId from, const Request& request, Replies& replies) {
+void KvState::delete_key(StoreConnectionId from, const Request& request, Replies& replies) {
   const auto place = values_.find(request.key());
   const bool existed = place != values_.end();
   if (existed) values_.erase(place);
   put_i64(replies.to(from), existed ? 1 : 0);
 }
 
-KvState::Refusal KvState::multi_get(ConnectionId from, const Request& request, Replies& replies) {
+KvState::Refusal KvState::multi_get(StoreConnectionId from, const Request& request,
+                                    Replies& replies) {
   std::vector<std::string_view> found_values;
   std::size_t bytes = 0;
   for (const std::string_view key : request.strings) {
@@ -191,7 +193,7 @@ KvState::Refusal KvState::multi_get(ConnectionId from, const Request& request, R
   return std::nullopt;
 }
 
-KvState::Refusal KvState::list_keys(ConnectionId from, Replies& replies) {
+KvState::Refusal KvState::list_keys(StoreConnectionId from, Replies& replies) {
   std::size_t bytes = kLengthBytes;
   for (const auto& [key, value] : values_) bytes += kLengthBytes + key.size();
   if (bytes > max_reply_bytes_) return too_long(Command::kListKeys, bytes, max_reply_bytes_);
@@ -207,7 +209,8 @@ void KvState::queue_push(const Request& request, Replies& replies) {
 }
 
 // The length before the pop, and the value if there was one.
-KvState::Refusal KvState::queue_pop(ConnectionId from, const Request& request, Replies& replies) {
+KvState::Refusal KvState::queue_pop(StoreConnectionId from, const Request& request,
+                                    Replies& replies) {
   const auto queue = queues_.find(request.key());
   const std::size_t length = queue == queues_.end() ? 0 : queue->second.size();
   std::string& out = replies.to(from);
@@ -219,7 +222,7 @@ KvState::Refusal KvState::queue_pop(ConnectionId from, const Request& request, R
   return std::nullopt;
 }
 
-KvState::Refusal KvState::wait(ConnectionId from, const Request& request, Replies& replies) {
+KvState::Refusal KvState::wait(StoreConnectionId from, const Request& request, Replies& replies) {
   bool ready = true;
   for (const std::string_view key : request.strings) ready = ready && present(key);
   if (ready) {
@@ -232,7 +235,7 @@ KvState::Refusal KvState::wait(ConnectionId from, const Request& request, Replie
   return std::nullopt;
 }
 
-void KvState::park(ConnectionId from, const Request& request) {
+void KvState::park(StoreConnectionId from, const Request& request) {
   Parked& parked = parked_[from.value];
   parked.missing.reserve(request.strings.size());
   for (const std::string_view key : request.strings) {
@@ -276,7 +279,8 @@ void KvState::found(const Waiter& waiter, Replies& replies) {
   put_u8(replies.to(waiter.id), kReady);
 }
 
-KvState::Refusal KvState::barrier(ConnectionId from, const Request& request, Replies& replies) {
+KvState::Refusal KvState::barrier(StoreConnectionId from, const Request& request,
+                                  Replies& replies) {
   if (parked_.contains(from.value)) return "BARRIER: this connection is waiting already";
   const std::optional<std::int64_t> arrived = add_to(request.key(), 1, replies);
   if (!arrived) return no_number(request.command);
@@ -299,7 +303,7 @@ KvState::Refusal KvState::barrier(ConnectionId from, const Request& request, Rep
   return std::nullopt;
 }
 
-void KvState::unpark(ConnectionId id) {
+void KvState::unpark(StoreConnectionId id) {
   const auto parked = parked_.find(id.value);
   if (parked == parked_.end()) return;
   for (const MissingKey& missing : parked->second.missing) {

@@ -6,11 +6,13 @@
 // requests.
 //
 // It holds
-//   values   key -> bytes; counters are decimal text, as PyTorch has them
-//   queues   key -> bytes, first in first out; never empty, and apart from the values of the same
-//   name parked   connection -> the one WAIT or BARRIER of it that has not been answered waiting
-//   key -> the connections whose WAIT misses it, oldest first barriers key -> the connections whose
-//   BARRIER misses arrivals, by how many it needs
+// ```
+// values    key -> bytes; counters are decimal text, as PyTorch has them
+// queues    key -> bytes, first in first out; never empty, and apart from the values of that name
+// parked    connection -> the one WAIT or BARRIER of it that has not been answered
+// waiting   key -> the connections whose WAIT misses it, oldest first
+// barriers  key -> the connections whose BARRIER misses arrivals, by how many it needs
+// ```
 // with these invariants: a key that has a value has nobody waiting for it; a parked WAIT stands in
 // `waiting` once for each key it misses, and misses at least one; nothing stands in `waiting` or
 // `barriers` that is not parked. So answering, cancelling and closing cost O(keys of that wait).
@@ -35,19 +37,19 @@
 
 namespace ddprun {
 
-using ConnectionId = Id<struct ConnectionTag, std::uint64_t>;
+using StoreConnectionId = Id<struct StoreConnectionTag, std::uint64_t>;
 
 // Replies in the order in which they are to be sent; bytes for one connection that follow each
 // other are one piece. Kept from turn to turn for its memory.
 class Replies {
  public:
   struct Piece {
-    ConnectionId to;
+    StoreConnectionId to;
     std::string_view bytes;
   };
 
   // Where the next reply to `id` is appended. Valid until the next call.
-  std::string& to(ConnectionId id) {
+  std::string& to(StoreConnectionId id) {
     if (starts_.empty() || starts_.back().to != id) starts_.push_back({id, bytes_.size()});
     return bytes_;
   }
@@ -59,7 +61,7 @@ class Replies {
 
  private:
   struct Start {
-    ConnectionId to;
+    StoreConnectionId to;
     std::size_t offset;
   };
   std::string bytes_;
@@ -74,24 +76,24 @@ class KvState {
 
   // Performs one request. Returns why the connection that asked must be closed, nullopt normally;
   // other connections are never harmed.
-  [[nodiscard]] std::optional<std::string> handle(ConnectionId from, const Request& request,
+  [[nodiscard]] std::optional<std::string> handle(StoreConnectionId from, const Request& request,
                                                   Replies& replies);
 
   // Forgets what the connection waits for. Its keys stay.
-  void connection_closed(ConnectionId id) { unpark(id); }
+  void connection_closed(StoreConnectionId id) { unpark(id); }
 
   std::size_t key_count() const { return values_.size(); }
-  std::size_t queue_count() const { return queues_.size(); }
   std::size_t parked_count() const { return parked_.size(); }
 
  private:
   using Refusal = std::optional<std::string>;
   template <class T>
-  using ByKey = std::map<std::string, T, std::less<>>;        // ordered: no rehash stalls everybody
-  using Barrier = std::multimap<std::int64_t, ConnectionId>;  // arrivals needed -> who needs them
+  using ByKey = std::map<std::string, T, std::less<>>;  // ordered: no rehash stalls everybody
+  using Barrier =
+      std::multimap<std::int64_t, StoreConnectionId>;  // arrivals needed -> who needs them
 
   struct Waiter {
-    ConnectionId id;
+    StoreConnectionId id;
     std::size_t slot;  // of Parked::missing
   };
   using Waiters = std::list<Waiter>;
@@ -109,16 +111,16 @@ class KvState {
     std::optional<MissingArrivals> barrier;  // of a BARRIER
   };
 
-  Refusal get(ConnectionId from, const Request& request, Replies& replies);
-  Refusal compare_set(ConnectionId from, const Request& request, Replies& replies);
-  Refusal add(ConnectionId from, const Request& request, Replies& replies);
-  Refusal wait(ConnectionId from, const Request& request, Replies& replies);
-  Refusal multi_get(ConnectionId from, const Request& request, Replies& replies);
-  Refusal queue_pop(ConnectionId from, const Request& request, Replies& replies);
-  Refusal list_keys(ConnectionId from, Replies& replies);
-  Refusal barrier(ConnectionId from, const Request& request, Replies& replies);
-  void check(ConnectionId from, const Request& request, Replies& replies);
-  void delete_key(ConnectionId from, const Request& request, Replies& replies);
+  Refusal get(StoreConnectionId from, const Request& request, Replies& replies);
+  Refusal compare_set(StoreConnectionId from, const Request& request, Replies& replies);
+  Refusal add(StoreConnectionId from, const Request& request, Replies& replies);
+  Refusal wait(StoreConnectionId from, const Request& request, Replies& replies);
+  Refusal multi_get(StoreConnectionId from, const Request& request, Replies& replies);
+  Refusal queue_pop(StoreConnectionId from, const Request& request, Replies& replies);
+  Refusal list_keys(StoreConnectionId from, Replies& replies);
+  Refusal barrier(StoreConnectionId from, const Request& request, Replies& replies);
+  void check(StoreConnectionId from, const Request& request, Replies& replies);
+  void delete_key(StoreConnectionId from, const Request& request, Replies& replies);
   void append(const Request& request, Replies& replies);
   void queue_push(const Request& request, Replies& replies);
 
@@ -130,8 +132,8 @@ class KvState {
   void wake_oldest(std::string_view key, Replies& replies);
   // One key less to wait for; answers the connection when it was the last one.
   void found(const Waiter& waiter, Replies& replies);
-  void park(ConnectionId from, const Request& request);
-  void unpark(ConnectionId id);
+  void park(StoreConnectionId from, const Request& request);
+  void unpark(StoreConnectionId id);
 
   std::size_t max_reply_bytes_;
   ByKey<std::string> values_;

@@ -1,9 +1,13 @@
 #include "rendezvous/core/membership.h"
 
 #include <algorithm>
+#include <limits>
+#include <set>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/exit_codes.h"
+#include "base/host_port.h"
 #include "base/signal_names.h"
 #include "rendezvous/core/node_order.h"
 
@@ -11,6 +15,7 @@ namespace ddprun {
 namespace {
 
 constexpr std::size_t kNamesShown = 5;
+constexpr std::size_t kEndsKept = 256;
 
 std::string to_text(NodeRange nodes) {
   if (nodes.min == nodes.max) return std::to_string(nodes.min);
@@ -21,17 +26,13 @@ std::string nodes_text(std::size_t count) {
   return std::to_string(count) + (count == 1 ? " node" : " nodes");
 }
 
-bool is_loopback(const std::string& address) {
-  return address.starts_with("127.") || address == "::1" || address == "localhost";
-}
-
 }  // namespace
 
 Membership::Membership(JobSpec spec, MembershipOptions options, TimePoint now)
     : spec_(std::move(spec)), options_(options), forming_since_(now) {}
 
 void Membership::set_service_address(const std::string& address) {
-  if (!is_loopback(address)) service_address_ = address;
+  if (!is_loopback_host(address)) service_address_ = address;
 }
 
 // --- who may come in -----------------------------------------------------------------------------
@@ -62,6 +63,11 @@ std::optional<std::string> Membership::refusal(const Hello& hello) const {
   return std::nullopt;
 }
 
+void Membership::expect_past(TimePoint now) {
+  DDPRUN_ASSERT(generation_ < Generation(0), "a job's past is recalled before it goes on");
+  recall_until_ = now + options_.lease;
+}
+
 MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint now) {
   MembershipOutput out;
   Member& member = members_[hello.node.agent_id];
@@ -74,11 +80,7 @@ MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint no
     out.log.push_back(hello.node.host + " joined job '" + spec_.id + "' with " +
                       std::to_string(hello.node.slots) + " slots (" + presence() + ")");
   }
-  if (phase_ == Phase::kForming && hello.status.generation > generation_) {
-    // It has run generations that this service knows nothing of (the service is new): go on after
-    // them.
-    generation_ = hello.status.generation;
-  }
+  if (recall_until_) recall(member, hello);
   MembershipOutput more = status(hello.node.agent_id, hello.status, now);
   out.tells = std::move(more.tells);
   out.log.insert(out.log.end(), more.log.begin(), more.log.end());
@@ -113,7 +115,9 @@ MembershipOutput Membership::status(const std::string& agent_id, const AgentStat
 
   if (status.leaving != 0) note_leaving(member, status.leaving, now, out);
   const bool current = status.generation == generation_;
-  if (current) collect(member, now);
+  // Of a generation of that number, but of this one: another life of the service may have given
+  // the number to others.
+  if (current && member.assignment) collect(member, now);
   if (phase_ == Phase::kRunning && member.assignment) {
     const bool stopped_by_itself =
         current && (status.phase == AgentPhase::kIdle || status.phase == AgentPhase::kStopping);
@@ -173,8 +177,7 @@ void Membership::note_leaving(const Member& member, int signal, TimePoint now,
   if (phase_ == Phase::kRunning) begin_forming(what, now, out);
 }
 
-// --- time
-// ------------------------------------------------------------------------------------------
+// --- time ----------------------------------------------------------------------------------------
 
 MembershipOutput Membership::tick(TimePoint now) {
   MembershipOutput out;
@@ -201,7 +204,9 @@ std::optional<TimePoint> Membership::deadline() const {
   if (phase_ == Phase::kForming) {
     // While somebody still ends its workers nothing is due: its own supervisor bounds that, and its
     // lease bounds the supervisor.
-    if (last_call_) {
+    if (recall_until_) {
+      consider(*recall_until_);
+    } else if (last_call_) {
       consider(*last_call_);
     } else if (!anyone_busy()) {
       consider(forming_since_ + spec_.join_timeout);
@@ -210,8 +215,7 @@ std::optional<TimePoint> Membership::deadline() const {
   return earliest;
 }
 
-// --- the generation
-// ----------------------------------------------------------------------------------
+// --- the generation ------------------------------------------------------------------------------
 
 // Whether processes of some generation may exist on the member's node.
 bool Membership::runs_workers(const Member& member) const {
@@ -244,8 +248,83 @@ void Membership::collect(const Member& member, TimePoint now) {
     const bool known = std::any_of(ends_.begin(), ends_.end(), [&](const DatedEnd& dated) {
       return dated.end.rank == end.rank && dated.end.kind != EndKind::kNodeLost;
     });
-    if (!known) ends_.push_back({end, now - end.age});
+    if (!known) take_down(end, now - end.age, now);
   }
+}
+
+// What is kept is bounded, whatever agents send: past kEndsKept the least likely cause goes.
+void Membership::take_down(const WorkerEnd& end, TimePoint when, TimePoint now) {
+  ends_.push_back({end, when});
+  if (ends_.size() <= kEndsKept) return;
+  for (DatedEnd& dated : ends_) dated.end.age = now - dated.when;
+  ends_.erase(std::max_element(
+      ends_.begin(), ends_.end(),
+      [](const DatedEnd& a, const DatedEnd& b) { return is_likelier_cause(a.end, b.end); }));
+}
+
+// Takes down what an agent knows of the job's earlier life.
+void Membership::recall(Member& member, const Hello& hello) {
+  if (hello.status.generation > generation_) {
+    generation_ = hello.status.generation;
+    for (auto& [id, other] : members_) other.assignment.reset();
+    ends_.clear();
+    failed_ = false;
+  }
+  if (!hello.assignment) return;
+  restarts_used_ = std::max(restarts_used_, hello.assignment->restart_count);
+  if (hello.assignment->generation == generation_) member.assignment = hello.assignment;
+}
+
+// True: the recall is over, and the job goes on in one way or another.
+bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
+  std::set<NodeRank> here;
+  int nodes = 0;
+  bool ended = ending_ || !ends_.empty();
+  for (const auto& [id, member] : members_) {
+    if (!member.assignment) continue;
+    nodes = member.assignment->node_count;
+    here.insert(member.assignment->node_rank);
+    const AgentPhase phase = member.status.phase;
+    ended = ended || phase == AgentPhase::kIdle || phase == AgentPhase::kStopping;
+  }
+  const bool complete = nodes > 0 && static_cast<int>(here.size()) >= nodes;
+  if (complete && !ended) {
+    take_over(out);
+    return true;
+  }
+  failed_ = std::any_of(ends_.begin(), ends_.end(),
+                        [](const DatedEnd& dated) { return !dated.end.after_stop; });
+  if (ended && !std::exchange(recall_broken_, true)) {
+    begin_forming("the rendezvous service was restarted", now, out);
+  }
+  if (!complete && !ending_ && now < *recall_until_) return false;
+  recall_until_.reset();
+  if (ended || here.empty()) return true;
+  // The others still run it, so it was not the outage that ended this node's workers.
+  WorkerEnd end{.kind = EndKind::kNodeLost,
+                .message = "it did not come back to the restarted rendezvous service within " +
+                           to_text(options_.lease)};
+  while (here.contains(end.node_rank)) ++end.node_rank.value;
+  end.host = "its name is not known";
+  out.log.push_back(describe(end));
+  ends_.push_back({std::move(end), now});
+  failed_ = true;
+  begin_forming("a node was lost", now, out);
+  return true;
+}
+
+void Membership::take_over(MembershipOutput& out) {
+  recall_until_.reset();
+  phase_ = Phase::kRunning;
+  failed_ = false;
+  for (auto& [id, member] : members_) {
+    if (!member.assignment) continue;
+    member.node_rank = member.assignment->node_rank.value;
+    reason_ = member.assignment->reason;
+  }
+  out.log.push_back("job '" + spec_.id + "': took over generation " + ddprun::to_text(generation_) +
+                    ", " + std::to_string(restarts_used_) + " of " +
+                    std::to_string(spec_.max_restarts) + " restarts used");
 }
 
 void Membership::begin_forming(std::string reason, TimePoint now, MembershipOutput& out) {
@@ -305,6 +384,7 @@ void Membership::advance_running(TimePoint now, MembershipOutput& out) {
 
 // Does whatever has become possible: end, judge a failure, form, make room for a newcomer.
 void Membership::advance(TimePoint now, MembershipOutput& out) {
+  if (phase_ == Phase::kForming && recall_until_ && !settle_recall(now, out)) return;
   if (phase_ == Phase::kRunning) return advance_running(now, out);
   if (phase_ == Phase::kEnded || anyone_busy()) return;
   if (ending_) return end(std::move(*ending_), out);
@@ -348,6 +428,8 @@ void Membership::form(MembershipOutput& out) {
     it->second.node_rank.reset();
     it->second.assignment.reset();
   }
+  // Agents may know of generations that this service does not: an earlier life's.
+  for (const auto& it : here) generation_ = std::max(generation_, it->second.status.generation);
   generation_ = Generation(generation_.value + 1);
   phase_ = Phase::kRunning;
   last_call_.reset();
@@ -415,18 +497,29 @@ Verdict Membership::verdict_of_failure() const {
   verdict.exit_code = exit_code_of(first);
   if (verdict.exit_code == 0) verdict.exit_code = to_int(ExitCode::kInternal);
   verdict.headline = describe(first);
-  for (const DatedEnd& dated : ends_) verdict.ends.push_back(dated.end);
+  std::size_t known = 0;
+  for (const auto& [id, member] : members_) {
+    if (member.status.generation != generation_) continue;
+    known += member.status.ends.size() + static_cast<std::size_t>(member.status.more_ends);
+  }
+  for (const DatedEnd& dated : ends_) {
+    verdict.ends.push_back(dated.end);
+    known += dated.end.kind == EndKind::kNodeLost ? 1 : 0;
+  }
+  known = std::max(known, verdict.ends.size());
+  keep_likeliest(verdict.ends);
+  verdict.more_ends = static_cast<int>(
+      std::min<std::size_t>(known - verdict.ends.size(), std::numeric_limits<int>::max()));
   return verdict;
 }
 
-// --- telling
-// -----------------------------------------------------------------------------------------
+// --- telling -------------------------------------------------------------------------------------
 
 std::string Membership::store_host_of(const Member& host) const {
-  if (!is_loopback(host.node.address) || service_address_.empty()) return host.node.address;
+  if (!is_loopback_host(host.node.address) || service_address_.empty()) return host.node.address;
   const bool others_are_elsewhere =
       std::any_of(members_.begin(), members_.end(),
-                  [](const auto& entry) { return !is_loopback(entry.second.node.address); });
+                  [](const auto& entry) { return !is_loopback_host(entry.second.node.address); });
   return others_are_elsewhere ? service_address_ : host.node.address;
 }
 
@@ -439,6 +532,13 @@ Directive Membership::directive_for(const Member& member) const {
       return Wait{"every place of --nnodes=" + to_text(spec_.nodes) +
                   " is taken; this node is a spare"};
     case Phase::kForming: break;
+  }
+  if (recall_until_ && !recall_broken_) {
+    if (member.assignment) return *member.assignment;  // go on with what you do
+    if (!runs_workers(member)) {
+      return Wait{"the rendezvous service was restarted and waits for the job's nodes; " +
+                  presence()};
+    }
   }
   if (!runs_workers(member)) return Wait{presence()};
   return Stop{std::max(member.status.generation, member.assignment ? member.assignment->generation

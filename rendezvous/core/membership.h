@@ -5,7 +5,8 @@
 //
 // Phases
 //   kForming   No generation runs. Members that still have workers are told to stop; when every one
-//              is idle and enough are here, the next generation is formed.
+//              is idle and enough are here, the next generation is formed. In a job that had an
+//              earlier life, in a service that is gone, the first lease is for recalling it.
 //   kRunning   Every member of the generation has been told to run it.
 //   kEnded     The verdict is known and is told to everyone who asks.
 //
@@ -22,6 +23,12 @@
 //                         generation: a lost node
 //   join deadline         -> kEnded                        -
 //   last call over        form                             -
+//
+// Recalling. Agents say in their Hello what they were told last. When all nodes of the newest
+// generation have come and all still run it, this service takes it over as it is. When one of them
+// has ended its workers, or does not come within a lease, which is longer than its patience, the
+// generation is ended and the next one formed, which uses budget unless all there was is the
+// outage. What was used before is known from the same Hellos.
 //
 // Invariants (tests/sim checks them after every event)
 //   - At most one generation runs; its ranks are 0..n-1, consecutive per node, n between MIN and
@@ -68,14 +75,23 @@ class Membership {
   // may.
   std::optional<std::string> refusal(const Hello& hello) const;
 
+  // The job is older than this object: some of its agents were welcomed by a service that is gone.
+  // REQUIRES: no generation was formed.
+  void expect_past(TimePoint now);
+
   // An agent is connected (again). REQUIRES: !refusal(hello). `local`: it lives in the service's
   // own process, so that it has no lease to lose.
   MembershipOutput joined(const Hello& hello, bool local, TimePoint now);
-  // Its connection is gone; it has its lease's rest to come back. No effect on unknown agents.
+  // Its connection is gone; it has its lease's rest to come back. No effect on unknown agents,
+  // here and below.
   void disconnected(const std::string& agent_id);
+  // What is on its node has changed. Prolongs its lease.
   MembershipOutput status(const std::string& agent_id, const AgentStatus& status, TimePoint now);
+  // A heartbeat: prolongs its lease.
   void heard(const std::string& agent_id, TimePoint now);
+  // Its last word: nothing of the job is left on its node, or it says what is.
   MembershipOutput left(const std::string& agent_id, const Leave& leave, TimePoint now);
+  // Time has passed: to be called at deadline(), harmless at other times.
   MembershipOutput tick(TimePoint now);
 
   // When tick() has something to do; nullopt: not before another event.
@@ -89,8 +105,6 @@ class Membership {
   Phase phase() const { return phase_; }
   Generation generation() const { return generation_; }
   const JobSpec& spec() const { return spec_; }
-  int restarts_used() const { return restarts_used_; }
-  bool has_member(const std::string& agent_id) const { return members_.contains(agent_id); }
   std::size_t connected_count() const;
   const std::optional<Verdict>& verdict() const { return verdict_; }
 
@@ -119,6 +133,10 @@ class Membership {
   std::vector<Members::iterator> candidates();
 
   void collect(const Member& member, TimePoint now);
+  void take_down(const WorkerEnd& end, TimePoint when, TimePoint now);
+  void recall(Member& member, const Hello& hello);
+  bool settle_recall(TimePoint now, MembershipOutput& out);
+  void take_over(MembershipOutput& out);
   void begin_forming(std::string reason, TimePoint now, MembershipOutput& out);
   void lose(Members::iterator member, std::string how, TimePoint now, MembershipOutput& out);
   void note_leaving(const Member& member, int signal, TimePoint now, MembershipOutput& out);
@@ -141,10 +159,12 @@ class Membership {
   int restarts_used_ = 0;
   std::string reason_ = "start";
   TimePoint forming_since_;
-  std::optional<TimePoint> last_call_;  // the first generation is formed then, if MIN are here
-  bool told_to_wait_ = false;           // those who are left know that others must come first
-  bool failed_ = false;                 // the generation that is being ended failed: budget is due
-  std::optional<Verdict> ending_;       // the job ends with this once every member is idle
+  std::optional<TimePoint> last_call_;     // the first generation is formed then, if MIN are here
+  std::optional<TimePoint> recall_until_;  // the job's earlier life is being recalled
+  bool recall_broken_ = false;             // it cannot go on, and everyone was told to stop
+  bool told_to_wait_ = false;              // those who are left know that others must come first
+  bool failed_ = false;            // the generation that is being ended failed: budget is due
+  std::optional<Verdict> ending_;  // the job ends with this once every member is idle
   std::vector<DatedEnd> ends_;
   std::string service_address_;
   std::optional<Verdict> verdict_;

@@ -214,6 +214,7 @@ bool RequestParser::fail(std::string reason) {
 
 void put_u8(std::string& out, std::uint8_t value) { out.push_back(static_cast<char>(value)); }
 void put_u32(std::string& out, std::uint32_t value) { store(out, value); }
+std::uint32_t get_u32(std::string_view bytes) { return load<std::uint32_t>(bytes, 0); }
 void put_i64(std::string& out, std::int64_t value) { store(out, value); }
 void put_u64(std::string& out, std::uint64_t value) { store(out, value); }
 

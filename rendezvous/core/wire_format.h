@@ -186,6 +186,9 @@ void put_i64(std::string& out, std::int64_t value);
 void put_u64(std::string& out, std::uint64_t value);
 void put_string(std::string& out, std::string_view bytes);
 
+// What put_u32 has put. REQUIRES: four bytes at least.
+std::uint32_t get_u32(std::string_view bytes);
+
 // VALIDATE, which a client sends first and once.
 void put_handshake(std::string& out);
 

@@ -1,5 +1,7 @@
 #include "rendezvous/core/worker_end.h"
 
+#include <algorithm>
+
 #include "base/exit_codes.h"
 #include "base/signal_names.h"
 
@@ -11,6 +13,23 @@ std::string subject(const WorkerEnd& end) {
       "rank " + to_text(end.rank) + " (local rank " + to_text(end.local_rank) + " on " + end.host;
   if (end.pid > 0) text += ", pid " + std::to_string(end.pid);
   return text + ")";
+}
+
+constexpr std::size_t kHostBytes = 256;
+constexpr std::size_t kShortMessageBytes = 200;  // of an end that is not told in full
+
+enum class Extent { kFull, kShort };
+
+void shorten(WorkerEnd& end, Extent extent) {
+  end.host = clipped(std::move(end.host), kHostBytes);
+  const bool full = extent == Extent::kFull;
+  end.message = clipped(std::move(end.message), full ? kMaxMessageBytes : kShortMessageBytes);
+  std::vector<std::string>& tail = end.stderr_tail;
+  if (!full) tail.clear();
+  if (tail.size() > kMaxTailLines) {
+    tail.erase(tail.begin(), tail.end() - static_cast<std::ptrdiff_t>(kMaxTailLines));
+  }
+  for (std::string& line : tail) line = clipped(std::move(line), kMaxTailLineBytes);
 }
 
 }  // namespace
@@ -52,6 +71,29 @@ bool is_likelier_cause(const WorkerEnd& left, const WorkerEnd& right) {
   };
   if (weight(left) != weight(right)) return weight(left) < weight(right);
   return left.rank < right.rank;
+}
+
+std::size_t keep_likeliest(std::vector<WorkerEnd>& ends) {
+  std::stable_sort(ends.begin(), ends.end(), is_likelier_cause);
+  const std::size_t told = std::min(ends.size(), kEndsTold);
+  const std::size_t left_out = ends.size() - told;
+  ends.resize(told);
+  for (std::size_t i = 0; i < told; ++i) {
+    shorten(ends[i], i < kEndsInFull && !ends[i].after_stop ? Extent::kFull : Extent::kShort);
+  }
+  return left_out;
+}
+
+std::string clipped(std::string text, std::size_t bytes) {
+  constexpr std::string_view kCut = "...";
+  if (text.size() <= bytes) return text;
+  std::size_t length = bytes > kCut.size() ? bytes - kCut.size() : 0;
+  const auto is_inside = [&](std::size_t at) {
+    return (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80;
+  };
+  while (length > 0 && is_inside(length)) --length;
+  text.resize(length);
+  return text.append(kCut);
 }
 
 }  // namespace ddprun

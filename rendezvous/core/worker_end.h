@@ -2,6 +2,7 @@
 // service judges, what people read. Value types and pure functions; any thread.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -46,5 +47,21 @@ int exit_code_of(const WorkerEnd& end);
 // earlier one, where the caller knows times; on the same instant a signal beats an exit code,
 // because a worker that sees its peer die exits by itself.
 bool is_likelier_cause(const WorkerEnd& left, const WorkerEnd& right);
+
+// A thousand workers may fail at once, each with much to say; a message has a bound. It tells of
+// the likeliest causes, and in full of the likeliest of these.
+inline constexpr std::size_t kEndsTold = 64;
+inline constexpr std::size_t kEndsInFull = 8;
+inline constexpr std::size_t kMaxMessageBytes = 2048;
+inline constexpr std::size_t kMaxTailLines = 20;
+inline constexpr std::size_t kMaxTailLineBytes = 400;
+
+// Puts the likeliest cause first, keeps kEndsTold of them and shortens what they say: victims and
+// those behind the first kEndsInFull lose their last lines of stderr. Returns how many were left
+// out.
+std::size_t keep_likeliest(std::vector<WorkerEnd>& ends);
+
+// At most `bytes` of the text, cut between characters; "..." stands for what was cut off.
+std::string clipped(std::string text, std::size_t bytes);
 
 }  // namespace ddprun

@@ -67,5 +67,12 @@ TEST(HostPort, IsWrittenAsItIsRead) {
     EXPECT_EQ(to_text(*parse_host_port(text)), text);
 }
 
+TEST(HostPort, KnowsThisMachinesOwnWords) {
+  for (const char* host : {"localhost", "127.0.0.1", "127.3.2.1", "::1"})
+    EXPECT_TRUE(is_loopback_host(host)) << host;
+  for (const char* host : {"", "node0", "10.0.0.1", "::", "128.0.0.1"})
+    EXPECT_FALSE(is_loopback_host(host)) << host;
+}
+
 }  // namespace
 }  // namespace ddprun

@@ -57,7 +57,7 @@ void serve(std::string_view bytes) {
   Replies replies;
   std::uint64_t turn = 0;
   while (const Request* request = parser.next()) {
-    const ConnectionId from(turn++ % kConnections);
+    const StoreConnectionId from(turn++ % kConnections);
     if (state.handle(from, *request, replies)) state.connection_closed(from);
     for (std::size_t i = 0; i < replies.pieces(); ++i) {
       DDPRUN_ASSERT(!replies.piece(i).bytes.empty(), "a reply has bytes");
@@ -65,7 +65,8 @@ void serve(std::string_view bytes) {
     }
     replies.clear();
   }
-  for (std::uint64_t id = 0; id < kConnections; ++id) state.connection_closed(ConnectionId(id));
+  for (std::uint64_t id = 0; id < kConnections; ++id)
+    state.connection_closed(StoreConnectionId(id));
   DDPRUN_ASSERT(state.parked_count() == 0, "nobody waits when all are gone");
 }
 

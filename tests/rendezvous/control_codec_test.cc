@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <nlohmann/json.hpp>
 
 namespace ddprun {
 namespace {
@@ -25,7 +26,17 @@ WorkerEnd some_end() {
 }
 
 // The JSON inside a frame.
-std::string body(const std::string& frame) { return frame.substr(kControlHeaderBytes); }
+std::string body(const Result<std::string>& frame) { return frame->substr(kControlHeaderBytes); }
+
+// A hello as a stranger may write it: right, but for one field.
+std::string hello_with(const std::string& path, const nlohmann::json& value) {
+  Hello hello;
+  hello.node.agent_id = "x";
+  hello.status.ends = {some_end()};
+  auto json = nlohmann::json::parse(body(encode(AgentMessage(hello))));
+  json[nlohmann::json::json_pointer(path)] = value;
+  return json.dump();
+}
 
 TEST(ControlCodec, AHelloComesBackAsItWas) {
   Hello hello;
@@ -50,11 +61,17 @@ TEST(ControlCodec, AHelloComesBackAsItWas) {
   EXPECT_EQ(back.node.node_rank, 1);
   EXPECT_EQ(back.node.slots, 8);
   EXPECT_EQ(back.status, hello.status);
+  EXPECT_EQ(back.assignment, std::nullopt);
+  hello.assignment = Assignment{.generation = Generation(4), .restart_count = 2};
+  const auto again = decode_agent_message(body(encode(AgentMessage(hello))));
+  ASSERT_TRUE(again) << again.error().message();
+  EXPECT_EQ(std::get<Hello>(*again).assignment, hello.assignment);
 }
 
 TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
-  const std::vector<AgentMessage> from_agents{Hello{}, AgentStatus{}, Heartbeat{3},
-                                              Leave{15, "why"}};
+  Hello hello;
+  hello.node.agent_id = "x";
+  const std::vector<AgentMessage> from_agents{hello, AgentStatus{}, Heartbeat{3}, Leave{15, "why"}};
   for (const AgentMessage& message : from_agents) {
     const auto decoded = decode_agent_message(body(encode(message)));
     ASSERT_TRUE(decoded) << decoded.error().message();
@@ -123,8 +140,102 @@ TEST(ControlCodec, AHelloOfAnotherProtocolNeedsOnlyItsVersions) {
   EXPECT_EQ(std::get<Hello>(*decoded).protocol, 7);
 }
 
+TEST(ControlCodec, RefusesNumbersThatNobodyMeans) {
+  using nlohmann::json;
+  constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+  const std::vector<std::pair<const char*, json>> wrong{
+      {"/job/min_nodes", 0},
+      {"/job/min_nodes", -1},
+      {"/job/max_nodes", 0},
+      {"/job/max_nodes", kMaxNodes + 1},
+      {"/job/max_nodes", (std::int64_t{1} << 32) + 1},  // 1, if it were cut
+      {"/job/max_restarts", -1},
+      {"/job/join_timeout_ms", -1},
+      {"/job/join_timeout_ms", kHuge},
+      {"/job/last_call_ms", kHuge / 1'000'000},
+      {"/job/last_call_ms", 1e300},
+      {"/node/slots", 0},
+      {"/node/slots", kMaxSlots + 1},
+      {"/node/slots", 1.5},
+      {"/node/slots", true},
+      {"/node/slots", "1"},
+      {"/node/node_rank", kHuge},
+      {"/node/agent_id", ""},
+      {"/status/generation", -2},
+      {"/status/generation", kHuge},
+      {"/status/generation", std::numeric_limits<std::uint64_t>::max()},
+      {"/status/more_ends", -1},
+      {"/status/store_port", 65536},
+      {"/status/leaving", 65},
+      {"/status/ends/0/code", kHuge},
+      {"/status/ends/0/code", -1},
+      {"/status/ends/0/rank", -1},
+      {"/status/ends/0/pid", -1},
+      {"/status/ends/0/age_ms", kHuge},
+      {"/status/ends/0/age_ms", -1},
+      {"/protocol", kHuge},
+  };
+  ASSERT_TRUE(decode_agent_message(hello_with("/job/min_nodes", 1)));
+  EXPECT_FALSE(decode_agent_message(hello_with("/job/min_nodes", 2))) << "of at most one";
+  for (const auto& [path, value] : wrong) {
+    const auto decoded = decode_agent_message(hello_with(path, value));
+    ASSERT_FALSE(decoded) << path << " = " << value;
+    EXPECT_EQ(decoded.error().kind, ErrorKind::kProtocol);
+    const std::string field = std::string(path).substr(std::string(path).rfind('/') + 1);
+    EXPECT_NE(decoded.error().message().find(field), std::string::npos)
+        << decoded.error().message();
+  }
+}
+
+TEST(ControlCodec, RefusesTextsWithoutMeasure) {
+  for (const char* path : {"/job/id", "/node/agent_id", "/node/host", "/node/address", "/version",
+                           "/instance", "/status/ends/0/host"}) {
+    EXPECT_TRUE(decode_agent_message(hello_with(path, std::string(kMaxNameBytes, 'x')))) << path;
+    EXPECT_FALSE(decode_agent_message(hello_with(path, std::string(kMaxNameBytes + 1, 'x'))))
+        << path;
+  }
+}
+
+TEST(ControlCodec, AnErrorShowsLittleOfWhatCameAndNoControlCharacters) {
+  const auto decoded =
+      decode_agent_message(R"({"type":"\u001b[2J\n)" + std::string(100'000, 'x') + R"("})");
+  ASSERT_FALSE(decoded);
+  const std::string message = decoded.error().message();
+  EXPECT_LT(message.size(), 500u);
+  EXPECT_EQ(message.find('\n'), std::string::npos);
+  EXPECT_EQ(message.find('\x1b'), std::string::npos);
+}
+
+TEST(ControlCodec, WhatFitsIntoNoFrameIsAnError) {
+  const auto frame = encode(ServiceMessage(Refused{std::string(kMaxControlFrameBytes, 'x')}));
+  ASSERT_FALSE(frame);
+  EXPECT_EQ(frame.error().kind, ErrorKind::kProtocol);
+  EXPECT_NE(frame.error().message().find("refused"), std::string::npos);
+}
+
+// keep_likeliest() bounds what an agent or the service tells of a failure; its worst case fits.
+TEST(ControlCodec, TheLongestTaleOfAFailureFitsIntoAFrame) {
+  const std::string awkward(3000, '\x01');  // six bytes each in JSON
+  WorkerEnd end = some_end();
+  end.after_stop = false;
+  end.host = awkward;
+  end.message = awkward;
+  end.stderr_tail.assign(30, awkward);
+  Verdict verdict;
+  verdict.ends.assign(1000, end);
+  verdict.more_ends = static_cast<int>(keep_likeliest(verdict.ends));
+  verdict.headline = describe(verdict.ends.front());
+  const auto frame = encode(ServiceMessage(End{verdict}));
+  ASSERT_TRUE(frame) << frame.error().message();
+  const auto decoded = decode_service_message(body(frame));
+  ASSERT_TRUE(decoded) << decoded.error().message();
+  EXPECT_EQ(std::get<End>(*decoded).verdict.ends, verdict.ends);
+  EXPECT_EQ(std::get<End>(*decoded).verdict.more_ends, 1000 - static_cast<int>(kEndsTold));
+}
+
 TEST(FrameReader, CutsFramesOutOfPiecesOfAnySize) {
-  const std::string bytes = encode(AgentMessage(Heartbeat{1})) + encode(AgentMessage(Heartbeat{2}));
+  const std::string bytes =
+      *encode(AgentMessage(Heartbeat{1})) + *encode(AgentMessage(Heartbeat{2}));
   for (std::size_t piece = 1; piece <= bytes.size(); ++piece) {
     FrameReader reader;
     std::vector<std::uint64_t> numbers;

@@ -22,7 +22,7 @@ struct ClusterSim::Worker {
 };
 
 struct ClusterSim::Connection {
-  ConnectionId id = 0;
+  AgentConnectionId id = 0;
   std::size_t node = 0;
   std::uint64_t agent = 0;
   bool open = true;
@@ -71,7 +71,7 @@ ClusterSim::ClusterSim(std::uint64_t seed) : rng_(seed) {
   job_.join_timeout = seconds(120);
   job_.last_call = seconds(rng_.below(20));
   crash_rate_ = rng_.chance(0.3) ? 0.0 : 0.3;
-  service_ = std::make_unique<JobTable>(ServiceOptions{.service_id = "sim"});
+  begin_service();
   const int extra = rng_.chance(0.3) ? 1 : 0;
   for (int i = 0; i < node_count + extra; ++i) {
     Node node;
@@ -141,12 +141,39 @@ ClusterSim::Agent* ClusterSim::find(std::uint64_t serial) {
   return nullptr;
 }
 
+// --- the service
+
+void ClusterSim::begin_service() {
+  const std::string life = std::to_string(result_.faults.service_restarts);
+  service_ = std::make_unique<JobTable>(ServiceOptions{.service_id = "sim" + life});
+  service_is_up_ = true;
+  service_armed_.reset();
+  // It may give a number again that its earlier life gave to a node which is cut off now.
+  ranks_.clear();
+  restarts_.clear();
+  restarts_before_.reset();
+  if (result_.faults.service_restarts == 0) restarts_before_ = 0;
+}
+
+void ClusterSim::restart_service() {
+  if (!service_is_up_ || job_is_over()) return;
+  note("the service is killed");
+  ++result_.faults.service_restarts;
+  service_is_up_ = false;
+  for (const auto& [id, connection] : std::map(connections_)) close(connection, "service killed");
+  at(between(100, rng_.chance(0.5) ? 2000 : 20000), [this] {
+    note("the service is back");
+    begin_service();
+  });
+}
+
 // --- agents
 
 // A new agent would now begin a new job of the same id; the simulation is of one.
-bool ClusterSim::job_is_over() const {
+bool ClusterSim::job_is_over() {
   const Membership* job = service_->find(kJob);
-  return job && job->phase() == Membership::Phase::kEnded;
+  over_ = over_ || (job && job->phase() == Membership::Phase::kEnded);
+  return over_;
 }
 
 void ClusterSim::dismiss_strangers() {
@@ -224,7 +251,15 @@ void ClusterSim::arm(Agent& agent) {
 void ClusterSim::take(Agent& agent, LinkActions actions) {
   for (LinkAction& action : actions) {
     if (agent.exited) return;
-    if (std::holds_alternative<LinkConnect>(action)) {
+    if (std::holds_alternative<LinkLookUp>(action)) {
+      const std::uint64_t serial = agent.serial;
+      at(between(0, rng_.chance(0.1) ? 8000 : 1), [this, serial] {  // a slow name server
+        Agent* waiting = find(serial);
+        if (!waiting || waiting->exited) return;
+        take(*waiting, waiting->link.looked_up(now_));
+        arm(*waiting);
+      });
+    } else if (std::holds_alternative<LinkConnect>(action)) {
       connect(agent);
     } else if (std::holds_alternative<LinkClose>(action)) {
       if (agent.connection) close(agent.connection, "closed by the agent");
@@ -234,6 +269,7 @@ void ClusterSim::take(Agent& agent, LinkActions actions) {
       hello.job = job_;
       hello.node = agent.spec;
       hello.status = agent.supervisor.status(now_);
+      hello.assignment = agent.supervisor.assignment();
       send(agent, hello);
     } else if (auto* transmit = std::get_if<LinkTransmit>(&action)) {
       send(agent, transmit->message);
@@ -302,9 +338,12 @@ void ClusterSim::start_workers(Agent& agent, const Assignment& assignment) {
       }
     }
   }
-  // Counted here, not taken from the membership's own count.
-  if (assignment.reason.starts_with("restart")) restarts_.insert(assignment.generation);
-  if (static_cast<int>(restarts_.size()) > job_.max_restarts) {
+  // Counted here, not taken from the membership's own count. A service that was restarted begins
+  // with what those who came back knew.
+  const bool is_restart = assignment.reason.starts_with("restart");
+  if (!restarts_before_) restarts_before_ = assignment.restart_count - (is_restart ? 1 : 0);
+  if (is_restart) restarts_.insert(assignment.generation);
+  if (*restarts_before_ + static_cast<int>(restarts_.size()) > job_.max_restarts) {
     violate("more restarts than the budget");
   }
   const int slots = agent.spec.slots;
@@ -405,6 +444,11 @@ void ClusterSim::connect(Agent& agent) {
     Agent* connecting = find(serial);
     if (!connecting || connecting->exited) return;
     if (nodes_[connecting->node].cut) return;  // the try hangs until the link ends it
+    if (!service_is_up_) {
+      take(*connecting, connecting->link.disconnected("Connection refused", now_));
+      arm(*connecting);
+      return;
+    }
     auto connection = std::make_shared<Connection>();
     connection->id = next_serial_++;
     connection->node = connecting->node;
@@ -427,7 +471,7 @@ void ClusterSim::close(const std::shared_ptr<Connection>& connection, const std:
   if (!connection->open) return;
   connection->open = false;
   const bool cut = nodes_[connection->node].cut;
-  const ConnectionId id = connection->id;
+  const AgentConnectionId id = connection->id;
   // A cut cable carries no FIN: the service then only has its lease.
   if (!cut) {
     at(between(0, 20), [this, id] {
@@ -488,14 +532,17 @@ void ClusterSim::pump(const std::shared_ptr<Connection>& connection, bool to_ser
 }
 
 void ClusterSim::take(ServiceOutput out) {
-  for (const std::string& line : out.log) note("service: " + line);
+  for (const std::string& line : out.log) {
+    note("service: " + line);
+    if (line.find("took over") != std::string::npos) ++result_.take_overs;
+  }
   for (ServiceOutput::Send& send : out.sends) {
     const auto found = connections_.find(send.connection);
     if (found == connections_.end() || !found->second->open) continue;
     found->second->to_agent.push_back(std::move(send.message));
     pump(found->second, false);
   }
-  for (const ConnectionId id : out.closes) {
+  for (const AgentConnectionId id : out.closes) {
     const auto found = connections_.find(id);
     if (found == connections_.end()) continue;
     const std::shared_ptr<Connection> connection = found->second;
@@ -505,11 +552,13 @@ void ClusterSim::take(ServiceOutput out) {
 
 void ClusterSim::arm_service() {
   const std::optional<TimePoint> due = service_->deadline();
-  if (!due || (service_armed_ && *service_armed_ <= *due && *service_armed_ >= now_)) return;
+  if (!service_is_up_ || !due ||
+      (service_armed_ && *service_armed_ <= *due && *service_armed_ >= now_))
+    return;
   service_armed_ = std::max(*due, now_);
   at(*service_armed_ - now_, [this] {
     service_armed_.reset();
-    take(service_->tick(now_));
+    if (service_is_up_) take(service_->tick(now_));
     arm_service();
   });
 }
@@ -540,6 +589,8 @@ void ClusterSim::inject_faults() {
     note(node.name + " gets SIGTERM");
     take(*node.agent, node.agent->supervisor.step(UserSignal{SIGTERM}, now_));
     arm(*node.agent);
+  } else if (kind == 9 && rng_.chance(0.5)) {
+    restart_service();
   }
   at(between(200, 20000), [this] { inject_faults(); });
 }

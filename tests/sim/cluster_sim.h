@@ -4,7 +4,8 @@
 //
 // Faults: workers that crash, hang, ignore SIGTERM; agents that are killed (their workers die with
 // them) and come back as new agents or never; cables that are cut and healed; connections that are
-// reset; messages that are slow. After every event the invariants of membership.h and supervisor.h
+// reset; messages and name servers that are slow; a service that is killed and comes back knowing
+// nothing. After every event the invariants of membership.h and supervisor.h
 // are checked:
 //   - no worker of generation g+1 starts while one of g or older is alive anywhere;
 //   - ranks of a generation are 0..n-1, each once;
@@ -38,6 +39,7 @@ struct FaultCounts {
   int cuts = 0;
   int resets = 0;
   int signals = 0;
+  int service_restarts = 0;
 };
 
 struct SimResult {
@@ -45,6 +47,7 @@ struct SimResult {
   std::string trace;      // the last events
   FaultCounts faults;
   int generations = 0;
+  int take_overs = 0;  // of a running generation, by a service that was restarted
   int exit_code = -1;  // of the job; -1: no agent left with a verdict
 };
 
@@ -67,7 +70,9 @@ class ClusterSim {
   void note(const std::string& line);
   void violate(const std::string& what);
 
-  bool job_is_over() const;
+  void begin_service();
+  void restart_service();
+  bool job_is_over();
   void dismiss_strangers();
   void start_agent(std::size_t node);
   void kill_agent(std::size_t node);
@@ -107,13 +112,16 @@ class ClusterSim {
   std::uint64_t next_serial_ = 1;
   std::priority_queue<Event> events_;
   std::unique_ptr<JobTable> service_;
+  bool service_is_up_ = false;
+  bool over_ = false;  // the job has ended; a stranger on the way may begin another
   std::optional<TimePoint> service_armed_;
   JobSpec job_;
   std::vector<Node> nodes_;
-  std::map<ConnectionId, std::shared_ptr<Connection>> connections_;
+  std::map<AgentConnectionId, std::shared_ptr<Connection>> connections_;
   std::map<std::int64_t, std::map<int, int>>
-      ranks_;  // generation -> first rank -> end of the block
-  std::set<Generation> restarts_;
+      ranks_;                           // generation -> first rank -> end of the block
+  std::optional<int> restarts_before_;  // in earlier lives of the service
+  std::set<Generation> restarts_;       // in this one
   std::deque<std::string> trace_;
   double crash_rate_ = 0;
   SimResult result_;

@@ -19,6 +19,7 @@ TEST(ClusterSim, HoldsItsInvariantsAndEndsForEverySeed) {
   const std::uint64_t count = replay ? 1 : number_from("DDPRUN_SIM_SEEDS", 300);
   FaultCounts total;
   int generations = 0;
+  int take_overs = 0;
   int well = 0;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     const SimResult result = ClusterSim(seed).run();
@@ -32,17 +33,21 @@ TEST(ClusterSim, HoldsItsInvariantsAndEndsForEverySeed) {
     total.cuts += result.faults.cuts;
     total.resets += result.faults.resets;
     total.signals += result.faults.signals;
+    total.service_restarts += result.faults.service_restarts;
     generations += result.generations;
+    take_overs += result.take_overs;
     well += result.exit_code == 0 ? 1 : 0;
   }
   std::cout << count << " seeds: " << generations << " generations, " << well
             << " jobs ended well; " << total.worker_crashes << " worker crashes, "
             << total.stubborn_workers << " stubborn workers, " << total.agent_kills
             << " agents killed, " << total.cuts << " cuts, " << total.resets << " resets, "
-            << total.signals << " signals\n";
+            << total.signals << " signals, " << total.service_restarts << " services restarted, "
+            << take_overs << " generations taken over\n";
   if (replay) return;
-  for (const int kind : {total.worker_crashes, total.stubborn_workers, total.agent_kills,
-                         total.cuts, total.resets, total.signals, well}) {
+  for (const int kind :
+       {total.worker_crashes, total.stubborn_workers, total.agent_kills, total.cuts, total.resets,
+        total.signals, total.service_restarts, take_overs, well}) {
     EXPECT_GT(kind, 0) << "a kind of fault, or success, was never seen";
   }
 }

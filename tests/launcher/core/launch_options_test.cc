@@ -15,7 +15,8 @@ TEST(ParseNodes, TakesANumberOrARange) {
 
 TEST(ParseNodes, SaysWhatWouldBeRight) {
   EXPECT_NE(parse_nodes("3:2").error().cause.find("2:3"), std::string::npos);
-  for (const char* bad : {"", "0", "-1", "two", "1:2:3", "1:", ":2", "0:2", "2.5", " 2"}) {
+  for (const char* bad :
+       {"", "0", "-1", "two", "1:2:3", "1:", ":2", "0:2", "2.5", " 2", "1:32768"}) {
     EXPECT_FALSE(parse_nodes(bad)) << bad;
   }
 }
@@ -68,6 +69,15 @@ TEST(PlanRendezvous, OneNodeNeedsNothing) {
   const Rendezvous plan = *plan_rendezvous(standalone);
   EXPECT_EQ(plan.mode, Rendezvous::Mode::kLocal);
   EXPECT_EQ(plan.remarks.size(), 1u) << "the endpoint is not ignored in silence";
+}
+
+TEST(PlanRendezvous, NamesHaveABound) {
+  LaunchOptions options = with({1, 1});
+  options.rdzv_id = std::string(kMaxNameBytes, 'x');
+  EXPECT_TRUE(plan_rendezvous(options));
+  options.rdzv_id += 'x';
+  ASSERT_FALSE(plan_rendezvous(options));
+  EXPECT_EQ(plan_rendezvous(options).error().doing, "option --rdzv-id");
 }
 
 TEST(PlanRendezvous, AnEndpointIsWhereTheNodesMeet) {

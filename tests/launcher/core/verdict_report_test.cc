@@ -65,6 +65,9 @@ TEST(FailureReport, DoesNotListThousandsOfVictims) {
   const std::vector<std::string> lines = failure_report("j", verdict);
   EXPECT_LT(lines.size(), 30u);
   EXPECT_NE(joined(lines).find("983 more"), std::string::npos);
+  verdict.ends.resize(3);
+  verdict.more_ends = 997;
+  EXPECT_NE(joined(failure_report("j", verdict)).find("997 more"), std::string::npos);
 }
 
 }  // namespace

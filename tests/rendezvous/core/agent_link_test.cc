@@ -26,6 +26,10 @@ class AgentLinkTest : public testing::Test {
         lost_ = *lost;
       }
       if (std::holds_alternative<LinkHello>(action)) ++hellos_;
+      if (std::holds_alternative<LinkLookUp>(action)) {
+        ++look_ups_;
+        if (name_service_answers_) take(link_->looked_up(now_));
+      }
       if (std::holds_alternative<LinkConnect>(action)) ++connects_;
       if (std::holds_alternative<LinkClose>(action)) ++closes_;
       if (auto* send = std::get_if<LinkTransmit>(&action)) sent_.push_back(send->message);
@@ -57,6 +61,12 @@ class AgentLinkTest : public testing::Test {
     now_ = end;
   }
 
+  void next_try() {
+    const int before = connects_;
+    for (int i = 0; i < 100 && connects_ == before; ++i) pass(milliseconds(100), false);
+    ASSERT_GT(connects_, before);
+  }
+
   TimePoint now_ = TimePoint(seconds(1000));
   Welcome welcome_{.instance = "s-1",
                    .heartbeat_interval = seconds(1),
@@ -67,6 +77,8 @@ class AgentLinkTest : public testing::Test {
   int lost_count_ = 0;
   int hellos_ = 0;
   int connects_ = 0;
+  int look_ups_ = 0;
+  bool name_service_answers_ = true;
   int closes_ = 0;
   std::optional<LinkLost> lost_;
   std::vector<AgentMessage> sent_;
@@ -87,7 +99,6 @@ TEST_F(AgentLinkTest, HeldLeaseNeedsOnlyAnswers) {
   bring_up();
   pass(seconds(300), true);
   EXPECT_EQ(lost_count_, 0);
-  EXPECT_TRUE(link_->is_up());
 }
 
 TEST_F(AgentLinkTest, IsLostWhenNothingIsAnsweredForItsPatience) {
@@ -158,6 +169,31 @@ TEST_F(AgentLinkTest, ATryThatHangsIsEndedAndMadeAgain) {
   EXPECT_EQ(closes_, 2);
 }
 
+// A dead first name server costs five seconds a query, more than a try to connect is allowed.
+TEST_F(AgentLinkTest, ASlowNameServiceIsWaitedForUntilTheJoinDeadline) {
+  name_service_answers_ = false;
+  take(link_->start(now_));
+  pass(seconds(50), false);
+  EXPECT_EQ(look_ups_, 1) << "one question, asked once";
+  EXPECT_EQ(connects_, 0);
+  EXPECT_EQ(lost_count_, 0);
+  take(link_->looked_up(now_));
+  EXPECT_EQ(connects_, 1);
+  pass(seconds(2), false);
+  EXPECT_EQ(closes_, 0) << "the try to connect has its whole time";
+  take(link_->connected(now_));
+  EXPECT_EQ(hellos_, 1);
+}
+
+TEST_F(AgentLinkTest, ANameServiceThatNeverAnswersIsNamedAtTheJoinDeadline) {
+  name_service_answers_ = false;
+  take(link_->start(now_));
+  pass(seconds(61), false);
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_EQ(lost_->code, ExitCode::kJoinTimeout);
+  EXPECT_NE(lost_->reason.find("name service"), std::string::npos) << lost_->reason;
+}
+
 TEST_F(AgentLinkTest, WhoListensButNeverSaysWelcomeIsNoService) {
   AgentLinkOptions options;
   options.service = "node0:29400";
@@ -173,6 +209,32 @@ TEST_F(AgentLinkTest, WhoListensButNeverSaysWelcomeIsNoService) {
   ASSERT_EQ(lost_count_, 1);
   EXPECT_EQ(lost_->code, ExitCode::kAddress);
   EXPECT_NE(lost_->reason.find("no rendezvous service"), std::string::npos);
+}
+
+// A daemon on the agent's own host that is stopped for a while still listens, and is a service.
+TEST_F(AgentLinkTest, WhoHasSaidWelcomeOnceIsAServiceHoweverLongItIsSilent) {
+  AgentLinkOptions options;
+  options.service = "node0:29400";
+  options.must_answer = true;
+  link_.emplace(options, Rng(1), now_);
+  bring_up();
+  pass(seconds(5), false);
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_FALSE(lost_->for_good);
+  for (int i = 0; i < 2 * AgentLink::kMaxDeafTries; ++i) {
+    next_try();
+    take(link_->connected(now_));
+    pass(seconds(3), false);  // the kernel accepts, nobody answers
+  }
+  next_try();
+  take(link_->connected(now_));
+  take(link_->garbled("it does not begin with DDPR", now_));
+  EXPECT_EQ(lost_count_, 1) << lost_->reason;
+  next_try();
+  take(link_->connected(now_));
+  take(link_->received(welcome_, now_));
+  pass(seconds(20), true);
+  EXPECT_EQ(lost_count_, 1);
 }
 
 TEST_F(AgentLinkTest, WhatIsNoMessageOfOursComesFromNoService) {

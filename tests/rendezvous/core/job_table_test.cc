@@ -19,11 +19,11 @@ class JobTableTest : public testing::Test {
                   .address = "10.0.0.1"};
     return hello;
   }
-  ServiceOutput receive(ConnectionId connection, const AgentMessage& message) {
+  ServiceOutput receive(AgentConnectionId connection, const AgentMessage& message) {
     return table_.receive({.connection = connection}, message, now_);
   }
   template <class T>
-  static const T* find(const ServiceOutput& out, ConnectionId connection) {
+  static const T* find(const ServiceOutput& out, AgentConnectionId connection) {
     for (const ServiceOutput::Send& send : out.sends) {
       if (send.connection != connection) continue;
       if (const T* message = std::get_if<T>(&send.message)) return message;
@@ -59,7 +59,7 @@ TEST_F(JobTableTest, RefusesAnotherProtocolAndSaysBothVersions) {
   const ServiceOutput out = receive(1, old);
   ASSERT_TRUE(find<Refused>(out, 1));
   EXPECT_NE(find<Refused>(out, 1)->reason.find("9.9"), std::string::npos);
-  EXPECT_EQ(out.closes, std::vector<ConnectionId>{1});
+  EXPECT_EQ(out.closes, std::vector<AgentConnectionId>{1});
 }
 
 TEST_F(JobTableTest, RefusesWhoDoesNotSayHelloFirst) {
@@ -77,7 +77,7 @@ TEST_F(JobTableTest, AnswersHeartbeatsWithTheirNumber) {
 TEST_F(JobTableTest, ASecondConnectionOfAnAgentReplacesTheFirst) {
   receive(1, hello("j", "a"));
   const ServiceOutput out = receive(2, hello("j", "a"));
-  EXPECT_EQ(out.closes, std::vector<ConnectionId>{1});
+  EXPECT_EQ(out.closes, std::vector<AgentConnectionId>{1});
   table_.disconnected(1);  // the shell reports the close; the agent is still there
   EXPECT_FALSE(table_.is_idle());
   EXPECT_TRUE(find<HeartbeatAck>(receive(2, Heartbeat{1}), 2));
@@ -116,6 +116,57 @@ TEST_F(JobTableTest, AnAgentOfAnEarlierJobIsNotTakenIntoALaterOneOfTheSameId) {
   Hello late = hello("j", "a");
   late.instance = instance;
   ASSERT_TRUE(find<Refused>(receive(3, late), 3));
+}
+
+// The service was restarted; newcomers may be faster than those who were there before.
+TEST_F(JobTableTest, AJobOfTheServicesEarlierLifeIsRecalled) {
+  Hello newcomer = hello("j", "new");
+  newcomer.job.nodes = {2, 2};
+  EXPECT_TRUE(find<Wait>(receive(1, newcomer), 1));
+  const auto back = [&](AgentConnectionId connection, const std::string& agent, int rank) {
+    Hello hello = newcomer;
+    hello.node.agent_id = agent;
+    hello.instance = "earlier-1";
+    hello.status = {.phase = AgentPhase::kRunning, .generation = Generation(4)};
+    hello.assignment =
+        Assignment{.generation = Generation(4), .node_rank = NodeRank(rank), .node_count = 2};
+    return receive(connection, hello);
+  };
+  EXPECT_FALSE(find<Refused>(back(2, "a", 0), 2));
+  back(3, "b", 1);
+  EXPECT_EQ(table_.find("j")->phase(), Membership::Phase::kRunning);
+  EXPECT_EQ(table_.find("j")->generation(), Generation(4));
+
+  // And once only: who comes when that job has ended is no part of the next one of its id.
+  for (const AgentConnectionId connection : {2, 3}) {
+    receive(connection, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(4)});
+  }
+  newcomer.node.agent_id = "newer";
+  receive(5, newcomer);
+  EXPECT_TRUE(find<Refused>(back(6, "c", 0), 6));
+}
+
+TEST_F(JobTableTest, AConnectionSaysHelloOnce) {
+  receive(1, hello("j", "a"));
+  EXPECT_TRUE(find<Refused>(receive(1, hello("other", "b")), 1));
+  EXPECT_FALSE(table_.find("other"));
+}
+
+TEST_F(JobTableTest, AnAgentWhoseJobIsForgottenIsToldSo) {
+  receive(1, hello("j", "a"));
+  receive(1, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
+  receive(1, Leave{});  // and it stays connected
+  for (std::size_t i = 0; i < JobTable::kEndedJobsKept + 10; ++i) {
+    const std::string name = "j" + std::to_string(i);
+    receive(i + 2, hello(name, "a" + std::to_string(i)));
+    receive(i + 2, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
+    table_.disconnected(i + 2);
+  }
+  table_.tick(now_);
+  ASSERT_FALSE(table_.find("j"));
+  EXPECT_TRUE(find<Refused>(receive(1, Heartbeat{1}), 1));
+  table_.disconnected(1);
+  EXPECT_TRUE(table_.is_idle());
 }
 
 TEST_F(JobTableTest, IsIdleWhenTheLastAgentHasGone) {

@@ -200,6 +200,23 @@ TEST_F(MembershipTest, TheEarliestEndIsTheFirstFailureWhateverArrivesFirst) {
   EXPECT_EQ(told<End>("a")->verdict.exit_code, 137);
 }
 
+TEST_F(MembershipTest, TheVerdictOnAThousandEndsTellsOfTheLikeliestAndCountsTheRest) {
+  start({10, 10});
+  for (int node = 0; node < 10; ++node) join("n" + std::to_string(node), 100);
+  for (int node = 0; node < 10; ++node) {
+    std::vector<WorkerEnd> ends;
+    for (int i = 0; i < 100; ++i) {
+      ends.push_back(killed(node * 100 + i, milliseconds(node == 7 && i == 42 ? 50 : 10)));
+    }
+    say("n" + std::to_string(node), AgentPhase::kIdle, 0, std::move(ends));
+  }
+  ASSERT_TRUE(told<End>("n0"));
+  const Verdict& verdict = told<End>("n0")->verdict;
+  EXPECT_EQ(verdict.ends.size(), kEndsTold);
+  EXPECT_EQ(verdict.ends.front().rank, Rank(742)) << "it came after more ends than are kept";
+  EXPECT_EQ(verdict.more_ends, 1000 - static_cast<int>(kEndsTold));
+}
+
 TEST_F(MembershipTest, AWorkerThatCannotBeStartedIsNotTriedAgain) {
   start({1, 1}, 5);
   join("a");
@@ -424,6 +441,135 @@ TEST_F(MembershipTest, AFinishedNodeRunsAgainWhenAnotherFails) {
   ASSERT_TRUE(told<Stop>("a"));
   say("a", AgentPhase::kIdle, 0);
   EXPECT_EQ(told<Assignment>("a")->generation, Generation(1));
+}
+
+// --- a job that had an earlier life, in a service that was killed ---
+
+class RecallTest : public MembershipTest {
+ protected:
+  // A new service knows nothing; the agents still do.
+  void restart_service(NodeRange nodes, int max_restarts) {
+    start(nodes, max_restarts);
+    job_->expect_past(now_);
+    told_.clear();
+  }
+  void come_back(const std::string& host, int node_rank, AgentPhase phase, int generation,
+                 std::vector<WorkerEnd> ends = {}) {
+    Hello back = hello(host);
+    back.status.phase = phase;
+    back.status.generation = Generation(generation);
+    back.status.ends = std::move(ends);
+    back.assignment = Assignment{.generation = Generation(generation),
+                                 .node_rank = NodeRank(node_rank),
+                                 .node_count = 2,
+                                 .first_rank = Rank(node_rank),
+                                 .world_size = 2,
+                                 .store_host = "10.0.0.1",
+                                 .store_port = 4000,
+                                 .restart_count = 2,
+                                 .reason = "restart 2 of 3: earlier"};
+    take(job_->joined(back, false, now_));
+  }
+};
+
+TEST_F(RecallTest, ARunningGenerationIsTakenOverWhenAllItsNodesHaveCome) {
+  restart_service({2, 2}, 3);
+  come_back("a", 0, AgentPhase::kRunning, 7);
+  EXPECT_FALSE(told<Stop>("a"));
+  join("spare");
+  EXPECT_TRUE(told<Wait>("spare")) << "nothing is formed while b may still run its workers";
+  come_back("b", 1, AgentPhase::kFinished, 7);
+  EXPECT_FALSE(told<Stop>("a") || told<Stop>("b"));
+  EXPECT_EQ(job_->phase(), Membership::Phase::kRunning);
+  EXPECT_EQ(job_->generation(), Generation(7));
+  say("a", AgentPhase::kFinished, 7);
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_TRUE(told<End>("a")->verdict.success);
+  EXPECT_EQ(told<End>("a")->verdict.restarts_used, 2);
+}
+
+TEST_F(RecallTest, TheBudgetThatWasUsedStaysUsed) {
+  restart_service({2, 2}, 3);
+  come_back("a", 0, AgentPhase::kRunning, 7);
+  come_back("b", 1, AgentPhase::kRunning, 7);
+  for (const int generation : {7, 8}) {
+    say("a", AgentPhase::kIdle, generation, {killed(0)});
+    say("b", AgentPhase::kIdle, generation);
+    if (generation == 8) break;
+    ASSERT_TRUE(told<Assignment>("a"));
+    EXPECT_EQ(told<Assignment>("a")->generation, Generation(8));
+    EXPECT_EQ(told<Assignment>("a")->restart_count, 3);
+  }
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_EQ(told<End>("a")->verdict.restarts_used, 3);
+}
+
+TEST_F(RecallTest, AFailureDuringTheOutageUsesBudget) {
+  restart_service({2, 2}, 3);
+  come_back("a", 0, AgentPhase::kRunning, 7);
+  come_back("b", 1, AgentPhase::kIdle, 7, {killed(1)});
+  ASSERT_TRUE(told<Stop>("a"));
+  say("a", AgentPhase::kIdle, 7);
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->generation, Generation(8));
+  EXPECT_EQ(told<Assignment>("a")->restart_count, 3);
+}
+
+TEST_F(RecallTest, AnOutageThatTheAgentsDidNotSitOutUsesNone) {
+  restart_service({2, 2}, 3);
+  WorkerEnd victim = killed(0);
+  victim.after_stop = true;
+  come_back("a", 0, AgentPhase::kIdle, 7, {victim});
+  EXPECT_FALSE(told<Assignment>("a"));
+  come_back("b", 1, AgentPhase::kIdle, 7);
+  ASSERT_TRUE(told<Assignment>("b"));
+  EXPECT_EQ(told<Assignment>("b")->generation, Generation(8));
+  EXPECT_EQ(told<Assignment>("b")->restart_count, 2);
+}
+
+TEST_F(RecallTest, NothingIsFormedBeforeTheLeaseOfAMissingNodeIsOver) {
+  restart_service({1, 2}, 3);
+  beating_ = {"a"};
+  come_back("a", 0, AgentPhase::kIdle, 7);
+  pass(milliseconds(4900));
+  EXPECT_FALSE(told<Assignment>("a")) << "b may still run workers of generation 7";
+  pass(milliseconds(200));
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->world_size, 1);
+}
+
+TEST_F(RecallTest, ANodeThatDoesNotComeBackToARunningGenerationIsLost) {
+  restart_service({1, 2}, 3);
+  beating_ = {"a"};
+  come_back("a", 0, AgentPhase::kRunning, 7);
+  pass(milliseconds(4900));
+  EXPECT_FALSE(told<Stop>("a"));
+  pass(milliseconds(200));
+  ASSERT_TRUE(told<Stop>("a"));
+  say("a", AgentPhase::kIdle, 7);
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->restart_count, 3);
+  EXPECT_NE(told<Assignment>("a")->reason.find("node 1"), std::string::npos);
+}
+
+TEST_F(RecallTest, WhoRunsAnOlderGenerationThanOthersIsStopped) {
+  restart_service({2, 2}, 3);
+  come_back("c", 0, AgentPhase::kRunning, 6);
+  come_back("a", 0, AgentPhase::kRunning, 7);
+  come_back("b", 1, AgentPhase::kRunning, 7);
+  EXPECT_EQ(job_->phase(), Membership::Phase::kRunning);
+  say("c", AgentPhase::kRunning, 6);
+  EXPECT_TRUE(told<Stop>("c"));
+  EXPECT_FALSE(told<Stop>("a") || told<Stop>("b"));
+}
+
+TEST_F(RecallTest, AJobThatIsToldToEndWhileItIsRecalledEnds) {
+  restart_service({2, 2}, 3);
+  come_back("a", 0, AgentPhase::kRunning, 7);
+  take(job_->left("id-a", Leave{SIGTERM, ""}, now_));
+  come_back("b", 1, AgentPhase::kRunning, 7);
+  ASSERT_TRUE(told<End>("b"));
+  EXPECT_EQ(told<End>("b")->verdict.exit_code, 143);
 }
 
 TEST_F(MembershipTest, TheStoresHostIsReachableFromOtherNodes) {

@@ -58,5 +58,50 @@ TEST(WorkerEnd, AVictimIsNeverTheCauseHoweverEarly) {
   EXPECT_FALSE(is_likelier_cause(victim, end_of(1, EndKind::kExited, 1)));
 }
 
+TEST(KeepLikeliest, PutsTheCauseFirstAndSaysHowManyItLeavesOut) {
+  std::vector<WorkerEnd> ends;
+  for (int rank = 0; rank < 1000; ++rank) {
+    ends.push_back(end_of(rank, EndKind::kExited, 1));
+    ends.back().after_stop = rank != 700;
+    ends.back().stderr_tail.assign(kMaxTailLines, std::string(kMaxTailLineBytes, 'x'));
+  }
+  EXPECT_EQ(keep_likeliest(ends), 1000 - kEndsTold);
+  ASSERT_EQ(ends.size(), kEndsTold);
+  EXPECT_EQ(ends.front().rank, Rank(700));
+  EXPECT_EQ(ends.front().stderr_tail.size(), kMaxTailLines);
+  for (std::size_t i = 1; i < ends.size(); ++i) {
+    EXPECT_TRUE(ends[i].stderr_tail.empty()) << "a victim's last lines are never shown";
+  }
+}
+
+TEST(KeepLikeliest, LeavesAFewShortEndsAsTheyAre) {
+  std::vector<WorkerEnd> ends{end_of(0, EndKind::kSignaled, SIGKILL),
+                              end_of(1, EndKind::kExited, 1)};
+  ends[0].stderr_tail = {"one", "two"};
+  ends[0].message = "why";
+  const std::vector<WorkerEnd> before = ends;
+  EXPECT_EQ(keep_likeliest(ends), 0u);
+  EXPECT_EQ(ends, before);
+}
+
+TEST(KeepLikeliest, ClipsWhatIsTooLong) {
+  std::vector<WorkerEnd> ends{end_of(0, EndKind::kExited, 1)};
+  ends[0].message.assign(1'000'000, 'm');
+  ends[0].stderr_tail.assign(50, std::string(1'000'000, 'x'));
+  ends[0].stderr_tail.back() = "the last";
+  keep_likeliest(ends);
+  EXPECT_EQ(ends[0].message.size(), kMaxMessageBytes);
+  ASSERT_EQ(ends[0].stderr_tail.size(), kMaxTailLines);
+  EXPECT_EQ(ends[0].stderr_tail.front().size(), kMaxTailLineBytes);
+  EXPECT_EQ(ends[0].stderr_tail.back(), "the last");
+}
+
+TEST(Clipped, CutsBetweenCharacters) {
+  EXPECT_EQ(clipped("short", 5), "short");
+  EXPECT_EQ(clipped("longer", 5), "lo...");
+  EXPECT_EQ(clipped("aéé", 5), "aéé");
+  EXPECT_EQ(clipped("aééx", 5), "a...") << "not half of a character";
+}
+
 }  // namespace
 }  // namespace ddprun

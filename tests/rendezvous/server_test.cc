@@ -1,0 +1,170 @@
+// The rendezvous service on a real socket, and agents that are no friends of it.
+#include "rendezvous/server.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+#include <csignal>
+#include <future>
+#include <thread>
+
+#include "rendezvous/control_codec.h"
+#include "rendezvous/listen.h"
+#include "tests/support/raw_tcp_client.h"
+
+namespace ddprun {
+namespace {
+
+using testing_support::RawTcpClient;
+
+class ServerTest : public testing::Test {
+ protected:
+  ServerTest() {
+    Result<Listener> listener = listen_tcp({.host = "127.0.0.1", .port = 0});
+    port_ = listener->address.port;
+    std::vector<UniqueFd> listeners;
+    listeners.push_back(std::move(listener->socket));
+    server_.emplace(io_, log_, ServiceOptions{.service_id = "s"}, std::move(listeners));
+    server_->start();
+    thread_ = std::thread([this] { io_.run(); });
+  }
+  ~ServerTest() override {
+    std::promise<void> done;
+    boost::asio::post(io_, [&] {
+      server_.reset();
+      done.set_value();
+    });
+    done.get_future().wait();
+    work_.reset();
+    thread_.join();
+  }
+
+  static Hello hello(const std::string& job, const std::string& agent) {
+    Hello hello;
+    hello.job.id = job;
+    hello.node = {
+        .agent_id = agent, .host = agent, .slots = 1, .node_rank = {}, .address = "127.0.0.1"};
+    return hello;
+  }
+
+  // The next message of the service; a Refused where the connection ended instead.
+  static ServiceMessage next(RawTcpClient& client) {
+    const std::string header = client.receive(kControlHeaderBytes);
+    if (header.size() < kControlHeaderBytes) return Refused{"closed"};
+    std::size_t length = 0;
+    for (std::size_t i = 0; i < 4; ++i) {
+      length |= std::size_t{static_cast<unsigned char>(header[4 + i])} << (8 * i);
+    }
+    const auto message = decode_service_message(client.receive(length));
+    if (!message) return Refused{message.error().message()};
+    return *message;
+  }
+  template <class T>
+  static std::optional<T> await(RawTcpClient& client) {
+    while (true) {
+      const ServiceMessage message = next(client);
+      if (const T* wanted = std::get_if<T>(&message)) return *wanted;
+      if (std::holds_alternative<Refused>(message)) return std::nullopt;
+    }
+  }
+  static void say(RawTcpClient& client, const AgentMessage& message) {
+    client.send(*encode(message));
+  }
+  static void send_json(RawTcpClient& client, const std::string& json) {
+    std::string frame(kControlMagic);
+    for (int shift = 0; shift < 32; shift += 8) {
+      frame += static_cast<char>((json.size() >> shift) & 0xff);
+    }
+    client.send(frame + json);
+  }
+
+  Logger log_{"test", [](std::string_view) {}};
+  boost::asio::io_context io_{1};
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{
+      io_.get_executor()};
+  std::optional<RendezvousServer> server_;
+  std::uint16_t port_ = 0;
+  std::thread thread_;
+};
+
+TEST_F(ServerTest, AHelloThatCannotBeMeantEndsItsOwnConnectionOnly) {
+  RawTcpClient friendly(port_);
+  say(friendly, hello("good", "a"));
+  ASSERT_TRUE(await<Assignment>(friendly));
+  const auto bad = [&](const std::string& nodes, const std::string& slots,
+                       const std::string& generation, const std::string& timeout) {
+    RawTcpClient stranger(port_);
+    send_json(stranger,
+              R"({"type":"hello","protocol":1,"version":"x","instance":"","job":{"id":"bad",)" +
+                  nodes + R"(,"max_restarts":0,"join_timeout_ms":)" + timeout +
+                  R"(,"last_call_ms":0},"node":{"agent_id":"b","host":"b","slots":)" + slots +
+                  R"(,"address":"127.0.0.1"},"status":{"phase":"idle","generation":)" + generation +
+                  R"(,"ends":[],"store_port":0,"leaving":0}})");
+    EXPECT_TRUE(stranger.is_closed()) << nodes << slots << generation << timeout;
+  };
+  const std::string one = R"("min_nodes":1,"max_nodes":1)";
+  bad(R"("min_nodes":0,"max_nodes":0)", "1", "-1", "1000");
+  bad(R"("min_nodes":0,"max_nodes":2)", "1", "-1", "1000");
+  bad(R"("min_nodes":2,"max_nodes":1)", "1", "-1", "1000");
+  bad(one, "0", "-1", "1000");
+  bad(one, "-5", "-1", "1000");
+  bad(one, "1", "9223372036854775807", "1000");
+  bad(one, "1", "-1", "9223372036854775807");
+  say(friendly, Heartbeat{1});
+  EXPECT_TRUE(await<HeartbeatAck>(friendly)) << "the service lives, and this job with it";
+}
+
+TEST_F(ServerTest, AFailureOfAThousandWorkersIsTold) {
+  constexpr int kNodes = 10;
+  constexpr int kSlots = 100;
+  std::vector<std::unique_ptr<RawTcpClient>> agents;
+  for (int node = 0; node < kNodes; ++node) {
+    agents.push_back(std::make_unique<RawTcpClient>(port_));
+    Hello first = hello("large", "agent" + std::to_string(node));
+    first.job.nodes = {kNodes, kNodes};
+    first.node.slots = kSlots;
+    say(*agents.back(), first);
+  }
+  for (int node = 0; node < kNodes; ++node) {
+    RawTcpClient& agent = *agents[static_cast<std::size_t>(node)];
+    const auto assignment = await<Assignment>(agent);
+    ASSERT_TRUE(assignment);
+    // As an agent would that clips nothing.
+    AgentStatus status{.phase = AgentPhase::kIdle, .generation = assignment->generation};
+    for (int i = 0; i < kSlots; ++i) {
+      WorkerEnd end{.kind = EndKind::kSignaled, .code = SIGSEGV};
+      end.rank = Rank(assignment->first_rank.value + i);
+      end.host = "agent" + std::to_string(node);
+      end.message = std::string(500, 'm');
+      end.stderr_tail.assign(20, std::string(400, 'x'));
+      status.ends.push_back(std::move(end));
+    }
+    say(agent, status);
+  }
+  for (const auto& agent : agents) {
+    const auto end = await<End>(*agent);
+    ASSERT_TRUE(end);
+    ASSERT_FALSE(end->verdict.ends.empty());
+    EXPECT_EQ(end->verdict.ends.front().stderr_tail.size(), 20u);
+    EXPECT_EQ(end->verdict.ends.size() + static_cast<std::size_t>(end->verdict.more_ends),
+              std::size_t{kNodes * kSlots});
+  }
+}
+
+TEST_F(ServerTest, WhoDoesNotReadIsClosedAndTheOthersLiveOn) {
+  RawTcpClient friendly(port_);
+  say(friendly, hello("good", "a"));
+  ASSERT_TRUE(await<Assignment>(friendly));
+  RawTcpClient greedy(port_, "127.0.0.1", 4096);
+  say(greedy, hello("greedy", "b"));
+  std::string beats;
+  for (std::uint64_t i = 0; i < 1000; ++i) beats += *encode(AgentMessage(Heartbeat{i}));
+  // Far more answers than the kernel and the service hold for somebody who does not read.
+  EXPECT_TRUE(greedy.send_until_closed(beats, 1000));
+  say(friendly, Heartbeat{1});
+  EXPECT_TRUE(await<HeartbeatAck>(friendly));
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,131 @@
+// An agent's link to a real service, with a name service that the test plays.
+#include "rendezvous/service_link.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <thread>
+
+#include "rendezvous/listen.h"
+#include "rendezvous/server.h"
+
+namespace ddprun {
+namespace {
+
+using std::chrono::milliseconds;
+
+class ServiceLinkTest : public testing::Test {
+ protected:
+  ServiceLinkTest() {
+    Result<Listener> listener = listen_tcp({.host = "127.0.0.1", .port = 0});
+    port_ = listener->address.port;
+    std::vector<UniqueFd> listeners;
+    listeners.push_back(std::move(listener->socket));
+    server_.emplace(io_, log_, ServiceOptions{.service_id = "s"}, std::move(listeners));
+    server_->start();
+  }
+  ~ServiceLinkTest() override {
+    link_.reset();
+    server_.reset();
+  }
+
+  void make_link(RemoteLinkOptions options) {
+    options.port = port_;
+    options.link.connect_timeout = milliseconds(50);
+    link_ = make_remote_link(io_, std::move(options),
+                             {.hello =
+                                  [](const std::string& address) {
+                                    Hello hello;
+                                    hello.node = {.agent_id = "a",
+                                                  .host = "here",
+                                                  .slots = 1,
+                                                  .node_rank = {},
+                                                  .address = address};
+                                    return hello;
+                                  },
+                              .directive = [this](const Directive&) { ++directives_; },
+                              .lost = [this](const LinkLost& lost) { trouble_ = lost.reason; },
+                              .refused = [this](const std::string& reason) { trouble_ = reason; }});
+    link_->start();
+  }
+
+  // Runs the event loop until the condition holds; false when that takes too long.
+  bool run_until(const std::function<bool()>& condition) {
+    const TimePoint deadline = BootClock::now() + std::chrono::seconds(10);
+    while (!condition() && BootClock::now() < deadline) io_.run_one_for(milliseconds(10));
+    return condition();
+  }
+
+  Logger log_{"test", [](std::string_view) {}};
+  boost::asio::io_context io_{1};
+  std::optional<RendezvousServer> server_;
+  std::unique_ptr<ServiceLink> link_;
+  std::uint16_t port_ = 0;
+  int directives_ = 0;
+  std::string trouble_;
+};
+
+TEST_F(ServiceLinkTest, FindsAServiceByItsNumberAndByItsName) {
+  for (const char* host : {"127.0.0.1", "localhost"}) {
+    directives_ = 0;
+    RemoteLinkOptions options;
+    options.host = host;
+    make_link(std::move(options));
+    EXPECT_TRUE(run_until([&] { return directives_ > 0; })) << host << ": " << trouble_;
+  }
+}
+
+TEST_F(ServiceLinkTest, ANameServiceMayTakeLongerThanATryToConnectMay) {
+  ResolveHandler answer;
+  int questions = 0;
+  RemoteLinkOptions options;
+  options.host = "node0";
+  options.look_up = [&](const HostPort&, ResolveHandler then) {
+    ++questions;
+    answer = std::move(then);
+  };
+  make_link(std::move(options));
+  io_.run_for(milliseconds(200));  // four times connect_timeout
+  EXPECT_EQ(questions, 1);
+  std::thread([&] { answer(std::vector{*numeric_address({"127.0.0.1", port_})}); }).join();
+  EXPECT_TRUE(run_until([&] { return directives_ > 0; })) << trouble_;
+}
+
+TEST_F(ServiceLinkTest, AnAddressThatWorkedIsUsedWhileTheNameServiceIsSilent) {
+  int questions = 0;
+  RemoteLinkOptions options;
+  options.host = "node0";
+  options.look_up = [&](const HostPort&, const ResolveHandler& then) {
+    if (++questions == 1) then(std::vector{*numeric_address({"127.0.0.1", port_})});
+  };
+  make_link(std::move(options));
+  ASSERT_TRUE(run_until([&] { return directives_ > 0; }));
+
+  server_.reset();
+  ASSERT_TRUE(run_until([&] { return questions == 2; })) << "it is asked when nobody is reached";
+  Result<Listener> listener = listen_tcp({.host = "127.0.0.1", .port = port_});
+  ASSERT_TRUE(listener) << listener.error().message();
+  std::vector<UniqueFd> listeners;
+  listeners.push_back(std::move(listener->socket));
+  server_.emplace(io_, log_, ServiceOptions{.service_id = "t"}, std::move(listeners));
+  server_->start();
+  directives_ = 0;
+  EXPECT_TRUE(run_until([&] { return directives_ > 0; })) << trouble_;
+}
+
+TEST_F(ServiceLinkTest, ALookUpThatEndsAfterItsLinkHarmsNobody) {
+  ResolveHandler answer;
+  RemoteLinkOptions options;
+  options.host = "node0";
+  options.look_up = [&](const HostPort&, ResolveHandler then) { answer = std::move(then); };
+  make_link(std::move(options));
+  io_.run_for(milliseconds(10));
+  ASSERT_TRUE(answer);
+  link_.reset();
+  answer(std::vector{*numeric_address({"127.0.0.1", port_})});
+  io_.run_for(milliseconds(10));
+  EXPECT_EQ(directives_, 0);
+}
+
+}  // namespace
+}  // namespace ddprun
