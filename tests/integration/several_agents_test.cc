@@ -169,14 +169,14 @@ TEST_F(LauncherTest, AStopThatComesWithItsAssignmentFindsWorkersThatCouldNotBeSt
   assignment.store_port = service->address.port;
   assignment.reason = "start";
   const Verdict verdict{.success = false, .exit_code = 64, .headline = "it ends", .ends = {}};
-  const std::string all = encode(ServiceMessage(Welcome{.instance = "i",
-                                                        .heartbeat_interval = seconds(10),
-                                                        .agent_patience = seconds(40),
-                                                        .embedded = false,
-                                                        .host = "h"})) +
-                          encode(ServiceMessage(assignment)) +
-                          encode(ServiceMessage(Stop{Generation(0), "another one failed"})) +
-                          encode(ServiceMessage(End{verdict}));
+  const std::string all = *encode(ServiceMessage(Welcome{.instance = "i",
+                                                         .heartbeat_interval = seconds(10),
+                                                         .agent_patience = seconds(40),
+                                                         .embedded = false,
+                                                         .host = "h"})) +
+                          *encode(ServiceMessage(assignment)) +
+                          *encode(ServiceMessage(Stop{Generation(0), "another one failed"})) +
+                          *encode(ServiceMessage(End{verdict}));
   ASSERT_EQ(send(agent.get(), all.data(), all.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(all.size()));
   EXPECT_EQ(job->wait(), 64) << job->err();
