@@ -222,10 +222,11 @@ TEST_F(LauncherTest, KillsOfDdprunAtRandomMomentsLeaveNothing) {
 class Shortage : public LauncherTest {
  protected:
   // Whether the job ran at all.
-  bool run(const Arguments& limited, const std::string& shown) {
+  bool run(const Arguments& limited, const std::string& shown,
+           const std::string& program = kDdprun) {
     Arguments argv = limited;
     argv.insert(argv.end(),
-                {kDdprun, "--shutdown-grace=1", "--nproc-per-node=3", "sh", "-c", "exit 0"});
+                {program, "--shutdown-grace=1", "--nproc-per-node=3", "sh", "-c", "exit 0"});
     ChildProcess job(argv, environment());
     const std::optional<int> code = job.wait();
     EXPECT_TRUE(code) << shown << " left it hanging\n" << job.err();
@@ -261,11 +262,14 @@ TEST_F(Shortage, OfProcesses) {
   std::filesystem::permissions(directory_.path(), std::filesystem::perms::all);
   // A user that has no other process: the limit counts per user.
   const std::string user = std::to_string(500'000'000 + getpid());
+  // The folder that was built in may be closed to other users, as /root is.
+  const std::string program = directory_ / "ddprun";
+  std::filesystem::copy_file(kDdprun, program);
   int first_enough = 0;
   for (int limit = 1; first_enough == 0; ++limit) {
     ASSERT_LT(limit, 30);
     const std::string shown = "--nproc=" + std::to_string(limit);
-    if (run({"setpriv", "--reuid=" + user, "--clear-groups", "prlimit", shown}, shown)) {
+    if (run({"setpriv", "--reuid=" + user, "--clear-groups", "prlimit", shown}, shown, program)) {
       first_enough = limit;
     }
     if (HasFailure()) return;
