@@ -40,7 +40,14 @@ std::string NetnsCluster::why_not() {
     if (which.wait() != 0)
       return std::string("the program '") + tool + "' is missing (iproute2, util-linux)";
   }
-  ChildProcess attempt({"unshare", "--net", "--pid", "--fork", "true"});
+  // To enter a mount namespace is to stand at its root, which a chroot's is not.
+  const Arguments look{"stat", "--format=%d:%i", "/"};
+  ChildProcess here(look);
+  ChildProcess there(inside(getpid(), {"-m"}, look));
+  if (here.wait() != 0 || there.wait() != 0 || here.out() != there.out())
+    return "this is a chroot, which a process leaves when it enters a host (nsenter): " +
+           there.err();
+  ChildProcess attempt({"unshare", "--net", "--pid", "--fork", "--mount-proc", "true"});
   if (attempt.wait() != 0) return "namespaces cannot be made here: " + attempt.err();
   return "";
 }
