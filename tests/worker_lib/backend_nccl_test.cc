@@ -53,9 +53,12 @@ TEST(NcclBackend, ACallWaitsForTheCallersStreamAndMarksItsEnd) {
   NcclDouble cuda;
   const auto backend = world_of_one();
   const std::size_t before = cuda.calls().size();
+  // Closed, so that the call is not over yet when the wait comes.
+  cuda.close_stream();
   const Work work = backend->all_reduce(torch::ones({4}), ReduceOp::kSum, kCall);
   work.wait();
   std::vector<std::string> calls = cuda.calls();
+  cuda.open_stream();
   calls.erase(calls.begin(), calls.begin() + static_cast<std::ptrdiff_t>(before));
   // The watcher may look, or not.
   std::erase_if(calls, [](const std::string& call) {
