@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/assert.h"
+#include "worker_lib/core/bucket_plan.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/reducer.h"
 #include "worker_lib/sha256.h"
@@ -69,8 +70,6 @@ void expect_same_everywhere(const std::vector<std::string>& lines, ProcessGroup&
   DDPRUN_ASSERT(false, "texts with different digests differ");
 }
 
-std::uint64_t aligned(std::uint64_t bytes) { return (bytes + 15) / 16 * 16; }
-
 // Makes the tensors rank 0's, through one flat block of bytes.
 void broadcast_block(std::span<const torch::Tensor> tensors, std::uint64_t bytes,
                      ProcessGroup& group, std::optional<Timeout> timeout) {
@@ -79,7 +78,7 @@ void broadcast_block(std::span<const torch::Tensor> tensors, std::uint64_t bytes
   const auto place = [&, offset = std::uint64_t{0}](const torch::Tensor& tensor) mutable {
     const auto part = flat.narrow(0, static_cast<std::int64_t>(offset),
                                   static_cast<std::int64_t>(tensor.nbytes()));
-    offset += aligned(tensor.nbytes());
+    offset += slot_aligned(tensor.nbytes());
     return part.view(tensor.scalar_type()).view(tensor.sizes());
   };
   if (group.rank() == 0)
@@ -96,7 +95,7 @@ void broadcast_coalesced(const std::vector<torch::Tensor>& tensors, ProcessGroup
     std::uint64_t bytes = 0;
     std::size_t last = first;
     while (last < tensors.size() && (bytes == 0 || bytes < kBroadcastChunkBytes))
-      bytes += aligned(tensors[last++].nbytes());
+      bytes += slot_aligned(tensors[last++].nbytes());
     broadcast_block({&tensors[first], last - first}, bytes, group, timeout);
     first = last;
   }

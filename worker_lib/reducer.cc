@@ -96,8 +96,7 @@ void Reducer::lay_out(const std::vector<std::size_t>& order) {
   for (const BucketLayout& layout : layout_) {
     const auto type = static_cast<torch::ScalarType>(layout.kind);
     const auto element_bytes = static_cast<std::int64_t>(c10::elementSize(type));
-    const auto aligned = static_cast<std::int64_t>((layout.bytes + kSlotAlignmentBytes - 1) /
-                                                   kSlotAlignmentBytes * kSlotAlignmentBytes);
+    const auto aligned = static_cast<std::int64_t>(slot_aligned(layout.bytes));
     const bool is_last = &layout == &layout_.back();
     const std::int64_t elements = aligned / element_bytes + (is_last ? group_.size() : 0);
     const auto flat = torch::zeros({elements}, torch::dtype(type).device(group_.device()));

@@ -3,15 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/post.hpp>
 #include <csignal>
-#include <future>
-#include <thread>
 
 #include "rendezvous/control_codec.h"
-#include "rendezvous/listen.h"
 #include "tests/support/raw_tcp_client.h"
+#include "tests/support/running_service.h"
 
 namespace ddprun {
 namespace {
@@ -20,26 +16,6 @@ using testing_support::RawTcpClient;
 
 class ServerTest : public testing::Test {
  protected:
-  ServerTest() {
-    Result<Listener> listener = listen_tcp({.host = "127.0.0.1", .port = 0});
-    port_ = listener->address.port;
-    std::vector<UniqueFd> listeners;
-    listeners.push_back(std::move(listener->socket));
-    server_.emplace(io_, log_, ServiceOptions{.service_id = "s"}, std::move(listeners));
-    server_->start();
-    thread_ = std::thread([this] { io_.run(); });
-  }
-  ~ServerTest() override {
-    std::promise<void> done;
-    boost::asio::post(io_, [&] {
-      server_.reset();
-      done.set_value();
-    });
-    done.get_future().wait();
-    work_.reset();
-    thread_.join();
-  }
-
   static Hello hello(const std::string& job, const std::string& agent) {
     Hello hello;
     hello.job.id = job;
@@ -79,22 +55,16 @@ class ServerTest : public testing::Test {
     client.send(frame + json);
   }
 
-  Logger log_{"test", [](std::string_view) {}};
-  boost::asio::io_context io_{1};
-  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{
-      io_.get_executor()};
-  std::optional<RendezvousServer> server_;
-  std::uint16_t port_ = 0;
-  std::thread thread_;
+  testing_support::RunningService service_;
 };
 
 TEST_F(ServerTest, AHelloThatCannotBeMeantEndsItsOwnConnectionOnly) {
-  RawTcpClient friendly(port_);
+  RawTcpClient friendly(service_.port());
   say(friendly, hello("good", "a"));
   ASSERT_TRUE(await<Assignment>(friendly));
   const auto bad = [&](const std::string& nodes, const std::string& slots,
                        const std::string& generation, const std::string& timeout) {
-    RawTcpClient stranger(port_);
+    RawTcpClient stranger(service_.port());
     send_json(stranger,
               R"({"type":"hello","protocol":1,"version":"x","instance":"","job":{"id":"bad",)" +
                   nodes + R"(,"max_restarts":0,"join_timeout_ms":)" + timeout +
@@ -120,7 +90,7 @@ TEST_F(ServerTest, AFailureOfAThousandWorkersIsTold) {
   constexpr int kSlots = 100;
   std::vector<std::unique_ptr<RawTcpClient>> agents;
   for (int node = 0; node < kNodes; ++node) {
-    agents.push_back(std::make_unique<RawTcpClient>(port_));
+    agents.push_back(std::make_unique<RawTcpClient>(service_.port()));
     Hello first = hello("large", "agent" + std::to_string(node));
     first.job.nodes = {kNodes, kNodes};
     first.node.slots = kSlots;
@@ -153,10 +123,10 @@ TEST_F(ServerTest, AFailureOfAThousandWorkersIsTold) {
 }
 
 TEST_F(ServerTest, WhoDoesNotReadIsClosedAndTheOthersLiveOn) {
-  RawTcpClient friendly(port_);
+  RawTcpClient friendly(service_.port());
   say(friendly, hello("good", "a"));
   ASSERT_TRUE(await<Assignment>(friendly));
-  RawTcpClient greedy(port_, "127.0.0.1", 4096);
+  RawTcpClient greedy(service_.port(), "127.0.0.1", 4096);
   say(greedy, hello("greedy", "b"));
   std::string beats;
   for (std::uint64_t i = 0; i < 1000; ++i) beats += *encode(AgentMessage(Heartbeat{i}));

@@ -6,29 +6,16 @@
 #include <functional>
 #include <thread>
 
-#include "rendezvous/listen.h"
-#include "rendezvous/server.h"
+#include "tests/support/running_service.h"
 
 namespace ddprun {
 namespace {
 
 using std::chrono::milliseconds;
+using testing_support::RunningService;
 
 class ServiceLinkTest : public testing::Test {
  protected:
-  ServiceLinkTest() {
-    Result<Listener> listener = listen_tcp({.host = "127.0.0.1", .port = 0});
-    port_ = listener->address.port;
-    std::vector<UniqueFd> listeners;
-    listeners.push_back(std::move(listener->socket));
-    server_.emplace(io_, log_, ServiceOptions{.service_id = "s"}, std::move(listeners));
-    server_->start();
-  }
-  ~ServiceLinkTest() override {
-    link_.reset();
-    server_.reset();
-  }
-
   void make_link(RemoteLinkOptions options) {
     options.port = port_;
     options.link.connect_timeout = milliseconds(50);
@@ -56,11 +43,10 @@ class ServiceLinkTest : public testing::Test {
     return condition();
   }
 
-  Logger log_{"test", [](std::string_view) {}};
+  std::unique_ptr<RunningService> service_ = std::make_unique<RunningService>();
+  const std::uint16_t port_ = service_->port();
   boost::asio::io_context io_{1};
-  std::optional<RendezvousServer> server_;
   std::unique_ptr<ServiceLink> link_;
-  std::uint16_t port_ = 0;
   int directives_ = 0;
   std::string trouble_;
 };
@@ -101,14 +87,9 @@ TEST_F(ServiceLinkTest, AnAddressThatWorkedIsUsedWhileTheNameServiceIsSilent) {
   make_link(std::move(options));
   ASSERT_TRUE(run_until([&] { return directives_ > 0; }));
 
-  server_.reset();
+  service_.reset();
   ASSERT_TRUE(run_until([&] { return questions == 2; })) << "it is asked when nobody is reached";
-  Result<Listener> listener = listen_tcp({.host = "127.0.0.1", .port = port_});
-  ASSERT_TRUE(listener) << listener.error().message();
-  std::vector<UniqueFd> listeners;
-  listeners.push_back(std::move(listener->socket));
-  server_.emplace(io_, log_, ServiceOptions{.service_id = "t"}, std::move(listeners));
-  server_->start();
+  service_ = std::make_unique<RunningService>(ServiceOptions{.service_id = "t"}, port_);
   directives_ = 0;
   EXPECT_TRUE(run_until([&] { return directives_ > 0; })) << trouble_;
 }

@@ -130,11 +130,12 @@ void NetnsCluster::heal(int node) {
 }
 
 void NetnsCluster::kill_processes(int node) {
-  // All but the init, so that the network of the node stays up and answers with resets.
+  // All but the init, so that the network of the node stays up and answers with resets. Stopped
+  // first, so that none of them sees another die and tells of it.
   run(inside(nodes_[static_cast<std::size_t>(node)].init, {"-p", "-m"},
              {"sh", "-c",
-              "for p in /proc/[0-9]*; do p=${p#/proc/}; [ $p = 1 ] || [ $p = $$ ] || kill -9 $p; "
-              "done; true"}));
+              "for signal in STOP KILL; do for p in /proc/[0-9]*; do p=${p#/proc/}; "
+              "[ $p = 1 ] || [ $p = $$ ] || kill -$signal $p; done; done; true"}));
 }
 
 void NetnsCluster::crash(int node) {

@@ -2,10 +2,10 @@
 // a network. Needs root, iproute2 and util-linux.
 //
 // Each node has its own network, host name, process ids, /dev/shm and /etc/hosts, and shares the
-// file system. As Debian's installer leaves it, a node's own name leads to 127.0.1.1 there. All hang on a bridge in a namespace of its own: the machine's own network gets no
-// interface, no address and no route. Everything is gone with the object, also when the test is
-// killed: the kernel ends a namespace's processes with its init, and the inits end with this
-// process.
+// file system. As Debian's installer leaves it, a node's own name leads to 127.0.1.1 there. All
+// hang on a bridge in a namespace of its own: the machine's own network gets no interface, no
+// address and no route. Everything is gone with the object, also when the test is killed: the
+// kernel ends a namespace's processes with its init, and the inits end with this process.
 //
 // Called from the test's thread.
 #pragma once
@@ -38,7 +38,7 @@ class NetnsCluster {
   // The node's cable: packets vanish, the carrier stays on, nobody gets a reset.
   void cut(int node);
   void heal(int node);
-  // Every process of the node is killed; its kernel lives on and resets its connections.
+  // Every process of the node is killed at once; its kernel lives on and resets its connections.
   void kill_processes(int node);
   // Power failure: the node falls silent, then its processes are gone. boot() makes a new one.
   void crash(int node);

@@ -4,8 +4,8 @@
 #include <torch/torch.h>
 
 #include <mutex>
-#include <thread>
 
+#include "tests/support/rank_threads.h"
 #include "tests/support/running_store.h"
 #include "tests/worker_lib/cpu/world.h"
 #include "worker_lib/backend_cpu.h"
@@ -101,31 +101,20 @@ ThreadWorld::~ThreadWorld() = default;
 std::vector<std::string> ThreadWorld::errors(const std::function<void(ProcessGroup&)>& rank_body) {
   testing_support::RunningStore store;
   const auto record = record_ = std::make_shared<Record>();
-  std::vector<std::string> result(static_cast<std::size_t>(size_));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size_; ++rank)
-    threads.emplace_back([&, rank] {
-      at::set_num_threads(1);
-      ProcessGroup group(
-          std::make_unique<CpuBackend>(std::make_unique<RecordedGroup>(
-              form_rank(store.port(), std::string(static_cast<std::size_t>(size_), 'a'), rank,
-                        "world"),
-              record)),
-          torch::kCPU, timeout_);
-      try {
-        rank_body(group);
-      } catch (const std::exception& thrown) {
-        result[static_cast<std::size_t>(rank)] = thrown.what();
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-  return result;
+  return errors_of_ranks(size_, [&](int rank) {
+    at::set_num_threads(1);
+    ProcessGroup group(
+        std::make_unique<CpuBackend>(std::make_unique<RecordedGroup>(
+            form_rank(store.port(), std::string(static_cast<std::size_t>(size_), 'a'), rank,
+                      "world"),
+            record)),
+        torch::kCPU, timeout_);
+    rank_body(group);
+  });
 }
 
 void ThreadWorld::run(const std::function<void(ProcessGroup&)>& rank_body) {
-  const std::vector<std::string> thrown = errors(rank_body);
-  for (int rank = 0; rank < size_; ++rank)
-    EXPECT_EQ(thrown[static_cast<std::size_t>(rank)], "") << "on rank " << rank;
+  expect_no_errors(errors(rank_body));
 }
 
 std::vector<ThreadWorld::Call> ThreadWorld::calls() const { return record_->calls(); }

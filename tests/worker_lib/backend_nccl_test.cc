@@ -11,9 +11,10 @@
 #include "ddprun/error.h"
 #include "rendezvous/store_client.h"
 #include "tests/support/eventually.h"
+#include "tests/support/expect_dist_error.h"
+#include "tests/support/rank_threads.h"
 #include "tests/support/running_store.h"
 #include "tests/worker_lib/nccl_double.h"
-#include "tests/worker_lib/rank_threads.h"
 #include "worker_lib/cpu/solo_group.h"
 
 namespace ddprun {
@@ -38,13 +39,7 @@ std::unique_ptr<NcclBackend> world_of_one(const NcclBackendOptions& changed = {}
 }
 
 DistError failure_of(const Work& work) {
-  try {
-    work.wait(seconds(30));
-  } catch (const DistError& failure) {
-    return failure;
-  }
-  ADD_FAILURE() << "the work did not fail";
-  return DistError(DistError::Kind::kSystem, "");
+  return dist_error_of([&] { work.wait(seconds(30)); });
 }
 
 // --- streams

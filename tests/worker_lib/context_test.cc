@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "rendezvous/store_client.h"
+#include "tests/support/expect_dist_error.h"
 #include "tests/support/running_store.h"
 #include "tests/worker_lib/nccl_double.h"
 #include "tests/worker_lib/scoped_environment.h"
@@ -25,16 +26,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr const char* kNobodysPort = "1";  // tcpmux
-
-DistError failure_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const DistError& failure) {
-    return failure;
-  }
-  ADD_FAILURE() << "it did not fail";
-  return DistError(DistError::Kind::kSystem, "");
-}
 
 long count_threads() {
   const std::filesystem::directory_iterator tasks("/proc/self/task");
@@ -102,7 +93,7 @@ TEST(Context, AMovedContextKeepsItsGroup) {
 
 TEST(Context, ABadVariableIsNamed) {
   const ScopedEnvironment bad({{"RANK", "5"}, {"WORLD_SIZE", "2"}});
-  const DistError failure = failure_of([] { init_with({}, nullptr); });
+  const DistError failure = dist_error_of([] { init_with({}, nullptr); });
   EXPECT_EQ(failure.kind(), DistError::Kind::kInvalidArgument);
   EXPECT_STREQ(failure.what(), "ddprun::init: read environment variable RANK: 5 is not in 0 .. 1");
 }
@@ -141,7 +132,7 @@ TEST(Context, SaysWhyADeviceOrABackendCannotBeHad) {
        "ddprun::init: timeout must be more than zero"},
   };
   for (const BadChoice& bad : cases) {
-    const DistError failure = failure_of([&] { init_with(bad.options, nullptr); });
+    const DistError failure = dist_error_of([&] { init_with(bad.options, nullptr); });
     EXPECT_EQ(failure.kind(), bad.kind) << bad.message;
     EXPECT_EQ(failure.what(), bad.message);
   }
@@ -153,10 +144,10 @@ TEST(Context, AGpuThatDoesNotExistIsRefused) {
   BackendFactory factory(NcclDouble::api());
   cuda.set_device_count(2);
   const InitOptions third{.device = torch::Device(torch::kCUDA, 2)};
-  EXPECT_STREQ(failure_of([&] { init_with(third, &factory); }).what(),
+  EXPECT_STREQ(dist_error_of([&] { init_with(third, &factory); }).what(),
                "ddprun::init: device cuda:2 does not exist; there are 2 GPUs, cuda:0 to cuda:1");
   cuda.set_device_count(0);
-  EXPECT_STREQ(failure_of([&] { init_with({.backend = "nccl"}, &factory); }).what(),
+  EXPECT_STREQ(dist_error_of([&] { init_with({.backend = "nccl"}, &factory); }).what(),
                "ddprun::init: there is no GPU here, or no driver for it");
 }
 
@@ -180,7 +171,8 @@ TEST(Context, TheDeviceIsLocalRankModuloDevicesAndCurrentBeforeAnythingElse) {
   NcclDouble cuda;
   BackendFactory factory(NcclDouble::api());
   cuda.set_device_count(4);
-  const DistError failure = failure_of([&] { init_with({.timeout = milliseconds(50)}, &factory); });
+  const DistError failure =
+      dist_error_of([&] { init_with({.timeout = milliseconds(50)}, &factory); });
   EXPECT_EQ(failure.kind(), DistError::Kind::kConnection) << failure.what();
   EXPECT_EQ(NcclDouble::current_device(), 1);
   EXPECT_EQ(cuda.calls().front(), "get_device_count");
@@ -193,7 +185,8 @@ TEST(Context, TheDeviceIsLocalRankModuloDevicesAndCurrentBeforeAnythingElse) {
 TEST(Context, ByHandItSaysHowToComeByAStore) {
   const std::string port = kNobodysPort;
   const ScopedEnvironment by_hand({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", port}});
-  const DistError failure = failure_of([] { init_with({.timeout = milliseconds(50)}, nullptr); });
+  const DistError failure =
+      dist_error_of([] { init_with({.timeout = milliseconds(50)}, nullptr); });
   EXPECT_EQ(failure.kind(), DistError::Kind::kConnection);
   EXPECT_THAT(failure.what(),
               AllOf(HasSubstr("ddprun::init of rank 1 of 2: connect to store 127.0.0.1:" + port),
@@ -204,7 +197,8 @@ TEST(Context, NamesTheRanksThatDidNotCome) {
   const testing_support::RunningStore store;
   const ScopedEnvironment launched(
       {{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_PORT", std::to_string(store.port())}});
-  const DistError failure = failure_of([] { init_with({.timeout = milliseconds(1000)}, nullptr); });
+  const DistError failure =
+      dist_error_of([] { init_with({.timeout = milliseconds(1000)}, nullptr); });
   EXPECT_EQ(failure.kind(), DistError::Kind::kTimeout);
   EXPECT_THAT(failure.what(), HasSubstr("of rank 1 of 4: ranks 0, 2 and 3 did not come: "));
 }
@@ -217,7 +211,7 @@ TEST(Context, ItsKeysBeginWithItsOwnPrefixAndNameTheGeneration) {
                                     {"MASTER_PORT", port},
                                     {"TORCHELASTIC_RUN_ID", "job"},
                                     {"DDPRUN_GENERATION", "3"}});
-  failure_of([] { init_with({.timeout = milliseconds(1000)}, nullptr); });
+  dist_error_of([] { init_with({.timeout = milliseconds(1000)}, nullptr); });
   const auto client = StoreClient::connect({.host = "127.0.0.1", .port = store.port()});
   const auto keys = (*client)->list_keys();
   ASSERT_FALSE(keys->empty());

@@ -8,8 +8,8 @@
 
 #include "ddprun/context.h"
 #include "rendezvous/store_client.h"
+#include "tests/support/rank_threads.h"
 #include "tests/support/running_store.h"
-#include "tests/worker_lib/rank_threads.h"
 #include "tests/worker_lib/scoped_environment.h"
 #include "worker_lib/backend_nccl.h"
 #include "worker_lib/nccl_communicator.h"

@@ -8,10 +8,6 @@
 namespace ddprun {
 namespace {
 
-constexpr std::uint64_t aligned(std::uint64_t bytes) {
-  return (bytes + kSlotAlignmentBytes - 1) / kSlotAlignmentBytes * kSlotAlignmentBytes;
-}
-
 struct OpenBucket {
   BucketLayout layout;
   std::uint64_t payload_bytes = 0;  // without padding: the caps are about what the user sees
@@ -28,7 +24,7 @@ std::vector<BucketLayout> plan_buckets(std::span<const PlannedGradient> gradient
   for (const std::size_t index : order) {
     const PlannedGradient& gradient = gradients[index];
     OpenBucket& bucket = open[gradient.kind];
-    const std::uint64_t offset = aligned(bucket.layout.bytes);
+    const std::uint64_t offset = slot_aligned(bucket.layout.bytes);
     bucket.layout.kind = gradient.kind;
     bucket.layout.slots.push_back({index, offset});
     bucket.layout.bytes = offset + gradient.bytes;

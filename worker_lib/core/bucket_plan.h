@@ -38,9 +38,9 @@ struct BucketLayout {
   std::vector<BucketSlot> slots;
 };
 
-// Every slot begins at a multiple of this, so that kernels see aligned memory. What lies between
-// slots stays zero.
-inline constexpr std::uint64_t kSlotAlignmentBytes = 64;
+// The next place where a slot, or what follows the last one, may begin: aligned, for kernels. What
+// lies between slots stays zero.
+constexpr std::uint64_t slot_aligned(std::uint64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // Cuts `gradients`, taken in `order` (a permutation of their indices: the order in which they
 // become ready), into buckets. PyTorch's rule: one open bucket for each kind; a gradient is added

@@ -14,10 +14,6 @@ ChunkPlan::ChunkPlan(std::size_t total, std::size_t max_chunk, std::size_t quant
   chunks_ = std::max<std::size_t>(1, (quanta + longest - 1) / longest);
 }
 
-std::size_t ChunkShape::length() const {
-  return by_rank_ ? length_ * layout_->rank_at.size() : length_;
-}
-
 Range ChunkShape::share(int lane) const {
   if (!by_rank_) return cut({0, length_}, layout_->lanes, lane, quantum_);
   const Range positions = layout_->lane_positions(lane);

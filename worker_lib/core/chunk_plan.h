@@ -46,7 +46,6 @@ class ChunkShape {
     return {layout, length, 1, true};
   }
 
-  std::size_t length() const;
   Range share(int lane) const;
   Range piece(int lane, int node) const;
   Range block(int rank) const;  // by rank only

@@ -53,7 +53,10 @@ class CpuGroup {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // data: count elements, in place. kAvg on integer types is kInvalidArgument.
+  // REQUIRES of all calls: roots are ranks of the group, partners are other ranks of it, and the
+  // element type can be reduced by the operation (kAvg: floating-point, bitwise: the others).
+
+  // data: count elements, in place.
   virtual Result<void> all_reduce(void* data, std::size_t count, ElementType type, ReduceOp op,
                                   Duration timeout) = 0;
   virtual Result<void> reduce(void* data, std::size_t count, ElementType type, ReduceOp op,

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "worker_lib/cpu/argument_checks.h"
 #include "worker_lib/cpu/move_calls.h"
+#include "worker_lib/cpu/requirements.h"
 
 namespace ddprun {
 
@@ -30,7 +30,7 @@ Result<void> SharedGroup::all_reduce(void* data, std::size_t count, ElementType 
 
 Result<void> SharedGroup::reduce(void* data, std::size_t count, ElementType type, ReduceOp op,
                                  Rank root, Duration timeout) {
-  if (const Result<void> right = check_root("reduce", root, size()); !right) return right.error();
+  require_root(root, size());
   return run_reduce({.kind = CallKind::kReduce,
                      .type = type,
                      .op = op,
@@ -43,11 +43,7 @@ Result<void> SharedGroup::reduce(void* data, std::size_t count, ElementType type
 Result<void> SharedGroup::reduce_scatter(std::span<const void* const> inputs, void* output,
                                          std::size_t count, ElementType type, ReduceOp op,
                                          Duration timeout) {
-  if (const Result<void> right =
-          check_one_per_rank("reduce_scatter", "inputs", inputs.size(), size());
-      !right) {
-    return right.error();
-  }
+  require_count(inputs.size(), size());
   return run_reduce({.kind = CallKind::kReduceScatter,
                      .type = type,
                      .op = op,
@@ -58,7 +54,7 @@ Result<void> SharedGroup::reduce_scatter(std::span<const void* const> inputs, vo
 }
 
 Result<void> SharedGroup::run_reduce(const ReduceJob& job, Duration timeout) {
-  if (const Result<void> right = check_operation(job.type, job.op); !right) return right.error();
+  require_operation(job.type, job.op);
   const CallHeader header{
       .count = job.count, .root = job.root, .kind = job.kind, .type = job.type, .op = job.op};
   if (DirectReduce::suits(here_, job)) {
@@ -70,43 +66,32 @@ Result<void> SharedGroup::run_reduce(const ReduceJob& job, Duration timeout) {
 }
 
 Result<void> SharedGroup::broadcast(void* data, std::size_t bytes, Rank root, Duration timeout) {
-  if (const Result<void> right = check_root("broadcast", root, size()); !right)
-    return right.error();
+  require_root(root, size());
   BroadcastCall call(here_, static_cast<char*>(data), bytes, root.value);
   return run({.count = bytes, .root = root.value, .kind = CallKind::kBroadcast}, call, timeout);
 }
 
 Result<void> SharedGroup::all_gather(const void* input, std::span<void* const> outputs,
                                      std::size_t bytes, Duration timeout) {
-  if (const Result<void> right =
-          check_one_per_rank("all_gather", "outputs", outputs.size(), size());
-      !right) {
-    return right.error();
-  }
+  require_count(outputs.size(), size());
   GatherCall call(here_, static_cast<const char*>(input), outputs, bytes, -1);
   return run({.count = bytes, .kind = CallKind::kAllGather}, call, timeout);
 }
 
 Result<void> SharedGroup::gather(const void* input, std::span<void* const> outputs,
                                  std::size_t bytes, Rank root, Duration timeout) {
-  if (const Result<void> right = check_root("gather", root, size()); !right) return right.error();
+  require_root(root, size());
   const int wanted = root.value == rank() ? size() : 0;
-  if (const Result<void> right = check_one_per_rank("gather", "outputs", outputs.size(), wanted);
-      !right) {
-    return right.error();
-  }
+  require_count(outputs.size(), wanted);
   GatherCall call(here_, static_cast<const char*>(input), outputs, bytes, root.value);
   return run({.count = bytes, .root = root.value, .kind = CallKind::kGather}, call, timeout);
 }
 
 Result<void> SharedGroup::scatter(std::span<const void* const> inputs, void* output,
                                   std::size_t bytes, Rank root, Duration timeout) {
-  if (const Result<void> right = check_root("scatter", root, size()); !right) return right.error();
+  require_root(root, size());
   const int wanted = root.value == rank() ? size() : 0;
-  if (const Result<void> right = check_one_per_rank("scatter", "inputs", inputs.size(), wanted);
-      !right) {
-    return right.error();
-  }
+  require_count(inputs.size(), wanted);
   ScatterCall call(here_, inputs, static_cast<char*>(output), bytes, root.value);
   return run({.count = bytes, .root = root.value, .kind = CallKind::kScatter}, call, timeout);
 }
@@ -228,17 +213,13 @@ TcpMesh::End SharedGroup::exchange_headers(const CallHeader& header, TimePoint d
 
 Result<void> SharedGroup::send(const void* data, std::size_t bytes, Rank destination, int tag,
                                Duration timeout) {
-  if (const Result<void> right = check_partner("send", destination, rank(), size()); !right) {
-    return right.error();
-  }
+  require_partner(destination, rank(), size());
   return mailbox_.send(data, bytes, destination, tag, timeout);
 }
 
 Result<void> SharedGroup::recv(void* data, std::size_t bytes, Rank source, int tag,
                                Duration timeout) {
-  if (const Result<void> right = check_partner("recv", source, rank(), size()); !right) {
-    return right.error();
-  }
+  require_partner(source, rank(), size());
   return mailbox_.recv(data, bytes, source, tag, timeout);
 }
 

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <optional>
 
-#include "worker_lib/cpu/argument_checks.h"
+#include "worker_lib/cpu/requirements.h"
 
 namespace ddprun {
 namespace {
@@ -15,60 +15,50 @@ class SoloGroup final : public CpuGroup {
   int size() const override { return 1; }
 
   Result<void> all_reduce(void*, std::size_t, ElementType type, ReduceOp op, Duration) override {
-    if (const Result<void> right = check_operation(type, op); !right) return right.error();
+    require_operation(type, op);
     return done("all_reduce");
   }
   Result<void> reduce(void*, std::size_t, ElementType type, ReduceOp op, Rank root,
                       Duration) override {
-    if (const Result<void> right = check_root("reduce", root, 1); !right) return right.error();
-    if (const Result<void> right = check_operation(type, op); !right) return right.error();
+    require_root(root, 1);
+    require_operation(type, op);
     return done("reduce");
   }
   Result<void> broadcast(void*, std::size_t, Rank root, Duration) override {
-    if (const Result<void> right = check_root("broadcast", root, 1); !right) return right.error();
+    require_root(root, 1);
     return done("broadcast");
   }
   Result<void> all_gather(const void* input, std::span<void* const> outputs, std::size_t bytes,
                           Duration) override {
-    if (const Result<void> right = check_one_per_rank("all_gather", "outputs", outputs.size(), 1);
-        !right) {
-      return right.error();
-    }
+    require_count(outputs.size(), 1);
     return copy("all_gather", outputs[0], input, bytes);
   }
   Result<void> reduce_scatter(std::span<const void* const> inputs, void* output, std::size_t count,
                               ElementType type, ReduceOp op, Duration) override {
-    if (const Result<void> right = check_one_per_rank("reduce_scatter", "inputs", inputs.size(), 1);
-        !right) {
-      return right.error();
-    }
-    if (const Result<void> right = check_operation(type, op); !right) return right.error();
+    require_count(inputs.size(), 1);
+    require_operation(type, op);
     return copy("reduce_scatter", output, inputs[0], count * size_of(type));
   }
   Result<void> gather(const void* input, std::span<void* const> outputs, std::size_t bytes,
                       Rank root, Duration) override {
-    if (const Result<void> right = check_root("gather", root, 1); !right) return right.error();
-    if (const Result<void> right = check_one_per_rank("gather", "outputs", outputs.size(), 1);
-        !right) {
-      return right.error();
-    }
+    require_root(root, 1);
+    require_count(outputs.size(), 1);
     return copy("gather", outputs[0], input, bytes);
   }
   Result<void> scatter(std::span<const void* const> inputs, void* output, std::size_t bytes,
                        Rank root, Duration) override {
-    if (const Result<void> right = check_root("scatter", root, 1); !right) return right.error();
-    if (const Result<void> right = check_one_per_rank("scatter", "inputs", inputs.size(), 1);
-        !right) {
-      return right.error();
-    }
+    require_root(root, 1);
+    require_count(inputs.size(), 1);
     return copy("scatter", output, inputs[0], bytes);
   }
   Result<void> barrier(Duration) override { return done("barrier"); }
   Result<void> send(const void*, std::size_t, Rank destination, int, Duration) override {
-    return check_partner("send", destination, 0, 1);
+    require_partner(destination, 0, 1);
+    return done("send");
   }
   Result<void> recv(void*, std::size_t, Rank source, int, Duration) override {
-    return check_partner("recv", source, 0, 1);
+    require_partner(source, 0, 1);
+    return done("recv");
   }
 
   std::optional<Error> failure() const override {

@@ -69,9 +69,8 @@ TEST(BucketPlan, AlignsEverySlotAndCountsNoPaddingAgainstTheCap) {
   const std::vector<PlannedGradient> gradients(4, {.bytes = 4});
   const auto buckets = plan_buckets(gradients, in_order(4), {.first_bytes = 16, .bytes = 16});
   ASSERT_EQ(buckets.size(), 1u);
-  for (std::size_t i = 0; i < 4; ++i)
-    EXPECT_EQ(buckets[0].slots[i].offset_bytes, i * kSlotAlignmentBytes);
-  EXPECT_EQ(buckets[0].bytes, 3 * kSlotAlignmentBytes + 4);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(buckets[0].slots[i].offset_bytes, i * 64);
+  EXPECT_EQ(buckets[0].bytes, 3 * 64 + 4);
 }
 
 TEST(BucketPlan, KeepsAGradientOfNoElements) {

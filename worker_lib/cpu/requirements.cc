@@ -1,0 +1,27 @@
+#include "worker_lib/cpu/requirements.h"
+
+#include "base/assert.h"
+#include "worker_lib/cpu/fold_kernels.h"
+
+namespace ddprun {
+
+void require_operation(ElementType type, ReduceOp op) {
+  DDPRUN_ASSERT(fold_kernel(type, op, FoldForm::kWhole, InstructionSet::kBaseline),
+                "elements of this type can be reduced by this operation");
+}
+
+void require_root(Rank root, int size) {
+  DDPRUN_ASSERT(root.value >= 0 && root.value < size, "the root is a rank of the group");
+}
+
+void require_count(std::size_t given, int wanted) {
+  DDPRUN_ASSERT(given == static_cast<std::size_t>(wanted),
+                "there is one pointer per rank where data goes in or out, and none elsewhere");
+}
+
+void require_partner(Rank partner, int rank, int size) {
+  DDPRUN_ASSERT(partner.value >= 0 && partner.value < size && partner.value != rank,
+                "the partner is another rank of the group");
+}
+
+}  // namespace ddprun

@@ -1,0 +1,18 @@
+// What the engine's calls require of their arguments (cpu_group.h), asserted. Whoever stands above
+// the engine has checked them in its user's words: worker_lib/argument_check.h.
+#pragma once
+
+#include <cstddef>
+
+#include "base/ids.h"
+#include "ddprun/reduce_op.h"
+#include "worker_lib/cpu/element_type.h"
+
+namespace ddprun {
+
+void require_operation(ElementType type, ReduceOp op);
+void require_root(Rank root, int size);
+void require_count(std::size_t given, int wanted);  // of pointers
+void require_partner(Rank partner, int rank, int size);
+
+}  // namespace ddprun
