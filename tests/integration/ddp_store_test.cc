@@ -48,7 +48,7 @@ class RunningProgram {
  public:
   // limits: what the shell says before it becomes the program, like "ulimit -n 20".
   explicit RunningProgram(const std::string& limits = "true", const std::string& host = "127.0.0.1")
-      : process({"sh", "-c", limits + " && exec " + kProgram + " --listen '" + host + ":0'"}) {
+      : process({"sh", "-c", limits + " && exec '" + kProgram + "' --listen '" + host + ":0'"}) {
     EXPECT_TRUE(process.wait_for_out("\n")) << process.err();
     const std::string line = process.out();
     port = static_cast<std::uint16_t>(std::atoi(line.substr(line.rfind(':') + 1).c_str()));

@@ -81,7 +81,7 @@ class StoppedReader : public LauncherTest {
     std::ofstream(directory_ / "script.sh") << script;
     job_ = std::make_unique<ChildProcess>(
         Arguments{"sh", "-c",
-                  "exec " + kDdprun + " --shutdown-grace=2 sh script.sh > fifo 2> fifo"},
+                  "exec '" + kDdprun + "' --shutdown-grace=2 sh script.sh > fifo 2> fifo"},
         environment());
     reader_.reset(open(fifo.c_str(), O_RDONLY | O_CLOEXEC));
     ASSERT_TRUE(reader_.valid());
@@ -135,8 +135,8 @@ TEST_F(LauncherTest, ASignalAtAnyMomentOfTheStartLeavesNothing) {
 
 TEST_F(LauncherTest, UnderNohupAHangupIsIgnored) {
   ChildProcess job({"sh", "-c",
-                    "trap '' HUP; exec " + kDdprun +
-                        " sh -c 'echo ready; while [ ! -e go ]; do sleep 0.02; done; echo done'"},
+                    "trap '' HUP; exec '" + kDdprun +
+                        "' sh -c 'echo ready; while [ ! -e go ]; do sleep 0.02; done; echo done'"},
                    environment());
   ASSERT_TRUE(job.wait_for_out("ready"));
   job.signal(SIGHUP);

@@ -69,8 +69,8 @@ TEST_F(LauncherTest, AWorkerWritesToAReaderThatIsSlowAndLosesNothing) {
   const std::string fifo = directory_ / "fifo";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   ChildProcess job({"sh", "-c",
-                    "exec " + kDdprun +
-                        " --nproc-per-node=2 sh -c 'yes 0123456789012345678901234567890 | "
+                    "exec '" + kDdprun +
+                        "' --nproc-per-node=2 sh -c 'yes 0123456789012345678901234567890 | "
                         "head -n 300000; touch done.$RANK' > fifo"},
                    environment());
   std::ifstream reader(fifo);
@@ -142,8 +142,8 @@ TEST_F(LauncherTest, AWorkerStartsClean) {
 
 TEST_F(LauncherTest, AgentsTakeAllDescriptorsTheyMayWorkersWhatTheyWereGiven) {
   ChildProcess job({"sh", "-c",
-                    "ulimit -Sn 256; exec " + kDdprun +
-                        " sh -c 'ulimit -Sn; while [ ! -e go ]; do sleep 0.02; done'"},
+                    "ulimit -Sn 256; exec '" + kDdprun +
+                        "' sh -c 'ulimit -Sn; while [ ! -e go ]; do sleep 0.02; done'"},
                    environment());
   EXPECT_EQ(job.line(), "256");
   const std::string limits = read_file("/proc/" + std::to_string(tree_of(job).agent) + "/limits");
