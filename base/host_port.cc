@@ -1,5 +1,6 @@
 #include "base/host_port.h"
 
+#include <algorithm>
 #include <charconv>
 
 namespace ddprun {
@@ -46,6 +47,18 @@ Result<HostPort> parse_host_port(std::string_view text, std::optional<std::uint1
   return HostPort{.host = std::string(host), .port = *number};
 }
 
+Result<PortRange> parse_port_range(std::string_view text) {
+  const std::size_t dash = std::min(text.find('-'), text.size());
+  const std::optional<std::uint16_t> first = parse_port(text.substr(0, dash));
+  const std::optional<std::uint16_t> last =
+      dash == text.size() ? first : parse_port(text.substr(dash + 1));
+  if (!first || !last || *first == 0) {
+    return invalid(text, "ports from 1 to 65535 are expected: FIRST-LAST");
+  }
+  if (*first > *last) return invalid(text, "the first port comes before the last one");
+  return PortRange{*first, *last};
+}
+
 bool is_loopback_host(std::string_view host) {
   return host == "localhost" || host == "::1" ||
          (host.starts_with("127.") &&
@@ -55,6 +68,10 @@ bool is_loopback_host(std::string_view host) {
 std::string to_text(const HostPort& address) {
   const bool bare_ipv6 = address.host.find(':') != std::string::npos;
   return (bare_ipv6 ? "[" + address.host + "]" : address.host) + ":" + std::to_string(address.port);
+}
+
+std::string to_text(PortRange ports) {
+  return std::to_string(ports.first) + "-" + std::to_string(ports.last);
 }
 
 }  // namespace ddprun

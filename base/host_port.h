@@ -23,11 +23,24 @@ struct HostPort {
 Result<HostPort> parse_host_port(std::string_view text,
                                  std::optional<std::uint16_t> default_port = std::nullopt);
 
+// Ports from first to last, both included. {0, 0}: whichever is free.
+struct PortRange {
+  std::uint16_t first = 0;
+  std::uint16_t last = 0;
+
+  friend bool operator==(const PortRange&, const PortRange&) = default;
+};
+
+// "29500-29599", or one port: "29500". kInvalidArgument says what is wrong with the text.
+Result<PortRange> parse_port_range(std::string_view text);
+
 // Whether the host, by its words alone, is this machine as only this machine can reach it:
 // "localhost" or a numeric loopback address ("127.example.org" is a name).
 bool is_loopback_host(std::string_view host);
 
 // "10.0.0.1:29500", "[::1]:29500", "node7:29500".
 std::string to_text(const HostPort& address);
+// "29500-29599".
+std::string to_text(PortRange ports);
 
 }  // namespace ddprun

@@ -73,6 +73,7 @@ std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& e
     variables.emplace_back("OMP_NUM_THREADS", env.omp_num_threads);
   }
   variables.emplace_back("DDPRUN_GENERATION", to_text(env.generation));
+  if (env.ports != PortRange{}) variables.emplace_back("DDPRUN_PORT_RANGE", to_text(env.ports));
   return variables;
 }
 
@@ -98,6 +99,13 @@ Result<std::optional<WorkerEnv>> read_worker_env(const EnvLookup& lookup) {
   env.generation = Generation(ints.read("DDPRUN_GENERATION", 0, kMaxWorld, env.restart_count));
   if (ints.error()) return *ints.error();
 
+  if (const std::optional<std::string> text = lookup("DDPRUN_PORT_RANGE")) {
+    const Result<PortRange> ports = parse_port_range(*text);
+    if (!ports) {
+      return Error(ports.error()).within("read environment variable DDPRUN_PORT_RANGE");
+    }
+    env.ports = *ports;
+  }
   env.master_addr = lookup("MASTER_ADDR").value_or("127.0.0.1");
   env.run_id = lookup("TORCHELASTIC_RUN_ID").value_or("none");
   env.role = lookup("ROLE_NAME").value_or("default");

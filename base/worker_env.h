@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/host_port.h"
 #include "base/ids.h"
 #include "base/result.h"
 
@@ -47,6 +48,7 @@ inline constexpr std::array kWorkerVariables = std::to_array<WorkerVariable>({
     {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1 unless inherited"},
     {"OMP_NUM_THREADS", "1 unless inherited or there is one worker"},
     {"DDPRUN_GENERATION", "number of this forming of the world, from 0"},
+    {"DDPRUN_PORT_RANGE", "ports that the worker may listen on, --port-range; not set: any"},
 });
 
 // The values of one worker. Defaults are those of a world of one.
@@ -72,6 +74,7 @@ struct WorkerEnv {
   std::string nccl_async_error_handling;
   std::string omp_num_threads;
   Generation generation{0};
+  PortRange ports;
 };
 
 // Name and value of every variable that the launcher sets, in the order of kWorkerVariables.

@@ -24,6 +24,7 @@
 #include "launcher/console_writer.h"
 #include "launcher/core/supervisor.h"
 #include "launcher/core/verdict_report.h"
+#include "launcher/local_address.h"
 #include "launcher/process_tree.h"
 #include "launcher/signal_source.h"
 #include "launcher/worker.h"
@@ -100,6 +101,11 @@ class Agent {
   // --- the way to the service --------------------------------------------------------------------
 
   Result<void> meet() {
+    if (const std::string& wanted = config_.options.local_addr; !wanted.empty()) {
+      auto found = find_local_address(wanted, interface_addresses(), kResolveTimeout);
+      if (!found) return std::move(found).error().within("option --local-addr");
+      local_addr_ = std::move(*found);
+    }
     const Rendezvous& plan = config_.rendezvous;
     switch (plan.mode) {
       case Rendezvous::Mode::kLocal: return embed({}, "127.0.0.1");
@@ -212,9 +218,9 @@ class Agent {
     if (config_.rendezvous.mode == Rendezvous::Mode::kStatic && !hello.node.node_rank) {
       hello.node.node_rank = 0;  // as torchrun's
     }
-    hello.node.address = !options.local_addr.empty() ? options.local_addr
-                         : local_address.empty()     ? own_address_
-                                                     : local_address;
+    hello.node.address = !local_addr_.empty()    ? local_addr_
+                         : local_address.empty() ? own_address_
+                                                 : local_address;
     hello.status = status();
     hello.assignment = supervisor_.assignment();
     return hello;
@@ -317,7 +323,7 @@ class Agent {
   Result<void> prepare_store() {
     if (static_port_) return {};
     const bool only_here = config_.rendezvous.mode == Rendezvous::Mode::kLocal;
-    Result<Listener> listener = listen_tcp({only_here ? "127.0.0.1" : "*", 0});
+    Result<Listener> listener = listen_tcp(only_here ? "127.0.0.1" : "*", config_.options.ports);
     if (!listener) return std::move(listener).error().within("listen for the store's clients");
     listener_ = std::move(*listener);
     return {};
@@ -348,6 +354,7 @@ class Agent {
     plan.role = config_.options.role;
     plan.run_id = config_.options.rdzv_id;
     plan.max_restarts = config_.options.max_restarts;
+    plan.ports = config_.options.ports;
     plan.inherits_omp_threads = config_.inherits_omp_threads;
     plan.inherited_nccl_async_error_handling = config_.inherited_nccl_async_error_handling;
     if (!config_.log_root.empty()) {
@@ -531,6 +538,7 @@ class Agent {
   std::unique_ptr<RendezvousServer> server_;  // where this agent embeds the service
   std::unique_ptr<ServiceLink> link_;
   std::string own_address_;                   // towards an embedded service
+  std::string local_addr_;                    // --local-addr, numeric; empty: not given
   std::optional<std::uint16_t> static_port_;  // the one port of torchrun's static mode
 
   std::optional<Listener> listener_;    // of the next generation's store

@@ -128,8 +128,13 @@ const std::vector<OptionSpec>& option_table() {
       {"Nodes", "node-rank", "", "N", "rank of this node; without it nodes are ordered by name",
        "--node-rank=0", integer_into(&LaunchOptions::node_rank, 0, kMaxInt)},
       {"Nodes", "local-addr", "", "ADDR",
-       "address of this node for the others, instead of the one that reaches the service",
-       "--local-addr=10.0.0.7", text_into(&LaunchOptions::local_addr)},
+       "how the others reach this node, if not by the address that reaches the service: an "
+       "address, a network or an interface",
+       "--local-addr=10.1.0.0/16", text_into(&LaunchOptions::local_addr)},
+      {"Nodes", "port-range", "", "FIRST-LAST",
+       "ports to listen on, for firewalls: one for the store, one for each worker of ddprun's "
+       "library",
+       "--port-range=29500-29599", parsed(&LaunchOptions::ports, parse_port_range)},
       {"Nodes", "master-addr", "", "ADDR", "static: where node rank 0 serves everything",
        "--master-addr=10.0.0.1", text_into(&LaunchOptions::master_addr)},
       {"Nodes", "master-port", "", "PORT", "static: its port (29500)", "--master-port=29500",

@@ -3,6 +3,9 @@
 #include <cerrno>
 #include <climits>
 
+#include "base/random_id.h"
+#include "base/rng.h"
+
 namespace ddprun {
 namespace {
 
@@ -46,6 +49,20 @@ Result<Listener> listen_tcp(const HostPort& address) {
                           "' is no numeric address (127.0.0.1, ::1, or * for all of this machine)"};
   }
   return listen_on(*numeric, doing);
+}
+
+Result<Listener> listen_tcp(const std::string& host, PortRange ports) {
+  const unsigned count = ports.last - ports.first + 1U;
+  const auto start = static_cast<unsigned>(Rng(random_seed()).below(count));
+  for (unsigned i = 0; i < count; ++i) {
+    const auto port = static_cast<std::uint16_t>(ports.first + (start + i) % count);
+    Result<Listener> listener = listen_tcp(HostPort{host, port});
+    if (listener || listener.error().sys_errno != EADDRINUSE) return listener;
+  }
+  return Error{.kind = ErrorKind::kSystem,
+               .doing = "listen on " + (host.empty() ? "*" : host),
+               .cause = "every port of " + to_text(ports) + " is taken",
+               .sys_errno = EADDRINUSE};
 }
 
 }  // namespace ddprun

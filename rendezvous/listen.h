@@ -21,4 +21,8 @@ struct Listener {
 // word.
 Result<Listener> listen_tcp(const HostPort& address);
 
+// The same on any free port of the range. Which one is left to chance, so that one that was given
+// back is not soon taken again by those whom its late callers did not mean.
+Result<Listener> listen_tcp(const std::string& host, PortRange ports);
+
 }  // namespace ddprun

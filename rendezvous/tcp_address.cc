@@ -1,9 +1,11 @@
 #include "rendezvous/tcp_address.h"
 
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <memory>
@@ -93,20 +95,29 @@ std::string host_name() {
   return name;
 }
 
+std::vector<InterfaceAddress> interface_addresses() {
+  std::vector<InterfaceAddress> found;
+  ifaddrs* raw = nullptr;
+  if (getifaddrs(&raw) != 0) return found;
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> list(raw, &freeifaddrs);
+  for (const ifaddrs* entry = list.get(); entry; entry = entry->ifa_next) {
+    if (!entry->ifa_addr || (entry->ifa_flags & IFF_UP) == 0) continue;
+    const int family = entry->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    InterfaceAddress one{.interface = entry->ifa_name};
+    one.address.size = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+    std::memcpy(&one.address.storage, entry->ifa_addr, one.address.size);
+    found.push_back(std::move(one));
+  }
+  return found;
+}
+
 bool is_local_address(const SocketAddress& address) {
   if (is_loopback_address(address)) return true;
-  ifaddrs* raw = nullptr;
-  if (getifaddrs(&raw) != 0) return false;
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> list(raw, &freeifaddrs);
   const std::string host = address.host();
-  for (const ifaddrs* entry = list.get(); entry; entry = entry->ifa_next) {
-    if (!entry->ifa_addr || entry->ifa_addr->sa_family != address.family()) continue;
-    SocketAddress own;
-    own.size = address.family() == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-    std::memcpy(&own.storage, entry->ifa_addr, own.size);
-    if (own.host() == host) return true;
-  }
-  return false;
+  const std::vector<InterfaceAddress> own = interface_addresses();
+  return std::any_of(own.begin(), own.end(),
+                     [&](const InterfaceAddress& one) { return one.address.host() == host; });
 }
 
 std::optional<SocketAddress> numeric_address(const HostPort& address) {

@@ -37,6 +37,13 @@ std::string to_text(const SocketAddress& address);
 SocketAddress local_address_of(int socket);
 SocketAddress peer_address_of(int socket);
 
+// The addresses of this host's network interfaces that are up; empty when the kernel does not say.
+struct InterfaceAddress {
+  std::string interface;
+  SocketAddress address;  // port 0
+};
+std::vector<InterfaceAddress> interface_addresses();
+
 // Whether the address is one of this host's own.
 bool is_local_address(const SocketAddress& address);
 bool is_loopback_address(const SocketAddress& address);

@@ -155,6 +155,7 @@ Result<std::unique_ptr<CpuGroup>> meet_ranks(StoreClient* store, const WorkerEnv
                                  .world_size = env.world_size,
                                  .node_id = "node " + to_text(env.node_rank),
                                  .name = group_name(env),
+                                 .ports = env.ports,
                                  .timeout = timeout});
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/host_port.h"
 #include "base/result.h"
 #include "rendezvous/core/control_message.h"
 
@@ -67,7 +68,8 @@ struct LaunchOptions {
   int max_restarts = 0;
   std::optional<std::string> master_addr;
   std::optional<int> master_port;
-  std::string local_addr;
+  std::string local_addr;  // as given
+  PortRange ports;
   bool no_python = false;
   bool module = false;
   std::string log_dir;

@@ -23,6 +23,7 @@ struct PlanOptions {
   std::string role = "default";
   std::string run_id = "none";
   int max_restarts = 0;
+  PortRange ports;
   std::string log_directory;  // of this generation: error files go to <it>/<local rank>/error.json;
                               // empty: there are none
   // Variables of the agent's own environment that decide what is left as it is.

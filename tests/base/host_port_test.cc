@@ -74,5 +74,23 @@ TEST(HostPort, KnowsThisMachinesOwnWords) {
     EXPECT_FALSE(is_loopback_host(host)) << host;
 }
 
+TEST(ParsePortRange, TakesARangeAndOnePort) {
+  const auto range = parse_port_range("29500-29599");
+  ASSERT_TRUE(range) << range.error().message();
+  EXPECT_EQ(*range, (PortRange{29500, 29599}));
+  EXPECT_EQ(to_text(*range), "29500-29599");
+  EXPECT_EQ(parse_port_range("65535").value(), (PortRange{65535, 65535}));
+}
+
+TEST(ParsePortRange, SaysWhatIsWrong) {
+  for (const char* text : {"", "-", "0-10", "1-", "-5", "1-65536", "a-b", "1-2-3", "1,2"}) {
+    const auto range = parse_port_range(text);
+    ASSERT_FALSE(range) << text;
+    EXPECT_THAT(range.error().message(), HasSubstr("FIRST-LAST")) << text;
+  }
+  EXPECT_THAT(parse_port_range("20-10").error().message(),
+              HasSubstr("'20-10': the first port comes before the last one"));
+}
+
 }  // namespace
 }  // namespace ddprun

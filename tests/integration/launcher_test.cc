@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/rng.h"
+#include "rendezvous/listen.h"
 #include "tests/integration/launcher_frame.h"
 
 namespace ddprun::testing_support {
@@ -121,6 +122,29 @@ TEST_F(LauncherTest, WorkersFindTheirPlaceInTheEnvironmentAndAStoreThatAnswers) 
       std::string::npos)
       << out;
   EXPECT_NE(out.find("[rank 0] dir ok"), std::string::npos);
+}
+
+TEST_F(LauncherTest, ThePortRangeHoldsForTheStoreAndIsToldToWorkers) {
+  const Result<Listener> listener = listen_tcp({"127.0.0.1", 0});
+  ASSERT_TRUE(listener);
+  const int port = listener->address.port;  // one of the range is taken
+  const int first = port > 60000 ? port - 2 : port;
+  const std::string range = std::to_string(first) + "-" + std::to_string(first + 2);
+  auto job = start_shell({"--port-range=" + range}, "echo $MASTER_PORT $DDPRUN_PORT_RANGE");
+  ASSERT_EQ(job->wait(), 0) << job->err();
+  std::istringstream out(job->out());
+  int store = 0;
+  std::string told;
+  out >> store >> told;
+  EXPECT_TRUE(store >= first && store <= first + 2 && store != port) << job->out();
+  EXPECT_EQ(told, range);
+
+  const std::string taken = std::to_string(port);
+  auto none = start_shell({"--port-range=" + taken}, "true");
+  EXPECT_NE(none->wait(), 0);
+  EXPECT_NE(none->err().find("every port of " + taken + "-" + taken + " is taken"),
+            std::string::npos)
+      << none->err();
 }
 
 TEST_F(LauncherTest, AWorkerStartsClean) {

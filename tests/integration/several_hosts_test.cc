@@ -54,6 +54,23 @@ TEST_F(SeveralHosts, MeetInTorchrunsStaticModeAtTheNameOfTheFirst) {
   }
 }
 
+TEST_F(SeveralHosts, ReachEachOtherByTheAddressThatWasAskedFor) {
+  for (const std::string& asked :
+       {NetnsCluster::address(0), std::string("10.77.1.0/24"), std::string("eth0")}) {
+    start_hosts(2, true);
+    start_node(0, {"--nnodes=2", "--node-rank=0", "--local-addr=" + asked}, "echo $MASTER_ADDR");
+    start_node(1, {"--nnodes=2", "--node-rank=1"}, "echo $MASTER_ADDR");
+    for (int node = 0; node < 2; ++node) {
+      EXPECT_EQ(jobs_[node]->wait(), 0) << jobs_[node]->err();
+      EXPECT_EQ(jobs_[node]->out(),
+                "[rank " + std::to_string(node) + "] " + NetnsCluster::address(0) + "\n");
+    }
+    jobs_.clear();
+    service_.reset();
+    cluster_.reset();
+  }
+}
+
 TEST_F(SeveralHosts, AKilledWorkerRestartsTheJobOnAllHosts) {
   start_hosts(3, false);
   const Arguments options{"--nnodes=3", "--max-restarts=1"};

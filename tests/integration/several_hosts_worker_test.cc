@@ -7,9 +7,11 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <sstream>
 
 #include "base/rng.h"
 #include "tests/integration/several_hosts.h"
+#include "tests/support/worker_failure.h"
 
 namespace ddprun {
 namespace {
@@ -19,9 +21,11 @@ using std::chrono::seconds;
 using testing::HasSubstr;
 using testing_support::Arguments;
 using testing_support::ChildProcess;
+using testing_support::failure_in;
 using testing_support::kBin;
 using testing_support::NetnsCluster;
 using testing_support::SeveralHosts;
+using testing_support::WorkerFailure;
 
 // Two ranks on each of two nodes, started by hand as a scheduler would: no agent watches them.
 class RanksWithoutAgents : public SeveralHosts {
@@ -39,20 +43,21 @@ class RanksWithoutAgents : public SeveralHosts {
                                {"GROUP_RANK", std::to_string(rank / 2)},
                                {"MASTER_ADDR", NetnsCluster::address(0)},
                                {"MASTER_PORT", "29500"},
+                               {"DDPRUN_PORT_RANGE", "20000-20009"},
                                {"OMP_NUM_THREADS", "1"}};
       ranks_.push_back(start_process(rank / 2, {kBin + "/worker_test_rank", play}, environment));
     }
     for (auto& rank : ranks_) ASSERT_TRUE(rank->wait_for_out("ready\n.\n.\n")) << rank->err();
   }
 
-  // "failed KIND PEER TIME what()": the peer and the words.
-  void expect_lost(int rank, const std::vector<std::string>& peers, const std::string& words) {
+  // Waits for the rank's end, and returns what it says of it.
+  WorkerFailure expect_lost(int rank, const std::vector<int>& peers, const std::string& words) {
     EXPECT_EQ(ranks_[rank]->wait(), 3) << ranks_[rank]->err();
-    const std::string out = ranks_[rank]->out();
-    std::vector<testing::Matcher<std::string>> named;
-    for (const std::string& peer : peers) named.push_back(HasSubstr("failed 3 " + peer + " "));
-    EXPECT_THAT(out.substr(out.find("failed")), testing::AnyOfArray(named));
-    EXPECT_THAT(out, HasSubstr(words));
+    const WorkerFailure failure = failure_in(ranks_[rank]->out());
+    EXPECT_EQ(failure.kind, DistError::Kind::kPeerLost) << failure.what;
+    EXPECT_THAT(failure.peer, testing::AnyOfArray(peers)) << failure.what;
+    EXPECT_THAT(failure.what, HasSubstr(words));
+    return failure;
   }
 
   void TearDown() override {
@@ -65,14 +70,33 @@ class RanksWithoutAgents : public SeveralHosts {
   std::vector<std::unique_ptr<ChildProcess>> ranks_;
 };
 
+TEST_F(RanksWithoutAgents, ListenWithinThePortRangeOnly) {
+  start_ranks("small");
+  ASSERT_FALSE(HasFatalFailure());
+  for (int node = 0; node < 2; ++node) {
+    const auto sockets = cluster_->start(node, {"ss", "-Hltn"});
+    ASSERT_EQ(sockets->wait(), 0) << sockets->err();
+    std::istringstream lines(sockets->out());
+    int doors = 0;
+    for (std::string state, receive, send, local, rest;
+         lines >> state >> receive >> send >> local;) {
+      std::getline(lines, rest);
+      const int port = std::stoi(local.substr(local.rfind(':') + 1));
+      if (port == 29500) continue;  // the store's
+      EXPECT_TRUE(port >= 20000 && port <= 20009) << local;
+      ++doors;
+    }
+    EXPECT_EQ(doors, 2) << sockets->out();
+  }
+}
+
 TEST_F(RanksWithoutAgents, ACutCableIsNoticedByAllWithinTheLease) {
   start_ranks("small");
   ASSERT_FALSE(HasFatalFailure());
   const TimePoint cut = BootClock::now();
   cluster_->cut(1);
   for (int rank = 0; rank < 4; ++rank)
-    expect_lost(rank,
-                rank < 2 ? std::vector<std::string>{"2", "3"} : std::vector<std::string>{"0", "1"},
+    expect_lost(rank, rank < 2 ? std::vector{2, 3} : std::vector{0, 1},
                 "out of reach (its node has not answered for 5 s)");
   EXPECT_LT(BootClock::now() - cut, seconds(8));
 }
@@ -91,8 +115,10 @@ TEST_F(RanksWithoutAgents, AKilledOneIsNamedOnEveryHostWithinASecond) {
   ASSERT_EQ(rank3.size(), 1u);
   const TimePoint killed = BootClock::now();
   kill(rank3[0], SIGKILL);
-  for (int rank = 0; rank < 3; ++rank) expect_lost(rank, {"3"}, "rank 3 died");
-  EXPECT_LT(BootClock::now() - killed, seconds(1));
+  for (int rank = 0; rank < 3; ++rank) {
+    const WorkerFailure failure = expect_lost(rank, {3}, "rank 3 died");
+    EXPECT_LT(failure.time - killed, seconds(1)) << "rank " << rank;
+  }
 }
 
 TEST_F(RanksWithoutAgents, AShortOutageIsNotNoticed) {

@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <set>
+#include <vector>
+
 #include "tests/support/raw_tcp_client.h"
 
 namespace ddprun {
@@ -79,6 +82,41 @@ TEST(ListenTcp, TheSocketDoesNotBlockAndIsClosedOnExec) {
   ASSERT_TRUE(listener);
   EXPECT_TRUE(fcntl(listener->socket.get(), F_GETFD) & FD_CLOEXEC);
   EXPECT_TRUE(fcntl(listener->socket.get(), F_GETFL) & O_NONBLOCK);
+}
+
+TEST(ListenTcp, FindsTheFreePortsOfARangeAndSaysWhenThereIsNoneLeft) {
+  // Three ports in a row that are free now, as far as that can be known.
+  std::vector<Listener> listeners;
+  const auto take_all = [&](PortRange ports) {
+    listeners.clear();
+    for (int i = 0; i < 3; ++i) {
+      Result<Listener> listener = listen_tcp("127.0.0.1", ports);
+      if (!listener) return false;
+      listeners.push_back(std::move(*listener));
+    }
+    return true;
+  };
+  PortRange ports{20000, 20002};
+  while (!take_all(ports)) {
+    ports = {static_cast<std::uint16_t>(ports.first + 3),
+             static_cast<std::uint16_t>(ports.last + 3)};
+    ASSERT_LT(ports.last, 32000);
+  }
+  std::set<int> taken;
+  for (const Listener& listener : listeners) taken.insert(listener.address.port);
+  EXPECT_EQ(taken, (std::set<int>{ports.first, ports.first + 1, ports.last}));
+  const Result<Listener> none = listen_tcp("127.0.0.1", ports);
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().message(),
+            "listen on 127.0.0.1: every port of " + to_text(ports) + " is taken");
+  listeners.erase(listeners.begin() + 1);
+  EXPECT_TRUE(listen_tcp("127.0.0.1", ports));
+}
+
+TEST(ListenTcp, ARangeDoesNotHideAnotherError) {
+  const Result<Listener> foreign = listen_tcp("192.0.2.1", PortRange{20000, 30000});
+  ASSERT_FALSE(foreign);
+  EXPECT_EQ(foreign.error().sys_errno, EADDRNOTAVAIL);
 }
 
 }  // namespace

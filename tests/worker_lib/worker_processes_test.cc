@@ -4,13 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
-#include <sstream>
 
 #include "base/rng.h"
-#include "ddprun/error.h"
 #include "tests/support/eventually.h"
 #include "tests/support/running_store.h"
 #include "tests/support/worker_cluster.h"
+#include "tests/support/worker_failure.h"
 
 namespace ddprun {
 namespace {
@@ -18,37 +17,14 @@ namespace {
 using std::chrono::seconds;
 using testing::HasSubstr;
 using testing_support::eventually;
+using testing_support::failure_in;
 using testing_support::WorkerCluster;
+using testing_support::WorkerFailure;
 
 constexpr int kFailedAsExpected = 3;
 
 std::vector<std::string> play(const std::string& name) {
   return {DDPRUN_BIN_DIR "/worker_test_rank", name};
-}
-
-// What worker_main.cc says of a DistError.
-struct Failure {
-  DistError::Kind kind;
-  int peer;
-  TimePoint time;
-  std::string what;
-};
-
-Failure failure_in(const std::string& output) {
-  const std::size_t begin = output.find("failed ");
-  if (begin == std::string::npos) {
-    ADD_FAILURE() << "no failure in:\n" << output;
-    return {};
-  }
-  std::istringstream line(output.substr(begin + 7));
-  int kind = 0;
-  std::int64_t time_ns = 0;
-  Failure failure;
-  line >> kind >> failure.peer >> time_ns;
-  std::getline(line, failure.what);
-  failure.kind = static_cast<DistError::Kind>(kind);
-  failure.time = TimePoint(Duration(time_ns));
-  return failure;
 }
 
 TEST(Workers, OfOneNodeReduceTogether) {
@@ -86,7 +62,7 @@ void kill_one(const std::string& name, std::uint64_t seed) {
   for (int rank = 0; rank < 3; ++rank) {
     if (rank == victim) continue;
     EXPECT_EQ(cluster.exit_code(rank), kFailedAsExpected) << cluster.output(rank);
-    const Failure failure = failure_in(cluster.output(rank));
+    const WorkerFailure failure = failure_in(cluster.output(rank));
     EXPECT_EQ(failure.kind, DistError::Kind::kPeerLost) << failure.what;
     EXPECT_EQ(failure.peer, victim) << failure.what;
     EXPECT_LT(failure.time - killed, seconds(1)) << failure.what;
@@ -113,7 +89,7 @@ TEST(Workers, OneThatEndsEarlyIsNamedByThoseWhoStillWait) {
   EXPECT_EQ(cluster.exit_code(0), 0) << cluster.output(0);
   for (int rank = 1; rank < 3; ++rank) {
     EXPECT_EQ(cluster.exit_code(rank), kFailedAsExpected) << cluster.output(rank);
-    const Failure failure = failure_in(cluster.output(rank));
+    const WorkerFailure failure = failure_in(cluster.output(rank));
     EXPECT_EQ(failure.kind, DistError::Kind::kPeerLost) << failure.what;
     EXPECT_EQ(failure.peer, 0) << failure.what;
   }

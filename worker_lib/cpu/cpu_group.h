@@ -26,6 +26,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/host_port.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "ddprun/reduce_op.h"
@@ -40,6 +41,7 @@ struct CpuGroupOptions {
   int world_size = 1;
   std::string node_id;  // ranks that give the same text share memory
   std::string name;     // unique within the store; begins every key the group uses
+  PortRange ports;      // to listen on
   Duration timeout = std::chrono::minutes(30);  // for forming the group
 };
 

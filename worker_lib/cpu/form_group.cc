@@ -168,7 +168,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
   const TimePoint deadline = deadline_after(BootClock::now(), options.timeout);
   const Result<NodeDoor> node_door = NodeDoor::open();
   if (!node_door) return node_door.error();
-  Result<TcpDoor> tcp_door = TcpDoor::open(local_address);
+  Result<TcpDoor> tcp_door = TcpDoor::open(local_address, options.ports);
   if (!tcp_door) return tcp_door.error();
   const Result<std::vector<Card>> cards =
       exchange_cards(exchange,

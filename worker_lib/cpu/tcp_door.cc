@@ -38,8 +38,8 @@ void send_at_once(int socket) {
 
 }  // namespace
 
-Result<TcpDoor> TcpDoor::open(const std::string& host) {
-  Result<Listener> listener = listen_tcp({.host = host, .port = 0});
+Result<TcpDoor> TcpDoor::open(const std::string& host, PortRange ports) {
+  Result<Listener> listener = listen_tcp(host, ports);
   if (!listener) return listener.error();
   return TcpDoor(std::move(*listener));
 }

@@ -30,8 +30,8 @@ enum class ConnectionUse : std::uint32_t {
 
 class TcpDoor {
  public:
-  // Listens on a port of the system's choice, at this numeric address only.
-  static Result<TcpDoor> open(const std::string& host);
+  // Listens at this numeric address only, on a free port of the range.
+  static Result<TcpDoor> open(const std::string& host, PortRange ports = {});
   const HostPort& address() const { return listener_.address; }
 
   struct Caller {

@@ -53,6 +53,13 @@ TEST(WorkerPlan, GivesEachWorkerItsPlaceInTheWorld) {
   EXPECT_EQ(env["DDPRUN_GENERATION"], "4");
 }
 
+TEST(WorkerPlan, TellsWorkersOfThePortsTheyMayListenOnWhereSomeWereGiven) {
+  PlanOptions plan = options();
+  EXPECT_FALSE(variables(plan_workers(plan, second_node())[0]).contains("DDPRUN_PORT_RANGE"));
+  plan.ports = {29500, 29599};
+  EXPECT_EQ(variables(plan_workers(plan, second_node())[0])["DDPRUN_PORT_RANGE"], "29500-29599");
+}
+
 TEST(WorkerPlan, ReplacesTheLocalRankInArgumentsAsTorchrunDoes) {
   const std::vector<WorkerPlan> plans = plan_workers(options(), second_node());
   EXPECT_EQ(plans[1].arguments, (std::vector<std::string>{"--rank=1", "11", "x"}));

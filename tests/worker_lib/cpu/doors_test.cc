@@ -122,6 +122,13 @@ TEST(TcpDoor, AdmitsARankOfTheGroup) {
   EXPECT_EQ(caller->use, ConnectionUse::kControl);
 }
 
+TEST(TcpDoor, OpensOnAPortOfTheRange) {
+  const std::uint16_t port = open_door().address().port;  // free again
+  const auto door = TcpDoor::open("127.0.0.1", {port, port});
+  ASSERT_TRUE(door) << door.error().message();
+  EXPECT_EQ(door->address().port, port);
+}
+
 TEST(TcpDoor, TurnsAwayWrongTokensRanksAndDestinationsAndNoise) {
   TcpDoor door = open_door();
   const auto call = [&](const std::string& token, int from, int to) {

@@ -1,0 +1,39 @@
+// What worker_test_rank (tests/worker_lib/worker_main.cc) says of the DistError that ended it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <sstream>
+#include <string>
+
+#include "base/clock.h"
+#include "ddprun/error.h"
+
+namespace ddprun::testing_support {
+
+struct WorkerFailure {
+  DistError::Kind kind;
+  int peer;
+  TimePoint time;
+  std::string what;
+};
+
+inline WorkerFailure failure_in(const std::string& output) {
+  const std::size_t begin = output.find("failed ");
+  if (begin == std::string::npos) {
+    ADD_FAILURE() << "no failure in:\n" << output;
+    return {};
+  }
+  std::istringstream line(output.substr(begin + 7));
+  int kind = 0;
+  std::int64_t time_ns = 0;
+  WorkerFailure failure;
+  line >> kind >> failure.peer >> time_ns;
+  std::getline(line, failure.what);
+  failure.kind = static_cast<DistError::Kind>(kind);
+  failure.time = TimePoint(Duration(time_ns));
+  return failure;
+}
+
+}  // namespace ddprun::testing_support
