@@ -30,8 +30,11 @@ constexpr auto kLogPeriod = std::chrono::seconds(10);
 // gone.
 struct Connection {
   Connection(StoreConnectionId number, tcp::socket from, const SocketAddress& address,
-             const RequestLimits& limits)
-      : id(number), socket(std::move(from)), peer(address), parser(limits) {}
+             const StoreServerOptions& options)
+      : id(number),
+        socket(std::move(from)),
+        peer(address),
+        parser(options.limits, options.legacy_dialect) {}
 
   StoreConnectionId id;
   tcp::socket socket;
@@ -69,8 +72,7 @@ class StoreServer::Impl {
     socket.non_blocking(true, ignored);
     socket.set_option(tcp::no_delay(true), ignored);
     const StoreConnectionId id(next_id_++);
-    const auto connection =
-        std::make_shared<Connection>(id, std::move(socket), peer, options_.limits);
+    const auto connection = std::make_shared<Connection>(id, std::move(socket), peer, options_);
     connections_.emplace(id.value, connection);
     ++counters_.accepted;
     connection->parser.feed(initial_bytes);
@@ -129,6 +131,7 @@ class StoreServer::Impl {
   bool serve_turn(const ConnectionPtr& connection) {
     while (const Request* request = connection->parser.next()) {
       ++counters_.requests[static_cast<std::size_t>(request->command)];
+      heed_silent_cancel(connection);
       const auto refusal = state_.handle(connection->id, *request, replies_);
       if (!refusal && replies_.bytes() < kTurnBytes) continue;
       deliver();
@@ -136,10 +139,15 @@ class StoreServer::Impl {
       if (refusal) return refuse(connection, *refusal);
       return !stall(connection) && serve_later(connection);
     }
+    heed_silent_cancel(connection);
     deliver();
     if (connection->closed) return false;
     if (!connection->parser.error().empty()) return refuse(connection, connection->parser.error());
     return !stall(connection);
+  }
+
+  void heed_silent_cancel(const ConnectionPtr& connection) {
+    if (connection->parser.gives_up_wait()) state_.give_up_wait(connection->id);
   }
 
   // A client that does not take its replies gets no more of them; flush() goes on.
@@ -222,7 +230,7 @@ class StoreServer::Impl {
     connection->closed = true;
     error_code ignored;
     connection->socket.close(ignored);
-    state_.connection_closed(connection->id);
+    state_.give_up_wait(connection->id);
     connections_.erase(connection->id.value);
   }
 

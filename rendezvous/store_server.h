@@ -6,6 +6,9 @@
 // notice: a bad request and a full output queue close that connection only, with one line in the
 // log.
 //
+// A client that is silent, from its first moment or later, is never timed out: the second socket of
+// PyTorch up to 2.0 stays idle, and its thread spins when the server closes it.
+//
 // Peers are named by their numeric address; no name is ever looked up. There is no authentication:
 // who reaches the port may read and write every key.
 #pragma once
@@ -25,6 +28,7 @@
 namespace ddprun {
 
 struct StoreServerOptions {
+  Dialect legacy_dialect = Dialect::kL1;  // of connections without a handshake (RequestParser)
   RequestLimits limits;
   // Of a single reply. What one request may set, another can read.
   std::size_t reply_bytes = 64 * 1024 * 1024;

@@ -12,6 +12,8 @@ constexpr std::uint8_t kReady = 0;
 constexpr std::uint8_t kNotReady = 1;
 // What CANCEL_WAIT answers.
 constexpr std::uint8_t kCancelled = 1;
+// What WATCH_KEY answers.
+constexpr std::uint8_t kWatching = 3;
 
 constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
 // Memory that Replies keeps for the next turn.
@@ -92,6 +94,8 @@ std::optional<std::string> KvState::handle(StoreConnectionId from, const Request
     }
     case Command::kListKeys: return list_keys(from, replies);
     case Command::kBarrier: return barrier(from, request, replies);
+    // Of L1, which nobody but C++ code could call. The key is not watched: no change is ever told.
+    case Command::kWatchKey: put_u8(replies.to(from), kWatching); break;
   }
   return std::nullopt;
 }

@@ -79,8 +79,8 @@ class KvState {
   [[nodiscard]] std::optional<std::string> handle(StoreConnectionId from, const Request& request,
                                                   Replies& replies);
 
-  // Forgets what the connection waits for. Its keys stay.
-  void connection_closed(StoreConnectionId id) { unpark(id); }
+  // Forgets what the connection waits for, because it is closed or waits no more. Its keys stay.
+  void give_up_wait(StoreConnectionId id) { unpark(id); }
 
   std::size_t key_count() const { return values_.size(); }
   std::size_t parked_count() const { return parked_.size(); }

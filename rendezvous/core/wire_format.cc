@@ -13,18 +13,20 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "the protocol's integers are copied as they lie in memory");
 
-constexpr bool indexes_are_opcodes() {
+constexpr bool rules_are_by_command() {
   for (std::size_t i = 0; i < kCommandRules.size(); ++i) {
     if (static_cast<std::size_t>(kCommandRules[i].command) != i) return false;
   }
   return true;
 }
-static_assert(indexes_are_opcodes(), "a command's place in the table is its opcode");
+static_assert(rules_are_by_command(), "rule_of() finds a command's rule by its value");
 
 // Offered to a read even when less is known to be missing.
 constexpr std::size_t kReadBytes = 1024;
 // Offered when much is announced, but little has come.
 constexpr std::size_t kTrustedBytes = 4096;
+
+constexpr std::uint8_t kValidateOpcode = 0;
 
 // Room for this many strings is kept from one request to the next.
 constexpr std::size_t kKeptStrings = 1024;
@@ -68,12 +70,11 @@ std::string too_many_keys(std::uint64_t got, std::size_t allowed) {
 
 }  // namespace
 
-std::optional<Dialect> detect_dialect(std::string_view first_bytes) {
+std::optional<bool> begins_as_legacy(std::string_view first_bytes) {
   if (first_bytes.empty()) return std::nullopt;
-  if (static_cast<Command>(first_bytes[0]) != Command::kValidate) return Dialect::kLegacy;
+  if (static_cast<std::uint8_t>(first_bytes[0]) != kValidateOpcode) return true;
   if (first_bytes.size() < kHandshakeBytes) return std::nullopt;
-  return load<std::uint32_t>(first_bytes, 1) == kHandshakeMagic ? Dialect::kModern
-                                                                : Dialect::kLegacy;
+  return load<std::uint32_t>(first_bytes, 1) != kHandshakeMagic;
 }
 
 std::span<char> RequestParser::space() {
@@ -92,7 +93,7 @@ const Request* RequestParser::next() {
     }
   }
   if (!error_.empty()) return nullptr;
-  if (!handshaken_ && !accept_handshake()) return nullptr;
+  if (!dialect_ && !find_dialect()) return nullptr;
   if (!scan_request()) return nullptr;
 
   request_.command = rule_->command;
@@ -104,20 +105,27 @@ const Request* RequestParser::next() {
   return &request_;
 }
 
-bool RequestParser::accept_handshake() {
+// The first byte of the handshake is SET in the legacy dialects, and the magic would be a key's length
+// past every limit: then a wrong magic is the likelier reading, and needs no further byte to refuse.
+bool RequestParser::find_dialect() {
   const std::string_view bytes = buffer_.bytes();
-  const std::optional<Dialect> dialect = detect_dialect(bytes);
-  if (!dialect) return false;
-  if (*dialect == Dialect::kLegacy) {
-    const bool wrong_magic = static_cast<Command>(bytes[0]) == Command::kValidate;
-    return fail((wrong_magic ? "the handshake says " + hex(load<std::uint32_t>(bytes, 1), 8) +
-                                   ", not " + hex(kHandshakeMagic, 8)
-                             : "the first byte is " + hex(static_cast<unsigned char>(bytes[0]), 2) +
-                                   ", not the handshake of a TCPStore client") +
-                "; PyTorch 2.2 or newer is needed");
+  const std::optional<bool> legacy = begins_as_legacy(bytes);
+  if (!legacy) return false;
+  if (!*legacy) {
+    buffer_.consume(kHandshakeBytes);
+    dialect_ = Dialect::kModern;
+    return true;
   }
-  buffer_.consume(kHandshakeBytes);
-  return handshaken_ = true;
+  const auto first = static_cast<std::uint8_t>(bytes[0]);
+  if (first == kValidateOpcode && load<std::uint32_t>(bytes, 1) > limits_.key_bytes) {
+    return fail("the handshake says " + hex(load<std::uint32_t>(bytes, 1), 8) + ", not " +
+                hex(kHandshakeMagic, 8));
+  }
+  if (first >= kOpcodesL2.size()) {
+    return fail("the first byte is " + hex(first, 2) + ", with which no TCPStore client begins");
+  }
+  dialect_ = legacy_;
+  return true;
 }
 
 // Returns false when bytes are missing or the request is bad, and goes on from there when called
@@ -135,11 +143,11 @@ bool RequestParser::scan_request() {
 bool RequestParser::scan_opcode() {
   std::uint8_t opcode = 0;
   if (!scan_integer(opcode)) return false;
-  if (opcode >= kCommandRules.size()) {
-    return fail("opcode " + std::to_string(opcode) + " is not known");
-  }
-  if (static_cast<Command>(opcode) == Command::kValidate) return fail("a second handshake");
-  rule_ = &kCommandRules[opcode];
+  if (dialect_ == Dialect::kL1 && opcode >= kOpcodesL1.size()) dialect_ = Dialect::kL2;
+  const std::span<const Command> opcodes = opcodes_of(*dialect_);
+  if (opcode >= opcodes.size()) return fail("opcode " + std::to_string(opcode) + " is not known");
+  if (opcodes[opcode] == Command::kValidate) return fail("a second handshake");
+  rule_ = &rule_of(opcodes[opcode]);
   field_ = 0;
   in_list_ = false;
   extents_.clear();
@@ -228,9 +236,12 @@ void put_handshake(std::string& out) {
 }
 
 void put_request(std::string& out, Command command, std::span<const std::string_view> strings,
-                 std::int64_t number) {
+                 std::int64_t number, Dialect dialect) {
   const CommandRule& rule = rule_of(command);
-  put_u8(out, static_cast<std::uint8_t>(command));
+  const std::span<const Command> opcodes = opcodes_of(dialect);
+  const auto opcode = std::find(opcodes.begin(), opcodes.end(), command) - opcodes.begin();
+  DDPRUN_ASSERT(opcode < std::ssize(opcodes), "the dialect has the command");
+  put_u8(out, static_cast<std::uint8_t>(opcode));
   std::size_t used = 0;
   for (const Field field : rule.fields) {
     switch (field) {

@@ -47,8 +47,10 @@ Ended run(std::vector<std::string> arguments) {
 class RunningProgram {
  public:
   // limits: what the shell says before it becomes the program, like "ulimit -n 20".
-  explicit RunningProgram(const std::string& limits = "true", const std::string& host = "127.0.0.1")
-      : process({"sh", "-c", limits + " && exec " + kProgram + " --listen '" + host + ":0'"}) {
+  explicit RunningProgram(const std::string& limits = "true", const std::string& host = "127.0.0.1",
+                          const std::string& options = "")
+      : process({"sh", "-c",
+                 limits + " && exec " + kProgram + " --listen '" + host + ":0' " + options}) {
     EXPECT_TRUE(process.wait_for_out("\n")) << process.err();
     const std::string line = process.out();
     port = static_cast<std::uint16_t>(std::atoi(line.substr(line.rfind(':') + 1).c_str()));
@@ -76,6 +78,7 @@ TEST(DdpStore, BadInputIsOneLineThatNamesItAndExitCode2) {
       {{"--listen", "localhost:0"}, ".*'localhost' is no numeric address.*"},
       {{"--listen", "::1:0"}, ".*an IPv6 address stands in brackets.*"},
       {{"--listen", "127.0.0.1:0", "extra"}, ".*extra.*"},
+      {{"--listen", "127.0.0.1:0", "--legacy-dialect", "l3"}, "--legacy-dialect: l3 .*l1.*l2.*"},
   };
   for (const auto& [arguments, line] : cases) {
     const Ended ended = run(arguments);
@@ -121,6 +124,22 @@ TEST(DdpStore, ListensOnEveryAddressWhenAskedTo) {
   if (listen_tcp({.host = "::1", .port = 0})) {
     EXPECT_THAT(store.process.out(), StartsWith("ddp-store: listening on [::]:"));
     RawTcpClient over_ipv6(store.port, "::1");
+  }
+}
+
+TEST(DdpStore, ReadsLegacyClientsAsItIsTold) {
+  std::string append;
+  put_request(append, Command::kAppend, std::vector<std::string_view>{"k", "v"}, 0, Dialect::kL2);
+  std::string get;
+  put_request(get, Command::kGet, std::vector<std::string_view>{"k"}, 0, Dialect::kL2);
+  for (const auto& [options, answer] : std::vector<std::pair<std::string, std::string>>{
+           {"--legacy-dialect l2", "\1\0\0\0\0\0\0\0v"s},
+           {"--legacy-dialect l1", "\0\0\0\0\0\0\0\0"s},  // to DELETE_KEY: there was none
+           {"", "\0\0\0\0\0\0\0\0"s}}) {
+    RunningProgram store("true", "127.0.0.1", options);
+    RawTcpClient client(store.port);
+    client.send(append + get);
+    EXPECT_EQ(client.receive(answer.size()), answer) << options;
   }
 }
 

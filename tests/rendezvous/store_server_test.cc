@@ -10,7 +10,7 @@
 #include <fstream>
 
 #include "tests/support/child_process.h"
-#include "tests/support/raw_tcp_client.h"
+#include "tests/support/raw_store_client.h"
 #include "tests/support/running_store.h"
 
 namespace ddprun {
@@ -21,51 +21,13 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::MatchesRegex;
 using testing_support::eventually;
+using testing_support::handshake;
+using testing_support::i64;
 using testing_support::RawTcpClient;
+using testing_support::request;
 using testing_support::RunningStore;
-
-std::string handshake() {
-  std::string bytes;
-  put_handshake(bytes);
-  return bytes;
-}
-
-std::string request(Command command, std::vector<std::string_view> strings = {},
-                    std::int64_t number = 0) {
-  std::string bytes;
-  put_request(bytes, command, strings, number);
-  return bytes;
-}
-
-std::string i64(std::int64_t value) {
-  std::string bytes;
-  put_i64(bytes, value);
-  return bytes;
-}
-
-std::string string_reply(std::string_view value) {
-  std::string bytes;
-  put_string(bytes, value);
-  return bytes;
-}
-
-// A client that has shaken hands.
-class Client : public RawTcpClient {
- public:
-  explicit Client(RunningStore& store) : RawTcpClient(store.port()) { send(handshake()); }
-
-  std::string ask(const std::string& bytes, std::size_t reply_bytes) {
-    send(bytes);
-    return receive(reply_bytes);
-  }
-  std::int64_t add(std::string_view key, std::int64_t delta) {
-    std::int64_t sum = 0;
-    const std::string reply = ask(request(Command::kAdd, {key}, delta), 8);
-    EXPECT_EQ(reply.size(), 8u) << "no answer to ADD";
-    if (reply.size() == 8) std::memcpy(&sum, reply.data(), 8);
-    return sum;
-  }
-};
+using testing_support::string_reply;
+using Client = testing_support::RawStoreClient;
 
 std::size_t resident_bytes() {
   std::ifstream file("/proc/self/statm");
@@ -145,7 +107,6 @@ TEST(StoreServer, BadBytesCloseTheirConnectionAndNoOther) {
   const std::vector<BadBytes> cases{
       {"wrong magic", "\x00\x01\x02\x03\x04"s, "the handshake says 0x04030201"},
       {"no handshake", request(Command::kPing, {}, 7), "the first byte is 0x0d"},
-      {"legacy client", "\x03\x05\0\0\0\0\0\0\0init/"s, "PyTorch 2.2 or newer is needed"},
       {"http", "GET / HTTP/1.1\r\n\r\n", "the first byte is 0x47"},
       {"second handshake", handshake() + handshake(), "a second handshake"},
       {"opcode", handshake() + "\xFF", "opcode 255 is not known"},

@@ -71,7 +71,7 @@ class Store {
     EXPECT_EQ(ask(client, Command::kWait, std::move(keys)), kNothing);
     EXPECT_EQ(last_refusal, "");
   }
-  void close(std::uint64_t client) { state_.connection_closed(StoreConnectionId(client)); }
+  void close(std::uint64_t client) { state_.give_up_wait(StoreConnectionId(client)); }
   const KvState& state() const { return state_; }
 
   std::string last_refusal;
