@@ -6,6 +6,34 @@
 
 namespace {
 
+struct LimitOption {
+  const char* name;
+  std::size_t& limit;
+  const char* what;
+};
+
+void add_limits(CLI::App& app, ddprun::StoreServerOptions& options) {
+  constexpr std::size_t kMost = std::size_t{1} << 40;
+  const LimitOption limits[] = {
+      {"--max-key-bytes", options.request.key_bytes, "Of one key"},
+      {"--max-value-bytes", options.request.value_bytes, "Of one value in a request"},
+      {"--max-keys", options.request.keys, "Keys in one request"},
+      {"--max-request-bytes", options.request.request_bytes, "Of one request"},
+      {"--max-reply-bytes", options.state.reply_bytes,
+       "Of one reply; so much, and 256 KiB, is held for a client that does not read"},
+      {"--max-held-bytes", options.state.held_bytes, "Of all that the store holds"},
+      {"--max-connections", options.connections, "Clients at a time"},
+  };
+  for (const LimitOption& one : limits) {
+    app.add_option(one.name, one.limit, one.what)
+        ->type_name("SIZE")
+        ->transform(CLI::AsSizeValue(false).description(""))
+        ->check(CLI::Range(std::size_t{1}, kMost).description(""))
+        ->capture_default_str()
+        ->group("Limits; numbers, or like 64MiB. Whoever goes past one is closed");
+  }
+}
+
 void add_options(CLI::App& app, ddprun::StoreServerOptions& options) {
   app.add_option_function<std::string>(
          "--legacy-dialect",
@@ -26,7 +54,10 @@ int main(int argc, char** argv) {
   daemon.description =
       "Serves one key-value store that speaks PyTorch's TCPStore protocol.\n"
       "Example: ddp-store --listen 127.0.0.1:29500";
-  daemon.add_options = [&](CLI::App& app) { add_options(app, options); };
+  daemon.add_options = [&](CLI::App& app) {
+    add_options(app, options);
+    add_limits(app, options);
+  };
   daemon.serve = [&](boost::asio::io_context& io, ddprun::Logger& log, ddprun::UniqueFd listener) {
     std::vector<ddprun::UniqueFd> listeners;
     listeners.push_back(std::move(listener));

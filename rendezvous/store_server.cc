@@ -7,7 +7,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "rendezvous/core/kv_state.h"
 #include "rendezvous/core/line_budget.h"
 #include "rendezvous/tcp_acceptor.h"
 #include "rendezvous/tcp_address.h"
@@ -34,7 +33,7 @@ struct Connection {
       : id(number),
         socket(std::move(from)),
         peer(address),
-        parser(options.limits, options.legacy_dialect) {}
+        parser(options.request, options.legacy_dialect) {}
 
   StoreConnectionId id;
   tcp::socket socket;
@@ -51,7 +50,7 @@ using ConnectionPtr = std::shared_ptr<Connection>;
 class StoreServer::Impl {
  public:
   Impl(asio::io_context& io, Logger& log, const StoreServerOptions& options)
-      : io_(io), log_(log), options_(options), state_(options.reply_bytes) {}
+      : io_(io), log_(log), options_(options), state_(options.state) {}
 
   // The acceptors live in this object and are gone with it, or with stop().
   void add_acceptor(UniqueFd listener) {
@@ -68,6 +67,11 @@ class StoreServer::Impl {
   }
 
   void add(tcp::socket socket, const SocketAddress& peer, std::string_view initial_bytes) {
+    if (connections_.size() >= options_.connections) {
+      return note(peer,
+                  {Refusal::kTooManyConnections,
+                   "at most " + std::to_string(options_.connections) + " connections are served"});
+    }
     error_code ignored;  // a socket that is dead already says so when it is read
     socket.non_blocking(true, ignored);
     socket.set_option(tcp::no_delay(true), ignored);
@@ -95,6 +99,7 @@ class StoreServer::Impl {
     now.connections = connections_.size();
     now.waiting = state_.parked_count();
     now.keys = state_.key_count();
+    now.held_bytes = state_.held_bytes();
     return now;
   }
 
@@ -122,7 +127,7 @@ class StoreServer::Impl {
       if (serve_turn(connection)) read(connection);
     } catch (const std::bad_alloc&) {
       // What was being written is this connection's; the replies to others are whole.
-      if (!connection->closed) refuse(connection, "out of memory");
+      if (!connection->closed) refuse(connection, {Refusal::kOutOfMemory, "out of memory"});
       deliver();
     }
   }
@@ -142,7 +147,7 @@ class StoreServer::Impl {
     heed_silent_cancel(connection);
     deliver();
     if (connection->closed) return false;
-    if (!connection->parser.error().empty()) return refuse(connection, connection->parser.error());
+    if (const auto& refusal = connection->parser.refusal()) return refuse(connection, *refusal);
     return !stall(connection);
   }
 
@@ -180,7 +185,7 @@ class StoreServer::Impl {
     try {
       connection->unsent.append(bytes);
     } catch (const std::bad_alloc&) {
-      refuse(connection, "out of memory");
+      refuse(connection, {Refusal::kOutOfMemory, "out of memory"});
       return;
     }
     if (!is_flushing) flush_when_writable(connection);
@@ -219,11 +224,15 @@ class StoreServer::Impl {
 
   // --- ending ---
 
-  bool refuse(const ConnectionPtr& connection, const std::string& reason) {
-    ++counters_.bad_requests;
-    log("closed the connection of " + to_text(connection->peer) + ": " + reason);
+  bool refuse(const ConnectionPtr& connection, const Refusal& refusal) {
+    note(connection->peer, refusal);
     close(connection);
     return false;
+  }
+
+  void note(const SocketAddress& peer, const Refusal& refusal) {
+    ++counters_.refusals[refusal.kind];
+    log("closed the connection of " + to_text(peer) + ": " + refusal.reason);
   }
 
   void close(const ConnectionPtr& connection) {

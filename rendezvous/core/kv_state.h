@@ -23,7 +23,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <list>
 #include <map>
 #include <optional>
@@ -36,6 +35,14 @@
 #include "rendezvous/core/wire_format.h"
 
 namespace ddprun {
+
+// Inclusive.
+struct KvLimits {
+  // Of a single reply. What one request may set, another can read.
+  std::size_t reply_bytes = 64 * 1024 * 1024;
+  // Of everything that is held: KvState::held_bytes().
+  std::size_t held_bytes = 1024 * 1024 * 1024;
+};
 
 using StoreConnectionId = Id<struct StoreConnectionTag, std::uint64_t>;
 
@@ -70,23 +77,29 @@ class Replies {
 
 class KvState {
  public:
-  // A request whose reply would be longer than max_reply_bytes closes the connection that asked,
-  // before any memory is taken.
-  explicit KvState(std::size_t max_reply_bytes) : max_reply_bytes_(max_reply_bytes) {}
+  // What an entry counts beside its bytes, about what it costs to keep: a key with its value, a
+  // queue, an item of one, a key that one connection waits for.
+  static constexpr std::size_t kEntryBytes = 128;
+
+  explicit KvState(const KvLimits& limits = {}) : limits_(limits) {}
 
   // Performs one request. Returns why the connection that asked must be closed, nullopt normally;
-  // other connections are never harmed.
-  [[nodiscard]] std::optional<std::string> handle(StoreConnectionId from, const Request& request,
-                                                  Replies& replies);
+  // then the request has changed nothing. Other connections are never harmed. A request past a limit
+  // is refused before any memory is taken for it.
+  [[nodiscard]] std::optional<Refusal> handle(StoreConnectionId from, const Request& request,
+                                              Replies& replies);
 
   // Forgets what the connection waits for, because it is closed or waits no more. Its keys stay.
   void give_up_wait(StoreConnectionId id) { unpark(id); }
 
   std::size_t key_count() const { return values_.size(); }
   std::size_t parked_count() const { return parked_.size(); }
+  // The bytes of all keys, values and queue items, and of the keys that are waited for, once for
+  // each connection that waits; and kEntryBytes for each of them.
+  std::size_t held_bytes() const { return held_bytes_; }
 
  private:
-  using Refusal = std::optional<std::string>;
+  using MaybeRefusal = std::optional<Refusal>;
   template <class T>
   using ByKey = std::map<std::string, T, std::less<>>;  // ordered: no rehash stalls everybody
   using Barrier =
@@ -111,33 +124,44 @@ class KvState {
     std::optional<MissingArrivals> barrier;  // of a BARRIER
   };
 
-  Refusal get(StoreConnectionId from, const Request& request, Replies& replies);
-  Refusal compare_set(StoreConnectionId from, const Request& request, Replies& replies);
-  Refusal add(StoreConnectionId from, const Request& request, Replies& replies);
-  Refusal wait(StoreConnectionId from, const Request& request, Replies& replies);
-  Refusal multi_get(StoreConnectionId from, const Request& request, Replies& replies);
-  Refusal queue_pop(StoreConnectionId from, const Request& request, Replies& replies);
-  Refusal list_keys(StoreConnectionId from, Replies& replies);
-  Refusal barrier(StoreConnectionId from, const Request& request, Replies& replies);
+  MaybeRefusal get(StoreConnectionId from, const Request& request, Replies& replies);
+  MaybeRefusal compare_set(StoreConnectionId from, const Request& request, Replies& replies);
+  MaybeRefusal add(StoreConnectionId from, const Request& request, Replies& replies);
+  MaybeRefusal wait(StoreConnectionId from, const Request& request, Replies& replies);
+  MaybeRefusal multi_get(StoreConnectionId from, const Request& request, Replies& replies);
+  MaybeRefusal queue_pop(StoreConnectionId from, const Request& request, Replies& replies);
+  MaybeRefusal list_keys(StoreConnectionId from, Replies& replies);
+  MaybeRefusal barrier(StoreConnectionId from, const Request& request, Replies& replies);
   void check(StoreConnectionId from, const Request& request, Replies& replies);
   void delete_key(StoreConnectionId from, const Request& request, Replies& replies);
-  void append(const Request& request, Replies& replies);
-  void queue_push(const Request& request, Replies& replies);
+  MaybeRefusal set_one(const Request& request, Replies& replies);
+  MaybeRefusal append(const Request& request, Replies& replies);
+  MaybeRefusal multi_set(const Request& request, Replies& replies);
+  MaybeRefusal queue_push(const Request& request, Replies& replies);
+
+  // Whether there is room for so many bytes more.
+  bool fits(std::size_t more) const;
+  MaybeRefusal full(Command command) const;
+  MaybeRefusal too_long(Command command, std::size_t reply_bytes) const;
+  bool has_room_to_set(std::string_view key, std::size_t value_bytes) const;
 
   bool present(std::string_view key) const;
   void set(std::string_view key, std::string_view value, Replies& replies);
-  // Adds to the counter under the key; nullopt when it holds no number.
-  std::optional<std::int64_t> add_to(std::string_view key, std::int64_t delta, Replies& replies);
+  // What ADD makes of the counter under the key; nullopt when it holds no number.
+  std::optional<std::int64_t> sum_of(std::string_view key, std::int64_t delta) const;
   void wake_all(std::string_view key, Replies& replies);
   void wake_oldest(std::string_view key, Replies& replies);
   // One key less to wait for; answers the connection when it was the last one.
   void found(const Waiter& waiter, Replies& replies);
   void park(StoreConnectionId from, const Request& request);
+  // The one link of the wait that leads to this key is gone.
+  void forget(std::string_view key) { held_bytes_ -= key.size() + kEntryBytes; }
   void unpark(StoreConnectionId id);
 
-  std::size_t max_reply_bytes_;
+  KvLimits limits_;
+  std::size_t held_bytes_ = 0;
   ByKey<std::string> values_;
-  ByKey<std::deque<std::string>> queues_;
+  ByKey<std::list<std::string>> queues_;  // a deque takes 600 bytes for its first item
   std::unordered_map<std::uint64_t, Parked> parked_;
   ByKey<Waiters> waiting_;
   ByKey<Barrier> barriers_;

@@ -92,7 +92,7 @@ const Request* RequestParser::next() {
       request_.strings = {};
     }
   }
-  if (!error_.empty()) return nullptr;
+  if (refusal_) return nullptr;
   if (!dialect_ && !find_dialect()) return nullptr;
   if (!scan_request()) return nullptr;
 
@@ -118,11 +118,13 @@ bool RequestParser::find_dialect() {
   }
   const auto first = static_cast<std::uint8_t>(bytes[0]);
   if (first == kValidateOpcode && load<std::uint32_t>(bytes, 1) > limits_.key_bytes) {
-    return fail("the handshake says " + hex(load<std::uint32_t>(bytes, 1), 8) + ", not " +
-                hex(kHandshakeMagic, 8));
+    return refuse(Refusal::kBadRequest, "the handshake says " +
+                                            hex(load<std::uint32_t>(bytes, 1), 8) + ", not " +
+                                            hex(kHandshakeMagic, 8));
   }
   if (first >= kOpcodesL2.size()) {
-    return fail("the first byte is " + hex(first, 2) + ", with which no TCPStore client begins");
+    return refuse(Refusal::kBadRequest,
+                  "the first byte is " + hex(first, 2) + ", with which no TCPStore client begins");
   }
   dialect_ = legacy_;
   return true;
@@ -145,8 +147,10 @@ bool RequestParser::scan_opcode() {
   if (!scan_integer(opcode)) return false;
   if (dialect_ == Dialect::kL1 && opcode >= kOpcodesL1.size()) dialect_ = Dialect::kL2;
   const std::span<const Command> opcodes = opcodes_of(*dialect_);
-  if (opcode >= opcodes.size()) return fail("opcode " + std::to_string(opcode) + " is not known");
-  if (opcodes[opcode] == Command::kValidate) return fail("a second handshake");
+  if (opcode >= opcodes.size())
+    return refuse(Refusal::kBadRequest, "opcode " + std::to_string(opcode) + " is not known");
+  if (opcodes[opcode] == Command::kValidate)
+    return refuse(Refusal::kBadRequest, "a second handshake");
   rule_ = &rule_of(opcodes[opcode]);
   field_ = 0;
   in_list_ = false;
@@ -185,12 +189,13 @@ bool RequestParser::scan_string(Field kind) {
   size = load<std::uint64_t>(buffer_.bytes(), scanned_);
   const bool is_key = kind == Field::kKey;
   const std::size_t allowed = is_key ? limits_.key_bytes : limits_.value_bytes;
-  if (size > allowed) return fail(too_long(is_key ? "key" : "value", size, allowed));
+  if (size > allowed)
+    return refuse(Refusal::kRequestLimit, too_long(is_key ? "key" : "value", size, allowed));
 
   const std::size_t begin = scanned_ + sizeof size;
   announced_ = begin + size;
   if (announced_ > limits_.request_bytes) {
-    return fail(too_long("request", announced_, limits_.request_bytes));
+    return refuse(Refusal::kRequestLimit, too_long("request", announced_, limits_.request_bytes));
   }
   if (buffer_.size() < announced_) return false;
   extents_.push_back({begin, size});
@@ -202,7 +207,7 @@ bool RequestParser::scan_list(Field kind) {
   if (!in_list_) {
     if (!scan_integer(list_left_)) return false;
     if (list_left_ > limits_.keys) {
-      return fail(too_many_keys(list_left_, limits_.keys));
+      return refuse(Refusal::kRequestLimit, too_many_keys(list_left_, limits_.keys));
     }
     if (kind == Field::kPairs) list_left_ *= 2;
     in_list_ = true;
@@ -215,8 +220,9 @@ bool RequestParser::scan_list(Field kind) {
   return true;
 }
 
-bool RequestParser::fail(std::string reason) {
-  error_ = rule_ ? std::string(rule_->name) + ": " + std::move(reason) : std::move(reason);
+bool RequestParser::refuse(Refusal::Kind kind, std::string reason) {
+  if (rule_) reason = std::string(rule_->name) + ": " + std::move(reason);
+  refusal_ = {kind, std::move(reason)};
   return false;
 }
 

@@ -131,6 +131,22 @@ inline constexpr std::uint32_t kHandshakeMagic = 0x3C85F7CE;
 // nullopt: too few bytes to tell.
 std::optional<bool> begins_as_legacy(std::string_view first_bytes);
 
+// Why a server closes a connection that it could go on reading.
+struct Refusal {
+  enum Kind : std::uint8_t {
+    kBadRequest,    // not the protocol, or what the store cannot do
+    kRequestLimit,  // a bound of RequestLimits
+    kReplyLimit,    // the reply would be too long
+    kHeldLimit,     // the store is full
+    kTooManyConnections,
+    kOutOfMemory,
+  };
+  static constexpr std::size_t kKinds = kOutOfMemory + 1;
+
+  Kind kind = kBadRequest;
+  std::string reason;
+};
+
 // All bounds are inclusive. Key, value and keys are those of PyTorch's own server; the bound on a
 // whole request is ours: without one, a single MULTI_SET could ask for a terabyte.
 struct RequestLimits {
@@ -171,9 +187,9 @@ class RequestParser {
   // handshake is consumed here, and never returned.
   const Request* next();
 
-  // Why nothing of this connection can be read any more; empty while all is well. Requests before
+  // Why nothing of this connection can be read any more; null while all is well. Requests before
   // the bad one have been returned.
-  const std::string& error() const { return error_; }
+  const std::optional<Refusal>& refusal() const { return refusal_; }
 
   // How the connection is read; nullopt as long as too little has come to know.
   std::optional<Dialect> dialect() const { return dialect_; }
@@ -202,12 +218,12 @@ class RequestParser {
   bool scan_field(Field field);
   bool scan_string(Field kind);
   bool scan_list(Field kind);
-  bool fail(std::string reason);
+  bool refuse(Refusal::Kind kind, std::string reason);
 
   RequestLimits limits_;
   Dialect legacy_;
   ByteBuffer buffer_;  // begins with the request that is being read
-  std::string error_;
+  std::optional<Refusal> refusal_;
   std::optional<Dialect> dialect_;  // once it is known
 
   // The request being read: everything before scanned_ has been understood.

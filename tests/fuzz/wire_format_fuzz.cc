@@ -20,7 +20,7 @@ namespace {
 // Small, so that inputs of a few bytes reach every limit.
 constexpr RequestLimits kLimits{
     .key_bytes = 16, .value_bytes = 64, .keys = 8, .request_bytes = 256};
-constexpr std::size_t kMaxReply = 512;
+constexpr KvLimits kKvLimits{.reply_bytes = 512, .held_bytes = 2048};
 
 struct Outcome {
   std::string encoded;  // the requests, written again
@@ -48,7 +48,7 @@ Outcome parse(std::string_view bytes, std::size_t piece_bytes, Dialect legacy) {
     DDPRUN_ASSERT(parser.capacity() <= 4096 + 4 * fed,
                   "memory grows with the bytes that have come");
   }
-  outcome.error = parser.error();
+  if (parser.refusal()) outcome.error = parser.refusal()->reason;
   return outcome;
 }
 
@@ -57,13 +57,14 @@ void serve(std::string_view bytes, Dialect legacy) {
   constexpr std::uint64_t kConnections = 4;
   RequestParser parser(kLimits, legacy);
   parser.feed(bytes);
-  KvState state(kMaxReply);
+  KvState state(kKvLimits);
   Replies replies;
   std::uint64_t turn = 0;
   while (const Request* request = parser.next()) {
     const StoreConnectionId from(turn++ % kConnections);
     if (parser.gives_up_wait()) state.give_up_wait(from);
     if (state.handle(from, *request, replies)) state.give_up_wait(from);
+    DDPRUN_ASSERT(state.held_bytes() <= kKvLimits.held_bytes, "no more is held than is allowed");
     for (std::size_t i = 0; i < replies.pieces(); ++i) {
       DDPRUN_ASSERT(!replies.piece(i).bytes.empty(), "a reply has bytes");
       DDPRUN_ASSERT(replies.piece(i).to.value < kConnections, "a reply goes to somebody");

@@ -78,6 +78,9 @@ TEST(DdpStore, BadInputIsOneLineThatNamesItAndExitCode2) {
       {{"--listen", "localhost:0"}, ".*'localhost' is no numeric address.*"},
       {{"--listen", "::1:0"}, ".*an IPv6 address stands in brackets.*"},
       {{"--listen", "127.0.0.1:0", "extra"}, ".*extra.*"},
+      {{"--listen", "127.0.0.1:0", "--max-held-bytes", "much"}, "--max-held-bytes.*much.*"},
+      {{"--listen", "127.0.0.1:0", "--max-keys", "0"}, "--max-keys.*0.*"},
+      {{"--listen", "127.0.0.1:0", "--max-connections", "-1"}, "--max-connections.*-1.*"},
       {{"--listen", "127.0.0.1:0", "--legacy-dialect", "l3"}, "--legacy-dialect: l3 .*l1.*l2.*"},
   };
   for (const auto& [arguments, line] : cases) {
@@ -140,6 +143,40 @@ TEST(DdpStore, ReadsLegacyClientsAsItIsTold) {
     RawTcpClient client(store.port);
     client.send(append + get);
     EXPECT_EQ(client.receive(answer.size()), answer) << options;
+  }
+}
+
+TEST(DdpStore, ItsLimitsAreAsTold) {
+  const std::vector<std::pair<std::string, std::string>> limits{
+      {"--max-key-bytes 3", "key of 4 bytes, at most 3"},
+      {"--max-value-bytes 1KiB", "value of 2000 bytes, at most 1024"},
+      {"--max-keys 1", "2 keys, at most 1"},
+      {"--max-request-bytes 1000", "request of 2021 bytes, at most 1000"},
+      {"--max-reply-bytes 1000", "a reply of 2008 bytes, at most 1000"},
+      {"--max-held-bytes 1000", "the store holds 0 bytes, at most 1000"},
+      {"--max-connections 1", "at most 1 connections"},
+  };
+  for (const auto& [option, reason] : limits) {
+    RunningProgram store("true", "127.0.0.1", option);
+    std::string bytes;
+    put_handshake(bytes);
+    RawTcpClient first(store.port), client(store.port);
+    put_request(bytes, Command::kSet,
+                std::vector<std::string_view>{"name", std::string(2000, 'v')});
+    put_request(bytes, Command::kGet, std::vector<std::string_view>{"name"});
+    put_request(bytes, Command::kCheck, std::vector<std::string_view>{"a", "b"});
+    client.send(bytes);
+    EXPECT_TRUE(store.process.wait_for_err(reason)) << option << ": " << store.process.err();
+  }
+}
+
+TEST(DdpStore, SaysItsLimitsAndTheirDefaults) {
+  const std::string help = run({"--help"}).output;
+  for (const std::string limit :
+       {"--max-key-bytes SIZE=8192", "--max-value-bytes SIZE=8388608", "--max-keys SIZE=131072",
+        "--max-request-bytes SIZE=67108864", "--max-reply-bytes SIZE=67108864",
+        "--max-held-bytes SIZE=1073741824", "--max-connections SIZE=65536"}) {
+    EXPECT_THAT(help, HasSubstr(limit));
   }
 }
 

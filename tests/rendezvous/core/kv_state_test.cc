@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <set>
 
 #include "base/rng.h"
@@ -12,8 +13,6 @@ namespace {
 
 using namespace std::literals;
 using testing::HasSubstr;
-
-constexpr std::size_t kMaxReply = 1 << 20;
 
 std::string bytes_u8(std::uint8_t value) { return std::string(1, static_cast<char>(value)); }
 std::string bytes_i64(std::int64_t value) {
@@ -33,7 +32,7 @@ const std::string kNothing;
 // A store whose clients are numbers. Replies to others than the one that asks wait in `mail`.
 class Store {
  public:
-  explicit Store(std::size_t max_reply = kMaxReply) : state_(max_reply) {}
+  explicit Store(const KvLimits& limits = {}) : state_(limits) {}
 
   // The bytes that the asking client gets for this request.
   std::string ask(std::uint64_t client, Command command, std::vector<std::string> strings = {},
@@ -44,7 +43,8 @@ class Store {
     request.number = number;
     Replies replies;
     const auto refusal = state_.handle(StoreConnectionId(client), request, replies);
-    last_refusal = refusal.value_or("");
+    last_refusal = refusal ? refusal->reason : "";
+    last_kind = refusal ? std::optional(refusal->kind) : std::nullopt;
     std::string answer;
     for (std::size_t i = 0; i < replies.pieces(); ++i) {
       const Replies::Piece piece = replies.piece(i);
@@ -75,6 +75,7 @@ class Store {
   const KvState& state() const { return state_; }
 
   std::string last_refusal;
+  std::optional<Refusal::Kind> last_kind;
 
  private:
   KvState state_;
@@ -528,7 +529,7 @@ TEST(KvState, ABarrierOnAKeyThatHoldsNoNumberClosesTheConnection) {
 // --- long replies ---
 
 TEST(KvState, RefusesARequestWhoseReplyWouldBeTooLong) {
-  Store store(100);
+  Store store({.reply_bytes = 100});
   store.set("a", std::string(92, 'v'));
   EXPECT_EQ(store.ask(1, Command::kGet, {"a"}).size(), 100u);
   store.ask(1, Command::kAppend, {"a", "v"});
@@ -545,6 +546,125 @@ TEST(KvState, RefusesARequestWhoseReplyWouldBeTooLong) {
   store.set(std::string(100, 'k'), "");
   EXPECT_EQ(store.ask(1, Command::kListKeys), kNothing);
   EXPECT_THAT(store.last_refusal, HasSubstr("LIST_KEYS: a reply of"));
+}
+
+TEST(KvState, ACompareSetWhoseReplyWouldBeTooLongStoresNothing) {
+  Store store({.reply_bytes = 20});
+  EXPECT_EQ(store.ask(1, Command::kCompareSet, {"k", "", "thirteen byte"}), kNothing);
+  EXPECT_EQ(store.last_kind, Refusal::kReplyLimit);
+  EXPECT_EQ(store.state().key_count(), 0u);
+}
+
+// --- how much is held ---
+
+constexpr std::size_t kEntry = KvState::kEntryBytes;
+
+struct Growth {
+  const char* name;
+  Command command;
+  std::vector<std::string> strings;
+  std::int64_t number;
+  std::int64_t bytes;  // what it adds to a store that holds k = "1", and q with one item of 4 bytes
+};
+
+std::vector<Growth> growths() {
+  constexpr auto kMore = static_cast<std::int64_t>(kEntry);
+  return {
+      {"SET, new", Command::kSet, {"key", "value"}, 0, kMore + 8},
+      {"SET, longer", Command::kSet, {"k", "value"}, 0, 4},
+      {"SET, shorter", Command::kSet, {"k", ""}, 0, -1},
+      {"ADD, new", Command::kAdd, {"n"}, 100, kMore + 4},
+      {"ADD, longer", Command::kAdd, {"k"}, 99, 2},
+      {"ADD, as long", Command::kAdd, {"k"}, 1, 0},
+      {"APPEND, new", Command::kAppend, {"key", "value"}, 0, kMore + 8},
+      {"APPEND", Command::kAppend, {"k", "value"}, 0, 5},
+      {"COMPARE_SET, new", Command::kCompareSet, {"key", "", "value"}, 0, kMore + 8},
+      {"COMPARE_SET, longer", Command::kCompareSet, {"k", "1", "value"}, 0, 4},
+      {"COMPARE_SET that does not", Command::kCompareSet, {"k", "2", "value"}, 0, 0},
+      {"MULTI_SET", Command::kMultiSet, {"a", "123", "b", ""}, 0, 2 * kMore + 5},
+      {"QUEUE_PUSH, new", Command::kQueuePush, {"key", "value"}, 0, 2 * kMore + 8},
+      {"QUEUE_PUSH", Command::kQueuePush, {"q", "value"}, 0, kMore + 5},
+      {"QUEUE_POP, the last", Command::kQueuePop, {"q"}, 0, -2 * kMore - 5},
+      {"DELETE_KEY", Command::kDeleteKey, {"k"}, 0, -kMore - 2},
+      {"DELETE_KEY of nothing", Command::kDeleteKey, {"key"}, 0, 0},
+      {"WAIT", Command::kWait, {"key", "k", "key"}, 0, kMore + 3},
+      {"WAIT that is over", Command::kWait, {"k", "q"}, 0, 0},
+      {"GET", Command::kGet, {"k"}, 0, 0},
+  };
+}
+
+Store a_store_that_holds_a_little(std::size_t held_bytes) {
+  Store store({.held_bytes = held_bytes});
+  store.set("k", "1");
+  store.push("q", "item");
+  return store;
+}
+
+TEST(KvState, CountsWhatItHolds) {
+  for (const Growth& growth : growths()) {
+    Store store = a_store_that_holds_a_little(1 << 20);
+    const std::size_t before = store.state().held_bytes();
+    EXPECT_EQ(before, 3 * kEntry + 2 + 5);
+    store.ask(1, growth.command, growth.strings, growth.number);
+    EXPECT_EQ(static_cast<std::int64_t>(store.state().held_bytes() - before), growth.bytes)
+        << growth.name;
+  }
+}
+
+TEST(KvState, WhatWouldPassTheBytesHeldIsRefusedAndChangesNothing) {
+  for (const Growth& growth : growths()) {
+    if (growth.bytes <= 0) continue;
+    const std::size_t before = 3 * kEntry + 2 + 5;
+    const std::size_t after = before + static_cast<std::size_t>(growth.bytes);
+    Store roomy = a_store_that_holds_a_little(after);
+    roomy.ask(1, growth.command, growth.strings, growth.number);
+    EXPECT_EQ(roomy.last_refusal, "") << growth.name;
+    EXPECT_EQ(roomy.state().held_bytes(), after) << growth.name;
+
+    Store tight = a_store_that_holds_a_little(after - 1);
+    EXPECT_EQ(tight.ask(1, growth.command, growth.strings, growth.number), kNothing);
+    EXPECT_EQ(tight.last_kind, Refusal::kHeldLimit) << growth.name;
+    EXPECT_EQ(tight.state().held_bytes(), before) << growth.name;
+    EXPECT_EQ(tight.state().parked_count(), 0u) << growth.name;
+    EXPECT_EQ(tight.get("k"), "1") << growth.name;
+    EXPECT_EQ(tight.ask(2, Command::kListKeys), bytes_i64(1) + bytes_string("k")) << growth.name;
+    EXPECT_EQ(tight.ask(2, Command::kQueueLen, {"q"}), bytes_i64(1)) << growth.name;
+  }
+}
+
+TEST(KvState, AFullStoreStillTakesWhatNeedsNoRoom) {
+  Store store = a_store_that_holds_a_little(3 * kEntry + 2 + 5);
+  store.ask(1, Command::kSet, {"new", ""});
+  EXPECT_EQ(store.last_refusal, "SET: the store holds 391 bytes, at most 391 are held");
+  store.set("k", "2");
+  EXPECT_EQ(store.ask(1, Command::kAdd, {"k"}, 1), bytes_i64(3));
+  EXPECT_EQ(store.ask(1, Command::kQueuePop, {"q"}), bytes_i64(1) + bytes_string("item"));
+  store.set("new", "it fits now");
+  EXPECT_EQ(store.get("new"), "it fits now");
+}
+
+TEST(KvState, AMultiSetNeedsRoomForAllItsPairsWhateverItOverwrites) {
+  Store store({.held_bytes = 3 * kEntry + 10});
+  store.set("a", "1");
+  store.set("b", "2");
+  store.ask(1, Command::kMultiSet, {"a", "3", "a", "4"});
+  EXPECT_EQ(store.last_kind, Refusal::kHeldLimit);
+  EXPECT_EQ(store.get("a"), "1");
+  store.ask(1, Command::kMultiSet, {"a", "3"});
+  EXPECT_EQ(store.last_refusal, "");
+  EXPECT_EQ(store.get("a"), "3");
+}
+
+TEST(KvState, ABarrierIsHeldAsItsCounterAndWhoWaits) {
+  Store store({.held_bytes = 2 * kEntry + 3});
+  EXPECT_EQ(store.ask(1, Command::kBarrier, {"b"}, 2), kNothing);
+  EXPECT_EQ(store.last_refusal, "");
+  EXPECT_EQ(store.state().held_bytes(), 2 * kEntry + 3);
+  EXPECT_EQ(store.ask(2, Command::kBarrier, {"b"}, 2), kNothing);
+  EXPECT_EQ(store.last_kind, Refusal::kHeldLimit);
+  EXPECT_EQ(store.get("b"), "1");
+  store.close(1);
+  EXPECT_EQ(store.state().held_bytes(), kEntry + 2);
 }
 
 TEST(Replies, JoinsWhatFollowsForOneConnection) {
@@ -680,6 +800,130 @@ TEST_P(KvStateRandom, WakesWhomTheModelWakes) {
     ASSERT_EQ(store.state().parked_count(), model.waiting()) << "step " << step;
     ASSERT_EQ(store.ask(99, Command::kCheck, {key}), bytes_u8(model.exists(key) ? 0 : 1));
   }
+}
+
+// Holds the same in the plainest way, and counts all of it anew.
+struct HeldModel {
+  std::map<std::string, std::string> values;
+  std::map<std::string, std::deque<std::string>> queues;
+  std::map<std::uint64_t, std::set<std::string>> waits;
+
+  std::size_t recount() const {
+    std::size_t sum = 0;
+    for (const auto& [key, value] : values) sum += kEntry + key.size() + value.size();
+    for (const auto& [key, queue] : queues) {
+      if (!queue.empty()) sum += kEntry + key.size();
+      for (const std::string& item : queue) sum += kEntry + item.size();
+    }
+    for (const auto& [client, keys] : waits) {
+      for (const std::string& key : keys) sum += kEntry + key.size();
+    }
+    return sum;
+  }
+  bool exists(const std::string& key) { return values.contains(key) || !queues[key].empty(); }
+  // Nobody waits for it any more.
+  void appeared(const std::string& key) {
+    for (auto& [client, keys] : waits) keys.erase(key);
+    std::erase_if(waits, [](const auto& wait) { return wait.second.empty(); });
+  }
+  void set(const std::string& key, const std::string& value) {
+    if (!values.contains(key)) appeared(key);
+    values[key] = value;
+  }
+};
+
+TEST_P(KvStateRandom, HoldsWhatTheModelCountsAndNeverMoreThanAllowed) {
+  Rng rng(GetParam());
+  constexpr std::size_t kAllowed = 16 * kEntry;
+  Store store({.held_bytes = kAllowed});
+  HeldModel model;
+  int refused = 0;
+  const auto some_key = [&] {
+    return std::string(1 + rng.below(3), static_cast<char>('a' + rng.below(4)));
+  };
+  const auto some_value = [&] { return std::string(rng.below(200), '7'); };
+  for (int step = 0; step < 5000; ++step) {
+    const std::uint64_t client = rng.below(4);
+    const std::string key = some_key(), value = some_value();
+    HeldModel next = model;  // what is held if the request is not refused
+    const auto ask = [&](Command command, std::vector<std::string> strings,
+                         std::int64_t number = 0) {
+      store.ask(client, command, std::move(strings), number);
+    };
+    switch (rng.below(9)) {
+      case 0:
+        next.set(key, value);
+        ask(Command::kSet, {key, value});
+        break;
+      case 1:
+        next.set(key, (model.values.contains(key) ? model.values[key] : "") + value);
+        ask(Command::kAppend, {key, value});
+        break;
+      case 2: {
+        // Only where the counter is short enough to be one.
+        const std::string held = model.values.contains(key) ? model.values[key] : "0";
+        if (held.empty() || held.size() > 15) continue;
+        next.set(key, std::to_string(std::stoll(held) + 95));
+        ask(Command::kAdd, {key}, 95);
+        break;
+      }
+      case 3:
+        if (model.values.contains(key)) continue;
+        next.set(key, value);
+        ask(Command::kCompareSet, {key, "", value});
+        break;
+      case 4: {
+        const std::string other = some_key();
+        next.set(key, value);
+        next.set(other, "");
+        next.set(key, "4711");
+        ask(Command::kMultiSet, {key, value, other, "", key, "4711"});
+        break;
+      }
+      case 5: {
+        // The oldest waiter is not known here: nobody waits for the keys of queues.
+        const std::string queue = "queue" + key;
+        next.queues[queue].push_back(value);
+        ask(Command::kQueuePush, {queue, value});
+        break;
+      }
+      case 6:
+        if (!next.queues["queue" + key].empty()) next.queues["queue" + key].pop_front();
+        ask(Command::kQueuePop, {"queue" + key});
+        break;
+      case 7:
+        next.values.erase(key);
+        ask(Command::kDeleteKey, {key});
+        break;
+      case 8: {
+        next.waits.erase(client);
+        model.waits.erase(client);
+        store.close(client);
+        std::set<std::string> missing;
+        for (const std::string& one : {key, some_key(), key}) {
+          if (!next.exists(one)) missing.insert(one);
+        }
+        if (!missing.empty()) next.waits[client] = missing;
+        ask(Command::kWait, {missing.begin(), missing.end()});
+        break;
+      }
+    }
+    if (store.last_kind) {
+      ++refused;
+      ASSERT_EQ(store.last_kind, Refusal::kHeldLimit) << "step " << step;
+    } else {
+      model = next;
+    }
+    ASSERT_EQ(store.state().held_bytes(), model.recount()) << "step " << step;
+    ASSERT_LE(store.state().held_bytes(), kAllowed);
+  }
+  EXPECT_GT(refused, 100);
+  for (const auto& [key, value] : HeldModel(model).values) store.ask(1, Command::kDeleteKey, {key});
+  for (const auto& [key, queue] : model.queues) {
+    for (std::size_t i = 0; i < queue.size(); ++i) store.ask(1, Command::kQueuePop, {key});
+  }
+  for (std::uint64_t client = 0; client < 4; ++client) store.close(client);
+  EXPECT_EQ(store.state().held_bytes(), 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, KvStateRandom, testing::Range<std::uint64_t>(1, 21));

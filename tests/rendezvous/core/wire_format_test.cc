@@ -7,6 +7,8 @@
 #include <set>
 #include <sstream>
 
+#include "rendezvous/core/kv_state.h"
+
 namespace ddprun {
 namespace {
 
@@ -41,6 +43,10 @@ std::vector<Parsed> take_all(RequestParser& parser) {
   std::vector<Parsed> all;
   while (const Request* request = parser.next()) all.push_back(copy_of(*request));
   return all;
+}
+
+std::string error_of(const RequestParser& parser) {
+  return parser.refusal() ? parser.refusal()->reason : std::string();
 }
 
 std::string handshake() {
@@ -123,7 +129,7 @@ std::string error_after(const std::string& bytes, const RequestLimits& limits = 
   RequestParser parser(limits);
   parser.feed(handshake() + bytes);
   take_all(parser);
-  return parser.error();
+  return error_of(parser);
 }
 
 TEST(WireFormat, EncodesTheCapturedBytesOfPyTorch) {
@@ -155,8 +161,9 @@ TEST(WireFormat, TheTableOfTheDocumentationIsTheTableOfTheCode) {
     EXPECT_NE(text.str().find(row), std::string::npos) << "missing: " << row;
   }
   const RequestLimits limits;
-  for (const std::size_t bound :
-       {limits.key_bytes, limits.value_bytes, limits.keys, limits.request_bytes}) {
+  const KvLimits state;
+  for (const std::size_t bound : {limits.key_bytes, limits.value_bytes, limits.keys,
+                                  limits.request_bytes, state.reply_bytes, state.held_bytes}) {
     EXPECT_NE(text.str().find("| " + std::to_string(bound) + " "), std::string::npos)
         << "missing limit: " << bound;
   }
@@ -177,7 +184,7 @@ TEST_P(EveryDialect, IsReadFromOneChunk) {
   RequestParser parser = this->parser();
   parser.feed(all_samples(dialect()));
   EXPECT_EQ(take_all(parser), all_parsed(dialect()));
-  EXPECT_EQ(parser.error(), "");
+  EXPECT_EQ(error_of(parser), "");
 }
 
 TEST_P(EveryDialect, IsReadByteByByte) {
@@ -188,7 +195,7 @@ TEST_P(EveryDialect, IsReadByteByByte) {
     for (Parsed& parsed : take_all(parser)) got.push_back(std::move(parsed));
   }
   EXPECT_EQ(got, all_parsed(dialect()));
-  EXPECT_EQ(parser.error(), "");
+  EXPECT_EQ(error_of(parser), "");
 }
 
 TEST_P(EveryDialect, IsReadTheSameWhereverTheBytesAreCut) {
@@ -238,7 +245,7 @@ TEST_P(EveryDialect, RefusesEveryUnknownOpcode) {
     RequestParser parser = this->parser();
     parser.feed(before + static_cast<char>(opcode));
     EXPECT_EQ(take_all(parser).size(), 1u);
-    EXPECT_EQ(parser.error(), "opcode " + std::to_string(opcode) + " is not known");
+    EXPECT_EQ(error_of(parser), "opcode " + std::to_string(opcode) + " is not known");
   }
 }
 
@@ -293,7 +300,7 @@ TEST(RequestParser, TakesTheHandshakeSplitAnywhere) {
     RequestParser parser;
     parser.feed(handshake().substr(0, cut));
     EXPECT_EQ(parser.next(), nullptr);
-    EXPECT_EQ(parser.error(), "");
+    EXPECT_EQ(error_of(parser), "");
     parser.feed(handshake().substr(cut) + request(Command::kPing, {}, 7));
     EXPECT_THAT(take_all(parser), ElementsAre(Parsed{Command::kPing, {}, 7}));
   }
@@ -303,7 +310,7 @@ TEST(RequestParser, RefusesAWrongMagicAtOnce) {
   RequestParser parser;
   parser.feed("\x00\xCE\xF7\x85\x3D"s);
   EXPECT_EQ(parser.next(), nullptr);
-  EXPECT_EQ(parser.error(), "the handshake says 0x3d85f7ce, not 0x3c85f7ce");
+  EXPECT_EQ(error_of(parser), "the handshake says 0x3d85f7ce, not 0x3c85f7ce");
 }
 
 TEST(RequestParser, RefusesAFirstByteThatNoDialectBeginsWith) {
@@ -311,12 +318,12 @@ TEST(RequestParser, RefusesAFirstByteThatNoDialectBeginsWith) {
     RequestParser parser;
     parser.feed(std::string(1, static_cast<char>(first)));
     EXPECT_EQ(parser.next(), nullptr);
-    EXPECT_THAT(parser.error(), HasSubstr("with which no TCPStore client begins"));
+    EXPECT_THAT(error_of(parser), HasSubstr("with which no TCPStore client begins"));
   }
   RequestParser parser;
   parser.feed("GET /metrics HTTP/1.1\r\n");
   EXPECT_EQ(parser.next(), nullptr);
-  EXPECT_EQ(parser.error(), "the first byte is 0x47, with which no TCPStore client begins");
+  EXPECT_EQ(error_of(parser), "the first byte is 0x47, with which no TCPStore client begins");
 }
 
 // --- the legacy dialects ---
@@ -364,7 +371,7 @@ TEST(RequestParser, TakesALegacyConnectionForL2OnceAnOpcodeOfL2Came) {
                 ElementsAre(Parsed{Command::kDeleteKey, {"k"}, 0}, Parsed{command, {}, 0},
                             Parsed{Command::kDeleteKey, {"k"}, 0},
                             Parsed{Command::kAppend, {"k", "v"}, 0}));
-    EXPECT_EQ(parser.error(), "");
+    EXPECT_EQ(error_of(parser), "");
   }
 }
 
@@ -397,7 +404,7 @@ TEST(RequestParser, RefusesPingBeforeTheHandshake) {
   RequestParser parser;
   parser.feed(request(Command::kPing, {}, 7));
   EXPECT_EQ(parser.next(), nullptr);
-  EXPECT_NE(parser.error(), "");
+  EXPECT_NE(error_of(parser), "");
 }
 
 TEST(RequestParser, RefusesASecondHandshakeAfterGivingWhatCameBefore) {
@@ -405,7 +412,7 @@ TEST(RequestParser, RefusesASecondHandshakeAfterGivingWhatCameBefore) {
   parser.feed(handshake() + request(Command::kPing, {}, 7) + handshake() +
               request(Command::kPing, {}, 8));
   EXPECT_THAT(take_all(parser), ElementsAre(Parsed{Command::kPing, {}, 7}));
-  EXPECT_EQ(parser.error(), "a second handshake");
+  EXPECT_EQ(error_of(parser), "a second handshake");
   EXPECT_EQ(parser.next(), nullptr);
 }
 
@@ -427,7 +434,8 @@ TEST(RequestParser, StaysBadOnceItIsBad) {
   EXPECT_EQ(parser.next(), nullptr);
   parser.feed(request(Command::kPing, {}, 8));
   EXPECT_EQ(parser.next(), nullptr);
-  EXPECT_EQ(parser.error(), "opcode 255 is not known");
+  EXPECT_EQ(error_of(parser), "opcode 255 is not known");
+  EXPECT_EQ(parser.refusal()->kind, Refusal::kBadRequest);
 }
 
 constexpr std::uint64_t kHuge = std::uint64_t{1} << 62;
@@ -458,7 +466,8 @@ TEST(RequestParser, RefusesHugeSizesOnTheLengthFieldAlone) {
     RequestParser parser;
     parser.feed(handshake() + one.bytes);
     EXPECT_EQ(parser.next(), nullptr) << one.name;
-    EXPECT_EQ(parser.error(), one.error) << one.name;
+    EXPECT_EQ(error_of(parser), one.error) << one.name;
+    EXPECT_EQ(parser.refusal()->kind, Refusal::kRequestLimit) << one.name;
     EXPECT_LE(parser.capacity(), 4096u) << one.name;
   }
 }
@@ -504,7 +513,7 @@ TEST(RequestParser, TakesNoMemoryForBytesThatWereOnlyAnnounced) {
   RequestParser parser;
   parser.feed(handshake() + "\x01" + u64(1) + "k" + u64(limits.value_bytes));
   EXPECT_EQ(parser.next(), nullptr);
-  EXPECT_EQ(parser.error(), "");
+  EXPECT_EQ(error_of(parser), "");
   EXPECT_LE(parser.space().size(), 8192u);
   EXPECT_LE(parser.capacity(), 8192u);
 }
