@@ -1,6 +1,8 @@
 #include "rendezvous/core/kv_state.h"
 
 #include <charconv>
+#include <new>
+#include <utility>
 
 #include "base/assert.h"
 
@@ -63,7 +65,9 @@ void Replies::clear() {
 }
 
 std::optional<Refusal> KvState::handle(StoreConnectionId from, const Request& request,
-                                       Replies& replies) {
+                                       Progress& progress, Replies& replies) {
+  cost_left_ = kSliceCost;
+  progress.done_ = true;  // those that are cut into slices say when they are not
   switch (request.command) {
     case Command::kValidate: break;
     case Command::kPing:
@@ -73,8 +77,8 @@ std::optional<Refusal> KvState::handle(StoreConnectionId from, const Request& re
     case Command::kCompareSet: return compare_set(from, request, replies);
     case Command::kGet: return get(from, request, replies);
     case Command::kAdd: return add(from, request, replies);
-    case Command::kCheck: check(from, request, replies); break;
-    case Command::kWait: return wait(from, request, replies);
+    case Command::kCheck: check(from, request, progress, replies); break;
+    case Command::kWait: return wait(from, request, progress, replies);
     case Command::kCancelWait:
       unpark(from);
       put_u8(replies.to(from), kCancelled);
@@ -82,8 +86,8 @@ std::optional<Refusal> KvState::handle(StoreConnectionId from, const Request& re
     case Command::kGetNumKeys: put_u64(replies.to(from), values_.size()); break;
     case Command::kDeleteKey: delete_key(from, request, replies); break;
     case Command::kAppend: return append(request, replies);
-    case Command::kMultiGet: return multi_get(from, request, replies);
-    case Command::kMultiSet: return multi_set(request, replies);
+    case Command::kMultiGet: return multi_get(from, request, progress, replies);
+    case Command::kMultiSet: return multi_set(request, progress, replies);
     case Command::kQueuePush: return queue_push(request, replies);
     case Command::kQueuePop: return queue_pop(from, request, replies);
     case Command::kQueueLen: {
@@ -91,12 +95,30 @@ std::optional<Refusal> KvState::handle(StoreConnectionId from, const Request& re
       put_u64(replies.to(from), queue == queues_.end() ? 0 : queue->second.size());
       break;
     }
-    case Command::kListKeys: return list_keys(from, replies);
+    case Command::kListKeys: return list_keys(from, progress, replies);
     case Command::kBarrier: return barrier(from, request, replies);
     // Of L1, which nobody but C++ code could call. The key is not watched: no change is ever told.
     case Command::kWatchKey: put_u8(replies.to(from), kWatching); break;
   }
   return std::nullopt;
+}
+
+void KvState::work(Replies& replies) {
+  cost_left_ = kSliceCost;
+  tell_woken(replies);
+  tell_opened(replies);
+  cut_links();
+}
+
+void KvState::give_up_wait(StoreConnectionId id) {
+  cost_left_ = kSliceCost;
+  unpark(id);
+}
+
+bool KvState::step(Progress& progress) {
+  progress.done_ = cost_left_ > 0;
+  spend(1);
+  return progress.done_;
 }
 
 bool KvState::present(std::string_view key) const {
@@ -154,14 +176,29 @@ KvState::MaybeRefusal KvState::append(const Request& request, Replies& replies) 
 }
 
 // There must be room for all pairs as if nothing were overwritten: what the request names twice, and
-// what it finds when a pair's turn comes, need not be known in advance.
-KvState::MaybeRefusal KvState::multi_set(const Request& request, Replies& replies) {
-  std::size_t needed = 0;
-  for (const std::string_view text : request.strings) needed += text.size();
-  needed += request.strings.size() / 2 * kEntryBytes;
-  if (!fits(needed)) return full(request.command);
-  for (std::size_t i = 0; i < request.strings.size(); i += 2) {
-    set(request.strings[i], request.strings[i + 1], replies);
+// what it finds when a pair's turn comes, need not be known in advance. The room is taken at once, and
+// given back pair by pair, against what the pair has really come to need.
+KvState::MaybeRefusal KvState::multi_set(const Request& request, Progress& progress,
+                                         Replies& replies) {
+  const std::vector<std::string_view>& strings = request.strings;
+  if (progress.next_ == 0) {
+    std::size_t needed = strings.size() / 2 * kEntryBytes;
+    for (const std::string_view text : strings) needed += text.size();
+    if (!fits(needed)) return full(request.command);
+    held_bytes_ += progress.reserved_ = needed;
+  }
+  try {
+    while (progress.next_ < strings.size() && step(progress)) {
+      const std::string_view key = strings[progress.next_], value = strings[progress.next_ + 1];
+      spend(value.size() / kBytesPerStep);
+      set(key, value, replies);
+      progress.next_ += 2;
+      progress.reserved_ -= key.size() + value.size() + kEntryBytes;
+      held_bytes_ -= key.size() + value.size() + kEntryBytes;
+    }
+  } catch (const std::bad_alloc&) {
+    held_bytes_ -= std::exchange(progress.reserved_, 0);
+    throw;
   }
   return std::nullopt;
 }
@@ -217,9 +254,13 @@ KvState::MaybeRefusal KvState::add(StoreConnectionId from, const Request& reques
   return std::nullopt;
 }
 
-void KvState::check(StoreConnectionId from, const Request& request, Replies& replies) {
+void KvState::check(StoreConnectionId from, const Request& request, Progress& progress,
+                    Replies& replies) {
   bool all = true;
-  for (const std::string_view key : request.strings) all = all && present(key);
+  while (all && progress.next_ < request.strings.size()) {
+    if (!step(progress)) return;
+    all = present(request.strings[progress.next_++]);
+  }
   put_u8(replies.to(from), all ? kReady : kNotReady);
 }
 
@@ -234,26 +275,52 @@ void KvState::delete_key(StoreConnectionId from, const Request& request, Replies
 }
 
 KvState::MaybeRefusal KvState::multi_get(StoreConnectionId from, const Request& request,
-                                         Replies& replies) {
-  std::vector<std::string_view> found_values;
-  std::size_t bytes = 0;
-  for (const std::string_view key : request.strings) {
-    const auto place = values_.find(key);
-    found_values.push_back(place == values_.end() ? std::string_view() : place->second);
-    bytes += kLengthBytes + found_values.back().size();
+                                         Progress& progress, Replies& replies) {
+  while (progress.next_ < request.strings.size() && step(progress)) {
+    const auto place = values_.find(request.strings[progress.next_++]);
+    const std::string_view value = place == values_.end() ? std::string_view() : place->second;
+    if (kLengthBytes + value.size() > limits_.reply_bytes) {
+      return too_long(request.command, kLengthBytes + value.size());
+    }
+    spend(value.size() / kBytesPerStep);
+    put_string(replies.to(from), value);
   }
-  if (bytes > limits_.reply_bytes) return too_long(request.command, bytes);
-  for (const std::string_view value : found_values) put_string(replies.to(from), value);
   return std::nullopt;
 }
 
-KvState::MaybeRefusal KvState::list_keys(StoreConnectionId from, Replies& replies) {
-  std::size_t bytes = kLengthBytes;
-  for (const auto& [key, value] : values_) bytes += kLengthBytes + key.size();
-  if (bytes > limits_.reply_bytes) return too_long(Command::kListKeys, bytes);
-  std::string& out = replies.to(from);
-  put_u64(out, values_.size());
-  for (const auto& [key, value] : values_) put_string(out, key);
+// The reply begins with the number of keys, so all of them are collected before it can begin.
+KvState::MaybeRefusal KvState::list_keys(StoreConnectionId from, Progress& progress,
+                                         Replies& replies) {
+  if (!progress.counted_) {
+    const MaybeRefusal refusal = collect_keys(progress);
+    if (refusal || !progress.done_) return refusal;
+    put_u64(replies.to(from), progress.listed_);
+    progress.counted_ = true;
+  }
+  while (!progress.pieces_.empty() && step(progress)) {
+    spend(progress.pieces_.front().size() / kBytesPerStep);
+    replies.to(from) += progress.pieces_.front();
+    progress.pieces_.pop_front();
+  }
+  return std::nullopt;
+}
+
+KvState::MaybeRefusal KvState::collect_keys(Progress& progress) {
+  constexpr std::size_t kPieceBytes = 16 * kBytesPerStep;
+  auto next = progress.last_key_ ? values_.upper_bound(*progress.last_key_) : values_.begin();
+  for (; next != values_.end() && step(progress); ++next) {
+    const std::string& key = next->first;
+    progress.listed_bytes_ += kLengthBytes + key.size();
+    if (kLengthBytes + progress.listed_bytes_ > limits_.reply_bytes) {
+      return too_long(Command::kListKeys, kLengthBytes + progress.listed_bytes_);
+    }
+    if (progress.pieces_.empty() || progress.pieces_.back().size() >= kPieceBytes) {
+      progress.pieces_.emplace_back().reserve(kPieceBytes);
+    }
+    put_string(progress.pieces_.back(), key);
+    ++progress.listed_;
+  }
+  if (!progress.done_) progress.last_key_ = std::prev(next)->first;
   return std::nullopt;
 }
 
@@ -289,67 +356,116 @@ KvState::MaybeRefusal KvState::queue_pop(StoreConnectionId from, const Request& 
 }
 
 KvState::MaybeRefusal KvState::wait(StoreConnectionId from, const Request& request,
-                                    Replies& replies) {
-  bool ready = true;
-  for (const std::string_view key : request.strings) ready = ready && present(key);
-  if (ready) {
+                                    Progress& progress, Replies& replies) {
+  while (progress.next_ < request.strings.size() && step(progress)) {
+    const std::string_view key = request.strings[progress.next_++];
+    if (present(key)) continue;
+    if (!progress.ticket_) {
+      // No client does this, and the answers could not be told apart.
+      if (parked_.contains(from.value)) return waits_already(request.command);
+      progress.ticket_ = begin_wait(from, request.strings.size());
+    }
+    link(*progress.ticket_, key);
+    if (held_bytes_ > limits_.held_bytes) {
+      const MaybeRefusal refusal = full(request.command);
+      unpark(from);
+      return refusal;
+    }
+  }
+  if (!progress.done_) return std::nullopt;
+  if (!progress.ticket_) {
     put_u8(replies.to(from), kReady);
     return std::nullopt;
   }
-  // No client does this, and the answers could not be told apart.
-  if (parked_.contains(from.value)) return waits_already(request.command);
-  park(from, request);
-  if (held_bytes_ <= limits_.held_bytes) return std::nullopt;
-  // Only now is it known which keys are missing, and each once.
-  const MaybeRefusal refusal = full(request.command);
-  unpark(from);
-  return refusal;
+  Wait& wait = wait_of(*progress.ticket_);
+  wait.whole = true;
+  if (!wait.missing.empty()) return std::nullopt;
+  put_u8(replies.to(from), kReady);
+  end_wait(*progress.ticket_);
+  return std::nullopt;
 }
 
-void KvState::park(StoreConnectionId from, const Request& request) {
-  Parked& parked = parked_[from.value];
-  parked.missing.reserve(request.strings.size());
-  for (const std::string_view key : request.strings) {
-    if (present(key)) continue;
-    // Every allocation comes before the first link, so that a failed one leaves no half of a link.
-    Waiters one{{from, parked.missing.size()}};
-    const auto place = waiting_.try_emplace(std::string(key)).first;
-    Waiters& waiters = place->second;
-    if (!waiters.empty() && waiters.back().id == from) continue;  // the same key twice in one WAIT
-    waiters.splice(waiters.end(), one);
-    parked.missing.push_back({place, std::prev(waiters.end())});
-    held_bytes_ += key.size() + kEntryBytes;
+KvState::Ticket KvState::begin_wait(StoreConnectionId from, std::size_t keys) {
+  Wait& wait = waits_[next_ticket_];
+  wait.by = from;
+  wait.missing.reserve(keys);
+  parked_[from.value].wait = next_ticket_;
+  return next_ticket_++;
+}
+
+KvState::Wait& KvState::wait_of(Ticket ticket) {
+  const auto wait = waits_.find(ticket);
+  DDPRUN_ASSERT(wait != waits_.end(), "a ticket is that of a wait until its last link is gone");
+  return wait->second;
+}
+
+void KvState::link(Ticket ticket, std::string_view key) {
+  Wait& wait = wait_of(ticket);
+  // Every allocation comes before the first link, so that a failed one leaves no half of a link.
+  std::map<Ticket, std::size_t> one{{ticket, wait.missing.size()}};
+  const auto place = waiting_.try_emplace(std::string(key)).first;
+  place->second.key = &place->first;
+  place->second.slots.merge(one);
+  if (!one.empty()) return;  // the same key twice in one WAIT
+  wait.missing.push_back(&place->second);
+  held_bytes_ += key.size() + kEntryBytes;
+}
+
+void KvState::unlink(Wait& wait, Ticket ticket, std::size_t slot) {
+  Waiters& waiters = *wait.missing[slot];
+  forget(*waiters.key);
+  waiters.slots.erase(ticket);
+  Waiters& last = *wait.missing.back();
+  wait.missing.pop_back();
+  if (&last == &waiters) return;
+  wait.missing[slot] = &last;
+  last.slots.find(ticket)->second = slot;
+}
+
+bool KvState::found(Waiters& waiters, Replies& replies) {
+  const auto [ticket, slot] = *waiters.slots.begin();
+  Wait& wait = wait_of(ticket);
+  if (wait.by && wait.whole && wait.missing.size() == 1) {
+    put_u8(replies.to(*wait.by), kReady);
+    spend(kStepsPerAnswer);
   }
+  unlink(wait, ticket, slot);
+  if (!wait.by) return false;
+  if (wait.whole && wait.missing.empty()) end_wait(ticket);
+  return true;
+}
+
+void KvState::end_wait(Ticket ticket) {
+  const auto wait = waits_.find(ticket);
+  parked_.erase(wait->second.by->value);
+  waits_.erase(wait);
 }
 
 void KvState::wake_all(std::string_view key, Replies& replies) {
   const auto place = waiting_.find(key);
   if (place == waiting_.end()) return;
-  for (const Waiter& waiter : place->second) found(waiter, replies);
-  waiting_.erase(place);
+  place->second.woken = true;
+  woken_.insert(waiting_.extract(place));
+  tell_woken(replies);
 }
 
 void KvState::wake_oldest(std::string_view key, Replies& replies) {
   const auto place = waiting_.find(key);
   if (place == waiting_.end()) return;
-  found(place->second.front(), replies);
-  place->second.pop_front();
-  if (place->second.empty()) waiting_.erase(place);
+  bool told = false;
+  while (!told && !place->second.slots.empty()) told = found(place->second, replies);
+  if (place->second.slots.empty()) waiting_.erase(place);
 }
 
-void KvState::found(const Waiter& waiter, Replies& replies) {
-  const auto parked = parked_.find(waiter.id.value);
-  DDPRUN_ASSERT(parked != parked_.end(), "who stands in a waiting list is parked");
-  std::vector<MissingKey>& missing = parked->second.missing;
-  DDPRUN_ASSERT(waiter.slot < missing.size() && &*missing[waiter.slot].place == &waiter,
-                "list and wait point at each other");
-  forget(missing[waiter.slot].key->first);
-  missing.back().place->slot = waiter.slot;
-  missing[waiter.slot] = missing.back();
-  missing.pop_back();
-  if (!missing.empty()) return;
-  parked_.erase(parked);
-  put_u8(replies.to(waiter.id), kReady);
+void KvState::tell_woken(Replies& replies) {
+  while (!woken_.empty()) {
+    Waiters& waiters = woken_.begin()->second;
+    for (; !waiters.slots.empty(); found(waiters, replies)) {
+      if (cost_left_ == 0) return;
+      spend(1);
+    }
+    woken_.erase(woken_.begin());
+  }
 }
 
 KvState::MaybeRefusal KvState::barrier(StoreConnectionId from, const Request& request,
@@ -372,31 +488,57 @@ KvState::MaybeRefusal KvState::barrier(StoreConnectionId from, const Request& re
   }
   put_u8(replies.to(from), kReady);
   if (place == barriers_.end()) return std::nullopt;
-  const auto end = place->second.upper_bound(*arrived);
-  for (auto it = place->second.begin(); it != end; ++it) {
-    parked_.erase(it->second.value);
-    forget(place->first);
-    put_u8(replies.to(it->second), kReady);
-  }
-  place->second.erase(place->second.begin(), end);
-  if (place->second.empty()) barriers_.erase(place);
+  opened_.push_back({place->first, *arrived});
+  tell_opened(replies);
   return std::nullopt;
+}
+
+void KvState::tell_opened(Replies& replies) {
+  for (; !opened_.empty(); opened_.pop_front()) {
+    const auto place = barriers_.find(opened_.front().key);
+    if (place == barriers_.end()) continue;  // nobody is left who waits for it
+    Barrier& barrier = place->second;
+    while (!barrier.empty() && barrier.begin()->first <= opened_.front().arrived) {
+      if (cost_left_ == 0) return;
+      spend(1 + kStepsPerAnswer);
+      put_u8(replies.to(barrier.begin()->second), kReady);
+      parked_.erase(barrier.begin()->second.value);
+      forget(place->first);
+      barrier.erase(barrier.begin());
+    }
+    if (barrier.empty()) barriers_.erase(place);
+  }
 }
 
 void KvState::unpark(StoreConnectionId id) {
   const auto parked = parked_.find(id.value);
   if (parked == parked_.end()) return;
-  for (const MissingKey& missing : parked->second.missing) {
-    forget(missing.key->first);
-    missing.key->second.erase(missing.place);
-    if (missing.key->second.empty()) waiting_.erase(missing.key);
-  }
   if (const auto& barrier = parked->second.barrier) {
     forget(barrier->key->first);
     barrier->key->second.erase(barrier->place);
     if (barrier->key->second.empty()) barriers_.erase(barrier->key);
   }
+  if (const auto& ticket = parked->second.wait) {
+    given_up_.push_back(*ticket);
+    wait_of(*ticket).by.reset();
+  }
   parked_.erase(parked);
+  cut_links();
+}
+
+void KvState::cut_links() {
+  for (; !given_up_.empty(); given_up_.pop_front()) {
+    const Ticket ticket = given_up_.front();
+    Wait& wait = wait_of(ticket);
+    while (!wait.missing.empty()) {
+      if (cost_left_ == 0) return;
+      spend(1);
+      Waiters& waiters = *wait.missing.back();
+      unlink(wait, ticket, wait.missing.size() - 1);
+      if (waiters.slots.empty() && !waiters.woken) waiting_.erase(waiting_.find(*waiters.key));
+    }
+    waits_.erase(ticket);
+  }
 }
 
 }  // namespace ddprun

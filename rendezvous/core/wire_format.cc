@@ -28,6 +28,9 @@ constexpr std::size_t kTrustedBytes = 4096;
 
 constexpr std::uint8_t kValidateOpcode = 0;
 
+// Read at a time: what has come is scanned at once, and nobody else is served meanwhile.
+constexpr std::size_t kMostReadBytes = 256 * 1024;
+
 // Room for this many strings is kept from one request to the next.
 constexpr std::size_t kKeptStrings = 1024;
 
@@ -78,7 +81,8 @@ std::optional<bool> begins_as_legacy(std::string_view first_bytes) {
 }
 
 std::span<char> RequestParser::space() {
-  return buffer_.space(room_to_offer(announced_, buffer_.size()));
+  const std::span<char> space = buffer_.space(room_to_offer(announced_, buffer_.size()));
+  return space.first(std::min(space.size(), kMostReadBytes));
 }
 
 const Request* RequestParser::next() {
@@ -87,20 +91,14 @@ const Request* RequestParser::next() {
     complete_ = false;
     scanned_ = announced_ = 0;
     rule_ = nullptr;
-    if (extents_.capacity() > kKeptStrings) {
-      extents_ = {};
-      request_.strings = {};
-    }
+    request_.strings.clear();
+    if (request_.strings.capacity() > kKeptStrings) request_.strings.shrink_to_fit();
   }
   if (refusal_) return nullptr;
   if (!dialect_ && !find_dialect()) return nullptr;
   if (!scan_request()) return nullptr;
 
   request_.command = rule_->command;
-  request_.strings.clear();
-  for (const Extent& extent : extents_) {
-    request_.strings.push_back(buffer_.bytes().substr(extent.offset, extent.size));
-  }
   complete_ = true;
   return &request_;
 }
@@ -134,12 +132,22 @@ bool RequestParser::find_dialect() {
 // again: no byte of a request is looked at twice, apart from the length of a string that is not
 // whole.
 bool RequestParser::scan_request() {
+  follow_buffer();
   if (!rule_ && !scan_opcode()) return false;
   while (field_ < rule_->fields.size() && rule_->fields[field_] != Field::kNone) {
     if (!scan_field(rule_->fields[field_])) return false;
     ++field_;
   }
   return true;
+}
+
+// The buffer moves when it grows, and the strings that have been found in it with it.
+void RequestParser::follow_buffer() {
+  const char* base = buffer_.bytes().data();
+  if (base == base_) return;
+  for (std::string_view& text : request_.strings)
+    text = {base + (text.data() - base_), text.size()};
+  base_ = base;
 }
 
 bool RequestParser::scan_opcode() {
@@ -154,7 +162,6 @@ bool RequestParser::scan_opcode() {
   rule_ = &rule_of(opcodes[opcode]);
   field_ = 0;
   in_list_ = false;
-  extents_.clear();
   return true;
 }
 
@@ -198,7 +205,7 @@ bool RequestParser::scan_string(Field kind) {
     return refuse(Refusal::kRequestLimit, too_long("request", announced_, limits_.request_bytes));
   }
   if (buffer_.size() < announced_) return false;
-  extents_.push_back({begin, size});
+  request_.strings.push_back(buffer_.bytes().substr(begin, size));
   scanned_ = announced_;
   return true;
 }

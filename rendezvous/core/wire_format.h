@@ -204,15 +204,11 @@ class RequestParser {
   std::size_t capacity() const { return buffer_.capacity(); }
 
  private:
-  struct Extent {
-    std::size_t offset;
-    std::size_t size;
-  };
-
   bool has(std::size_t more) const { return buffer_.size() - scanned_ >= more; }
   template <class Integer>
   bool scan_integer(Integer& value);
   bool find_dialect();
+  void follow_buffer();
   bool scan_opcode();
   bool scan_request();
   bool scan_field(Field field);
@@ -233,9 +229,9 @@ class RequestParser {
   std::size_t field_ = 0;
   bool in_list_ = false;
   std::uint64_t list_left_ = 0;
-  std::vector<Extent> extents_;
   bool complete_ = false;
-  Request request_;
+  Request request_;             // its strings as far as they are whole
+  const char* base_ = nullptr;  // where the buffer was when they were last looked at
 };
 
 // --- writing: each appends to `out` ---

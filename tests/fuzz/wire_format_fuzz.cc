@@ -63,7 +63,13 @@ void serve(std::string_view bytes, Dialect legacy) {
   while (const Request* request = parser.next()) {
     const StoreConnectionId from(turn++ % kConnections);
     if (parser.gives_up_wait()) state.give_up_wait(from);
-    if (state.handle(from, *request, replies)) state.give_up_wait(from);
+    KvState::Progress progress;
+    while (!progress.done()) {
+      if (!state.handle(from, *request, progress, replies)) continue;
+      state.give_up_wait(from);
+      break;
+    }
+    while (state.has_work()) state.work(replies);
     DDPRUN_ASSERT(state.held_bytes() <= kKvLimits.held_bytes, "no more is held than is allowed");
     for (std::size_t i = 0; i < replies.pieces(); ++i) {
       DDPRUN_ASSERT(!replies.piece(i).bytes.empty(), "a reply has bytes");

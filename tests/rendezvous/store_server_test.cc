@@ -248,6 +248,58 @@ TEST(StoreServer, AClientThatAsksForALotAtOnceIsServedInTurnWithTheOthers) {
   EXPECT_EQ(greedy.receive(kGets * 2008 + 8).substr(kGets * 2008), i64(2));
 }
 
+// More than a slice of keys, but no more bytes than a socket takes while nobody reads.
+constexpr std::size_t kManyKeys = 5000;
+
+std::string long_request(Command command) {
+  std::vector<std::string> keys;
+  for (std::size_t i = 0; i < kManyKeys; ++i) keys.push_back("k" + std::to_string(i));
+  std::vector<std::string_view> strings;
+  for (const std::string& key : keys) {
+    strings.push_back(key);
+    if (command == Command::kMultiSet) strings.emplace_back("v");
+  }
+  return request(command, strings);
+}
+
+TEST(StoreServer, OthersAreServedBetweenTheSlicesOfALongRequest) {
+  for (const Command command :
+       {Command::kMultiSet, Command::kCheck, Command::kWait, Command::kMultiGet}) {
+    RunningStore store({}, RunningStore::Start::kLater);
+    RawTcpClient greedy(store.port(), "127.0.0.1", 4 << 20), modest(store.port());
+    greedy.send(handshake() + long_request(command) + request(Command::kAdd, {"n"}, 1));
+    modest.send(handshake() + request(Command::kAdd, {"n"}, 1));
+    store.start();
+    EXPECT_EQ(modest.receive(8), i64(1)) << rule_of(command).name;
+    const std::size_t reply_bytes = command == Command::kMultiGet ? 8 * kManyKeys
+                                    : command == Command::kCheck  ? 1
+                                                                  : 0;
+    EXPECT_EQ(greedy.receive(reply_bytes + 8).substr(reply_bytes), i64(2)) << rule_of(command).name;
+  }
+}
+
+TEST(StoreServer, AMultiSetIsAppliedWholeAlthoughItsClientLeaves) {
+  RunningStore store;
+  Client client(store);
+  client.send(request(Command::kWait, {"k0"}) + long_request(Command::kMultiSet));
+  client.close();
+  EXPECT_TRUE(eventually([&] { return store.counters().keys == kManyKeys; }));
+  EXPECT_TRUE(eventually([&] { return store.counters().connections == 0; }));
+  EXPECT_EQ(store.counters().held_bytes,
+            kManyKeys * (KvState::kEntryBytes + 2) + 10 + 90 * 2 + 900 * 3 + 4000 * 4);
+}
+
+TEST(StoreServer, ALongWaitEndsWithItsConnectionAndGivesItsBytesBack) {
+  RunningStore store;
+  Client client(store), other(store);
+  client.send(long_request(Command::kWait));
+  ASSERT_TRUE(eventually([&] { return store.counters().waiting == 1; }));
+  client.close();
+  EXPECT_TRUE(eventually([&] { return store.counters().held_bytes == 0; }));
+  EXPECT_EQ(store.counters().waiting, 0u);
+  EXPECT_EQ(other.add("n", 1), 1);
+}
+
 // --- limits ---
 
 struct PastALimit {
@@ -260,7 +312,7 @@ TEST(StoreServer, PastALimitOnlyThatConnectionIsClosedWithALineAndACount) {
   const std::string hello = handshake();
   RunningStore store(
       {.request = {.key_bytes = 10, .value_bytes = 1000, .keys = 3, .request_bytes = 1500},
-       .state = {.reply_bytes = 1100, .held_bytes = 2000}});
+       .state = {.reply_bytes = 1100, .held_bytes = 1800}});
   const std::string large(600, 'v');
   const std::vector<PastALimit> cases{
       {Refusal::kRequestLimit, hello + request(Command::kGet, {"a longer key"}),
@@ -273,10 +325,10 @@ TEST(StoreServer, PastALimitOnlyThatConnectionIsClosedWithALineAndACount) {
        hello + request(Command::kMultiSet, {"a", large, "b", large, "c", large}),
        "MULTI_SET: request of 1860 bytes, at most 1500 are taken"},
       {Refusal::kReplyLimit,
-       hello + request(Command::kSet, {"k", large}) + request(Command::kMultiGet, {"k", "k"}),
-       "MULTI_GET: a reply of 1216 bytes, at most 1100 are sent"},
-      {Refusal::kHeldLimit,
-       hello + request(Command::kSet, {"l", large}) + request(Command::kAppend, {"k", large}),
+       hello + request(Command::kSet, {"k", large}) + request(Command::kAppend, {"k", large}) +
+           request(Command::kGet, {"k"}),
+       "GET: a reply of 1208 bytes, at most 1100 are sent"},
+      {Refusal::kHeldLimit, hello + request(Command::kAppend, {"k", large}),
        "APPEND: the store holds "},
   };
   Client bystander(store);
@@ -295,6 +347,7 @@ TEST(StoreServer, PastALimitOnlyThatConnectionIsClosedWithALineAndACount) {
     ++counted[one.kind];
     EXPECT_EQ(store.counters().refusals, counted) << one.reason;
   }
+  bystander.send(request(Command::kSet, {"k", large}));
   EXPECT_EQ(bystander.ask(request(Command::kGet, {"k"}), 608), string_reply(large));
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <functional>
 #include <set>
 
 #include "base/rng.h"
@@ -26,6 +27,7 @@ std::string bytes_string(std::string_view value) {
   return bytes;
 }
 
+constexpr std::size_t kEntry = KvState::kEntryBytes;
 const std::string kReady = bytes_u8(0);
 const std::string kNothing;
 
@@ -41,16 +43,29 @@ class Store {
     request.command = command;
     request.strings.assign(strings.begin(), strings.end());
     request.number = number;
-    Replies replies;
-    const auto refusal = state_.handle(StoreConnectionId(client), request, replies);
+    KvState::Progress progress;
+    std::optional<Refusal> refusal;
+    do {
+      Replies replies;
+      refusal = state_.handle(StoreConnectionId(client), request, progress, replies);
+      sort(replies);
+      ++slices;
+      if (between_slices) between_slices();
+    } while (!refusal && !progress.done());
     last_refusal = refusal ? refusal->reason : "";
     last_kind = refusal ? std::optional(refusal->kind) : std::nullopt;
-    std::string answer;
-    for (std::size_t i = 0; i < replies.pieces(); ++i) {
-      const Replies::Piece piece = replies.piece(i);
-      (piece.to.value == client ? answer : mail_[piece.to.value]) += piece.bytes;
+    work();
+    return mail(client);
+  }
+
+  // Does what was left over.
+  void work() {
+    while (state_.has_work()) {
+      Replies replies;
+      state_.work(replies);
+      sort(replies);
+      ++slices;
     }
-    return answer;
   }
 
   // Takes what has come for a client that did not ask.
@@ -71,13 +86,26 @@ class Store {
     EXPECT_EQ(ask(client, Command::kWait, std::move(keys)), kNothing);
     EXPECT_EQ(last_refusal, "");
   }
-  void close(std::uint64_t client) { state_.give_up_wait(StoreConnectionId(client)); }
+  void give_up(std::uint64_t client) { state_.give_up_wait(StoreConnectionId(client)); }
+  void close(std::uint64_t client) {
+    give_up(client);
+    work();
+  }
   const KvState& state() const { return state_; }
 
   std::string last_refusal;
   std::optional<Refusal::Kind> last_kind;
+  int slices = 0;
+  std::function<void()> between_slices;
 
  private:
+  void sort(const Replies& replies) {
+    for (std::size_t i = 0; i < replies.pieces(); ++i) {
+      const Replies::Piece piece = replies.piece(i);
+      mail_[piece.to.value] += piece.bytes;
+    }
+  }
+
   KvState state_;
   std::map<std::uint64_t, std::string> mail_;
 };
@@ -538,10 +566,10 @@ TEST(KvState, RefusesARequestWhoseReplyWouldBeTooLong) {
   EXPECT_EQ(store.ask(1, Command::kCompareSet, {"a", "", ""}), kNothing);
   EXPECT_THAT(store.last_refusal, HasSubstr("COMPARE_SET: a reply of 101"));
 
-  store.set("b", std::string(42, 'v'));
-  EXPECT_EQ(store.ask(1, Command::kMultiGet, {"b", "b"}).size(), 100u);
-  EXPECT_EQ(store.ask(1, Command::kMultiGet, {"b", "b", "b"}), kNothing);
-  EXPECT_THAT(store.last_refusal, HasSubstr("MULTI_GET: a reply of 150"));
+  EXPECT_EQ(store.ask(1, Command::kMultiGet, {"a"}), kNothing);
+  EXPECT_THAT(store.last_refusal, HasSubstr("MULTI_GET: a reply of 101"));
+  store.set("b", std::string(92, 'v'));
+  EXPECT_EQ(store.ask(1, Command::kMultiGet, {"b", "b", "b"}).size(), 300u) << "each for itself";
 
   store.set(std::string(100, 'k'), "");
   EXPECT_EQ(store.ask(1, Command::kListKeys), kNothing);
@@ -555,9 +583,249 @@ TEST(KvState, ACompareSetWhoseReplyWouldBeTooLongStoresNothing) {
   EXPECT_EQ(store.state().key_count(), 0u);
 }
 
-// --- how much is held ---
+// --- slices ---
 
-constexpr std::size_t kEntry = KvState::kEntryBytes;
+std::vector<std::string> many_keys(const std::string& name, std::size_t count) {
+  std::vector<std::string> keys;
+  for (std::size_t i = 0; i < count; ++i) keys.push_back(name + std::to_string(i));
+  return keys;
+}
+
+std::vector<std::string> pairs_of(const std::vector<std::string>& keys) {
+  std::vector<std::string> pairs;
+  for (const std::string& key : keys) {
+    pairs.push_back(key);
+    pairs.push_back("value of " + key);
+  }
+  return pairs;
+}
+
+constexpr std::size_t kMany = 10 * KvState::kSliceCost;
+
+TEST(KvState, ARequestOfManyKeysIsCutIntoSlicesAndAnsweredAsAWhole) {
+  Store store;
+  std::vector<std::string> keys = many_keys("k", kMany);
+  const auto slices_of = [&](Command command, const std::vector<std::string>& strings,
+                             const std::string& answer) {
+    const int before = store.slices;
+    EXPECT_EQ(store.ask(1, command, strings), answer) << rule_of(command).name;
+    EXPECT_GE(store.slices - before, 10) << rule_of(command).name;
+    EXPECT_LE(store.slices - before, 40) << rule_of(command).name;
+  };
+  slices_of(Command::kWait, keys, kNothing);
+  slices_of(Command::kMultiSet, pairs_of(keys), kReady);
+  slices_of(Command::kWait, keys, kReady);
+  slices_of(Command::kCheck, keys, kReady);
+  std::string values;
+  for (const std::string& key : keys) values += bytes_string("value of " + key);
+  slices_of(Command::kMultiGet, keys, values);
+  std::sort(keys.begin(), keys.end());
+  std::string list = bytes_i64(static_cast<std::int64_t>(kMany));
+  for (const std::string& key : keys) list += bytes_string(key);
+  slices_of(Command::kListKeys, {}, list);
+  EXPECT_EQ(store.state().parked_count(), 0u);
+}
+
+TEST(KvState, ALongValueIsASliceOfItsOwn) {
+  Store store;
+  const std::string large(KvState::kSliceCost * KvState::kBytesPerStep, 'v');
+  store.ask(1, Command::kMultiSet, {"a", large, "b", large, "c", large});
+  EXPECT_EQ(store.slices, 3);
+  EXPECT_EQ(store.ask(1, Command::kMultiGet, {"a", "b", "c"}).size(), 3 * (8 + large.size()));
+  EXPECT_EQ(store.slices, 6);
+}
+
+TEST(KvState, AKeyCountsWhetherItComesBeforeOrAfterAWaitHasLookedAtIt) {
+  const std::vector<std::string> keys = many_keys("k", kMany);
+  for (const bool in_order : {true, false}) {
+    Store store;
+    std::size_t next = 0;
+    // Some from the front, which have been looked at, and some from the back, which have not.
+    store.between_slices = [&] {
+      const auto between = std::exchange(store.between_slices, nullptr);
+      for (int i = 0; i < 100 && next < kMany; ++i, ++next) {
+        store.set(keys[in_order ? next : kMany - 1 - next], "");
+        store.ask(99, Command::kDeleteKey, {keys[in_order ? next : kMany - 1 - next]});
+        store.set(keys[in_order ? next : kMany - 1 - next], "");
+      }
+      store.between_slices = between;
+    };
+    std::string answer = store.ask(1, Command::kWait, keys);
+    store.between_slices = nullptr;
+    for (; next < kMany; ++next) {
+      EXPECT_EQ(answer, kNothing);
+      store.set(keys[in_order ? next : kMany - 1 - next], "");
+      answer += store.mail(1);
+    }
+    EXPECT_EQ(answer, kReady);
+    EXPECT_EQ(store.state().parked_count(), 0u);
+  }
+}
+
+// The second entry of the key must not be taken for another wait, whoever came in between.
+TEST(KvState, AKeyNamedTwiceFarApartIsOneKeyForAQueue) {
+  Store store;
+  std::vector<std::string> keys = many_keys("there", kMany);
+  store.ask(99, Command::kMultiSet, pairs_of(keys));
+  keys.front() = keys.back() = "q";
+  store.between_slices = [&] {
+    store.between_slices = nullptr;
+    store.park(2, {"q"});
+  };
+  store.park(1, keys);
+  store.push("q", "item");
+  EXPECT_EQ(store.mail(1), kReady) << "it has waited longest";
+  EXPECT_EQ(store.mail(2), kNothing);
+}
+
+TEST(KvState, AMultiSetIsAppliedOnceAndWholeWhateverOthersDoMeanwhile) {
+  const std::vector<std::string> keys = many_keys("k", kMany);
+  std::size_t room = kMany * kEntry + 1000;
+  for (const std::string& text : pairs_of(keys)) room += text.size();
+  Store store({.held_bytes = room});
+  int seen_in_part = 0;
+  store.between_slices = [&] {
+    const auto between = std::exchange(store.between_slices, nullptr);
+    seen_in_part += store.state().key_count() < kMany;
+    EXPECT_GE(store.state().held_bytes(), room - 1000) << "its room is taken from the beginning";
+    store.ask(99, Command::kSet, {"other", std::string(2000, 'v')});
+    EXPECT_EQ(store.last_kind, Refusal::kHeldLimit);
+    store.ask(99, Command::kAdd, {"counter"}, 1);
+    store.ask(99, Command::kDeleteKey, {"counter"});
+    store.between_slices = between;
+  };
+  store.ask(1, Command::kMultiSet, pairs_of(keys));
+  store.between_slices = nullptr;
+  EXPECT_GT(seen_in_part, 5);
+  EXPECT_EQ(store.state().key_count(), kMany);
+  EXPECT_EQ(store.state().held_bytes(), room - 1000);
+  for (const std::string& key : keys) EXPECT_EQ(store.get(key), "value of " + key);
+}
+
+TEST(KvState, OnlyAMultiSetThatHasBegunMustGoOnWithoutItsConnection) {
+  const std::vector<std::string> keys = many_keys("k", kMany), pairs = pairs_of(keys);
+  KvState state;
+  Replies replies;
+  for (const Command command : {Command::kMultiSet, Command::kWait, Command::kCheck,
+                                Command::kMultiGet, Command::kListKeys}) {
+    const std::vector<std::string>& strings = command == Command::kMultiSet ? pairs : keys;
+    Request request;
+    request.command = command;
+    if (command != Command::kListKeys) request.strings.assign(strings.begin(), strings.end());
+    KvState::Progress progress;
+    EXPECT_FALSE(progress.must_go_on());
+    EXPECT_FALSE(state.handle(StoreConnectionId(1), request, progress, replies));
+    EXPECT_FALSE(progress.done());
+    EXPECT_EQ(progress.must_go_on(), command == Command::kMultiSet);
+    while (!progress.done()) {
+      EXPECT_FALSE(state.handle(StoreConnectionId(1), request, progress, replies));
+    }
+    EXPECT_FALSE(progress.must_go_on());
+  }
+}
+
+TEST(KvState, AListOfKeysThatComeAndGoHasEveryLastingKeyOnce) {
+  Store store;
+  const std::vector<std::string> lasting = many_keys("lasting", kMany);
+  store.ask(99, Command::kMultiSet, pairs_of(lasting));
+  Rng rng(1);
+  store.between_slices = [&] {
+    const auto between = std::exchange(store.between_slices, nullptr);
+    for (int i = 0; i < 20; ++i) {
+      const std::string key = "lasting" + std::to_string(rng.below(kMany)) + "x";
+      if (rng.chance(0.5)) {
+        store.set(key, "");
+      } else {
+        store.ask(99, Command::kDeleteKey, {key});
+      }
+    }
+    store.between_slices = between;
+  };
+  ReplyReader reader;
+  reader.feed(store.ask(1, Command::kListKeys));
+  const std::optional<std::int64_t> count = reader.take_i64();
+  ASSERT_TRUE(count);
+  std::set<std::string> listed;
+  for (std::int64_t i = 0; i < *count; ++i) {
+    const std::optional<std::string> key = reader.take_string();
+    ASSERT_TRUE(key);
+    EXPECT_TRUE(listed.insert(*key).second) << *key;
+  }
+  EXPECT_TRUE(reader.empty());
+  for (const std::string& key : lasting) EXPECT_TRUE(listed.contains(key)) << key;
+}
+
+TEST(KvState, AWaitThatWasGivenUpCountsNoMoreWhileItsLinksAreStillBeingCut) {
+  Store store;
+  std::vector<std::string> keys = many_keys("k", kMany);
+  store.park(1, keys);
+  store.park(2, {keys.front()});
+  store.give_up(1);
+  EXPECT_TRUE(store.state().has_work());
+  EXPECT_EQ(store.state().parked_count(), 1u);
+  store.push(keys.front(), "item");
+  EXPECT_EQ(store.mail(2), kReady) << "the one before it has left";
+  store.work();
+  EXPECT_FALSE(store.state().has_work());
+  store.ask(99, Command::kQueuePop, {keys.front()});
+  EXPECT_EQ(store.state().held_bytes(), 0u);
+  store.park(1, keys);
+  store.close(1);
+  EXPECT_EQ(store.state().held_bytes(), 0u);
+}
+
+TEST(KvState, TheWaitersOfOneKeyAreToldInSlices) {
+  Store store;
+  for (std::uint64_t client = 1000; client < 1000 + kMany; ++client) store.park(client, {"k"});
+  std::uint64_t told_at_once = 0;
+  store.between_slices = [&] {
+    store.between_slices = nullptr;
+    told_at_once = kMany - store.state().parked_count();
+    // Who cancels now is not told any more, and what the key becomes does not matter.
+    EXPECT_EQ(store.ask(1000 + kMany - 1, Command::kCancelWait), bytes_u8(1));
+    store.ask(99, Command::kDeleteKey, {"k"});
+    store.park(1, {"k"});
+  };
+  store.set("k", "");
+  EXPECT_GT(told_at_once, 10u);
+  EXPECT_LT(told_at_once, KvState::kSliceCost);
+  for (std::uint64_t client = 1000; client < 1000 + kMany - 1; ++client) {
+    EXPECT_EQ(store.mail(client), kReady);
+  }
+  EXPECT_EQ(store.mail(1000 + kMany - 1), kNothing);
+  EXPECT_EQ(store.mail(1), kNothing);
+  EXPECT_EQ(store.state().parked_count(), 1u);
+}
+
+TEST(KvState, TheWaitersOfOneBarrierAreToldInSlices) {
+  Store store;
+  for (std::uint64_t client = 0; client < kMany; ++client) {
+    EXPECT_EQ(store.ask(1000 + client, Command::kBarrier, {"b"}, kMany + 1), kNothing);
+  }
+  std::uint64_t told_at_once = 0;
+  store.between_slices = [&] {
+    store.between_slices = nullptr;
+    told_at_once = kMany - store.state().parked_count();
+    store.close(1000 + kMany - 1);
+  };
+  EXPECT_EQ(store.ask(1, Command::kBarrier, {"b"}, kMany + 1), kReady);
+  EXPECT_LT(told_at_once, KvState::kSliceCost);
+  for (std::uint64_t client = 0; client < kMany - 1; ++client) {
+    EXPECT_EQ(store.mail(1000 + client), kReady);
+  }
+  EXPECT_EQ(store.mail(1000 + kMany - 1), kNothing);
+  EXPECT_EQ(store.state().held_bytes(), kEntry + 1 + 4);
+}
+
+TEST(KvState, ALongWaitThatFindsTheStoreFullGivesAllBack) {
+  Store store({.held_bytes = kMany * kEntry / 2});
+  EXPECT_EQ(store.ask(1, Command::kWait, many_keys("k", kMany)), kNothing);
+  EXPECT_EQ(store.last_kind, Refusal::kHeldLimit);
+  EXPECT_EQ(store.state().held_bytes(), 0u);
+  EXPECT_EQ(store.state().parked_count(), 0u);
+}
+
+// --- how much is held ---
 
 struct Growth {
   const char* name;
