@@ -44,7 +44,12 @@ using SessionPtr = std::shared_ptr<Session>;
 class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
  public:
   Impl(asio::io_context& io, Logger& log, ServiceOptions options, std::vector<UniqueFd> listeners)
-      : io_(io), log_(log), quiet_(options.embedded), table_(std::move(options)), timer_(io) {
+      : io_(io),
+        log_(log),
+        quiet_(options.embedded),
+        hello_timeout_(options.hello_timeout),
+        table_(std::move(options)),
+        timer_(io) {
     for (UniqueFd& listener : listeners) {
       acceptors_.emplace_back(
           io, std::move(listener),
@@ -108,10 +113,12 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     session->peer = to_text(peer);
     session->service_address = local_address_of(session->socket.native_handle()).host();
     sessions_[session->id] = session;
-    session->hello_timer.expires_after(kHelloTimeout);
+    session->hello_timer.expires_after(hello_timeout_);
     session->hello_timer.async_wait([self = shared_from_this(), session](error_code error) {
       if (error || !self->sessions_.contains(session->id)) return;
-      self->drop(session, "no hello within " + to_text(kHelloTimeout));
+      // A store's client may stay silent (StoreServer).
+      if (self->store_ && !session->identified) return;
+      self->drop(session, "no hello within " + to_text(self->hello_timeout_));
     });
     read(session);
   }
@@ -247,6 +254,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   asio::io_context& io_;
   Logger& log_;
   bool quiet_;  // inside an agent, the agents themselves say what there is to say
+  Duration hello_timeout_;
   JobTable table_;
   asio::steady_timer timer_;
   std::optional<TimePoint> armed_;

@@ -2,12 +2,13 @@
 //
 // The Asio shell around JobTable: it reads frames, lets the table decide, and sends. One thread,
 // the one that runs the io_context, calls everything and does everything; nothing blocks it. A
-// connection that sends nonsense, or says no hello within kHelloTimeout, is closed with one line in
+// connection that sends nonsense, or says no hello within
+// hello_timeout, is closed with one line in
 // the log.
 //
 // In torchrun's static mode one port serves control frames and the store's clients. They are told
 // apart by a connection's first byte: control frames begin with kControlMagic, which no store
-// request does.
+// request does; one that is silent is kept there, since a store's client may be.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -26,7 +27,6 @@ class StoreServer;
 
 class RendezvousServer {
  public:
-  static constexpr Duration kHelloTimeout = std::chrono::seconds(10);
   // Messages that wait for one slow agent; past it its connection is closed.
   static constexpr std::size_t kMaxUnsentBytes = 4 << 20;
 

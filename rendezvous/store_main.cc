@@ -1,17 +1,67 @@
 // ddp-store: one store, alone, for jobs that are started by other means and for tests.
+#include <CLI/CLI.hpp>
+
 #include "rendezvous/daemon.h"
 #include "rendezvous/store_server.h"
 
+namespace {
+
+struct LimitOption {
+  const char* name;
+  std::size_t& limit;
+  const char* what;
+};
+
+void add_limits(CLI::App& app, ddprun::StoreServerOptions& options) {
+  constexpr std::size_t kMost = std::size_t{1} << 40;
+  const LimitOption limits[] = {
+      {"--max-key-bytes", options.request.key_bytes, "Of one key"},
+      {"--max-value-bytes", options.request.value_bytes, "Of one value in a request"},
+      {"--max-keys", options.request.keys, "Keys in one request"},
+      {"--max-request-bytes", options.request.request_bytes, "Of one request"},
+      {"--max-reply-bytes", options.state.reply_bytes,
+       "Of one reply; so much, and 256 KiB, is held for a client that does not read"},
+      {"--max-held-bytes", options.state.held_bytes, "Of all that the store holds"},
+      {"--max-connections", options.connections, "Clients at a time"},
+  };
+  for (const LimitOption& one : limits) {
+    app.add_option(one.name, one.limit, one.what)
+        ->type_name("SIZE")
+        ->transform(CLI::AsSizeValue(false).description(""))
+        ->check(CLI::Range(std::size_t{1}, kMost).description(""))
+        ->capture_default_str()
+        ->group("Limits; numbers, or like 64MiB. Whoever goes past one is closed");
+  }
+}
+
+void add_options(CLI::App& app, ddprun::StoreServerOptions& options) {
+  app.add_option_function<std::string>(
+         "--legacy-dialect",
+         [&options](const std::string& name) {
+           options.legacy_dialect = name == "l2" ? ddprun::Dialect::kL2 : ddprun::Dialect::kL1;
+         },
+         "How clients older than PyTorch 2.2 are understood: l1 (up to 2.0; default) or l2 (2.1)")
+      ->type_name("DIALECT")
+      ->check(CLI::IsMember({"l1", "l2"}));
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  ddprun::StoreServerOptions options;
   ddprun::Daemon daemon;
   daemon.name = "ddp-store";
   daemon.description =
-      "Serves one key-value store that speaks PyTorch's TCPStore protocol (2.2 and newer).\n"
+      "Serves one key-value store that speaks PyTorch's TCPStore protocol.\n"
       "Example: ddp-store --listen 127.0.0.1:29500";
-  daemon.serve = [](boost::asio::io_context& io, ddprun::Logger& log, ddprun::UniqueFd listener) {
+  daemon.add_options = [&](CLI::App& app) {
+    add_options(app, options);
+    add_limits(app, options);
+  };
+  daemon.serve = [&](boost::asio::io_context& io, ddprun::Logger& log, ddprun::UniqueFd listener) {
     std::vector<ddprun::UniqueFd> listeners;
     listeners.push_back(std::move(listener));
-    auto server = std::make_shared<ddprun::StoreServer>(io, log, std::move(listeners));
+    auto server = std::make_shared<ddprun::StoreServer>(io, log, std::move(listeners), options);
     server->start();
     return server;
   };

@@ -1,5 +1,7 @@
 #include "rendezvous/store_server.h"
 
+#include <malloc.h>
+
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
 #include <new>
@@ -7,7 +9,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "rendezvous/core/kv_state.h"
 #include "rendezvous/core/line_budget.h"
 #include "rendezvous/tcp_acceptor.h"
 #include "rendezvous/tcp_address.h"
@@ -19,9 +20,10 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// A connection gives way to the others after this many bytes of replies. More than this and one
-// reply is never held for a client that does not read.
+// A connection gives way to the others after this many bytes of replies, or requests. More than this
+// and one value is never held for a client that does not read.
 constexpr std::size_t kTurnBytes = 256 * 1024;
+constexpr int kTurnRequests = 256;
 
 constexpr int kLogLines = 10;
 constexpr auto kLogPeriod = std::chrono::seconds(10);
@@ -30,13 +32,18 @@ constexpr auto kLogPeriod = std::chrono::seconds(10);
 // gone.
 struct Connection {
   Connection(StoreConnectionId number, tcp::socket from, const SocketAddress& address,
-             const RequestLimits& limits)
-      : id(number), socket(std::move(from)), peer(address), parser(limits) {}
+             const StoreServerOptions& options)
+      : id(number),
+        socket(std::move(from)),
+        peer(address),
+        parser(options.request, options.legacy_dialect) {}
 
   StoreConnectionId id;
   tcp::socket socket;
   SocketAddress peer;
   RequestParser parser;
+  const Request* request = nullptr;  // the one that is being performed
+  KvState::Progress progress;        // of it
   ByteBuffer unsent;
   bool stalled = false;  // not served before `unsent` has been taken
   bool closed = false;
@@ -45,10 +52,15 @@ using ConnectionPtr = std::shared_ptr<Connection>;
 
 }  // namespace
 
-class StoreServer::Impl {
+class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
  public:
   Impl(asio::io_context& io, Logger& log, const StoreServerOptions& options)
-      : io_(io), log_(log), options_(options), state_(options.reply_bytes) {}
+      : io_(io), log_(log), options_(options), state_(options.state) {
+    // Else glibc keeps small chunks that are freed in lists of their own, and when a large one is freed,
+    // joins them all at once: after a hundred thousand keys that is a stall of 12 ms. For the whole
+    // process; what a thread frees last still comes back quickly.
+    mallopt(M_MXFAST, 0);
+  }
 
   // The acceptors live in this object and are gone with it, or with stop().
   void add_acceptor(UniqueFd listener) {
@@ -65,12 +77,16 @@ class StoreServer::Impl {
   }
 
   void add(tcp::socket socket, const SocketAddress& peer, std::string_view initial_bytes) {
+    if (connections_.size() >= options_.connections) {
+      return note(peer,
+                  {Refusal::kTooManyConnections,
+                   "at most " + std::to_string(options_.connections) + " connections are served"});
+    }
     error_code ignored;  // a socket that is dead already says so when it is read
     socket.non_blocking(true, ignored);
     socket.set_option(tcp::no_delay(true), ignored);
     const StoreConnectionId id(next_id_++);
-    const auto connection =
-        std::make_shared<Connection>(id, std::move(socket), peer, options_.limits);
+    const auto connection = std::make_shared<Connection>(id, std::move(socket), peer, options_);
     connections_.emplace(id.value, connection);
     ++counters_.accepted;
     connection->parser.feed(initial_bytes);
@@ -93,6 +109,7 @@ class StoreServer::Impl {
     now.connections = connections_.size();
     now.waiting = state_.parked_count();
     now.keys = state_.key_count();
+    now.held_bytes = state_.held_bytes();
     return now;
   }
 
@@ -120,26 +137,52 @@ class StoreServer::Impl {
       if (serve_turn(connection)) read(connection);
     } catch (const std::bad_alloc&) {
       // What was being written is this connection's; the replies to others are whole.
-      if (!connection->closed) refuse(connection, "out of memory");
+      connection->request = nullptr;
+      if (!connection->closed) refuse(connection, {Refusal::kOutOfMemory, "out of memory"});
       deliver();
     }
   }
 
-  // Performs the requests that have come. False when the connection is closed, or goes on later.
+  // Performs requests that have come, or a slice of one. False when the connection is closed, or goes
+  // on later.
   bool serve_turn(const ConnectionPtr& connection) {
-    while (const Request* request = connection->parser.next()) {
-      ++counters_.requests[static_cast<std::size_t>(request->command)];
-      const auto refusal = state_.handle(connection->id, *request, replies_);
-      if (!refusal && replies_.bytes() < kTurnBytes) continue;
+    int requests = 0;
+    while (const Request* request = next_request(connection)) {
+      const auto refusal = state_.handle(connection->id, *request, connection->progress, replies_);
+      const bool done = refusal || connection->progress.done();
+      if (done) connection->request = nullptr;
+      if (done && !refusal && replies_.bytes() < kTurnBytes && ++requests < kTurnRequests) continue;
       deliver();
+      if (must_go_on(connection)) return serve_later(connection);
       if (connection->closed) return false;
       if (refusal) return refuse(connection, *refusal);
       return !stall(connection) && serve_later(connection);
     }
+    heed_silent_cancel(connection);
     deliver();
     if (connection->closed) return false;
-    if (!connection->parser.error().empty()) return refuse(connection, connection->parser.error());
+    if (const auto& refusal = connection->parser.refusal()) return refuse(connection, *refusal);
     return !stall(connection);
+  }
+
+  const Request* next_request(const ConnectionPtr& connection) {
+    if (connection->request) return connection->request;
+    if (connection->closed) return nullptr;
+    connection->request = connection->parser.next();
+    if (!connection->request) return nullptr;
+    connection->progress = {};
+    ++counters_.requests[static_cast<std::size_t>(connection->request->command)];
+    heed_silent_cancel(connection);
+    return connection->request;
+  }
+
+  // A MULTI_SET that has begun is performed to its end, whether its client reads, or is gone.
+  static bool must_go_on(const ConnectionPtr& connection) {
+    return connection->request && connection->progress.must_go_on();
+  }
+
+  void heed_silent_cancel(const ConnectionPtr& connection) {
+    if (connection->parser.gives_up_wait()) state_.give_up_wait(connection->id);
   }
 
   // A client that does not take its replies gets no more of them; flush() goes on.
@@ -148,10 +191,34 @@ class StoreServer::Impl {
   }
 
   bool serve_later(const ConnectionPtr& connection) {
-    asio::post(io_, [this, connection] {
-      if (!connection->closed) serve(connection);
+    asio::post(io_, [weak = weak_from_this(), connection] {
+      const auto self = weak.lock();
+      if (!self) return;
+      self->work();  // or many who go on would leave more and more of it
+      if (!connection->closed || must_go_on(connection)) self->serve(connection);
     });
     return false;
+  }
+
+  // What requests have left over for later is done between the turns of the connections.
+  void work_later() {
+    if (is_working_ || !state_.has_work()) return;
+    is_working_ = true;
+    asio::post(io_, [weak = weak_from_this()] {
+      const auto self = weak.lock();
+      if (!self) return;
+      self->is_working_ = false;
+      self->work();
+    });
+  }
+
+  void work() {
+    try {
+      state_.work(replies_);
+    } catch (const std::bad_alloc&) {
+      // It goes on where it stopped, when others have been served.
+    }
+    deliver();
   }
 
   // --- sending ---
@@ -163,6 +230,7 @@ class StoreServer::Impl {
       if (found != connections_.end()) send(ConnectionPtr(found->second), piece.bytes);
     }
     replies_.clear();
+    work_later();
   }
 
   void send(const ConnectionPtr& connection, std::string_view bytes) {
@@ -172,7 +240,7 @@ class StoreServer::Impl {
     try {
       connection->unsent.append(bytes);
     } catch (const std::bad_alloc&) {
-      refuse(connection, "out of memory");
+      refuse(connection, {Refusal::kOutOfMemory, "out of memory"});
       return;
     }
     if (!is_flushing) flush_when_writable(connection);
@@ -211,18 +279,23 @@ class StoreServer::Impl {
 
   // --- ending ---
 
-  bool refuse(const ConnectionPtr& connection, const std::string& reason) {
-    ++counters_.bad_requests;
-    log("closed the connection of " + to_text(connection->peer) + ": " + reason);
+  bool refuse(const ConnectionPtr& connection, const Refusal& refusal) {
+    note(connection->peer, refusal);
     close(connection);
     return false;
+  }
+
+  void note(const SocketAddress& peer, const Refusal& refusal) {
+    ++counters_.refusals[refusal.kind];
+    log("closed the connection of " + to_text(peer) + ": " + refusal.reason);
   }
 
   void close(const ConnectionPtr& connection) {
     connection->closed = true;
     error_code ignored;
     connection->socket.close(ignored);
-    state_.connection_closed(connection->id);
+    state_.give_up_wait(connection->id);
+    work_later();
     connections_.erase(connection->id.value);
   }
 
@@ -238,6 +311,7 @@ class StoreServer::Impl {
   StoreServerOptions options_;
   KvState state_;
   Replies replies_;
+  bool is_working_ = false;  // work_later() has seen to it
   std::vector<TcpAcceptor> acceptors_;
   std::unordered_map<std::uint64_t, ConnectionPtr> connections_;
   std::uint64_t next_id_ = 1;

@@ -3,8 +3,12 @@
 // The Asio shell around RequestParser and KvState: it reads, lets them decide, and sends. One
 // thread, the one that runs the io_context, calls everything and does everything; nothing blocks
 // it. Whatever one client does (half a request, reading nothing, nonsense), the others do not
-// notice: a bad request and a full output queue close that connection only, with one line in the
-// log.
+// notice: a bad request and one past a limit close that connection only, with one line in the log
+// and a count. A client that does not read its replies is not served until it does: no more than
+// one reply (KvLimits::reply_bytes) and 256 KiB are held for it.
+//
+// A client that is silent, from its first moment or later, is never timed out: the second socket of
+// PyTorch up to 2.0 stays idle, and its thread spins when the server closes it.
 //
 // Peers are named by their numeric address; no name is ever looked up. There is no authentication:
 // who reaches the port may read and write every key.
@@ -20,20 +24,22 @@
 
 #include "base/log.h"
 #include "base/unique_fd.h"
+#include "rendezvous/core/kv_state.h"
 #include "rendezvous/core/wire_format.h"
 
 namespace ddprun {
 
 struct StoreServerOptions {
-  RequestLimits limits;
-  // Of a single reply. What one request may set, another can read.
-  std::size_t reply_bytes = 64 * 1024 * 1024;
+  Dialect legacy_dialect = Dialect::kL1;  // of connections without a handshake (RequestParser)
+  RequestLimits request;
+  KvLimits state;
+  std::size_t connections = 65536;
 };
 
 // Since the server was made, but for the last group, which is now.
 struct StoreCounters {
-  std::uint64_t accepted = 0;      // connections, adopted ones too
-  std::uint64_t bad_requests = 0;  // connections closed for what they sent
+  std::uint64_t accepted = 0;                             // connections, adopted ones too
+  std::array<std::uint64_t, Refusal::kKinds> refusals{};  // connections closed by us, by Kind
   std::uint64_t bytes_received = 0;
   std::uint64_t bytes_sent = 0;
   std::array<std::uint64_t, kCommandRules.size()> requests{};  // by Command
@@ -41,6 +47,7 @@ struct StoreCounters {
   std::size_t connections = 0;
   std::size_t waiting = 0;  // connections whose WAIT or BARRIER is pending
   std::size_t keys = 0;
+  std::size_t held_bytes = 0;  // KvState::held_bytes()
 };
 
 class StoreServer {

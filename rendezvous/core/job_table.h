@@ -31,6 +31,7 @@ struct ServiceOptions {
   MembershipOptions membership;
   Duration heartbeat_interval = std::chrono::seconds(1);
   Duration agent_patience = std::chrono::seconds(4);  // must be below membership.lease
+  Duration hello_timeout = std::chrono::seconds(10);  // of a connection that says nothing
   bool embedded = false;
   std::string host;        // what agents call this service's host
   std::string service_id;  // random; begins every instance

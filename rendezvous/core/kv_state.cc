@@ -1,6 +1,8 @@
 #include "rendezvous/core/kv_state.h"
 
 #include <charconv>
+#include <new>
+#include <utility>
 
 #include "base/assert.h"
 
@@ -12,15 +14,12 @@ constexpr std::uint8_t kReady = 0;
 constexpr std::uint8_t kNotReady = 1;
 // What CANCEL_WAIT answers.
 constexpr std::uint8_t kCancelled = 1;
+// What WATCH_KEY answers.
+constexpr std::uint8_t kWatching = 3;
 
 constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
 // Memory that Replies keeps for the next turn.
 constexpr std::size_t kKeptReplyBytes = 256 * 1024;
-
-std::string too_long(Command command, std::size_t got, std::size_t allowed) {
-  return std::string(rule_of(command).name) + ": a reply of " + std::to_string(got) +
-         " bytes, at most " + std::to_string(allowed) + " are sent";
-}
 
 // The integer at the beginning of the text, as C's strtoll reads it: white space, a sign, digits,
 // and whatever follows. nullopt: there is none, or it does not fit.
@@ -39,8 +38,16 @@ std::int64_t wrapping_sum(std::int64_t a, std::int64_t b) {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
 }
 
-std::string no_number(Command command) {
-  return std::string(rule_of(command).name) + ": the key holds no number";
+Refusal refusal_of(Refusal::Kind kind, Command command, const std::string& reason) {
+  return {kind, std::string(rule_of(command).name) + ": " + reason};
+}
+
+Refusal no_number(Command command) {
+  return refusal_of(Refusal::kBadRequest, command, "the key holds no number");
+}
+
+Refusal waits_already(Command command) {
+  return refusal_of(Refusal::kBadRequest, command, "this connection is waiting already");
 }
 
 }  // namespace
@@ -57,87 +64,169 @@ void Replies::clear() {
   if (bytes_.capacity() > kKeptReplyBytes) bytes_.shrink_to_fit();
 }
 
-std::optional<std::string> KvState::handle(StoreConnectionId from, const Request& request,
-                                           Replies& replies) {
+std::optional<Refusal> KvState::handle(StoreConnectionId from, const Request& request,
+                                       Progress& progress, Replies& replies) {
+  cost_left_ = kSliceCost;
+  progress.done_ = true;  // those that are cut into slices say when they are not
   switch (request.command) {
     case Command::kValidate: break;
     case Command::kPing:
       put_u32(replies.to(from), static_cast<std::uint32_t>(request.number));
       break;
-    case Command::kSet: set(request.key(), request.value(), replies); break;
+    case Command::kSet: return set_one(request, replies);
     case Command::kCompareSet: return compare_set(from, request, replies);
     case Command::kGet: return get(from, request, replies);
     case Command::kAdd: return add(from, request, replies);
-    case Command::kCheck: check(from, request, replies); break;
-    case Command::kWait: return wait(from, request, replies);
+    case Command::kCheck: check(from, request, progress, replies); break;
+    case Command::kWait: return wait(from, request, progress, replies);
     case Command::kCancelWait:
       unpark(from);
       put_u8(replies.to(from), kCancelled);
       break;
     case Command::kGetNumKeys: put_u64(replies.to(from), values_.size()); break;
     case Command::kDeleteKey: delete_key(from, request, replies); break;
-    case Command::kAppend: append(request, replies); break;
-    case Command::kMultiGet: return multi_get(from, request, replies);
-    case Command::kMultiSet:
-      for (std::size_t i = 0; i < request.strings.size(); i += 2) {
-        set(request.strings[i], request.strings[i + 1], replies);
-      }
-      break;
-    case Command::kQueuePush: queue_push(request, replies); break;
+    case Command::kAppend: return append(request, replies);
+    case Command::kMultiGet: return multi_get(from, request, progress, replies);
+    case Command::kMultiSet: return multi_set(request, progress, replies);
+    case Command::kQueuePush: return queue_push(request, replies);
     case Command::kQueuePop: return queue_pop(from, request, replies);
     case Command::kQueueLen: {
       const auto queue = queues_.find(request.key());
       put_u64(replies.to(from), queue == queues_.end() ? 0 : queue->second.size());
       break;
     }
-    case Command::kListKeys: return list_keys(from, replies);
+    case Command::kListKeys: return list_keys(from, progress, replies);
     case Command::kBarrier: return barrier(from, request, replies);
+    // Of L1, which nobody but C++ code could call. The key is not watched: no change is ever told.
+    case Command::kWatchKey: put_u8(replies.to(from), kWatching); break;
   }
   return std::nullopt;
+}
+
+void KvState::work(Replies& replies) {
+  cost_left_ = kSliceCost;
+  tell_woken(replies);
+  tell_opened(replies);
+  cut_links();
+}
+
+void KvState::give_up_wait(StoreConnectionId id) {
+  cost_left_ = kSliceCost;
+  unpark(id);
+}
+
+bool KvState::step(Progress& progress) {
+  progress.done_ = cost_left_ > 0;
+  spend(1);
+  return progress.done_;
 }
 
 bool KvState::present(std::string_view key) const {
   return values_.contains(key) || queues_.contains(key);
 }
 
+bool KvState::fits(std::size_t more) const {
+  return held_bytes_ <= limits_.held_bytes && more <= limits_.held_bytes - held_bytes_;
+}
+
+KvState::MaybeRefusal KvState::full(Command command) const {
+  return refusal_of(Refusal::kHeldLimit, command,
+                    "the store holds " + std::to_string(held_bytes_) + " bytes, at most " +
+                        std::to_string(limits_.held_bytes) + " are held");
+}
+
+KvState::MaybeRefusal KvState::too_long(Command command, std::size_t reply_bytes) const {
+  return refusal_of(Refusal::kReplyLimit, command,
+                    "a reply of " + std::to_string(reply_bytes) + " bytes, at most " +
+                        std::to_string(limits_.reply_bytes) + " are sent");
+}
+
+bool KvState::has_room_to_set(std::string_view key, std::size_t value_bytes) const {
+  const auto place = values_.find(key);
+  if (place == values_.end()) return fits(key.size() + value_bytes + kEntryBytes);
+  return value_bytes <= place->second.size() || fits(value_bytes - place->second.size());
+}
+
 void KvState::set(std::string_view key, std::string_view value, Replies& replies) {
   const auto place = values_.lower_bound(key);
   if (place != values_.end() && place->first == key) {
+    const std::size_t before = place->second.size();
     place->second = value;
+    held_bytes_ = held_bytes_ - before + value.size();
     return;
   }
   values_.emplace_hint(place, key, value);
+  held_bytes_ += key.size() + value.size() + kEntryBytes;
   wake_all(key, replies);
 }
 
-void KvState::append(const Request& request, Replies& replies) {
+KvState::MaybeRefusal KvState::set_one(const Request& request, Replies& replies) {
+  if (!has_room_to_set(request.key(), request.value().size())) return full(request.command);
+  set(request.key(), request.value(), replies);
+  return std::nullopt;
+}
+
+KvState::MaybeRefusal KvState::append(const Request& request, Replies& replies) {
   const auto place = values_.find(request.key());
-  if (place == values_.end()) {
-    set(request.key(), request.value(), replies);
-  } else {
-    place->second += request.value();
+  if (place == values_.end()) return set_one(request, replies);
+  if (!fits(request.value().size())) return full(request.command);
+  place->second += request.value();
+  held_bytes_ += request.value().size();
+  return std::nullopt;
+}
+
+// There must be room for all pairs as if nothing were overwritten: what the request names twice, and
+// what it finds when a pair's turn comes, need not be known in advance. The room is taken at once, and
+// given back pair by pair, against what the pair has really come to need.
+KvState::MaybeRefusal KvState::multi_set(const Request& request, Progress& progress,
+                                         Replies& replies) {
+  const std::vector<std::string_view>& strings = request.strings;
+  if (progress.next_ == 0) {
+    std::size_t needed = strings.size() / 2 * kEntryBytes;
+    for (const std::string_view text : strings) needed += text.size();
+    if (!fits(needed)) return full(request.command);
+    held_bytes_ += progress.reserved_ = needed;
   }
+  try {
+    while (progress.next_ < strings.size() && step(progress)) {
+      const std::string_view key = strings[progress.next_], value = strings[progress.next_ + 1];
+      spend(value.size() / kBytesPerStep);
+      set(key, value, replies);
+      progress.next_ += 2;
+      progress.reserved_ -= key.size() + value.size() + kEntryBytes;
+      held_bytes_ -= key.size() + value.size() + kEntryBytes;
+    }
+  } catch (const std::bad_alloc&) {
+    held_bytes_ -= std::exchange(progress.reserved_, 0);
+    throw;
+  }
+  return std::nullopt;
 }
 
 // A missing key answers with an empty value, as PyTorch's libuv server does; its other one hangs
 // up.
-KvState::Refusal KvState::get(StoreConnectionId from, const Request& request, Replies& replies) {
+KvState::MaybeRefusal KvState::get(StoreConnectionId from, const Request& request,
+                                   Replies& replies) {
   const auto place = values_.find(request.key());
   const std::string_view value = place == values_.end() ? std::string_view() : place->second;
-  if (kLengthBytes + value.size() > max_reply_bytes_) {
-    return too_long(request.command, kLengthBytes + value.size(), max_reply_bytes_);
+  if (kLengthBytes + value.size() > limits_.reply_bytes) {
+    return too_long(request.command, kLengthBytes + value.size());
   }
   put_string(replies.to(from), value);
   return std::nullopt;
 }
 
-KvState::Refusal KvState::compare_set(StoreConnectionId from, const Request& request,
-                                      Replies& replies) {
+KvState::MaybeRefusal KvState::compare_set(StoreConnectionId from, const Request& request,
+                                           Replies& replies) {
   const std::string_view expected = request.strings[1];
   const std::string_view desired = request.strings[2];
   const auto place = values_.find(request.key());
   const bool exists = place != values_.end();
   if (exists ? place->second == expected : expected.empty()) {
+    if (kLengthBytes + desired.size() > limits_.reply_bytes) {
+      return too_long(request.command, kLengthBytes + desired.size());
+    }
+    if (!has_room_to_set(request.key(), desired.size())) return full(request.command);
     set(request.key(), desired, replies);
   } else if (!exists) {
     put_string(replies.to(from), expected);  // nothing is stored: PyTorch's way to say so
@@ -146,175 +235,310 @@ KvState::Refusal KvState::compare_set(StoreConnectionId from, const Request& req
   return get(from, request, replies);
 }
 
-std::optional<std::int64_t> KvState::add_to(std::string_view key, std::int64_t delta,
-                                            Replies& replies) {
+std::optional<std::int64_t> KvState::sum_of(std::string_view key, std::int64_t delta) const {
   const auto place = values_.find(key);
-  std::int64_t sum = delta;
-  if (place != values_.end()) {
-    const std::optional<std::int64_t> value = leading_integer(place->second);
-    if (!value) return std::nullopt;
-    sum = wrapping_sum(*value, delta);
-  }
-  set(key, std::to_string(sum), replies);
-  return sum;
+  if (place == values_.end()) return delta;
+  const std::optional<std::int64_t> value = leading_integer(place->second);
+  if (!value) return std::nullopt;
+  return wrapping_sum(*value, delta);
 }
 
-KvState::Refusal KvState::add(StoreConnectionId from, const Request& request, Replies& replies) {
-  const std::optional<std::int64_t> sum = add_to(request.key(), request.number, replies);
+KvState::MaybeRefusal KvState::add(StoreConnectionId from, const Request& request,
+                                   Replies& replies) {
+  const std::optional<std::int64_t> sum = sum_of(request.key(), request.number);
   if (!sum) return no_number(request.command);
+  const std::string text = std::to_string(*sum);
+  if (!has_room_to_set(request.key(), text.size())) return full(request.command);
+  set(request.key(), text, replies);
   put_i64(replies.to(from), *sum);
   return std::nullopt;
 }
 
-void KvState::check(StoreConnectionId from, const Request& request, Replies& replies) {
+void KvState::check(StoreConnectionId from, const Request& request, Progress& progress,
+                    Replies& replies) {
   bool all = true;
-  for (const std::string_view key : request.strings) all = all && present(key);
+  while (all && progress.next_ < request.strings.size()) {
+    if (!step(progress)) return;
+    all = present(request.strings[progress.next_++]);
+  }
   put_u8(replies.to(from), all ? kReady : kNotReady);
 }
 
 void KvState::delete_key(StoreConnectionId from, const Request& request, Replies& replies) {
   const auto place = values_.find(request.key());
   const bool existed = place != values_.end();
-  if (existed) values_.erase(place);
+  if (existed) {
+    held_bytes_ -= place->first.size() + place->second.size() + kEntryBytes;
+    values_.erase(place);
+  }
   put_i64(replies.to(from), existed ? 1 : 0);
 }
 
-KvState::Refusal KvState::multi_get(StoreConnectionId from, const Request& request,
-                                    Replies& replies) {
-  std::vector<std::string_view> found_values;
-  std::size_t bytes = 0;
-  for (const std::string_view key : request.strings) {
-    const auto place = values_.find(key);
-    found_values.push_back(place == values_.end() ? std::string_view() : place->second);
-    bytes += kLengthBytes + found_values.back().size();
+KvState::MaybeRefusal KvState::multi_get(StoreConnectionId from, const Request& request,
+                                         Progress& progress, Replies& replies) {
+  while (progress.next_ < request.strings.size() && step(progress)) {
+    const auto place = values_.find(request.strings[progress.next_++]);
+    const std::string_view value = place == values_.end() ? std::string_view() : place->second;
+    if (kLengthBytes + value.size() > limits_.reply_bytes) {
+      return too_long(request.command, kLengthBytes + value.size());
+    }
+    spend(value.size() / kBytesPerStep);
+    put_string(replies.to(from), value);
   }
-  if (bytes > max_reply_bytes_) return too_long(request.command, bytes, max_reply_bytes_);
-  for (const std::string_view value : found_values) put_string(replies.to(from), value);
   return std::nullopt;
 }
 
-KvState::Refusal KvState::list_keys(StoreConnectionId from, Replies& replies) {
-  std::size_t bytes = kLengthBytes;
-  for (const auto& [key, value] : values_) bytes += kLengthBytes + key.size();
-  if (bytes > max_reply_bytes_) return too_long(Command::kListKeys, bytes, max_reply_bytes_);
-  std::string& out = replies.to(from);
-  put_u64(out, values_.size());
-  for (const auto& [key, value] : values_) put_string(out, key);
+// The reply begins with the number of keys, so all of them are collected before it can begin.
+KvState::MaybeRefusal KvState::list_keys(StoreConnectionId from, Progress& progress,
+                                         Replies& replies) {
+  if (!progress.counted_) {
+    const MaybeRefusal refusal = collect_keys(progress);
+    if (refusal || !progress.done_) return refusal;
+    put_u64(replies.to(from), progress.listed_);
+    progress.counted_ = true;
+  }
+  while (!progress.pieces_.empty() && step(progress)) {
+    spend(progress.pieces_.front().size() / kBytesPerStep);
+    replies.to(from) += progress.pieces_.front();
+    progress.pieces_.pop_front();
+  }
   return std::nullopt;
 }
 
-void KvState::queue_push(const Request& request, Replies& replies) {
-  queues_[std::string(request.key())].emplace_back(request.value());
+KvState::MaybeRefusal KvState::collect_keys(Progress& progress) {
+  constexpr std::size_t kPieceBytes = 16 * kBytesPerStep;
+  auto next = progress.last_key_ ? values_.upper_bound(*progress.last_key_) : values_.begin();
+  for (; next != values_.end() && step(progress); ++next) {
+    const std::string& key = next->first;
+    progress.listed_bytes_ += kLengthBytes + key.size();
+    if (kLengthBytes + progress.listed_bytes_ > limits_.reply_bytes) {
+      return too_long(Command::kListKeys, kLengthBytes + progress.listed_bytes_);
+    }
+    if (progress.pieces_.empty() || progress.pieces_.back().size() >= kPieceBytes) {
+      progress.pieces_.emplace_back().reserve(kPieceBytes);
+    }
+    put_string(progress.pieces_.back(), key);
+    ++progress.listed_;
+  }
+  if (!progress.done_) progress.last_key_ = std::prev(next)->first;
+  return std::nullopt;
+}
+
+KvState::MaybeRefusal KvState::queue_push(const Request& request, Replies& replies) {
+  const auto place = queues_.find(request.key());
+  const std::size_t of_queue = place == queues_.end() ? request.key().size() + kEntryBytes : 0;
+  const std::size_t more = of_queue + request.value().size() + kEntryBytes;
+  if (!fits(more)) return full(request.command);
+  std::list<std::string> item{std::string(request.value())};
+  auto& queue = place == queues_.end() ? queues_[std::string(request.key())] : place->second;
+  queue.splice(queue.end(), item);
+  held_bytes_ += more;
   wake_oldest(request.key(), replies);
+  return std::nullopt;
 }
 
 // The length before the pop, and the value if there was one.
-KvState::Refusal KvState::queue_pop(StoreConnectionId from, const Request& request,
-                                    Replies& replies) {
+KvState::MaybeRefusal KvState::queue_pop(StoreConnectionId from, const Request& request,
+                                         Replies& replies) {
   const auto queue = queues_.find(request.key());
   const std::size_t length = queue == queues_.end() ? 0 : queue->second.size();
   std::string& out = replies.to(from);
   put_u64(out, length);
   if (length == 0) return std::nullopt;
   put_string(out, queue->second.front());
+  held_bytes_ -= queue->second.front().size() + kEntryBytes;
   queue->second.pop_front();
-  if (queue->second.empty()) queues_.erase(queue);
+  if (queue->second.empty()) {
+    held_bytes_ -= queue->first.size() + kEntryBytes;
+    queues_.erase(queue);
+  }
   return std::nullopt;
 }
 
-KvState::Refusal KvState::wait(StoreConnectionId from, const Request& request, Replies& replies) {
-  bool ready = true;
-  for (const std::string_view key : request.strings) ready = ready && present(key);
-  if (ready) {
+KvState::MaybeRefusal KvState::wait(StoreConnectionId from, const Request& request,
+                                    Progress& progress, Replies& replies) {
+  while (progress.next_ < request.strings.size() && step(progress)) {
+    const std::string_view key = request.strings[progress.next_++];
+    if (present(key)) continue;
+    if (!progress.ticket_) {
+      // No client does this, and the answers could not be told apart.
+      if (parked_.contains(from.value)) return waits_already(request.command);
+      progress.ticket_ = begin_wait(from, request.strings.size());
+    }
+    link(*progress.ticket_, key);
+    if (held_bytes_ > limits_.held_bytes) {
+      const MaybeRefusal refusal = full(request.command);
+      unpark(from);
+      return refusal;
+    }
+  }
+  if (!progress.done_) return std::nullopt;
+  if (!progress.ticket_) {
     put_u8(replies.to(from), kReady);
     return std::nullopt;
   }
-  // No client does this, and the answers could not be told apart.
-  if (parked_.contains(from.value)) return "WAIT: this connection is waiting already";
-  park(from, request);
+  Wait& wait = wait_of(*progress.ticket_);
+  wait.whole = true;
+  if (!wait.missing.empty()) return std::nullopt;
+  put_u8(replies.to(from), kReady);
+  end_wait(*progress.ticket_);
   return std::nullopt;
 }
 
-void KvState::park(StoreConnectionId from, const Request& request) {
-  Parked& parked = parked_[from.value];
-  parked.missing.reserve(request.strings.size());
-  for (const std::string_view key : request.strings) {
-    if (present(key)) continue;
-    // Every allocation comes before the first link, so that a failed one leaves no half of a link.
-    Waiters one{{from, parked.missing.size()}};
-    const auto place = waiting_.try_emplace(std::string(key)).first;
-    Waiters& waiters = place->second;
-    if (!waiters.empty() && waiters.back().id == from) continue;  // the same key twice in one WAIT
-    waiters.splice(waiters.end(), one);
-    parked.missing.push_back({place, std::prev(waiters.end())});
+KvState::Ticket KvState::begin_wait(StoreConnectionId from, std::size_t keys) {
+  Wait& wait = waits_[next_ticket_];
+  wait.by = from;
+  wait.missing.reserve(keys);
+  parked_[from.value].wait = next_ticket_;
+  return next_ticket_++;
+}
+
+KvState::Wait& KvState::wait_of(Ticket ticket) {
+  const auto wait = waits_.find(ticket);
+  DDPRUN_ASSERT(wait != waits_.end(), "a ticket is that of a wait until its last link is gone");
+  return wait->second;
+}
+
+void KvState::link(Ticket ticket, std::string_view key) {
+  Wait& wait = wait_of(ticket);
+  // Every allocation comes before the first link, so that a failed one leaves no half of a link.
+  std::map<Ticket, std::size_t> one{{ticket, wait.missing.size()}};
+  const auto place = waiting_.try_emplace(std::string(key)).first;
+  place->second.key = &place->first;
+  place->second.slots.merge(one);
+  if (!one.empty()) return;  // the same key twice in one WAIT
+  wait.missing.push_back(&place->second);
+  held_bytes_ += key.size() + kEntryBytes;
+}
+
+void KvState::unlink(Wait& wait, Ticket ticket, std::size_t slot) {
+  Waiters& waiters = *wait.missing[slot];
+  forget(*waiters.key);
+  waiters.slots.erase(ticket);
+  Waiters& last = *wait.missing.back();
+  wait.missing.pop_back();
+  if (&last == &waiters) return;
+  wait.missing[slot] = &last;
+  last.slots.find(ticket)->second = slot;
+}
+
+bool KvState::found(Waiters& waiters, Replies& replies) {
+  const auto [ticket, slot] = *waiters.slots.begin();
+  Wait& wait = wait_of(ticket);
+  if (wait.by && wait.whole && wait.missing.size() == 1) {
+    put_u8(replies.to(*wait.by), kReady);
+    spend(kStepsPerAnswer);
   }
+  unlink(wait, ticket, slot);
+  if (!wait.by) return false;
+  if (wait.whole && wait.missing.empty()) end_wait(ticket);
+  return true;
+}
+
+void KvState::end_wait(Ticket ticket) {
+  const auto wait = waits_.find(ticket);
+  parked_.erase(wait->second.by->value);
+  waits_.erase(wait);
 }
 
 void KvState::wake_all(std::string_view key, Replies& replies) {
   const auto place = waiting_.find(key);
   if (place == waiting_.end()) return;
-  for (const Waiter& waiter : place->second) found(waiter, replies);
-  waiting_.erase(place);
+  place->second.woken = true;
+  woken_.insert(waiting_.extract(place));
+  tell_woken(replies);
 }
 
 void KvState::wake_oldest(std::string_view key, Replies& replies) {
   const auto place = waiting_.find(key);
   if (place == waiting_.end()) return;
-  found(place->second.front(), replies);
-  place->second.pop_front();
-  if (place->second.empty()) waiting_.erase(place);
+  bool told = false;
+  while (!told && !place->second.slots.empty()) told = found(place->second, replies);
+  if (place->second.slots.empty()) waiting_.erase(place);
 }
 
-void KvState::found(const Waiter& waiter, Replies& replies) {
-  const auto parked = parked_.find(waiter.id.value);
-  DDPRUN_ASSERT(parked != parked_.end(), "who stands in a waiting list is parked");
-  std::vector<MissingKey>& missing = parked->second.missing;
-  DDPRUN_ASSERT(waiter.slot < missing.size() && &*missing[waiter.slot].place == &waiter,
-                "list and wait point at each other");
-  missing.back().place->slot = waiter.slot;
-  missing[waiter.slot] = missing.back();
-  missing.pop_back();
-  if (!missing.empty()) return;
-  parked_.erase(parked);
-  put_u8(replies.to(waiter.id), kReady);
+void KvState::tell_woken(Replies& replies) {
+  while (!woken_.empty()) {
+    Waiters& waiters = woken_.begin()->second;
+    for (; !waiters.slots.empty(); found(waiters, replies)) {
+      if (cost_left_ == 0) return;
+      spend(1);
+    }
+    woken_.erase(woken_.begin());
+  }
 }
 
-KvState::Refusal KvState::barrier(StoreConnectionId from, const Request& request,
-                                  Replies& replies) {
-  if (parked_.contains(from.value)) return "BARRIER: this connection is waiting already";
-  const std::optional<std::int64_t> arrived = add_to(request.key(), 1, replies);
+KvState::MaybeRefusal KvState::barrier(StoreConnectionId from, const Request& request,
+                                       Replies& replies) {
+  const std::string_view name = request.key();
+  if (parked_.contains(from.value)) return waits_already(request.command);
+  const std::optional<std::int64_t> arrived = sum_of(name, 1);
   if (!arrived) return no_number(request.command);
-  const auto place = barriers_.find(request.key());
+  const std::string count = std::to_string(*arrived);
+  // As if the counter were new, and the connection had to wait.
+  if (!fits(2 * (name.size() + kEntryBytes) + count.size())) return full(request.command);
+  set(name, count, replies);
+  const auto place = barriers_.find(name);
   if (*arrived < request.number) {
     const auto key =
-        place != barriers_.end() ? place : barriers_.try_emplace(std::string(request.key())).first;
+        place != barriers_.end() ? place : barriers_.try_emplace(std::string(name)).first;
     parked_[from.value].barrier = {key, key->second.emplace(request.number, from)};
+    held_bytes_ += name.size() + kEntryBytes;
     return std::nullopt;
   }
   put_u8(replies.to(from), kReady);
   if (place == barriers_.end()) return std::nullopt;
-  const auto end = place->second.upper_bound(*arrived);
-  for (auto it = place->second.begin(); it != end; ++it) {
-    parked_.erase(it->second.value);
-    put_u8(replies.to(it->second), kReady);
-  }
-  place->second.erase(place->second.begin(), end);
-  if (place->second.empty()) barriers_.erase(place);
+  opened_.push_back({place->first, *arrived});
+  tell_opened(replies);
   return std::nullopt;
+}
+
+void KvState::tell_opened(Replies& replies) {
+  for (; !opened_.empty(); opened_.pop_front()) {
+    const auto place = barriers_.find(opened_.front().key);
+    if (place == barriers_.end()) continue;  // nobody is left who waits for it
+    Barrier& barrier = place->second;
+    while (!barrier.empty() && barrier.begin()->first <= opened_.front().arrived) {
+      if (cost_left_ == 0) return;
+      spend(1 + kStepsPerAnswer);
+      put_u8(replies.to(barrier.begin()->second), kReady);
+      parked_.erase(barrier.begin()->second.value);
+      forget(place->first);
+      barrier.erase(barrier.begin());
+    }
+    if (barrier.empty()) barriers_.erase(place);
+  }
 }
 
 void KvState::unpark(StoreConnectionId id) {
   const auto parked = parked_.find(id.value);
   if (parked == parked_.end()) return;
-  for (const MissingKey& missing : parked->second.missing) {
-    missing.key->second.erase(missing.place);
-    if (missing.key->second.empty()) waiting_.erase(missing.key);
-  }
   if (const auto& barrier = parked->second.barrier) {
+    forget(barrier->key->first);
     barrier->key->second.erase(barrier->place);
     if (barrier->key->second.empty()) barriers_.erase(barrier->key);
   }
+  if (const auto& ticket = parked->second.wait) {
+    given_up_.push_back(*ticket);
+    wait_of(*ticket).by.reset();
+  }
   parked_.erase(parked);
+  cut_links();
+}
+
+void KvState::cut_links() {
+  for (; !given_up_.empty(); given_up_.pop_front()) {
+    const Ticket ticket = given_up_.front();
+    Wait& wait = wait_of(ticket);
+    while (!wait.missing.empty()) {
+      if (cost_left_ == 0) return;
+      spend(1);
+      Waiters& waiters = *wait.missing.back();
+      unlink(wait, ticket, wait.missing.size() - 1);
+      if (waiters.slots.empty() && !waiters.woken) waiting_.erase(waiting_.find(*waiters.key));
+    }
+    waits_.erase(ticket);
+  }
 }
 
 }  // namespace ddprun

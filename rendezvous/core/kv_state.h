@@ -10,17 +10,29 @@
 // values    key -> bytes; counters are decimal text, as PyTorch has them
 // queues    key -> bytes, first in first out; never empty, and apart from the values of that name
 // parked    connection -> the one WAIT or BARRIER of it that has not been answered
-// waiting   key -> the connections whose WAIT misses it, oldest first
+// waits     ticket -> a WAIT; tickets are given out in order of arrival
+// waiting   key -> the tickets of the WAITs that miss it
 // barriers  key -> the connections whose BARRIER misses arrivals, by how many it needs
 // ```
-// with these invariants: a key that has a value has nobody waiting for it; a parked WAIT stands in
-// `waiting` once for each key it misses, and misses at least one; nothing stands in `waiting` or
-// `barriers` that is not parked. So answering, cancelling and closing cost O(keys of that wait).
+// with these invariants: a key that has a value has nobody waiting for it; a WAIT stands in `waiting`
+// once for each key it misses. So answering, cancelling and closing cost O(keys of that wait).
+//
+// Nothing takes long at once. A request that names many keys is performed in slices, and what follows
+// from a request for many others (waiters of one key, the links of a wait that was given up) is left
+// for work(). In between, others are served, so:
+// - up to kSliceCost keys, a request is one moment. Beyond, each key is looked at in its own moment:
+//   CHECK and MULTI_GET are no snapshot, and LIST_KEYS lists every key once that is there all the
+//   time, and those that come or go meanwhile or not;
+// - a WAIT's key counts if it was there when it was looked at, or came later;
+// - MULTI_SET begins when it has come as a whole, and then stores all its pairs, once, in order,
+//   even if its connection is closed meanwhile; others may see some pairs before the rest;
+// - who waits is told soon after the key has come, not always before the next request is served.
 //
 // Semantics are those of docs/wire_protocol.md ("The store"). Where PyTorch's two servers differ,
 // the page says what we do. One owner thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -36,6 +48,14 @@
 #include "rendezvous/core/wire_format.h"
 
 namespace ddprun {
+
+// Inclusive.
+struct KvLimits {
+  // Of a value in a reply, and of the reply of LIST_KEYS. What one request may set, another can read.
+  std::size_t reply_bytes = 64 * 1024 * 1024;
+  // Of everything that is held: KvState::held_bytes().
+  std::size_t held_bytes = 1024 * 1024 * 1024;
+};
 
 using StoreConnectionId = Id<struct StoreConnectionTag, std::uint64_t>;
 
@@ -70,77 +90,158 @@ class Replies {
 
 class KvState {
  public:
-  // A request whose reply would be longer than max_reply_bytes closes the connection that asked,
-  // before any memory is taken.
-  explicit KvState(std::size_t max_reply_bytes) : max_reply_bytes_(max_reply_bytes) {}
+  // What an entry counts beside its bytes, about what it costs to keep: a key with its value, a
+  // queue, an item of one, a key that one connection waits for.
+  static constexpr std::size_t kEntryBytes = 128;
 
-  // Performs one request. Returns why the connection that asked must be closed, nullopt normally;
-  // other connections are never harmed.
-  [[nodiscard]] std::optional<std::string> handle(StoreConnectionId from, const Request& request,
-                                                  Replies& replies);
+  // A slice costs this much at most, and one step more: a step is a key that is looked at or a link
+  // between a wait and a key; kBytesPerStep bytes of values are one more, a wait that is answered
+  // kStepsPerAnswer more, because the shell has to send.
+  static constexpr std::size_t kSliceCost = 128;
+  static constexpr std::size_t kBytesPerStep = 1024;
+  static constexpr std::size_t kStepsPerAnswer = 4;
 
-  // Forgets what the connection waits for. Its keys stay.
-  void connection_closed(StoreConnectionId id) { unpark(id); }
+  // How far a request has come.
+  class Progress {
+   public:
+    bool done() const { return done_; }
+    // Whether it must go on although its connection has been closed: MULTI_SET is applied whole.
+    bool must_go_on() const { return !done_ && reserved_ > 0; }
+
+   private:
+    friend class KvState;
+    bool done_ = false;
+    std::size_t next_ = 0;                 // the string whose turn it is
+    std::optional<std::uint64_t> ticket_;  // of a WAIT that has missed a key
+    std::size_t reserved_ = 0;  // bytes held for the pairs of a MULTI_SET that are to come
+    // Of LIST_KEYS: its reply, in pieces, as far as it is known.
+    std::optional<std::string> last_key_;
+    std::size_t listed_ = 0;
+    std::size_t listed_bytes_ = 0;
+    bool counted_ = false;  // all have been collected, and their number is sent
+    std::list<std::string> pieces_;
+  };
+
+  explicit KvState(const KvLimits& limits = {}) : limits_(limits) {}
+
+  // Performs one request, or the next slice of it: to be called again with the same request and
+  // progress until that is done, with other calls in between. Returns why the connection that asked
+  // must be closed, nullopt normally; then the request is over and has changed nothing. Other
+  // connections are never harmed. A request past a limit is refused before memory is taken for it.
+  [[nodiscard]] std::optional<Refusal> handle(StoreConnectionId from, const Request& request,
+                                              Progress& progress, Replies& replies);
+
+  // Whether something is left over that no request is waiting for: a slice of it is done by work().
+  bool has_work() const { return !woken_.empty() || !opened_.empty() || !given_up_.empty(); }
+  void work(Replies& replies);
+
+  // Forgets what the connection waits for, because it is closed or waits no more. Its keys stay.
+  void give_up_wait(StoreConnectionId id);
 
   std::size_t key_count() const { return values_.size(); }
   std::size_t parked_count() const { return parked_.size(); }
+  // The bytes of all keys, values and queue items, and of the keys that are waited for, once for
+  // each connection that waits; and kEntryBytes for each of them.
+  std::size_t held_bytes() const { return held_bytes_; }
 
  private:
-  using Refusal = std::optional<std::string>;
+  using MaybeRefusal = std::optional<Refusal>;
   template <class T>
   using ByKey = std::map<std::string, T, std::less<>>;  // ordered: no rehash stalls everybody
   using Barrier =
       std::multimap<std::int64_t, StoreConnectionId>;  // arrivals needed -> who needs them
+  using Ticket = std::uint64_t;
 
-  struct Waiter {
-    StoreConnectionId id;
-    std::size_t slot;  // of Parked::missing
+  // Those who miss one key: ticket -> where it stands in Wait::missing.
+  struct Waiters {
+    std::map<Ticket, std::size_t> slots;
+    const std::string* key = nullptr;
+    bool woken = false;  // the key has come; those who are left here are yet to be told
   };
-  using Waiters = std::list<Waiter>;
-
-  struct MissingKey {
-    ByKey<Waiters>::iterator key;
-    Waiters::iterator place;
+  struct Wait {
+    std::optional<StoreConnectionId> by;  // nobody: it was given up, its links are yet to be cut
+    bool whole = false;                   // all its keys have been looked at
+    std::vector<Waiters*> missing;
   };
   struct MissingArrivals {
     ByKey<Barrier>::iterator key;
     Barrier::iterator place;
   };
   struct Parked {
-    std::vector<MissingKey> missing;         // of a WAIT
-    std::optional<MissingArrivals> barrier;  // of a BARRIER
+    std::optional<Ticket> wait;              // a WAIT
+    std::optional<MissingArrivals> barrier;  // or a BARRIER
+  };
+  struct OpenBarrier {
+    std::string key;
+    std::int64_t arrived;
   };
 
-  Refusal get(StoreConnectionId from, const Request& request, Replies& replies);
-  Refusal compare_set(StoreConnectionId from, const Request& request, Replies& replies);
-  Refusal add(StoreConnectionId from, const Request& request, Replies& replies);
-  Refusal wait(StoreConnectionId from, const Request& request, Replies& replies);
-  Refusal multi_get(StoreConnectionId from, const Request& request, Replies& replies);
-  Refusal queue_pop(StoreConnectionId from, const Request& request, Replies& replies);
-  Refusal list_keys(StoreConnectionId from, Replies& replies);
-  Refusal barrier(StoreConnectionId from, const Request& request, Replies& replies);
-  void check(StoreConnectionId from, const Request& request, Replies& replies);
+  MaybeRefusal get(StoreConnectionId from, const Request& request, Replies& replies);
+  MaybeRefusal compare_set(StoreConnectionId from, const Request& request, Replies& replies);
+  MaybeRefusal add(StoreConnectionId from, const Request& request, Replies& replies);
+  MaybeRefusal wait(StoreConnectionId from, const Request& request, Progress& progress,
+                    Replies& replies);
+  MaybeRefusal multi_get(StoreConnectionId from, const Request& request, Progress& progress,
+                         Replies& replies);
+  MaybeRefusal queue_pop(StoreConnectionId from, const Request& request, Replies& replies);
+  MaybeRefusal list_keys(StoreConnectionId from, Progress& progress, Replies& replies);
+  MaybeRefusal collect_keys(Progress& progress);
+  MaybeRefusal barrier(StoreConnectionId from, const Request& request, Replies& replies);
+  void check(StoreConnectionId from, const Request& request, Progress& progress, Replies& replies);
   void delete_key(StoreConnectionId from, const Request& request, Replies& replies);
-  void append(const Request& request, Replies& replies);
-  void queue_push(const Request& request, Replies& replies);
+  MaybeRefusal set_one(const Request& request, Replies& replies);
+  MaybeRefusal append(const Request& request, Replies& replies);
+  MaybeRefusal multi_set(const Request& request, Progress& progress, Replies& replies);
+  MaybeRefusal queue_push(const Request& request, Replies& replies);
+
+  // Whether there is room for so many bytes more.
+  bool fits(std::size_t more) const;
+  MaybeRefusal full(Command command) const;
+  MaybeRefusal too_long(Command command, std::size_t reply_bytes) const;
+  bool has_room_to_set(std::string_view key, std::size_t value_bytes) const;
 
   bool present(std::string_view key) const;
   void set(std::string_view key, std::string_view value, Replies& replies);
-  // Adds to the counter under the key; nullopt when it holds no number.
-  std::optional<std::int64_t> add_to(std::string_view key, std::int64_t delta, Replies& replies);
+  // What ADD makes of the counter under the key; nullopt when it holds no number.
+  std::optional<std::int64_t> sum_of(std::string_view key, std::int64_t delta) const;
+  // Takes a step of the slice. False: the slice is used up, and the request is not done.
+  bool step(Progress& progress);
+  void spend(std::size_t steps) { cost_left_ -= std::min(cost_left_, steps); }
+
   void wake_all(std::string_view key, Replies& replies);
   void wake_oldest(std::string_view key, Replies& replies);
-  // One key less to wait for; answers the connection when it was the last one.
-  void found(const Waiter& waiter, Replies& replies);
-  void park(StoreConnectionId from, const Request& request);
-  void unpark(StoreConnectionId id);
+  // Go on with what is left over, as far as the slice reaches.
+  void tell_woken(Replies& replies);
+  void tell_opened(Replies& replies);
+  void cut_links();
 
-  std::size_t max_reply_bytes_;
+  Ticket begin_wait(StoreConnectionId from, std::size_t keys);
+  void end_wait(Ticket ticket);
+  Wait& wait_of(Ticket ticket);
+  void link(Ticket ticket, std::string_view key);
+  // Takes the wait out of the list of one key that it misses; that list may be empty then.
+  void unlink(Wait& wait, Ticket ticket, std::size_t slot);
+  // The key has come for the oldest of its waiters. False when that one had given up.
+  bool found(Waiters& waiters, Replies& replies);
+  void unpark(StoreConnectionId id);
+  // One link of a wait to this key is gone.
+  void forget(std::string_view key) { held_bytes_ -= key.size() + kEntryBytes; }
+
+  KvLimits limits_;
+  std::size_t held_bytes_ = 0;
   ByKey<std::string> values_;
-  ByKey<std::deque<std::string>> queues_;
+  ByKey<std::list<std::string>> queues_;  // a deque takes 600 bytes for its first item
   std::unordered_map<std::uint64_t, Parked> parked_;
+  std::map<Ticket, Wait> waits_;
+  Ticket next_ticket_ = 1;
   ByKey<Waiters> waiting_;
   ByKey<Barrier> barriers_;
+
+  // What is left over.
+  std::multimap<std::string, Waiters, std::less<>> woken_;  // moved here from waiting_
+  std::deque<OpenBarrier> opened_;
+  std::deque<Ticket> given_up_;
+  std::size_t cost_left_ = 0;  // of this slice
 };
 
 }  // namespace ddprun

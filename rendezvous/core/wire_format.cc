@@ -13,18 +13,23 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "the protocol's integers are copied as they lie in memory");
 
-constexpr bool indexes_are_opcodes() {
+constexpr bool rules_are_by_command() {
   for (std::size_t i = 0; i < kCommandRules.size(); ++i) {
     if (static_cast<std::size_t>(kCommandRules[i].command) != i) return false;
   }
   return true;
 }
-static_assert(indexes_are_opcodes(), "a command's place in the table is its opcode");
+static_assert(rules_are_by_command(), "rule_of() finds a command's rule by its value");
 
 // Offered to a read even when less is known to be missing.
 constexpr std::size_t kReadBytes = 1024;
 // Offered when much is announced, but little has come.
 constexpr std::size_t kTrustedBytes = 4096;
+
+constexpr std::uint8_t kValidateOpcode = 0;
+
+// Read at a time: what has come is scanned at once, and nobody else is served meanwhile.
+constexpr std::size_t kMostReadBytes = 256 * 1024;
 
 // Room for this many strings is kept from one request to the next.
 constexpr std::size_t kKeptStrings = 1024;
@@ -68,16 +73,16 @@ std::string too_many_keys(std::uint64_t got, std::size_t allowed) {
 
 }  // namespace
 
-std::optional<Dialect> detect_dialect(std::string_view first_bytes) {
+std::optional<bool> begins_as_legacy(std::string_view first_bytes) {
   if (first_bytes.empty()) return std::nullopt;
-  if (static_cast<Command>(first_bytes[0]) != Command::kValidate) return Dialect::kLegacy;
+  if (static_cast<std::uint8_t>(first_bytes[0]) != kValidateOpcode) return true;
   if (first_bytes.size() < kHandshakeBytes) return std::nullopt;
-  return load<std::uint32_t>(first_bytes, 1) == kHandshakeMagic ? Dialect::kModern
-                                                                : Dialect::kLegacy;
+  return load<std::uint32_t>(first_bytes, 1) != kHandshakeMagic;
 }
 
 std::span<char> RequestParser::space() {
-  return buffer_.space(room_to_offer(announced_, buffer_.size()));
+  const std::span<char> space = buffer_.space(room_to_offer(announced_, buffer_.size()));
+  return space.first(std::min(space.size(), kMostReadBytes));
 }
 
 const Request* RequestParser::next() {
@@ -86,44 +91,48 @@ const Request* RequestParser::next() {
     complete_ = false;
     scanned_ = announced_ = 0;
     rule_ = nullptr;
-    if (extents_.capacity() > kKeptStrings) {
-      extents_ = {};
-      request_.strings = {};
-    }
+    request_.strings.clear();
+    if (request_.strings.capacity() > kKeptStrings) request_.strings.shrink_to_fit();
   }
-  if (!error_.empty()) return nullptr;
-  if (!handshaken_ && !accept_handshake()) return nullptr;
+  if (refusal_) return nullptr;
+  if (!dialect_ && !find_dialect()) return nullptr;
   if (!scan_request()) return nullptr;
 
   request_.command = rule_->command;
-  request_.strings.clear();
-  for (const Extent& extent : extents_) {
-    request_.strings.push_back(buffer_.bytes().substr(extent.offset, extent.size));
-  }
   complete_ = true;
   return &request_;
 }
 
-bool RequestParser::accept_handshake() {
+// The first byte of the handshake is SET in the legacy dialects, and the magic would be a key's length
+// past every limit: then a wrong magic is the likelier reading, and needs no further byte to refuse.
+bool RequestParser::find_dialect() {
   const std::string_view bytes = buffer_.bytes();
-  const std::optional<Dialect> dialect = detect_dialect(bytes);
-  if (!dialect) return false;
-  if (*dialect == Dialect::kLegacy) {
-    const bool wrong_magic = static_cast<Command>(bytes[0]) == Command::kValidate;
-    return fail((wrong_magic ? "the handshake says " + hex(load<std::uint32_t>(bytes, 1), 8) +
-                                   ", not " + hex(kHandshakeMagic, 8)
-                             : "the first byte is " + hex(static_cast<unsigned char>(bytes[0]), 2) +
-                                   ", not the handshake of a TCPStore client") +
-                "; PyTorch 2.2 or newer is needed");
+  const std::optional<bool> legacy = begins_as_legacy(bytes);
+  if (!legacy) return false;
+  if (!*legacy) {
+    buffer_.consume(kHandshakeBytes);
+    dialect_ = Dialect::kModern;
+    return true;
   }
-  buffer_.consume(kHandshakeBytes);
-  return handshaken_ = true;
+  const auto first = static_cast<std::uint8_t>(bytes[0]);
+  if (first == kValidateOpcode && load<std::uint32_t>(bytes, 1) > limits_.key_bytes) {
+    return refuse(Refusal::kBadRequest, "the handshake says " +
+                                            hex(load<std::uint32_t>(bytes, 1), 8) + ", not " +
+                                            hex(kHandshakeMagic, 8));
+  }
+  if (first >= kOpcodesL2.size()) {
+    return refuse(Refusal::kBadRequest,
+                  "the first byte is " + hex(first, 2) + ", with which no TCPStore client begins");
+  }
+  dialect_ = legacy_;
+  return true;
 }
 
 // Returns false when bytes are missing or the request is bad, and goes on from there when called
 // again: no byte of a request is looked at twice, apart from the length of a string that is not
 // whole.
 bool RequestParser::scan_request() {
+  follow_buffer();
   if (!rule_ && !scan_opcode()) return false;
   while (field_ < rule_->fields.size() && rule_->fields[field_] != Field::kNone) {
     if (!scan_field(rule_->fields[field_])) return false;
@@ -132,17 +141,27 @@ bool RequestParser::scan_request() {
   return true;
 }
 
+// The buffer moves when it grows, and the strings that have been found in it with it.
+void RequestParser::follow_buffer() {
+  const char* base = buffer_.bytes().data();
+  if (base == base_) return;
+  for (std::string_view& text : request_.strings)
+    text = {base + (text.data() - base_), text.size()};
+  base_ = base;
+}
+
 bool RequestParser::scan_opcode() {
   std::uint8_t opcode = 0;
   if (!scan_integer(opcode)) return false;
-  if (opcode >= kCommandRules.size()) {
-    return fail("opcode " + std::to_string(opcode) + " is not known");
-  }
-  if (static_cast<Command>(opcode) == Command::kValidate) return fail("a second handshake");
-  rule_ = &kCommandRules[opcode];
+  if (dialect_ == Dialect::kL1 && opcode >= kOpcodesL1.size()) dialect_ = Dialect::kL2;
+  const std::span<const Command> opcodes = opcodes_of(*dialect_);
+  if (opcode >= opcodes.size())
+    return refuse(Refusal::kBadRequest, "opcode " + std::to_string(opcode) + " is not known");
+  if (opcodes[opcode] == Command::kValidate)
+    return refuse(Refusal::kBadRequest, "a second handshake");
+  rule_ = &rule_of(opcodes[opcode]);
   field_ = 0;
   in_list_ = false;
-  extents_.clear();
   return true;
 }
 
@@ -177,15 +196,16 @@ bool RequestParser::scan_string(Field kind) {
   size = load<std::uint64_t>(buffer_.bytes(), scanned_);
   const bool is_key = kind == Field::kKey;
   const std::size_t allowed = is_key ? limits_.key_bytes : limits_.value_bytes;
-  if (size > allowed) return fail(too_long(is_key ? "key" : "value", size, allowed));
+  if (size > allowed)
+    return refuse(Refusal::kRequestLimit, too_long(is_key ? "key" : "value", size, allowed));
 
   const std::size_t begin = scanned_ + sizeof size;
   announced_ = begin + size;
   if (announced_ > limits_.request_bytes) {
-    return fail(too_long("request", announced_, limits_.request_bytes));
+    return refuse(Refusal::kRequestLimit, too_long("request", announced_, limits_.request_bytes));
   }
   if (buffer_.size() < announced_) return false;
-  extents_.push_back({begin, size});
+  request_.strings.push_back(buffer_.bytes().substr(begin, size));
   scanned_ = announced_;
   return true;
 }
@@ -194,7 +214,7 @@ bool RequestParser::scan_list(Field kind) {
   if (!in_list_) {
     if (!scan_integer(list_left_)) return false;
     if (list_left_ > limits_.keys) {
-      return fail(too_many_keys(list_left_, limits_.keys));
+      return refuse(Refusal::kRequestLimit, too_many_keys(list_left_, limits_.keys));
     }
     if (kind == Field::kPairs) list_left_ *= 2;
     in_list_ = true;
@@ -207,8 +227,9 @@ bool RequestParser::scan_list(Field kind) {
   return true;
 }
 
-bool RequestParser::fail(std::string reason) {
-  error_ = rule_ ? std::string(rule_->name) + ": " + std::move(reason) : std::move(reason);
+bool RequestParser::refuse(Refusal::Kind kind, std::string reason) {
+  if (rule_) reason = std::string(rule_->name) + ": " + std::move(reason);
+  refusal_ = {kind, std::move(reason)};
   return false;
 }
 
@@ -228,9 +249,12 @@ void put_handshake(std::string& out) {
 }
 
 void put_request(std::string& out, Command command, std::span<const std::string_view> strings,
-                 std::int64_t number) {
+                 std::int64_t number, Dialect dialect) {
   const CommandRule& rule = rule_of(command);
-  put_u8(out, static_cast<std::uint8_t>(command));
+  const std::span<const Command> opcodes = opcodes_of(dialect);
+  const auto opcode = std::find(opcodes.begin(), opcodes.end(), command) - opcodes.begin();
+  DDPRUN_ASSERT(opcode < std::ssize(opcodes), "the dialect has the command");
+  put_u8(out, static_cast<std::uint8_t>(opcode));
   std::size_t used = 0;
   for (const Field field : rule.fields) {
     switch (field) {

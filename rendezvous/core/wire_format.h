@@ -1,9 +1,9 @@
 // The c10d TCPStore protocol as bytes: requests and replies, for server and client alike.
 //
-// docs/wire_protocol.md ("The store") is the page; kCommandRules below is the same table in code,
-// and a test ties the two. Integers are little-endian; a string is a u64 length and its bytes; a
-// list is a u64 count and its strings. Nothing announces the length of a whole request, so it is
-// found by reading field after field.
+// docs/wire_protocol.md ("The store") is the page; kCommandRules and the tables of opcodes below are
+// the same in code, and a test ties the two. Integers are little-endian; a string is a u64 length
+// and its bytes; a list is a u64 count and its strings. Nothing announces the length of a whole
+// request, so it is found by reading field after field.
 //
 // RequestParser takes a connection's bytes in pieces of any size and gives complete requests; sizes
 // are checked where they are announced, before any memory is taken for them. ReplyReader is the
@@ -43,6 +43,7 @@ enum class Command : std::uint8_t {
   kQueueLen,
   kListKeys,
   kBarrier,
+  kWatchKey,
 };
 
 // What follows the opcode.
@@ -62,9 +63,8 @@ struct CommandRule {
   std::array<Field, 3> fields;
 };
 
-// PyTorch 2.2 and newer (dialect M): the opcode is the index. PyTorch only ever added at the end,
-// so one table serves all of them; BARRIER is newer than 2.11.
-inline constexpr std::array<CommandRule, 19> kCommandRules{{
+// By Command. A command has the same fields in every dialect that has it.
+inline constexpr std::array<CommandRule, 20> kCommandRules{{
     {Command::kValidate, "VALIDATE", {Field::kUint32}},
     {Command::kSet, "SET", {Field::kKey, Field::kValue}},
     {Command::kCompareSet, "COMPARE_SET", {Field::kKey, Field::kValue, Field::kValue}},
@@ -84,22 +84,68 @@ inline constexpr std::array<CommandRule, 19> kCommandRules{{
     {Command::kQueueLen, "QUEUE_LEN", {Field::kKey}},
     {Command::kListKeys, "LIST_KEYS", {}},
     {Command::kBarrier, "BARRIER", {Field::kKey, Field::kInt64}},
+    {Command::kWatchKey, "WATCH_KEY", {Field::kKey}},
 }};
 
 constexpr const CommandRule& rule_of(Command command) {
   return kCommandRules[static_cast<std::size_t>(command)];
 }
 
-// The number that follows VALIDATE, which opens every connection of dialect M.
+// How a connection numbers its commands: known from its first bytes, up to one question. The legacy
+// dialects begin with a request, and both with the same ones; they differ from opcode 7 on.
+enum class Dialect : std::uint8_t {
+  kL1,      // PyTorch up to 2.0
+  kL2,      // PyTorch 2.1
+  kModern,  // PyTorch 2.2 and newer; opens with the handshake
+};
+
+// The opcode is the index. PyTorch only ever added at the end of kModern's, so one table serves all
+// of them; BARRIER is newer than 2.11.
+inline constexpr std::array kOpcodesL1{
+    Command::kSet,  Command::kCompareSet, Command::kGet,      Command::kAdd,       Command::kCheck,
+    Command::kWait, Command::kGetNumKeys, Command::kWatchKey, Command::kDeleteKey,
+};
+inline constexpr std::array kOpcodesL2{
+    Command::kSet,    Command::kCompareSet, Command::kGet,        Command::kAdd,
+    Command::kCheck,  Command::kWait,       Command::kGetNumKeys, Command::kDeleteKey,
+    Command::kAppend, Command::kMultiGet,   Command::kMultiSet,   Command::kCancelWait,
+};
+inline constexpr std::array kOpcodesModern{
+    Command::kValidate,   Command::kSet,      Command::kCompareSet, Command::kGet,
+    Command::kAdd,        Command::kCheck,    Command::kWait,       Command::kGetNumKeys,
+    Command::kDeleteKey,  Command::kAppend,   Command::kMultiGet,   Command::kMultiSet,
+    Command::kCancelWait, Command::kPing,     Command::kQueuePush,  Command::kQueuePop,
+    Command::kQueueLen,   Command::kListKeys, Command::kBarrier,
+};
+
+constexpr std::span<const Command> opcodes_of(Dialect dialect) {
+  if (dialect == Dialect::kModern) return kOpcodesModern;
+  if (dialect == Dialect::kL2) return kOpcodesL2;
+  return kOpcodesL1;
+}
+
+// The number that follows VALIDATE, which opens every connection of the modern dialect.
 inline constexpr std::uint32_t kHandshakeMagic = 0x3C85F7CE;
 
-// How a connection numbers its commands; known from its first bytes. Each dialect is a table like
-// kCommandRules. Of the legacy ones (PyTorch up to 2.0, and 2.1), which have no handshake, none is
-// served yet: they are recognised and refused.
-enum class Dialect : std::uint8_t { kLegacy, kModern };
-
+// Whether a connection that begins with these bytes is legacy: it does not begin with the handshake.
 // nullopt: too few bytes to tell.
-std::optional<Dialect> detect_dialect(std::string_view first_bytes);
+std::optional<bool> begins_as_legacy(std::string_view first_bytes);
+
+// Why a server closes a connection that it could go on reading.
+struct Refusal {
+  enum Kind : std::uint8_t {
+    kBadRequest,    // not the protocol, or what the store cannot do
+    kRequestLimit,  // a bound of RequestLimits
+    kReplyLimit,    // the reply would be too long
+    kHeldLimit,     // the store is full
+    kTooManyConnections,
+    kOutOfMemory,
+  };
+  static constexpr std::size_t kKinds = kOutOfMemory + 1;
+
+  Kind kind = kBadRequest;
+  std::string reason;
+};
 
 // All bounds are inclusive. Key, value and keys are those of PyTorch's own server; the bound on a
 // whole request is ours: without one, a single MULTI_SET could ask for a terabyte.
@@ -124,7 +170,11 @@ struct Request {
 
 class RequestParser {
  public:
-  explicit RequestParser(const RequestLimits& limits = {}) : limits_(limits) {}
+  // legacy: how a connection without a handshake is read: kL1 or kL2. One that is read as L1 turns
+  // to L2 with the first opcode that L1 does not have; until then a delete of L2 is taken for a
+  // WATCH_KEY, and an append for a delete, because nothing tells them apart.
+  explicit RequestParser(const RequestLimits& limits = {}, Dialect legacy = Dialect::kL1)
+      : limits_(limits), legacy_(legacy) {}
 
   // Where the next bytes of the connection go; commit() says how many came. The room offered grows
   // with what has arrived, never with what a length field promised. REQUIRES: next() returned null.
@@ -137,34 +187,40 @@ class RequestParser {
   // handshake is consumed here, and never returned.
   const Request* next();
 
-  // Why nothing of this connection can be read any more; empty while all is well. Requests before
+  // Why nothing of this connection can be read any more; null while all is well. Requests before
   // the bad one have been returned.
-  const std::string& error() const { return error_; }
+  const std::optional<Refusal>& refusal() const { return refusal_; }
+
+  // How the connection is read; nullopt as long as too little has come to know.
+  std::optional<Dialect> dialect() const { return dialect_; }
+
+  // Whether the client has given up the WAIT it sent before the bytes that are here. Clients of L1
+  // have no CANCEL_WAIT: when their time is up they just send the next request, and would take the
+  // late answer of the WAIT for the beginning of its reply. True from the first byte of a request
+  // until the call of next() after it.
+  bool gives_up_wait() const { return dialect_ == Dialect::kL1 && !buffer_.empty(); }
 
   // Memory held for bytes that have come.
   std::size_t capacity() const { return buffer_.capacity(); }
 
  private:
-  struct Extent {
-    std::size_t offset;
-    std::size_t size;
-  };
-
   bool has(std::size_t more) const { return buffer_.size() - scanned_ >= more; }
   template <class Integer>
   bool scan_integer(Integer& value);
-  bool accept_handshake();
+  bool find_dialect();
+  void follow_buffer();
   bool scan_opcode();
   bool scan_request();
   bool scan_field(Field field);
   bool scan_string(Field kind);
   bool scan_list(Field kind);
-  bool fail(std::string reason);
+  bool refuse(Refusal::Kind kind, std::string reason);
 
   RequestLimits limits_;
+  Dialect legacy_;
   ByteBuffer buffer_;  // begins with the request that is being read
-  std::string error_;
-  bool handshaken_ = false;
+  std::optional<Refusal> refusal_;
+  std::optional<Dialect> dialect_;  // once it is known
 
   // The request being read: everything before scanned_ has been understood.
   std::size_t scanned_ = 0;
@@ -173,9 +229,9 @@ class RequestParser {
   std::size_t field_ = 0;
   bool in_list_ = false;
   std::uint64_t list_left_ = 0;
-  std::vector<Extent> extents_;
   bool complete_ = false;
-  Request request_;
+  Request request_;             // its strings as far as they are whole
+  const char* base_ = nullptr;  // where the buffer was when they were last looked at
 };
 
 // --- writing: each appends to `out` ---
@@ -193,9 +249,9 @@ std::uint32_t get_u32(std::string_view bytes);
 void put_handshake(std::string& out);
 
 // A whole request; strings and number as in Request. REQUIRES: as many strings as the command's
-// rule asks for (an even number for kPairs).
+// rule asks for (an even number for kPairs); the dialect has the command.
 void put_request(std::string& out, Command command, std::span<const std::string_view> strings,
-                 std::int64_t number = 0);
+                 std::int64_t number = 0, Dialect dialect = Dialect::kModern);
 
 // What a server with these limits would refuse about the request; empty when nothing.
 std::string refusal_of(Command command, std::span<const std::string_view> strings,

@@ -1,4 +1,4 @@
-// Fuzzes the store's parser and state with the bytes of one connection.
+// Fuzzes the store's parser and state with the bytes of one connection, of any dialect.
 //
 //   cmake -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DDDPRUN_FUZZ=ON -DDDPRUN_WORKER=OFF
 //   cmake --build build/fuzz --target wire_format_fuzz
@@ -20,7 +20,7 @@ namespace {
 // Small, so that inputs of a few bytes reach every limit.
 constexpr RequestLimits kLimits{
     .key_bytes = 16, .value_bytes = 64, .keys = 8, .request_bytes = 256};
-constexpr std::size_t kMaxReply = 512;
+constexpr KvLimits kKvLimits{.reply_bytes = 512, .held_bytes = 2048};
 
 struct Outcome {
   std::string encoded;  // the requests, written again
@@ -29,44 +29,55 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-Outcome parse(std::string_view bytes, std::size_t piece_bytes) {
+Outcome parse(std::string_view bytes, std::size_t piece_bytes, Dialect legacy) {
   Outcome outcome;
-  RequestParser parser(kLimits);
+  RequestParser parser(kLimits, legacy);
   std::size_t fed = 0;
   while (!bytes.empty()) {
     const std::string_view piece = bytes.substr(0, piece_bytes);
     bytes.remove_prefix(piece.size());
     parser.feed(piece);
     while (const Request* request = parser.next()) {
-      put_request(outcome.encoded, request->command, request->strings, request->number);
+      if (outcome.encoded.empty() && parser.dialect() == Dialect::kModern) {
+        put_handshake(outcome.encoded);
+      }
+      put_request(outcome.encoded, request->command, request->strings, request->number,
+                  *parser.dialect());
     }
     fed += piece.size();
     DDPRUN_ASSERT(parser.capacity() <= 4096 + 4 * fed,
                   "memory grows with the bytes that have come");
   }
-  outcome.error = parser.error();
+  if (parser.refusal()) outcome.error = parser.refusal()->reason;
   return outcome;
 }
 
 // Several connections, so that they wake each other.
-void serve(std::string_view bytes) {
+void serve(std::string_view bytes, Dialect legacy) {
   constexpr std::uint64_t kConnections = 4;
-  RequestParser parser(kLimits);
+  RequestParser parser(kLimits, legacy);
   parser.feed(bytes);
-  KvState state(kMaxReply);
+  KvState state(kKvLimits);
   Replies replies;
   std::uint64_t turn = 0;
   while (const Request* request = parser.next()) {
     const StoreConnectionId from(turn++ % kConnections);
-    if (state.handle(from, *request, replies)) state.connection_closed(from);
+    if (parser.gives_up_wait()) state.give_up_wait(from);
+    KvState::Progress progress;
+    while (!progress.done()) {
+      if (!state.handle(from, *request, progress, replies)) continue;
+      state.give_up_wait(from);
+      break;
+    }
+    while (state.has_work()) state.work(replies);
+    DDPRUN_ASSERT(state.held_bytes() <= kKvLimits.held_bytes, "no more is held than is allowed");
     for (std::size_t i = 0; i < replies.pieces(); ++i) {
       DDPRUN_ASSERT(!replies.piece(i).bytes.empty(), "a reply has bytes");
       DDPRUN_ASSERT(replies.piece(i).to.value < kConnections, "a reply goes to somebody");
     }
     replies.clear();
   }
-  for (std::uint64_t id = 0; id < kConnections; ++id)
-    state.connection_closed(StoreConnectionId(id));
+  for (std::uint64_t id = 0; id < kConnections; ++id) state.give_up_wait(StoreConnectionId(id));
   DDPRUN_ASSERT(state.parked_count() == 0, "nobody waits when all are gone");
 }
 
@@ -76,15 +87,13 @@ void serve(std::string_view bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ddprun;
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  const Outcome whole = parse(bytes, size + 1);
-  for (const std::size_t piece_bytes : {std::size_t{1}, std::size_t{3}, std::size_t{64}}) {
-    DDPRUN_ASSERT(parse(bytes, piece_bytes) == whole, "the pieces do not matter");
+  for (const Dialect legacy : {Dialect::kL1, Dialect::kL2}) {
+    const Outcome whole = parse(bytes, size + 1, legacy);
+    for (const std::size_t piece_bytes : {std::size_t{1}, std::size_t{3}, std::size_t{64}}) {
+      DDPRUN_ASSERT(parse(bytes, piece_bytes, legacy) == whole, "the pieces do not matter");
+    }
+    DDPRUN_ASSERT(bytes.starts_with(whole.encoded), "what was understood is what was sent");
+    serve(bytes, legacy);
   }
-  std::string again;
-  put_handshake(again);
-  again += whole.encoded;
-  DDPRUN_ASSERT(whole.encoded.empty() || bytes.starts_with(again),
-                "what was understood is what was sent");
-  serve(bytes);
   return 0;
 }

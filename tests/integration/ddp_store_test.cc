@@ -47,8 +47,10 @@ Ended run(std::vector<std::string> arguments) {
 class RunningProgram {
  public:
   // limits: what the shell says before it becomes the program, like "ulimit -n 20".
-  explicit RunningProgram(const std::string& limits = "true", const std::string& host = "127.0.0.1")
-      : process({"sh", "-c", limits + " && exec '" + kProgram + "' --listen '" + host + ":0'"}) {
+  explicit RunningProgram(const std::string& limits = "true", const std::string& host = "127.0.0.1",
+                          const std::string& options = "")
+      : process({"sh", "-c",
+                 limits + " && exec '" + kProgram + "' --listen '" + host + ":0' " + options}) {
     EXPECT_TRUE(process.wait_for_out("\n")) << process.err();
     const std::string line = process.out();
     port = static_cast<std::uint16_t>(std::atoi(line.substr(line.rfind(':') + 1).c_str()));
@@ -76,6 +78,10 @@ TEST(DdpStore, BadInputIsOneLineThatNamesItAndExitCode2) {
       {{"--listen", "localhost:0"}, ".*'localhost' is no numeric address.*"},
       {{"--listen", "::1:0"}, ".*an IPv6 address stands in brackets.*"},
       {{"--listen", "127.0.0.1:0", "extra"}, ".*extra.*"},
+      {{"--listen", "127.0.0.1:0", "--max-held-bytes", "much"}, "--max-held-bytes.*much.*"},
+      {{"--listen", "127.0.0.1:0", "--max-keys", "0"}, "--max-keys.*0.*"},
+      {{"--listen", "127.0.0.1:0", "--max-connections", "-1"}, "--max-connections.*-1.*"},
+      {{"--listen", "127.0.0.1:0", "--legacy-dialect", "l3"}, "--legacy-dialect: l3 .*l1.*l2.*"},
   };
   for (const auto& [arguments, line] : cases) {
     const Ended ended = run(arguments);
@@ -121,6 +127,56 @@ TEST(DdpStore, ListensOnEveryAddressWhenAskedTo) {
   if (listen_tcp({.host = "::1", .port = 0})) {
     EXPECT_THAT(store.process.out(), StartsWith("ddp-store: listening on [::]:"));
     RawTcpClient over_ipv6(store.port, "::1");
+  }
+}
+
+TEST(DdpStore, ReadsLegacyClientsAsItIsTold) {
+  std::string append;
+  put_request(append, Command::kAppend, std::vector<std::string_view>{"k", "v"}, 0, Dialect::kL2);
+  std::string get;
+  put_request(get, Command::kGet, std::vector<std::string_view>{"k"}, 0, Dialect::kL2);
+  for (const auto& [options, answer] : std::vector<std::pair<std::string, std::string>>{
+           {"--legacy-dialect l2", "\1\0\0\0\0\0\0\0v"s},
+           {"--legacy-dialect l1", "\0\0\0\0\0\0\0\0"s},  // to DELETE_KEY: there was none
+           {"", "\0\0\0\0\0\0\0\0"s}}) {
+    RunningProgram store("true", "127.0.0.1", options);
+    RawTcpClient client(store.port);
+    client.send(append + get);
+    EXPECT_EQ(client.receive(answer.size()), answer) << options;
+  }
+}
+
+TEST(DdpStore, ItsLimitsAreAsTold) {
+  const std::vector<std::pair<std::string, std::string>> limits{
+      {"--max-key-bytes 3", "key of 4 bytes, at most 3"},
+      {"--max-value-bytes 1KiB", "value of 2000 bytes, at most 1024"},
+      {"--max-keys 1", "2 keys, at most 1"},
+      {"--max-request-bytes 1000", "request of 2021 bytes, at most 1000"},
+      {"--max-reply-bytes 1000", "a reply of 2008 bytes, at most 1000"},
+      {"--max-held-bytes 1000", "the store holds 0 bytes, at most 1000"},
+      {"--max-connections 1", "at most 1 connections"},
+  };
+  for (const auto& [option, reason] : limits) {
+    RunningProgram store("true", "127.0.0.1", option);
+    std::string bytes;
+    put_handshake(bytes);
+    RawTcpClient first(store.port), client(store.port);
+    put_request(bytes, Command::kSet,
+                std::vector<std::string_view>{"name", std::string(2000, 'v')});
+    put_request(bytes, Command::kGet, std::vector<std::string_view>{"name"});
+    put_request(bytes, Command::kCheck, std::vector<std::string_view>{"a", "b"});
+    client.send(bytes);
+    EXPECT_TRUE(store.process.wait_for_err(reason)) << option << ": " << store.process.err();
+  }
+}
+
+TEST(DdpStore, SaysItsLimitsAndTheirDefaults) {
+  const std::string help = run({"--help"}).output;
+  for (const std::string limit :
+       {"--max-key-bytes SIZE=8192", "--max-value-bytes SIZE=8388608", "--max-keys SIZE=131072",
+        "--max-request-bytes SIZE=67108864", "--max-reply-bytes SIZE=67108864",
+        "--max-held-bytes SIZE=1073741824", "--max-connections SIZE=65536"}) {
+    EXPECT_THAT(help, HasSubstr(limit));
   }
 }
 

@@ -6,6 +6,8 @@
 #include <csignal>
 
 #include "rendezvous/control_codec.h"
+#include "rendezvous/store_server.h"
+#include "tests/support/raw_store_client.h"
 #include "tests/support/raw_tcp_client.h"
 #include "tests/support/running_service.h"
 
@@ -134,6 +136,32 @@ TEST_F(ServerTest, WhoDoesNotReadIsClosedAndTheOthersLiveOn) {
   EXPECT_TRUE(greedy.send_until_closed(beats, 1000));
   say(friendly, Heartbeat{1});
   EXPECT_TRUE(await<HeartbeatAck>(friendly));
+}
+
+// The second connection of PyTorch up to 2.0 is silent, and its thread spins when it is closed.
+TEST(ServerOfASharedPort, KeepsWhoIsSilentAndEndsWhoBeginsAHelloAndNeverEndsIt) {
+  using namespace std::literals;
+  testing_support::RunningService service({.hello_timeout = 50ms, .service_id = "s"});
+  std::string store_log;
+  Logger log("test", [&](std::string_view line) { store_log += line; });
+  std::optional<StoreServer> store;
+  service.on_thread([&] {
+    store.emplace(service.io(), log);
+    service.server().share_port_with(&*store);
+  });
+  RawTcpClient silent(service.port()), half_an_agent(service.port());
+  half_an_agent.send(kControlMagic.substr(0, 1));
+  EXPECT_TRUE(half_an_agent.is_closed());  // so the silent one's time is up, too
+  testing_support::RawStoreClient other(service);
+  EXPECT_EQ(other.add("n", 1), 1);
+  silent.send(testing_support::handshake());
+  silent.send(testing_support::request(Command::kAdd, {"n"}, 1));
+  EXPECT_EQ(silent.receive(8), testing_support::i64(2));
+  service.on_thread([&] {
+    service.server().share_port_with(nullptr);
+    store.reset();
+  });
+  EXPECT_EQ(store_log, "");
 }
 
 }  // namespace

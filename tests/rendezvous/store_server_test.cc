@@ -10,7 +10,7 @@
 #include <fstream>
 
 #include "tests/support/child_process.h"
-#include "tests/support/raw_tcp_client.h"
+#include "tests/support/raw_store_client.h"
 #include "tests/support/running_store.h"
 
 namespace ddprun {
@@ -21,51 +21,13 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::MatchesRegex;
 using testing_support::eventually;
+using testing_support::handshake;
+using testing_support::i64;
 using testing_support::RawTcpClient;
+using testing_support::request;
 using testing_support::RunningStore;
-
-std::string handshake() {
-  std::string bytes;
-  put_handshake(bytes);
-  return bytes;
-}
-
-std::string request(Command command, std::vector<std::string_view> strings = {},
-                    std::int64_t number = 0) {
-  std::string bytes;
-  put_request(bytes, command, strings, number);
-  return bytes;
-}
-
-std::string i64(std::int64_t value) {
-  std::string bytes;
-  put_i64(bytes, value);
-  return bytes;
-}
-
-std::string string_reply(std::string_view value) {
-  std::string bytes;
-  put_string(bytes, value);
-  return bytes;
-}
-
-// A client that has shaken hands.
-class Client : public RawTcpClient {
- public:
-  explicit Client(RunningStore& store) : RawTcpClient(store.port()) { send(handshake()); }
-
-  std::string ask(const std::string& bytes, std::size_t reply_bytes) {
-    send(bytes);
-    return receive(reply_bytes);
-  }
-  std::int64_t add(std::string_view key, std::int64_t delta) {
-    std::int64_t sum = 0;
-    const std::string reply = ask(request(Command::kAdd, {key}, delta), 8);
-    EXPECT_EQ(reply.size(), 8u) << "no answer to ADD";
-    if (reply.size() == 8) std::memcpy(&sum, reply.data(), 8);
-    return sum;
-  }
-};
+using testing_support::string_reply;
+using Client = testing_support::RawStoreClient;
 
 std::size_t resident_bytes() {
   std::ifstream file("/proc/self/statm");
@@ -141,16 +103,12 @@ struct BadBytes {
 };
 
 TEST(StoreServer, BadBytesCloseTheirConnectionAndNoOther) {
-  const std::string huge("\0\0\0\0\0\0\0\x40"s);
   const std::vector<BadBytes> cases{
       {"wrong magic", "\x00\x01\x02\x03\x04"s, "the handshake says 0x04030201"},
       {"no handshake", request(Command::kPing, {}, 7), "the first byte is 0x0d"},
-      {"legacy client", "\x03\x05\0\0\0\0\0\0\0init/"s, "PyTorch 2.2 or newer is needed"},
       {"http", "GET / HTTP/1.1\r\n\r\n", "the first byte is 0x47"},
       {"second handshake", handshake() + handshake(), "a second handshake"},
       {"opcode", handshake() + "\xFF", "opcode 255 is not known"},
-      {"huge key", handshake() + "\x03" + huge, "GET: key of 4611686018427387904 bytes"},
-      {"huge count", handshake() + "\x06" + huge, "WAIT: 4611686018427387904 keys"},
       {"no number", handshake() + request(Command::kAdd, {"text"}, 1),
        "ADD: the key holds no number"},
   };
@@ -169,7 +127,7 @@ TEST(StoreServer, BadBytesCloseTheirConnectionAndNoOther) {
     EXPECT_THAT(log.back(), HasSubstr("closed the connection of 127.0.0.1:"));
     EXPECT_THAT(log.back(), HasSubstr(one.reason)) << one.name;
   }
-  EXPECT_EQ(store.counters().bad_requests, cases.size());
+  EXPECT_EQ(store.counters().refusals[Refusal::kBadRequest], cases.size());
   EXPECT_EQ(store.counters().connections, 1u);
 }
 
@@ -181,7 +139,7 @@ TEST(StoreServer, LogsRefusalsAtALimitedRate) {
     EXPECT_TRUE(bad.is_closed());
   }
   EXPECT_EQ(store.log_lines().size(), 10u);
-  EXPECT_EQ(store.counters().bad_requests, 100u);
+  EXPECT_EQ(store.counters().refusals[Refusal::kBadRequest], 100u);
 }
 
 TEST(StoreServer, RequestsBeforeABadOneAreAnswered) {
@@ -290,13 +248,137 @@ TEST(StoreServer, AClientThatAsksForALotAtOnceIsServedInTurnWithTheOthers) {
   EXPECT_EQ(greedy.receive(kGets * 2008 + 8).substr(kGets * 2008), i64(2));
 }
 
-TEST(StoreServer, AReplyPastTheBoundIsRefusedBeforeItIsMade) {
-  RunningStore store({.reply_bytes = 1000});
+// More than a slice of keys, but no more bytes than a socket takes while nobody reads.
+constexpr std::size_t kManyKeys = 5000;
+
+std::string long_request(Command command) {
+  std::vector<std::string> keys;
+  for (std::size_t i = 0; i < kManyKeys; ++i) keys.push_back("k" + std::to_string(i));
+  std::vector<std::string_view> strings;
+  for (const std::string& key : keys) {
+    strings.push_back(key);
+    if (command == Command::kMultiSet) strings.emplace_back("v");
+  }
+  return request(command, strings);
+}
+
+TEST(StoreServer, OthersAreServedBetweenTheSlicesOfALongRequest) {
+  for (const Command command :
+       {Command::kMultiSet, Command::kCheck, Command::kWait, Command::kMultiGet}) {
+    RunningStore store({}, RunningStore::Start::kLater);
+    RawTcpClient greedy(store.port(), "127.0.0.1", 4 << 20), modest(store.port());
+    greedy.send(handshake() + long_request(command) + request(Command::kAdd, {"n"}, 1));
+    modest.send(handshake() + request(Command::kAdd, {"n"}, 1));
+    store.start();
+    EXPECT_EQ(modest.receive(8), i64(1)) << rule_of(command).name;
+    const std::size_t reply_bytes = command == Command::kMultiGet ? 8 * kManyKeys
+                                    : command == Command::kCheck  ? 1
+                                                                  : 0;
+    EXPECT_EQ(greedy.receive(reply_bytes + 8).substr(reply_bytes), i64(2)) << rule_of(command).name;
+  }
+}
+
+TEST(StoreServer, AMultiSetIsAppliedWholeAlthoughItsClientLeaves) {
+  RunningStore store;
   Client client(store);
-  client.send(request(Command::kSet, {"k", std::string(600, 'v')}) +
-              request(Command::kMultiGet, {"k", "k"}));
-  EXPECT_TRUE(client.is_closed());
-  EXPECT_THAT(store.log_lines(), ElementsAre(HasSubstr("MULTI_GET: a reply of 1216 bytes")));
+  client.send(request(Command::kWait, {"k0"}) + long_request(Command::kMultiSet));
+  client.close();
+  EXPECT_TRUE(eventually([&] { return store.counters().keys == kManyKeys; }));
+  EXPECT_TRUE(eventually([&] { return store.counters().connections == 0; }));
+  EXPECT_EQ(store.counters().held_bytes,
+            kManyKeys * (KvState::kEntryBytes + 2) + 10 + 90 * 2 + 900 * 3 + 4000 * 4);
+}
+
+TEST(StoreServer, ALongWaitEndsWithItsConnectionAndGivesItsBytesBack) {
+  RunningStore store;
+  Client client(store), other(store);
+  client.send(long_request(Command::kWait));
+  ASSERT_TRUE(eventually([&] { return store.counters().waiting == 1; }));
+  client.close();
+  EXPECT_TRUE(eventually([&] { return store.counters().held_bytes == 0; }));
+  EXPECT_EQ(store.counters().waiting, 0u);
+  EXPECT_EQ(other.add("n", 1), 1);
+}
+
+// --- limits ---
+
+struct PastALimit {
+  Refusal::Kind kind;
+  std::string bytes;
+  std::string reason;
+};
+
+TEST(StoreServer, PastALimitOnlyThatConnectionIsClosedWithALineAndACount) {
+  const std::string hello = handshake();
+  RunningStore store(
+      {.request = {.key_bytes = 10, .value_bytes = 1000, .keys = 3, .request_bytes = 1500},
+       .state = {.reply_bytes = 1100, .held_bytes = 1800}});
+  const std::string large(600, 'v');
+  const std::vector<PastALimit> cases{
+      {Refusal::kRequestLimit, hello + request(Command::kGet, {"a longer key"}),
+       "GET: key of 12 bytes, at most 10 are taken"},
+      {Refusal::kRequestLimit, hello + request(Command::kSet, {"k", std::string(1001, 'v')}),
+       "SET: value of 1001 bytes, at most 1000 are taken"},
+      {Refusal::kRequestLimit, hello + request(Command::kCheck, {"a", "b", "c", "d"}),
+       "CHECK: 4 keys, at most 3 are taken"},
+      {Refusal::kRequestLimit,
+       hello + request(Command::kMultiSet, {"a", large, "b", large, "c", large}),
+       "MULTI_SET: request of 1860 bytes, at most 1500 are taken"},
+      {Refusal::kReplyLimit,
+       hello + request(Command::kSet, {"k", large}) + request(Command::kAppend, {"k", large}) +
+           request(Command::kGet, {"k"}),
+       "GET: a reply of 1208 bytes, at most 1100 are sent"},
+      {Refusal::kHeldLimit, hello + request(Command::kAppend, {"k", large}),
+       "APPEND: the store holds "},
+  };
+  Client bystander(store);
+  std::int64_t sum = 0;
+  std::array<std::uint64_t, Refusal::kKinds> counted{};
+  for (const PastALimit& one : cases) {
+    const std::size_t lines = store.log_lines().size();
+    RawTcpClient bad(store.port());
+    bad.send(one.bytes);
+    EXPECT_TRUE(bad.is_closed()) << one.reason;
+    EXPECT_EQ(bystander.add("n", 1), ++sum) << one.reason;
+    const std::vector<std::string> log = store.log_lines();
+    ASSERT_EQ(log.size(), lines + 1) << one.reason;
+    EXPECT_THAT(log.back(), HasSubstr("closed the connection of 127.0.0.1:"));
+    EXPECT_THAT(log.back(), HasSubstr(one.reason));
+    ++counted[one.kind];
+    EXPECT_EQ(store.counters().refusals, counted) << one.reason;
+  }
+  bystander.send(request(Command::kSet, {"k", large}));
+  EXPECT_EQ(bystander.ask(request(Command::kGet, {"k"}), 608), string_reply(large));
+}
+
+TEST(StoreServer, BytesThatAreGivenBackCanBeUsedAgain) {
+  RunningStore store({.state = {.held_bytes = 2000}});
+  Client client(store);
+  const std::string large(1000, 'v');
+  for (int i = 0; i < 10; ++i) {
+    client.send(request(Command::kSet, {"k", large}));
+    EXPECT_EQ(client.ask(request(Command::kDeleteKey, {"k"}), 8), i64(1)) << i;
+  }
+  EXPECT_EQ(store.counters().held_bytes, 0u);
+  client.send(request(Command::kWait, {"missing"}));
+  ASSERT_TRUE(eventually([&] { return store.counters().held_bytes > 0; }));
+  client.close();
+  EXPECT_TRUE(eventually([&] { return store.counters().held_bytes == 0; }));
+}
+
+TEST(StoreServer, PastTheMostConnectionsNewOnesAreClosedUntilOthersLeave) {
+  RunningStore store({.connections = 2});
+  Client one(store), two(store);
+  EXPECT_EQ(one.add("n", 1) + two.add("n", 1), 3);
+  Client three(store);
+  EXPECT_TRUE(three.is_closed());
+  EXPECT_THAT(store.log_lines(), ElementsAre(HasSubstr("at most 2 connections are served")));
+  EXPECT_EQ(store.counters().refusals[Refusal::kTooManyConnections], 1u);
+  EXPECT_EQ(one.add("n", 1) + two.add("n", 1), 7);
+  two.close();
+  ASSERT_TRUE(eventually([&] { return store.counters().connections == 1; }));
+  Client four(store);
+  EXPECT_EQ(four.add("n", 1), 5);
 }
 
 // --- ends ---

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
+#include <functional>
 #include <set>
 
 #include "base/rng.h"
@@ -12,8 +14,6 @@ namespace {
 
 using namespace std::literals;
 using testing::HasSubstr;
-
-constexpr std::size_t kMaxReply = 1 << 20;
 
 std::string bytes_u8(std::uint8_t value) { return std::string(1, static_cast<char>(value)); }
 std::string bytes_i64(std::int64_t value) {
@@ -27,13 +27,14 @@ std::string bytes_string(std::string_view value) {
   return bytes;
 }
 
+constexpr std::size_t kEntry = KvState::kEntryBytes;
 const std::string kReady = bytes_u8(0);
 const std::string kNothing;
 
 // A store whose clients are numbers. Replies to others than the one that asks wait in `mail`.
 class Store {
  public:
-  explicit Store(std::size_t max_reply = kMaxReply) : state_(max_reply) {}
+  explicit Store(const KvLimits& limits = {}) : state_(limits) {}
 
   // The bytes that the asking client gets for this request.
   std::string ask(std::uint64_t client, Command command, std::vector<std::string> strings = {},
@@ -42,15 +43,29 @@ class Store {
     request.command = command;
     request.strings.assign(strings.begin(), strings.end());
     request.number = number;
-    Replies replies;
-    const auto refusal = state_.handle(StoreConnectionId(client), request, replies);
-    last_refusal = refusal.value_or("");
-    std::string answer;
-    for (std::size_t i = 0; i < replies.pieces(); ++i) {
-      const Replies::Piece piece = replies.piece(i);
-      (piece.to.value == client ? answer : mail_[piece.to.value]) += piece.bytes;
+    KvState::Progress progress;
+    std::optional<Refusal> refusal;
+    do {
+      Replies replies;
+      refusal = state_.handle(StoreConnectionId(client), request, progress, replies);
+      sort(replies);
+      ++slices;
+      if (between_slices) between_slices();
+    } while (!refusal && !progress.done());
+    last_refusal = refusal ? refusal->reason : "";
+    last_kind = refusal ? std::optional(refusal->kind) : std::nullopt;
+    work();
+    return mail(client);
+  }
+
+  // Does what was left over.
+  void work() {
+    while (state_.has_work()) {
+      Replies replies;
+      state_.work(replies);
+      sort(replies);
+      ++slices;
     }
-    return answer;
   }
 
   // Takes what has come for a client that did not ask.
@@ -71,12 +86,26 @@ class Store {
     EXPECT_EQ(ask(client, Command::kWait, std::move(keys)), kNothing);
     EXPECT_EQ(last_refusal, "");
   }
-  void close(std::uint64_t client) { state_.connection_closed(StoreConnectionId(client)); }
+  void give_up(std::uint64_t client) { state_.give_up_wait(StoreConnectionId(client)); }
+  void close(std::uint64_t client) {
+    give_up(client);
+    work();
+  }
   const KvState& state() const { return state_; }
 
   std::string last_refusal;
+  std::optional<Refusal::Kind> last_kind;
+  int slices = 0;
+  std::function<void()> between_slices;
 
  private:
+  void sort(const Replies& replies) {
+    for (std::size_t i = 0; i < replies.pieces(); ++i) {
+      const Replies::Piece piece = replies.piece(i);
+      mail_[piece.to.value] += piece.bytes;
+    }
+  }
+
   KvState state_;
   std::map<std::uint64_t, std::string> mail_;
 };
@@ -528,7 +557,7 @@ TEST(KvState, ABarrierOnAKeyThatHoldsNoNumberClosesTheConnection) {
 // --- long replies ---
 
 TEST(KvState, RefusesARequestWhoseReplyWouldBeTooLong) {
-  Store store(100);
+  Store store({.reply_bytes = 100});
   store.set("a", std::string(92, 'v'));
   EXPECT_EQ(store.ask(1, Command::kGet, {"a"}).size(), 100u);
   store.ask(1, Command::kAppend, {"a", "v"});
@@ -537,14 +566,373 @@ TEST(KvState, RefusesARequestWhoseReplyWouldBeTooLong) {
   EXPECT_EQ(store.ask(1, Command::kCompareSet, {"a", "", ""}), kNothing);
   EXPECT_THAT(store.last_refusal, HasSubstr("COMPARE_SET: a reply of 101"));
 
-  store.set("b", std::string(42, 'v'));
-  EXPECT_EQ(store.ask(1, Command::kMultiGet, {"b", "b"}).size(), 100u);
-  EXPECT_EQ(store.ask(1, Command::kMultiGet, {"b", "b", "b"}), kNothing);
-  EXPECT_THAT(store.last_refusal, HasSubstr("MULTI_GET: a reply of 150"));
+  EXPECT_EQ(store.ask(1, Command::kMultiGet, {"a"}), kNothing);
+  EXPECT_THAT(store.last_refusal, HasSubstr("MULTI_GET: a reply of 101"));
+  store.set("b", std::string(92, 'v'));
+  EXPECT_EQ(store.ask(1, Command::kMultiGet, {"b", "b", "b"}).size(), 300u) << "each for itself";
 
   store.set(std::string(100, 'k'), "");
   EXPECT_EQ(store.ask(1, Command::kListKeys), kNothing);
   EXPECT_THAT(store.last_refusal, HasSubstr("LIST_KEYS: a reply of"));
+}
+
+TEST(KvState, ACompareSetWhoseReplyWouldBeTooLongStoresNothing) {
+  Store store({.reply_bytes = 20});
+  EXPECT_EQ(store.ask(1, Command::kCompareSet, {"k", "", "thirteen byte"}), kNothing);
+  EXPECT_EQ(store.last_kind, Refusal::kReplyLimit);
+  EXPECT_EQ(store.state().key_count(), 0u);
+}
+
+// --- slices ---
+
+std::vector<std::string> many_keys(const std::string& name, std::size_t count) {
+  std::vector<std::string> keys;
+  for (std::size_t i = 0; i < count; ++i) keys.push_back(name + std::to_string(i));
+  return keys;
+}
+
+std::vector<std::string> pairs_of(const std::vector<std::string>& keys) {
+  std::vector<std::string> pairs;
+  for (const std::string& key : keys) {
+    pairs.push_back(key);
+    pairs.push_back("value of " + key);
+  }
+  return pairs;
+}
+
+constexpr std::size_t kMany = 10 * KvState::kSliceCost;
+
+TEST(KvState, ARequestOfManyKeysIsCutIntoSlicesAndAnsweredAsAWhole) {
+  Store store;
+  std::vector<std::string> keys = many_keys("k", kMany);
+  const auto slices_of = [&](Command command, const std::vector<std::string>& strings,
+                             const std::string& answer) {
+    const int before = store.slices;
+    EXPECT_EQ(store.ask(1, command, strings), answer) << rule_of(command).name;
+    EXPECT_GE(store.slices - before, 10) << rule_of(command).name;
+    EXPECT_LE(store.slices - before, 40) << rule_of(command).name;
+  };
+  slices_of(Command::kWait, keys, kNothing);
+  slices_of(Command::kMultiSet, pairs_of(keys), kReady);
+  slices_of(Command::kWait, keys, kReady);
+  slices_of(Command::kCheck, keys, kReady);
+  std::string values;
+  for (const std::string& key : keys) values += bytes_string("value of " + key);
+  slices_of(Command::kMultiGet, keys, values);
+  std::sort(keys.begin(), keys.end());
+  std::string list = bytes_i64(static_cast<std::int64_t>(kMany));
+  for (const std::string& key : keys) list += bytes_string(key);
+  slices_of(Command::kListKeys, {}, list);
+  EXPECT_EQ(store.state().parked_count(), 0u);
+}
+
+TEST(KvState, ALongValueIsASliceOfItsOwn) {
+  Store store;
+  const std::string large(KvState::kSliceCost * KvState::kBytesPerStep, 'v');
+  store.ask(1, Command::kMultiSet, {"a", large, "b", large, "c", large});
+  EXPECT_EQ(store.slices, 3);
+  EXPECT_EQ(store.ask(1, Command::kMultiGet, {"a", "b", "c"}).size(), 3 * (8 + large.size()));
+  EXPECT_EQ(store.slices, 6);
+}
+
+TEST(KvState, AKeyCountsWhetherItComesBeforeOrAfterAWaitHasLookedAtIt) {
+  const std::vector<std::string> keys = many_keys("k", kMany);
+  for (const bool in_order : {true, false}) {
+    Store store;
+    std::size_t next = 0;
+    // Some from the front, which have been looked at, and some from the back, which have not.
+    store.between_slices = [&] {
+      const auto between = std::exchange(store.between_slices, nullptr);
+      for (int i = 0; i < 100 && next < kMany; ++i, ++next) {
+        store.set(keys[in_order ? next : kMany - 1 - next], "");
+        store.ask(99, Command::kDeleteKey, {keys[in_order ? next : kMany - 1 - next]});
+        store.set(keys[in_order ? next : kMany - 1 - next], "");
+      }
+      store.between_slices = between;
+    };
+    std::string answer = store.ask(1, Command::kWait, keys);
+    store.between_slices = nullptr;
+    for (; next < kMany; ++next) {
+      EXPECT_EQ(answer, kNothing);
+      store.set(keys[in_order ? next : kMany - 1 - next], "");
+      answer += store.mail(1);
+    }
+    EXPECT_EQ(answer, kReady);
+    EXPECT_EQ(store.state().parked_count(), 0u);
+  }
+}
+
+// The second entry of the key must not be taken for another wait, whoever came in between.
+TEST(KvState, AKeyNamedTwiceFarApartIsOneKeyForAQueue) {
+  Store store;
+  std::vector<std::string> keys = many_keys("there", kMany);
+  store.ask(99, Command::kMultiSet, pairs_of(keys));
+  keys.front() = keys.back() = "q";
+  store.between_slices = [&] {
+    store.between_slices = nullptr;
+    store.park(2, {"q"});
+  };
+  store.park(1, keys);
+  store.push("q", "item");
+  EXPECT_EQ(store.mail(1), kReady) << "it has waited longest";
+  EXPECT_EQ(store.mail(2), kNothing);
+}
+
+TEST(KvState, AMultiSetIsAppliedOnceAndWholeWhateverOthersDoMeanwhile) {
+  const std::vector<std::string> keys = many_keys("k", kMany);
+  std::size_t room = kMany * kEntry + 1000;
+  for (const std::string& text : pairs_of(keys)) room += text.size();
+  Store store({.held_bytes = room});
+  int seen_in_part = 0;
+  store.between_slices = [&] {
+    const auto between = std::exchange(store.between_slices, nullptr);
+    seen_in_part += store.state().key_count() < kMany;
+    EXPECT_GE(store.state().held_bytes(), room - 1000) << "its room is taken from the beginning";
+    store.ask(99, Command::kSet, {"other", std::string(2000, 'v')});
+    EXPECT_EQ(store.last_kind, Refusal::kHeldLimit);
+    store.ask(99, Command::kAdd, {"counter"}, 1);
+    store.ask(99, Command::kDeleteKey, {"counter"});
+    store.between_slices = between;
+  };
+  store.ask(1, Command::kMultiSet, pairs_of(keys));
+  store.between_slices = nullptr;
+  EXPECT_GT(seen_in_part, 5);
+  EXPECT_EQ(store.state().key_count(), kMany);
+  EXPECT_EQ(store.state().held_bytes(), room - 1000);
+  for (const std::string& key : keys) EXPECT_EQ(store.get(key), "value of " + key);
+}
+
+TEST(KvState, OnlyAMultiSetThatHasBegunMustGoOnWithoutItsConnection) {
+  const std::vector<std::string> keys = many_keys("k", kMany), pairs = pairs_of(keys);
+  KvState state;
+  Replies replies;
+  for (const Command command : {Command::kMultiSet, Command::kWait, Command::kCheck,
+                                Command::kMultiGet, Command::kListKeys}) {
+    const std::vector<std::string>& strings = command == Command::kMultiSet ? pairs : keys;
+    Request request;
+    request.command = command;
+    if (command != Command::kListKeys) request.strings.assign(strings.begin(), strings.end());
+    KvState::Progress progress;
+    EXPECT_FALSE(progress.must_go_on());
+    EXPECT_FALSE(state.handle(StoreConnectionId(1), request, progress, replies));
+    EXPECT_FALSE(progress.done());
+    EXPECT_EQ(progress.must_go_on(), command == Command::kMultiSet);
+    while (!progress.done()) {
+      EXPECT_FALSE(state.handle(StoreConnectionId(1), request, progress, replies));
+    }
+    EXPECT_FALSE(progress.must_go_on());
+  }
+}
+
+TEST(KvState, AListOfKeysThatComeAndGoHasEveryLastingKeyOnce) {
+  Store store;
+  const std::vector<std::string> lasting = many_keys("lasting", kMany);
+  store.ask(99, Command::kMultiSet, pairs_of(lasting));
+  Rng rng(1);
+  store.between_slices = [&] {
+    const auto between = std::exchange(store.between_slices, nullptr);
+    for (int i = 0; i < 20; ++i) {
+      const std::string key = "lasting" + std::to_string(rng.below(kMany)) + "x";
+      if (rng.chance(0.5)) {
+        store.set(key, "");
+      } else {
+        store.ask(99, Command::kDeleteKey, {key});
+      }
+    }
+    store.between_slices = between;
+  };
+  ReplyReader reader;
+  reader.feed(store.ask(1, Command::kListKeys));
+  const std::optional<std::int64_t> count = reader.take_i64();
+  ASSERT_TRUE(count);
+  std::set<std::string> listed;
+  for (std::int64_t i = 0; i < *count; ++i) {
+    const std::optional<std::string> key = reader.take_string();
+    ASSERT_TRUE(key);
+    EXPECT_TRUE(listed.insert(*key).second) << *key;
+  }
+  EXPECT_TRUE(reader.empty());
+  for (const std::string& key : lasting) EXPECT_TRUE(listed.contains(key)) << key;
+}
+
+TEST(KvState, AWaitThatWasGivenUpCountsNoMoreWhileItsLinksAreStillBeingCut) {
+  Store store;
+  std::vector<std::string> keys = many_keys("k", kMany);
+  store.park(1, keys);
+  store.park(2, {keys.front()});
+  store.give_up(1);
+  EXPECT_TRUE(store.state().has_work());
+  EXPECT_EQ(store.state().parked_count(), 1u);
+  store.push(keys.front(), "item");
+  EXPECT_EQ(store.mail(2), kReady) << "the one before it has left";
+  store.work();
+  EXPECT_FALSE(store.state().has_work());
+  store.ask(99, Command::kQueuePop, {keys.front()});
+  EXPECT_EQ(store.state().held_bytes(), 0u);
+  store.park(1, keys);
+  store.close(1);
+  EXPECT_EQ(store.state().held_bytes(), 0u);
+}
+
+TEST(KvState, TheWaitersOfOneKeyAreToldInSlices) {
+  Store store;
+  for (std::uint64_t client = 1000; client < 1000 + kMany; ++client) store.park(client, {"k"});
+  std::uint64_t told_at_once = 0;
+  store.between_slices = [&] {
+    store.between_slices = nullptr;
+    told_at_once = kMany - store.state().parked_count();
+    // Who cancels now is not told any more, and what the key becomes does not matter.
+    EXPECT_EQ(store.ask(1000 + kMany - 1, Command::kCancelWait), bytes_u8(1));
+    store.ask(99, Command::kDeleteKey, {"k"});
+    store.park(1, {"k"});
+  };
+  store.set("k", "");
+  EXPECT_GT(told_at_once, 10u);
+  EXPECT_LT(told_at_once, KvState::kSliceCost);
+  for (std::uint64_t client = 1000; client < 1000 + kMany - 1; ++client) {
+    EXPECT_EQ(store.mail(client), kReady);
+  }
+  EXPECT_EQ(store.mail(1000 + kMany - 1), kNothing);
+  EXPECT_EQ(store.mail(1), kNothing);
+  EXPECT_EQ(store.state().parked_count(), 1u);
+}
+
+TEST(KvState, TheWaitersOfOneBarrierAreToldInSlices) {
+  Store store;
+  for (std::uint64_t client = 0; client < kMany; ++client) {
+    EXPECT_EQ(store.ask(1000 + client, Command::kBarrier, {"b"}, kMany + 1), kNothing);
+  }
+  std::uint64_t told_at_once = 0;
+  store.between_slices = [&] {
+    store.between_slices = nullptr;
+    told_at_once = kMany - store.state().parked_count();
+    store.close(1000 + kMany - 1);
+  };
+  EXPECT_EQ(store.ask(1, Command::kBarrier, {"b"}, kMany + 1), kReady);
+  EXPECT_LT(told_at_once, KvState::kSliceCost);
+  for (std::uint64_t client = 0; client < kMany - 1; ++client) {
+    EXPECT_EQ(store.mail(1000 + client), kReady);
+  }
+  EXPECT_EQ(store.mail(1000 + kMany - 1), kNothing);
+  EXPECT_EQ(store.state().held_bytes(), kEntry + 1 + 4);
+}
+
+TEST(KvState, ALongWaitThatFindsTheStoreFullGivesAllBack) {
+  Store store({.held_bytes = kMany * kEntry / 2});
+  EXPECT_EQ(store.ask(1, Command::kWait, many_keys("k", kMany)), kNothing);
+  EXPECT_EQ(store.last_kind, Refusal::kHeldLimit);
+  EXPECT_EQ(store.state().held_bytes(), 0u);
+  EXPECT_EQ(store.state().parked_count(), 0u);
+}
+
+// --- how much is held ---
+
+struct Growth {
+  const char* name;
+  Command command;
+  std::vector<std::string> strings;
+  std::int64_t number;
+  std::int64_t bytes;  // what it adds to a store that holds k = "1", and q with one item of 4 bytes
+};
+
+std::vector<Growth> growths() {
+  constexpr auto kMore = static_cast<std::int64_t>(kEntry);
+  return {
+      {"SET, new", Command::kSet, {"key", "value"}, 0, kMore + 8},
+      {"SET, longer", Command::kSet, {"k", "value"}, 0, 4},
+      {"SET, shorter", Command::kSet, {"k", ""}, 0, -1},
+      {"ADD, new", Command::kAdd, {"n"}, 100, kMore + 4},
+      {"ADD, longer", Command::kAdd, {"k"}, 99, 2},
+      {"ADD, as long", Command::kAdd, {"k"}, 1, 0},
+      {"APPEND, new", Command::kAppend, {"key", "value"}, 0, kMore + 8},
+      {"APPEND", Command::kAppend, {"k", "value"}, 0, 5},
+      {"COMPARE_SET, new", Command::kCompareSet, {"key", "", "value"}, 0, kMore + 8},
+      {"COMPARE_SET, longer", Command::kCompareSet, {"k", "1", "value"}, 0, 4},
+      {"COMPARE_SET that does not", Command::kCompareSet, {"k", "2", "value"}, 0, 0},
+      {"MULTI_SET", Command::kMultiSet, {"a", "123", "b", ""}, 0, 2 * kMore + 5},
+      {"QUEUE_PUSH, new", Command::kQueuePush, {"key", "value"}, 0, 2 * kMore + 8},
+      {"QUEUE_PUSH", Command::kQueuePush, {"q", "value"}, 0, kMore + 5},
+      {"QUEUE_POP, the last", Command::kQueuePop, {"q"}, 0, -2 * kMore - 5},
+      {"DELETE_KEY", Command::kDeleteKey, {"k"}, 0, -kMore - 2},
+      {"DELETE_KEY of nothing", Command::kDeleteKey, {"key"}, 0, 0},
+      {"WAIT", Command::kWait, {"key", "k", "key"}, 0, kMore + 3},
+      {"WAIT that is over", Command::kWait, {"k", "q"}, 0, 0},
+      {"GET", Command::kGet, {"k"}, 0, 0},
+  };
+}
+
+Store a_store_that_holds_a_little(std::size_t held_bytes) {
+  Store store({.held_bytes = held_bytes});
+  store.set("k", "1");
+  store.push("q", "item");
+  return store;
+}
+
+TEST(KvState, CountsWhatItHolds) {
+  for (const Growth& growth : growths()) {
+    Store store = a_store_that_holds_a_little(1 << 20);
+    const std::size_t before = store.state().held_bytes();
+    EXPECT_EQ(before, 3 * kEntry + 2 + 5);
+    store.ask(1, growth.command, growth.strings, growth.number);
+    EXPECT_EQ(static_cast<std::int64_t>(store.state().held_bytes() - before), growth.bytes)
+        << growth.name;
+  }
+}
+
+TEST(KvState, WhatWouldPassTheBytesHeldIsRefusedAndChangesNothing) {
+  for (const Growth& growth : growths()) {
+    if (growth.bytes <= 0) continue;
+    const std::size_t before = 3 * kEntry + 2 + 5;
+    const std::size_t after = before + static_cast<std::size_t>(growth.bytes);
+    Store roomy = a_store_that_holds_a_little(after);
+    roomy.ask(1, growth.command, growth.strings, growth.number);
+    EXPECT_EQ(roomy.last_refusal, "") << growth.name;
+    EXPECT_EQ(roomy.state().held_bytes(), after) << growth.name;
+
+    Store tight = a_store_that_holds_a_little(after - 1);
+    EXPECT_EQ(tight.ask(1, growth.command, growth.strings, growth.number), kNothing);
+    EXPECT_EQ(tight.last_kind, Refusal::kHeldLimit) << growth.name;
+    EXPECT_EQ(tight.state().held_bytes(), before) << growth.name;
+    EXPECT_EQ(tight.state().parked_count(), 0u) << growth.name;
+    EXPECT_EQ(tight.get("k"), "1") << growth.name;
+    EXPECT_EQ(tight.ask(2, Command::kListKeys), bytes_i64(1) + bytes_string("k")) << growth.name;
+    EXPECT_EQ(tight.ask(2, Command::kQueueLen, {"q"}), bytes_i64(1)) << growth.name;
+  }
+}
+
+TEST(KvState, AFullStoreStillTakesWhatNeedsNoRoom) {
+  Store store = a_store_that_holds_a_little(3 * kEntry + 2 + 5);
+  store.ask(1, Command::kSet, {"new", ""});
+  EXPECT_EQ(store.last_refusal, "SET: the store holds 391 bytes, at most 391 are held");
+  store.set("k", "2");
+  EXPECT_EQ(store.ask(1, Command::kAdd, {"k"}, 1), bytes_i64(3));
+  EXPECT_EQ(store.ask(1, Command::kQueuePop, {"q"}), bytes_i64(1) + bytes_string("item"));
+  store.set("new", "it fits now");
+  EXPECT_EQ(store.get("new"), "it fits now");
+}
+
+TEST(KvState, AMultiSetNeedsRoomForAllItsPairsWhateverItOverwrites) {
+  Store store({.held_bytes = 3 * kEntry + 10});
+  store.set("a", "1");
+  store.set("b", "2");
+  store.ask(1, Command::kMultiSet, {"a", "3", "a", "4"});
+  EXPECT_EQ(store.last_kind, Refusal::kHeldLimit);
+  EXPECT_EQ(store.get("a"), "1");
+  store.ask(1, Command::kMultiSet, {"a", "3"});
+  EXPECT_EQ(store.last_refusal, "");
+  EXPECT_EQ(store.get("a"), "3");
+}
+
+TEST(KvState, ABarrierIsHeldAsItsCounterAndWhoWaits) {
+  Store store({.held_bytes = 2 * kEntry + 3});
+  EXPECT_EQ(store.ask(1, Command::kBarrier, {"b"}, 2), kNothing);
+  EXPECT_EQ(store.last_refusal, "");
+  EXPECT_EQ(store.state().held_bytes(), 2 * kEntry + 3);
+  EXPECT_EQ(store.ask(2, Command::kBarrier, {"b"}, 2), kNothing);
+  EXPECT_EQ(store.last_kind, Refusal::kHeldLimit);
+  EXPECT_EQ(store.get("b"), "1");
+  store.close(1);
+  EXPECT_EQ(store.state().held_bytes(), kEntry + 2);
 }
 
 TEST(Replies, JoinsWhatFollowsForOneConnection) {
@@ -680,6 +1068,130 @@ TEST_P(KvStateRandom, WakesWhomTheModelWakes) {
     ASSERT_EQ(store.state().parked_count(), model.waiting()) << "step " << step;
     ASSERT_EQ(store.ask(99, Command::kCheck, {key}), bytes_u8(model.exists(key) ? 0 : 1));
   }
+}
+
+// Holds the same in the plainest way, and counts all of it anew.
+struct HeldModel {
+  std::map<std::string, std::string> values;
+  std::map<std::string, std::deque<std::string>> queues;
+  std::map<std::uint64_t, std::set<std::string>> waits;
+
+  std::size_t recount() const {
+    std::size_t sum = 0;
+    for (const auto& [key, value] : values) sum += kEntry + key.size() + value.size();
+    for (const auto& [key, queue] : queues) {
+      if (!queue.empty()) sum += kEntry + key.size();
+      for (const std::string& item : queue) sum += kEntry + item.size();
+    }
+    for (const auto& [client, keys] : waits) {
+      for (const std::string& key : keys) sum += kEntry + key.size();
+    }
+    return sum;
+  }
+  bool exists(const std::string& key) { return values.contains(key) || !queues[key].empty(); }
+  // Nobody waits for it any more.
+  void appeared(const std::string& key) {
+    for (auto& [client, keys] : waits) keys.erase(key);
+    std::erase_if(waits, [](const auto& wait) { return wait.second.empty(); });
+  }
+  void set(const std::string& key, const std::string& value) {
+    if (!values.contains(key)) appeared(key);
+    values[key] = value;
+  }
+};
+
+TEST_P(KvStateRandom, HoldsWhatTheModelCountsAndNeverMoreThanAllowed) {
+  Rng rng(GetParam());
+  constexpr std::size_t kAllowed = 16 * kEntry;
+  Store store({.held_bytes = kAllowed});
+  HeldModel model;
+  int refused = 0;
+  const auto some_key = [&] {
+    return std::string(1 + rng.below(3), static_cast<char>('a' + rng.below(4)));
+  };
+  const auto some_value = [&] { return std::string(rng.below(200), '7'); };
+  for (int step = 0; step < 5000; ++step) {
+    const std::uint64_t client = rng.below(4);
+    const std::string key = some_key(), value = some_value();
+    HeldModel next = model;  // what is held if the request is not refused
+    const auto ask = [&](Command command, std::vector<std::string> strings,
+                         std::int64_t number = 0) {
+      store.ask(client, command, std::move(strings), number);
+    };
+    switch (rng.below(9)) {
+      case 0:
+        next.set(key, value);
+        ask(Command::kSet, {key, value});
+        break;
+      case 1:
+        next.set(key, (model.values.contains(key) ? model.values[key] : "") + value);
+        ask(Command::kAppend, {key, value});
+        break;
+      case 2: {
+        // Only where the counter is short enough to be one.
+        const std::string held = model.values.contains(key) ? model.values[key] : "0";
+        if (held.empty() || held.size() > 15) continue;
+        next.set(key, std::to_string(std::stoll(held) + 95));
+        ask(Command::kAdd, {key}, 95);
+        break;
+      }
+      case 3:
+        if (model.values.contains(key)) continue;
+        next.set(key, value);
+        ask(Command::kCompareSet, {key, "", value});
+        break;
+      case 4: {
+        const std::string other = some_key();
+        next.set(key, value);
+        next.set(other, "");
+        next.set(key, "4711");
+        ask(Command::kMultiSet, {key, value, other, "", key, "4711"});
+        break;
+      }
+      case 5: {
+        // The oldest waiter is not known here: nobody waits for the keys of queues.
+        const std::string queue = "queue" + key;
+        next.queues[queue].push_back(value);
+        ask(Command::kQueuePush, {queue, value});
+        break;
+      }
+      case 6:
+        if (!next.queues["queue" + key].empty()) next.queues["queue" + key].pop_front();
+        ask(Command::kQueuePop, {"queue" + key});
+        break;
+      case 7:
+        next.values.erase(key);
+        ask(Command::kDeleteKey, {key});
+        break;
+      case 8: {
+        next.waits.erase(client);
+        model.waits.erase(client);
+        store.close(client);
+        std::set<std::string> missing;
+        for (const std::string& one : {key, some_key(), key}) {
+          if (!next.exists(one)) missing.insert(one);
+        }
+        if (!missing.empty()) next.waits[client] = missing;
+        ask(Command::kWait, {missing.begin(), missing.end()});
+        break;
+      }
+    }
+    if (store.last_kind) {
+      ++refused;
+      ASSERT_EQ(store.last_kind, Refusal::kHeldLimit) << "step " << step;
+    } else {
+      model = next;
+    }
+    ASSERT_EQ(store.state().held_bytes(), model.recount()) << "step " << step;
+    ASSERT_LE(store.state().held_bytes(), kAllowed);
+  }
+  EXPECT_GT(refused, 100);
+  for (const auto& [key, value] : HeldModel(model).values) store.ask(1, Command::kDeleteKey, {key});
+  for (const auto& [key, queue] : model.queues) {
+    for (std::size_t i = 0; i < queue.size(); ++i) store.ask(1, Command::kQueuePop, {key});
+  }
+  for (std::uint64_t client = 0; client < 4; ++client) store.close(client);
+  EXPECT_EQ(store.state().held_bytes(), 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, KvStateRandom, testing::Range<std::uint64_t>(1, 21));

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <set>
 #include <sstream>
+
+#include "rendezvous/core/kv_state.h"
 
 namespace ddprun {
 namespace {
@@ -42,6 +45,10 @@ std::vector<Parsed> take_all(RequestParser& parser) {
   return all;
 }
 
+std::string error_of(const RequestParser& parser) {
+  return parser.refusal() ? parser.refusal()->reason : std::string();
+}
+
 std::string handshake() {
   std::string bytes;
   put_handshake(bytes);
@@ -49,10 +56,15 @@ std::string handshake() {
 }
 
 std::string request(Command command, std::vector<std::string_view> strings = {},
-                    std::int64_t number = 0) {
+                    std::int64_t number = 0, Dialect dialect = Dialect::kModern) {
   std::string bytes;
-  put_request(bytes, command, strings, number);
+  put_request(bytes, command, strings, number, dialect);
   return bytes;
+}
+
+bool has(Dialect dialect, Command command) {
+  const auto opcodes = opcodes_of(dialect);
+  return std::find(opcodes.begin(), opcodes.end(), command) != opcodes.end();
 }
 
 std::string u64(std::uint64_t value) {
@@ -67,20 +79,17 @@ struct Sample {
   Parsed parsed;
 };
 
-std::vector<Sample> one_of_each() {
+std::vector<Sample> one_of_each(Dialect dialect) {
   std::vector<Sample> samples;
   const auto add = [&](Command command, std::vector<std::string> strings, std::int64_t number = 0) {
+    if (!has(dialect, command)) return;
     const std::vector<std::string_view> views(strings.begin(), strings.end());
-    samples.push_back({request(command, views, number), {command, strings, number}});
+    samples.push_back({request(command, views, number, dialect), {command, strings, number}});
   };
   add(Command::kSet, {"/key", "value"});
   add(Command::kCompareSet, {"/key", "old", "new"});
   add(Command::kGet, {"/key"});
-  add(Command::kAdd,
-      {
-          "/counter",
-      },
-      -5);
+  add(Command::kAdd, {"/counter"}, -5);
   add(Command::kCheck, {"/a", "/b"});
   add(Command::kWait, {"/a", "/b", "/c"});
   add(Command::kGetNumKeys, {});
@@ -95,18 +104,23 @@ std::vector<Sample> one_of_each() {
   add(Command::kQueueLen, {"/q"});
   add(Command::kListKeys, {});
   add(Command::kBarrier, {"/b"}, 16);
+  add(Command::kWatchKey, {"/key"});
   return samples;
 }
 
-std::string all_samples() {
-  std::string bytes = handshake();
-  for (const Sample& sample : one_of_each()) bytes += sample.bytes;
+std::string opening(Dialect dialect) {
+  return dialect == Dialect::kModern ? handshake() : std::string();
+}
+
+std::string all_samples(Dialect dialect) {
+  std::string bytes = opening(dialect);
+  for (const Sample& sample : one_of_each(dialect)) bytes += sample.bytes;
   return bytes;
 }
 
-std::vector<Parsed> all_parsed() {
+std::vector<Parsed> all_parsed(Dialect dialect) {
   std::vector<Parsed> parsed;
-  for (const Sample& sample : one_of_each()) parsed.push_back(sample.parsed);
+  for (const Sample& sample : one_of_each(dialect)) parsed.push_back(sample.parsed);
   return parsed;
 }
 
@@ -115,7 +129,7 @@ std::string error_after(const std::string& bytes, const RequestLimits& limits = 
   RequestParser parser(limits);
   parser.feed(handshake() + bytes);
   take_all(parser);
-  return parser.error();
+  return error_of(parser);
 }
 
 TEST(WireFormat, EncodesTheCapturedBytesOfPyTorch) {
@@ -132,57 +146,74 @@ TEST(WireFormat, TheTableOfTheDocumentationIsTheTableOfTheCode) {
   text << file.rdbuf();
   const std::array<std::string, 7> field_names{"",    "key",  "value",       "i64",
                                                "u32", "keys", "(key value)*"};
-  for (std::size_t opcode = 0; opcode < kCommandRules.size(); ++opcode) {
-    std::string row =
-        "| " + std::to_string(opcode) + " | " + std::string(kCommandRules[opcode].name) + " |";
-    for (const Field field : kCommandRules[opcode].fields) {
+  for (const CommandRule& rule : kCommandRules) {
+    std::string row = "|";
+    for (const Dialect dialect : {Dialect::kModern, Dialect::kL2, Dialect::kL1}) {
+      const std::span<const Command> opcodes = opcodes_of(dialect);
+      const auto place = std::find(opcodes.begin(), opcodes.end(), rule.command);
+      row += place == opcodes.end() ? " |" : " " + std::to_string(place - opcodes.begin()) + " |";
+    }
+    row += " " + std::string(rule.name) + " |";
+    for (const Field field : rule.fields) {
       if (field != Field::kNone) row += " " + field_names[static_cast<std::size_t>(field)];
     }
     row += " |";
     EXPECT_NE(text.str().find(row), std::string::npos) << "missing: " << row;
   }
   const RequestLimits limits;
-  for (const std::size_t bound :
-       {limits.key_bytes, limits.value_bytes, limits.keys, limits.request_bytes}) {
+  const KvLimits state;
+  for (const std::size_t bound : {limits.key_bytes, limits.value_bytes, limits.keys,
+                                  limits.request_bytes, state.reply_bytes, state.held_bytes}) {
     EXPECT_NE(text.str().find("| " + std::to_string(bound) + " "), std::string::npos)
         << "missing limit: " << bound;
   }
 }
 
-TEST(RequestParser, ReadsEveryCommandFromOneChunk) {
-  RequestParser parser;
-  parser.feed(all_samples());
-  EXPECT_EQ(take_all(parser), all_parsed());
-  EXPECT_EQ(parser.error(), "");
+class EveryDialect : public testing::TestWithParam<Dialect> {
+ protected:
+  Dialect dialect() const { return GetParam(); }
+  RequestParser parser() const { return RequestParser({}, dialect()); }
+};
+
+TEST_P(EveryDialect, HasNoOpcodeTwice) {
+  const std::span<const Command> opcodes = opcodes_of(dialect());
+  EXPECT_EQ(std::set<Command>(opcodes.begin(), opcodes.end()).size(), opcodes.size());
 }
 
-TEST(RequestParser, ReadsEveryCommandByteByByte) {
-  RequestParser parser;
+TEST_P(EveryDialect, IsReadFromOneChunk) {
+  RequestParser parser = this->parser();
+  parser.feed(all_samples(dialect()));
+  EXPECT_EQ(take_all(parser), all_parsed(dialect()));
+  EXPECT_EQ(error_of(parser), "");
+}
+
+TEST_P(EveryDialect, IsReadByteByByte) {
+  RequestParser parser = this->parser();
   std::vector<Parsed> got;
-  for (const char byte : all_samples()) {
+  for (const char byte : all_samples(dialect())) {
     parser.feed(std::string_view(&byte, 1));
     for (Parsed& parsed : take_all(parser)) got.push_back(std::move(parsed));
   }
-  EXPECT_EQ(got, all_parsed());
-  EXPECT_EQ(parser.error(), "");
+  EXPECT_EQ(got, all_parsed(dialect()));
+  EXPECT_EQ(error_of(parser), "");
 }
 
-TEST(RequestParser, ReadsTheSameWhereverTheBytesAreCut) {
-  const std::string bytes = all_samples();
+TEST_P(EveryDialect, IsReadTheSameWhereverTheBytesAreCut) {
+  const std::string bytes = all_samples(dialect());
   for (std::size_t cut = 0; cut <= bytes.size(); ++cut) {
-    RequestParser parser;
+    RequestParser parser = this->parser();
     parser.feed(std::string_view(bytes).substr(0, cut));
     std::vector<Parsed> got = take_all(parser);
     parser.feed(std::string_view(bytes).substr(cut));
     for (Parsed& parsed : take_all(parser)) got.push_back(std::move(parsed));
-    ASSERT_EQ(got, all_parsed()) << "cut at " << cut;
+    ASSERT_EQ(got, all_parsed(dialect())) << "cut at " << cut;
   }
 }
 
-TEST(RequestParser, TakesBytesThatAreWrittenIntoItsSpace) {
-  RequestParser parser;
+TEST_P(EveryDialect, IsReadFromBytesThatAreWrittenIntoTheParsersSpace) {
+  RequestParser parser = this->parser();
   std::string_view rest;
-  const std::string bytes = all_samples();
+  const std::string bytes = all_samples(dialect());
   std::vector<Parsed> got;
   for (rest = bytes; !rest.empty();) {
     const std::span<char> space = parser.space();
@@ -193,18 +224,33 @@ TEST(RequestParser, TakesBytesThatAreWrittenIntoItsSpace) {
     rest.remove_prefix(count);
     for (Parsed& parsed : take_all(parser)) got.push_back(std::move(parsed));
   }
-  EXPECT_EQ(got, all_parsed());
+  EXPECT_EQ(got, all_parsed(dialect()));
 }
 
-TEST(RequestParser, GivesARequestOnlyWhenItIsWhole) {
-  for (const Sample& sample : one_of_each()) {
-    RequestParser parser;
-    parser.feed(handshake() + sample.bytes.substr(0, sample.bytes.size() - 1));
+TEST_P(EveryDialect, GivesARequestOnlyWhenItIsWhole) {
+  for (const Sample& sample : one_of_each(dialect())) {
+    RequestParser parser = this->parser();
+    parser.feed(opening(dialect()) + sample.bytes.substr(0, sample.bytes.size() - 1));
     EXPECT_THAT(take_all(parser), IsEmpty()) << sample.parsed;
     parser.feed(sample.bytes.substr(sample.bytes.size() - 1));
     EXPECT_THAT(take_all(parser), ElementsAre(sample.parsed));
   }
 }
+
+TEST_P(EveryDialect, RefusesEveryUnknownOpcode) {
+  const std::string before = opening(dialect()) + request(Command::kGet, {"k"}, 0, dialect());
+  // An L1 connection turns to L2 first, so what L2 does not have is unknown to it.
+  const Dialect last = dialect() == Dialect::kL1 ? Dialect::kL2 : dialect();
+  for (std::size_t opcode = opcodes_of(last).size(); opcode < 256; ++opcode) {
+    RequestParser parser = this->parser();
+    parser.feed(before + static_cast<char>(opcode));
+    EXPECT_EQ(take_all(parser).size(), 1u);
+    EXPECT_EQ(error_of(parser), "opcode " + std::to_string(opcode) + " is not known");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dialects, EveryDialect,
+                         testing::Values(Dialect::kL1, Dialect::kL2, Dialect::kModern));
 
 TEST(RequestParser, TakesEmptyStringsEmptyListsAndNulBytes) {
   RequestParser parser;
@@ -254,48 +300,111 @@ TEST(RequestParser, TakesTheHandshakeSplitAnywhere) {
     RequestParser parser;
     parser.feed(handshake().substr(0, cut));
     EXPECT_EQ(parser.next(), nullptr);
-    EXPECT_EQ(parser.error(), "");
+    EXPECT_EQ(error_of(parser), "");
     parser.feed(handshake().substr(cut) + request(Command::kPing, {}, 7));
     EXPECT_THAT(take_all(parser), ElementsAre(Parsed{Command::kPing, {}, 7}));
   }
 }
 
-TEST(RequestParser, RefusesAWrongMagic) {
+TEST(RequestParser, RefusesAWrongMagicAtOnce) {
   RequestParser parser;
-  parser.feed("\x00\xCE\xF7\x85\x3D"s + request(Command::kPing, {}, 7));
+  parser.feed("\x00\xCE\xF7\x85\x3D"s);
   EXPECT_EQ(parser.next(), nullptr);
-  EXPECT_EQ(parser.error(),
-            "the handshake says 0x3d85f7ce, not 0x3c85f7ce; PyTorch 2.2 or newer is needed");
+  EXPECT_EQ(error_of(parser), "the handshake says 0x3d85f7ce, not 0x3c85f7ce");
 }
 
-TEST(RequestParser, RefusesAnyOtherFirstByteAtOnceAndNamesTheVersionThatIsNeeded) {
-  for (int first = 1; first < 256; ++first) {
+TEST(RequestParser, RefusesAFirstByteThatNoDialectBeginsWith) {
+  for (int first = 12; first < 256; ++first) {
     RequestParser parser;
     parser.feed(std::string(1, static_cast<char>(first)));
     EXPECT_EQ(parser.next(), nullptr);
-    EXPECT_THAT(parser.error(), HasSubstr("PyTorch 2.2 or newer is needed"));
+    EXPECT_THAT(error_of(parser), HasSubstr("with which no TCPStore client begins"));
   }
   RequestParser parser;
   parser.feed("GET /metrics HTTP/1.1\r\n");
   EXPECT_EQ(parser.next(), nullptr);
-  EXPECT_EQ(
-      parser.error(),
-      "the first byte is 0x47, not the handshake of a TCPStore client; PyTorch 2.2 or newer is "
-      "needed");
+  EXPECT_EQ(error_of(parser), "the first byte is 0x47, with which no TCPStore client begins");
 }
 
-TEST(RequestParser, RefusesTheLegacySetWhichAlsoBeginsWithZero) {
+// --- the legacy dialects ---
+
+TEST(RequestParser, ReadsTheCapturedBeginningOfPyTorch1) {
   RequestParser parser;
-  parser.feed("\x00\x05\0\0\0\0\0\0\0init/"s);
+  parser.feed("\x03\x05\0\0\0\0\0\0\0init/\x01\0\0\0\0\0\0\0"s);
+  EXPECT_THAT(take_all(parser), ElementsAre(Parsed{Command::kAdd, {"init/"}, 1}));
+}
+
+TEST(RequestParser, ReadsALegacySetWhichBeginsAsTheHandshakeDoes) {
+  for (const std::size_t size : {std::size_t{5}, RequestLimits{}.key_bytes}) {
+    const std::string key(size, 'k');
+    const std::string set = request(Command::kSet, {key, "v"}, 0, Dialect::kL1);
+    RequestParser parser;
+    for (const char byte : set) {
+      EXPECT_EQ(parser.next(), nullptr);
+      parser.feed(std::string_view(&byte, 1));
+    }
+    EXPECT_THAT(take_all(parser), ElementsAre(Parsed{Command::kSet, {key, "v"}, 0}));
+  }
+}
+
+TEST(RequestParser, ReadsTheOpcodesOnWhichTheLegacyDialectsDifferAsItWasTold) {
+  const std::string seven = "\x07" + u64(1) + "k";
+  const std::string eight = "\x08" + u64(1) + "k";
+  RequestParser l1({}, Dialect::kL1);
+  l1.feed(seven + eight);
+  EXPECT_THAT(take_all(l1), ElementsAre(Parsed{Command::kWatchKey, {"k"}, 0},
+                                        Parsed{Command::kDeleteKey, {"k"}, 0}));
+  RequestParser l2({}, Dialect::kL2);
+  l2.feed(seven + eight + u64(1) + "v");
+  EXPECT_THAT(take_all(l2), ElementsAre(Parsed{Command::kDeleteKey, {"k"}, 0},
+                                        Parsed{Command::kAppend, {"k", "v"}, 0}));
+}
+
+TEST(RequestParser, TakesALegacyConnectionForL2OnceAnOpcodeOfL2Came) {
+  for (const Command command : {Command::kMultiGet, Command::kMultiSet, Command::kCancelWait}) {
+    RequestParser parser;
+    parser.feed(request(Command::kDeleteKey, {"k"}, 0, Dialect::kL1) +
+                request(command, {}, 0, Dialect::kL2) +
+                request(Command::kDeleteKey, {"k"}, 0, Dialect::kL2) +
+                request(Command::kAppend, {"k", "v"}, 0, Dialect::kL2));
+    EXPECT_THAT(take_all(parser),
+                ElementsAre(Parsed{Command::kDeleteKey, {"k"}, 0}, Parsed{command, {}, 0},
+                            Parsed{Command::kDeleteKey, {"k"}, 0},
+                            Parsed{Command::kAppend, {"k", "v"}, 0}));
+    EXPECT_EQ(error_of(parser), "");
+  }
+}
+
+TEST(RequestParser, SaysWithTheFirstByteAfterAWaitThatAClientOfL1HasGivenItUp) {
+  RequestParser parser;
+  parser.feed(request(Command::kWait, {"k"}, 0, Dialect::kL1));
+  EXPECT_THAT(take_all(parser), ElementsAre(Parsed{Command::kWait, {"k"}, 0}));
+  EXPECT_FALSE(parser.gives_up_wait());
+  const std::string next = request(Command::kSet, {"a", "b"}, 0, Dialect::kL1);
+  parser.feed(next.substr(0, 1));
   EXPECT_EQ(parser.next(), nullptr);
-  EXPECT_THAT(parser.error(), HasSubstr("PyTorch 2.2 or newer is needed"));
+  EXPECT_TRUE(parser.gives_up_wait());
+  parser.feed(next.substr(1));
+  EXPECT_NE(parser.next(), nullptr);
+  EXPECT_TRUE(parser.gives_up_wait()) << "the request may be looked at before it is performed";
+  EXPECT_EQ(parser.next(), nullptr);
+  EXPECT_FALSE(parser.gives_up_wait());
+}
+
+TEST(RequestParser, WhoCanCancelAWaitDoesNotGiveItUpOtherwise) {
+  for (const Dialect dialect : {Dialect::kL2, Dialect::kModern}) {
+    RequestParser parser({}, dialect);
+    parser.feed(opening(dialect) + request(Command::kGetNumKeys, {}, 0, dialect) + "\x01");
+    EXPECT_NE(parser.next(), nullptr);
+    EXPECT_FALSE(parser.gives_up_wait());
+  }
 }
 
 TEST(RequestParser, RefusesPingBeforeTheHandshake) {
   RequestParser parser;
   parser.feed(request(Command::kPing, {}, 7));
   EXPECT_EQ(parser.next(), nullptr);
-  EXPECT_NE(parser.error(), "");
+  EXPECT_NE(error_of(parser), "");
 }
 
 TEST(RequestParser, RefusesASecondHandshakeAfterGivingWhatCameBefore) {
@@ -303,28 +412,21 @@ TEST(RequestParser, RefusesASecondHandshakeAfterGivingWhatCameBefore) {
   parser.feed(handshake() + request(Command::kPing, {}, 7) + handshake() +
               request(Command::kPing, {}, 8));
   EXPECT_THAT(take_all(parser), ElementsAre(Parsed{Command::kPing, {}, 7}));
-  EXPECT_EQ(parser.error(), "a second handshake");
+  EXPECT_EQ(error_of(parser), "a second handshake");
   EXPECT_EQ(parser.next(), nullptr);
 }
 
-TEST(DetectDialect, NeedsTheFirstByteOrTheWholeHandshake) {
-  EXPECT_EQ(detect_dialect(""), std::nullopt);
-  EXPECT_EQ(detect_dialect("\x03"), Dialect::kLegacy);
+TEST(BeginsAsLegacy, NeedsTheFirstByteOrTheWholeHandshake) {
+  EXPECT_EQ(begins_as_legacy(""), std::nullopt);
+  EXPECT_EQ(begins_as_legacy("\x03"), true);
   for (std::size_t size = 1; size < handshake().size(); ++size) {
-    EXPECT_EQ(detect_dialect(handshake().substr(0, size)), std::nullopt);
+    EXPECT_EQ(begins_as_legacy(handshake().substr(0, size)), std::nullopt);
   }
-  EXPECT_EQ(detect_dialect(handshake()), Dialect::kModern);
-  EXPECT_EQ(detect_dialect("\x00\x05\0\0\0\0\0\0\0init/"s), Dialect::kLegacy);
+  EXPECT_EQ(begins_as_legacy(handshake()), false);
+  EXPECT_EQ(begins_as_legacy("\x00\x05\0\0\0\0\0\0\0init/"s), true);
 }
 
 // --- bad requests ---
-
-TEST(RequestParser, RefusesEveryUnknownOpcode) {
-  for (int opcode = static_cast<int>(kCommandRules.size()); opcode < 256; ++opcode) {
-    EXPECT_EQ(error_after(std::string(1, static_cast<char>(opcode))),
-              "opcode " + std::to_string(opcode) + " is not known");
-  }
-}
 
 TEST(RequestParser, StaysBadOnceItIsBad) {
   RequestParser parser;
@@ -332,7 +434,8 @@ TEST(RequestParser, StaysBadOnceItIsBad) {
   EXPECT_EQ(parser.next(), nullptr);
   parser.feed(request(Command::kPing, {}, 8));
   EXPECT_EQ(parser.next(), nullptr);
-  EXPECT_EQ(parser.error(), "opcode 255 is not known");
+  EXPECT_EQ(error_of(parser), "opcode 255 is not known");
+  EXPECT_EQ(parser.refusal()->kind, Refusal::kBadRequest);
 }
 
 constexpr std::uint64_t kHuge = std::uint64_t{1} << 62;
@@ -363,7 +466,8 @@ TEST(RequestParser, RefusesHugeSizesOnTheLengthFieldAlone) {
     RequestParser parser;
     parser.feed(handshake() + one.bytes);
     EXPECT_EQ(parser.next(), nullptr) << one.name;
-    EXPECT_EQ(parser.error(), one.error) << one.name;
+    EXPECT_EQ(error_of(parser), one.error) << one.name;
+    EXPECT_EQ(parser.refusal()->kind, Refusal::kRequestLimit) << one.name;
     EXPECT_LE(parser.capacity(), 4096u) << one.name;
   }
 }
@@ -409,7 +513,7 @@ TEST(RequestParser, TakesNoMemoryForBytesThatWereOnlyAnnounced) {
   RequestParser parser;
   parser.feed(handshake() + "\x01" + u64(1) + "k" + u64(limits.value_bytes));
   EXPECT_EQ(parser.next(), nullptr);
-  EXPECT_EQ(parser.error(), "");
+  EXPECT_EQ(error_of(parser), "");
   EXPECT_LE(parser.space().size(), 8192u);
   EXPECT_LE(parser.capacity(), 8192u);
 }
@@ -431,7 +535,7 @@ TEST(RequestParser, OffersMoreRoomAsALargeValueArrivesAndGivesItBack) {
       ASSERT_EQ(parser.next(), nullptr);
     }
   }
-  EXPECT_LT(reads, 30);
+  EXPECT_LT(reads, 50);
   ASSERT_NE(parser.next(), nullptr);
   EXPECT_EQ(parser.next(), nullptr);
   EXPECT_EQ(parser.capacity(), 0u);

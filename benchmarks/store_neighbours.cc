@@ -1,0 +1,224 @@
+// How long an ordinary client's ADD takes beside a client that asks for a lot at once.
+//
+//   ddp-store --listen 127.0.0.1:29500 & store_neighbours 29500 [PART OF A NAME]
+//
+// The ordinary client sends an ADD every half millisecond. While one is under way the others that are
+// due cannot be sent; they count with the time they would have waited for it, so that a stall of the
+// server weighs as much as it lasts. For each kind of heavy client, seconds alone and seconds beside
+// it alternate, so that what else the machine does hits both; the times of all rounds are put
+// together. The heavy client goes on without a pause. Works with any server of dialect M that has the
+// commands.
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "rendezvous/blocking_socket.h"
+#include "rendezvous/core/wire_format.h"
+
+namespace ddprun {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kRounds = 3;
+constexpr Duration kRound = 1500ms;
+constexpr Duration kPace = 500us;
+constexpr std::size_t kMostKeys = 131072;
+constexpr std::size_t kWaiters = 2000;
+constexpr std::string_view kValue = "0123456789abcdef";
+
+std::uint16_t store_port = 0;
+
+template <class T>
+T need(Result<T> result) {
+  if (!result) {
+    std::fprintf(stderr, "%s\n", result.error().message().c_str());
+    std::exit(1);
+  }
+  if constexpr (!std::is_void_v<T>) return std::move(*result);
+}
+
+class Client {
+ public:
+  Client()
+      : socket_(need(
+            BlockingSocket::connect(*numeric_address({"127.0.0.1", store_port}), Deadline(10s)))) {
+    std::string bytes;
+    put_handshake(bytes);
+    send(bytes);
+  }
+  void send(std::string_view bytes) { need(socket_.send_all(bytes, Deadline(60s))); }
+  void receive(std::size_t count) {
+    while (count > 0) {
+      count -= need(socket_.receive({room_.data(), std::min(count, room_.size())}, Deadline(60s)));
+    }
+  }
+  void ask(std::string_view bytes, std::size_t reply_bytes) {
+    send(bytes);
+    receive(reply_bytes);
+  }
+
+ private:
+  BlockingSocket socket_;
+  std::vector<char> room_ = std::vector<char>(1 << 20);
+};
+
+std::string request(Command command, const std::vector<std::string>& strings = {},
+                    std::int64_t number = 0) {
+  const std::vector<std::string_view> views(strings.begin(), strings.end());
+  std::string bytes;
+  put_request(bytes, command, views, number);
+  return bytes;
+}
+
+std::vector<std::string> many_keys(const std::string& name) {
+  std::vector<std::string> keys;
+  for (std::size_t i = 0; i < kMostKeys; ++i) keys.push_back("/" + name + "/" + std::to_string(i));
+  return keys;
+}
+
+std::vector<std::string> pairs_of(const std::vector<std::string>& keys) {
+  std::vector<std::string> pairs;
+  for (const std::string& key : keys) {
+    pairs.push_back(key);
+    pairs.emplace_back(kValue);
+  }
+  return pairs;
+}
+
+// What one heavy client does again and again.
+struct Heavy {
+  const char* name;
+  std::function<void()> act;
+};
+
+std::vector<Heavy> heavy_clients() {
+  const std::vector<std::string> missing = many_keys("missing"), there = many_keys("there");
+  const std::string set_there = request(Command::kMultiSet, pairs_of(there));
+  const std::string wait = request(Command::kWait, missing);
+  const std::string cancel = request(Command::kCancelWait);
+  const std::string count = request(Command::kGetNumKeys);
+  const std::string large(8 << 20, 'v');
+
+  static Client client;
+  client.ask(set_there + count, 8);
+  std::size_t list_bytes = 8;
+  for (const std::string& key : there) list_bytes += 8 + key.size();
+  const std::string set_add = request(Command::kAdd, {"/ordinary"}, 0);
+  client.ask(set_add, 8);
+  list_bytes += 8 + std::string_view("/ordinary").size();
+
+  // The keys of those that come and go must not be in the list.
+  const auto delete_all = [](const std::vector<std::string>& keys) {
+    std::string deletes;
+    for (const std::string& key : keys) deletes += request(Command::kDeleteKey, {key});
+    client.send(deletes);
+    client.receive(8 * keys.size());
+  };
+
+  return {
+      {"CHECK of 131072 keys", [bytes = request(Command::kCheck, there)] { client.ask(bytes, 1); }},
+      {"WAIT for 131072 keys, CANCEL_WAIT", [wait, cancel] { client.ask(wait + cancel, 1); }},
+      {"WAIT for 131072 keys, close",
+       [wait, count] {
+         Client other;
+         other.ask(wait + count, 8);  // the second is answered when the first is waiting
+       }},
+      {"MULTI_GET of 131072 keys",
+       [bytes = request(Command::kMultiGet, there)] {
+         client.ask(bytes, kMostKeys * (8 + kValue.size()));
+       }},
+      {"MULTI_SET of 131072 keys that are there",
+       [set_there, count] { client.ask(set_there + count, 8); }},
+      {"LIST_KEYS of 131073 keys",
+       [bytes = request(Command::kListKeys), list_bytes] { client.ask(bytes, list_bytes); }},
+      {"SET and GET of 8 MiB",
+       [bytes = request(Command::kSet, {"/large", large}) + request(Command::kGet, {"/large"}) +
+                request(Command::kDeleteKey, {"/large"})] {
+         client.ask(bytes, 8 + (8 << 20) + 8);
+       }},
+      {"2000 clients woken by one SET",
+       [cancel, one_wait = request(Command::kWait, {"/go"}),
+        set = request(Command::kSet, {"/go", ""}), forget = request(Command::kDeleteKey, {"/go"})] {
+         static std::vector<Client> waiters(kWaiters);
+         for (Client& waiter : waiters) waiter.send(one_wait);
+         client.ask(cancel, 1);
+         client.ask(set + forget, 8);
+         for (Client& waiter : waiters) waiter.receive(1);
+       }},
+      {"MULTI_SET that ends a WAIT for 131072 keys, deletes",
+       [wait, missing, set = request(Command::kMultiSet, pairs_of(missing)), delete_all] {
+         static Client other;
+         other.send(wait);
+         client.ask(set, 0);
+         other.receive(1);
+         delete_all(missing);
+       }},
+  };
+}
+
+void add_for(Client& client, Duration length, std::vector<double>& microseconds) {
+  static const std::string add = request(Command::kAdd, {"/ordinary"}, 1);
+  for (const Deadline round(length); !round.passed();) {
+    std::this_thread::sleep_for(kPace);
+    const TimePoint begin = BootClock::now();
+    client.ask(add, 8);
+    for (Duration took = BootClock::now() - begin; took > 0ns; took -= kPace) {
+      microseconds.push_back(std::chrono::duration<double, std::micro>(took).count());
+    }
+  }
+}
+
+double percentile(std::vector<double>& all, double part) {
+  const auto place =
+      all.begin() + static_cast<std::ptrdiff_t>(part * static_cast<double>(all.size() - 1));
+  std::nth_element(all.begin(), place, all.end());
+  return *place;
+}
+
+void measure(const Heavy& heavy, Client& ordinary) {
+  std::vector<double> alone, beside;
+  std::atomic<int> acts = 0;
+  heavy.act();
+  for (int round = 0; round < kRounds; ++round) {
+    add_for(ordinary, kRound, alone);
+    std::atomic<bool> end = false;
+    std::thread neighbour([&] {
+      for (; !end; ++acts) heavy.act();
+    });
+    add_for(ordinary, kRound, beside);
+    end = true;
+    neighbour.join();
+  }
+  const double p99_alone = percentile(alone, 0.99), p99 = percentile(beside, 0.99);
+  std::printf("%-52s %7.0f %7.0f | %7.0f %9.0f %9.0f | %+9.0f %6.1f\n", heavy.name,
+              percentile(alone, 0.5), p99_alone, percentile(beside, 0.5), p99,
+              percentile(beside, 1.0), p99 - p99_alone,
+              acts / std::chrono::duration<double>(kRounds * kRound).count());
+  std::fflush(stdout);
+}
+
+void run(const std::string& wanted) {
+  Client ordinary;
+  std::printf("%-52s %15s | %27s |\n", "ADD, microseconds", "alone", "beside");
+  std::printf("%-52s %7s %7s | %7s %9s %9s | %9s %6s\n", "", "p50", "p99", "p50", "p99", "longest",
+              "p99 more", "acts/s");
+  for (const Heavy& heavy : heavy_clients()) {
+    if (std::string_view(heavy.name).find(wanted) != std::string::npos) measure(heavy, ordinary);
+  }
+}
+
+}  // namespace
+}  // namespace ddprun
+
+int main(int argc, char** argv) {
+  if (argc < 2) return 2;
+  ddprun::store_port = static_cast<std::uint16_t>(std::atoi(argv[1]));
+  ddprun::run(argc > 2 ? argv[2] : "");
+  return 0;
+}
