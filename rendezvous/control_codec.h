@@ -1,4 +1,4 @@
-// Control messages as bytes: a frame is the magic "DDPR", a little-endian u32 length, and that many
+// Control messages as bytes: a frame is kControlMagic, a little-endian u32 length, and that many
 // bytes of JSON with a "type". docs/wire_protocol.md describes each message; unknown fields are
 // ignored, so that a later version may add some. Pure functions and a value-like reader; one owner
 // thread.
@@ -12,10 +12,10 @@
 #include "base/result.h"
 #include "rendezvous/core/byte_buffer.h"
 #include "rendezvous/core/control_message.h"
+#include "rendezvous/core/first_bytes.h"
 
 namespace ddprun {
 
-inline constexpr std::string_view kControlMagic = "DDPR";
 inline constexpr std::size_t kControlHeaderBytes = 8;
 inline constexpr std::size_t kMaxControlFrameBytes = 1 << 20;
 

@@ -10,7 +10,6 @@
 // who reaches the port may read and write every key.
 #pragma once
 
-#include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <cstdint>
@@ -20,6 +19,7 @@
 
 #include "base/log.h"
 #include "base/unique_fd.h"
+#include "rendezvous/core/counters.h"
 #include "rendezvous/core/wire_format.h"
 
 namespace ddprun {
@@ -28,19 +28,6 @@ struct StoreServerOptions {
   RequestLimits limits;
   // Of a single reply. What one request may set, another can read.
   std::size_t reply_bytes = 64 * 1024 * 1024;
-};
-
-// Since the server was made, but for the last group, which is now.
-struct StoreCounters {
-  std::uint64_t accepted = 0;      // connections, adopted ones too
-  std::uint64_t bad_requests = 0;  // connections closed for what they sent
-  std::uint64_t bytes_received = 0;
-  std::uint64_t bytes_sent = 0;
-  std::array<std::uint64_t, kCommandRules.size()> requests{};  // by Command
-
-  std::size_t connections = 0;
-  std::size_t waiting = 0;  // connections whose WAIT or BARRIER is pending
-  std::size_t keys = 0;
 };
 
 class StoreServer {
