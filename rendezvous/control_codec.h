@@ -28,6 +28,9 @@ Result<std::string> encode(const ServiceMessage& message);
 Result<AgentMessage> decode_agent_message(std::string_view json);
 Result<ServiceMessage> decode_service_message(std::string_view json);
 
+// How the phase is called in messages: "running".
+std::string_view word_of(AgentPhase phase);
+
 // Cuts a byte stream into frames. Bytes are appended in pieces of any size; a wrong magic or a
 // length above kMaxControlFrameBytes is a kProtocol error, noticed as soon as the header is there.
 class FrameReader {

@@ -87,6 +87,7 @@ class JobTable {
   // one first. Valid until the next call of another function.
   std::vector<const Membership*> jobs() const;
   const ServiceCounts& counts() const { return counts_; }
+  const ServiceOptions& options() const { return options_; }
 
  private:
   struct Job {
