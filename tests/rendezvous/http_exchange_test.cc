@@ -91,6 +91,7 @@ TEST_F(HttpExchangeTest, BadRequestsAre400AndTheLast) {
   const std::vector<std::string> bad{
       "nonsense\r\n",
       "GET /page\r\n",
+      "GET /page a\r\n\r\n",  // too short for a version
       "GET /page HTTP/9.9\r\n",
       "GET /page HTTP/1.1\n",
       "GET  HTTP/1.1\r\n",
