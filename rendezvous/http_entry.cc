@@ -111,7 +111,10 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
     connection->sending = std::move(answer);
     connection->is_sending = true;
     begin_waiting(connection);
-    asio::async_write(connection->socket, asio::buffer(connection->sending.bytes),
+    const HttpBody& body = connection->sending.body;
+    const std::array<asio::const_buffer, 2> bytes{
+        asio::buffer(connection->sending.head), body ? asio::buffer(*body) : asio::const_buffer()};
+    asio::async_write(connection->socket, bytes,
                       [self = shared_from_this(), connection](error_code error, std::size_t) {
                         if (connection->closed) return;
                         if (error) return self->close(connection);
@@ -121,7 +124,7 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
 
   void sent(const ConnectionPtr& connection) {
     connection->is_sending = false;
-    connection->sending.bytes = std::string();
+    connection->sending.body.reset();
     begin_waiting(connection);
     if (!connection->sending.last) return serve(connection);
     error_code ignored;

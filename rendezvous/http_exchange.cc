@@ -47,19 +47,18 @@ std::string write(const Head& head) {
 }
 
 HttpAnswer to_answer(const HttpPage& page, bool with_body, bool last) {
-  HttpAnswer answer{.bytes = write({.status = page.status,
-                                    .type = page.type,
-                                    .content_length = page.body.size(),
-                                    .last = last,
-                                    .allow = page.status == 405}),
-                    .status = page.status,
-                    .last = last};
-  if (with_body) answer.bytes += page.body;
-  return answer;
+  return {.head = write({.status = page.status,
+                         .type = page.type,
+                         .content_length = page.body->size(),
+                         .last = last,
+                         .allow = page.status == 405}),
+          .body = with_body ? page.body : nullptr,
+          .status = page.status,
+          .last = last};
 }
 
 HttpPage line(int status, const std::string& text) {
-  return {.body = text + "\n", .status = status};
+  return {.body = body_of(text + "\n"), .status = status};
 }
 
 }  // namespace

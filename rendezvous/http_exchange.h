@@ -13,17 +13,26 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "rendezvous/core/byte_buffer.h"
 
 namespace ddprun {
 
+// Shared, because a large page may be on its way to many at once.
+using HttpBody = std::shared_ptr<const std::string>;
+
+inline HttpBody body_of(std::string text) {
+  return std::make_shared<const std::string>(std::move(text));
+}
+
 struct HttpPage {
   std::string type = "text/plain; charset=utf-8";
-  std::string body;
+  HttpBody body;
   int status = 200;
 };
 
@@ -31,7 +40,8 @@ struct HttpPage {
 using HttpPages = std::function<std::optional<HttpPage>(std::string_view path)>;
 
 struct HttpAnswer {
-  std::string bytes;  // head and body
+  std::string head;
+  HttpBody body;  // null: none follows the head
   int status = 0;
   bool last = false;  // the connection is to be closed when it has been sent
 };

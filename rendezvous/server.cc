@@ -11,6 +11,7 @@
 #include "rendezvous/core/first_bytes.h"
 #include "rendezvous/core/metrics_page.h"
 #include "rendezvous/http_entry.h"
+#include "rendezvous/page_cache.h"
 #include "rendezvous/status_page.h"
 #include "rendezvous/store_server.h"
 #include "rendezvous/tcp_acceptor.h"
@@ -188,20 +189,33 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   // --- seen from outside ------------------------------------------------------------------------
 
   std::optional<HttpPage> page(std::string_view path) {
-    if (path == "/healthz") return HttpPage{.body = "ok\n"};
+    if (path == "/healthz") return HttpPage{.body = body_of("ok\n")};
     if (path == "/readyz") {
-      if (!ends_soon_) return HttpPage{.body = "ok\n"};
-      return HttpPage{.body = "this service ends with its job\n", .status = 503};
+      if (!ends_soon_) return HttpPage{.body = body_of("ok\n")};
+      return HttpPage{.body = body_of("this service ends with its job\n"), .status = 503};
     }
     if (path == "/metrics") {
-      return HttpPage{.type = "text/plain; version=0.0.4; charset=utf-8",
-                      .body = metrics_page(table_, figures())};
+      return cached(metrics_, [this] {
+        return HttpPage{.type = "text/plain; version=0.0.4; charset=utf-8",
+                        .body = body_of(metrics_page(table_, figures()))};
+      });
     }
     if (path == "/status.json") {
-      const Moment now{.boot = BootClock::now(), .calendar = std::chrono::system_clock::now()};
-      return HttpPage{.type = "application/json", .body = status_page(table_, now)};
+      return cached(status_, [this] {
+        const Moment now{.boot = BootClock::now(), .calendar = std::chrono::system_clock::now()};
+        return HttpPage{.type = "application/json", .body = body_of(status_page(table_, now))};
+      });
     }
     return std::nullopt;
+  }
+
+  template <class Make>
+  HttpPage cached(PageCache& cache, Make&& make) {
+    const TimePoint begun = BootClock::now();
+    if (const HttpPage* page = cache.find(begun)) return *page;
+    HttpPage page = make();
+    cache.keep(page, begun, BootClock::now());
+    return page;
   }
 
   Figures figures() const {
@@ -328,6 +342,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   const StoreServer* shown_store_ = nullptr;
   asio::steady_timer lag_timer_;
   ServiceCounters counters_;
+  PageCache metrics_;
+  PageCache status_;
   std::optional<HttpEntry> http_;
   std::function<void()> when_idle_;
   bool ends_soon_ = false;

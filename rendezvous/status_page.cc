@@ -43,10 +43,9 @@ class BoundedArray {
   std::string text_;
 };
 
-// The object with one more field, an array, and how many elements that one lacks.
-std::string with_array(const Json& object, const std::string& name, const BoundedArray& array,
+// The object, which has fields, with an array, and how many elements that one lacks.
+std::string with_array(std::string text, const std::string& name, const BoundedArray& array,
                        std::size_t left_out) {
-  std::string text = dump(object);
   text.pop_back();
   text += ",\"" + name + "_left_out\":" + std::to_string(left_out);
   text += ",\"" + name + "\":[\n" + array.elements() + "]}";
@@ -117,14 +116,14 @@ std::string describe(const Membership& job, const Moment& now) {
                        {"exit_code", verdict->exit_code},
                        {"headline", clipped(verdict->headline, kHeadlineBytes)}};
   }
-  const std::size_t head_bytes = dump(json).size();
-  BoundedArray nodes(kMaxJobBytes - std::min(kMaxJobBytes, head_bytes));
+  std::string head = dump(json);
+  BoundedArray nodes(kMaxJobBytes - std::min(kMaxJobBytes, head.size()));
   std::size_t left_out = job.members().size();
   for (const auto& [id, member] : job.members()) {
     if (!nodes.add(dump(describe(member, now.boot)))) break;
     --left_out;
   }
-  return with_array(json, "nodes", nodes, left_out);
+  return with_array(std::move(head), "nodes", nodes, left_out);
 }
 
 }  // namespace
@@ -141,7 +140,7 @@ std::string status_page(const JobTable& table, const Moment& now) {
     if (!jobs.add(describe(*job, now))) break;
     --left_out;
   }
-  return with_array(head, "jobs", jobs, left_out) + "\n";
+  return with_array(dump(head), "jobs", jobs, left_out) + "\n";
 }
 
 }  // namespace ddprun

@@ -24,8 +24,8 @@ constexpr std::size_t kPieceBytes = 4096;
 
 std::optional<HttpPage> page(std::string_view path) {
   DDPRUN_ASSERT(path.find('?') == path.npos, "a query is no part of the path");
-  if (path == "/metrics") return HttpPage{.body = "ddprun_jobs 0\n"};
-  if (path == "/readyz") return HttpPage{.body = "not yet\n", .status = 503};
+  if (path == "/metrics") return HttpPage{.body = body_of("ddprun_jobs 0\n")};
+  if (path == "/readyz") return HttpPage{.body = body_of("not yet\n"), .status = 503};
   return std::nullopt;
 }
 
@@ -56,8 +56,8 @@ std::string converse(std::string_view bytes, std::size_t piece_bytes) {
     while (const std::optional<HttpAnswer> answer = exchange.next()) {
       DDPRUN_ASSERT(!over, "nothing comes after the last answer");
       DDPRUN_ASSERT(kStatuses.contains(answer->status), "a status of ours");
-      DDPRUN_ASSERT(answer->bytes.starts_with("HTTP/1.1 "), "an answer is HTTP");
-      answers += answer->bytes;
+      DDPRUN_ASSERT(answer->head.starts_with("HTTP/1.1 "), "an answer is HTTP");
+      answers += answer->head + (answer->body ? *answer->body : "");
       over = answer->last;
       ++answered;
     }
@@ -65,7 +65,7 @@ std::string converse(std::string_view bytes, std::size_t piece_bytes) {
                   "memory is bounded");
   }
   DDPRUN_ASSERT(answered <= kRequests, "requests are bounded");
-  if (!over && exchange.has_begun()) answers += exchange.refuse(408, "late").bytes;
+  if (!over && exchange.has_begun()) answers += exchange.refuse(408, "late").head;
   return answers;
 }
 

@@ -41,8 +41,8 @@ class Server {
 
  private:
   static std::optional<HttpPage> page(std::string_view path) {
-    if (path == "/page") return HttpPage{.body = "hello\n"};
-    if (path == "/large") return HttpPage{.body = std::string(kLarge, 'x')};
+    if (path == "/page") return HttpPage{.body = body_of("hello\n")};
+    if (path == "/large") return HttpPage{.body = body_of(std::string(kLarge, 'x'))};
     return std::nullopt;
   }
   HttpEntry entry_;

@@ -19,16 +19,20 @@ std::string get(std::string_view target, std::string_view fields = kHost) {
   return "GET " + std::string(target) + " HTTP/1.1\r\n" + std::string(fields) + "\r\n";
 }
 
+std::string text_of(const HttpAnswer& answer) {
+  return answer.head + (answer.body ? *answer.body : "");
+}
+
 class HttpExchangeTest : public testing::Test {
  protected:
   static std::optional<HttpPage> page(std::string_view path) {
-    if (path == "/page") return HttpPage{.body = "hello\n"};
-    if (path == "/busy") return HttpPage{.body = "not now\n", .status = 503};
+    if (path == "/page") return HttpPage{.body = body_of("hello\n")};
+    if (path == "/busy") return HttpPage{.body = body_of("not now\n"), .status = 503};
     return std::nullopt;
   }
   HttpAnswer ask(std::string_view bytes) {
     exchange_.append(bytes);
-    return exchange_.next().value_or(HttpAnswer{.bytes = "no answer"});
+    return exchange_.next().value_or(HttpAnswer{.head = "no answer"});
   }
 
   HttpExchange exchange_{page, 100};
@@ -38,17 +42,17 @@ TEST_F(HttpExchangeTest, AnswersAGetWithThePage) {
   const HttpAnswer answer = ask(get("/page"));
   EXPECT_EQ(answer.status, 200);
   EXPECT_FALSE(answer.last);
-  EXPECT_THAT(answer.bytes, StartsWith("HTTP/1.1 200 OK\r\n"));
-  EXPECT_THAT(answer.bytes, HasSubstr("Content-Type: text/plain; charset=utf-8\r\n"));
-  EXPECT_THAT(answer.bytes, HasSubstr("Content-Length: 6\r\n"));
-  EXPECT_THAT(answer.bytes, EndsWith("\r\n\r\nhello\n"));
+  EXPECT_THAT(text_of(answer), StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(text_of(answer), HasSubstr("Content-Type: text/plain; charset=utf-8\r\n"));
+  EXPECT_THAT(text_of(answer), HasSubstr("Content-Length: 6\r\n"));
+  EXPECT_THAT(text_of(answer), EndsWith("\r\n\r\nhello\n"));
 }
 
 TEST_F(HttpExchangeTest, AHeadIsTheSameWithoutTheBody) {
   const HttpAnswer answer = ask("HEAD /page HTTP/1.1\r\nHost: here\r\n\r\n");
-  EXPECT_THAT(answer.bytes, StartsWith("HTTP/1.1 200 OK\r\n"));
-  EXPECT_THAT(answer.bytes, HasSubstr("Content-Length: 6\r\n"));
-  EXPECT_THAT(answer.bytes, EndsWith("\r\n\r\n"));
+  EXPECT_THAT(text_of(answer), StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(text_of(answer), HasSubstr("Content-Length: 6\r\n"));
+  EXPECT_THAT(text_of(answer), EndsWith("\r\n\r\n"));
 }
 
 TEST_F(HttpExchangeTest, AQueryIsNoPartOfThePath) {
@@ -80,8 +84,8 @@ TEST_F(HttpExchangeTest, OtherMethodsAre405) {
     const auto answer = exchange.next();
     ASSERT_TRUE(answer) << method;
     EXPECT_EQ(answer->status, 405) << method;
-    EXPECT_THAT(answer->bytes, HasSubstr("Allow: GET, HEAD\r\n"));
-    EXPECT_THAT(answer->bytes, HasSubstr("Connection: close\r\n"));
+    EXPECT_THAT(text_of(*answer), HasSubstr("Allow: GET, HEAD\r\n"));
+    EXPECT_THAT(text_of(*answer), HasSubstr("Connection: close\r\n"));
     EXPECT_TRUE(answer->last) << method;
     EXPECT_FALSE(exchange.next()) << "its body is no request";
   }
@@ -112,7 +116,7 @@ TEST_F(HttpExchangeTest, BadRequestsAre400AndTheLast) {
     ASSERT_TRUE(answer) << bytes;
     EXPECT_EQ(answer->status, 400) << bytes;
     EXPECT_TRUE(answer->last) << bytes;
-    EXPECT_THAT(answer->bytes, HasSubstr("Connection: close\r\n"));
+    EXPECT_THAT(text_of(*answer), HasSubstr("Connection: close\r\n"));
   }
 }
 
@@ -133,7 +137,7 @@ TEST_F(HttpExchangeTest, AHeaderHasABound) {
 }
 
 TEST_F(HttpExchangeTest, AFirstLineWithoutEndHasTheSameBound) {
-  EXPECT_EQ(ask(std::string(HttpExchange::kMaxHeaderBytes - 1, 'G')).bytes, "no answer");
+  EXPECT_EQ(ask(std::string(HttpExchange::kMaxHeaderBytes - 1, 'G')).head, "no answer");
   EXPECT_EQ(ask("G").status, 431);
 }
 
@@ -145,7 +149,7 @@ TEST_F(HttpExchangeTest, ARefusalIsTheLastAnswerWhateverHasCome) {
   const HttpAnswer answer = exchange_.refuse(408, "too late");
   EXPECT_EQ(answer.status, 408);
   EXPECT_TRUE(answer.last);
-  EXPECT_THAT(answer.bytes, EndsWith("too late\n"));
+  EXPECT_THAT(text_of(answer), EndsWith("too late\n"));
   EXPECT_FALSE(exchange_.next());
 }
 
@@ -155,7 +159,7 @@ TEST_F(HttpExchangeTest, TheLastRequestOfAConnectionSaysSo) {
   EXPECT_FALSE(exchange.next()->last);
   const auto second = exchange.next();
   EXPECT_TRUE(second->last);
-  EXPECT_THAT(second->bytes, HasSubstr("Connection: close\r\n"));
+  EXPECT_THAT(text_of(*second), HasSubstr("Connection: close\r\n"));
   EXPECT_FALSE(exchange.next());
 }
 
@@ -173,12 +177,12 @@ TEST_F(HttpExchangeTest, HowTheBytesAreCutDoesNotMatter) {
   const std::string bytes = get("/page") + get("/nothing") + "POST / HTTP/1.1\r\n\r\n";
   std::string whole;
   exchange_.append(bytes);
-  while (const auto answer = exchange_.next()) whole += answer->bytes;
+  while (const auto answer = exchange_.next()) whole += text_of(*answer);
   HttpExchange exchange(page, 100);
   std::string pieces;
   for (const char byte : bytes) {
     exchange.append({&byte, 1});
-    while (const auto answer = exchange.next()) pieces += answer->bytes;
+    while (const auto answer = exchange.next()) pieces += text_of(*answer);
   }
   EXPECT_EQ(pieces, whole);
   EXPECT_THAT(whole, Not(HasSubstr("400")));
