@@ -283,9 +283,9 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     }
     session->sending.swap(session->unsent);
     asio::async_write(session->socket, asio::buffer(session->sending),
-                      [self = shared_from_this(), session](error_code error, std::size_t) {
+                      [self = shared_from_this(), session](error_code error, std::size_t sent) {
                         if (self->stopped_ || !self->sessions_.contains(session->id)) return;
-                        self->counters_.bytes_sent += session->sending.size();
+                        self->counters_.bytes_sent += sent;
                         session->sending.clear();
                         if (error) return self->drop(session, "");
                         self->flush(session);

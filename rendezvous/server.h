@@ -5,8 +5,9 @@
 // connection that sends nonsense, or says no hello within kHelloTimeout, is closed with one line in
 // the log.
 //
-// The same port answers HTTP (docs/monitoring.md), and in torchrun's static mode the store's clients,
-// too. Callers are told apart by a connection's first bytes (rendezvous/core/first_bytes.h).
+// The same port answers HTTP (docs/monitoring.md), and in torchrun's static mode the store's
+// clients, too. Callers are told apart by a connection's first bytes
+// (rendezvous/core/first_bytes.h).
 #pragma once
 
 #include <boost/asio/io_context.hpp>
