@@ -11,6 +11,14 @@ foreach(program ddprun ddp-rendezvous ddp-store)
 endforeach()
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
+# The prefix is known when it is installed (cmake --install --prefix): only then is ExecStart right.
+set(unit ddp-rendezvous.service)
+install(CODE "
+  file(READ \"${CMAKE_CURRENT_SOURCE_DIR}/packaging/${unit}\" unit)
+  string(REPLACE \"ExecStart=/usr/bin/\" \"ExecStart=\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/\" unit \"\${unit}\")
+  file(WRITE \"${CMAKE_CURRENT_BINARY_DIR}/${unit}\" \"\${unit}\")")
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${unit} DESTINATION lib/systemd/system)
+
 set(DDPRUN_HAS_WORKER_CUDA OFF)
 if(TARGET ddprun_worker)
   install(DIRECTORY worker_lib/include/ddprun DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

@@ -336,11 +336,15 @@ class Agent {
     if (assignment.node_rank != NodeRank(0)) return;  // another node hosts it; this port is closed
     store_ = std::make_unique<StoreServer>(io_, log_, std::move(listeners));
     store_->start();
+    if (server_) server_->show_store(store_.get());
     if (static_port_ && server_) server_->share_port_with(store_.get());
   }
 
   void close_store() {
-    if (server_) server_->share_port_with(nullptr);
+    if (server_) {
+      server_->show_store(nullptr);
+      server_->share_port_with(nullptr);
+    }
     store_.reset();
   }
 

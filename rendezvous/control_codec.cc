@@ -393,6 +393,8 @@ Result<ServiceMessage> decode_service_message(std::string_view json) {
   return decode_variant<ServiceMessage>(json, kServiceTypes);
 }
 
+std::string_view word_of(AgentPhase phase) { return name_in(kPhases, phase); }
+
 Result<std::optional<std::string_view>> FrameReader::next() {
   const auto bad = [](std::string cause) {
     return Error{

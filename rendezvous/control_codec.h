@@ -1,4 +1,4 @@
-// Control messages as bytes: a frame is the magic "DDPR", a little-endian u32 length, and that many
+// Control messages as bytes: a frame is kControlMagic, a little-endian u32 length, and that many
 // bytes of JSON with a "type". docs/wire_protocol.md describes each message; unknown fields are
 // ignored, so that a later version may add some. Pure functions and a value-like reader; one owner
 // thread.
@@ -12,10 +12,10 @@
 #include "base/result.h"
 #include "rendezvous/core/byte_buffer.h"
 #include "rendezvous/core/control_message.h"
+#include "rendezvous/core/first_bytes.h"
 
 namespace ddprun {
 
-inline constexpr std::string_view kControlMagic = "DDPR";
 inline constexpr std::size_t kControlHeaderBytes = 8;
 inline constexpr std::size_t kMaxControlFrameBytes = 1 << 20;
 
@@ -27,6 +27,9 @@ Result<std::string> encode(const ServiceMessage& message);
 // (rendezvous/core/control_message.h): what is handed on can be relied on by those behind.
 Result<AgentMessage> decode_agent_message(std::string_view json);
 Result<ServiceMessage> decode_service_message(std::string_view json);
+
+// How the phase is called in messages: "running".
+std::string_view word_of(AgentPhase phase);
 
 // Cuts a byte stream into frames. Bytes are appended in pieces of any size; a wrong magic or a
 // length above kMaxControlFrameBytes is a kProtocol error, noticed as soon as the header is there.

@@ -10,6 +10,7 @@
 #include "base/exit_codes.h"
 #include "base/version.h"
 #include "rendezvous/listen.h"
+#include "rendezvous/sd_notify.h"
 
 namespace ddprun {
 namespace {
@@ -17,6 +18,11 @@ namespace {
 int fail(const Daemon& daemon, ExitCode code, const std::string& text) {
   std::fprintf(stderr, "%s: error: %s\n", daemon.name.c_str(), text.c_str());
   return to_int(code);
+}
+
+void tell_service_manager(Logger& log, const std::string& state) {
+  const Result<void> told = notify_service_manager(state);
+  if (!told) log.warning(told.error().message());
 }
 
 int serve(const Daemon& daemon, const HostPort& address) {
@@ -34,9 +40,12 @@ int serve(const Daemon& daemon, const HostPort& address) {
   ends.async_wait([&io](const boost::system::error_code&, int) { io.stop(); });
   const std::shared_ptr<void> service = daemon.serve(io, log, std::move(listener->socket));
 
-  std::printf("%s: listening on %s\n", daemon.name.c_str(), to_text(listener->address).c_str());
+  const std::string listening = "listening on " + to_text(listener->address);
+  std::printf("%s: %s\n", daemon.name.c_str(), listening.c_str());
   std::fflush(stdout);
+  tell_service_manager(log, "READY=1\nSTATUS=" + listening);
   io.run();
+  tell_service_manager(log, "STOPPING=1");
   return to_int(ExitCode::kSuccess);
 }
 

@@ -1,5 +1,6 @@
 // What ddp-store and ddp-rendezvous have in common: --listen HOST:PORT, a line that says the
-// address, serving until SIGTERM or SIGINT.
+// address, serving until SIGTERM or SIGINT. A service manager that asked for it (Type=notify) is
+// told when they listen and when they end.
 //
 // For the main thread, which blocks in run_daemon() and runs the io_context; both callbacks are
 // called on it. They may throw: an exception, also one out of a handler of the io_context, ends the

@@ -8,6 +8,11 @@
 #include <optional>
 
 #include "rendezvous/control_codec.h"
+#include "rendezvous/core/first_bytes.h"
+#include "rendezvous/core/metrics_page.h"
+#include "rendezvous/http_entry.h"
+#include "rendezvous/page_cache.h"
+#include "rendezvous/status_page.h"
 #include "rendezvous/store_server.h"
 #include "rendezvous/tcp_acceptor.h"
 #include "rendezvous/tcp_address.h"
@@ -19,6 +24,8 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 namespace {
+
+constexpr auto kLagPeriod = std::chrono::seconds(1);
 
 // One agent on TCP. Lives as long as an operation of its socket does.
 struct Session : std::enable_shared_from_this<Session> {
@@ -34,7 +41,8 @@ struct Session : std::enable_shared_from_this<Session> {
   FrameReader frames;
   std::string unsent;
   std::string sending;
-  bool identified = false;  // its first byte was read: it is an agent
+  std::string first_bytes;  // that do not tell yet who is calling
+  bool identified = false;  // it is an agent
   bool close_when_sent = false;
 };
 using SessionPtr = std::shared_ptr<Session>;
@@ -49,7 +57,9 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         quiet_(options.embedded),
         hello_timeout_(options.hello_timeout),
         table_(std::move(options)),
-        timer_(io) {
+        timer_(io),
+        lag_timer_(io),
+        http_(std::in_place, [this](std::string_view path) { return page(path); }) {
     for (UniqueFd& listener : listeners) {
       acceptors_.emplace_back(
           io, std::move(listener),
@@ -62,13 +72,16 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   void start() {
     for (TcpAcceptor& acceptor : acceptors_) acceptor.open();
+    if (!acceptors_.empty()) measure_lag();
   }
 
   void stop() {
     stopped_ = true;
     error_code ignored;
     acceptors_.clear();
+    http_.reset();
     timer_.cancel();
+    lag_timer_.cancel();
     for (auto& [id, session] : sessions_) {
       session->socket.close(ignored);
       session->hello_timer.cancel();
@@ -76,6 +89,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     sessions_.clear();
     locals_.clear();
     store_ = nullptr;
+    shown_store_ = nullptr;
   }
 
   // --- agents in this process -----------------------------------------------------------------
@@ -97,8 +111,10 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void share_port_with(StoreServer* store) { store_ = store; }
+  void show_store(const StoreServer* store) { shown_store_ = store; }
 
   void when_idle(std::function<void()> then) {
+    ends_soon_ = true;
     when_idle_ = std::move(then);
     check_idle();
   }
@@ -117,7 +133,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     session->hello_timer.async_wait([self = shared_from_this(), session](error_code error) {
       if (error || !self->sessions_.contains(session->id)) return;
       // A store's client may stay silent (StoreServer).
-      if (self->store_ && !session->identified) return;
+      if (self->store_ && !session->identified && session->first_bytes.empty()) return;
       self->drop(session, "no hello within " + to_text(self->hello_timeout_));
     });
     read(session);
@@ -134,10 +150,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void take(const SessionPtr& session, std::string_view bytes) {
-    if (!session->identified && bytes.front() != kControlMagic.front()) {
-      return hand_over(session, bytes);
-    }
-    session->identified = true;
+    if (!session->identified) return identify(session, bytes);
+    counters_.bytes_received += bytes.size();
     session->frames.append(bytes);
     while (sessions_.contains(session->id)) {
       const auto frame = session->frames.next();
@@ -153,13 +167,77 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     if (sessions_.contains(session->id)) read(session);
   }
 
-  // A connection that is no agent's: in static mode a client of the store.
-  void hand_over(const SessionPtr& session, std::string_view bytes) {
+  void identify(const SessionPtr& session, std::string_view bytes) {
+    session->first_bytes += bytes;
+    const std::optional<Caller> caller = caller_of(session->first_bytes);
+    if (!caller) return read(session);
+    const std::string first_bytes = std::exchange(session->first_bytes, {});
+    session->identified = true;
+    switch (*caller) {
+      case Caller::kAgent: return take(session, first_bytes);
+      case Caller::kHttp: return http_->adopt(release(session), first_bytes);
+      case Caller::kStoreClient: break;
+    }
     if (!store_) return drop(session, "it speaks no control protocol");
+    store_->adopt(release(session), first_bytes);
+  }
+
+  // Of a connection that is another server's.
+  tcp::socket release(const SessionPtr& session) {
     sessions_.erase(session->id);
     session->hello_timer.cancel();
-    store_->adopt(std::move(session->socket), bytes);
+    return std::move(session->socket);
   }
+
+  // --- seen from outside ------------------------------------------------------------------------
+
+  std::optional<HttpPage> page(std::string_view path) {
+    if (path == "/healthz") return HttpPage{.body = body_of("ok\n")};
+    if (path == "/readyz") {
+      if (!ends_soon_) return HttpPage{.body = body_of("ok\n")};
+      return HttpPage{.body = body_of("this service ends with its job\n"), .status = 503};
+    }
+    if (path == "/metrics") {
+      return cached(metrics_, [this] {
+        return HttpPage{.type = "text/plain; version=0.0.4; charset=utf-8",
+                        .body = body_of(metrics_page(table_, figures()))};
+      });
+    }
+    if (path == "/status.json") {
+      return cached(status_, [this] {
+        const Moment now{.boot = BootClock::now(), .calendar = std::chrono::system_clock::now()};
+        return HttpPage{.type = "application/json", .body = body_of(status_page(table_, now))};
+      });
+    }
+    return std::nullopt;
+  }
+
+  template <class Make>
+  HttpPage cached(PageCache& cache, Make&& make) {
+    const TimePoint begun = BootClock::now();
+    if (const HttpPage* page = cache.find(begun)) return *page;
+    HttpPage page = make();
+    cache.keep(page, begun, BootClock::now());
+    return page;
+  }
+
+  Figures figures() const {
+    Figures figures{.service = counters_, .http = http_->counters(), .store = std::nullopt};
+    figures.service.connections = sessions_.size();
+    if (shown_store_) figures.store = shown_store_->counters();
+    return figures;
+  }
+
+  void measure_lag() {
+    lag_timer_.expires_after(kLagPeriod);
+    lag_timer_.async_wait([self = shared_from_this()](error_code error) {
+      if (error || self->stopped_) return;
+      self->counters_.lag.note(std::chrono::steady_clock::now() - self->lag_timer_.expiry());
+      self->measure_lag();
+    });
+  }
+
+  // --- what the table decides -------------------------------------------------------------------
 
   void perform(ServiceOutput out) {
     for (const std::string& line : out.log) {
@@ -208,8 +286,9 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     }
     session->sending.swap(session->unsent);
     asio::async_write(session->socket, asio::buffer(session->sending),
-                      [self = shared_from_this(), session](error_code error, std::size_t) {
+                      [self = shared_from_this(), session](error_code error, std::size_t sent) {
                         if (self->stopped_ || !self->sessions_.contains(session->id)) return;
+                        self->counters_.bytes_sent += sent;
                         session->sending.clear();
                         if (error) return self->drop(session, "");
                         self->flush(session);
@@ -219,6 +298,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   // `why` is empty where the peer has simply gone.
   void drop(SessionPtr session, const std::string& why) {
     if (!why.empty()) log_.warning("closing the connection of " + session->peer + ": " + why);
+    if (!why.empty() && !table_.has_agent(session->id)) ++counters_.closed_before_hello;
     error_code ignored;
     session->socket.close(ignored);
     session->hello_timer.cancel();
@@ -262,8 +342,15 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   AgentConnectionId next_id_ = 1;
   std::map<AgentConnectionId, SessionPtr> sessions_;
   std::map<AgentConnectionId, std::shared_ptr<std::function<void(const ServiceMessage&)>>> locals_;
-  StoreServer* store_ = nullptr;
+  StoreServer* store_ = nullptr;  // of the same port
+  const StoreServer* shown_store_ = nullptr;
+  asio::steady_timer lag_timer_;
+  ServiceCounters counters_;
+  PageCache metrics_;
+  PageCache status_;
+  std::optional<HttpEntry> http_;
   std::function<void()> when_idle_;
+  bool ends_soon_ = false;
   bool stopped_ = false;
 };
 
@@ -282,6 +369,7 @@ void RendezvousServer::receive(AgentConnectionId connection, const AgentMessage&
 }
 void RendezvousServer::detach(AgentConnectionId connection) { impl_->detach(connection); }
 void RendezvousServer::share_port_with(StoreServer* store) { impl_->share_port_with(store); }
+void RendezvousServer::show_store(const StoreServer* store) { impl_->show_store(store); }
 void RendezvousServer::when_idle(std::function<void()> then) { impl_->when_idle(std::move(then)); }
 const JobTable& RendezvousServer::jobs() const { return impl_->jobs(); }
 

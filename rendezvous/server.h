@@ -2,13 +2,12 @@
 //
 // The Asio shell around JobTable: it reads frames, lets the table decide, and sends. One thread,
 // the one that runs the io_context, calls everything and does everything; nothing blocks it. A
-// connection that sends nonsense, or says no hello within
-// hello_timeout, is closed with one line in
+// connection that sends nonsense, or says no hello within hello_timeout, is closed with one line in
 // the log.
 //
-// In torchrun's static mode one port serves control frames and the store's clients. They are told
-// apart by a connection's first byte: control frames begin with kControlMagic, which no store
-// request does; one that is silent is kept there, since a store's client may be.
+// The same port answers HTTP (docs/monitoring.md), and in torchrun's static mode the store's
+// clients, too. Callers are told apart by a connection's first bytes
+// (rendezvous/core/first_bytes.h); one that is silent is kept there, since a store's client may be.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -45,8 +44,10 @@ class RendezvousServer {
   void receive(AgentConnectionId connection, const AgentMessage& message);
   void detach(AgentConnectionId connection);
 
-  // Static mode: where connections that are no agents go; null: they are closed.
+  // Static mode: where the store's clients go; null: they are closed.
   void share_port_with(StoreServer* store);
+  // The store of this process, for the metrics; null: there is none.
+  void show_store(const StoreServer* store);
 
   // Calls `then` once, from the io_context, as soon as no agent is connected any more.
   void when_idle(std::function<void()> then);

@@ -14,7 +14,6 @@
 // who reaches the port may read and write every key.
 #pragma once
 
-#include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <cstdint>
@@ -24,6 +23,7 @@
 
 #include "base/log.h"
 #include "base/unique_fd.h"
+#include "rendezvous/core/counters.h"
 #include "rendezvous/core/kv_state.h"
 #include "rendezvous/core/wire_format.h"
 
@@ -34,20 +34,6 @@ struct StoreServerOptions {
   RequestLimits request;
   KvLimits state;
   std::size_t connections = 65536;
-};
-
-// Since the server was made, but for the last group, which is now.
-struct StoreCounters {
-  std::uint64_t accepted = 0;                             // connections, adopted ones too
-  std::array<std::uint64_t, Refusal::kKinds> refusals{};  // connections closed by us, by Kind
-  std::uint64_t bytes_received = 0;
-  std::uint64_t bytes_sent = 0;
-  std::array<std::uint64_t, kCommandRules.size()> requests{};  // by Command
-
-  std::size_t connections = 0;
-  std::size_t waiting = 0;  // connections whose WAIT or BARRIER is pending
-  std::size_t keys = 0;
-  std::size_t held_bytes = 0;  // KvState::held_bytes()
 };
 
 class StoreServer {

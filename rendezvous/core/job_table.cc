@@ -116,6 +116,7 @@ bool JobTable::note_recall(const std::string& instance) {
 }
 
 void JobTable::refuse(AgentConnectionId connection, std::string reason, ServiceOutput& out) {
+  ++counts_.refusals;
   out.log.push_back("refused an agent: " + reason);
   out.sends.push_back({connection, Refused{std::move(reason)}});
   out.closes.push_back(connection);
@@ -155,6 +156,15 @@ const Membership* JobTable::find(const std::string& job) const {
   return found == jobs_.end() ? nullptr : &found->second.membership;
 }
 
+std::vector<const Membership*> JobTable::jobs() const {
+  std::vector<const Membership*> all;
+  for (const auto& [id, job] : jobs_) {
+    if (job.membership.phase() != Membership::Phase::kEnded) all.push_back(&job.membership);
+  }
+  for (auto id = ended_.rbegin(); id != ended_.rend(); ++id) all.push_back(find(*id));
+  return all;
+}
+
 void JobTable::forward(const std::string& job, MembershipOutput&& from, ServiceOutput& out) {
   for (Tell& tell : from.tells) {
     const auto connection = connections_.find(tell.agent_id);
@@ -166,6 +176,9 @@ void JobTable::forward(const std::string& job, MembershipOutput&& from, ServiceO
         std::move(tell.directive));
   }
   for (std::string& line : from.log) out.log.push_back(std::move(line));
+  counts_.generations_formed += static_cast<std::uint64_t>(from.generations_formed);
+  counts_.restarts += static_cast<std::uint64_t>(from.restarts);
+  counts_.lease_losses += static_cast<std::uint64_t>(from.lease_losses);
   const bool over = jobs_.at(job).membership.phase() == Membership::Phase::kEnded;
   if (over && std::find(ended_.begin(), ended_.end(), job) == ended_.end()) ended_.push_back(job);
 }

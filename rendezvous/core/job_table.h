@@ -47,6 +47,14 @@ struct ServiceOutput {
   std::vector<std::string> log;
 };
 
+// Since the table was made, of all its jobs, also of those that are forgotten.
+struct ServiceCounts {
+  std::uint64_t generations_formed = 0;
+  std::uint64_t restarts = 0;
+  std::uint64_t lease_losses = 0;
+  std::uint64_t refusals = 0;  // of agents
+};
+
 class JobTable {
  public:
   static constexpr std::size_t kEndedJobsKept = 1000;
@@ -72,8 +80,15 @@ class JobTable {
 
   // No job has a connected agent: an embedded service may end.
   bool is_idle() const { return agents_.empty(); }
+  // An agent was welcomed on this connection.
+  bool has_agent(AgentConnectionId connection) const { return agents_.contains(connection); }
   // The job of that id, also one that has ended; null: not known. Valid until the next call.
   const Membership* find(const std::string& job) const;
+  // All jobs that are known: first those that go on, by id, then those that have ended, the last
+  // one first. Valid until the next call of another function.
+  std::vector<const Membership*> jobs() const;
+  const ServiceCounts& counts() const { return counts_; }
+  const ServiceOptions& options() const { return options_; }
 
  private:
   struct Job {
@@ -100,6 +115,7 @@ class JobTable {
   std::map<std::string, AgentConnectionId> connections_;  // by agent id
   std::vector<std::string> ended_;                        // oldest first
   std::set<std::string> recalled_;  // instances of the earlier life that were taken on
+  ServiceCounts counts_;
 };
 
 }  // namespace ddprun

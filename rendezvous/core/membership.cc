@@ -77,13 +77,14 @@ MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint no
   member.connected = true;
   member.last_heard = now;
   if (is_new && phase_ != Phase::kEnded) {
-    out.log.push_back(hello.node.host + " joined job '" + spec_.id + "' with " +
-                      std::to_string(hello.node.slots) + " slots (" + presence() + ")");
+    note(hello.node.host + " joined job '" + spec_.id + "' with " +
+             std::to_string(hello.node.slots) + " slots (" + presence() + ")",
+         now, out);
   }
   if (recall_until_) recall(member, hello);
-  MembershipOutput more = status(hello.node.agent_id, hello.status, now);
-  out.tells = std::move(more.tells);
-  out.log.insert(out.log.end(), more.log.begin(), more.log.end());
+  MembershipOutput then = status(hello.node.agent_id, hello.status, now);
+  then.log.insert(then.log.begin(), out.log.begin(), out.log.end());
+  out = std::move(then);
   const bool told = std::any_of(out.tells.begin(), out.tells.end(), [&](const Tell& tell) {
     return tell.agent_id == hello.node.agent_id;
   });
@@ -168,7 +169,7 @@ void Membership::note_leaving(const Member& member, int signal, TimePoint now,
   if (phase_ == Phase::kEnded) return;
   const std::string what = member.node.host + " was told to end by " + signal_name(signal);
   if ((!is_elastic() || member.local) && !ending_) {
-    out.log.push_back(what);
+    note(what, now, out);
     Verdict verdict;
     verdict.exit_code = 128 + signal;
     verdict.headline = "the job was stopped: " + what;
@@ -187,6 +188,7 @@ MembershipOutput Membership::tick(TimePoint now) {
     const Member& member = current->second;
     if (member.local || now < member.last_heard + options_.lease) continue;
     lose(current, "nothing was heard of it for " + to_text(options_.lease), now, out);
+    ++out.lease_losses;
   }
   advance(now, out);
   return out;
@@ -289,7 +291,7 @@ bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
   }
   const bool complete = nodes > 0 && static_cast<int>(here.size()) >= nodes;
   if (complete && !ended) {
-    take_over(out);
+    take_over(now, out);
     return true;
   }
   failed_ = std::any_of(ends_.begin(), ends_.end(),
@@ -306,14 +308,15 @@ bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
                            to_text(options_.lease)};
   while (here.contains(end.node_rank)) ++end.node_rank.value;
   end.host = "its name is not known";
-  out.log.push_back(describe(end));
+  note(describe(end), now, out);
+  ++out.lease_losses;
   ends_.push_back({std::move(end), now});
   failed_ = true;
   begin_forming("a node was lost", now, out);
   return true;
 }
 
-void Membership::take_over(MembershipOutput& out) {
+void Membership::take_over(TimePoint now, MembershipOutput& out) {
   recall_until_.reset();
   phase_ = Phase::kRunning;
   failed_ = false;
@@ -322,9 +325,10 @@ void Membership::take_over(MembershipOutput& out) {
     member.node_rank = member.assignment->node_rank.value;
     reason_ = member.assignment->reason;
   }
-  out.log.push_back("job '" + spec_.id + "': took over generation " + ddprun::to_text(generation_) +
-                    ", " + std::to_string(restarts_used_) + " of " +
-                    std::to_string(spec_.max_restarts) + " restarts used");
+  note("job '" + spec_.id + "': took over generation " + ddprun::to_text(generation_) + ", " +
+           std::to_string(restarts_used_) + " of " + std::to_string(spec_.max_restarts) +
+           " restarts used",
+       now, out);
 }
 
 void Membership::begin_forming(std::string reason, TimePoint now, MembershipOutput& out) {
@@ -342,13 +346,13 @@ void Membership::lose(Members::iterator it, std::string how, TimePoint now, Memb
   const Member member = std::move(it->second);
   members_.erase(it);
   if (!member.assignment) {
-    out.log.push_back(member.node.host + " is gone: " + how);
+    note(member.node.host + " is gone: " + how, now, out);
     return;
   }
   WorkerEnd end{.kind = EndKind::kNodeLost, .message = std::move(how)};
   end.node_rank = member.assignment->node_rank;
   end.host = member.node.host;
-  out.log.push_back(describe(end));
+  note(describe(end), now, out);
   // It was alive when it was last heard; what its loss did to others came after that.
   ends_.push_back({std::move(end), member.last_heard});
   if (phase_ != Phase::kRunning) return;
@@ -375,7 +379,7 @@ void Membership::advance_running(TimePoint now, MembershipOutput& out) {
     Verdict verdict;
     verdict.success = true;
     verdict.headline = "every worker ended with 0";
-    end(std::move(verdict), out);
+    end(std::move(verdict), now, out);
   } else if (newcomer && finished == 0 &&
              in_generation < static_cast<std::size_t>(spec_.nodes.max)) {
     begin_forming("a node joined", now, out);
@@ -387,7 +391,7 @@ void Membership::advance(TimePoint now, MembershipOutput& out) {
   if (phase_ == Phase::kForming && recall_until_ && !settle_recall(now, out)) return;
   if (phase_ == Phase::kRunning) return advance_running(now, out);
   if (phase_ == Phase::kEnded || anyone_busy()) return;
-  if (ending_) return end(std::move(*ending_), out);
+  if (ending_) return end(std::move(*ending_), now, out);
   if (failed_ && !settle_failure(now, out)) return;
 
   const std::size_t here = candidates().size();
@@ -401,19 +405,19 @@ void Membership::advance(TimePoint now, MembershipOutput& out) {
       Verdict verdict;
       verdict.exit_code = to_int(ExitCode::kJoinTimeout);
       verdict.headline = presence() + " after " + to_text(spec_.join_timeout);
-      end(std::move(verdict), out);
+      end(std::move(verdict), now, out);
     }
     return;
   }
   // Whoever was there before goes on at once; only the first generation holds a last call.
   if (generation_ >= Generation(0) || here >= static_cast<std::size_t>(spec_.nodes.max)) {
-    return form(out);
+    return form(now, out);
   }
   if (!last_call_) last_call_ = now + spec_.last_call;
-  if (now >= *last_call_) form(out);
+  if (now >= *last_call_) form(now, out);
 }
 
-void Membership::form(MembershipOutput& out) {
+void Membership::form(TimePoint now, MembershipOutput& out) {
   const std::vector<Members::iterator> here = candidates();
   std::vector<NodeCandidate> nodes;
   for (const auto& it : here) {
@@ -453,12 +457,14 @@ void Membership::form(MembershipOutput& out) {
     it->second.assignment = assignment;
     tell(*it, out);
   }
-  out.log.push_back("job '" + spec_.id + "': generation " + ddprun::to_text(generation_) +
-                    " with " + std::to_string(world_size) + " workers on " +
-                    nodes_text(order.size()) + " (" + reason_ + ")");
+  ++out.generations_formed;
+  note("job '" + spec_.id + "': generation " + ddprun::to_text(generation_) + " with " +
+           std::to_string(world_size) + " workers on " + nodes_text(order.size()) + " (" + reason_ +
+           ")",
+       now, out);
 }
 
-void Membership::end(Verdict verdict, MembershipOutput& out) {
+void Membership::end(Verdict verdict, TimePoint now, MembershipOutput& out) {
   verdict.generation = generation_;
   verdict.restarts_used = restarts_used_;
   verdict.max_restarts = spec_.max_restarts;
@@ -466,7 +472,7 @@ void Membership::end(Verdict verdict, MembershipOutput& out) {
   ending_.reset();
   last_call_.reset();
   verdict_ = std::move(verdict);
-  out.log.push_back("job '" + spec_.id + "' ended: " + verdict_->headline);
+  note("job '" + spec_.id + "' ended: " + verdict_->headline, now, out);
   for (const auto& member : members_) tell(member, out);
 }
 
@@ -481,10 +487,11 @@ bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
   const WorkerEnd& first = ends_.front().end;
   const bool restartable = first.kind != EndKind::kNotStarted;
   if (!restartable || restarts_used_ >= spec_.max_restarts) {
-    end(verdict_of_failure(), out);
+    end(verdict_of_failure(), now, out);
     return false;
   }
   ++restarts_used_;
+  ++out.restarts;
   reason_ = "restart " + std::to_string(restarts_used_) + " of " +
             std::to_string(spec_.max_restarts) + ": " + describe(first);
   forming_since_ = now;
@@ -514,6 +521,12 @@ Verdict Membership::verdict_of_failure() const {
 }
 
 // --- telling -------------------------------------------------------------------------------------
+
+void Membership::note(std::string what, TimePoint now, MembershipOutput& out) {
+  events_.push_back({now, clipped(what, kEventBytes)});
+  if (events_.size() > kEventsKept) events_.pop_front();
+  out.log.push_back(std::move(what));
+}
 
 std::string Membership::store_host_of(const Member& host) const {
   if (!is_loopback_host(host.node.address) || service_address_.empty()) return host.node.address;

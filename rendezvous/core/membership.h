@@ -41,6 +41,7 @@
 // Time comes from BootClock of the service's host only.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -60,14 +61,37 @@ struct Tell {
   Directive directive;
 };
 
+// One of the last things that happened in a job, in the words of the service's log.
+struct JobEvent {
+  TimePoint when;
+  std::string what;
+};
+
 struct MembershipOutput {
   std::vector<Tell> tells;
   std::vector<std::string> log;  // one line each, for the service's log
+  // What happened, for those who count.
+  int generations_formed = 0;
+  int restarts = 0;
+  int lease_losses = 0;
 };
 
 class Membership {
  public:
   enum class Phase { kForming, kRunning, kEnded };
+  struct Member {
+    NodeSpec node;
+    AgentStatus status;
+    bool local = false;
+    bool connected = false;
+    TimePoint last_heard;
+    std::optional<int> node_rank;  // in the last generation it was in, if that is the latest
+    std::optional<Assignment> assignment;  // of the current generation
+  };
+  using Members = std::map<std::string, Member>;  // by agent id: a fixed order
+
+  static constexpr std::size_t kEventsKept = 32;
+  static constexpr std::size_t kEventBytes = 512;
 
   Membership(JobSpec spec, MembershipOptions options, TimePoint now);
 
@@ -105,27 +129,21 @@ class Membership {
   Phase phase() const { return phase_; }
   Generation generation() const { return generation_; }
   const JobSpec& spec() const { return spec_; }
+  int restarts_used() const { return restarts_used_; }
+  const Members& members() const { return members_; }
   std::size_t connected_count() const;
   const std::optional<Verdict>& verdict() const { return verdict_; }
+  // The last kEventsKept, the oldest first; of each at most kEventBytes.
+  const std::deque<JobEvent>& events() const { return events_; }
 
  private:
-  struct Member {
-    NodeSpec node;
-    AgentStatus status;
-    bool local = false;
-    bool connected = false;
-    TimePoint last_heard;
-    std::optional<int> node_rank;  // in the last generation it was in, if that is the latest
-    std::optional<Assignment> assignment;  // of the current generation
-  };
-  using Members = std::map<std::string, Member>;  // by agent id: a fixed order
-
   // One more thing that ended badly in the current generation, and when.
   struct DatedEnd {
     WorkerEnd end;
     TimePoint when;
   };
 
+  void note(std::string what, TimePoint now, MembershipOutput& out);
   bool anyone_busy() const;
   bool is_elastic() const { return spec_.nodes.min != spec_.nodes.max; }
   bool runs_workers(const Member& member) const;
@@ -136,14 +154,14 @@ class Membership {
   void take_down(const WorkerEnd& end, TimePoint when, TimePoint now);
   void recall(Member& member, const Hello& hello);
   bool settle_recall(TimePoint now, MembershipOutput& out);
-  void take_over(MembershipOutput& out);
+  void take_over(TimePoint now, MembershipOutput& out);
   void begin_forming(std::string reason, TimePoint now, MembershipOutput& out);
   void lose(Members::iterator member, std::string how, TimePoint now, MembershipOutput& out);
   void note_leaving(const Member& member, int signal, TimePoint now, MembershipOutput& out);
   void advance(TimePoint now, MembershipOutput& out);
   void advance_running(TimePoint now, MembershipOutput& out);
-  void form(MembershipOutput& out);
-  void end(Verdict verdict, MembershipOutput& out);
+  void form(TimePoint now, MembershipOutput& out);
+  void end(Verdict verdict, TimePoint now, MembershipOutput& out);
   bool settle_failure(TimePoint now, MembershipOutput& out);
   Verdict verdict_of_failure() const;
   std::string store_host_of(const Member& member) const;
@@ -168,6 +186,7 @@ class Membership {
   std::vector<DatedEnd> ends_;
   std::string service_address_;
   std::optional<Verdict> verdict_;
+  std::deque<JobEvent> events_;
 };
 
 }  // namespace ddprun

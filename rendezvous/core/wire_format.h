@@ -142,6 +142,10 @@ struct Refusal {
     kOutOfMemory,
   };
   static constexpr std::size_t kKinds = kOutOfMemory + 1;
+  // By Kind, as they are called in figures.
+  static constexpr std::array<std::string_view, kKinds> kNames{
+      "bad_request", "request_limit",        "reply_limit",
+      "held_limit",  "too_many_connections", "out_of_memory"};
 
   Kind kind = kBadRequest;
   std::string reason;

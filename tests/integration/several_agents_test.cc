@@ -13,6 +13,7 @@
 #include "rendezvous/listen.h"
 #include "tests/integration/launcher_frame.h"
 #include "tests/support/held_port.h"
+#include "tests/support/http_get.h"
 
 namespace ddprun::testing_support {
 namespace {
@@ -84,6 +85,22 @@ TEST_F(TwoAgents, TorchrunsStaticModeNeedsOnePortForEverything) {
   ASSERT_EQ(one->wait(), 0) << one->err();
   EXPECT_NE(one->out().find("rank 1 of 2 node 1 store 127.0.0.1:" + port), std::string::npos)
       << one->out();
+}
+
+TEST_F(TwoAgents, TheOnePortOfStaticModeAnswersHttpAsWell) {
+  const HeldPort held;
+  const std::string port = std::to_string(held.port());
+  const std::string go = directory_ / "go";
+  auto job = start_shell(
+      {"--nnodes=1", "--master-addr=127.0.0.1", "--master-port=" + port, "--rdzv-id=seen"},
+      "echo started; while ! [ -e " + go + " ]; do sleep 0.05; done");
+  ASSERT_TRUE(job->wait_for_out("started")) << job->err();
+  EXPECT_EQ(http_get(held.port(), "/readyz").status, 200);
+  const std::string metrics = http_get(held.port(), "/metrics").body;
+  EXPECT_NE(metrics.find("ddprun_job_generation{job=\"seen\"} 0\n"), std::string::npos) << metrics;
+  EXPECT_NE(metrics.find("ddprun_store_connections 0\n"), std::string::npos) << metrics;
+  std::ofstream(go).put('\n');
+  EXPECT_EQ(job->wait(), 0) << job->err();
 }
 
 TEST_F(TwoAgents, AFailureOnOneNodeRestartsBoth) {

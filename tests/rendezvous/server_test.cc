@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <nlohmann/json.hpp>
 
 #include "rendezvous/control_codec.h"
 #include "rendezvous/store_server.h"
+#include "tests/support/eventually.h"
+#include "tests/support/http_get.h"
 #include "tests/support/raw_store_client.h"
 #include "tests/support/raw_tcp_client.h"
 #include "tests/support/running_service.h"
@@ -14,6 +17,8 @@
 namespace ddprun {
 namespace {
 
+using testing_support::eventually;
+using testing_support::http_get;
 using testing_support::RawTcpClient;
 
 class ServerTest : public testing::Test {
@@ -55,6 +60,14 @@ class ServerTest : public testing::Test {
       frame += static_cast<char>((json.size() >> shift) & 0xff);
     }
     client.send(frame + json);
+  }
+
+  // Waits: a page that was made a moment ago may be shown again.
+  bool metrics_have(const std::string& line) {
+    return eventually([&] {
+      const std::string page = http_get(service_.port(), "/metrics").body;
+      return page.find("\n" + line + "\n") != std::string::npos;
+    });
   }
 
   testing_support::RunningService service_;
@@ -162,7 +175,118 @@ TEST(ServerOfASharedPort, KeepsWhoIsSilentAndEndsWhoBeginsAHelloAndNeverEndsIt) 
     store.reset();
   });
   EXPECT_EQ(store_log, "");
-}
+
+  // --- seen from outside ---
+
+  TEST_F(ServerTest, AnswersHttpOnThePortOfTheAgents) {
+    RawTcpClient agent(service_.port());
+    say(agent, hello("job", "a"));
+    ASSERT_TRUE(await<Assignment>(agent));
+    EXPECT_EQ(http_get(service_.port(), "/healthz").status, 200);
+    EXPECT_EQ(http_get(service_.port(), "/readyz").status, 200);
+    EXPECT_EQ(http_get(service_.port(), "/nothing").status, 404);
+    const auto metrics = http_get(service_.port(), "/metrics");
+    EXPECT_EQ(metrics.status, 200);
+    EXPECT_NE(metrics.head.find("text/plain; version=0.0.4"), std::string::npos);
+    EXPECT_TRUE(metrics_have("ddprun_job_members{job=\"job\"} 1"));
+    EXPECT_TRUE(metrics_have("ddprun_control_connections 1"));
+    EXPECT_TRUE(metrics_have("ddprun_http_requests_total{status=\"404\"} 1"));
+    const auto status = nlohmann::json::parse(http_get(service_.port(), "/status.json").body);
+    EXPECT_EQ(status["jobs"][0]["nodes"][0]["host"], "a");
+    say(agent, Heartbeat{1});
+    EXPECT_TRUE(await<HeartbeatAck>(agent)) << "nothing of that disturbed the agent";
+  }
+
+  TEST_F(ServerTest, AnAgentWhoseMagicComesByteByByteIsTakenForOne) {
+    RawTcpClient agent(service_.port());
+    for (const char byte : *encode(AgentMessage(hello("job", "a")))) agent.send({&byte, 1});
+    EXPECT_TRUE(await<Assignment>(agent));
+  }
+
+  TEST_F(ServerTest, CountsHandshakesThatItRefuses) {
+    EXPECT_TRUE(metrics_have("ddprun_refused_handshakes_total 0"));
+    RawTcpClient stranger(service_.port());
+    stranger.send(std::string_view("\0\1\2", 3));
+    EXPECT_TRUE(stranger.is_closed());
+    RawTcpClient liar(service_.port());
+    liar.send("DDPRnonsense");
+    EXPECT_TRUE(liar.is_closed());
+    RawTcpClient old(service_.port());
+    Hello hello_of_old = hello("job", "a");
+    hello_of_old.protocol = 99;
+    say(old, hello_of_old);
+    EXPECT_FALSE(await<Welcome>(old));
+    EXPECT_TRUE(metrics_have("ddprun_refused_handshakes_total 3"));
+  }
+
+  TEST_F(ServerTest, AStoreOnTheSamePortIsServedAndShown) {
+    std::optional<StoreServer> store;
+    Logger log("store", [](std::string_view) {});
+    service_.on_thread([&] {
+      store.emplace(service_.io(), log);
+      service_.server().share_port_with(&*store);
+      service_.server().show_store(&*store);
+    });
+    RawTcpClient client(service_.port());
+    std::string bytes;
+    put_handshake(bytes);
+    put_request(bytes, Command::kPing, {}, 7);
+    client.send(bytes);
+    EXPECT_EQ(client.receive(4), std::string("\x07\0\0\0", 4));
+    RawTcpClient agent(service_.port());
+    say(agent, hello("job", "a"));
+    EXPECT_TRUE(await<Assignment>(agent));
+    EXPECT_TRUE(metrics_have("ddprun_store_operations_total{kind=\"PING\"} 1"));
+    EXPECT_TRUE(metrics_have("ddprun_store_connections 1"));
+    service_.on_thread([&] {
+      service_.server().share_port_with(nullptr);
+      service_.server().show_store(nullptr);
+      store.reset();
+    });
+    EXPECT_TRUE(eventually([&] {
+      const std::string page = http_get(service_.port(), "/metrics").body;
+      return page.find("ddprun_store") == std::string::npos;
+    }));
+  }
+
+  TEST_F(ServerTest, MeasuresHowLateItsLoopComesToItsWork) {
+    // Held up for longer than the timer's second: a value past half a second, whenever it was due.
+    service_.on_thread([] { testing_support::let_pass(std::chrono::milliseconds(1700)); });
+    EXPECT_TRUE(eventually([&] {
+      const std::string page = http_get(service_.port(), "/metrics").body;
+      const auto value = [&](const std::string& series) {
+        return std::stoi(page.substr(page.find("\n" + series + " ") + series.size() + 2));
+      };
+      return value("ddprun_event_loop_lag_seconds_count") >
+             value("ddprun_event_loop_lag_seconds_bucket{le=\"0.5\"}");
+    }));
+  }
+
+  TEST_F(ServerTest, IsNotReadyWhenItEndsWithItsJob) {
+    RawTcpClient agent(service_.port());
+    say(agent, hello("job", "a"));
+    ASSERT_TRUE(await<Assignment>(agent));
+    service_.on_thread([&] { service_.server().when_idle([] {}); });
+    EXPECT_EQ(http_get(service_.port(), "/readyz").status, 503);
+    EXPECT_EQ(http_get(service_.port(), "/healthz").status, 200);
+  }
+
+  TEST_F(ServerTest, HttpThatIsCutOffOrNonsenseDisturbsNobody) {
+    RawTcpClient agent(service_.port());
+    say(agent, hello("good", "a"));
+    ASSERT_TRUE(await<Assignment>(agent));
+    for (const char* bytes :
+         {"G", "GET", "GET /metrics HT", "DELETE", "D", "get ", "POST / HTTP/1.1\r\n"}) {
+      RawTcpClient stranger(service_.port());
+      stranger.send(bytes);
+    }
+    RawTcpClient wrong(service_.port());
+    wrong.send("DELETE /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
+    EXPECT_EQ(wrong.receive(13), "HTTP/1.1 405 ");
+    EXPECT_TRUE(metrics_have("ddprun_http_connections 2")) << "this one, and the one that asks";
+    say(agent, Heartbeat{1});
+    EXPECT_TRUE(await<HeartbeatAck>(agent));
+  }
 
 }  // namespace
 }  // namespace ddprun

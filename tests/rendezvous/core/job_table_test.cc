@@ -189,5 +189,31 @@ TEST_F(JobTableTest, ForgetsTheOldestVerdictsWhenThereAreTooMany) {
   EXPECT_TRUE(table_.find("j" + std::to_string(JobTable::kEndedJobsKept + 9)));
 }
 
+TEST_F(JobTableTest, ShowsJobsThatGoOnBeforeThoseThatHaveEnded) {
+  const AgentStatus finished{.phase = AgentPhase::kFinished, .generation = Generation(0)};
+  AgentConnectionId connection = 1;
+  for (const char* job : {"d", "a", "c", "b"}) {
+    receive(connection, hello(job, std::string("agent-") + job));
+    if (*job == 'a' || *job == 'c') receive(connection, finished);
+    ++connection;
+  }
+  std::string shown;
+  for (const Membership* job : table_.jobs()) shown += job->spec().id;
+  EXPECT_EQ(shown, "bdca");
+}
+
+TEST_F(JobTableTest, CountsOfAJobOutliveIt) {
+  receive(1, hello("j", "a"));
+  receive(1, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
+  table_.disconnected(1);
+  receive(2, hello("j", "b"));
+  EXPECT_EQ(table_.counts().generations_formed, 2u);
+  EXPECT_EQ(table_.counts().refusals, 0u);
+  receive(2, hello("j", "b"));
+  EXPECT_EQ(table_.counts().refusals, 1u) << "a connection says hello once";
+  EXPECT_TRUE(table_.has_agent(2));
+  EXPECT_FALSE(table_.has_agent(1));
+}
+
 }  // namespace
 }  // namespace ddprun

@@ -60,6 +60,9 @@ class MembershipTest : public testing::Test {
   void take(MembershipOutput out) {
     for (Tell& tell : out.tells) told_[tell.agent_id] = std::move(tell.directive);
     for (std::string& line : out.log) log_ += line + "\n";
+    counted_.generations_formed += out.generations_formed;
+    counted_.restarts += out.restarts;
+    counted_.lease_losses += out.lease_losses;
   }
 
   template <class T>
@@ -81,6 +84,7 @@ class MembershipTest : public testing::Test {
   std::vector<std::string> beating_;
   std::map<std::string, Directive> told_;
   std::string log_;
+  MembershipOutput counted_;  // the sums of what happened
 };
 
 TEST_F(MembershipTest, FormsTheFirstGenerationWhenTheLastNodeArrives) {
@@ -582,6 +586,54 @@ TEST_F(MembershipTest, TheStoresHostIsReachableFromOtherNodes) {
   join("b");
   ASSERT_TRUE(told<Assignment>("b"));
   EXPECT_EQ(told<Assignment>("b")->store_host, "10.0.0.9");
+}
+
+// --- what is seen from outside ---
+
+TEST_F(MembershipTest, KeepsItsLogLinesAsEventsWithTheirTimes) {
+  start({1, 1}, 1);
+  join("node0");
+  const TimePoint failed_at = now_ += seconds(7);
+  say("node0", AgentPhase::kIdle, 0, {killed(0)});
+  const std::deque<JobEvent>& events = job_->events();
+  std::string told;
+  for (const JobEvent& event : events) told += event.what + "\n";
+  EXPECT_EQ(told, log_);
+  EXPECT_EQ(events.front().when, failed_at - seconds(7));
+  EXPECT_EQ(events.front().what, "node0 joined job 'job' with 1 slots (1 of 1 nodes here: node0)");
+  EXPECT_EQ(events.back().when, failed_at);
+  EXPECT_NE(events.back().what.find("generation 1"), std::string::npos);
+}
+
+TEST_F(MembershipTest, ItsEventsAreBoundedInNumberAndLength) {
+  start({2, 2});
+  const std::string host(kMaxNameBytes, 'h');
+  for (std::size_t i = 0; i < Membership::kEventsKept + 5; ++i) {
+    now_ += seconds(1);
+    join(host);
+    job_->disconnected("id-" + host);
+  }
+  EXPECT_EQ(job_->events().size(), Membership::kEventsKept);
+  EXPECT_EQ(job_->events().back().when, now_);
+  for (const JobEvent& event : job_->events()) {
+    EXPECT_LE(event.what.size(), Membership::kEventBytes);
+  }
+}
+
+TEST_F(MembershipTest, SaysWhatHappenedForThoseWhoCount) {
+  start({2, 2}, 1);
+  join("node0");
+  join("node1");
+  EXPECT_EQ(counted_.generations_formed, 1);
+  say("node0", AgentPhase::kIdle, 0, {killed(0)});
+  say("node1", AgentPhase::kIdle, 0);
+  EXPECT_EQ(counted_.restarts, 1);
+  EXPECT_EQ(counted_.generations_formed, 2);
+  EXPECT_EQ(counted_.lease_losses, 0);
+  beating_ = {"node0"};
+  pass(seconds(6));
+  EXPECT_EQ(counted_.lease_losses, 1);
+  EXPECT_EQ(counted_.restarts, 1) << "the budget was used up";
 }
 
 }  // namespace

@@ -1,0 +1,28 @@
+// The service in figures: the page /metrics, in Prometheus' text format 0.0.4. docs/monitoring.md
+// lists the families; a test ties the two.
+//
+// Job ids come from strangers: they are escaped, and only kJobsListed jobs get series of their own,
+// so that the page stays below kMaxMetricsBytes. Pure; any thread.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "rendezvous/core/counters.h"
+#include "rendezvous/core/job_table.h"
+
+namespace ddprun {
+
+inline constexpr std::size_t kJobsListed = 100;
+inline constexpr std::size_t kMaxMetricsBytes = 1 << 20;
+
+struct Figures {
+  ServiceCounters service;
+  HttpCounters http;
+  std::optional<StoreCounters> store;  // of the process that serves the page, if it has one
+};
+
+std::string metrics_page(const JobTable& jobs, const Figures& figures);
+
+}  // namespace ddprun

@@ -1,0 +1,146 @@
+#include "rendezvous/status_page.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/version.h"
+#include "rendezvous/control_codec.h"
+
+namespace ddprun {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kHostBytes = 256;
+constexpr std::size_t kHeadlineBytes = 1024;
+
+// Strangers may send what is no UTF-8.
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// An array, of as many elements as there is room for.
+class BoundedArray {
+ public:
+  explicit BoundedArray(std::size_t room) : room_(room) {}
+
+  // False: there was no room for it.
+  bool add(std::string_view element) {
+    if (text_.size() + element.size() + 1 > room_) return false;
+    if (!text_.empty()) text_ += ",\n";
+    text_ += element;
+    return true;
+  }
+  const std::string& elements() const { return text_; }
+
+ private:
+  std::size_t room_;
+  std::string text_;
+};
+
+// The object, which has fields, with an array, and how many elements that one lacks.
+std::string with_array(std::string text, const std::string& name, const BoundedArray& array,
+                       std::size_t left_out) {
+  text.pop_back();
+  text += ",\"" + name + "_left_out\":" + std::to_string(left_out);
+  text += ",\"" + name + "\":[\n" + array.elements() + "]}";
+  return text;
+}
+
+// "2026-11-21T18:50:00.123Z"
+std::string calendar_text(const Moment& now, TimePoint when) {
+  using namespace std::chrono;
+  const auto time = floor<milliseconds>(now.calendar - (now.boot - when));
+  const auto day = floor<days>(time);
+  const year_month_day date(day);
+  const hh_mm_ss clock(time - day);
+  std::array<char, 64> text;
+  std::snprintf(text.data(), text.size(), "%04d-%02u-%02uT%02d:%02d:%02d.%03dZ",
+                static_cast<int>(date.year()), static_cast<unsigned>(date.month()),
+                static_cast<unsigned>(date.day()), static_cast<int>(clock.hours().count()),
+                static_cast<int>(clock.minutes().count()),
+                static_cast<int>(clock.seconds().count()),
+                static_cast<int>(clock.subseconds().count()));
+  return text.data();
+}
+
+const char* word_for(Membership::Phase phase) {
+  switch (phase) {
+    case Membership::Phase::kForming: return "forming";
+    case Membership::Phase::kRunning: return "running";
+    case Membership::Phase::kEnded: break;
+  }
+  return "ended";
+}
+
+Json describe(const Membership::Member& member, TimePoint now) {
+  Json json{{"host", clipped(member.node.host, kHostBytes)},
+            {"slots", member.node.slots},
+            {"connected", member.connected},
+            {"phase", word_of(member.status.phase)},
+            {"generation", member.status.generation.value}};
+  // An agent in the service's own process has no lease.
+  if (!member.local) {
+    json["silent_ms"] =
+        std::chrono::duration_cast<std::chrono::milliseconds>(now - member.last_heard).count();
+  }
+  if (member.status.leaving != 0) json["leaving"] = member.status.leaving;
+  if (member.assignment) {
+    const int first_rank = member.assignment->first_rank.value;
+    json["node_rank"] = member.assignment->node_rank.value;
+    json["first_rank"] = first_rank;
+    json["last_rank"] = first_rank + member.node.slots - 1;
+  }
+  return json;
+}
+
+std::string describe(const Membership& job, const Moment& now) {
+  Json json{{"id", job.spec().id},
+            {"phase", word_for(job.phase())},
+            {"generation", job.generation().value},
+            {"min_nodes", job.spec().nodes.min},
+            {"max_nodes", job.spec().nodes.max},
+            {"restarts_used", job.restarts_used()},
+            {"max_restarts", job.spec().max_restarts}};
+  Json& events = json["events"] = Json::array();
+  for (const JobEvent& event : job.events()) {
+    events.push_back({{"time", calendar_text(now, event.when)}, {"what", event.what}});
+  }
+  if (const std::optional<Verdict>& verdict = job.verdict()) {
+    json["verdict"] = {{"success", verdict->success},
+                       {"exit_code", verdict->exit_code},
+                       {"headline", clipped(verdict->headline, kHeadlineBytes)}};
+  }
+  std::string head = dump(json);
+  BoundedArray nodes(kMaxJobBytes - std::min(kMaxJobBytes, head.size()));
+  std::size_t left_out = job.members().size();
+  for (const auto& [id, member] : job.members()) {
+    if (!nodes.add(dump(describe(member, now.boot)))) break;
+    --left_out;
+  }
+  return with_array(std::move(head), "nodes", nodes, left_out);
+}
+
+}  // namespace
+
+std::string status_page(const JobTable& table, const Moment& now) {
+  const Json head{{"version", kVersion},
+                  {"host", table.options().host},
+                  {"embedded", table.options().embedded},
+                  {"time", calendar_text(now, now.boot)}};
+  const std::vector<const Membership*> all = table.jobs();
+  BoundedArray jobs(kMaxStatusBytes - 1024);
+  std::size_t left_out = all.size();
+  for (const Membership* job : all) {
+    if (!jobs.add(describe(*job, now))) break;
+    --left_out;
+  }
+  return with_array(dump(head), "jobs", jobs, left_out) + "\n";
+}
+
+}  // namespace ddprun

@@ -1,0 +1,40 @@
+#include "rendezvous/core/first_bytes.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "rendezvous/core/wire_format.h"
+
+namespace ddprun {
+namespace {
+
+TEST(FirstBytes, TellAgentsHttpAndTheStoresClientsApart) {
+  EXPECT_EQ(caller_of("DDPR\x10"), Caller::kAgent);
+  for (const char* method : {"GET /", "HEAD /", "DELETE /", "POST", "PRI * HTTP/2.0", "get /"}) {
+    EXPECT_EQ(caller_of(method), Caller::kHttp) << method;
+  }
+  std::string handshake;
+  put_handshake(handshake);
+  EXPECT_EQ(caller_of(handshake), Caller::kStoreClient);
+  EXPECT_EQ(caller_of("\x16\x03\x01"), Caller::kStoreClient) << "TLS, which the store refuses";
+}
+
+// An agent's magic may come byte by byte, and so may DELETE.
+TEST(FirstBytes, OneByteOfTheMagicDoesNotTellYet) {
+  EXPECT_EQ(caller_of(""), std::nullopt);
+  EXPECT_EQ(caller_of("D"), std::nullopt);
+  EXPECT_EQ(caller_of("DD"), Caller::kAgent);
+  EXPECT_EQ(caller_of("DE"), Caller::kHttp);
+  EXPECT_EQ(caller_of(std::string_view("D\0", 2)), Caller::kHttp);
+}
+
+TEST(FirstBytes, NoOpcodeOfTheStoreIsALetter) {
+  for (std::size_t opcode = 0; opcode < kCommandRules.size(); ++opcode) {
+    const char first = static_cast<char>(opcode);
+    EXPECT_EQ(caller_of({&first, 1}), Caller::kStoreClient) << opcode;
+  }
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,30 @@
+// What a server on loopback answers to a GET, for tests that look at its pages.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tests/support/raw_tcp_client.h"
+
+namespace ddprun::testing_support {
+
+struct HttpReply {
+  int status = 0;  // 0: no answer
+  std::string head;
+  std::string body;
+};
+
+// On a connection of its own.
+inline HttpReply http_get(std::uint16_t port, const std::string& path) {
+  constexpr std::size_t kMore = 16 << 20;
+  RawTcpClient client(port);
+  client.send("GET " + path + " HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+  const std::string bytes = client.receive(kMore);
+  const std::size_t end = bytes.find("\r\n\r\n");
+  if (!bytes.starts_with("HTTP/1.1 ") || end == std::string::npos) return {};
+  return {.status = std::stoi(bytes.substr(9)),
+          .head = bytes.substr(0, end),
+          .body = bytes.substr(end + 4)};
+}
+
+}  // namespace ddprun::testing_support
