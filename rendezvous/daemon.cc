@@ -1,6 +1,7 @@
 #include "rendezvous/daemon.h"
 
 #include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
@@ -19,6 +20,20 @@ int fail(const Daemon& daemon, ExitCode code, const std::string& text) {
   return to_int(code);
 }
 
+// Runs until a signal has come and the service has been drained.
+void run(boost::asio::io_context& io, boost::asio::signal_set& ends, const DaemonService& service) {
+  using boost::system::error_code;
+  boost::asio::steady_timer at_last(io);
+  ends.async_wait([&](const error_code&, int) {
+    if (!service.drain) return io.stop();
+    at_last.expires_after(Daemon::kDrainTime);
+    at_last.async_wait([&io](const error_code&) { io.stop(); });
+    ends.async_wait([&io](const error_code&, int) { io.stop(); });
+    service.drain([&io] { io.stop(); });
+  });
+  io.run();
+}
+
 int serve(const Daemon& daemon, const HostPort& address) {
   Result<Listener> listener = listen_tcp(address);
   if (!listener) {
@@ -31,12 +46,13 @@ int serve(const Daemon& daemon, const HostPort& address) {
   Logger log(daemon.name, stderr_sink());
   boost::asio::io_context io(1);
   boost::asio::signal_set ends(io, SIGINT, SIGTERM);
-  ends.async_wait([&io](const boost::system::error_code&, int) { io.stop(); });
-  const std::shared_ptr<void> service = daemon.serve(io, log, std::move(listener->socket));
+  const Result<DaemonService> service = daemon.serve(
+      io, log, {.listener = std::move(listener->socket), .port_is_new = address.port == 0});
+  if (!service) return fail(daemon, ExitCode::kFiles, service.error().message());
 
   std::printf("%s: listening on %s\n", daemon.name.c_str(), to_text(listener->address).c_str());
   std::fflush(stdout);
-  io.run();
+  run(io, ends, *service);
   return to_int(ExitCode::kSuccess);
 }
 

@@ -8,12 +8,13 @@ int main(int argc, char** argv) {
   daemon.description =
       "Serves one key-value store that speaks PyTorch's TCPStore protocol (2.2 and newer).\n"
       "Example: ddp-store --listen 127.0.0.1:29500";
-  daemon.serve = [](boost::asio::io_context& io, ddprun::Logger& log, ddprun::UniqueFd listener) {
+  daemon.serve = [](boost::asio::io_context& io, ddprun::Logger& log,
+                    ddprun::DaemonSocket socket) -> ddprun::Result<ddprun::DaemonService> {
     std::vector<ddprun::UniqueFd> listeners;
-    listeners.push_back(std::move(listener));
+    listeners.push_back(std::move(socket.listener));
     auto server = std::make_shared<ddprun::StoreServer>(io, log, std::move(listeners));
     server->start();
-    return server;
+    return ddprun::DaemonService{.service = server, .drain = {}};
   };
   return ddprun::run_daemon(daemon, argc, argv);
 }

@@ -17,7 +17,7 @@ JobTable::JobTable(ServiceOptions options, const ServiceState& past, TimePoint n
   jobs_begun_ = past.jobs_begun;
   for (const auto& [id, kept] : past.jobs) {
     Job job{kept.instance, kept.former_instance, Membership(kept.state, options_.membership, now)};
-    job.recorded = job.membership.landmark();
+    job.recorded = {job.membership.landmark(), job.former_instance};
     if (kept.state.phase == JobPhase::kEnded) ended_.push_back(id);
     jobs_.emplace(id, std::move(job));
   }
@@ -90,7 +90,7 @@ void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, Se
                                .agent_patience = options_.agent_patience,
                                .embedded = options_.embedded,
                                .host = options_.host},
-                       (*job)->last_change});
+                       (*job)->first_change});
   forward(hello.job.id, std::move(joined), now, out);
 }
 
@@ -115,7 +115,6 @@ Result<JobTable::Job*> JobTable::job_for(const Hello& hello, TimePoint now) {
     if (!of_it && has_past && !over && job.former_instance.empty() &&
         job.membership.generation() < Generation(0) && note_recall(hello.instance)) {
       job.former_instance = hello.instance;
-      job.recorded.reset();
       job.membership.expect_past(now + options_.membership.lease);
       of_it = true;
     }
@@ -185,6 +184,25 @@ const Membership* JobTable::find(const std::string& job) const {
   return found == jobs_.end() ? nullptr : &found->second.membership;
 }
 
+ServiceOutput JobTable::take_back(std::uint64_t after, const std::string& why) {
+  ServiceOutput out;
+  for (auto it = jobs_.begin(); it != jobs_.end();) {
+    const auto job = it++;
+    if (job->second.first_change <= after) continue;
+    for (const auto& [connection, agent] : std::map(agents_)) {
+      if (agent.job != job->first) continue;
+      out.sends.push_back({connection, Silence{why}});
+      out.closes.push_back(connection);
+      connections_.erase(agent.agent_id);
+      agents_.erase(connection);
+    }
+    out.changes.push_back({++changes_, JobForgotten{job->first}});
+    ended_.erase(std::remove(ended_.begin(), ended_.end(), job->first), ended_.end());
+    jobs_.erase(job);
+  }
+  return out;
+}
+
 ServiceOutput JobTable::farewell(const std::string& why) const {
   ServiceOutput out;
   for (const auto& [connection, agent] : agents_) out.sends.push_back({connection, Silence{why}});
@@ -193,13 +211,13 @@ ServiceOutput JobTable::farewell(const std::string& why) const {
 
 // What the job's last change does not tell becomes a new one.
 void JobTable::record(Job& job, TimePoint now, ServiceOutput& out) {
-  const Membership::Landmark landmark = job.membership.landmark();
+  const std::pair landmark(job.membership.landmark(), job.former_instance);
   if (job.recorded == landmark) return;
-  if (!job.recorded) {
-    out.changes.push_back({++changes_, ServiceBegun{options_.service_id, jobs_begun_}});
-  }
+  const bool is_first = !job.recorded;
+  if (is_first) out.changes.push_back({++changes_, ServiceBegun{options_.service_id, jobs_begun_}});
   job.recorded = landmark;
   job.last_change = ++changes_;
+  if (is_first) job.first_change = changes_;
   out.changes.push_back(
       {changes_, JobChanged{{job.instance, job.former_instance, job.membership.state(now)}}});
 }

@@ -21,6 +21,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -86,6 +87,9 @@ class JobTable {
   // Admits no job and no agent that is not in one already, and says why to those who ask: they try
   // again. Does the opposite without a reason.
   void close_admission(std::optional<std::string> why) { closed_ = std::move(why); }
+  // Forgets the jobs that were begun after that change: the disk has refused them, and nobody was
+  // told of them. Their agents try again.
+  ServiceOutput take_back(std::uint64_t after, const std::string& why);
   // What tells every agent that nothing will be heard of this service for a while.
   ServiceOutput farewell(const std::string& why) const;
 
@@ -99,7 +103,9 @@ class JobTable {
     std::string instance;
     std::string former_instance;  // in the service's earlier life, where that became known later
     Membership membership;
-    std::optional<Membership::Landmark> recorded = {};  // at the last change
+    std::optional<std::pair<Membership::Landmark, std::string>> recorded =
+        {};                          // at the last change
+    std::uint64_t first_change = 0;  // 0: of an earlier life
     std::uint64_t last_change = 0;
   };
   struct Agent {

@@ -4,10 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <future>
 
 #include "rendezvous/control_codec.h"
+#include "rendezvous/state_codec.h"
+#include "tests/support/eventually.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/support/raw_tcp_client.h"
 #include "tests/support/running_service.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ddprun {
 namespace {
@@ -134,6 +139,130 @@ TEST_F(ServerTest, WhoDoesNotReadIsClosedAndTheOthersLiveOn) {
   EXPECT_TRUE(greedy.send_until_closed(beats, 1000));
   say(friendly, Heartbeat{1});
   EXPECT_TRUE(await<HeartbeatAck>(friendly));
+}
+
+// --- with a state directory ---
+
+class DurableServerTest : public ServerTest {
+ protected:
+  void start() {
+    service_.reset();
+    Result<StateDirectory> directory = StateDirectory::open(temporary_.path());
+    ASSERT_TRUE(directory) << directory.error().message();
+    Result<ServiceState> state = decode_state(directory->image());
+    ASSERT_TRUE(state) << state.error().message();
+    service_.emplace(ServiceOptions{.service_id = "s"}, std::uint16_t{0},
+                     KeptState{std::move(*directory), std::move(*state)});
+  }
+  bool has_logged(const std::string& text) {
+    for (const std::string& line : service_->log_lines()) {
+      if (line.find(text) != std::string::npos) return true;
+    }
+    return false;
+  }
+
+  TemporaryDirectory temporary_;
+  std::optional<testing_support::RunningService> service_;
+};
+
+TEST_F(DurableServerTest, ARestartedServiceGoesOnWithTheJobAndItsAgentAlone) {
+  start();
+  Hello first = hello("j", "a");
+  {
+    RawTcpClient agent(service_->port());
+    say(agent, first);
+    const auto welcome = await<Welcome>(agent);
+    ASSERT_TRUE(welcome);
+    first.instance = welcome->instance;
+    first.assignment = await<Assignment>(agent);
+    ASSERT_TRUE(first.assignment);
+  }
+  start();
+  first.status = {.phase = AgentPhase::kRunning, .generation = Generation(0)};
+  RawTcpClient agent(service_->port());
+  say(agent, first);
+  const auto welcome = await<Welcome>(agent);
+  ASSERT_TRUE(welcome);
+  EXPECT_EQ(welcome->instance, first.instance);
+  EXPECT_TRUE(testing_support::eventually([&] { return has_logged("took over generation 0"); }));
+}
+
+TEST_F(DurableServerTest, WithoutRoomItServesWhatRunsAdmitsNothingNewAndRecovers) {
+  start();
+  RawTcpClient running(service_->port());
+  say(running, hello("running", "a"));
+  ASSERT_TRUE(await<Assignment>(running));
+  {
+    const testing_support::FileSizeLimit limit(20);
+    for (const char* job : {"new", "newer"}) {
+      RawTcpClient newcomer(service_->port());
+      say(newcomer, hello(job, job));
+      const auto silence = await<Silence>(newcomer);
+      ASSERT_TRUE(silence);
+      EXPECT_NE(silence->reason.find("File too large"), std::string::npos) << silence->reason;
+      EXPECT_TRUE(newcomer.is_closed());
+    }
+    say(running, Heartbeat{1});
+    EXPECT_TRUE(await<HeartbeatAck>(running));
+    EXPECT_TRUE(has_logged("nothing new is admitted"));
+    EXPECT_FALSE(has_logged("has room again"));
+  }
+  ASSERT_TRUE(testing_support::eventually([&] { return has_logged("has room again"); }));
+  RawTcpClient newcomer(service_->port());
+  say(newcomer, hello("new", "new"));
+  const auto assignment = await<Assignment>(newcomer);
+  ASSERT_TRUE(assignment);
+  EXPECT_EQ(assignment->restart_count, 0) << "what was refused has never been";
+}
+
+// A job that has to change while there is no room waits for it, and then goes on.
+TEST_F(DurableServerTest, NothingIsToldThatIsNotSafe) {
+  start();
+  RawTcpClient agent(service_->port());
+  say(agent, hello("j", "a"));
+  ASSERT_TRUE(await<Assignment>(agent));
+  {
+    const testing_support::FileSizeLimit limit(20);
+    say(agent, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
+    ASSERT_TRUE(testing_support::eventually([&] { return has_logged("nothing new is admitted"); }));
+    say(agent, Heartbeat{7});
+    const ServiceMessage next_one = next(agent);
+    ASSERT_TRUE(std::holds_alternative<HeartbeatAck>(next_one)) << "not the verdict";
+  }
+  EXPECT_TRUE(await<End>(agent));
+}
+
+TEST_F(DurableServerTest, DrainingWritesTellsEveryoneAndListensNoMore) {
+  start();
+  RawTcpClient agent(service_->port());
+  say(agent, hello("j", "a"));
+  ASSERT_TRUE(await<Assignment>(agent));
+  std::promise<void> drained;
+  service_->on_thread([&] { service_->server().drain([&] { drained.set_value(); }); });
+  ASSERT_EQ(drained.get_future().wait_for(testing_support::kPatience), std::future_status::ready);
+  ASSERT_TRUE(await<Silence>(agent));
+  start();
+  const Membership* job = nullptr;
+  service_->on_thread([&] { job = service_->server().jobs().find("j"); });
+  EXPECT_TRUE(job);
+}
+
+TEST_F(DurableServerTest, DrainingDoesNotWaitForADiskForEver) {
+  start();
+  RawTcpClient agent(service_->port());
+  say(agent, hello("j", "a"));
+  ASSERT_TRUE(await<Assignment>(agent));
+  const testing_support::FileSizeLimit limit(20);
+  say(agent, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
+  ASSERT_TRUE(testing_support::eventually([&] { return has_logged("nothing new is admitted"); }));
+  const TimePoint begun = BootClock::now();
+  std::promise<void> drained;
+  service_->on_thread([&] { service_->server().drain([&] { drained.set_value(); }); });
+  ASSERT_EQ(drained.get_future().wait_for(testing_support::kPatience), std::future_status::ready);
+  EXPECT_GE(BootClock::now() - begun, RendezvousServer::kDrainTime);
+  const auto silence = await<Silence>(agent);
+  EXPECT_TRUE(silence) << "and no verdict";
+  EXPECT_TRUE(has_logged("is lost"));
 }
 
 }  // namespace

@@ -257,6 +257,38 @@ TEST_F(JobTableTest, AdmitsNothingNewWhileItIsClosedAndServesWhatRuns) {
   EXPECT_TRUE(find<Welcome>(receive(5, hello("k", "b")), 5));
 }
 
+TEST_F(JobTableTest, AJobThatTheDiskRefusedHasNeverBeen) {
+  const std::uint64_t safe = receive(1, hello("j", "a")).changes.back().number;
+  receive(2, hello("k", "b"));
+  const ServiceOutput out = table_.take_back(safe, "the disk is full");
+  EXPECT_TRUE(find<Silence>(out, 2));
+  EXPECT_EQ(out.closes, std::vector<AgentConnectionId>{2});
+  EXPECT_FALSE(find<Silence>(out, 1));
+  ASSERT_EQ(out.changes.size(), 1u);
+  EXPECT_TRUE(std::get_if<JobForgotten>(&out.changes[0].what));
+  EXPECT_TRUE(table_.find("j"));
+  EXPECT_FALSE(table_.find("k"));
+  table_.disconnected(2);
+  const ServiceOutput again = receive(3, hello("k", "b"));
+  ASSERT_TRUE(find<Assignment>(again, 3));
+  EXPECT_EQ(find<Assignment>(again, 3)->restart_count, 0);
+}
+
+// Its agents may have been cut off by the same trouble, and have little patience left.
+TEST_F(JobTableTest, AKnownAgentIsWelcomedWhateverItsJobWaitsFor) {
+  Hello first = hello("j", "a");
+  first.job.nodes = {1, 2};
+  first.job.last_call = Duration(0);
+  const ServiceOutput begun = receive(1, first);
+  first.instance = find<Welcome>(begun, 1)->instance;
+  Hello second = first;
+  second.node.agent_id = "b";
+  const ServiceOutput joined = receive(2, second);
+  ASSERT_FALSE(joined.changes.empty()) << "it is formed again";
+  EXPECT_EQ(joined.sends.at(0).after, begun.changes.back().number);
+  EXPECT_EQ(receive(3, first).sends.at(0).after, begun.changes.back().number);
+}
+
 TEST_F(JobTableTest, SaysFarewellToEveryAgent) {
   receive(1, hello("j", "a"));
   receive(2, hello("k", "b"));
