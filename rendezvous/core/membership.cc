@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::size_t kNamesShown = 5;
 constexpr std::size_t kEndsKept = 256;
+constexpr const char* kServiceRestarted = "the rendezvous service was restarted";
 
 std::string to_text(NodeRange nodes) {
   if (nodes.min == nodes.max) return std::to_string(nodes.min);
@@ -378,13 +379,17 @@ bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
   failed_ = failed_ || std::any_of(ends_.begin(), ends_.end(),
                                    [](const DatedEnd& dated) { return !dated.end.after_stop; });
   if (ended && !std::exchange(recall_broken_, true)) {
-    begin_forming("the rendezvous service was restarted", now, out);
+    begin_forming(kServiceRestarted, now, out);
   }
   const bool can_end = ending_ && !awaiting;
   if (!complete && !can_end && now < *recall_until_) return false;
   recall_until_.reset();
   std::vector<WorkerEnd> lost = give_up_awaited(here);
-  if (ended || here.empty()) return true;
+  if (ended) return true;
+  if (here.empty()) {  // nobody has seen the outage's end: it may be all that has happened
+    if (generation_ >= Generation(0)) reason_ = kServiceRestarted;
+    return true;
+  }
   // The others still run it, so it was not the outage that ended these nodes' workers.
   for (WorkerEnd& end : lost) {
     out.log.push_back(describe(end));

@@ -698,6 +698,21 @@ TEST_F(RestoredTest, ANodeThatDoesNotComeBackIsLostAndNamed) {
   EXPECT_EQ(told<Assignment>("a")->restart_count, 2);
 }
 
+// As after a loss of power in the whole room: other agents go on with the job.
+TEST_F(RestoredTest, AGenerationOfWhichNobodyComesBackUsesNoBudget) {
+  run_second_generation({2, 2}, 3);
+  restart_service();
+  beating_ = {"c", "d"};
+  join("c");
+  join("d");
+  EXPECT_FALSE(told<Assignment>("c"));
+  pass(milliseconds(5100));
+  ASSERT_TRUE(told<Assignment>("c"));
+  EXPECT_EQ(told<Assignment>("c")->generation, Generation(2));
+  EXPECT_EQ(told<Assignment>("c")->restart_count, 1);
+  EXPECT_EQ(told<Assignment>("c")->reason, "the rendezvous service was restarted");
+}
+
 TEST_F(RestoredTest, AJobThatWasToldToEndEndsWhenNothingOfItIsLeft) {
   run_second_generation({2, 2}, 3);
   AgentStatus leaving{.phase = AgentPhase::kStopping, .generation = Generation(1)};
