@@ -38,7 +38,7 @@ inline constexpr std::array kExitCodes = std::to_array<ExitCodeText>({
     {ExitCode::kNodeLost, "a node of the job was lost, and no restart was left"},
     {ExitCode::kAddress, "an address cannot be resolved, or a port cannot be listened on"},
     {ExitCode::kInternal, "ddprun itself was killed or broken; no worker was left behind"},
-    {ExitCode::kFiles, "a directory for logs or temporary files cannot be made"},
+    {ExitCode::kFiles, "a directory for logs, state or temporary files cannot be made or used"},
 });
 
 constexpr int to_int(ExitCode code) { return static_cast<int>(code); }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/assert.h"
+#include "rendezvous/control_json.h"
 #include "rendezvous/core/wire_format.h"
 
 // The JSON form of every message: one to_json and one from_json per type, in the order of
@@ -268,6 +269,11 @@ void from_json(const Json& json, Refused& refused) {
   read(json, "reason", refused.reason, kMaxTextBytes);
 }
 
+void to_json(Json& json, const Silence& silence) { json = {{"reason", silence.reason}}; }
+void from_json(const Json& json, Silence& silence) {
+  read(json, "reason", silence.reason, kMaxTextBytes);
+}
+
 void to_json(Json& json, const HeartbeatAck& ack) { json = {{"number", ack.number}}; }
 void from_json(const Json& json, HeartbeatAck& ack) { read(json, "number", ack.number); }
 
@@ -325,7 +331,7 @@ std::string printable(std::string text) {
 constexpr std::array<const char*, std::variant_size_v<AgentMessage>> kAgentTypes{
     "hello", "status", "heartbeat", "leave"};
 constexpr std::array<const char*, std::variant_size_v<ServiceMessage>> kServiceTypes{
-    "welcome", "refused", "heartbeat_ack", "wait", "assignment", "stop", "end"};
+    "welcome", "refused", "silence", "heartbeat_ack", "wait", "assignment", "stop", "end"};
 
 Result<std::string> frame(const Json& json, const char* type) {
   // What workers wrote to stderr may be no UTF-8.

@@ -1,6 +1,7 @@
 #include "rendezvous/daemon.h"
 
 #include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
@@ -25,6 +26,22 @@ void tell_service_manager(Logger& log, const std::string& state) {
   if (!told) log.warning(told.error().message());
 }
 
+// Runs until a signal has come and the service has been drained.
+void run(boost::asio::io_context& io, boost::asio::signal_set& ends, const DaemonService& service,
+         Logger& log) {
+  using boost::system::error_code;
+  boost::asio::steady_timer at_last(io);
+  ends.async_wait([&](const error_code&, int) {
+    tell_service_manager(log, "STOPPING=1");
+    if (!service.drain) return io.stop();
+    at_last.expires_after(Daemon::kDrainTime);
+    at_last.async_wait([&io](const error_code&) { io.stop(); });
+    ends.async_wait([&io](const error_code&, int) { io.stop(); });
+    service.drain([&io] { io.stop(); });
+  });
+  io.run();
+}
+
 int serve(const Daemon& daemon, const HostPort& address) {
   Result<Listener> listener = listen_tcp(address);
   if (!listener) {
@@ -37,15 +54,15 @@ int serve(const Daemon& daemon, const HostPort& address) {
   Logger log(daemon.name, stderr_sink());
   boost::asio::io_context io(1);
   boost::asio::signal_set ends(io, SIGINT, SIGTERM);
-  ends.async_wait([&io](const boost::system::error_code&, int) { io.stop(); });
-  const std::shared_ptr<void> service = daemon.serve(io, log, std::move(listener->socket));
+  const Result<DaemonService> service = daemon.serve(
+      io, log, {.listener = std::move(listener->socket), .port_is_new = address.port == 0});
+  if (!service) return fail(daemon, ExitCode::kFiles, service.error().message());
 
   const std::string listening = "listening on " + to_text(listener->address);
   std::printf("%s: %s\n", daemon.name.c_str(), listening.c_str());
   std::fflush(stdout);
   tell_service_manager(log, "READY=1\nSTATUS=" + listening);
-  io.run();
-  tell_service_manager(log, "STOPPING=1");
+  run(io, ends, *service, log);
   return to_int(ExitCode::kSuccess);
 }
 

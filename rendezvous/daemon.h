@@ -8,23 +8,39 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <chrono>
 #include <CLI/App.hpp>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "base/log.h"
+#include "base/result.h"
 #include "base/unique_fd.h"
 
 namespace ddprun {
 
+struct DaemonSocket {
+  UniqueFd listener;        // listens already
+  bool port_is_new = true;  // it was chosen just now: nobody can know it from before
+};
+
+struct DaemonService {
+  std::shared_ptr<void> service;  // lives until the end
+  // Ends it in good order, and calls `then`; empty: it can be ended at any time.
+  std::function<void(std::function<void()> then)> drain;
+};
+
 struct Daemon {
+  // However long drain() takes; a second signal does not wait for it, either.
+  static constexpr std::chrono::milliseconds kDrainTime{1500};
+
   std::string name;
   std::string description;  // for --help
   // Adds the daemon's own options; may be empty. What they say is read by `serve`.
   std::function<void(CLI::App&)> add_options;
-  // Makes the service on a socket that listens already. What is returned lives until the end.
-  std::function<std::shared_ptr<void>(boost::asio::io_context&, Logger&, UniqueFd listener)> serve;
+  // Makes the service. An error is one of its files: the program ends with ExitCode::kFiles.
+  std::function<Result<DaemonService>(boost::asio::io_context&, Logger&, DaemonSocket)> serve;
 };
 
 // The whole program, once per process: it sets signals and limits. Returns its exit code

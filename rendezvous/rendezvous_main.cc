@@ -5,38 +5,89 @@
 #include "base/random_id.h"
 #include "rendezvous/daemon.h"
 #include "rendezvous/server.h"
+#include "rendezvous/state_codec.h"
 #include "rendezvous/tcp_address.h"
 
-int main(int argc, char** argv) {
+namespace {
+
+using namespace ddprun;
+
+struct Options {
   double lease_seconds = 5;
-  ddprun::Daemon daemon;
+  std::string state_directory;  // empty: none
+};
+
+void add_options(CLI::App& app, Options& options) {
+  app.add_option("--lease", options.lease_seconds,
+                 "Seconds after which a node that is not heard of counts as lost (default 5). Its "
+                 "agent ends its workers a fifth earlier")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.5, 3600.0));
+  app.add_option("--state-dir", options.state_directory,
+                 "Directory for what is decided, so that the service can be killed and started "
+                 "again while jobs run: same jobs, generations and budgets. It is made if it does "
+                 "not exist")
+      ->type_name("DIR");
+}
+
+Result<KeptState> open_state(const std::string& path, Logger& log) {
+  Result<StateDirectory> directory = StateDirectory::open(path);
+  if (!directory) return std::move(directory).error().within("--state-dir");
+  Result<ServiceState> state = decode_state(directory->image());
+  if (!state) return std::move(state).error().within("--state-dir " + path);
+  if (directory->cut_bytes() > 0) {
+    log.warning("cut " + std::to_string(directory->cut_bytes()) + " bytes off the journal in " +
+                path + ": the last write did not come to its end, and was told to nobody");
+  }
+  if (!directory->is_new()) {
+    log.info("going on with " + std::to_string(state->jobs.size()) + " jobs of " + path);
+  }
+  return KeptState{std::move(*directory), std::move(*state)};
+}
+
+Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, Logger& log,
+                            DaemonSocket socket) {
+  std::optional<KeptState> kept;
+  if (!given.state_directory.empty()) {
+    Result<KeptState> opened = open_state(given.state_directory, log);
+    if (!opened) return std::move(opened).error();
+    kept = std::move(*opened);
+  }
+  const std::chrono::duration<double> lease(given.lease_seconds);
+  ServiceOptions options;
+  options.membership.lease = std::chrono::duration_cast<Duration>(lease);
+  options.agent_patience = std::chrono::duration_cast<Duration>(lease * 0.8);
+  options.heartbeat_interval = std::chrono::duration_cast<Duration>(lease * 0.2);
+  options.host = host_name();
+  options.service_id = random_hex(8);
+  // Was there a service here before that nothing was kept of?
+  const bool knows_its_past = kept && !kept->directory.is_new();
+  if (!knows_its_past && !socket.port_is_new) {
+    options.strangers_until = BootClock::now() + options.agent_patience;
+  }
+  std::vector<UniqueFd> listeners;
+  listeners.push_back(std::move(socket.listener));
+  auto server = std::make_shared<RendezvousServer>(io, log, std::move(options),
+                                                   std::move(listeners), std::move(kept));
+  server->start();
+  return DaemonService{.service = server, .drain = [server](std::function<void()> then) {
+                         server->drain(std::move(then));
+                       }};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  Daemon daemon;
   daemon.name = "ddp-rendezvous";
   daemon.description =
       "Brings the nodes of jobs together: agents (ddprun --rdzv-endpoint=HOST:PORT) join here and "
-      "are "
-      "told their ranks.\nExample: ddp-rendezvous --listen '*:29400'";
-  daemon.add_options = [&](CLI::App& app) {
-    app.add_option(
-           "--lease", lease_seconds,
-           "Seconds after which a node that is not heard of counts as lost (default 5). Its "
-           "agent ends its workers a fifth earlier")
-        ->type_name("SECONDS")
-        ->check(CLI::Range(0.5, 3600.0));
+      "are told their ranks.\nExample: ddp-rendezvous --listen '*:29400' --state-dir "
+      "/var/lib/ddp-rendezvous";
+  daemon.add_options = [&](CLI::App& app) { add_options(app, options); };
+  daemon.serve = [&](boost::asio::io_context& io, Logger& log, DaemonSocket socket) {
+    return serve(options, io, log, std::move(socket));
   };
-  daemon.serve = [&](boost::asio::io_context& io, ddprun::Logger& log, ddprun::UniqueFd listener) {
-    const std::chrono::duration<double> lease(lease_seconds);
-    ddprun::ServiceOptions options;
-    options.membership.lease = std::chrono::duration_cast<ddprun::Duration>(lease);
-    options.agent_patience = std::chrono::duration_cast<ddprun::Duration>(lease * 0.8);
-    options.heartbeat_interval = std::chrono::duration_cast<ddprun::Duration>(lease * 0.2);
-    options.host = ddprun::host_name();
-    options.service_id = ddprun::random_hex(8);
-    std::vector<ddprun::UniqueFd> listeners;
-    listeners.push_back(std::move(listener));
-    auto server = std::make_shared<ddprun::RendezvousServer>(io, log, std::move(options),
-                                                             std::move(listeners));
-    server->start();
-    return server;
-  };
-  return ddprun::run_daemon(daemon, argc, argv);
+  return run_daemon(daemon, argc, argv);
 }

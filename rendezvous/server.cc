@@ -4,14 +4,18 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
+#include <deque>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "rendezvous/control_codec.h"
 #include "rendezvous/core/first_bytes.h"
+#include "rendezvous/core/line_budget.h"
 #include "rendezvous/core/metrics_page.h"
 #include "rendezvous/http_entry.h"
 #include "rendezvous/page_cache.h"
+#include "rendezvous/state_keeper.h"
 #include "rendezvous/status_page.h"
 #include "rendezvous/store_server.h"
 #include "rendezvous/tcp_acceptor.h"
@@ -51,15 +55,23 @@ using SessionPtr = std::shared_ptr<Session>;
 
 class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
  public:
-  Impl(asio::io_context& io, Logger& log, ServiceOptions options, std::vector<UniqueFd> listeners)
+  Impl(asio::io_context& io, Logger& log, ServiceOptions options, std::vector<UniqueFd> listeners,
+       std::optional<KeptState> kept)
       : io_(io),
         log_(log),
         quiet_(options.embedded),
         hello_timeout_(options.hello_timeout),
-        table_(std::move(options)),
+        table_(std::move(options), kept ? kept->state : ServiceState(), BootClock::now()),
         timer_(io),
         lag_timer_(io),
-        http_(std::in_place, [this](std::string_view path) { return page(path); }) {
+        http_(std::in_place, [this](std::string_view path) { return page(path); }),
+        drain_timer_(io) {
+    if (kept) {
+      keeper_.emplace(io, std::move(kept->directory),
+                      StateKeeperEvents{.safe = [this](std::uint64_t number) { safe(number); },
+                                        .troubled = [this](const Error& why) { close(why); },
+                                        .well = [this] { open(); }});
+    }
     for (UniqueFd& listener : listeners) {
       acceptors_.emplace_back(
           io, std::move(listener),
@@ -73,6 +85,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   void start() {
     for (TcpAcceptor& acceptor : acceptors_) acceptor.open();
     if (!acceptors_.empty()) measure_lag();
+    arm();  // jobs of an earlier life have deadlines already
   }
 
   void stop() {
@@ -82,6 +95,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     http_.reset();
     timer_.cancel();
     lag_timer_.cancel();
+    drain_timer_.cancel();
+    keeper_.reset();
     for (auto& [id, session] : sessions_) {
       session->socket.close(ignored);
       session->hello_timer.cancel();
@@ -119,6 +134,21 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     check_idle();
   }
 
+  void drain(std::function<void()> then) {
+    draining_ = true;
+    drained_ = std::move(then);
+    acceptors_.clear();
+    timer_.cancel();
+    drain_timer_.expires_after(kDrainTime);
+    drain_timer_.async_wait([self = shared_from_this()](error_code error) {
+      if (error || self->stopped_) return;
+      self->log_.warning(
+          "the disk takes too long: what it does not hold was told to nobody and is lost");
+      self->say_farewell();
+    });
+    if (is_safe()) say_farewell();
+  }
+
   const JobTable& jobs() const { return table_; }
 
  private:
@@ -145,6 +175,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         [self = shared_from_this(), session](error_code error, std::size_t size) {
           if (self->stopped_ || !self->sessions_.contains(session->id)) return;
           if (error) return self->drop(session, "");
+          if (self->draining_) return self->read(session);  // nothing is decided any more
           self->take(session, std::string_view(session->buffer.data(), size));
         });
   }
@@ -194,6 +225,9 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   std::optional<HttpPage> page(std::string_view path) {
     if (path == "/healthz") return HttpPage{.body = body_of("ok\n")};
     if (path == "/readyz") {
+      if (const auto& why = table_.why_closed()) {
+        return HttpPage{.body = body_of(*why + "\n"), .status = 503};
+      }
       if (!ends_soon_) return HttpPage{.body = body_of("ok\n")};
       return HttpPage{.body = body_of("this service ends with its job\n"), .status = 503};
     }
@@ -247,14 +281,15 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         log_.info(line);
       }
     }
+    for (const ServiceOutput::Change& change : out.changes) {
+      last_change_ = change.number;
+      if (keeper_) keeper_->keep(change.number, change.what);
+    }
     for (ServiceOutput::Send& send : out.sends) {
-      if (const auto local = locals_.find(send.connection); local != locals_.end()) {
-        asio::post(io_, [self = shared_from_this(), id = send.connection, deliver = local->second,
-                         message = std::move(send.message)] {
-          if (self->locals_.contains(id)) (*deliver)(message);
-        });
-      } else if (const auto remote = sessions_.find(send.connection); remote != sessions_.end()) {
-        this->send(remote->second, send.message);
+      if (keeper_ && send.after > safe_) {
+        held_.push_back(std::move(send));
+      } else {
+        deliver(send);
       }
     }
     for (const AgentConnectionId id : out.closes) {
@@ -264,6 +299,67 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       flush(remote->second);
     }
     arm();
+  }
+
+  void deliver(ServiceOutput::Send& send) {
+    if (const auto local = locals_.find(send.connection); local != locals_.end()) {
+      asio::post(io_, [self = shared_from_this(), id = send.connection, deliver = local->second,
+                       message = std::move(send.message)] {
+        if (self->locals_.contains(id)) (*deliver)(message);
+      });
+    } else if (const auto remote = sessions_.find(send.connection); remote != sessions_.end()) {
+      this->send(remote->second, send.message);
+    }
+  }
+
+  // --- what outlives the service --------------------------------------------------------------
+
+  bool is_safe() const { return !keeper_ || safe_ == last_change_; }
+
+  void safe(std::uint64_t number) {
+    safe_ = number;
+    std::deque<ServiceOutput::Send> held = std::exchange(held_, {});
+    for (ServiceOutput::Send& send : held) {
+      if (send.after > safe_) {
+        held_.push_back(std::move(send));
+      } else {
+        deliver(send);
+      }
+    }
+    if (draining_ && is_safe()) say_farewell();
+  }
+
+  // The disk of its state is in trouble.
+  void close(const Error& why) {
+    const std::string reason = "nothing new is admitted until its state has room: " + why.message();
+    table_.close_admission(reason);
+    if (const auto more = trouble_lines_.admit(BootClock::now())) {
+      log_.error(reason + (*more > 0 ? " (" + std::to_string(*more) + " times more)" : ""));
+    }
+    ServiceOutput out = table_.take_back(safe_, reason);
+    const std::set<AgentConnectionId> sent_away(out.closes.begin(), out.closes.end());
+    std::erase_if(held_, [&](const auto& send) { return sent_away.contains(send.connection); });
+    perform(std::move(out));
+  }
+
+  void open() {
+    table_.close_admission(std::nullopt);
+    log_.info("its state has room again: new jobs and agents are admitted");
+  }
+
+  void say_farewell() {
+    if (std::exchange(said_farewell_, true)) return;
+    drain_timer_.cancel();
+    perform(table_.farewell("it was told to end"));
+    check_drained();
+  }
+
+  void check_drained() {
+    if (!said_farewell_ || !drained_) return;
+    for (const auto& [id, session] : sessions_) {
+      if (!session->sending.empty() || !session->unsent.empty()) return;
+    }
+    asio::post(io_, std::exchange(drained_, nullptr));
   }
 
   // These take the session by value: drop() erases the map's own pointer to it, which may be the
@@ -282,7 +378,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     if (!session->sending.empty()) return;
     if (session->unsent.empty()) {
       if (session->close_when_sent) drop(session, "");
-      return;
+      return check_drained();
     }
     session->sending.swap(session->unsent);
     asio::async_write(session->socket, asio::buffer(session->sending),
@@ -310,6 +406,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     table_.disconnected(id);
     arm();
     check_idle();
+    check_drained();
   }
 
   void check_idle() {
@@ -321,11 +418,11 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   // itself.
   void arm() {
     const std::optional<TimePoint> due = table_.deadline();
-    if (!due || (armed_ && *armed_ <= *due)) return;
+    if (draining_ || !due || (armed_ && *armed_ <= *due)) return;
     armed_ = *due;
     timer_.expires_after(std::max(Duration(0), *due - BootClock::now()));
     timer_.async_wait([self = shared_from_this()](error_code error) {
-      if (error || self->stopped_) return;
+      if (error || self->stopped_ || self->draining_) return;
       self->armed_.reset();
       self->perform(self->table_.tick(BootClock::now()));
     });
@@ -351,12 +448,22 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   std::optional<HttpEntry> http_;
   std::function<void()> when_idle_;
   bool ends_soon_ = false;
+  std::optional<StateKeeper> keeper_;
+  std::uint64_t last_change_ = 0;
+  std::uint64_t safe_ = 0;                // every change up to here
+  std::deque<ServiceOutput::Send> held_;  // until what they tell of is safe
+  LineBudget trouble_lines_{5, std::chrono::minutes(1)};
+  asio::steady_timer drain_timer_;
+  std::function<void()> drained_;
+  bool draining_ = false;
+  bool said_farewell_ = false;
   bool stopped_ = false;
 };
 
 RendezvousServer::RendezvousServer(asio::io_context& io, Logger& log, ServiceOptions options,
-                                   std::vector<UniqueFd> listeners)
-    : impl_(std::make_shared<Impl>(io, log, std::move(options), std::move(listeners))) {}
+                                   std::vector<UniqueFd> listeners, std::optional<KeptState> kept)
+    : impl_(std::make_shared<Impl>(io, log, std::move(options), std::move(listeners),
+                                   std::move(kept))) {}
 
 RendezvousServer::~RendezvousServer() { impl_->stop(); }
 
@@ -370,6 +477,7 @@ void RendezvousServer::receive(AgentConnectionId connection, const AgentMessage&
 void RendezvousServer::detach(AgentConnectionId connection) { impl_->detach(connection); }
 void RendezvousServer::share_port_with(StoreServer* store) { impl_->share_port_with(store); }
 void RendezvousServer::show_store(const StoreServer* store) { impl_->show_store(store); }
+void RendezvousServer::drain(std::function<void()> then) { impl_->drain(std::move(then)); }
 void RendezvousServer::when_idle(std::function<void()> then) { impl_->when_idle(std::move(then)); }
 const JobTable& RendezvousServer::jobs() const { return impl_->jobs(); }
 

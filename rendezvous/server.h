@@ -5,6 +5,10 @@
 // connection that sends nonsense, or says no hello within hello_timeout, is closed with one line in
 // the log.
 //
+// With a StateDirectory, what is sent waits until what it tells of is safe there; heartbeats, and
+// what tells of nothing new, go at once. While the disk refuses to write, nothing new is admitted,
+// and a running job that has to change waits.
+//
 // The same port answers HTTP (docs/monitoring.md), and in torchrun's static mode the store's
 // clients, too. Callers are told apart by a connection's first bytes
 // (rendezvous/core/first_bytes.h); one that is silent is kept there, since a store's client may be.
@@ -13,27 +17,37 @@
 #include <boost/asio/io_context.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/log.h"
 #include "base/unique_fd.h"
 #include "rendezvous/core/job_table.h"
+#include "rendezvous/state_directory.h"
 
 namespace ddprun {
 
 class StoreServer;
 
+// Where a service's state is kept, and what it held.
+struct KeptState {
+  StateDirectory directory;
+  ServiceState state;
+};
+
 class RendezvousServer {
  public:
   // Messages that wait for one slow agent; past it its connection is closed.
   static constexpr std::size_t kMaxUnsentBytes = 4 << 20;
+  // How long drain() waits for the disk.
+  static constexpr Duration kDrainTime = std::chrono::seconds(1);
 
   // listeners: sockets that listen already (rendezvous/listen.h); none for a service of one
-  // process. io and log outlive the server.
+  // process. kept: nullopt for a service that forgets. io and log outlive the server.
   RendezvousServer(boost::asio::io_context& io, Logger& log, ServiceOptions options,
-                   std::vector<UniqueFd> listeners);
-  // Closes everything at once.
+                   std::vector<UniqueFd> listeners, std::optional<KeptState> kept = std::nullopt);
+  // Closes everything at once, but for a write to the disk that has begun.
   ~RendezvousServer();
 
   // Accepts connections from now on. To be called once.
@@ -48,6 +62,11 @@ class RendezvousServer {
   void share_port_with(StoreServer* store);
   // The store of this process, for the metrics; null: there is none.
   void show_store(const StoreServer* store);
+
+  // The service is about to end: listens no more, decides nothing more, writes what it has decided,
+  // tells every agent to expect silence. Calls `then` once, from the io_context, when all of that
+  // has left, or the disk has not done its part within kDrainTime.
+  void drain(std::function<void()> then);
 
   // Calls `then` once, from the io_context, as soon as no agent is connected any more.
   void when_idle(std::function<void()> then);

@@ -58,12 +58,13 @@ int main(int argc, char** argv) {
     add_options(app, options);
     add_limits(app, options);
   };
-  daemon.serve = [&](boost::asio::io_context& io, ddprun::Logger& log, ddprun::UniqueFd listener) {
+  daemon.serve = [&](boost::asio::io_context& io, ddprun::Logger& log,
+                     ddprun::DaemonSocket socket) -> ddprun::Result<ddprun::DaemonService> {
     std::vector<ddprun::UniqueFd> listeners;
-    listeners.push_back(std::move(listener));
+    listeners.push_back(std::move(socket.listener));
     auto server = std::make_shared<ddprun::StoreServer>(io, log, std::move(listeners), options);
     server->start();
-    return server;
+    return ddprun::DaemonService{.service = server, .drain = {}};
   };
   return ddprun::run_daemon(daemon, argc, argv);
 }

@@ -37,7 +37,7 @@ LinkActions AgentLink::disconnected(const std::string& why, TimePoint now) {
 }
 
 LinkActions AgentLink::garbled(const std::string& why, TimePoint now) {
-  if (!instance_.empty() || state_ == State::kOver) return disconnected(why, now);
+  if (has_spoken_ || state_ == State::kOver) return disconnected(why, now);
   LinkActions out;
   not_a_service(why, out);
   return out;
@@ -53,8 +53,16 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
                               " refused this node: " + refused->reason});
     return out;
   }
+  has_spoken_ = true;
+  if (const Silence* silence = std::get_if<Silence>(&message)) {
+    silence_reason_ = silence->reason;
+    out.push_back(LinkDeliver{Wait{"the rendezvous service at " + options_.service +
+                                   " will be silent for a while: " + silence->reason}});
+    return out;
+  }
   if (const Welcome* welcome = std::get_if<Welcome>(&message)) {
     state_ = State::kUp;
+    silence_reason_.clear();
     welcome_ = *welcome;
     instance_ = welcome->instance;
     confirmed_ = hello_sent_;
@@ -145,8 +153,8 @@ void AgentLink::pause(TimePoint now) {
 }
 
 void AgentLink::try_failed(TimePoint now, LinkActions& out) {
-  // Who has said Welcome once is a service, however long it is silent now.
-  const bool deaf = options_.must_answer && state_ == State::kGreeting && instance_.empty();
+  // Who has spoken the protocol once is a service, however long it is silent now.
+  const bool deaf = options_.must_answer && state_ == State::kGreeting && !has_spoken_;
   if (deaf && ++deaf_tries_ == kMaxDeafTries) return not_a_service(last_trouble_, out);
   pause(now);
 }
@@ -167,13 +175,13 @@ void AgentLink::check_patience(TimePoint now, LinkActions& out) {
     if (now < join_until_) return;
     if (state_ == State::kLookingUp) last_trouble_ = "the name service has not answered";
     return give_up("no rendezvous service answered at " + options_.service + " within " +
-                       to_text(options_.join_timeout) + ": " + last_trouble_,
+                       to_text(options_.join_timeout) + ": " + last_trouble_ + what_it_said(),
                    ExitCode::kJoinTimeout, out);
   }
   if (now < confirmed_ + welcome_->agent_patience) return;
   const bool embedded = welcome_->embedded;
   const std::string reason = "the rendezvous service at " + options_.service +
-                             " has not answered for " + to_text(now - confirmed_);
+                             " has not answered for " + to_text(now - confirmed_) + what_it_said();
   if (embedded) {
     return give_up(reason + "; it ran inside the agent on " + welcome_->host +
                        ", so the job ends with that node",
@@ -188,6 +196,10 @@ void AgentLink::check_patience(TimePoint now, LinkActions& out) {
   out.push_back(
       LinkLost{reason + "; ending this node's workers, because the others may go on without them",
                false, ExitCode::kServiceLost});
+}
+
+std::string AgentLink::what_it_said() const {
+  return silence_reason_.empty() ? "" : " (it said: " + silence_reason_ + ")";
 }
 
 }  // namespace ddprun

@@ -82,7 +82,8 @@ class AgentLink {
   // The look-up or the try failed, or the connection broke; it is closed already.
   LinkActions disconnected(const std::string& why, TimePoint now);
   // A message came: a Directive is delivered, a HeartbeatAck prolongs the lease, a Welcome begins
-  // it, a Refused ends everything.
+  // it, a Refused ends everything. A Silence changes nothing but what is said later: idle agents say
+  // why they wait, and an agent that gives up says what the service said.
   LinkActions received(const ServiceMessage& message, TimePoint now);
   // What came is no message of this protocol.
   LinkActions garbled(const std::string& why, TimePoint now);
@@ -112,6 +113,7 @@ class AgentLink {
   void not_a_service(const std::string& why, LinkActions& out);
   void give_up(std::string reason, ExitCode code, LinkActions& out);
   void check_patience(TimePoint now, LinkActions& out);
+  std::string what_it_said() const;
 
   AgentLinkOptions options_;
   Backoff backoff_;
@@ -126,6 +128,8 @@ class AgentLink {
   std::uint64_t next_number_ = 1;
   std::optional<Welcome> welcome_;  // the last one; set while the lease is held
   int deaf_tries_ = 0;
+  bool has_spoken_ = false;     // it is a rendezvous service, if a silent one
+  std::string silence_reason_;  // of the last Silence since the last Welcome
   std::string instance_;
   std::string last_trouble_ = "no try was made";
 };

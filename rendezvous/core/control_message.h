@@ -126,6 +126,11 @@ struct Welcome {
 struct Refused {
   std::string reason;
 };
+// Nothing will be heard of this service for a while, as it ends to be started again, or it admits
+// nobody now. The agent's patience is what it ever was; it goes on trying.
+struct Silence {
+  std::string reason;
+};
 struct HeartbeatAck {
   std::uint64_t number = 0;
 };
@@ -153,6 +158,7 @@ struct End {
 };
 using Directive = std::variant<Wait, Assignment, Stop, End>;
 
-using ServiceMessage = std::variant<Welcome, Refused, HeartbeatAck, Wait, Assignment, Stop, End>;
+using ServiceMessage =
+    std::variant<Welcome, Refused, Silence, HeartbeatAck, Wait, Assignment, Stop, End>;
 
 }  // namespace ddprun

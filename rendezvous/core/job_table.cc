@@ -11,6 +11,18 @@ JobTable::JobTable(ServiceOptions options) : options_(std::move(options)) {
                 "an agent gives up before the service gives it up");
 }
 
+JobTable::JobTable(ServiceOptions options, const ServiceState& past, TimePoint now)
+    : JobTable(std::move(options)) {
+  if (!past.service_id.empty()) options_.service_id = past.service_id;
+  jobs_begun_ = past.jobs_begun;
+  for (const auto& [id, kept] : past.jobs) {
+    Job job{kept.instance, kept.former_instance, Membership(kept.state, options_.membership, now)};
+    job.recorded = {job.membership.landmark(), job.former_instance};
+    if (kept.state.phase == JobPhase::kEnded) ended_.push_back(id);
+    jobs_.emplace(id, std::move(job));
+  }
+}
+
 ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& message, TimePoint now) {
   ServiceOutput out;
   if (const Hello* first = std::get_if<Hello>(&message)) {
@@ -30,12 +42,12 @@ ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& messag
   }
   Membership& job = its_job->second.membership;
   if (const AgentStatus* status = std::get_if<AgentStatus>(&message)) {
-    forward(agent.job, job.status(agent.agent_id, *status, now), out);
+    forward(agent.job, job.status(agent.agent_id, *status, now), now, out);
   } else if (const Heartbeat* heartbeat = std::get_if<Heartbeat>(&message)) {
     job.heard(agent.agent_id, now);
     out.sends.push_back({origin.connection, HeartbeatAck{heartbeat->number}});
   } else if (const Leave* leave = std::get_if<Leave>(&message)) {
-    forward(agent.job, job.left(agent.agent_id, *leave, now), out);
+    forward(agent.job, job.left(agent.agent_id, *leave, now), now, out);
   }
   return out;
 }
@@ -51,7 +63,12 @@ void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, Se
   if (agents_.contains(origin.connection)) {
     return refuse(origin.connection, "a connection says hello once", out);
   }
-  forget_old_verdicts();
+  if (closed_ && !is_known(hello)) {
+    out.sends.push_back({origin.connection, Silence{*closed_}});
+    out.closes.push_back(origin.connection);
+    return;
+  }
+  forget_old_verdicts(out);
   const Result<Job*> job = job_for(hello, now);
   if (!job) return refuse(origin.connection, job.error().cause, out);
   Membership& membership = (*job)->membership;
@@ -65,12 +82,22 @@ void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, Se
   agents_[origin.connection] = {hello.job.id, hello.node.agent_id};
   connections_[hello.node.agent_id] = origin.connection;
   if (!origin.service_address.empty()) membership.set_service_address(origin.service_address);
-  out.sends.push_back({origin.connection, Welcome{.instance = (*job)->instance,
-                                                  .heartbeat_interval = options_.heartbeat_interval,
-                                                  .agent_patience = options_.agent_patience,
-                                                  .embedded = options_.embedded,
-                                                  .host = options_.host}});
-  forward(hello.job.id, membership.joined(hello, origin.local, now), out);
+  MembershipOutput joined = membership.joined(hello, origin.local, now);
+  record(**job, now, out);
+  out.sends.push_back({origin.connection,
+                       Welcome{.instance = (*job)->instance,
+                               .heartbeat_interval = options_.heartbeat_interval,
+                               .agent_patience = options_.agent_patience,
+                               .embedded = options_.embedded,
+                               .host = options_.host},
+                       (*job)->first_change});
+  forward(hello.job.id, std::move(joined), now, out);
+}
+
+bool JobTable::is_known(const Hello& hello) const {
+  const auto job = jobs_.find(hello.job.id);
+  if (job == jobs_.end() || hello.instance.empty()) return false;
+  return hello.instance == job->second.instance || hello.instance == job->second.former_instance;
 }
 
 // The job that the agent means: the present one of that id, or a new one.
@@ -88,7 +115,7 @@ Result<JobTable::Job*> JobTable::job_for(const Hello& hello, TimePoint now) {
     if (!of_it && has_past && !over && job.former_instance.empty() &&
         job.membership.generation() < Generation(0) && note_recall(hello.instance)) {
       job.former_instance = hello.instance;
-      job.membership.expect_past(now);
+      job.membership.expect_past(now + options_.membership.lease);
       of_it = true;
     }
     if (!hello.instance.empty() && !of_it) {
@@ -104,7 +131,9 @@ Result<JobTable::Job*> JobTable::job_for(const Hello& hello, TimePoint now) {
   Membership membership(hello.job, options_.membership, now);
   if (has_past) {
     note_recall(hello.instance);
-    membership.expect_past(now);
+    membership.expect_past(now + options_.membership.lease);
+  } else if (options_.strangers_until && now < *options_.strangers_until) {
+    membership.expect_past(*options_.strangers_until);
   }
   return &jobs_.emplace(id, Job{std::move(instance), "", std::move(membership)}).first->second;
 }
@@ -136,9 +165,9 @@ ServiceOutput JobTable::tick(TimePoint now) {
   ServiceOutput out;
   for (auto& [id, job] : jobs_) {
     const std::optional<TimePoint> due = job.membership.deadline();
-    if (due && *due <= now) forward(id, job.membership.tick(now), out);
+    if (due && *due <= now) forward(id, job.membership.tick(now), now, out);
   }
-  forget_old_verdicts();
+  forget_old_verdicts(out);
   return out;
 }
 
@@ -165,13 +194,55 @@ std::vector<const Membership*> JobTable::jobs() const {
   return all;
 }
 
-void JobTable::forward(const std::string& job, MembershipOutput&& from, ServiceOutput& out) {
+ServiceOutput JobTable::take_back(std::uint64_t after, const std::string& why) {
+  ServiceOutput out;
+  for (auto it = jobs_.begin(); it != jobs_.end();) {
+    const auto job = it++;
+    if (job->second.first_change <= after) continue;
+    for (const auto& [connection, agent] : std::map(agents_)) {
+      if (agent.job != job->first) continue;
+      out.sends.push_back({connection, Silence{why}});
+      out.closes.push_back(connection);
+      connections_.erase(agent.agent_id);
+      agents_.erase(connection);
+    }
+    out.changes.push_back({++changes_, JobForgotten{job->first}});
+    ended_.erase(std::remove(ended_.begin(), ended_.end(), job->first), ended_.end());
+    jobs_.erase(job);
+  }
+  return out;
+}
+
+ServiceOutput JobTable::farewell(const std::string& why) const {
+  ServiceOutput out;
+  for (const auto& [connection, agent] : agents_) out.sends.push_back({connection, Silence{why}});
+  return out;
+}
+
+// What the job's last change does not tell becomes a new one.
+void JobTable::record(Job& job, TimePoint now, ServiceOutput& out) {
+  const std::pair landmark(job.membership.landmark(), job.former_instance);
+  if (job.recorded == landmark) return;
+  const bool is_first = !job.recorded;
+  if (is_first) out.changes.push_back({++changes_, ServiceBegun{options_.service_id, jobs_begun_}});
+  job.recorded = landmark;
+  job.last_change = ++changes_;
+  if (is_first) job.first_change = changes_;
+  out.changes.push_back(
+      {changes_, JobChanged{{job.instance, job.former_instance, job.membership.state(now)}}});
+}
+
+void JobTable::forward(const std::string& job_id, MembershipOutput&& from, TimePoint now,
+                       ServiceOutput& out) {
+  Job& job = jobs_.at(job_id);
+  record(job, now, out);
   for (Tell& tell : from.tells) {
     const auto connection = connections_.find(tell.agent_id);
     if (connection == connections_.end()) continue;
     std::visit(
         [&](auto&& directive) {
-          out.sends.push_back({connection->second, std::forward<decltype(directive)>(directive)});
+          out.sends.push_back(
+              {connection->second, std::forward<decltype(directive)>(directive), job.last_change});
         },
         std::move(tell.directive));
   }
@@ -179,16 +250,19 @@ void JobTable::forward(const std::string& job, MembershipOutput&& from, ServiceO
   counts_.generations_formed += static_cast<std::uint64_t>(from.generations_formed);
   counts_.restarts += static_cast<std::uint64_t>(from.restarts);
   counts_.lease_losses += static_cast<std::uint64_t>(from.lease_losses);
-  const bool over = jobs_.at(job).membership.phase() == Membership::Phase::kEnded;
-  if (over && std::find(ended_.begin(), ended_.end(), job) == ended_.end()) ended_.push_back(job);
+  const bool over = job.membership.phase() == Membership::Phase::kEnded;
+  if (over && std::find(ended_.begin(), ended_.end(), job_id) == ended_.end()) {
+    ended_.push_back(job_id);
+  }
 }
 
-void JobTable::forget_old_verdicts() {
+void JobTable::forget_old_verdicts(ServiceOutput& out) {
   while (ended_.size() > kEndedJobsKept) {
     const auto quiet = std::find_if(ended_.begin(), ended_.end(), [&](const std::string& id) {
       return jobs_.at(id).membership.connected_count() == 0;
     });
     if (quiet == ended_.end()) return;
+    out.changes.push_back({++changes_, JobForgotten{*quiet}});
     jobs_.erase(*quiet);
     ended_.erase(quiet);
   }

@@ -11,6 +11,9 @@
 // of the same id. The two are told apart by the instance, which a Welcome gives out and later
 // Hellos repeat. An instance that this service did not give out is of its earlier life, before it
 // was restarted: that job is recalled (rendezvous/core/membership.h).
+//
+// What outlives the service comes out as changes, numbered from 1; what is sent names the one that
+// must be safe on the disk before it leaves. A service without a disk sends at once.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +21,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -35,13 +39,22 @@ struct ServiceOptions {
   bool embedded = false;
   std::string host;        // what agents call this service's host
   std::string service_id;  // random; begins every instance
+  // Until then agents may come that an earlier life of this service has welcomed, and this one has
+  // never heard of: no job is begun without them. nullopt: there are none.
+  std::optional<TimePoint> strangers_until;
 };
 
 struct ServiceOutput {
   struct Send {
     AgentConnectionId connection;
     ServiceMessage message;
+    std::uint64_t after = 0;  // the number of the change that it tells of; 0: none
   };
+  struct Change {
+    std::uint64_t number;
+    StateChange what;
+  };
+  std::vector<Change> changes;
   std::vector<Send> sends;
   std::vector<AgentConnectionId> closes;  // after what was sent to them has left
   std::vector<std::string> log;
@@ -61,6 +74,8 @@ class JobTable {
   static constexpr std::size_t kRecallsKept = 10'000;
 
   explicit JobTable(ServiceOptions options);
+  // Goes on where an earlier life of the service has ended.
+  JobTable(ServiceOptions options, const ServiceState& past, TimePoint now);
 
   // Where a message comes from.
   struct Origin {
@@ -77,6 +92,16 @@ class JobTable {
   ServiceOutput tick(TimePoint now);
   // When tick() has something to do; nullopt: not before another event.
   std::optional<TimePoint> deadline() const;
+
+  // Admits no job and no agent that is not in one already, and says why to those who ask: they try
+  // again. Does the opposite without a reason.
+  void close_admission(std::optional<std::string> why) { closed_ = std::move(why); }
+  const std::optional<std::string>& why_closed() const { return closed_; }
+  // Forgets the jobs that were begun after that change: the disk has refused them, and nobody was
+  // told of them. Their agents try again.
+  ServiceOutput take_back(std::uint64_t after, const std::string& why);
+  // What tells every agent that nothing will be heard of this service for a while.
+  ServiceOutput farewell(const std::string& why) const;
 
   // No job has a connected agent: an embedded service may end.
   bool is_idle() const { return agents_.empty(); }
@@ -95,6 +120,10 @@ class JobTable {
     std::string instance;
     std::string former_instance;  // in the service's earlier life, where that became known later
     Membership membership;
+    std::optional<std::pair<Membership::Landmark, std::string>> recorded =
+        {};                          // at the last change
+    std::uint64_t first_change = 0;  // 0: of an earlier life
+    std::uint64_t last_change = 0;
   };
   struct Agent {
     std::string job;
@@ -104,13 +133,18 @@ class JobTable {
   void hello(const Origin& origin, const Hello& hello, TimePoint now, ServiceOutput& out);
   Result<Job*> job_for(const Hello& hello, TimePoint now);
   bool note_recall(const std::string& instance);
+  bool is_known(const Hello& hello) const;
   void refuse(AgentConnectionId connection, std::string reason, ServiceOutput& out);
-  void forward(const std::string& job, MembershipOutput&& from, ServiceOutput& out);
-  void forget_old_verdicts();
+  void record(Job& job, TimePoint now, ServiceOutput& out);
+  void forward(const std::string& job_id, MembershipOutput&& from, TimePoint now,
+               ServiceOutput& out);
+  void forget_old_verdicts(ServiceOutput& out);
 
   ServiceOptions options_;
   std::map<std::string, Job> jobs_;
   std::uint64_t jobs_begun_ = 0;
+  std::uint64_t changes_ = 0;
+  std::optional<std::string> closed_;  // why nothing new is admitted
   std::map<AgentConnectionId, Agent> agents_;
   std::map<std::string, AgentConnectionId> connections_;  // by agent id
   std::vector<std::string> ended_;                        // oldest first

@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::size_t kNamesShown = 5;
 constexpr std::size_t kEndsKept = 256;
+constexpr const char* kServiceRestarted = "the rendezvous service was restarted";
 
 std::string to_text(NodeRange nodes) {
   if (nodes.min == nodes.max) return std::to_string(nodes.min);
@@ -30,6 +31,73 @@ std::string nodes_text(std::size_t count) {
 
 Membership::Membership(JobSpec spec, MembershipOptions options, TimePoint now)
     : spec_(std::move(spec)), options_(options), forming_since_(now) {}
+
+Membership::Membership(const JobState& state, MembershipOptions options, TimePoint now)
+    : spec_(state.spec),
+      options_(options),
+      phase_(state.phase == Phase::kEnded ? Phase::kEnded : Phase::kForming),
+      generation_(state.generation),
+      restarts_used_(state.restarts_used),
+      reason_(state.reason),
+      forming_since_(now),
+      remembers_(true),
+      failed_(state.failed),
+      ending_(state.ending),
+      verdict_(state.verdict) {
+  if (phase_ == Phase::kEnded) return;
+  recall_until_ = now + options_.lease;
+  recall_broken_ = state.phase == Phase::kForming && generation_ >= Generation(0);
+  for (const Place& place : state.places) {
+    members_[place.node.agent_id] = {
+        .node = place.node,
+        .status = {.phase = AgentPhase::kRunning, .generation = generation_},
+        .awaited = true,
+        .last_heard = now,
+        .node_rank = place.assignment.node_rank.value,
+        .assignment = place.assignment};
+  }
+  for (const WorkerEnd& end : state.ends) ends_.push_back({end, now - end.age});
+  if (!ends_.empty()) ends_known_at_ = now;
+}
+
+// --- what outlives the service -------------------------------------------------------------------
+
+// While a running generation is recalled, nothing has become of it yet.
+Membership::Phase Membership::durable_phase() const {
+  const bool recalling = recall_until_ && !recall_broken_ && generation_ >= Generation(0);
+  return recalling ? Phase::kRunning : phase_;
+}
+
+// During a recall nodes come one by one; what is known of them is worth a record when it is over.
+Membership::Landmark Membership::landmark() const {
+  const auto places = std::count_if(members_.begin(), members_.end(), [](const auto& entry) {
+    return entry.second.assignment.has_value();
+  });
+  return {durable_phase(),     generation_,
+          restarts_used_,      failed_,
+          ending_.has_value(), recall_until_ ? 0 : static_cast<std::size_t>(places)};
+}
+
+JobState Membership::state(TimePoint now) const {
+  JobState state{.spec = spec_,
+                 .phase = durable_phase(),
+                 .generation = generation_,
+                 .restarts_used = restarts_used_,
+                 .reason = reason_,
+                 .failed = failed_,
+                 .ending = ending_,
+                 .verdict = verdict_};
+  if (phase_ == Phase::kEnded) return state;
+  for (const DatedEnd& dated : ends_) {
+    state.ends.push_back(dated.end);
+    state.ends.back().age = now - dated.when;
+  }
+  keep_likeliest(state.ends);
+  for (const auto& [id, member] : members_) {
+    if (member.assignment) state.places.push_back({member.node, *member.assignment});
+  }
+  return state;
+}
 
 void Membership::set_service_address(const std::string& address) {
   if (!is_loopback_host(address)) service_address_ = address;
@@ -63,9 +131,9 @@ std::optional<std::string> Membership::refusal(const Hello& hello) const {
   return std::nullopt;
 }
 
-void Membership::expect_past(TimePoint now) {
+void Membership::expect_past(TimePoint until) {
   DDPRUN_ASSERT(generation_ < Generation(0), "a job's past is recalled before it goes on");
-  recall_until_ = now + options_.lease;
+  recall_until_ = until;
 }
 
 MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint now) {
@@ -75,6 +143,7 @@ MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint no
   member.node = hello.node;
   member.local = local;
   member.connected = true;
+  member.awaited = false;
   member.last_heard = now;
   if (is_new && phase_ != Phase::kEnded) {
     note(hello.node.host + " joined job '" + spec_.id + "' with " +
@@ -187,6 +256,7 @@ MembershipOutput Membership::tick(TimePoint now) {
     const auto current = it++;
     const Member& member = current->second;
     if (member.local || now < member.last_heard + options_.lease) continue;
+    if (member.awaited && recall_until_) continue;  // the recall says what its absence means
     lose(current, "nothing was heard of it for " + to_text(options_.lease), now, out);
     ++out.lease_losses;
   }
@@ -201,7 +271,8 @@ std::optional<TimePoint> Membership::deadline() const {
     if (!earliest || time < *earliest) earliest = time;
   };
   for (const auto& [id, member] : members_) {
-    if (!member.local) consider(member.last_heard + options_.lease);
+    if (member.local || (member.awaited && recall_until_)) continue;
+    consider(member.last_heard + options_.lease);
   }
   if (phase_ == Phase::kForming) {
     // While somebody still ends its workers nothing is due: its own supervisor bounds that, and its
@@ -250,7 +321,9 @@ void Membership::collect(const Member& member, TimePoint now) {
     const bool known = std::any_of(ends_.begin(), ends_.end(), [&](const DatedEnd& dated) {
       return dated.end.rank == end.rank && dated.end.kind != EndKind::kNodeLost;
     });
-    if (!known) take_down(end, now - end.age, now);
+    if (known) continue;
+    const TimePoint when = now - end.age;
+    take_down(end, ends_known_at_ ? std::max(when, *ends_known_at_) : when, now);
   }
 }
 
@@ -268,52 +341,91 @@ void Membership::take_down(const WorkerEnd& end, TimePoint when, TimePoint now) 
 void Membership::recall(Member& member, const Hello& hello) {
   if (hello.status.generation > generation_) {
     generation_ = hello.status.generation;
-    for (auto& [id, other] : members_) other.assignment.reset();
+    for (auto& [id, other] : members_) {
+      other.assignment.reset();
+      other.node_rank.reset();
+    }
     ends_.clear();
     failed_ = false;
+    recall_broken_ = false;
   }
   if (!hello.assignment) return;
   restarts_used_ = std::max(restarts_used_, hello.assignment->restart_count);
-  if (hello.assignment->generation == generation_) member.assignment = hello.assignment;
+  if (hello.assignment->generation != generation_) return;
+  member.assignment = hello.assignment;
+  member.node_rank = hello.assignment->node_rank.value;
 }
 
 // True: the recall is over, and the job goes on in one way or another.
 bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
   std::set<NodeRank> here;
   int nodes = 0;
-  bool ended = ending_ || !ends_.empty();
+  bool ended = recall_broken_ || ending_ || !ends_.empty();
+  bool awaiting = false;
   for (const auto& [id, member] : members_) {
+    awaiting = awaiting || member.awaited;
     if (!member.assignment) continue;
     nodes = member.assignment->node_count;
+    if (member.awaited) continue;
     here.insert(member.assignment->node_rank);
+    // Who has not heard of the generation yet is about to be told.
     const AgentPhase phase = member.status.phase;
-    ended = ended || phase == AgentPhase::kIdle || phase == AgentPhase::kStopping;
+    ended = ended || (member.status.generation >= member.assignment->generation &&
+                      (phase == AgentPhase::kIdle || phase == AgentPhase::kStopping));
   }
   const bool complete = nodes > 0 && static_cast<int>(here.size()) >= nodes;
   if (complete && !ended) {
     take_over(now, out);
     return true;
   }
-  failed_ = std::any_of(ends_.begin(), ends_.end(),
-                        [](const DatedEnd& dated) { return !dated.end.after_stop; });
+  failed_ = failed_ || std::any_of(ends_.begin(), ends_.end(),
+                                   [](const DatedEnd& dated) { return !dated.end.after_stop; });
   if (ended && !std::exchange(recall_broken_, true)) {
-    begin_forming("the rendezvous service was restarted", now, out);
+    begin_forming(kServiceRestarted, now, out);
   }
-  if (!complete && !ending_ && now < *recall_until_) return false;
+  const bool can_end = ending_ && !awaiting;
+  if (!complete && !can_end && now < *recall_until_) return false;
   recall_until_.reset();
-  if (ended || here.empty()) return true;
-  // The others still run it, so it was not the outage that ended this node's workers.
-  WorkerEnd end{.kind = EndKind::kNodeLost,
-                .message = "it did not come back to the restarted rendezvous service within " +
-                           to_text(options_.lease)};
-  while (here.contains(end.node_rank)) ++end.node_rank.value;
-  end.host = "its name is not known";
-  note(describe(end), now, out);
-  ++out.lease_losses;
-  ends_.push_back({std::move(end), now});
+  std::vector<WorkerEnd> lost = give_up_awaited(here);
+  if (ended) return true;
+  if (here.empty()) {  // nobody has seen the outage's end: it may be all that has happened
+    if (generation_ >= Generation(0)) reason_ = kServiceRestarted;
+    return true;
+  }
+  // The others still run it, so it was not the outage that ended these nodes' workers.
+  for (WorkerEnd& end : lost) {
+    note(describe(end), now, out);
+    ++out.lease_losses;
+    ends_.push_back({std::move(end), now});
+  }
   failed_ = true;
   begin_forming("a node was lost", now, out);
   return true;
+}
+
+// The nodes of the generation that did not come, one at least: each whose name is known, else the
+// first.
+std::vector<WorkerEnd> Membership::give_up_awaited(const std::set<NodeRank>& here) {
+  WorkerEnd end{.kind = EndKind::kNodeLost,
+                .message = "it did not come back to the restarted rendezvous service within " +
+                           to_text(options_.lease)};
+  std::vector<WorkerEnd> lost;
+  for (auto it = members_.begin(); it != members_.end();) {
+    const auto current = it++;
+    const Member& member = current->second;
+    if (!member.awaited) continue;
+    if (member.assignment) {
+      end.node_rank = member.assignment->node_rank;
+      end.host = member.node.host;
+      lost.push_back(end);
+    }
+    members_.erase(current);
+  }
+  if (!lost.empty()) return lost;
+  end.node_rank = NodeRank(0);
+  while (here.contains(end.node_rank)) ++end.node_rank.value;
+  end.host = "its name is not known";
+  return {end};
 }
 
 void Membership::take_over(TimePoint now, MembershipOutput& out) {
@@ -321,13 +433,11 @@ void Membership::take_over(TimePoint now, MembershipOutput& out) {
   phase_ = Phase::kRunning;
   failed_ = false;
   for (auto& [id, member] : members_) {
-    if (!member.assignment) continue;
-    member.node_rank = member.assignment->node_rank.value;
-    reason_ = member.assignment->reason;
+    if (member.assignment) reason_ = member.assignment->reason;
   }
   note("job '" + spec_.id + "': took over generation " + ddprun::to_text(generation_) + ", " +
            std::to_string(restarts_used_) + " of " + std::to_string(spec_.max_restarts) +
-           " restarts used",
+           " restarts used" + (remembers_ ? "" : "; its history before that is lost"),
        now, out);
 }
 
@@ -438,6 +548,7 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
   phase_ = Phase::kRunning;
   last_call_.reset();
   ends_.clear();
+  ends_known_at_.reset();
 
   const Member& host = here[order.front()]->second;
   Assignment assignment{.generation = generation_,
@@ -549,8 +660,10 @@ Directive Membership::directive_for(const Member& member) const {
   if (recall_until_ && !recall_broken_) {
     if (member.assignment) return *member.assignment;  // go on with what you do
     if (!runs_workers(member)) {
-      return Wait{"the rendezvous service was restarted and waits for the job's nodes; " +
-                  presence()};
+      return Wait{
+          "the rendezvous service has just started, and nodes of the job may be on their "
+          "way back; " +
+          presence()};
     }
   }
   if (!runs_workers(member)) return Wait{presence()};

@@ -44,10 +44,13 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "rendezvous/core/control_message.h"
+#include "rendezvous/core/job_state.h"
 
 namespace ddprun {
 
@@ -78,12 +81,13 @@ struct MembershipOutput {
 
 class Membership {
  public:
-  enum class Phase { kForming, kRunning, kEnded };
+  using Phase = JobPhase;
   struct Member {
     NodeSpec node;
     AgentStatus status;
     bool local = false;
     bool connected = false;
+    bool awaited = false;  // known from an earlier life, and not heard in this one
     TimePoint last_heard;
     std::optional<int> node_rank;  // in the last generation it was in, if that is the latest
     std::optional<Assignment> assignment;  // of the current generation
@@ -94,14 +98,16 @@ class Membership {
   static constexpr std::size_t kEventBytes = 512;
 
   Membership(JobSpec spec, MembershipOptions options, TimePoint now);
+  // Goes on with a job of an earlier life of the service: its nodes have a lease from now to come.
+  Membership(const JobState& state, MembershipOptions options, TimePoint now);
 
   // Why an agent with this Hello may not join, in words that say what would be right; nullopt if it
   // may.
   std::optional<std::string> refusal(const Hello& hello) const;
 
-  // The job is older than this object: some of its agents were welcomed by a service that is gone.
-  // REQUIRES: no generation was formed.
-  void expect_past(TimePoint now);
+  // The job may be older than this object: agents that were welcomed by a service that is gone may
+  // come until then. REQUIRES: no generation was formed.
+  void expect_past(TimePoint until);
 
   // An agent is connected (again). REQUIRES: !refusal(hello). `local`: it lives in the service's
   // own process, so that it has no lease to lose.
@@ -125,6 +131,12 @@ class Membership {
   // hosts: the service's own address as the others see it. Used when such a node hosts the store.
   // No effect with a loopback address, which is how agents beside the service see it.
   void set_service_address(const std::string& address);
+
+  // What another service would need to go on with this job. Agents repeat what they have to say
+  // about a generation; the rest of it changes only when landmark() does.
+  JobState state(TimePoint now) const;
+  using Landmark = std::tuple<Phase, Generation, int, bool, bool, std::size_t>;
+  Landmark landmark() const;
 
   Phase phase() const { return phase_; }
   Generation generation() const { return generation_; }
@@ -153,7 +165,9 @@ class Membership {
   void collect(const Member& member, TimePoint now);
   void take_down(const WorkerEnd& end, TimePoint when, TimePoint now);
   void recall(Member& member, const Hello& hello);
+  Phase durable_phase() const;
   bool settle_recall(TimePoint now, MembershipOutput& out);
+  std::vector<WorkerEnd> give_up_awaited(const std::set<NodeRank>& here);
   void take_over(TimePoint now, MembershipOutput& out);
   void begin_forming(std::string reason, TimePoint now, MembershipOutput& out);
   void lose(Members::iterator member, std::string how, TimePoint now, MembershipOutput& out);
@@ -179,11 +193,13 @@ class Membership {
   TimePoint forming_since_;
   std::optional<TimePoint> last_call_;     // the first generation is formed then, if MIN are here
   std::optional<TimePoint> recall_until_;  // the job's earlier life is being recalled
-  bool recall_broken_ = false;             // it cannot go on, and everyone was told to stop
+  bool recall_broken_ = false;             // it cannot go on, and everyone is told to stop
+  bool remembers_ = false;                 // the job's past is known from its JobState
   bool told_to_wait_ = false;              // those who are left know that others must come first
   bool failed_ = false;            // the generation that is being ended failed: budget is due
   std::optional<Verdict> ending_;  // the job ends with this once every member is idle
   std::vector<DatedEnd> ends_;
+  std::optional<TimePoint> ends_known_at_;  // from a JobState: what agents tell came after them
   std::string service_address_;
   std::optional<Verdict> verdict_;
   std::deque<JobEvent> events_;

@@ -1,9 +1,15 @@
-// ddp-rendezvous is killed under a running job and started again: nobody notices.
+// ddp-rendezvous is killed, told to end, or out of disk space under running jobs.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <memory>
 
+#include "base/rng.h"
 #include "tests/support/child_process.h"
 #include "tests/support/temporary_directory.h"
 
@@ -11,48 +17,222 @@ namespace ddprun {
 namespace {
 
 using testing_support::ChildProcess;
+using testing_support::eventually;
 
-// A lease that no load of the machine uses up; its patience is as much longer.
-ChildProcess service_on(const std::string& address) {
-  return ChildProcess({DDPRUN_BIN_DIR "/ddp-rendezvous", "--listen", address, "--lease", "60"});
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++found;
+  return found;
 }
 
-TEST(ServiceRestart, ARunningJobIsTakenOverByARestartedService) {
-  const TemporaryDirectory directory;
-  const std::string go = directory / "go";
-  std::string address;
-  ChildProcess first = service_on("127.0.0.1:0");
-  const auto line = first.line();
-  ASSERT_TRUE(line);
-  address = line->substr(line->rfind(' ') + 1);
-
-  const std::string script =
-      "echo started $TORCHELASTIC_RESTART_COUNT; while ! [ -e " + go + " ]; do sleep 0.05; done";
-  const std::vector<std::string> argv{DDPRUN_BIN_DIR "/ddprun",
-                                      "--nnodes=2",
-                                      "--max-restarts=3",
-                                      "--rdzv-endpoint=" + address,
-                                      "--nproc-per-node=1",
-                                      "--no-python",
-                                      "sh",
-                                      "-c",
-                                      script};
-  ChildProcess one(argv);
-  ChildProcess two(argv);
-  ASSERT_TRUE(one.wait_for_out("started 0")) << one.err();
-  ASSERT_TRUE(two.wait_for_out("started 0")) << two.err();
-
-  first.signal(SIGKILL);
-  ASSERT_EQ(first.wait(), 128 + SIGKILL);
-  ChildProcess second = service_on(address);
-  ASSERT_TRUE(second.wait_for_err("took over generation 0")) << second.err() << one.err();
-
-  std::ofstream(go).put('\n');
-  EXPECT_EQ(one.wait(), 0) << one.err();
-  EXPECT_EQ(two.wait(), 0) << two.err();
-  for (const std::string& out : {one.out(), two.out()}) {
-    EXPECT_EQ(out.find("started"), out.rfind("started")) << "its worker was started once: " << out;
+class ServiceRestart : public testing::Test {
+ protected:
+  // A lease that no load of the machine uses up; its patience is as much longer.
+  std::vector<std::string> service_command() const {
+    std::vector<std::string> argv{DDPRUN_BIN_DIR "/ddp-rendezvous", "--listen", address_, "--lease",
+                                  "60"};
+    if (keeps_state_) argv.insert(argv.end(), {"--state-dir", state_});
+    return argv;
   }
+  void start_service(std::vector<std::string> command = {}) {
+    if (command.empty()) command = service_command();
+    service_ = std::make_unique<ChildProcess>(std::move(command));
+    const auto line = service_->line();
+    ASSERT_TRUE(line) << service_->err();
+    address_ = line->substr(line->rfind(' ') + 1);
+  }
+  void kill_service() {
+    service_->signal(SIGKILL);
+    ASSERT_EQ(service_->wait(), 128 + SIGKILL);
+  }
+  std::unique_ptr<ChildProcess> agent(const std::string& script, int nodes = 2, int restarts = 3,
+                                      const std::string& job = "job") const {
+    return std::make_unique<ChildProcess>(std::vector<std::string>{
+        DDPRUN_BIN_DIR "/ddprun", "--nnodes=" + std::to_string(nodes),
+        "--max-restarts=" + std::to_string(restarts), "--rdzv-endpoint=" + address_,
+        "--rdzv-id=" + job, "--nproc-per-node=1", "--no-python", "sh", "-c", script});
+  }
+  // A worker that says which generation it is of, and ends well when it is told to go.
+  std::string waits_for_go() const {
+    return "echo started $TORCHELASTIC_RESTART_COUNT pid $$; while ! [ -e " + go_ +
+           " ]; do sleep 0.05; done";
+  }
+  void let_go() const { std::ofstream(go_).put('\n'); }
+
+  TemporaryDirectory directory_;
+  std::string go_ = directory_ / "go";
+  std::string state_ = directory_ / "state";
+  std::string address_ = "127.0.0.1:0";
+  bool keeps_state_ = true;
+  std::unique_ptr<ChildProcess> service_;
+};
+
+TEST_F(ServiceRestart, ARunningJobIsTakenOverByARestartedService) {
+  keeps_state_ = false;
+  start_service();
+  const auto one = agent(waits_for_go());
+  const auto two = agent(waits_for_go());
+  ASSERT_TRUE(one->wait_for_out("started 0")) << one->err();
+  ASSERT_TRUE(two->wait_for_out("started 0")) << two->err();
+  kill_service();
+  start_service();
+  ASSERT_TRUE(service_->wait_for_err("took over generation 0")) << service_->err() << one->err();
+  EXPECT_TRUE(service_->wait_for_err("history before that is lost")) << service_->err();
+  let_go();
+  EXPECT_EQ(one->wait(), 0) << one->err();
+  EXPECT_EQ(two->wait(), 0) << two->err();
+  for (const std::string& out : {one->out(), two->out()}) {
+    EXPECT_EQ(count(out, "started"), 1u) << "its worker was started once: " << out;
+  }
+}
+
+// The same workers, the same generation, and the budget that was used stays used.
+TEST_F(ServiceRestart, WithAStateDirectoryNothingIsForgottenAndNobodyNotices) {
+  start_service();
+  const std::string script = "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 3; " + waits_for_go() +
+                             "; [ $TORCHELASTIC_RESTART_COUNT = 2 ] || exit 4";
+  const auto one = agent(script, 2, 2);
+  const auto two = agent(script, 2, 2);
+  ASSERT_TRUE(one->wait_for_out("started 1")) << one->err();
+  ASSERT_TRUE(two->wait_for_out("started 1")) << two->err();
+  const std::string out_before = one->out();
+  const std::string err_before = one->err();
+  kill_service();
+  start_service();
+  ASSERT_TRUE(service_->wait_for_err("took over generation 1, 1 of 2 restarts used"))
+      << service_->err();
+  EXPECT_EQ(service_->err().find("lost"), std::string::npos) << service_->err();
+  EXPECT_EQ(one->out(), out_before);
+  EXPECT_EQ(one->err(), err_before) << "not even its agent had anything to say";
+
+  // The workers fail now, and may do so once more: the generation after that is the last one.
+  let_go();
+  EXPECT_EQ(one->wait(), 0) << one->err();
+  EXPECT_EQ(two->wait(), 0) << two->err();
+  for (const std::string& out : {one->out(), two->out()}) {
+    EXPECT_EQ(count(out, "started 1"), 1u) << out;
+    EXPECT_EQ(count(out, "started 2"), 1u) << out;
+  }
+}
+
+// Killed at any moment, over and over, while the job fails until its budget is used up.
+TEST_F(ServiceRestart, KilledAtRandomMomentsItCountsEveryRestartOnce) {
+  const std::uint64_t seed =
+      static_cast<std::uint64_t>(BootClock::now().time_since_epoch().count());
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  Rng rng(seed);
+  start_service();
+  constexpr int kRestarts = 12;
+  const std::string script = "echo started $TORCHELASTIC_RESTART_COUNT.; sleep 0.1; exit 3";
+  const auto one = agent(script, 2, kRestarts);
+  const auto two = agent(script, 2, kRestarts);
+  int kills = 0;
+  while (!one->wait(std::chrono::milliseconds(rng.below(300)))) {
+    kill_service();
+    start_service();
+    ASSERT_LT(++kills, 500) << one->err();
+  }
+  EXPECT_EQ(one->exit_code(), 3) << one->err();
+  EXPECT_EQ(two->wait(), 3) << two->err();
+  EXPECT_GT(kills, 0);
+  for (const std::string& out : {one->out(), two->out()}) {
+    EXPECT_EQ(count(out, "started"), kRestarts + 1u) << kills << " kills\n" << out << one->err();
+    for (int restart = 0; restart <= kRestarts; ++restart) {
+      EXPECT_EQ(count(out, "started " + std::to_string(restart) + "."), 1u) << out;
+    }
+  }
+}
+
+TEST_F(ServiceRestart, ToldToEndItTellsItsAgentsAndAnotherOneGoesOn) {
+  start_service();
+  const auto one = agent(waits_for_go(), 1);
+  const auto idle = agent(waits_for_go(), 2, 3, "waits");
+  ASSERT_TRUE(one->wait_for_out("started 0")) << one->err();
+  ASSERT_TRUE(idle->wait_for_err("1 of 2 nodes here")) << idle->err();
+  const TimePoint told = BootClock::now();
+  service_->signal(SIGTERM);
+  ASSERT_EQ(service_->wait(), 0) << service_->err();
+  EXPECT_LT(BootClock::now() - told, std::chrono::seconds(2));
+  EXPECT_TRUE(idle->wait_for_err("will be silent for a while")) << idle->err();
+  start_service();
+  ASSERT_TRUE(service_->wait_for_err("took over generation 0")) << service_->err();
+  let_go();
+  EXPECT_EQ(one->wait(), 0) << one->err();
+  EXPECT_EQ(count(one->out(), "started"), 1u);
+  idle->signal(SIGTERM);
+  EXPECT_EQ(idle->wait(), 128 + SIGTERM);
+}
+
+TEST_F(ServiceRestart, TwoServicesDoNotShareADirectory) {
+  start_service();
+  address_ = "127.0.0.1:0";
+  ChildProcess second(service_command());
+  EXPECT_EQ(second.wait(), 73);
+  EXPECT_NE(second.err().find(state_), std::string::npos) << second.err();
+  EXPECT_NE(second.err().find("another ddp-rendezvous"), std::string::npos) << second.err();
+  kill_service();
+  start_service();
+}
+
+TEST_F(ServiceRestart, ADamagedJournalIsRefusedWithItsOffsetAndWhatToDo) {
+  start_service();
+  let_go();
+  for (const char* job : {"a", "b"}) EXPECT_EQ(agent(waits_for_go(), 1, 0, job)->wait(), 0);
+  kill_service();
+  const std::string path = state_ + "/journal";
+  {
+    std::fstream journal(path, std::ios::in | std::ios::out | std::ios::binary);
+    journal.seekp(40);
+    journal.put('?');
+  }
+  ChildProcess refused(service_command());
+  EXPECT_EQ(refused.wait(), 73);
+  for (const std::string& part : {path, std::string("offset 17"), std::string("move it away")}) {
+    EXPECT_NE(refused.err().find(part), std::string::npos) << refused.err();
+  }
+  std::filesystem::remove(path);
+  start_service();
+}
+
+// A disk of its own, in a mount namespace of the service's own; the test reaches it through /proc.
+TEST_F(ServiceRestart, AFullDiskAdmitsNothingNewHarmsNothingThatRunsAndPasses) {
+  const std::string disk = directory_ / "disk";
+  std::filesystem::create_directory(disk);
+  const std::string mount = "mount -t tmpfs -o size=4m none " + disk;
+  if (::geteuid() != 0 || ChildProcess({"unshare", "-m", "sh", "-c", mount}).wait() != 0) {
+    GTEST_SKIP() << "mounting a small tmpfs needs root";
+  }
+  state_ = disk + "/state";
+  std::string command = mount + " && exec";
+  for (const std::string& word : service_command()) command += " '" + word + "'";
+  start_service({"unshare", "-m", "sh", "-c", command});
+  const auto running =
+      agent("[ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit 0; " + waits_for_go() + "; exit 3", 1, 3,
+            "running");
+  ASSERT_TRUE(running->wait_for_out("started 0")) << running->err();
+
+  const std::string inside = "/proc/" + std::to_string(service_->pid()) + "/root" + disk;
+  {
+    std::ofstream filler(inside + "/filler", std::ios::binary);
+    const std::string block(4096, 'x');
+    while (filler.write(block.data(), 4096).flush()) {
+    }
+  }
+  const auto newcomer = agent("echo admitted", 1, 3, "newcomer");
+  ASSERT_TRUE(newcomer->wait_for_err("No space left on device")) << newcomer->err();
+  ASSERT_TRUE(service_->wait_for_err("nothing new is admitted until")) << service_->err();
+
+  // What runs is served to its end, a restart included.
+  let_go();
+  EXPECT_EQ(running->wait(), 0) << running->err();
+  EXPECT_EQ(count(running->out(), "started"), 1u);
+  EXPECT_EQ(newcomer->out(), "");
+  EXPECT_EQ(count(service_->err(), "nothing new is admitted"), 1u) << service_->err();
+
+  ASSERT_TRUE(std::filesystem::remove(inside + "/filler"));
+  EXPECT_TRUE(service_->wait_for_err("new jobs and agents are admitted")) << service_->err();
+  EXPECT_EQ(newcomer->wait(), 0) << newcomer->err();
+  EXPECT_NE(newcomer->out().find("admitted"), std::string::npos);
 }
 
 }  // namespace

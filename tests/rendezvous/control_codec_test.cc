@@ -87,6 +87,7 @@ TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
   const std::vector<ServiceMessage> from_service{
       Welcome{"s-1", std::chrono::seconds(1), std::chrono::seconds(4), true, "h"},
       Refused{"no"},
+      Silence{"it is started again"},
       HeartbeatAck{3},
       Wait{"1 of 2"},
       Assignment{},

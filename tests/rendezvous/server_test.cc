@@ -4,15 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <future>
 #include <nlohmann/json.hpp>
 
 #include "rendezvous/control_codec.h"
+#include "rendezvous/state_codec.h"
 #include "rendezvous/store_server.h"
 #include "tests/support/eventually.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/support/http_get.h"
 #include "tests/support/raw_store_client.h"
 #include "tests/support/raw_tcp_client.h"
 #include "tests/support/running_service.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ddprun {
 namespace {
@@ -175,118 +179,244 @@ TEST(ServerOfASharedPort, KeepsWhoIsSilentAndEndsWhoBeginsAHelloAndNeverEndsIt) 
     store.reset();
   });
   EXPECT_EQ(store_log, "");
+}
 
-  // --- seen from outside ---
+// --- seen from outside ---
 
-  TEST_F(ServerTest, AnswersHttpOnThePortOfTheAgents) {
-    RawTcpClient agent(service_.port());
-    say(agent, hello("job", "a"));
-    ASSERT_TRUE(await<Assignment>(agent));
-    EXPECT_EQ(http_get(service_.port(), "/healthz").status, 200);
-    EXPECT_EQ(http_get(service_.port(), "/readyz").status, 200);
-    EXPECT_EQ(http_get(service_.port(), "/nothing").status, 404);
-    const auto metrics = http_get(service_.port(), "/metrics");
-    EXPECT_EQ(metrics.status, 200);
-    EXPECT_NE(metrics.head.find("text/plain; version=0.0.4"), std::string::npos);
-    EXPECT_TRUE(metrics_have("ddprun_job_members{job=\"job\"} 1"));
-    EXPECT_TRUE(metrics_have("ddprun_control_connections 1"));
-    EXPECT_TRUE(metrics_have("ddprun_http_requests_total{status=\"404\"} 1"));
-    const auto status = nlohmann::json::parse(http_get(service_.port(), "/status.json").body);
-    EXPECT_EQ(status["jobs"][0]["nodes"][0]["host"], "a");
-    say(agent, Heartbeat{1});
-    EXPECT_TRUE(await<HeartbeatAck>(agent)) << "nothing of that disturbed the agent";
-  }
+TEST_F(ServerTest, AnswersHttpOnThePortOfTheAgents) {
+  RawTcpClient agent(service_.port());
+  say(agent, hello("job", "a"));
+  ASSERT_TRUE(await<Assignment>(agent));
+  EXPECT_EQ(http_get(service_.port(), "/healthz").status, 200);
+  EXPECT_EQ(http_get(service_.port(), "/readyz").status, 200);
+  EXPECT_EQ(http_get(service_.port(), "/nothing").status, 404);
+  const auto metrics = http_get(service_.port(), "/metrics");
+  EXPECT_EQ(metrics.status, 200);
+  EXPECT_NE(metrics.head.find("text/plain; version=0.0.4"), std::string::npos);
+  EXPECT_TRUE(metrics_have("ddprun_job_members{job=\"job\"} 1"));
+  EXPECT_TRUE(metrics_have("ddprun_control_connections 1"));
+  EXPECT_TRUE(metrics_have("ddprun_http_requests_total{status=\"404\"} 1"));
+  const auto status = nlohmann::json::parse(http_get(service_.port(), "/status.json").body);
+  EXPECT_EQ(status["jobs"][0]["nodes"][0]["host"], "a");
+  say(agent, Heartbeat{1});
+  EXPECT_TRUE(await<HeartbeatAck>(agent)) << "nothing of that disturbed the agent";
+}
 
-  TEST_F(ServerTest, AnAgentWhoseMagicComesByteByByteIsTakenForOne) {
-    RawTcpClient agent(service_.port());
-    for (const char byte : *encode(AgentMessage(hello("job", "a")))) agent.send({&byte, 1});
-    EXPECT_TRUE(await<Assignment>(agent));
-  }
+TEST_F(ServerTest, AnAgentWhoseMagicComesByteByByteIsTakenForOne) {
+  RawTcpClient agent(service_.port());
+  for (const char byte : *encode(AgentMessage(hello("job", "a")))) agent.send({&byte, 1});
+  EXPECT_TRUE(await<Assignment>(agent));
+}
 
-  TEST_F(ServerTest, CountsHandshakesThatItRefuses) {
-    EXPECT_TRUE(metrics_have("ddprun_refused_handshakes_total 0"));
+TEST_F(ServerTest, CountsHandshakesThatItRefuses) {
+  EXPECT_TRUE(metrics_have("ddprun_refused_handshakes_total 0"));
+  RawTcpClient stranger(service_.port());
+  stranger.send(std::string_view("\0\1\2", 3));
+  EXPECT_TRUE(stranger.is_closed());
+  RawTcpClient liar(service_.port());
+  liar.send("DDPRnonsense");
+  EXPECT_TRUE(liar.is_closed());
+  RawTcpClient old(service_.port());
+  Hello hello_of_old = hello("job", "a");
+  hello_of_old.protocol = 99;
+  say(old, hello_of_old);
+  EXPECT_FALSE(await<Welcome>(old));
+  EXPECT_TRUE(metrics_have("ddprun_refused_handshakes_total 3"));
+}
+
+TEST_F(ServerTest, AStoreOnTheSamePortIsServedAndShown) {
+  std::optional<StoreServer> store;
+  Logger log("store", [](std::string_view) {});
+  service_.on_thread([&] {
+    store.emplace(service_.io(), log);
+    service_.server().share_port_with(&*store);
+    service_.server().show_store(&*store);
+  });
+  RawTcpClient client(service_.port());
+  std::string bytes;
+  put_handshake(bytes);
+  put_request(bytes, Command::kPing, {}, 7);
+  client.send(bytes);
+  EXPECT_EQ(client.receive(4), std::string("\x07\0\0\0", 4));
+  RawTcpClient agent(service_.port());
+  say(agent, hello("job", "a"));
+  EXPECT_TRUE(await<Assignment>(agent));
+  EXPECT_TRUE(metrics_have("ddprun_store_operations_total{kind=\"PING\"} 1"));
+  EXPECT_TRUE(metrics_have("ddprun_store_connections 1"));
+  service_.on_thread([&] {
+    service_.server().share_port_with(nullptr);
+    service_.server().show_store(nullptr);
+    store.reset();
+  });
+  EXPECT_TRUE(eventually([&] {
+    const std::string page = http_get(service_.port(), "/metrics").body;
+    return page.find("ddprun_store") == std::string::npos;
+  }));
+}
+
+TEST_F(ServerTest, MeasuresHowLateItsLoopComesToItsWork) {
+  // Held up for longer than the timer's second: a value past half a second, whenever it was due.
+  service_.on_thread([] { testing_support::let_pass(std::chrono::milliseconds(1700)); });
+  EXPECT_TRUE(eventually([&] {
+    const std::string page = http_get(service_.port(), "/metrics").body;
+    const auto value = [&](const std::string& series) {
+      return std::stoi(page.substr(page.find("\n" + series + " ") + series.size() + 2));
+    };
+    return value("ddprun_event_loop_lag_seconds_count") >
+           value("ddprun_event_loop_lag_seconds_bucket{le=\"0.5\"}");
+  }));
+}
+
+TEST_F(ServerTest, IsNotReadyWhenItEndsWithItsJob) {
+  RawTcpClient agent(service_.port());
+  say(agent, hello("job", "a"));
+  ASSERT_TRUE(await<Assignment>(agent));
+  service_.on_thread([&] { service_.server().when_idle([] {}); });
+  EXPECT_EQ(http_get(service_.port(), "/readyz").status, 503);
+  EXPECT_EQ(http_get(service_.port(), "/healthz").status, 200);
+}
+
+TEST_F(ServerTest, HttpThatIsCutOffOrNonsenseDisturbsNobody) {
+  RawTcpClient agent(service_.port());
+  say(agent, hello("good", "a"));
+  ASSERT_TRUE(await<Assignment>(agent));
+  for (const char* bytes :
+       {"G", "GET", "GET /metrics HT", "DELETE", "D", "get ", "POST / HTTP/1.1\r\n"}) {
     RawTcpClient stranger(service_.port());
-    stranger.send(std::string_view("\0\1\2", 3));
-    EXPECT_TRUE(stranger.is_closed());
-    RawTcpClient liar(service_.port());
-    liar.send("DDPRnonsense");
-    EXPECT_TRUE(liar.is_closed());
-    RawTcpClient old(service_.port());
-    Hello hello_of_old = hello("job", "a");
-    hello_of_old.protocol = 99;
-    say(old, hello_of_old);
-    EXPECT_FALSE(await<Welcome>(old));
-    EXPECT_TRUE(metrics_have("ddprun_refused_handshakes_total 3"));
+    stranger.send(bytes);
   }
+  RawTcpClient wrong(service_.port());
+  wrong.send("DELETE /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
+  EXPECT_EQ(wrong.receive(13), "HTTP/1.1 405 ");
+  EXPECT_TRUE(metrics_have("ddprun_http_connections 2")) << "this one, and the one that asks";
+  say(agent, Heartbeat{1});
+  EXPECT_TRUE(await<HeartbeatAck>(agent));
+}
 
-  TEST_F(ServerTest, AStoreOnTheSamePortIsServedAndShown) {
-    std::optional<StoreServer> store;
-    Logger log("store", [](std::string_view) {});
-    service_.on_thread([&] {
-      store.emplace(service_.io(), log);
-      service_.server().share_port_with(&*store);
-      service_.server().show_store(&*store);
-    });
-    RawTcpClient client(service_.port());
-    std::string bytes;
-    put_handshake(bytes);
-    put_request(bytes, Command::kPing, {}, 7);
-    client.send(bytes);
-    EXPECT_EQ(client.receive(4), std::string("\x07\0\0\0", 4));
-    RawTcpClient agent(service_.port());
-    say(agent, hello("job", "a"));
-    EXPECT_TRUE(await<Assignment>(agent));
-    EXPECT_TRUE(metrics_have("ddprun_store_operations_total{kind=\"PING\"} 1"));
-    EXPECT_TRUE(metrics_have("ddprun_store_connections 1"));
-    service_.on_thread([&] {
-      service_.server().share_port_with(nullptr);
-      service_.server().show_store(nullptr);
-      store.reset();
-    });
-    EXPECT_TRUE(eventually([&] {
-      const std::string page = http_get(service_.port(), "/metrics").body;
-      return page.find("ddprun_store") == std::string::npos;
-    }));
+// --- with a state directory ---
+
+class DurableServerTest : public ServerTest {
+ protected:
+  void start() {
+    service_.reset();
+    Result<StateDirectory> directory = StateDirectory::open(temporary_.path());
+    ASSERT_TRUE(directory) << directory.error().message();
+    Result<ServiceState> state = decode_state(directory->image());
+    ASSERT_TRUE(state) << state.error().message();
+    service_.emplace(ServiceOptions{.service_id = "s"}, std::uint16_t{0},
+                     KeptState{std::move(*directory), std::move(*state)});
   }
-
-  TEST_F(ServerTest, MeasuresHowLateItsLoopComesToItsWork) {
-    // Held up for longer than the timer's second: a value past half a second, whenever it was due.
-    service_.on_thread([] { testing_support::let_pass(std::chrono::milliseconds(1700)); });
-    EXPECT_TRUE(eventually([&] {
-      const std::string page = http_get(service_.port(), "/metrics").body;
-      const auto value = [&](const std::string& series) {
-        return std::stoi(page.substr(page.find("\n" + series + " ") + series.size() + 2));
-      };
-      return value("ddprun_event_loop_lag_seconds_count") >
-             value("ddprun_event_loop_lag_seconds_bucket{le=\"0.5\"}");
-    }));
-  }
-
-  TEST_F(ServerTest, IsNotReadyWhenItEndsWithItsJob) {
-    RawTcpClient agent(service_.port());
-    say(agent, hello("job", "a"));
-    ASSERT_TRUE(await<Assignment>(agent));
-    service_.on_thread([&] { service_.server().when_idle([] {}); });
-    EXPECT_EQ(http_get(service_.port(), "/readyz").status, 503);
-    EXPECT_EQ(http_get(service_.port(), "/healthz").status, 200);
-  }
-
-  TEST_F(ServerTest, HttpThatIsCutOffOrNonsenseDisturbsNobody) {
-    RawTcpClient agent(service_.port());
-    say(agent, hello("good", "a"));
-    ASSERT_TRUE(await<Assignment>(agent));
-    for (const char* bytes :
-         {"G", "GET", "GET /metrics HT", "DELETE", "D", "get ", "POST / HTTP/1.1\r\n"}) {
-      RawTcpClient stranger(service_.port());
-      stranger.send(bytes);
+  bool has_logged(const std::string& text) {
+    for (const std::string& line : service_->log_lines()) {
+      if (line.find(text) != std::string::npos) return true;
     }
-    RawTcpClient wrong(service_.port());
-    wrong.send("DELETE /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
-    EXPECT_EQ(wrong.receive(13), "HTTP/1.1 405 ");
-    EXPECT_TRUE(metrics_have("ddprun_http_connections 2")) << "this one, and the one that asks";
-    say(agent, Heartbeat{1});
-    EXPECT_TRUE(await<HeartbeatAck>(agent));
+    return false;
   }
+
+  TemporaryDirectory temporary_;
+  std::optional<testing_support::RunningService> service_;
+};
+
+TEST_F(DurableServerTest, ARestartedServiceGoesOnWithTheJobAndItsAgentAlone) {
+  start();
+  Hello first = hello("j", "a");
+  {
+    RawTcpClient agent(service_->port());
+    say(agent, first);
+    const auto welcome = await<Welcome>(agent);
+    ASSERT_TRUE(welcome);
+    first.instance = welcome->instance;
+    first.assignment = await<Assignment>(agent);
+    ASSERT_TRUE(first.assignment);
+  }
+  start();
+  first.status = {.phase = AgentPhase::kRunning, .generation = Generation(0)};
+  RawTcpClient agent(service_->port());
+  say(agent, first);
+  const auto welcome = await<Welcome>(agent);
+  ASSERT_TRUE(welcome);
+  EXPECT_EQ(welcome->instance, first.instance);
+  EXPECT_TRUE(testing_support::eventually([&] { return has_logged("took over generation 0"); }));
+}
+
+TEST_F(DurableServerTest, WithoutRoomItServesWhatRunsAdmitsNothingNewAndRecovers) {
+  start();
+  RawTcpClient running(service_->port());
+  say(running, hello("running", "a"));
+  ASSERT_TRUE(await<Assignment>(running));
+  {
+    const testing_support::FileSizeLimit limit(20);
+    for (const char* job : {"new", "newer"}) {
+      RawTcpClient newcomer(service_->port());
+      say(newcomer, hello(job, job));
+      const auto silence = await<Silence>(newcomer);
+      ASSERT_TRUE(silence);
+      EXPECT_NE(silence->reason.find("File too large"), std::string::npos) << silence->reason;
+      EXPECT_TRUE(newcomer.is_closed());
+    }
+    say(running, Heartbeat{1});
+    EXPECT_TRUE(await<HeartbeatAck>(running));
+    EXPECT_TRUE(has_logged("nothing new is admitted"));
+    EXPECT_FALSE(has_logged("has room again"));
+    EXPECT_EQ(http_get(service_->port(), "/readyz").status, 503);
+  }
+  ASSERT_TRUE(testing_support::eventually([&] { return has_logged("has room again"); }));
+  RawTcpClient newcomer(service_->port());
+  say(newcomer, hello("new", "new"));
+  const auto assignment = await<Assignment>(newcomer);
+  ASSERT_TRUE(assignment);
+  EXPECT_EQ(assignment->restart_count, 0) << "what was refused has never been";
+}
+
+// A job that has to change while there is no room waits for it, and then goes on.
+TEST_F(DurableServerTest, NothingIsToldThatIsNotSafe) {
+  start();
+  RawTcpClient agent(service_->port());
+  say(agent, hello("j", "a"));
+  ASSERT_TRUE(await<Assignment>(agent));
+  {
+    const testing_support::FileSizeLimit limit(20);
+    say(agent, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
+    ASSERT_TRUE(testing_support::eventually([&] { return has_logged("nothing new is admitted"); }));
+    say(agent, Heartbeat{7});
+    const ServiceMessage next_one = next(agent);
+    ASSERT_TRUE(std::holds_alternative<HeartbeatAck>(next_one)) << "not the verdict";
+  }
+  EXPECT_TRUE(await<End>(agent));
+}
+
+TEST_F(DurableServerTest, DrainingWritesTellsEveryoneAndListensNoMore) {
+  start();
+  RawTcpClient agent(service_->port());
+  say(agent, hello("j", "a"));
+  ASSERT_TRUE(await<Assignment>(agent));
+  std::promise<void> drained;
+  service_->on_thread([&] { service_->server().drain([&] { drained.set_value(); }); });
+  ASSERT_EQ(drained.get_future().wait_for(testing_support::kPatience), std::future_status::ready);
+  ASSERT_TRUE(await<Silence>(agent));
+  start();
+  const Membership* job = nullptr;
+  service_->on_thread([&] { job = service_->server().jobs().find("j"); });
+  EXPECT_TRUE(job);
+}
+
+TEST_F(DurableServerTest, DrainingDoesNotWaitForADiskForEver) {
+  start();
+  RawTcpClient agent(service_->port());
+  say(agent, hello("j", "a"));
+  ASSERT_TRUE(await<Assignment>(agent));
+  const testing_support::FileSizeLimit limit(20);
+  say(agent, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
+  ASSERT_TRUE(testing_support::eventually([&] { return has_logged("nothing new is admitted"); }));
+  const TimePoint begun = BootClock::now();
+  std::promise<void> drained;
+  service_->on_thread([&] { service_->server().drain([&] { drained.set_value(); }); });
+  ASSERT_EQ(drained.get_future().wait_for(testing_support::kPatience), std::future_status::ready);
+  EXPECT_GE(BootClock::now() - begun, RendezvousServer::kDrainTime);
+  const auto silence = await<Silence>(agent);
+  EXPECT_TRUE(silence) << "and no verdict";
+  EXPECT_TRUE(has_logged("is lost"));
+}
 
 }  // namespace
 }  // namespace ddprun

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <csignal>
 
+#include "rendezvous/state_codec.h"
+
 namespace ddprun::sim {
 
 using std::chrono::milliseconds;
@@ -71,6 +73,7 @@ ClusterSim::ClusterSim(std::uint64_t seed) : rng_(seed) {
   job_.join_timeout = seconds(120);
   job_.last_call = seconds(rng_.below(20));
   crash_rate_ = rng_.chance(0.3) ? 0.0 : 0.3;
+  keeps_state_ = rng_.chance(0.5);
   begin_service();
   const int extra = rng_.chance(0.3) ? 1 : 0;
   for (int i = 0; i < node_count + extra; ++i) {
@@ -99,7 +102,7 @@ SimResult ClusterSim::run() {
       break;
     }
     event.run();
-    if (job_is_over()) dismiss_strangers();
+    if (has_ended()) dismiss_strangers();
     const bool all_gone = std::all_of(nodes_.begin(), nodes_.end(), [](const Node& node) {
       return !node.agent || node.agent->exited;
     });
@@ -144,15 +147,31 @@ ClusterSim::Agent* ClusterSim::find(std::uint64_t serial) {
 // --- the service
 
 void ClusterSim::begin_service() {
-  const std::string life = std::to_string(result_.faults.service_restarts);
-  service_ = std::make_unique<JobTable>(ServiceOptions{.service_id = "sim" + life});
+  const bool is_first = result_.faults.service_restarts == 0;
+  ServiceOptions options{.service_id = "sim" + std::to_string(result_.faults.service_restarts)};
+  ServiceState past;
+  if (keeps_state_) {
+    const Result<JournalReading> reading = read_journal(journal_);
+    const Result<ServiceState> kept =
+        reading ? decode_state(reading->image) : Result<ServiceState>(reading.error());
+    if (!kept) return violate(kept.error().message());
+    past = *kept;
+    journal_.resize(reading->whole_bytes);
+    if (rng_.chance(0.2)) journal_ = journal_snapshot(reading->image);
+  } else if (!is_first) {
+    options.strangers_until = now_ + options.agent_patience;
+  }
+  service_ = std::make_unique<JobTable>(options, past, now_);
   service_is_up_ = true;
   service_armed_.reset();
+  if (disk_is_full_) service_->close_admission("the disk is full");
+  arm_service();
+  if (is_first) restarts_before_ = 0;
+  if (is_first || keeps_state_) return;
   // It may give a number again that its earlier life gave to a node which is cut off now.
   ranks_.clear();
   restarts_.clear();
   restarts_before_.reset();
-  if (result_.faults.service_restarts == 0) restarts_before_ = 0;
 }
 
 void ClusterSim::restart_service() {
@@ -160,6 +179,13 @@ void ClusterSim::restart_service() {
   note("the service is killed");
   ++result_.faults.service_restarts;
   service_is_up_ = false;
+  const std::size_t written = rng_.below(frame_.size() + 1);
+  if (written > 0 && written < frame_.size()) ++result_.faults.torn_writes;
+  journal_ += frame_.substr(0, written);
+  frame_.clear();
+  unwritten_.clear();
+  held_.clear();
+  last_change_ = safe_ = 0;
   for (const auto& [id, connection] : std::map(connections_)) close(connection, "service killed");
   at(between(100, rng_.chance(0.5) ? 2000 : 20000), [this] {
     note("the service is back");
@@ -167,15 +193,72 @@ void ClusterSim::restart_service() {
   });
 }
 
+void ClusterSim::write_journal() {
+  if (!frame_.empty() || unwritten_.empty()) return;
+  frame_ = journal_frame(unwritten_);
+  frame_number_ = last_change_;
+  unwritten_.clear();
+  const int life = result_.faults.service_restarts;
+  const Duration duration = between(0, rng_.chance(0.1) ? 1500 : 5);
+  at(duration, [this, life] { end_write(life); });
+  // The moment at which a kill can do most harm.
+  if (now_ < faults_until_ && rng_.chance(0.05)) {
+    at(between(0, 5), [this, life] {
+      if (life == result_.faults.service_restarts) restart_service();
+    });
+  }
+}
+
+void ClusterSim::end_write(int life) {
+  if (life != result_.faults.service_restarts) return;
+  if (disk_is_full_) {
+    at(milliseconds(500), [this, life] { end_write(life); });
+    return;
+  }
+  journal_ += std::exchange(frame_, "");
+  safe_ = frame_number_;
+  for (ServiceOutput::Send& send : std::exchange(held_, {})) {
+    if (send.after > safe_) {
+      held_.push_back(std::move(send));
+    } else {
+      deliver(send);
+    }
+  }
+  write_journal();
+}
+
+void ClusterSim::fill_disk() {
+  if (!keeps_state_ || !service_is_up_ || disk_is_full_) return;
+  note("the disk of the service is full");
+  ++result_.faults.full_disks;
+  disk_is_full_ = true;
+  service_->close_admission("the disk is full");
+  ServiceOutput out = service_->take_back(safe_, "the disk is full");
+  std::erase_if(held_, [&](const auto& send) {
+    return std::count(out.closes.begin(), out.closes.end(), send.connection) > 0;
+  });
+  take(std::move(out));
+  at(between(100, 10000), [this] {
+    note("the disk of the service has room");
+    disk_is_full_ = false;
+    service_->close_admission(std::nullopt);
+  });
+}
+
 // --- agents
 
-// A new agent would now begin a new job of the same id; the simulation is of one.
-bool ClusterSim::job_is_over() {
+bool ClusterSim::has_ended() const {
   const Membership* job = service_->find(kJob);
-  over_ = over_ || (job && job->phase() == Membership::Phase::kEnded);
+  return over_ || (job && job->phase() == Membership::Phase::kEnded);
+}
+
+// What is not safe may yet never have been.
+bool ClusterSim::job_is_over() {
+  over_ = has_ended() && (over_ || !keeps_state_ || safe_ == last_change_);
   return over_;
 }
 
+// A new agent would now begin a new job of the same id; the simulation is of one.
 void ClusterSim::dismiss_strangers() {
   for (Node& node : nodes_) {
     if (node.agent && node.agent->link.instance().empty()) node.agent->exited = true;
@@ -184,7 +267,7 @@ void ClusterSim::dismiss_strangers() {
 
 void ClusterSim::start_agent(std::size_t index) {
   Node& node = nodes_[index];
-  if (job_is_over() || (node.agent && !node.agent->exited)) return;
+  if (has_ended() || (node.agent && !node.agent->exited)) return;
   if (node.agent) node.graves.push_back(std::move(node.agent));
   AgentLinkOptions link_options;
   link_options.service = "service";
@@ -536,11 +619,17 @@ void ClusterSim::take(ServiceOutput out) {
     note("service: " + line);
     if (line.find("took over") != std::string::npos) ++result_.take_overs;
   }
+  for (const ServiceOutput::Change& change : out.changes) {
+    last_change_ = change.number;
+    if (keeps_state_) unwritten_.push_back(to_entry(change.what));
+  }
+  write_journal();
   for (ServiceOutput::Send& send : out.sends) {
-    const auto found = connections_.find(send.connection);
-    if (found == connections_.end() || !found->second->open) continue;
-    found->second->to_agent.push_back(std::move(send.message));
-    pump(found->second, false);
+    if (keeps_state_ && send.after > safe_) {
+      held_.push_back(std::move(send));
+    } else {
+      deliver(send);
+    }
   }
   for (const AgentConnectionId id : out.closes) {
     const auto found = connections_.find(id);
@@ -548,6 +637,13 @@ void ClusterSim::take(ServiceOutput out) {
     const std::shared_ptr<Connection> connection = found->second;
     at(milliseconds(1000), [this, connection] { close(connection, "closed by the service"); });
   }
+}
+
+void ClusterSim::deliver(ServiceOutput::Send& send) {
+  const auto found = connections_.find(send.connection);
+  if (found == connections_.end() || !found->second->open) return;
+  found->second->to_agent.push_back(std::move(send.message));
+  pump(found->second, false);
 }
 
 void ClusterSim::arm_service() {
@@ -591,6 +687,8 @@ void ClusterSim::inject_faults() {
     arm(*node.agent);
   } else if (kind == 9 && rng_.chance(0.5)) {
     restart_service();
+  } else if (kind == 9) {
+    fill_disk();
   }
   at(between(200, 20000), [this] { inject_faults(); });
 }

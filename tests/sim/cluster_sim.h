@@ -4,12 +4,15 @@
 //
 // Faults: workers that crash, hang, ignore SIGTERM; agents that are killed (their workers die with
 // them) and come back as new agents or never; cables that are cut and healed; connections that are
-// reset; messages and name servers that are slow; a service that is killed and comes back knowing
-// nothing. After every event the invariants of membership.h and supervisor.h
-// are checked:
+// reset; messages and name servers that are slow; a service that is killed and comes back, in one
+// half of the seeds knowing nothing, in the other with the journal it wrote, whose last write may be
+// torn; its disk, which may be slow or full. After every event the invariants of membership.h and
+// supervisor.h are checked:
 //   - no worker of generation g+1 starts while one of g or older is alive anywhere;
 //   - ranks of a generation are 0..n-1, each once;
 //   - restarts never exceed the budget; generations only grow;
+//   - with a journal all of this holds over every life of the service, and no generation has two
+//     sets of ranks;
 //   - all agents that leave with a verdict leave with the same code.
 // When the faults have stopped, the job must end within a bounded time.
 #pragma once
@@ -28,6 +31,7 @@
 #include "launcher/core/supervisor.h"
 #include "rendezvous/core/agent_link.h"
 #include "rendezvous/core/job_table.h"
+#include "rendezvous/core/journal.h"
 
 namespace ddprun::sim {
 
@@ -40,6 +44,8 @@ struct FaultCounts {
   int resets = 0;
   int signals = 0;
   int service_restarts = 0;
+  int torn_writes = 0;
+  int full_disks = 0;
 };
 
 struct SimResult {
@@ -72,6 +78,11 @@ class ClusterSim {
 
   void begin_service();
   void restart_service();
+  void write_journal();
+  void end_write(int life);
+  void fill_disk();
+  void deliver(ServiceOutput::Send& send);
+  bool has_ended() const;
   bool job_is_over();
   void dismiss_strangers();
   void start_agent(std::size_t node);
@@ -115,6 +126,15 @@ class ClusterSim {
   bool service_is_up_ = false;
   bool over_ = false;  // the job has ended; a stranger on the way may begin another
   std::optional<TimePoint> service_armed_;
+  bool keeps_state_ = false;
+  std::string journal_ = journal_snapshot({});  // what the disk has for sure
+  std::string frame_;                           // being written
+  std::uint64_t frame_number_ = 0;              // of its last change
+  std::vector<JournalEntry> unwritten_;
+  std::uint64_t last_change_ = 0;
+  std::uint64_t safe_ = 0;
+  std::vector<ServiceOutput::Send> held_;
+  bool disk_is_full_ = false;
   JobSpec job_;
   std::vector<Node> nodes_;
   std::map<AgentConnectionId, std::shared_ptr<Connection>> connections_;

@@ -34,6 +34,8 @@ TEST(ClusterSim, HoldsItsInvariantsAndEndsForEverySeed) {
     total.resets += result.faults.resets;
     total.signals += result.faults.signals;
     total.service_restarts += result.faults.service_restarts;
+    total.torn_writes += result.faults.torn_writes;
+    total.full_disks += result.faults.full_disks;
     generations += result.generations;
     take_overs += result.take_overs;
     well += result.exit_code == 0 ? 1 : 0;
@@ -43,11 +45,12 @@ TEST(ClusterSim, HoldsItsInvariantsAndEndsForEverySeed) {
             << total.stubborn_workers << " stubborn workers, " << total.agent_kills
             << " agents killed, " << total.cuts << " cuts, " << total.resets << " resets, "
             << total.signals << " signals, " << total.service_restarts << " services restarted, "
+            << total.torn_writes << " torn writes, " << total.full_disks << " full disks, "
             << take_overs << " generations taken over\n";
   if (replay) return;
-  for (const int kind :
-       {total.worker_crashes, total.stubborn_workers, total.agent_kills, total.cuts, total.resets,
-        total.signals, total.service_restarts, take_overs, well}) {
+  for (const int kind : {total.worker_crashes, total.stubborn_workers, total.agent_kills,
+                         total.cuts, total.resets, total.signals, total.service_restarts,
+                         total.torn_writes, total.full_disks, take_overs, well}) {
     EXPECT_GT(kind, 0) << "a kind of fault, or success, was never seen";
   }
 }

@@ -237,6 +237,42 @@ TEST_F(AgentLinkTest, WhoHasSaidWelcomeOnceIsAServiceHoweverLongItIsSilent) {
   EXPECT_EQ(lost_count_, 1);
 }
 
+// The service ends to be started again: an outage as any other, but announced.
+TEST_F(AgentLinkTest, ASilenceChangesNothingButWhatIsSaid) {
+  bring_up();
+  take(link_->received(Silence{"it is started again"}, now_));
+  ASSERT_EQ(delivered_.size(), 1u);
+  ASSERT_TRUE(std::get_if<Wait>(&delivered_[0])) << "which running workers do not notice";
+  take(link_->disconnected("End of file", now_));
+  pass(seconds(3), false);
+  EXPECT_EQ(lost_count_, 0);
+  pass(seconds(2), false);
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_FALSE(lost_->for_good);
+  EXPECT_NE(lost_->reason.find("it is started again"), std::string::npos) << lost_->reason;
+}
+
+// It has no room for its state, and says so instead of a Welcome.
+TEST_F(AgentLinkTest, WhoSaysThatItAdmitsNobodyNowIsTriedUntilTheJoinDeadline) {
+  AgentLinkOptions options;
+  options.service = "node0:29400";
+  options.join_timeout = seconds(60);
+  options.must_answer = true;
+  link_.emplace(options, Rng(1), now_);
+  take(link_->start(now_));
+  for (int i = 0; i < 2 * AgentLink::kMaxDeafTries; ++i) {
+    take(link_->connected(now_));
+    take(link_->received(Silence{"No space left on device"}, now_));
+    take(link_->disconnected("End of file", now_));
+    next_try();
+  }
+  EXPECT_EQ(lost_count_, 0);
+  pass(seconds(61), false);
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_EQ(lost_->code, ExitCode::kJoinTimeout);
+  EXPECT_NE(lost_->reason.find("No space left"), std::string::npos) << lost_->reason;
+}
+
 TEST_F(AgentLinkTest, WhatIsNoMessageOfOursComesFromNoService) {
   take(link_->start(now_));
   take(link_->connected(now_));

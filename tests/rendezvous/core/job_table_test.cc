@@ -146,6 +146,156 @@ TEST_F(JobTableTest, AJobOfTheServicesEarlierLifeIsRecalled) {
   EXPECT_TRUE(find<Refused>(back(6, "c", 0), 6));
 }
 
+// --- what outlives the service ---
+
+// What is sent must not leave before what it tells of is safe.
+TEST_F(JobTableTest, WhatTellsOfAChangeNamesIt) {
+  const ServiceOutput first = receive(1, hello("j", "a"));
+  ASSERT_EQ(first.changes.size(), 2u);
+  EXPECT_TRUE(std::get_if<ServiceBegun>(&first.changes[0].what));
+  const JobChanged* changed = std::get_if<JobChanged>(&first.changes[1].what);
+  ASSERT_TRUE(changed);
+  EXPECT_EQ(changed->record.state.phase, JobPhase::kRunning);
+  EXPECT_EQ(changed->record.state.places.size(), 1u);
+  for (const ServiceOutput::Send& send : first.sends) EXPECT_EQ(send.after, 2u);
+
+  const ServiceOutput beat = receive(1, Heartbeat{1});
+  EXPECT_TRUE(beat.changes.empty());
+  EXPECT_EQ(beat.sends.at(0).after, 0u) << "heartbeats wait for no disk";
+  EXPECT_EQ(receive(2, hello("k", "b")).sends.at(0).after, 4u);
+  const ServiceOutput again = receive(3, hello("j", "a"));
+  EXPECT_TRUE(again.changes.empty());
+  EXPECT_EQ(again.sends.at(0).after, 2u) << "nor does a job wait for another one's change";
+}
+
+class RestoredTableTest : public JobTableTest {
+ protected:
+  void keep(const ServiceOutput& out) {
+    for (const ServiceOutput::Change& change : out.changes) {
+      if (const auto* begun = std::get_if<ServiceBegun>(&change.what)) {
+        kept_.service_id = begun->service_id;
+        kept_.jobs_begun = begun->jobs_begun;
+      } else if (const auto* changed = std::get_if<JobChanged>(&change.what)) {
+        kept_.jobs[changed->record.state.spec.id] = changed->record;
+      } else {
+        kept_.jobs.erase(std::get<JobForgotten>(change.what).id);
+      }
+    }
+  }
+  void restart() { table_ = JobTable(ServiceOptions{.service_id = "later"}, kept_, now_); }
+
+  ServiceState kept_;
+};
+
+TEST_F(RestoredTableTest, AgentsOfARunningJobComeBackAsIfNothingHadBeen) {
+  table_ = JobTable(ServiceOptions{.service_id = "first"});
+  const ServiceOutput out = receive(1, hello("j", "a"));
+  keep(out);
+  restart();
+  Hello back = hello("j", "a");
+  back.instance = find<Welcome>(out, 1)->instance;
+  back.status = {.phase = AgentPhase::kRunning, .generation = Generation(0)};
+  const ServiceOutput again = receive(7, back);
+  ASSERT_TRUE(find<Welcome>(again, 7));
+  EXPECT_EQ(find<Welcome>(again, 7)->instance, back.instance);
+  EXPECT_FALSE(find<Stop>(again, 7));
+  EXPECT_EQ(table_.find("j")->phase(), Membership::Phase::kRunning);
+}
+
+TEST_F(RestoredTableTest, NoInstanceIsGivenOutTwice) {
+  table_ = JobTable(ServiceOptions{.service_id = "first"});
+  const ServiceOutput first = receive(1, hello("j", "a"));
+  keep(first);
+  keep(receive(1, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)}));
+  restart();
+  const ServiceOutput second = receive(1, hello("j", "b"));
+  ASSERT_TRUE(find<Assignment>(second, 1)) << "a new job begins at once: all old ones are known";
+  EXPECT_NE(find<Welcome>(second, 1)->instance, find<Welcome>(first, 1)->instance);
+  Hello late = hello("j", "a");
+  late.instance = find<Welcome>(first, 1)->instance;
+  EXPECT_TRUE(find<Refused>(receive(2, late), 2));
+}
+
+TEST_F(RestoredTableTest, AForgottenJobIsForgottenForGood) {
+  for (std::size_t i = 0; i < JobTable::kEndedJobsKept + 10; ++i) {
+    keep(receive(i, hello("j" + std::to_string(i), "a" + std::to_string(i))));
+    keep(receive(i, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)}));
+    table_.disconnected(i);
+  }
+  keep(table_.tick(now_));
+  EXPECT_EQ(kept_.jobs.size(), JobTable::kEndedJobsKept);
+  restart();
+  EXPECT_FALSE(table_.find("j0"));
+  EXPECT_TRUE(table_.find("j" + std::to_string(JobTable::kEndedJobsKept)));
+}
+
+// A service that kept nothing may have had an earlier life: its agents get time to come back.
+TEST_F(JobTableTest, NoJobIsBegunWithoutThoseAnEarlierLifeMayHaveWelcomed) {
+  const Duration patience = seconds(4);
+  table_ = JobTable(ServiceOptions{.service_id = "new", .strangers_until = now_ + patience});
+  EXPECT_TRUE(find<Wait>(receive(1, hello("j", "a")), 1));
+  now_ += patience;
+  ASSERT_TRUE(table_.deadline() && *table_.deadline() <= now_);
+  EXPECT_TRUE(find<Assignment>(table_.tick(now_), 1));
+  EXPECT_TRUE(find<Assignment>(receive(2, hello("k", "b")), 2)) << "once only";
+}
+
+TEST_F(JobTableTest, AdmitsNothingNewWhileItIsClosedAndServesWhatRuns) {
+  const std::string instance = find<Welcome>(receive(1, hello("j", "a")), 1)->instance;
+  table_.close_admission("the disk is full");
+  const ServiceOutput newcomer = receive(2, hello("k", "b"));
+  ASSERT_TRUE(find<Silence>(newcomer, 2));
+  EXPECT_EQ(find<Silence>(newcomer, 2)->reason, "the disk is full");
+  EXPECT_EQ(newcomer.closes, std::vector<AgentConnectionId>{2});
+  EXPECT_FALSE(table_.find("k"));
+  EXPECT_TRUE(find<Silence>(receive(3, hello("j", "c")), 3)) << "no new agent, either";
+  EXPECT_TRUE(find<HeartbeatAck>(receive(1, Heartbeat{1}), 1));
+  Hello back = hello("j", "a");
+  back.instance = instance;
+  EXPECT_TRUE(find<Welcome>(receive(4, back), 4));
+  table_.close_admission(std::nullopt);
+  EXPECT_TRUE(find<Welcome>(receive(5, hello("k", "b")), 5));
+}
+
+TEST_F(JobTableTest, AJobThatTheDiskRefusedHasNeverBeen) {
+  const std::uint64_t safe = receive(1, hello("j", "a")).changes.back().number;
+  receive(2, hello("k", "b"));
+  const ServiceOutput out = table_.take_back(safe, "the disk is full");
+  EXPECT_TRUE(find<Silence>(out, 2));
+  EXPECT_EQ(out.closes, std::vector<AgentConnectionId>{2});
+  EXPECT_FALSE(find<Silence>(out, 1));
+  ASSERT_EQ(out.changes.size(), 1u);
+  EXPECT_TRUE(std::get_if<JobForgotten>(&out.changes[0].what));
+  EXPECT_TRUE(table_.find("j"));
+  EXPECT_FALSE(table_.find("k"));
+  table_.disconnected(2);
+  const ServiceOutput again = receive(3, hello("k", "b"));
+  ASSERT_TRUE(find<Assignment>(again, 3));
+  EXPECT_EQ(find<Assignment>(again, 3)->restart_count, 0);
+}
+
+// Its agents may have been cut off by the same trouble, and have little patience left.
+TEST_F(JobTableTest, AKnownAgentIsWelcomedWhateverItsJobWaitsFor) {
+  Hello first = hello("j", "a");
+  first.job.nodes = {1, 2};
+  first.job.last_call = Duration(0);
+  const ServiceOutput begun = receive(1, first);
+  first.instance = find<Welcome>(begun, 1)->instance;
+  Hello second = first;
+  second.node.agent_id = "b";
+  const ServiceOutput joined = receive(2, second);
+  ASSERT_FALSE(joined.changes.empty()) << "it is formed again";
+  EXPECT_EQ(joined.sends.at(0).after, begun.changes.back().number);
+  EXPECT_EQ(receive(3, first).sends.at(0).after, begun.changes.back().number);
+}
+
+TEST_F(JobTableTest, SaysFarewellToEveryAgent) {
+  receive(1, hello("j", "a"));
+  receive(2, hello("k", "b"));
+  const ServiceOutput out = table_.farewell("it is restarted");
+  EXPECT_TRUE(find<Silence>(out, 1) && find<Silence>(out, 2));
+}
+
 TEST_F(JobTableTest, AConnectionSaysHelloOnce) {
   receive(1, hello("j", "a"));
   EXPECT_TRUE(find<Refused>(receive(1, hello("other", "b")), 1));

@@ -1,0 +1,65 @@
+// What of a job outlives the service that runs it: what a restarted service must know to go on
+// with the job where it was. rendezvous/state_codec.h turns it into text, rendezvous/core/journal.h
+// keeps it. Agents say the rest again when they come back: who is connected, spares, what runs.
+// Value types; any thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/core/control_message.h"
+
+namespace ddprun {
+
+enum class JobPhase { kForming, kRunning, kEnded };  // rendezvous/core/membership.h
+
+// A node that has been told to run the newest generation, and may have workers of it.
+struct Place {
+  NodeSpec node;
+  Assignment assignment;
+};
+
+struct JobState {
+  JobSpec spec;
+  JobPhase phase = JobPhase::kForming;
+  Generation generation{-1};
+  int restarts_used = 0;
+  std::string reason;   // for which the newest generation was formed, or the next one will be
+  bool failed = false;  // the newest generation failed and is being ended
+  std::vector<WorkerEnd> ends;     // how; not empty if it failed. An excerpt
+  std::optional<Verdict> ending;   // what the job ends with when nothing of it is left
+  std::optional<Verdict> verdict;  // set in kEnded
+  std::vector<Place> places;       // by agent id; empty in kEnded
+};
+
+struct JobRecord {
+  std::string instance;
+  std::string former_instance;  // in a life of the service that nothing was kept of
+  JobState state;
+};
+
+// All that a service knows and its agents do not.
+struct ServiceState {
+  std::string service_id;        // begins every instance; empty: nothing was kept
+  std::uint64_t jobs_begun = 0;  // so that no instance is given out twice
+  std::map<std::string, JobRecord> jobs;
+};
+
+// A change of it. Each says all there is to say about its subject: the newest one counts.
+struct ServiceBegun {
+  std::string service_id;
+  std::uint64_t jobs_begun = 0;
+};
+struct JobChanged {
+  JobRecord record;  // of the job record.state.spec.id
+};
+struct JobForgotten {
+  std::string id;
+};
+using StateChange = std::variant<ServiceBegun, JobChanged, JobForgotten>;
+
+}  // namespace ddprun

@@ -1,0 +1,148 @@
+#include "rendezvous/state_codec.h"
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "rendezvous/control_json.h"
+
+namespace ddprun {
+
+using Json = nlohmann::json;
+
+namespace {
+
+constexpr int kVersion = 1;
+constexpr std::string_view kServiceKey = "service";
+constexpr std::string_view kJobKey = "job/";
+constexpr std::array kPhaseNames{"forming", "running", "ended"};  // in the order of JobPhase
+
+std::string text_of(const Json& json) {
+  // What workers wrote to stderr may be no UTF-8.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+template <class T>
+void put(Json& json, const char* key, const std::optional<T>& value) {
+  if (value) json[key] = *value;
+}
+
+template <class T>
+void take(const Json& json, const char* key, std::optional<T>& value) {
+  if (json.contains(key)) json.at(key).get_to(value.emplace());
+}
+
+JobPhase phase_of(const std::string& name) {
+  for (std::size_t i = 0; i < kPhaseNames.size(); ++i) {
+    if (name == kPhaseNames[i]) return static_cast<JobPhase>(i);
+  }
+  throw Json::other_error::create(501, "unknown phase", nullptr);
+}
+
+Json json_of(const JobRecord& record) {
+  const JobState& state = record.state;
+  Json json = {{"version", kVersion},
+               {"instance", record.instance},
+               {"former_instance", record.former_instance},
+               {"spec", state.spec},
+               {"phase", kPhaseNames.at(static_cast<std::size_t>(state.phase))},
+               {"generation", state.generation.value},
+               {"restarts_used", state.restarts_used},
+               {"reason", state.reason},
+               {"failed", state.failed},
+               {"ends", state.ends},
+               {"places", Json::array()}};
+  put(json, "ending", state.ending);
+  put(json, "verdict", state.verdict);
+  for (const Place& place : state.places) {
+    json["places"].push_back({{"node", place.node}, {"assignment", place.assignment}});
+  }
+  return json;
+}
+
+JobRecord record_of(const Json& json) {
+  JobRecord record;
+  JobState& state = record.state;
+  json.at("instance").get_to(record.instance);
+  json.at("former_instance").get_to(record.former_instance);
+  json.at("spec").get_to(state.spec);
+  state.phase = phase_of(json.at("phase").get_ref<const std::string&>());
+  json.at("generation").get_to(state.generation.value);
+  json.at("restarts_used").get_to(state.restarts_used);
+  json.at("reason").get_to(state.reason);
+  json.at("failed").get_to(state.failed);
+  json.at("ends").get_to(state.ends);
+  take(json, "ending", state.ending);
+  take(json, "verdict", state.verdict);
+  for (const Json& place : json.at("places")) {
+    state.places.push_back(
+        {place.at("node").get<NodeSpec>(), place.at("assignment").get<Assignment>()});
+  }
+  return record;
+}
+
+// What Membership relies on, beyond the bounds of each field.
+bool is_possible(const JobState& state) {
+  const bool ended = state.phase == JobPhase::kEnded;
+  if (ended != state.verdict.has_value()) return false;
+  if (state.failed && state.ends.empty() && !ended) return false;
+  if (state.generation < Generation(-1) || state.generation.value > kMaxGeneration) return false;
+  for (const Place& place : state.places) {
+    if (place.assignment.generation != state.generation) return false;
+  }
+  return state.restarts_used >= 0;
+}
+
+Error bad(ErrorKind kind, const std::string& key, const std::string& cause) {
+  return Error{.kind = kind, .doing = "read '" + key + "' of the journal", .cause = cause};
+}
+
+Result<void> take_entry(const std::string& key, const Json& json, ServiceState& state) {
+  const int version = json.at("version").get<int>();
+  if (version != kVersion) {
+    return bad(ErrorKind::kUnsupported, key,
+               "it is of version " + std::to_string(version) + ", this program knows " +
+                   std::to_string(kVersion));
+  }
+  if (key == kServiceKey) {
+    json.at("service_id").get_to(state.service_id);
+    json.at("jobs_begun").get_to(state.jobs_begun);
+    return {};
+  }
+  JobRecord record = record_of(json);
+  if (key != std::string(kJobKey) + record.state.spec.id || !is_possible(record.state)) {
+    return bad(ErrorKind::kCorrupt, key, "no service has written this");
+  }
+  state.jobs.emplace(record.state.spec.id, std::move(record));
+  return {};
+}
+
+}  // namespace
+
+JournalEntry to_entry(const StateChange& change) {
+  if (const auto* begun = std::get_if<ServiceBegun>(&change)) {
+    return {std::string(kServiceKey), text_of({{"version", kVersion},
+                                               {"service_id", begun->service_id},
+                                               {"jobs_begun", begun->jobs_begun}})};
+  }
+  if (const auto* changed = std::get_if<JobChanged>(&change)) {
+    return {std::string(kJobKey) + changed->record.state.spec.id,
+            text_of(json_of(changed->record))};
+  }
+  return {std::string(kJobKey) + std::get<JobForgotten>(change).id, ""};
+}
+
+Result<ServiceState> decode_state(const JournalImage& image) {
+  ServiceState state;
+  for (const auto& [key, value] : image) {
+    try {
+      if (Result<void> taken = take_entry(key, Json::parse(value), state); !taken) {
+        return std::move(taken).error();
+      }
+    } catch (const Json::exception& exception) {
+      return bad(ErrorKind::kCorrupt, key, exception.what());
+    }
+  }
+  return state;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,100 @@
+#include "rendezvous/state_keeper.h"
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/state_codec.h"
+
+namespace ddprun {
+
+namespace asio = boost::asio;
+
+class StateKeeper::Impl : public std::enable_shared_from_this<Impl> {
+ public:
+  Impl(asio::io_context& io, StateDirectory directory, StateKeeperEvents events)
+      : io_(io), directory_(std::move(directory)), events_(std::move(events)), retry_(io) {}
+
+  void start() { begin(); }
+
+  void keep(std::uint64_t number, const StateChange& change) {
+    waiting_.push_back(to_entry(change));
+    number_ = number;
+    if (std::exchange(due_, true) || writing_ || refused_) return;
+    asio::post(io_, [self = shared_from_this()] { self->begin(); });
+  }
+
+  void stop() {
+    stopped_ = true;
+    retry_.cancel();
+    disk_.join();
+  }
+
+ private:
+  struct Outcome {
+    Result<void> written;
+    Result<void> room;
+  };
+
+  // With nothing to write it looks for room.
+  void begin() {
+    if (stopped_ || writing_) return;
+    due_ = false;
+    writing_ = true;
+    asio::post(disk_, [this, entries = std::exchange(waiting_, {}), number = number_,
+                       not_over = asio::make_work_guard(io_)] {
+      Outcome outcome{directory_.write(entries), directory_.ensure_room()};
+      asio::post(io_, [self = shared_from_this(), number, outcome = std::move(outcome)] {
+        self->ended(number, outcome);
+      });
+    });
+  }
+
+  void ended(std::uint64_t number, const Outcome& outcome) {
+    writing_ = false;
+    if (stopped_) return;
+    refused_ = !outcome.written;
+    const bool trouble = refused_ || !outcome.room;
+    if (trouble) {
+      retry_.expires_after(kRetryPause);
+      retry_.async_wait([self = shared_from_this()](boost::system::error_code error) {
+        if (!error) self->begin();
+      });
+    }
+    if (trouble && !std::exchange(troubled_, true)) {
+      events_.troubled(refused_ ? outcome.written.error() : outcome.room.error());
+    }
+    if (!refused_) events_.safe(number);
+    if (!trouble && std::exchange(troubled_, false)) events_.well();
+    if (due_ && !refused_) begin();
+  }
+
+  asio::io_context& io_;
+  StateDirectory directory_;  // while a write is under way, its thread's
+  StateKeeperEvents events_;
+  asio::steady_timer retry_;
+  std::vector<JournalEntry> waiting_;  // for the next write
+  std::uint64_t number_ = 0;           // of the last change
+  bool due_ = false;                   // something waits
+  bool writing_ = false;
+  bool refused_ = false;   // the last write: nothing is written before the next try
+  bool troubled_ = false;  // as the events say
+  bool stopped_ = false;
+  asio::thread_pool disk_{1};
+};
+
+StateKeeper::StateKeeper(asio::io_context& io, StateDirectory directory, StateKeeperEvents events)
+    : impl_(std::make_shared<Impl>(io, std::move(directory), std::move(events))) {
+  impl_->start();
+}
+
+StateKeeper::~StateKeeper() { impl_->stop(); }
+
+void StateKeeper::keep(std::uint64_t number, const StateChange& change) {
+  impl_->keep(number, change);
+}
+
+}  // namespace ddprun
