@@ -137,6 +137,9 @@ TEST_F(ServiceRestart, KilledAtRandomMomentsItCountsEveryRestartOnce) {
   const std::string script = "echo started $TORCHELASTIC_RESTART_COUNT.; sleep 0.1; exit 3";
   const auto one = agent(script, 2, kRestarts);
   const auto two = agent(script, 2, kRestarts);
+  // An agent of the service's own host that finds nobody there at first would be the service itself.
+  ASSERT_TRUE(one->wait_for_out("started 0.")) << one->err();
+  ASSERT_TRUE(two->wait_for_out("started 0.")) << two->err();
   int kills = 0;
   while (!one->wait(std::chrono::milliseconds(rng.below(300)))) {
     ASSERT_NO_FATAL_FAILURE(kill_service());
