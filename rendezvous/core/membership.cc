@@ -373,6 +373,12 @@ bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
     ended = ended || (member.status.generation >= member.assignment->generation &&
                       (phase == AgentPhase::kIdle || phase == AgentPhase::kStopping));
   }
+  // Of a job that is known never to have run, nobody is needed but as many as it takes.
+  if (remembers_ && generation_ < Generation(0) &&
+      candidates().size() >= static_cast<std::size_t>(spec_.nodes.max)) {
+    recall_until_.reset();
+    return true;
+  }
   const bool complete = nodes > 0 && static_cast<int>(here.size()) >= nodes;
   if (complete && !ended) {
     take_over(now, out);

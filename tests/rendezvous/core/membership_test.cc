@@ -745,17 +745,28 @@ TEST_F(RestoredTest, AVerdictIsToldToWhoComesLate) {
 
 // Nobody knows who else had been admitted before the first generation.
 TEST_F(RestoredTest, AJobThatNeverRanWaitsForThoseOnTheirWayBack) {
-  start({1, 2});
+  start({1, 3});
   join("a");
   restart_service();
-  beating_ = {"a"};
+  beating_ = {"a", "c"};
   come_back("a", AgentPhase::kIdle, -1);
   come_back("c", AgentPhase::kIdle, -1);
   EXPECT_FALSE(told<Assignment>("a"));
-  beating_ = {"a", "c"};
-  pass(milliseconds(5100));
+  pass(milliseconds(4900));
+  EXPECT_FALSE(told<Assignment>("a"));
+  pass(seconds(31));  // and a last call
   ASSERT_TRUE(told<Assignment>("a"));
   EXPECT_EQ(told<Assignment>("a")->generation, Generation(0));
+}
+
+TEST_F(RestoredTest, AJobThatNeverRanBeginsWhenItIsFull) {
+  start({2, 2});
+  join("a");
+  restart_service();
+  join("b");
+  EXPECT_FALSE(told<Assignment>("b"));
+  come_back("a", AgentPhase::kIdle, -1);
+  EXPECT_TRUE(told<Assignment>("a"));
 }
 
 TEST_F(RestoredTest, KilledAgainWhileItIsRecalledNothingIsForgotten) {
