@@ -20,9 +20,9 @@
 // Nothing takes long at once. A request that names many keys is performed in slices, and what follows
 // from a request for many others (waiters of one key, the links of a wait that was given up) is left
 // for work(). In between, others are served, so:
-// - up to kSliceCost keys, a request is one moment. Beyond, each key is looked at in its own moment:
-//   CHECK and MULTI_GET are no snapshot, and LIST_KEYS lists every key once that is there all the
-//   time, and those that come or go meanwhile or not;
+// - a request of one slice (kSliceCost) is one moment. Beyond, each key is looked at in its own:
+//   CHECK and MULTI_GET are no snapshot, and LIST_KEYS has every key once that is there all the
+//   time, and may have those that come or go meanwhile;
 // - a WAIT's key counts if it was there when it was looked at, or came later;
 // - MULTI_SET begins when it has come as a whole, and then stores all its pairs, once, in order,
 //   even if its connection is closed meanwhile; others may see some pairs before the rest;
