@@ -202,8 +202,7 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
           if (self->over_ || self->socket_ != socket) return;
           if (failed) return self->broken(failed.message());
           self->reached_ = true;
-          error_code ignored;
-          socket->set_option(tcp::no_delay(true), ignored);
+          make_prompt(socket->native_handle());
           self->frames_ = FrameReader();
           self->perform(self->link_.connected(BootClock::now()));
           if (!self->over_ && self->socket_ == socket) self->read(socket);

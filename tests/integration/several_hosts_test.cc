@@ -5,6 +5,7 @@
 
 #include <chrono>
 
+#include "base/rng.h"
 #include "tests/integration/several_hosts.h"
 
 namespace ddprun {
@@ -15,6 +16,7 @@ using std::chrono::seconds;
 using testing_support::Arguments;
 using testing_support::ChildProcess;
 using testing_support::kBin;
+using testing_support::let_pass;
 using testing_support::NetnsCluster;
 using testing_support::SeveralHosts;
 
@@ -146,6 +148,27 @@ TEST_F(SeveralHosts, LosingTheHostOfAnEmbeddedServiceEndsTheJobWithin10Seconds) 
     EXPECT_LT(BootClock::now() - lost, seconds(10));
     jobs_.clear();
     cluster_.reset();
+  }
+}
+
+TEST_F(SeveralHosts, ACutOfTwoSecondsIsNotNoticed) {
+  start_hosts(2, true);
+  const std::string script =
+      "echo gen $DDPRUN_GENERATION; until [ -e /dev/shm/go ]; do sleep 0.02; done";
+  for (int node = 0; node < 2; ++node) start_node(node, {"--nnodes=2", "--max-restarts=1"}, script);
+  for (int node = 0; node < 2; ++node) ASSERT_TRUE(jobs_[node]->wait_for_out("gen 0"));
+  Rng rng(1);
+  for (int cut = 0; cut < 3; ++cut) {
+    let_pass(milliseconds(rng.below(1000)));  // anywhere between two heartbeats
+    cluster_->cut(1);
+    let_pass(seconds(2));
+    cluster_->heal(1);
+    let_pass(seconds(3));  // what it has broken shows within the patience
+  }
+  for (int node = 0; node < 2; ++node) {
+    EXPECT_EQ(cluster_->start(node, {"touch", "/dev/shm/go"})->wait(), 0);
+    EXPECT_EQ(jobs_[node]->wait(), 0) << jobs_[node]->err();
+    EXPECT_EQ(jobs_[node]->out(), "[rank " + std::to_string(node) + "] gen 0\n");
   }
 }
 
