@@ -153,7 +153,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
  private:
   void welcome(tcp::socket socket, const SocketAddress& peer) {
-    make_prompt(socket.native_handle());
+    error_code ignored;
+    socket.set_option(tcp::no_delay(true), ignored);
     auto session = std::make_shared<Session>(std::move(socket), next_id_++);
     session->peer = to_text(peer);
     session->service_address = local_address_of(session->socket.native_handle()).host();

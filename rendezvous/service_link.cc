@@ -1,5 +1,8 @@
 #include "rendezvous/service_link.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
 #include <boost/asio/connect.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -79,6 +82,15 @@ tcp::endpoint endpoint_of(const SocketAddress& address) {
   endpoint.resize(address.size);
   std::memcpy(endpoint.data(), address.get(), address.size);
   return endpoint;
+}
+
+// What a cut cable has swallowed TCP sends again after ever longer pauses: it may be whole again for
+// long before that is noticed. So the connection ends when the other host has not confirmed what
+// was sent for so long, and AgentLink makes a new one, with many tries. A service that is only slow
+// lives on a host that confirms.
+void end_when_cut_off(int socket) {
+  const unsigned milliseconds = 1000;
+  setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
 }
 
 // The Asio shell around AgentLink. Its operations hold it alive; `over_` ends them.
@@ -202,7 +214,9 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
           if (self->over_ || self->socket_ != socket) return;
           if (failed) return self->broken(failed.message());
           self->reached_ = true;
-          make_prompt(socket->native_handle());
+          error_code ignored;
+          socket->set_option(tcp::no_delay(true), ignored);
+          end_when_cut_off(socket->native_handle());
           self->frames_ = FrameReader();
           self->perform(self->link_.connected(BootClock::now()));
           if (!self->over_ && self->socket_ == socket) self->read(socket);

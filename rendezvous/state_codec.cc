@@ -14,7 +14,6 @@ namespace {
 constexpr int kVersion = 1;
 constexpr std::string_view kServiceKey = "service";
 constexpr std::string_view kJobKey = "job/";
-constexpr std::array kPhaseNames{"forming", "running", "ended"};  // in the order of JobPhase
 
 std::string text_of(const Json& json) {
   // What workers wrote to stderr may be no UTF-8.
@@ -32,8 +31,8 @@ void take(const Json& json, const char* key, std::optional<T>& value) {
 }
 
 JobPhase phase_of(const std::string& name) {
-  for (std::size_t i = 0; i < kPhaseNames.size(); ++i) {
-    if (name == kPhaseNames[i]) return static_cast<JobPhase>(i);
+  for (std::size_t i = 0; i < kJobPhaseNames.size(); ++i) {
+    if (name == kJobPhaseNames[i]) return static_cast<JobPhase>(i);
   }
   throw Json::other_error::create(501, "unknown phase", nullptr);
 }
@@ -44,7 +43,7 @@ Json json_of(const JobRecord& record) {
                {"instance", record.instance},
                {"former_instance", record.former_instance},
                {"spec", state.spec},
-               {"phase", kPhaseNames.at(static_cast<std::size_t>(state.phase))},
+               {"phase", to_text(state.phase)},
                {"generation", state.generation.value},
                {"restarts_used", state.restarts_used},
                {"reason", state.reason},
@@ -53,8 +52,12 @@ Json json_of(const JobRecord& record) {
                {"places", Json::array()}};
   put(json, "ending", state.ending);
   put(json, "verdict", state.verdict);
+  // All places have one reason, which may be long: it is said once.
+  if (!state.places.empty()) json["placed_for"] = state.places.front().assignment.reason;
   for (const Place& place : state.places) {
-    json["places"].push_back({{"node", place.node}, {"assignment", place.assignment}});
+    Assignment assignment = place.assignment;
+    assignment.reason.clear();
+    json["places"].push_back({{"node", place.node}, {"assignment", std::move(assignment)}});
   }
   return json;
 }
@@ -76,6 +79,7 @@ JobRecord record_of(const Json& json) {
   for (const Json& place : json.at("places")) {
     state.places.push_back(
         {place.at("node").get<NodeSpec>(), place.at("assignment").get<Assignment>()});
+    json.at("placed_for").get_to(state.places.back().assignment.reason);
   }
   return record;
 }

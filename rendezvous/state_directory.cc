@@ -113,8 +113,19 @@ Result<void> StateDirectory::read() {
 }
 
 Result<void> StateDirectory::write(std::span<const JournalEntry> entries) {
+  for (const JournalEntry& entry : entries) {
+    const std::size_t bytes = journal_bytes({&entry, 1});
+    if (bytes > kMaxJournalFrameBytes) {
+      return Error{.kind = ErrorKind::kResource,
+                   .doing = "write " + path_ + "/" + kJournal,
+                   .cause = "'" + entry.key + "' takes " + std::to_string(bytes) +
+                            " bytes, more than the limit of " +
+                            std::to_string(kMaxJournalFrameBytes)};
+    }
+  }
   apply_entries(entries, image_);
-  if (must_rewrite_ || journal_bytes(entries) > kMaxJournalFrameBytes) return rewrite();
+  must_rewrite_ = must_rewrite_ || journal_bytes(entries) > kMaxJournalFrameBytes;
+  if (must_rewrite_) return rewrite();
   if (entries.empty()) return {};
   if (Result<void> appended = append(entries); !appended) return appended;
   // What is written is safe, with or without this. A full disk may have room for it later.

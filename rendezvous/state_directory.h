@@ -41,7 +41,8 @@ class StateDirectory {
   std::size_t cut_bytes() const { return cut_bytes_; }
 
   // When it returns the entries are safe, be it from a loss of power. After an error they are
-  // written by the next call that succeeds, which may have none of its own.
+  // written by the next call that succeeds, which may have none of its own; but for kResource: one
+  // is too large to be written ever, and nothing was taken.
   Result<void> write(std::span<const JournalEntry> entries);
 
   // Takes kReserveBytes behind the journal's end for itself, where the file system can do that, and

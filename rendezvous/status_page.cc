@@ -69,15 +69,6 @@ std::string calendar_text(const Moment& now, TimePoint when) {
   return text.data();
 }
 
-const char* word_for(Membership::Phase phase) {
-  switch (phase) {
-    case Membership::Phase::kForming: return "forming";
-    case Membership::Phase::kRunning: return "running";
-    case Membership::Phase::kEnded: break;
-  }
-  return "ended";
-}
-
 Json describe(const Membership::Member& member, TimePoint now) {
   Json json{{"host", clipped(member.node.host, kHostBytes)},
             {"slots", member.node.slots},
@@ -101,7 +92,7 @@ Json describe(const Membership::Member& member, TimePoint now) {
 
 std::string describe(const Membership& job, const Moment& now) {
   Json json{{"id", job.spec().id},
-            {"phase", word_for(job.phase())},
+            {"phase", to_text(job.phase())},
             {"generation", job.generation().value},
             {"min_nodes", job.spec().nodes.min},
             {"max_nodes", job.spec().nodes.max},

@@ -84,7 +84,7 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
     }
     error_code ignored;  // a socket that is dead already says so when it is read
     socket.non_blocking(true, ignored);
-    make_prompt(socket.native_handle());
+    socket.set_option(tcp::no_delay(true), ignored);
     const StoreConnectionId id(next_id_++);
     const auto connection = std::make_shared<Connection>(id, std::move(socket), peer, options_);
     connections_.emplace(id.value, connection);

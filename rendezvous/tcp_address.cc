@@ -3,7 +3,6 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
-#include <netinet/tcp.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -94,12 +93,6 @@ std::string host_name() {
   char name[256] = "localhost";
   gethostname(name, sizeof name - 1);
   return name;
-}
-
-void make_prompt(int socket) {
-  const int yes = 1;
-  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-  setsockopt(socket, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &yes, sizeof yes);
 }
 
 std::vector<InterfaceAddress> interface_addresses() {

@@ -37,12 +37,6 @@ std::string to_text(const SocketAddress& address);
 SocketAddress local_address_of(int socket);
 SocketAddress peer_address_of(int socket);
 
-// For small messages that somebody waits for: they are sent at once, and a lost one is sent again
-// several times in the same short rhythm, instead of after ever longer pauses. So a short cut of
-// the cable is over for them when it is over. Where the kernel knows of no such thing, nothing
-// changes.
-void make_prompt(int socket);
-
 // The addresses of this host's network interfaces that are up; empty when the kernel does not say.
 struct InterfaceAddress {
   std::string interface;

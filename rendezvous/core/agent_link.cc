@@ -15,7 +15,10 @@ LinkActions AgentLink::start(TimePoint now) { return tick(now); }
 LinkActions AgentLink::looked_up(TimePoint now) {
   if (state_ != State::kLookingUp) return {};
   state_ = State::kConnecting;
-  try_until_ = now + options_.connect_timeout;
+  // There is not much time while the lease is held, and a cable that was cut may be whole again.
+  try_allowed_ = welcome_ ? std::min(options_.connect_timeout, welcome_->agent_patience / 8)
+                          : options_.connect_timeout;
+  try_until_ = now + try_allowed_;
   return {LinkConnect{}};
 }
 
@@ -23,7 +26,8 @@ LinkActions AgentLink::connected(TimePoint now) {
   if (state_ != State::kConnecting) return {};
   state_ = State::kGreeting;
   hello_sent_ = now;
-  try_until_ = now + options_.connect_timeout;
+  try_allowed_ = options_.connect_timeout;
+  try_until_ = now + try_allowed_;
   return {LinkHello{}};
 }
 
@@ -117,7 +121,7 @@ LinkActions AgentLink::tick(TimePoint now) {
     case State::kGreeting:
       if (now < try_until_) break;
       last_trouble_ = state_ == State::kConnecting ? "no connection within " : "no welcome within ";
-      last_trouble_ += to_text(options_.connect_timeout);
+      last_trouble_ += to_text(try_allowed_);
       out.push_back(LinkClose{});
       try_failed(now, out);
       break;

@@ -60,7 +60,9 @@ using LinkActions = std::vector<LinkAction>;
 struct AgentLinkOptions {
   std::string service;  // "node0:29400", for messages
   Duration join_timeout = std::chrono::seconds(600);
-  Duration connect_timeout = std::chrono::seconds(3);  // of one try, and of the Welcome after it
+  // Of one try, and of the Welcome after it. While a lease is held a try gets an eighth of the
+  // patience at most.
+  Duration connect_timeout = std::chrono::seconds(3);
   // Somebody listens there already: if he does not say Welcome, kMaxDeafTries times, he is no
   // rendezvous service, and waiting for one is of no use.
   bool must_answer = false;
@@ -119,7 +121,8 @@ class AgentLink {
   Backoff backoff_;
   State state_ = State::kPausing;
   TimePoint retry_at_;
-  TimePoint try_until_;   // of the present try
+  TimePoint try_until_;  // of the present try
+  Duration try_allowed_{};
   TimePoint join_until_;  // of getting (back) in
   TimePoint next_beat_;
   TimePoint hello_sent_;

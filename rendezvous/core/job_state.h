@@ -4,10 +4,13 @@
 // Value types; any thread.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -16,6 +19,12 @@
 namespace ddprun {
 
 enum class JobPhase { kForming, kRunning, kEnded };  // rendezvous/core/membership.h
+
+// "forming": in pages and in the journal.
+inline constexpr std::array<std::string_view, 3> kJobPhaseNames{"forming", "running", "ended"};
+constexpr std::string_view to_text(JobPhase phase) {
+  return kJobPhaseNames[static_cast<std::size_t>(phase)];
+}
 
 // A node that has been told to run the newest generation, and may have workers of it.
 struct Place {

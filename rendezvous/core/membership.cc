@@ -23,6 +23,12 @@ std::string to_text(NodeRange nodes) {
   return std::to_string(nodes.min) + ":" + std::to_string(nodes.max);
 }
 
+// Of a worker's end that is heard of: what is older is as good as that.
+constexpr Duration kLongestAge = std::chrono::hours(24 * 365);
+
+// Numbers are given out one by one: such as these leave room for all that will ever come.
+bool is_possible(Generation generation) { return generation.value <= kMaxGeneration / 2; }
+
 std::string nodes_text(std::size_t count) {
   return std::to_string(count) + (count == 1 ? " node" : " nodes");
 }
@@ -46,7 +52,7 @@ Membership::Membership(const JobState& state, MembershipOptions options, TimePoi
       verdict_(state.verdict) {
   if (phase_ == Phase::kEnded) return;
   recall_until_ = now + options_.lease;
-  recall_broken_ = state.phase == Phase::kForming && generation_ >= Generation(0);
+  was_forming_ = recall_broken_ = state.phase == Phase::kForming && generation_ >= Generation(0);
   for (const Place& place : state.places) {
     members_[place.node.agent_id] = {
         .node = place.node,
@@ -116,6 +122,9 @@ std::optional<std::string> Membership::refusal(const Hello& hello) const {
            "' was started with --max-restarts=" + std::to_string(spec_.max_restarts) + ", not " +
            std::to_string(theirs.max_restarts) + ": give every node the same";
   }
+  if (!is_possible(hello.status.generation)) {
+    return "no service has ever begun generation " + ddprun::to_text(hello.status.generation);
+  }
   const std::optional<int> wanted = hello.node.node_rank;
   if (!wanted) return std::nullopt;
   if (*wanted < 0 || *wanted >= spec_.nodes.max) {
@@ -179,8 +188,9 @@ MembershipOutput Membership::status(const std::string& agent_id, const AgentStat
   const auto found = members_.find(agent_id);
   if (found == members_.end()) return out;
   Member& member = found->second;
-  member.status = status;
   member.last_heard = now;
+  if (!is_possible(status.generation)) return out;
+  member.status = status;
   if (phase_ == Phase::kEnded) return out;
 
   if (status.leaving != 0) note_leaving(member, status.leaving, now, out);
@@ -322,14 +332,14 @@ void Membership::collect(const Member& member, TimePoint now) {
       return dated.end.rank == end.rank && dated.end.kind != EndKind::kNodeLost;
     });
     if (known) continue;
-    const TimePoint when = now - end.age;
+    const TimePoint when = now - std::min(end.age, kLongestAge);
     take_down(end, ends_known_at_ ? std::max(when, *ends_known_at_) : when, now);
   }
 }
 
 // What is kept is bounded, whatever agents send: past kEndsKept the least likely cause goes.
 void Membership::take_down(const WorkerEnd& end, TimePoint when, TimePoint now) {
-  ends_.push_back({end, when});
+  ends_.push_back({bounded(end), when});
   if (ends_.size() <= kEndsKept) return;
   for (DatedEnd& dated : ends_) dated.end.age = now - dated.when;
   ends_.erase(std::max_element(
@@ -347,7 +357,7 @@ void Membership::recall(Member& member, const Hello& hello) {
     }
     ends_.clear();
     failed_ = false;
-    recall_broken_ = false;
+    was_forming_ = recall_broken_ = false;
   }
   if (!hello.assignment) return;
   restarts_used_ = std::max(restarts_used_, hello.assignment->restart_count);
@@ -384,8 +394,10 @@ bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
     take_over(now, out);
     return true;
   }
-  failed_ = failed_ || std::any_of(ends_.begin(), ends_.end(),
-                                   [](const DatedEnd& dated) { return !dated.end.after_stop; });
+  // Whether the generation failed is known where the earlier life has ended it.
+  failed_ = failed_ ||
+            (!was_forming_ && std::any_of(ends_.begin(), ends_.end(),
+                                          [](const auto& one) { return !one.end.after_stop; }));
   if (ended && !std::exchange(recall_broken_, true)) {
     begin_forming(kServiceRestarted, now, out);
   }

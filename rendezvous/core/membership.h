@@ -194,6 +194,7 @@ class Membership {
   std::optional<TimePoint> last_call_;     // the first generation is formed then, if MIN are here
   std::optional<TimePoint> recall_until_;  // the job's earlier life is being recalled
   bool recall_broken_ = false;             // it cannot go on, and everyone is told to stop
+  bool was_forming_ = false;               // the earlier life had begun to end the generation
   bool remembers_ = false;                 // the job's past is known from its JobState
   bool told_to_wait_ = false;              // those who are left know that others must come first
   bool failed_ = false;            // the generation that is being ended failed: budget is due

@@ -16,6 +16,7 @@ std::string subject(const WorkerEnd& end) {
 }
 
 constexpr std::size_t kHostBytes = 256;
+constexpr int kMaxErrno = 4095;                  // Linux's MAX_ERRNO
 constexpr std::size_t kShortMessageBytes = 200;  // of an end that is not told in full
 
 enum class Extent { kFull, kShort };
@@ -82,6 +83,12 @@ std::size_t keep_likeliest(std::vector<WorkerEnd>& ends) {
     shorten(ends[i], i < kEndsInFull && !ends[i].after_stop ? Extent::kFull : Extent::kShort);
   }
   return left_out;
+}
+
+WorkerEnd bounded(WorkerEnd end) {
+  shorten(end, Extent::kFull);
+  end.code = std::clamp(end.code, 0, end.kind == EndKind::kNotStarted ? kMaxErrno : 255);
+  return end;
 }
 
 std::string clipped(std::string text, std::size_t bytes) {

@@ -61,6 +61,10 @@ inline constexpr std::size_t kMaxTailLineBytes = 400;
 // out.
 std::size_t keep_likeliest(std::vector<WorkerEnd>& ends);
 
+// The end with nothing in it that a message could not hold: texts as in a full telling, codes that
+// there are.
+WorkerEnd bounded(WorkerEnd end);
+
 // At most `bytes` of the text, cut between characters; "..." stands for what was cut off.
 std::string clipped(std::string text, std::size_t bytes);
 

@@ -219,7 +219,10 @@ void play(const Edge& edge, std::size_t piece_bytes) {
     std::unique_ptr<RawTcpClient>& client = clients[step.client];
     if (!client) client = std::make_unique<RawTcpClient>(store.port());
     for (std::string_view rest = step.sends; !rest.empty();) {
-      client->send(rest.substr(0, piece_bytes));
+      if (!client->offer(rest.substr(0, piece_bytes))) {
+        EXPECT_EQ(step.then, Step::kIsClosed);
+        break;
+      }
       rest.remove_prefix(std::min(piece_bytes, rest.size()));
     }
     ASSERT_EQ(client->receive(step.reads.size()), step.reads) << "client " << step.client;

@@ -35,20 +35,25 @@ class RawTcpClient {
     EXPECT_EQ(::connect(socket_.get(), address->get(), address->size), 0) << strerror(errno);
   }
 
-  void send(std::string_view bytes) {
+  void send(std::string_view bytes) { ASSERT_TRUE(offer(bytes)) << strerror(errno); }
+
+  // The same; false when the peer has closed the connection before it had all of it.
+  bool offer(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      ASSERT_GT(sent, 0) << strerror(errno);
+      if (sent <= 0) {
+        EXPECT_TRUE(errno == EPIPE || errno == ECONNRESET) << strerror(errno);
+        return false;
+      }
       bytes.remove_prefix(static_cast<std::size_t>(sent));
     }
+    return true;
   }
 
   // Sends until the peer has had enough. True when it closed the connection.
   bool send_until_closed(std::string_view bytes, int times) {
     for (int i = 0; i < times; ++i) {
-      if (::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) <= 0) {
-        return errno == EPIPE || errno == ECONNRESET;
-      }
+      if (!offer(bytes)) return true;
     }
     return false;
   }

@@ -578,6 +578,46 @@ TEST_F(RecallTest, AJobThatIsToldToEndWhileItIsRecalledEnds) {
 
 // --- a job whose state was kept ---
 
+// --- what an agent says may be anything that a codec lets through ---
+
+TEST_F(MembershipTest, AGenerationThatNoServiceHasBegunIsNotBelieved) {
+  start({1, 1}, 0);
+  Hello liar = hello("a");
+  liar.status.generation = Generation(kMaxGeneration);
+  EXPECT_TRUE(job_->refusal(liar));
+  join("a");
+  take(job_->status("id-a", {.phase = AgentPhase::kIdle, .generation = Generation(kMaxGeneration)},
+                    now_));
+  say("a", AgentPhase::kIdle, 0, {killed(0)});
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_EQ(job_->generation(), Generation(0));
+}
+
+TEST_F(MembershipTest, WhatItKeepsOfAnEndFitsIntoMessages) {
+  start({2, 2}, 1);
+  join("a");
+  join("b");
+  WorkerEnd end = killed(0);
+  end.code = 65535;
+  end.age = kMaxTime;
+  end.host = std::string(kMaxNameBytes, 'h');
+  end.message = std::string(kMaxTextBytes, 'm');
+  say("a", AgentPhase::kIdle, 0, {end});
+  say("b", AgentPhase::kIdle, 0);
+  ASSERT_TRUE(told<Assignment>("b"));
+  EXPECT_LT(told<Assignment>("b")->reason.size(), 4096u);
+  end.kind = EndKind::kNotStarted;
+  say("a", AgentPhase::kIdle, 1, {end});
+  now_ += std::chrono::hours(24);
+  say("b", AgentPhase::kIdle, 1);
+  ASSERT_TRUE(told<End>("b"));
+  const Verdict& verdict = told<End>("b")->verdict;
+  EXPECT_LT(verdict.headline.size(), 4096u);
+  EXPECT_LE(verdict.ends.front().code, 65535);
+  EXPECT_LE(verdict.ends.front().age, kMaxTime);
+  EXPECT_LE(verdict.exit_code, 255);
+}
+
 class RestoredTest : public MembershipTest {
  protected:
   // The service is killed, and another one goes on with what was kept.
@@ -670,6 +710,23 @@ TEST_F(RestoredTest, ABudgetThatWasUsedUpStaysUsedUp) {
   ASSERT_TRUE(told<End>("a"));
   EXPECT_EQ(told<End>("a")->verdict.exit_code, 128 + SIGKILL);
   EXPECT_EQ(told<End>("a")->verdict.restarts_used, 1);
+}
+
+TEST_F(RestoredTest, ARestartThatWaitsForANodeIsCountedOnce) {
+  run_second_generation({2, 2}, 2);
+  beating_ = {"a"};
+  pass(milliseconds(5100));  // b is lost
+  say("a", AgentPhase::kIdle, 1);
+  EXPECT_TRUE(told<Wait>("a")) << "the second restart has been counted, and needs another node";
+  restart_service();
+  come_back("a", AgentPhase::kIdle, 1);
+  pass(milliseconds(5100));
+  EXPECT_FALSE(told<End>("a"));
+  join("c");
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->restart_count, 2);
+  EXPECT_NE(told<Assignment>("a")->reason.find("node 1 (b)"), std::string::npos)
+      << told<Assignment>("a")->reason;
 }
 
 TEST_F(RestoredTest, AnOutageThatTheAgentsDidNotSitOutUsesNoBudget) {
