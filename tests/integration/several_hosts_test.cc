@@ -165,8 +165,9 @@ TEST_F(SeveralHosts, ACutOfTwoSecondsIsNotNoticed) {
     cluster_->heal(1);
     let_pass(seconds(3));  // what it has broken shows within the patience
   }
-  for (int node = 0; node < 2; ++node) {
+  for (int node = 0; node < 2; ++node)
     EXPECT_EQ(cluster_->start(node, {"touch", "/dev/shm/go"})->wait(), 0);
+  for (int node = 0; node < 2; ++node) {
     EXPECT_EQ(jobs_[node]->wait(), 0) << jobs_[node]->err();
     EXPECT_EQ(jobs_[node]->out(), "[rank " + std::to_string(node) + "] gen 0\n");
   }

@@ -123,10 +123,9 @@ TEST(TcpDoor, AdmitsARankOfTheGroup) {
 }
 
 TEST(TcpDoor, OpensOnAPortOfTheRange) {
-  const std::uint16_t port = open_door().address().port;  // free again
-  const auto door = TcpDoor::open("127.0.0.1", {port, port});
+  const auto door = TcpDoor::open("127.0.0.1", {20000, 20999});
   ASSERT_TRUE(door) << door.error().message();
-  EXPECT_EQ(door->address().port, port);
+  EXPECT_TRUE(door->address().port >= 20000 && door->address().port <= 20999);
 }
 
 TEST(TcpDoor, TurnsAwayWrongTokensRanksAndDestinationsAndNoise) {
