@@ -57,17 +57,39 @@ Result<BlockingSocket> BlockingSocket::connect(const SocketAddress& address,
 
 Result<void> BlockingSocket::send_all(std::string_view bytes, const Deadline& deadline) {
   while (!bytes.empty()) {
-    const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent >= 0) {
-      bytes.remove_prefix(static_cast<std::size_t>(sent));
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      const Result<void> ready = await(socket_.get(), POLLOUT, deadline, "it does not read");
-      if (!ready) return ready.error();
-    } else if (errno != EINTR) {
-      return system_error("", errno);
-    }
+    const Result<std::size_t> sent = send_some(bytes);
+    if (!sent) return sent.error();
+    bytes.remove_prefix(*sent);
+    if (*sent > 0) continue;
+    const Result<void> ready = await(socket_.get(), POLLOUT, deadline, "it does not read");
+    if (!ready) return ready.error();
   }
   return {};
+}
+
+Result<std::size_t> BlockingSocket::send_some(std::string_view bytes) {
+  for (;;) {
+    const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent >= 0) return static_cast<std::size_t>(sent);
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+    if (errno != EINTR) return system_error("", errno);
+  }
+}
+
+Result<std::size_t> BlockingSocket::receive_now(std::span<char> space) {
+  for (;;) {
+    const ssize_t got = ::recv(socket_.get(), space.data(), space.size(), 0);
+    if (got > 0) return static_cast<std::size_t>(got);
+    if (got == 0) {
+      return Error{.kind = ErrorKind::kConnection, .cause = "it has closed the connection"};
+    }
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+    if (errno != EINTR) return system_error("", errno);
+  }
+}
+
+Result<void> BlockingSocket::wait_to_go_on(const Deadline& deadline) {
+  return await(socket_.get(), POLLIN | POLLOUT, deadline, "it does not read");
 }
 
 Result<std::size_t> BlockingSocket::receive(std::span<char> space, const Deadline& deadline) {
@@ -75,12 +97,8 @@ Result<std::size_t> BlockingSocket::receive(std::span<char> space, const Deadlin
     // Waiting first: an answer is hardly ever there already.
     const Result<void> ready = await(socket_.get(), POLLIN, deadline, "no answer");
     if (!ready) return ready.error();
-    const ssize_t got = ::recv(socket_.get(), space.data(), space.size(), 0);
-    if (got > 0) return static_cast<std::size_t>(got);
-    if (got == 0) {
-      return Error{.kind = ErrorKind::kConnection, .cause = "it has closed the connection"};
-    }
-    if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) return system_error("", errno);
+    const Result<std::size_t> got = receive_now(space);
+    if (!got || *got > 0) return got;
   }
 }
 

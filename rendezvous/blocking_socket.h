@@ -40,6 +40,13 @@ class BlockingSocket {
   // Sends all of it. kTimeout: how much was sent is not known.
   Result<void> send_all(std::string_view bytes, const Deadline& deadline);
 
+  // Sends what the socket takes now; 0 when it is full.
+  Result<std::size_t> send_some(std::string_view bytes);
+  // What has come already, possibly nothing. kConnection when the peer has closed.
+  Result<std::size_t> receive_now(std::span<char> space);
+  // Waits until either of the two has something to do.
+  Result<void> wait_to_go_on(const Deadline& deadline);
+
   // Waits for some bytes; at least one. kConnection when the peer has closed.
   Result<std::size_t> receive(std::span<char> space, const Deadline& deadline);
 
