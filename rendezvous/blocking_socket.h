@@ -54,13 +54,16 @@ class BlockingSocket {
   bool is_finished() const;
 
   // Hands the socket over; it is non-blocking.
-  UniqueFd take() && { return std::move(socket_); }
+  UniqueFd take() &&;
 
   // This host's end.
   SocketAddress local_address() const { return local_address_of(socket_.get()); }
 
  private:
   explicit BlockingSocket(UniqueFd socket) : socket_(std::move(socket)) {}
+
+  // 0: nothing has come, as long as recv() waits with these flags.
+  Result<std::size_t> receive_with(int flags, std::span<char> space);
 
   UniqueFd socket_;
 };

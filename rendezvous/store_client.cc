@@ -128,7 +128,7 @@ Result<void> StoreClient::shake_hands(const Deadline& deadline) {
   put_handshake(queued_);
   put_request(queued_, Command::kCompareSet,
               std::array<std::string_view, 3>{kIdentityKey, kNoIdentity, kNoIdentity});
-  const Result<void> sent = send_queued(deadline);
+  const Result<void> sent = send_queued(deadline.remaining());
   if (!sent) return sent.error();
   Result<std::string> identity = answer_within(deadline, &ReplyReader::take_string);
   if (!identity) return std::move(identity).error().within("handshake");
@@ -247,19 +247,23 @@ Result<void> StoreClient::send(const Call& call, Command command,
         .kind = ErrorKind::kInvalidArgument, .doing = doing(call), .cause = std::move(refusal)};
   }
   put_request(queued_, command, strings, number);
-  Result<void> sent = send_queued(Deadline(options_.timeout));
+  Result<void> sent = send_queued(options_.timeout);
   if (!sent) return break_off(call, std::move(sent).error());
   return {};
 }
 
 // Takes answers meanwhile: a server that cannot send does not read.
-Result<void> StoreClient::send_queued(const Deadline& deadline) {
+Result<void> StoreClient::send_queued(Duration timeout) {
   std::string_view rest = queued_;
+  const Result<std::size_t> at_once = socket_.send_some(rest);
+  if (at_once && *at_once == rest.size()) {
+    queued_.clear();
+    return {};
+  }
+  const Deadline deadline(timeout);  // the clock is read only by who has to wait
+  if (!at_once) return with_times(Error(at_once.error()), deadline);
+  rest.remove_prefix(*at_once);
   while (!rest.empty()) {
-    const Result<std::size_t> sent = socket_.send_some(rest);
-    if (!sent) return with_times(Error(sent.error()), deadline);
-    rest.remove_prefix(*sent);
-    if (rest.empty()) break;
     const Result<void> ready = socket_.wait_to_go_on(deadline);
     if (!ready) return ready.error();
     const Result<std::size_t> got = socket_.receive_now(replies_.space());
@@ -267,6 +271,9 @@ Result<void> StoreClient::send_queued(const Deadline& deadline) {
     replies_.commit(*got);
     const Result<void> sane = sort_answers();
     if (!sane) return sane.error();
+    const Result<std::size_t> sent = socket_.send_some(rest);
+    if (!sent) return with_times(Error(sent.error()), deadline);
+    rest.remove_prefix(*sent);
   }
   queued_.clear();
   return {};
@@ -283,18 +290,21 @@ Result<void> StoreClient::tell(const Call& call, Command command,
 }
 
 template <class T>
+std::optional<T> StoreClient::answer_at_hand(std::optional<T> (ReplyReader::*take)()) {
+  if (!all_answered()) return std::nullopt;
+  std::optional<T> field = (replies_.*take)();
+  if (field) unconfirmed_.clear();
+  return field;
+}
+
+template <class T>
 Result<T> StoreClient::answer_within(const Deadline& deadline,
                                      std::optional<T> (ReplyReader::*take)()) {
   for (;;) {
     const Result<void> sane = sort_answers();
     if (!sane) return sane.error();
-    if (all_answered()) {
-      if (std::optional<T> field = (replies_.*take)()) {
-        unconfirmed_.clear();
-        return std::move(*field);
-      }
-      if (replies_.failed()) return protocol_error("an answer of impossible length");
-    }
+    if (std::optional<T> field = answer_at_hand(take)) return std::move(*field);
+    if (replies_.failed()) return protocol_error("an answer of impossible length");
     const Result<void> more = receive(deadline);
     if (!more) return more.error();
   }
@@ -309,6 +319,8 @@ Result<void> StoreClient::receive(const Deadline& deadline) {
 
 template <class T>
 Result<T> StoreClient::answer(const Call& call, std::optional<T> (ReplyReader::*take)()) {
+  // What follows a first byte has mostly come with it.
+  if (std::optional<T> field = answer_at_hand(take)) return std::move(*field);
   Result<T> field = answer_within(Deadline(options_.timeout), take);
   if (!field) return break_off(call, std::move(field).error());
   return field;
@@ -392,7 +404,7 @@ PendingGet StoreClient::get_async(std::string_view key, Duration timeout) {
 // What fails here is told to those who take the values.
 void StoreClient::flush() {
   if (queued_.empty()) return;
-  Result<void> sent = send_queued(Deadline(options_.timeout));
+  Result<void> sent = send_queued(options_.timeout);
   if (!sent) break_off({"get", slots_.back().key}, std::move(sent).error());
 }
 

@@ -182,7 +182,7 @@ class StoreClient {
   // Sends a request, after those that are queued.
   Result<void> send(const Call& call, Command command, std::span<const std::string_view> strings,
                     std::int64_t number = 0);
-  Result<void> send_queued(const Deadline& deadline);
+  Result<void> send_queued(Duration timeout);
   // Performs a call that has no answer.
   Result<void> tell(const Call& call, Command command, std::span<const std::string_view> strings);
   // Sends a request and takes the first field of its answer.
@@ -194,6 +194,9 @@ class StoreClient {
   Result<T> answer(const Call& call, std::optional<T> (ReplyReader::*take)());
   template <class T>
   Result<T> answer_within(const Deadline& deadline, std::optional<T> (ReplyReader::*take)());
+  // The same, if it has come.
+  template <class T>
+  std::optional<T> answer_at_hand(std::optional<T> (ReplyReader::*take)());
   // Waits for bytes.
   Result<void> receive(const Deadline& deadline);
   // The answer of a WAIT, FETCH or BARRIER that was sent; `rest` makes the result of its first byte

@@ -70,7 +70,7 @@ void all_servers(StoreClient& client) {
   PendingGet first = client.get_async("k", 10s), missing = client.get_async("missing", 20ms);
   PendingGet empty = client.get_async("empty", 10s);
   show("pipelined get of an empty value", std::move(empty).take());
-  show("add between", client.add("n", 1));
+  show("add between", client.add("n", 0));
   show("pipelined get", std::move(first).take());
   show("pipelined get of a missing key", std::move(missing).take());
   show("delete", client.delete_key("k"));
