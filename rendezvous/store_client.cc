@@ -424,7 +424,7 @@ Result<void> StoreClient::sort_answers() {
     if (replies_.failed()) return protocol_error("an answer of impossible length");
     if (!value) return {};
     value_follows_ = false;
-    slot.value = std::move(*value);
+    if (!slot.is_released) slot.value = std::move(*value);
     slot.state = Slot::kHere;
   }
   return {};
