@@ -40,6 +40,13 @@ class BlockingSocket {
   // Sends all of it. kTimeout: how much was sent is not known.
   Result<void> send_all(std::string_view bytes, const Deadline& deadline);
 
+  // Sends what the socket takes now; 0 when it is full.
+  Result<std::size_t> send_some(std::string_view bytes);
+  // What has come already, possibly nothing. kConnection when the peer has closed.
+  Result<std::size_t> receive_now(std::span<char> space);
+  // Waits until either of the two has something to do.
+  Result<void> wait_to_go_on(const Deadline& deadline);
+
   // Waits for some bytes; at least one. kConnection when the peer has closed.
   Result<std::size_t> receive(std::span<char> space, const Deadline& deadline);
 
@@ -47,13 +54,16 @@ class BlockingSocket {
   bool is_finished() const;
 
   // Hands the socket over; it is non-blocking.
-  UniqueFd take() && { return std::move(socket_); }
+  UniqueFd take() &&;
 
   // This host's end.
   SocketAddress local_address() const { return local_address_of(socket_.get()); }
 
  private:
   explicit BlockingSocket(UniqueFd socket) : socket_(std::move(socket)) {}
+
+  // 0: nothing has come, as long as recv() waits with these flags.
+  Result<std::size_t> receive_with(int flags, std::span<char> space);
 
   UniqueFd socket_;
 };

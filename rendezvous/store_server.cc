@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/random_id.h"
 #include "rendezvous/core/line_budget.h"
 #include "rendezvous/tcp_acceptor.h"
 #include "rendezvous/tcp_address.h"
@@ -55,7 +56,10 @@ using ConnectionPtr = std::shared_ptr<Connection>;
 class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
  public:
   Impl(asio::io_context& io, Logger& log, const StoreServerOptions& options)
-      : io_(io), log_(log), options_(options), state_(options.state) {
+      : io_(io),
+        log_(log),
+        options_(options),
+        state_(options.state, random_hex(kIdentityBytes / 2)) {
     // Else glibc keeps small chunks that are freed in lists of their own, and when a large one is freed,
     // joins them all at once: after a hundred thousand keys that is a stall of 12 ms. For the whole
     // process; what a thread frees last still comes back quickly.

@@ -21,7 +21,7 @@ struct StoreCounters {
   std::array<std::uint64_t, kCommandRules.size()> requests{};  // by Command
 
   std::size_t connections = 0;
-  std::size_t waiting = 0;  // connections whose WAIT or BARRIER is pending
+  std::size_t waiting = 0;  // connections whose WAIT, FETCH or BARRIER is pending
   std::size_t keys = 0;
   std::size_t held_bytes = 0;  // KvState::held_bytes()
 };

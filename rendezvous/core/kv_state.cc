@@ -99,6 +99,8 @@ std::optional<Refusal> KvState::handle(StoreConnectionId from, const Request& re
     case Command::kBarrier: return barrier(from, request, replies);
     // Of L1, which nobody but C++ code could call. The key is not watched: no change is ever told.
     case Command::kWatchKey: put_u8(replies.to(from), kWatching); break;
+    case Command::kFetch: return fetch(from, request, replies);
+    case Command::kTryFetch: return try_fetch(from, request, progress, replies);
   }
   return std::nullopt;
 }
@@ -220,6 +222,10 @@ KvState::MaybeRefusal KvState::compare_set(StoreConnectionId from, const Request
                                            Replies& replies) {
   const std::string_view expected = request.strings[1];
   const std::string_view desired = request.strings[2];
+  if (request.key() == kIdentityKey) {
+    put_string(replies.to(from), identity_);
+    return std::nullopt;
+  }
   const auto place = values_.find(request.key());
   const bool exists = place != values_.end();
   if (exists ? place->second == expected : expected.empty()) {
@@ -256,12 +262,16 @@ KvState::MaybeRefusal KvState::add(StoreConnectionId from, const Request& reques
 
 void KvState::check(StoreConnectionId from, const Request& request, Progress& progress,
                     Replies& replies) {
-  bool all = true;
-  while (all && progress.next_ < request.strings.size()) {
-    if (!step(progress)) return;
-    all = present(request.strings[progress.next_++]);
+  const std::optional<bool> all = all_present(request, progress);
+  if (all) put_u8(replies.to(from), *all ? kReady : kNotReady);
+}
+
+std::optional<bool> KvState::all_present(const Request& request, Progress& progress) {
+  while (progress.next_ < request.strings.size()) {
+    if (!step(progress)) return std::nullopt;
+    if (!present(request.strings[progress.next_++])) return false;
   }
-  put_u8(replies.to(from), all ? kReady : kNotReady);
+  return true;
 }
 
 void KvState::delete_key(StoreConnectionId from, const Request& request, Replies& replies) {
@@ -286,6 +296,52 @@ KvState::MaybeRefusal KvState::multi_get(StoreConnectionId from, const Request& 
     put_string(replies.to(from), value);
   }
   return std::nullopt;
+}
+
+// CHECK, and then MULTI_GET.
+KvState::MaybeRefusal KvState::try_fetch(StoreConnectionId from, const Request& request,
+                                         Progress& progress, Replies& replies) {
+  if (!progress.checked_) {
+    const std::optional<bool> all = all_present(request, progress);
+    if (!all) return std::nullopt;
+    put_u8(replies.to(from), to_u8(*all ? Fetched::kHere : Fetched::kMissing));
+    if (!*all) return std::nullopt;
+    progress.checked_ = true;
+    progress.next_ = 0;
+  }
+  return multi_get(from, request, progress, replies);
+}
+
+// WAIT, and then GET.
+KvState::MaybeRefusal KvState::fetch(StoreConnectionId from, const Request& request,
+                                     Replies& replies) {
+  if (present(request.key())) {
+    answer_fetch(from, request.key(), replies);
+    return std::nullopt;
+  }
+  if (parked_.contains(from.value)) return waits_already(request.command);
+  if (!fits(request.key().size() + kEntryBytes)) return full(request.command);
+  const Ticket ticket = begin_wait(from, 1);
+  link(ticket, request.key());
+  Wait& wait = wait_of(ticket);
+  wait.whole = wait.fetches = true;
+  return std::nullopt;
+}
+
+// Many may be answered in one turn, and none of them can be refused there: so what is too long is
+// said instead.
+void KvState::answer_fetch(StoreConnectionId to, std::string_view key, Replies& replies) {
+  const auto place = values_.find(key);
+  const std::string_view value = place == values_.end() ? std::string_view() : place->second;
+  std::string& out = replies.to(to);
+  if (sizeof(Fetched) + kLengthBytes + value.size() > limits_.reply_bytes) {
+    put_u8(out, to_u8(Fetched::kTooLong));
+    return;
+  }
+  out.reserve(out.size() + sizeof(Fetched) + kLengthBytes + value.size());  // all of it, or nothing
+  spend(value.size() / kBytesPerStep);
+  put_u8(out, to_u8(Fetched::kHere));
+  put_string(out, value);
 }
 
 // The reply begins with the number of keys, so all of them are collected before it can begin.
@@ -425,8 +481,14 @@ void KvState::unlink(Wait& wait, Ticket ticket, std::size_t slot) {
 bool KvState::found(Waiters& waiters, Replies& replies) {
   const auto [ticket, slot] = *waiters.slots.begin();
   Wait& wait = wait_of(ticket);
-  if (wait.by && wait.whole && wait.missing.size() == 1) {
-    put_u8(replies.to(*wait.by), kReady);
+  if (wait.by && wait.fetches && !present(*waiters.key)) {
+    link(ticket, *waiters.key);
+  } else if (wait.by && wait.whole && wait.missing.size() == 1) {
+    if (wait.fetches) {
+      answer_fetch(*wait.by, *waiters.key, replies);
+    } else {
+      put_u8(replies.to(*wait.by), kReady);
+    }
     spend(kStepsPerAnswer);
   }
   unlink(wait, ticket, slot);

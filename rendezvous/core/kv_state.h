@@ -9,8 +9,8 @@
 // ```
 // values    key -> bytes; counters are decimal text, as PyTorch has them
 // queues    key -> bytes, first in first out; never empty, and apart from the values of that name
-// parked    connection -> the one WAIT or BARRIER of it that has not been answered
-// waits     ticket -> a WAIT; tickets are given out in order of arrival
+// parked    connection -> the one WAIT, FETCH or BARRIER of it that has not been answered
+// waits     ticket -> a WAIT or FETCH; tickets are given out in order of arrival
 // waiting   key -> the tickets of the WAITs that miss it
 // barriers  key -> the connections whose BARRIER misses arrivals, by how many it needs
 // ```
@@ -21,9 +21,10 @@
 // from a request for many others (waiters of one key, the links of a wait that was given up) is left
 // for work(). In between, others are served, so:
 // - a request of one slice (kSliceCost) is one moment. Beyond, each key is looked at in its own:
-//   CHECK and MULTI_GET are no snapshot, and LIST_KEYS has every key once that is there all the
+//   CHECK, MULTI_GET and TRY_FETCH are no snapshot, and LIST_KEYS has every key once that is there all the
 //   time, and may have those that come or go meanwhile;
-// - a WAIT's key counts if it was there when it was looked at, or came later;
+// - a WAIT's key counts if it was there when it was looked at, or came later; a FETCH answers with a
+//   value that is there at that moment, or waits for the next;
 // - MULTI_SET begins when it has come as a whole, and then stores all its pairs, once, in order,
 //   even if its connection is closed meanwhile; others may see some pairs before the rest;
 // - who waits is told soon after the key has come, not always before the next request is served.
@@ -42,6 +43,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -112,6 +114,7 @@ class KvState {
     friend class KvState;
     bool done_ = false;
     std::size_t next_ = 0;                 // the string whose turn it is
+    bool checked_ = false;                 // of TRY_FETCH: all keys are there, and that is said
     std::optional<std::uint64_t> ticket_;  // of a WAIT that has missed a key
     std::size_t reserved_ = 0;  // bytes held for the pairs of a MULTI_SET that are to come
     // Of LIST_KEYS: its reply, in pieces, as far as it is known.
@@ -122,7 +125,9 @@ class KvState {
     std::list<std::string> pieces_;
   };
 
-  explicit KvState(const KvLimits& limits = {}) : limits_(limits) {}
+  // identity: what the store answers about itself (kIdentityKey).
+  explicit KvState(const KvLimits& limits = {}, std::string identity = {})
+      : limits_(limits), identity_(std::move(identity)) {}
 
   // Performs one request, or the next slice of it: to be called again with the same request and
   // progress until that is done, with other calls in between. Returns why the connection that asked
@@ -161,6 +166,7 @@ class KvState {
   struct Wait {
     std::optional<StoreConnectionId> by;  // nobody: it was given up, its links are yet to be cut
     bool whole = false;                   // all its keys have been looked at
+    bool fetches = false;                 // a FETCH: the value is part of the answer
     std::vector<Waiters*> missing;
   };
   struct MissingArrivals {
@@ -168,7 +174,7 @@ class KvState {
     Barrier::iterator place;
   };
   struct Parked {
-    std::optional<Ticket> wait;              // a WAIT
+    std::optional<Ticket> wait;              // a WAIT or FETCH
     std::optional<MissingArrivals> barrier;  // or a BARRIER
   };
   struct OpenBarrier {
@@ -187,7 +193,13 @@ class KvState {
   MaybeRefusal list_keys(StoreConnectionId from, Progress& progress, Replies& replies);
   MaybeRefusal collect_keys(Progress& progress);
   MaybeRefusal barrier(StoreConnectionId from, const Request& request, Replies& replies);
+  MaybeRefusal fetch(StoreConnectionId from, const Request& request, Replies& replies);
+  MaybeRefusal try_fetch(StoreConnectionId from, const Request& request, Progress& progress,
+                         Replies& replies);
   void check(StoreConnectionId from, const Request& request, Progress& progress, Replies& replies);
+  // Whether all keys are there; nullopt when the slice is used up before that is known.
+  std::optional<bool> all_present(const Request& request, Progress& progress);
+  void answer_fetch(StoreConnectionId to, std::string_view key, Replies& replies);
   void delete_key(StoreConnectionId from, const Request& request, Replies& replies);
   MaybeRefusal set_one(const Request& request, Replies& replies);
   MaybeRefusal append(const Request& request, Replies& replies);
@@ -221,13 +233,15 @@ class KvState {
   void link(Ticket ticket, std::string_view key);
   // Takes the wait out of the list of one key that it misses; that list may be empty then.
   void unlink(Wait& wait, Ticket ticket, std::size_t slot);
-  // The key has come for the oldest of its waiters. False when that one had given up.
+  // The key has come for the oldest of its waiters. False when that one had given up. A FETCH whose
+  // key has gone again by now goes on waiting.
   bool found(Waiters& waiters, Replies& replies);
   void unpark(StoreConnectionId id);
   // One link of a wait to this key is gone.
   void forget(std::string_view key) { held_bytes_ -= key.size() + kEntryBytes; }
 
   KvLimits limits_;
+  std::string identity_;
   std::size_t held_bytes_ = 0;
   ByKey<std::string> values_;
   ByKey<std::list<std::string>> queues_;  // a deque takes 600 bytes for its first item

@@ -209,7 +209,8 @@ void add_store(Page& page, const StoreCounters& store) {
     page.sample(label("reason", Refusal::kNames[kind]), store.refusals[kind]);
   }
   page.gauge("ddprun_store_connections", "Open connections of clients.", store.connections);
-  page.gauge("ddprun_store_waiters", "Clients whose WAIT or BARRIER is pending.", store.waiting);
+  page.gauge("ddprun_store_waiters", "Clients whose WAIT, FETCH or BARRIER is pending.",
+             store.waiting);
   page.gauge("ddprun_store_keys", "Keys that hold values.", store.keys);
   page.gauge("ddprun_store_held_bytes", "Bytes that the store holds.", store.held_bytes);
 }

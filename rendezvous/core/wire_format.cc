@@ -56,6 +56,19 @@ std::size_t room_to_offer(std::size_t announced, std::size_t have) {
   return std::clamp(missing, kReadBytes, std::max(kTrustedBytes, have));
 }
 
+constexpr std::span<const Command> opcodes_of(Dialect dialect) {
+  if (dialect == Dialect::kModern) return kOpcodesModern;
+  if (dialect == Dialect::kL2) return kOpcodesL2;
+  return kOpcodesL1;
+}
+
+// The index of the command, if it is there.
+constexpr std::optional<std::uint8_t> place_of(Command command, std::span<const Command> opcodes) {
+  const auto place = std::find(opcodes.begin(), opcodes.end(), command);
+  if (place == opcodes.end()) return std::nullopt;
+  return static_cast<std::uint8_t>(place - opcodes.begin());
+}
+
 std::string hex(std::uint64_t value, int digits) {
   char text[24];
   std::snprintf(text, sizeof text, "0x%0*llx", digits, static_cast<unsigned long long>(value));
@@ -72,6 +85,21 @@ std::string too_many_keys(std::uint64_t got, std::size_t allowed) {
 }
 
 }  // namespace
+
+std::optional<Command> command_of(Dialect dialect, std::uint8_t opcode) {
+  const std::span<const Command> opcodes = opcodes_of(dialect);
+  if (opcode < opcodes.size()) return opcodes[opcode];
+  const bool is_own = dialect == Dialect::kModern && opcode >= kFirstOwnOpcode &&
+                      opcode - kFirstOwnOpcode < std::ssize(kOwnOpcodes);
+  return is_own ? std::optional(kOwnOpcodes[opcode - kFirstOwnOpcode]) : std::nullopt;
+}
+
+std::optional<std::uint8_t> opcode_of(Dialect dialect, Command command) {
+  if (const auto place = place_of(command, opcodes_of(dialect))) return place;
+  const auto own = dialect == Dialect::kModern ? place_of(command, kOwnOpcodes) : std::nullopt;
+  if (!own) return std::nullopt;
+  return static_cast<std::uint8_t>(kFirstOwnOpcode + *own);
+}
 
 std::optional<bool> begins_as_legacy(std::string_view first_bytes) {
   if (first_bytes.empty()) return std::nullopt;
@@ -154,12 +182,11 @@ bool RequestParser::scan_opcode() {
   std::uint8_t opcode = 0;
   if (!scan_integer(opcode)) return false;
   if (dialect_ == Dialect::kL1 && opcode >= kOpcodesL1.size()) dialect_ = Dialect::kL2;
-  const std::span<const Command> opcodes = opcodes_of(*dialect_);
-  if (opcode >= opcodes.size())
+  const std::optional<Command> command = command_of(*dialect_, opcode);
+  if (!command)
     return refuse(Refusal::kBadRequest, "opcode " + std::to_string(opcode) + " is not known");
-  if (opcodes[opcode] == Command::kValidate)
-    return refuse(Refusal::kBadRequest, "a second handshake");
-  rule_ = &rule_of(opcodes[opcode]);
+  if (*command == Command::kValidate) return refuse(Refusal::kBadRequest, "a second handshake");
+  rule_ = &rule_of(*command);
   field_ = 0;
   in_list_ = false;
   return true;
@@ -251,10 +278,9 @@ void put_handshake(std::string& out) {
 void put_request(std::string& out, Command command, std::span<const std::string_view> strings,
                  std::int64_t number, Dialect dialect) {
   const CommandRule& rule = rule_of(command);
-  const std::span<const Command> opcodes = opcodes_of(dialect);
-  const auto opcode = std::find(opcodes.begin(), opcodes.end(), command) - opcodes.begin();
-  DDPRUN_ASSERT(opcode < std::ssize(opcodes), "the dialect has the command");
-  put_u8(out, static_cast<std::uint8_t>(opcode));
+  const std::optional<std::uint8_t> opcode = opcode_of(dialect, command);
+  DDPRUN_ASSERT(opcode, "the dialect has the command");
+  put_u8(out, *opcode);
   std::size_t used = 0;
   for (const Field field : rule.fields) {
     switch (field) {

@@ -44,6 +44,8 @@ enum class Command : std::uint8_t {
   kListKeys,
   kBarrier,
   kWatchKey,
+  kFetch,
+  kTryFetch,
 };
 
 // What follows the opcode.
@@ -64,7 +66,7 @@ struct CommandRule {
 };
 
 // By Command. A command has the same fields in every dialect that has it.
-inline constexpr std::array<CommandRule, 20> kCommandRules{{
+inline constexpr std::array<CommandRule, 22> kCommandRules{{
     {Command::kValidate, "VALIDATE", {Field::kUint32}},
     {Command::kSet, "SET", {Field::kKey, Field::kValue}},
     {Command::kCompareSet, "COMPARE_SET", {Field::kKey, Field::kValue, Field::kValue}},
@@ -85,6 +87,8 @@ inline constexpr std::array<CommandRule, 20> kCommandRules{{
     {Command::kListKeys, "LIST_KEYS", {}},
     {Command::kBarrier, "BARRIER", {Field::kKey, Field::kInt64}},
     {Command::kWatchKey, "WATCH_KEY", {Field::kKey}},
+    {Command::kFetch, "FETCH", {Field::kKey}},
+    {Command::kTryFetch, "TRY_FETCH", {Field::kKeys}},
 }};
 
 constexpr const CommandRule& rule_of(Command command) {
@@ -118,14 +122,34 @@ inline constexpr std::array kOpcodesModern{
     Command::kQueueLen,   Command::kListKeys, Command::kBarrier,
 };
 
-constexpr std::span<const Command> opcodes_of(Dialect dialect) {
-  if (dialect == Dialect::kModern) return kOpcodesModern;
-  if (dialect == Dialect::kL2) return kOpcodesL2;
-  return kOpcodesL1;
-}
+// Ours, in the modern dialect, numbered from kFirstOwnOpcode on: far from where PyTorch's next ones
+// will be. Only a server that has told its identity knows them.
+inline constexpr std::uint8_t kFirstOwnOpcode = 128;
+inline constexpr std::array kOwnOpcodes{Command::kFetch, Command::kTryFetch};
+
+// nullopt: the dialect has no such opcode, or command.
+std::optional<Command> command_of(Dialect dialect, std::uint8_t opcode);
+std::optional<std::uint8_t> opcode_of(Dialect dialect, Command command);
 
 // The number that follows VALIDATE, which opens every connection of the modern dialect.
 inline constexpr std::uint32_t kHandshakeMagic = 0x3C85F7CE;
+
+// How a client asks which store it has reached: a COMPARE_SET of this key that expects, and desires,
+// kNoIdentity. Ours answers its identity and changes nothing. Every PyTorch server answers the
+// expectation and changes nothing, because the key is missing: none of their clients can make one
+// without "/", but for "init/".
+inline constexpr std::string_view kIdentityKey = "ddprun:1";
+inline constexpr std::string_view kNoIdentity = "?";
+// An identity is so many hex digits, random for each store.
+inline constexpr std::size_t kIdentityBytes = 32;
+
+// What FETCH and TRY_FETCH answer first.
+enum class Fetched : std::uint8_t {
+  kHere = 0,     // the values follow
+  kMissing = 1,  // TRY_FETCH: not all keys exist
+  kTooLong = 2,  // FETCH: the value is longer than a reply may be
+};
+constexpr std::uint8_t to_u8(Fetched fetched) { return static_cast<std::uint8_t>(fetched); }
 
 // Whether a connection that begins with these bytes is legacy: it does not begin with the handshake.
 // nullopt: too few bytes to tell.

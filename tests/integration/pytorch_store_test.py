@@ -496,6 +496,30 @@ class OurClient(unittest.TestCase):
             with ddp_store() as ours, pytorch_store(use_libuv) as theirs:
                 self.assertEqual(self.probe(ours.port, *known), self.probe(theirs, *known))
 
+    def test_gets_the_same_under_the_stock_torchrun(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        known = ["queues", "list_keys"]
+        done = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1"]
+            + ["--master-addr", "127.0.0.1", "--master-port", str(port), "--no-python"]
+            + ["sh", "-c", 'exec "$0" "$MASTER_ADDR:$MASTER_PORT" "$@"']
+            + [os.path.join(BIN, "store_client_probe"), *known],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+        def without_counts(lines):  # torchrun has keys of its own in there
+            return [line for line in lines if not line.startswith("num_keys")]
+
+        with ddp_store() as ours:
+            expected = self.probe(ours.port, *known)
+        self.assertEqual(without_counts(done.stdout.splitlines()), without_counts(expected))
+
     def test_barrier_which_pytorch_has_not_yet(self):
         with ddp_store() as ours:
             self.assertEqual(

@@ -57,6 +57,40 @@ TEST(BlockingSocket, ReceivingEndsAtTheDeadline) {
   EXPECT_EQ(*got.error().allowed, 20ms);
 }
 
+// It begins to wait in another way than it ends.
+TEST(BlockingSocket, ReceivingEndsAtALongDeadlineToo) {
+  Pair pair = connected_pair();
+  char space[16];
+  const Deadline deadline(1020ms);
+  const auto got = pair.near.receive(space, deadline);
+  ASSERT_FALSE(got);
+  EXPECT_EQ(got.error().kind, ErrorKind::kTimeout);
+  EXPECT_TRUE(deadline.passed());
+}
+
+TEST(BlockingSocket, DoesWhatCanBeDoneAtOnce) {
+  Pair pair = connected_pair();
+  char space[16];
+  EXPECT_EQ(*pair.near.receive_now(space), 0u);
+  std::size_t sent = 0;
+  const std::string bytes(64 << 20, 'x');
+  do {
+    while (const std::size_t count = *pair.near.send_some(bytes)) sent += count;
+  } while (pair.near.wait_to_go_on(Deadline(10ms)));  // until the kernel takes no more
+  EXPECT_GT(sent, 0u);
+  ASSERT_EQ(send(pair.far.get(), "abc", 3, 0), 3);
+  ASSERT_TRUE(pair.near.wait_to_go_on(Deadline(10s)));
+  EXPECT_EQ(*pair.near.receive_now(space), 3u);
+}
+
+TEST(BlockingSocket, HandsOverASocketThatDoesNotBlock) {
+  Pair pair = connected_pair();
+  const UniqueFd socket = std::move(pair.near).take();
+  char byte;
+  EXPECT_EQ(recv(socket.get(), &byte, 1, 0), -1);
+  EXPECT_EQ(errno, EAGAIN);
+}
+
 TEST(BlockingSocket, SendingToWhoDoesNotReadEndsAtTheDeadline) {
   Pair pair = connected_pair();
   const auto sent = pair.near.send_all(std::string(64 << 20, 'x'), Deadline(50ms));

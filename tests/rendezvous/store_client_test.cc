@@ -75,10 +75,20 @@ void write_bytes(int socket, std::string_view bytes) {
   ASSERT_EQ(send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(bytes.size()));
 }
-// What our client sends first, and what a server with no keys says to it.
-void shake_hands(int socket) {
-  read_bytes(socket, 6);
-  write_bytes(socket, "\0\0\0\0\0\0\0\0"sv);
+std::string length_and(std::string_view text) {
+  std::string bytes;
+  put_string(bytes, text);
+  return bytes;
+}
+// The bytes of a request whose only field is this key.
+std::size_t request_of(std::string_view key) { return 1 + 8 + 1 + key.size(); }
+
+const std::string kIdentity(kIdentityBytes, 'a');
+
+// What our client sends first, and what a store of this identity, or PyTorch's, says to it.
+void shake_hands(int socket, std::string_view identity = kNoIdentity) {
+  read_bytes(socket, 5 + 1 + 8 + kIdentityKey.size() + 2 * (8 + kNoIdentity.size()));
+  write_bytes(socket, length_and(identity));
 }
 void read_to_the_end(int socket) {
   char byte;
@@ -213,6 +223,322 @@ TEST(StoreClient, PutsItsPrefixInFrontOfEveryKey) {
   EXPECT_EQ(*inner->num_keys(), 3);
 }
 
+// --- in one round trip ---
+
+std::uint64_t requests(RunningStore& store, Command command) {
+  return store.counters().requests[static_cast<std::size_t>(command)];
+}
+
+TEST(StoreClient, GetsInOneRoundTripFromOurStore) {
+  RunningStore store;
+  const ClientPtr client = client_of(store.port());
+  ASSERT_TRUE(client->multi_set({{"a", "1"}, {"b", "2"}}));
+  EXPECT_EQ(*client->get("a", 10s), "1");
+  EXPECT_THAT(*client->multi_get({"a", "b"}, 10s), ElementsAre("1", "2"));
+  EXPECT_FALSE(client->get("missing", 1ms));
+  EXPECT_EQ(requests(store, Command::kFetch), 2u);
+  EXPECT_EQ(requests(store, Command::kTryFetch), 1u);
+  EXPECT_EQ(requests(store, Command::kWait) + requests(store, Command::kGet), 0u);
+}
+
+TEST(StoreClient, MultiGetWaitsForWhatIsMissing) {
+  RunningStore store;
+  std::thread setter([&] {
+    const ClientPtr client = client_of(store.port());
+    ASSERT_TRUE(eventually([&] { return store.counters().waiting == 1; }));
+    ASSERT_TRUE(client->multi_set({{"a", "1"}, {"b", "2"}}));
+  });
+  EXPECT_THAT(*client_of(store.port())->multi_get({"b", "a"}, 10s), ElementsAre("2", "1"));
+  setter.join();
+}
+
+TEST(StoreClient, GetsFromOtherServersAsPyTorchDoes) {
+  ScriptedServer server([](int socket, int) {
+    shake_hands(socket);
+    read_bytes(socket, 1 + 8 + 8 + 2);  // WAIT
+    write_bytes(socket, "\0"sv);
+    read_bytes(socket, request_of("k"));  // GET
+    write_bytes(socket, length_and("v"));
+    read_to_the_end(socket);
+  });
+  EXPECT_EQ(*client_of(server.port())->get("k", 10s), "v");
+}
+
+TEST(StoreClient, AValueThatCrossesTheCancellingCounts) {
+  ScriptedServer server([](int socket, int) {
+    shake_hands(socket, kIdentity);
+    read_bytes(socket, request_of("k"));  // FETCH, answered only when it is given up
+    read_bytes(socket, 1);                // CANCEL_WAIT
+    write_bytes(socket, "\0"s + length_and("v") + "\x01");
+    read_bytes(socket, 1);  // GETNUMKEYS
+    write_bytes(socket, "\x07\0\0\0\0\0\0\0"sv);
+    read_to_the_end(socket);
+  });
+  const ClientPtr client = client_of(server.port());
+  EXPECT_EQ(*client->get("k", 10ms), "v");
+  EXPECT_EQ(*client->num_keys(), 7);
+}
+
+TEST(StoreClient, AValueThatTheStoreMayNotSendIsSaidAndLeavesTheClientUsable) {
+  RunningStore store({.state = {.reply_bytes = 100}});
+  const ClientPtr client = client_of(store.port());
+  ASSERT_TRUE(client->set("k", std::string(100, 'v')));
+  const Result<std::string> value = client->get("k", 10s);
+  ASSERT_FALSE(value);
+  EXPECT_EQ(value.error().kind, ErrorKind::kResource);
+  EXPECT_THAT(value.error().message(), HasSubstr("get 'k' at store 127.0.0.1:"));
+  EXPECT_EQ(*client->num_keys(), 1);
+}
+
+// --- pipelining ---
+
+TEST(StoreClient, TakesPipelinedValuesInAnyOrderAmongOtherCalls) {
+  RunningStore store;
+  const ClientPtr client = client_of(store.port());
+  constexpr int kCount = 3000;
+  for (int i = 0; i < kCount; ++i)
+    ASSERT_TRUE(client->set(std::to_string(i), "v" + std::to_string(i)));
+  std::vector<PendingGet> pending;
+  for (int i = 0; i < kCount; ++i) {
+    pending.push_back(client->get_async(std::to_string(i), 10s));
+    if (i % 1000 == 500) {
+      EXPECT_EQ(*client->add("n", 1), 1 + i / 1000);
+    }
+    if (i % 1000 == 700) {
+      EXPECT_EQ(*client->get("7", 10s), "v7");
+    }
+  }
+  for (int i = kCount - 1; i >= 0; i -= 2) {
+    EXPECT_EQ(*std::move(pending[i]).take(), "v" + std::to_string(i));
+  }
+  pending.clear();  // the other half is not wanted
+  EXPECT_EQ(*std::move(*std::make_unique<PendingGet>(client->get_async("0", 10s))).take(), "v0");
+  EXPECT_EQ(requests(store, Command::kTryFetch), kCount + 1u);
+}
+
+TEST(StoreClient, FlushSendsWhatIsPipelined) {
+  RunningStore store;
+  const ClientPtr client = client_of(store.port());
+  PendingGet pending = client->get_async("k", 10s);
+  client->flush();
+  EXPECT_TRUE(eventually([&] { return requests(store, Command::kTryFetch) == 1; }));
+}
+
+// Neither side reads before the other does, if the client does not.
+TEST(StoreClient, PipelinesMoreThanTheConnectionHolds) {
+  RunningStore store;
+  const ClientPtr client = client_of(store.port());
+  const std::string value(4 << 20, 'v'), name(4000, 'k');
+  ASSERT_TRUE(client->set(name, value));
+  std::vector<PendingGet> pending;
+  for (int i = 0; i < 16; ++i) pending.push_back(client->get_async(name, 10s));
+  for (int i = 0; i < 4000; ++i) pending.push_back(client->get_async(name + "missing", 10s));
+  for (int i = 0; i < 16; ++i) EXPECT_TRUE(*std::move(pending[i]).take() == value);
+}
+
+TEST(StoreClient, APipelinedGetWaitsForItsKeyAndKeepsItsDeadline) {
+  RunningStore store;
+  const ClientPtr client = client_of(store.port()), other = client_of(store.port());
+  PendingGet late = client->get_async("late", 10s);
+  PendingGet never = client->get_async("never", 20ms);
+  PendingGet too_long = client->get_async(std::string(9000, 'k'), 10s);
+  ASSERT_FALSE(*client->check({"late"})) << "both have been answered now";
+  ASSERT_TRUE(other->set("late", "v"));
+  EXPECT_EQ(*std::move(late).take(), "v");
+  const Result<std::string> nothing = std::move(never).take();
+  ASSERT_FALSE(nothing);
+  EXPECT_EQ(nothing.error().kind, ErrorKind::kTimeout);
+  EXPECT_THAT(
+      nothing.error().message(),
+      MatchesRegex("get 'never' at store .*: the key is not there \\(waited .* of 20 ms\\)"));
+  const Result<std::string> refused = std::move(too_long).take();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kInvalidArgument);
+  EXPECT_EQ(*client->num_keys(), 1);
+}
+
+TEST(StoreClient, AnAnswerToAPipelinedGetThatComesTooLateIsSkipped) {
+  ScriptedServer server([](int socket, int) {
+    shake_hands(socket, kIdentity);
+    read_bytes(socket, 1 + 8 + 8 + 2);  // TRY_FETCH
+    read_bytes(socket, 1);              // GETNUMKEYS
+    write_bytes(socket, "\0"s + length_and("late") + "\x07\0\0\0\0\0\0\0"s);
+    read_to_the_end(socket);
+  });
+  const ClientPtr client = client_of(server.port());
+  const Result<std::string> value = client->get_async("k", 20ms).take();
+  ASSERT_FALSE(value);
+  EXPECT_THAT(value.error().message(), HasSubstr("get 'k' at store"));
+  EXPECT_EQ(value.error().kind, ErrorKind::kTimeout);
+  EXPECT_EQ(*client->num_keys(), 7);
+}
+
+TEST(StoreClient, PipelinedGetsFromOtherServersAreCarriedOutOneAfterTheOther) {
+  ScriptedServer server([](int socket, int) {
+    shake_hands(socket);
+    for (const char* value : {"b", "a"}) {
+      read_bytes(socket, 1 + 8 + 8 + 2);  // WAIT
+      write_bytes(socket, "\0"sv);
+      read_bytes(socket, request_of("k"));  // GET
+      write_bytes(socket, length_and(value));
+    }
+    read_to_the_end(socket);
+  });
+  const ClientPtr client = client_of(server.port());
+  PendingGet a = client->get_async("a", 10s), b = client->get_async("b", 10s);
+  EXPECT_EQ(*std::move(b).take(), "b");
+  EXPECT_EQ(*std::move(a).take(), "a");
+}
+
+// --- a connection that breaks ---
+
+TEST(StoreClient, RepeatsAGetOnANewConnectionToTheSameStore) {
+  ScriptedServer server([](int socket, int number) {
+    shake_hands(socket, kIdentity);
+    read_bytes(socket, request_of("k"));  // FETCH
+    if (number == 0) return;              // closes
+    write_bytes(socket, "\0"s + length_and("v"));
+    read_to_the_end(socket);
+  });
+  EXPECT_EQ(*client_of(server.port())->get("k", 10s), "v");
+}
+
+TEST(StoreClient, RepeatsPipelinedGetsOnANewConnection) {
+  ScriptedServer server([](int socket, int number) {
+    shake_hands(socket, kIdentity);
+    if (number == 0) {
+      read_bytes(socket, 2 * (1 + 8 + 8 + 2));  // TRY_FETCH
+      write_bytes(socket, "\0"s + length_and("a") + "\0"s);
+      return;  // closes in the middle of the second answer
+    }
+    read_bytes(socket, request_of("b"));  // FETCH
+    write_bytes(socket, "\0"s + length_and("b"));
+    read_to_the_end(socket);
+  });
+  const ClientPtr client = client_of(server.port());
+  PendingGet a = client->get_async("a", 10s), b = client->get_async("b", 10s);
+  EXPECT_EQ(*std::move(b).take(), "b");
+  EXPECT_EQ(*std::move(a).take(), "a");
+}
+
+// It may be this very request for which the store hangs up.
+TEST(StoreClient, RepeatsNoMoreThanOnce) {
+  std::atomic<int> connections = 0;
+  ScriptedServer server([&](int socket, int) {
+    ++connections;
+    shake_hands(socket, kIdentity);
+    read_bytes(socket, request_of("k"));
+  });
+  const Result<std::string> value = client_of(server.port())->get("k", 10s);
+  ASSERT_FALSE(value);
+  EXPECT_EQ(value.error().kind, ErrorKind::kConnection);
+  EXPECT_EQ(connections, 2);
+}
+
+TEST(StoreClient, WhatMustNotHappenTwiceIsNotRepeatedAndTheNextCallConnects) {
+  const std::vector<std::pair<std::string, std::function<Error(StoreClient&)>>> calls{
+      {"add 'k'", [](StoreClient& c) { return c.add("k", 1).error(); }},
+      {"compare_set 'k'", [](StoreClient& c) { return c.compare_set("k", "", "").error(); }},
+      {"delete 'k'", [](StoreClient& c) { return c.delete_key("k").error(); }},
+      {"pop from queue 'k'", [](StoreClient& c) { return c.queue_pop("k").error(); }},
+      {"barrier 'k'", [](StoreClient& c) { return c.barrier("k", 2, 10s).error(); }},
+  };
+  for (const auto& [what, call] : calls) {
+    ScriptedServer server([](int socket, int number) {
+      shake_hands(socket, kIdentity);
+      read_bytes(socket, 1);
+      if (number == 0) return;
+      write_bytes(socket, "\x07\0\0\0\0\0\0\0"sv);
+      read_to_the_end(socket);
+    });
+    const ClientPtr client = client_of(server.port());
+    const Error error = call(*client);
+    EXPECT_EQ(error.kind, ErrorKind::kConnection) << what;
+    EXPECT_THAT(error.message(),
+                MatchesRegex(what + " at store 127.0.0.1:[0-9]+: .*; whether it was done is not "
+                                    "known \\(waited .* of 10.0 s\\)"));
+    EXPECT_EQ(*client->num_keys(), 7) << what;
+  }
+}
+
+TEST(StoreClient, WhatWasNotSentYetIsSentOnANewConnection) {
+  std::atomic<int> closed = 0;
+  ScriptedServer server([&](int socket, int number) {
+    shake_hands(socket, kIdentity);
+    if (number == 0) {
+      ::shutdown(socket, SHUT_RDWR);
+      ++closed;
+      return;
+    }
+    read_bytes(socket, request_of("k") + 8);  // ADD
+    write_bytes(socket, "\x07\0\0\0\0\0\0\0"sv);
+    read_to_the_end(socket);
+  });
+  const ClientPtr client = client_of(server.port());
+  ASSERT_TRUE(eventually([&] { return closed == 1; }));
+  EXPECT_EQ(*client->add("k", 7), 7);
+}
+
+TEST(StoreClient, ASetThatMayHaveBeenLostEndsTheClientByName) {
+  std::atomic<int> connections = 0;
+  ScriptedServer server([&](int socket, int) {
+    ++connections;
+    shake_hands(socket, kIdentity);
+    read_bytes(socket, request_of("mine") + 8 + 1);  // SET
+    read_bytes(socket, request_of("k"));             // FETCH
+  });
+  const ClientPtr client = client_of(server.port());
+  ASSERT_TRUE(client->set("mine", "v"));
+  const Result<std::string> value = client->get("k", 10s);
+  ASSERT_FALSE(value);
+  EXPECT_THAT(value.error().message(), HasSubstr("get 'k' at store"));
+  EXPECT_THAT(value.error().message(), HasSubstr("set 'mine' before it may not have been done"));
+  EXPECT_FALSE(client->num_keys());
+  EXPECT_EQ(connections, 1);
+}
+
+TEST(StoreClient, GoesOnWithNoOtherStore) {
+  for (const std::string& other : {std::string(kIdentityBytes, 'b'), std::string(kNoIdentity)}) {
+    ScriptedServer server([&](int socket, int number) {
+      shake_hands(socket, number == 0 ? kIdentity : other);
+      if (number == 0) return;
+      read_to_the_end(socket);
+    });
+    const ClientPtr client = client_of(server.port());
+    const Result<std::string> value = client->get("k", 10s);
+    ASSERT_FALSE(value);
+    EXPECT_THAT(value.error().message(), HasSubstr("another store answered there"));
+    EXPECT_THAT(value.error().message(), HasSubstr("not " + kIdentity));
+    EXPECT_EQ(client->add("n", 1).error().message(), value.error().message());
+  }
+}
+
+TEST(StoreClient, DoesNotConnectAgainToOtherServers) {
+  std::atomic<int> connections = 0;
+  ScriptedServer server([&](int socket, int) {
+    ++connections;
+    shake_hands(socket);
+  });
+  const ClientPtr client = client_of(server.port());
+  EXPECT_FALSE(client->get("k", 10s));
+  EXPECT_FALSE(client->get("k", 10s));
+  EXPECT_EQ(connections, 1);
+}
+
+TEST(StoreClient, ConnectsAgainOnlyAsLongAsTheCallMayTake) {
+  ScriptedServer server([](int socket, int number) {
+    if (number > 0) return read_to_the_end(socket);  // says nothing
+    shake_hands(socket, kIdentity);
+  });
+  const ClientPtr client = client_of(server.port());
+  const Result<std::string> value = client->get("k", 50ms);
+  ASSERT_FALSE(value);
+  EXPECT_EQ(value.error().kind, ErrorKind::kConnection);
+  EXPECT_THAT(
+      value.error().message(),
+      MatchesRegex("get 'k' at store .*: .*, then: .*no answer \\(waited [0-9]+ ms of 50 ms\\)"));
+}
+
 // --- waits that end ---
 
 TEST(StoreClient, AWaitThatTimesOutNamesTheKeyAndLeavesTheClientUsable) {
@@ -290,8 +616,10 @@ TEST(StoreClient, AStoreThatEndsFinishesTheClient) {
   stopper.join();
   ASSERT_FALSE(value);
   EXPECT_EQ(value.error().kind, ErrorKind::kConnection);
-  EXPECT_EQ(value.error().message(), "get 'k' at store 127.0.0.1:" + std::to_string(store.port()) +
-                                         ": it has closed the connection");
+  EXPECT_THAT(value.error().message(),
+              MatchesRegex("get 'k' at store 127.0.0.1:" + std::to_string(store.port()) +
+                           ": it has closed the connection, then: Connection refused "
+                           "\\(waited .* of 10.0 s\\)"));
   const Result<std::int64_t> again = client->add("n", 1);
   ASSERT_FALSE(again);
   EXPECT_EQ(again.error().message(), value.error().message());

@@ -34,7 +34,7 @@ const std::string kNothing;
 // A store whose clients are numbers. Replies to others than the one that asks wait in `mail`.
 class Store {
  public:
-  explicit Store(const KvLimits& limits = {}) : state_(limits) {}
+  explicit Store(const KvLimits& limits = {}) : state_(limits, "who I am") {}
 
   // The bytes that the asking client gets for this request.
   std::string ask(std::uint64_t client, Command command, std::vector<std::string> strings = {},
@@ -505,6 +505,166 @@ TEST(KvState, AClosedConnectionGetsNothingAndLeavesItsKeys) {
   EXPECT_EQ(store.mail(1), kNothing);
   EXPECT_EQ(store.get("mine"), "v");
   EXPECT_EQ(store.state().parked_count(), 0u);
+}
+
+// --- fetching ---
+
+std::string bytes_fetched(std::string_view value) { return kReady + bytes_string(value); }
+const std::string kMissing = bytes_u8(1);
+const std::string kTooLong = bytes_u8(2);
+
+TEST(KvState, FetchAnswersAtOnceWithWhatIsThere) {
+  Store store;
+  store.set("k", "v");
+  EXPECT_EQ(store.ask(1, Command::kFetch, {"k"}), bytes_fetched("v"));
+  EXPECT_EQ(store.state().parked_count(), 0u);
+}
+
+TEST(KvState, WhateverCreatesTheKeyAnswersAFetchOfItWithItsValue) {
+  struct Maker {
+    Command command;
+    std::vector<std::string> strings;
+    std::int64_t number;
+    std::string value;
+  };
+  const std::vector<Maker> makers{
+      {Command::kSet, {"k", "v"}, 0, "v"},
+      {Command::kAppend, {"k", "v"}, 0, "v"},
+      {Command::kMultiSet, {"x", "", "k", "v", "k", "w"}, 0, "v"},
+      {Command::kAdd, {"k"}, 7, "7"},
+      {Command::kCompareSet, {"k", "", "v"}, 0, "v"},
+      {Command::kQueuePush, {"k", "item"}, 0, ""},  // as GET of a queue
+  };
+  for (const Maker& maker : makers) {
+    Store store;
+    EXPECT_EQ(store.ask(1, Command::kFetch, {"k"}), kNothing);
+    EXPECT_EQ(store.state().parked_count(), 1u);
+    store.ask(2, maker.command, maker.strings, maker.number);
+    EXPECT_EQ(store.mail(1), bytes_fetched(maker.value)) << rule_of(maker.command).name;
+    EXPECT_EQ(store.state().parked_count(), 0u);
+  }
+}
+
+TEST(KvState, AFetchThatIsCancelledOrClosedIsForgotten) {
+  Store store;
+  EXPECT_EQ(store.ask(1, Command::kFetch, {"k"}), kNothing);
+  EXPECT_EQ(store.ask(1, Command::kCancelWait), bytes_u8(1));
+  EXPECT_EQ(store.ask(2, Command::kFetch, {"k"}), kNothing);
+  store.close(2);
+  EXPECT_EQ(store.state().held_bytes(), 0u);
+  store.set("k", "v");
+  EXPECT_EQ(store.mail(1) + store.mail(2), kNothing);
+}
+
+TEST(KvState, AFetchCountsAsTheOneWaitOfItsConnection) {
+  Store store;
+  store.park(1, {"a"});
+  EXPECT_EQ(store.ask(1, Command::kFetch, {"b"}), kNothing);
+  EXPECT_EQ(store.last_refusal, "FETCH: this connection is waiting already");
+  EXPECT_EQ(store.ask(2, Command::kFetch, {"a"}), kNothing);
+  EXPECT_EQ(store.ask(2, Command::kWait, {"b"}), kNothing);
+  EXPECT_EQ(store.last_refusal, "WAIT: this connection is waiting already");
+}
+
+TEST(KvState, AFetchIsHeldAsAWaitIs) {
+  Store store({.held_bytes = kEntry + 1});
+  EXPECT_EQ(store.ask(1, Command::kFetch, {"k"}), kNothing);
+  EXPECT_EQ(store.state().held_bytes(), kEntry + 1);
+  EXPECT_EQ(store.ask(2, Command::kFetch, {"k"}), kNothing);
+  EXPECT_EQ(store.last_kind, Refusal::kHeldLimit);
+}
+
+// Thousands wait, so that the last of them are told when the key has gone again.
+TEST(KvState, AFetchWhoseKeyHasGoneBeforeItIsToldWaitsForTheNext) {
+  constexpr std::uint64_t kFirst = 1000, kLast = 3000;
+  Store store;
+  for (std::uint64_t client = kFirst; client < kLast; ++client) {
+    EXPECT_EQ(store.ask(client, Command::kFetch, {"k"}), kNothing);
+  }
+  const std::size_t held = store.state().held_bytes();
+  bool is_deleted = false;
+  store.between_slices = [&] {
+    if (std::exchange(is_deleted, true)) return;
+    store.ask(1, Command::kDeleteKey, {"k"});
+  };
+  store.set("k", "first");
+  store.between_slices = nullptr;
+  std::size_t told = 0;
+  for (std::uint64_t client = kFirst; client < kLast; ++client) {
+    const std::string got = store.mail(client);
+    if (got.empty()) continue;
+    EXPECT_EQ(got, bytes_fetched("first"));
+    ++told;
+  }
+  ASSERT_GT(told, 0u);
+  ASSERT_LT(told, kLast - kFirst);
+  EXPECT_EQ(store.state().parked_count(), kLast - kFirst - told);
+  EXPECT_EQ(store.state().held_bytes(), held - told * (kEntry + 1));
+  store.set("k", "second");
+  for (std::uint64_t client = kFirst; client < kLast; ++client) {
+    const std::string got = store.mail(client);
+    EXPECT_TRUE(got.empty() || got == bytes_fetched("second"));
+  }
+  EXPECT_EQ(store.state().parked_count(), 0u);
+}
+
+TEST(KvState, AFetchOfWhatIsTooLongIsToldSoAndGoesOn) {
+  Store store({.reply_bytes = 9 + 3});
+  store.set("k", "four");
+  EXPECT_EQ(store.ask(1, Command::kFetch, {"k"}), kTooLong);
+  EXPECT_EQ(store.last_refusal, "");
+  EXPECT_EQ(store.ask(1, Command::kFetch, {"later"}), kNothing);
+  store.set("later", "four");
+  EXPECT_EQ(store.mail(1), kTooLong);
+  store.set("k", "bit");
+  EXPECT_EQ(store.ask(1, Command::kFetch, {"k"}), bytes_fetched("bit"));
+}
+
+TEST(KvState, TryFetchAnswersWithAllValuesOrWithNone) {
+  Store store;
+  store.set("a", "1");
+  EXPECT_EQ(store.ask(1, Command::kTryFetch, {"a", "b"}), kMissing);
+  EXPECT_EQ(store.state().parked_count(), 0u);
+  store.set("b", "");
+  EXPECT_EQ(store.ask(1, Command::kTryFetch, {"b", "a", "b"}),
+            bytes_fetched("") + bytes_string("1") + bytes_string(""));
+  EXPECT_EQ(store.ask(1, Command::kTryFetch), kReady);
+  store.push("q", "item");
+  EXPECT_EQ(store.ask(1, Command::kTryFetch, {"q"}), bytes_fetched("")) << "as MULTI_GET of it";
+}
+
+TEST(KvState, ALongTryFetchIsCutIntoSlicesAndGoesOnWhenKeysAreDeletedMeanwhile) {
+  Store store;
+  std::vector<std::string> keys;
+  std::string expected = kReady;
+  for (int i = 0; i < 1000; ++i) {
+    keys.push_back(std::to_string(i));
+    store.set(keys.back(), "v");
+    expected += bytes_string(i < 999 ? "v" : "");
+  }
+  store.slices = 0;
+  int slice = 0;
+  // When all have been found to be there.
+  store.between_slices = [&] {
+    if (++slice == 9) store.ask(2, Command::kDeleteKey, {"999"});
+  };
+  EXPECT_EQ(store.ask(1, Command::kTryFetch, keys), expected);
+  EXPECT_GE(store.slices, 2 * 1000 / 128);
+  EXPECT_EQ(store.ask(1, Command::kTryFetch, keys), kMissing);
+}
+
+TEST(KvState, SaysWhichStoreItIsAndLetsNobodyChangeThat) {
+  Store store;
+  const std::string key(kIdentityKey), nobody(kNoIdentity);
+  const auto identity = [&] { return store.ask(1, Command::kCompareSet, {key, nobody, nobody}); };
+  EXPECT_EQ(identity(), bytes_string("who I am"));
+  EXPECT_EQ(store.ask(1, Command::kCompareSet, {key, "who I am", "other"}),
+            bytes_string("who I am"));
+  EXPECT_EQ(store.ask(1, Command::kDeleteKey, {key}), bytes_i64(0));
+  EXPECT_EQ(store.state().key_count(), 0u);
+  EXPECT_EQ(store.ask(1, Command::kCheck, {key}), bytes_u8(1));
+  store.set(key, "other");
+  EXPECT_EQ(identity(), bytes_string("who I am"));
 }
 
 // --- barriers ---
@@ -1017,6 +1177,7 @@ TEST_P(KvStateRandom, WakesWhomTheModelWakes) {
   Store store;
   Model model;
   constexpr std::uint64_t kClients = 8;
+  std::set<std::uint64_t> fetching;  // whose last wait is a FETCH
   const auto some_key = [&] { return std::string(1, static_cast<char>('a' + rng.below(6))); };
   for (int step = 0; step < 3000; ++step) {
     const std::uint64_t client = rng.below(kClients);
@@ -1031,7 +1192,10 @@ TEST_P(KvStateRandom, WakesWhomTheModelWakes) {
         std::vector<std::string> keys;
         for (std::uint64_t i = rng.below(5); i > 0; --i) keys.push_back(some_key());
         expected = model.wait(client, keys);
-        own = store.ask(client, Command::kWait, keys);
+        const bool fetches = keys.size() == 1 && rng.chance(0.5);
+        fetching.erase(client);
+        if (fetches) fetching.insert(client);
+        own = store.ask(client, fetches ? Command::kFetch : Command::kWait, keys);
         break;
       }
       case 3:
@@ -1062,6 +1226,12 @@ TEST_P(KvStateRandom, WakesWhomTheModelWakes) {
     std::multiset<std::uint64_t> answered;
     for (std::uint64_t other = 0; other < kClients; ++other) {
       const std::string got = other == client ? own : store.mail(other);
+      if (fetching.contains(other) && !got.empty()) {
+        // The item of a queue is not fetched.
+        ASSERT_TRUE(got == bytes_fetched("v") || got == bytes_fetched("")) << "step " << step;
+        answered.insert(other);
+        continue;
+      }
       for (std::size_t i = 0; i < got.size(); ++i) answered.insert(other);
     }
     ASSERT_EQ(answered, expected) << "step " << step;
