@@ -132,7 +132,9 @@ class JobTable {
 
   void hello(const Origin& origin, const Hello& hello, TimePoint now, ServiceOutput& out);
   Result<Job*> job_for(const Hello& hello, TimePoint now);
-  bool note_recall(const std::string& instance);
+  Result<Job*> begin_job(const Hello& hello, TimePoint now);
+  bool has_past(const Hello& hello) const;
+  bool can_recall(const std::string& instance) const;
   bool is_known(const Hello& hello) const;
   void refuse(AgentConnectionId connection, std::string reason, ServiceOutput& out);
   void record(Job& job, TimePoint now, ServiceOutput& out);
