@@ -7,7 +7,8 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <set>
+#include <variant>
+#include <vector>
 
 #include "rendezvous/control_codec.h"
 #include "rendezvous/core/first_bytes.h"
@@ -286,7 +287,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     }
     for (ServiceOutput::Send& send : out.sends) {
       if (keeper_ && send.after > safe_) {
-        held_.push_back(std::move(send));
+        hold(std::move(send));
       } else {
         deliver(send);
       }
@@ -315,16 +316,24 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   bool is_safe() const { return !keeper_ || safe_ == last_change_; }
 
+  // A directive says all there is to say: the newest one counts, and an older one need not be told.
+  void hold(ServiceOutput::Send send) {
+    std::deque<ServiceOutput::Send>& held = held_[send.connection];
+    if (!held.empty() && !std::holds_alternative<Welcome>(held.back().message)) held.pop_back();
+    held.push_back(std::move(send));
+  }
+
   void safe(std::uint64_t number) {
     safe_ = number;
-    std::deque<ServiceOutput::Send> held = std::exchange(held_, {});
-    for (ServiceOutput::Send& send : held) {
-      if (send.after > safe_) {
-        held_.push_back(std::move(send));
-      } else {
-        deliver(send);
+    std::vector<ServiceOutput::Send> due;
+    for (auto& [connection, held] : held_) {
+      while (!held.empty() && held.front().after <= safe_) {
+        due.push_back(std::move(held.front()));
+        held.pop_front();
       }
     }
+    std::erase_if(held_, [](const auto& entry) { return entry.second.empty(); });
+    for (ServiceOutput::Send& send : due) deliver(send);
     if (draining_ && is_safe()) say_farewell();
   }
 
@@ -336,8 +345,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       log_.error(reason + (*more > 0 ? " (" + std::to_string(*more) + " times more)" : ""));
     }
     ServiceOutput out = table_.take_back(safe_, reason);
-    const std::set<AgentConnectionId> sent_away(out.closes.begin(), out.closes.end());
-    std::erase_if(held_, [&](const auto& send) { return sent_away.contains(send.connection); });
+    for (const AgentConnectionId id : out.closes) held_.erase(id);
     perform(std::move(out));
   }
 
@@ -402,6 +410,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void gone(AgentConnectionId id) {
+    held_.erase(id);
     table_.disconnected(id);
     arm();
     check_idle();
@@ -449,8 +458,9 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   bool ends_soon_ = false;
   std::optional<StateKeeper> keeper_;
   std::uint64_t last_change_ = 0;
-  std::uint64_t safe_ = 0;                // every change up to here
-  std::deque<ServiceOutput::Send> held_;  // until what they tell of is safe
+  std::uint64_t safe_ = 0;  // every change up to here
+  // Until what they tell of is safe: at most a Welcome and a directive of each connection.
+  std::map<AgentConnectionId, std::deque<ServiceOutput::Send>> held_;
   LineBudget trouble_lines_{5, std::chrono::minutes(1)};
   asio::steady_timer drain_timer_;
   std::function<void()> drained_;

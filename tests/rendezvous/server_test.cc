@@ -297,9 +297,9 @@ TEST_F(ServerTest, HttpThatIsCutOffOrNonsenseDisturbsNobody) {
 
 class DurableServerTest : public ServerTest {
  protected:
-  void start() {
+  void start(std::size_t compact_bytes = StateDirectory::kCompactBytes) {
     service_.reset();
-    Result<StateDirectory> directory = StateDirectory::open(temporary_.path());
+    Result<StateDirectory> directory = StateDirectory::open(temporary_.path(), compact_bytes);
     ASSERT_TRUE(directory) << directory.error().message();
     Result<ServiceState> state = decode_state(directory->image());
     ASSERT_TRUE(state) << state.error().message();
@@ -311,6 +311,18 @@ class DurableServerTest : public ServerTest {
       if (line.find(text) != std::string::npos) return true;
     }
     return false;
+  }
+
+  // False: it takes longer than a test waits.
+  bool drain() {
+    std::promise<void> drained;
+    service_->on_thread([&] { service_->server().drain([&] { drained.set_value(); }); });
+    return drained.get_future().wait_for(testing_support::kPatience) == std::future_status::ready;
+  }
+  bool knows(const std::string& job) {
+    const Membership* found = nullptr;
+    service_->on_thread([&] { found = service_->server().jobs().find(job); });
+    return found != nullptr;
   }
 
   TemporaryDirectory temporary_;
@@ -385,6 +397,34 @@ TEST_F(DurableServerTest, NothingIsToldThatIsNotSafe) {
   EXPECT_TRUE(await<End>(agent));
 }
 
+// However often an agent repeats itself, it is told once.
+TEST_F(DurableServerTest, OfWhatWaitsForTheDiskAnAgentGetsTheNewest) {
+  start();
+  RawTcpClient fails(service_->port());
+  RawTcpClient runs(service_->port());
+  for (RawTcpClient* agent : {&fails, &runs}) {
+    Hello first = hello("j", agent == &fails ? "a" : "b");
+    first.job.nodes = {2, 2};
+    first.job.max_restarts = 1;
+    say(*agent, first);
+  }
+  ASSERT_TRUE(await<Assignment>(fails));
+  ASSERT_TRUE(await<Assignment>(runs));
+  {
+    const testing_support::FileSizeLimit limit(20);
+    say(fails, AgentStatus{.phase = AgentPhase::kIdle, .generation = Generation(0)});
+    say(fails, Heartbeat{1});
+    ASSERT_TRUE(std::holds_alternative<HeartbeatAck>(next(fails)));
+    const AgentStatus still{.phase = AgentPhase::kRunning, .generation = Generation(0)};
+    for (int i = 0; i < 100; ++i) say(runs, still);
+    say(runs, Heartbeat{1});
+    ASSERT_TRUE(std::holds_alternative<HeartbeatAck>(next(runs)));
+  }
+  ASSERT_TRUE(std::holds_alternative<Stop>(next(runs)));
+  say(runs, Heartbeat{2});
+  EXPECT_TRUE(std::holds_alternative<HeartbeatAck>(next(runs)));
+}
+
 TEST_F(DurableServerTest, DrainingWritesTellsEveryoneAndListensNoMore) {
   start();
   RawTcpClient agent(service_->port());
@@ -409,9 +449,7 @@ TEST_F(DurableServerTest, DrainingDoesNotWaitForADiskForEver) {
   say(agent, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
   ASSERT_TRUE(testing_support::eventually([&] { return has_logged("nothing new is admitted"); }));
   const TimePoint begun = BootClock::now();
-  std::promise<void> drained;
-  service_->on_thread([&] { service_->server().drain([&] { drained.set_value(); }); });
-  ASSERT_EQ(drained.get_future().wait_for(testing_support::kPatience), std::future_status::ready);
+  ASSERT_TRUE(drain());
   EXPECT_GE(BootClock::now() - begun, RendezvousServer::kDrainTime);
   const auto silence = await<Silence>(agent);
   EXPECT_TRUE(silence) << "and no verdict";
