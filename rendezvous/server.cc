@@ -339,7 +339,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   // The disk of its state is in trouble.
   void close(const Error& why) {
-    const std::string reason = "nothing new is admitted until its state has room: " + why.message();
+    const std::string reason =
+        "nothing new is admitted until its state can be written: " + why.message();
     table_.close_admission(reason);
     if (const auto more = trouble_lines_.admit(BootClock::now())) {
       log_.error(reason + (*more > 0 ? " (" + std::to_string(*more) + " times more)" : ""));
@@ -351,7 +352,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   void open() {
     table_.close_admission(std::nullopt);
-    log_.info("its state has room again: new jobs and agents are admitted");
+    log_.info("its state can be written again: new jobs and agents are admitted");
   }
 
   void say_farewell() {

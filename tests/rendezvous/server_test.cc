@@ -13,6 +13,7 @@
 #include "tests/support/eventually.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/http_get.h"
+#include "tests/support/hung_file.h"
 #include "tests/support/raw_store_client.h"
 #include "tests/support/raw_tcp_client.h"
 #include "tests/support/running_service.h"
@@ -369,10 +370,10 @@ TEST_F(DurableServerTest, WithoutRoomItServesWhatRunsAdmitsNothingNewAndRecovers
     say(running, Heartbeat{1});
     EXPECT_TRUE(await<HeartbeatAck>(running));
     EXPECT_TRUE(has_logged("nothing new is admitted"));
-    EXPECT_FALSE(has_logged("has room again"));
+    EXPECT_FALSE(has_logged("can be written again"));
     EXPECT_EQ(http_get(service_->port(), "/readyz").status, 503);
   }
-  ASSERT_TRUE(testing_support::eventually([&] { return has_logged("has room again"); }));
+  ASSERT_TRUE(testing_support::eventually([&] { return has_logged("can be written again"); }));
   RawTcpClient newcomer(service_->port());
   say(newcomer, hello("new", "new"));
   const auto assignment = await<Assignment>(newcomer);
@@ -423,6 +424,23 @@ TEST_F(DurableServerTest, OfWhatWaitsForTheDiskAnAgentGetsTheNewest) {
   ASSERT_TRUE(std::holds_alternative<Stop>(next(runs)));
   say(runs, Heartbeat{2});
   EXPECT_TRUE(std::holds_alternative<HeartbeatAck>(next(runs)));
+}
+
+TEST_F(DurableServerTest, WhileTheDiskHangsNothingNewIsAdmittedAndWhatItTookLateHasNeverBeen) {
+  start(1);  // so that the journal is soon rewritten
+  testing_support::HungFile hung(temporary_ / "journal.new");
+  RawTcpClient newcomer(service_->port());
+  say(newcomer, hello("j", "a"));
+  const auto silence = await<Silence>(newcomer);
+  ASSERT_TRUE(silence);
+  EXPECT_NE(silence->reason.find("has not answered"), std::string::npos) << silence->reason;
+  EXPECT_TRUE(has_logged("nothing new is admitted"));
+  EXPECT_EQ(http_get(service_->port(), "/readyz").status, 503);
+  hung.release();
+  EXPECT_TRUE(eventually([&] { return http_get(service_->port(), "/readyz").status == 200; }));
+  ASSERT_TRUE(drain());
+  start();
+  EXPECT_FALSE(knows("j"));
 }
 
 TEST_F(DurableServerTest, DrainingWritesTellsEveryoneAndListensNoMore) {
