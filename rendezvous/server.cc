@@ -225,6 +225,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   std::optional<HttpPage> page(std::string_view path) {
     if (path == "/healthz") return HttpPage{.body = body_of("ok\n")};
     if (path == "/readyz") {
+      if (draining_) return HttpPage{.body = body_of("it was told to end\n"), .status = 503};
       if (const auto& why = table_.why_closed()) {
         return HttpPage{.body = body_of(*why + "\n"), .status = 503};
       }

@@ -474,5 +474,23 @@ TEST_F(DurableServerTest, DrainingDoesNotWaitForADiskForEver) {
   EXPECT_TRUE(has_logged("is lost"));
 }
 
+TEST_F(DurableServerTest, IsNotReadyWhenItWasToldToEnd) {
+  start();
+  RawTcpClient probe(service_->port());
+  const std::string request = "GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n";
+  probe.send(request);
+  const auto status = [&] { return probe.receive(13); };
+  ASSERT_EQ(status(), "HTTP/1.1 200 ");
+  std::string page;
+  while (!page.ends_with("ok\n")) {
+    const std::string byte = probe.receive(1);
+    ASSERT_FALSE(byte.empty()) << page;
+    page += byte;
+  }
+  ASSERT_TRUE(drain());
+  probe.send(request);
+  EXPECT_EQ(status(), "HTTP/1.1 503 ");
+}
+
 }  // namespace
 }  // namespace ddprun
