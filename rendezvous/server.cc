@@ -68,6 +68,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         http_(std::in_place, [this](std::string_view path) { return page(path); }),
         drain_timer_(io) {
     if (kept) {
+      table_.note_safe(0);
       keeper_.emplace(io, std::move(kept->directory),
                       StateKeeperEvents{.safe = [this](std::uint64_t number) { safe(number); },
                                         .troubled = [this](const Error& why) { close(why); },
@@ -326,6 +327,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   void safe(std::uint64_t number) {
     safe_ = number;
+    table_.note_safe(number);
     std::vector<ServiceOutput::Send> due;
     for (auto& [connection, held] : held_) {
       while (!held.empty() && held.front().after <= safe_) {

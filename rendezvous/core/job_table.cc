@@ -63,8 +63,8 @@ void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, Se
   if (agents_.contains(origin.connection)) {
     return refuse(origin.connection, "a connection says hello once", out);
   }
-  if (closed_ && !is_known(hello)) {
-    out.sends.push_back({origin.connection, Silence{*closed_}});
+  if (const std::optional<std::string> why = why_not_now(hello)) {
+    out.sends.push_back({origin.connection, Silence{*why}});
     out.closes.push_back(origin.connection);
     return;
   }
@@ -89,6 +89,18 @@ void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, Se
                                .host = options_.host},
                        (*job)->first_change});
   forward(hello.job.id, std::move(joined), now, out);
+}
+
+// Why it has to try again later.
+std::optional<std::string> JobTable::why_not_now(const Hello& hello) const {
+  if (is_known(hello)) return std::nullopt;
+  if (closed_) return closed_;
+  const auto job = jobs_.find(hello.job.id);
+  const bool unsafe_end = job != jobs_.end() &&
+                          job->second.membership.phase() == Membership::Phase::kEnded &&
+                          job->second.last_change > safe_;
+  if (!unsafe_end) return std::nullopt;
+  return "the end of another job '" + hello.job.id + "' is not on the disk yet";
 }
 
 bool JobTable::is_known(const Hello& hello) const {

@@ -308,6 +308,21 @@ TEST_F(JobTableTest, AJobThatTheDiskRefusedHasNeverBeen) {
   EXPECT_EQ(find<Assignment>(again, 3)->restart_count, 0);
 }
 
+// Else its agents would find no verdict where the disk refuses the newcomer's job.
+TEST_F(JobTableTest, AnEndedJobIsReplacedWhenItsEndIsSafe) {
+  table_.note_safe(0);
+  receive(1, hello("j", "a"));
+  const ServiceOutput ended =
+      receive(1, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
+  ASSERT_FALSE(ended.changes.empty());
+  const ServiceOutput too_early = receive(2, hello("j", "b"));
+  EXPECT_TRUE(find<Silence>(too_early, 2));
+  EXPECT_EQ(too_early.closes, std::vector<AgentConnectionId>{2});
+  EXPECT_EQ(table_.find("j")->phase(), Membership::Phase::kEnded);
+  table_.note_safe(ended.changes.back().number);
+  EXPECT_TRUE(find<Assignment>(receive(3, hello("j", "b")), 3));
+}
+
 // Its agents may have been cut off by the same trouble, and have little patience left.
 TEST_F(JobTableTest, AKnownAgentIsWelcomedWhateverItsJobWaitsFor) {
   Hello first = hello("j", "a");
