@@ -104,14 +104,13 @@ TEST_F(StateKeeperTest, ADiskThatHangsIsTroubleUntilItAnswers) {
 }
 
 TEST_F(StateKeeperTest, NothingIsCalledBackWhenItIsGone) {
-  start();
-  keeper_->keep(1, begun(1));
-  ASSERT_TRUE(eventually([&] { return safe_ == 1; }));
-  keeper_->keep(2, begun(2));
-  io_.restart();
-  io_.poll_one();  // the write has begun
+  start(1);
+  testing_support::HungFile hung(temporary_ / "journal.new");
+  for (std::uint64_t number = 1; number <= 5; ++number) keeper_->keep(number, begun(number));
+  ASSERT_TRUE(eventually([&] { return troubles_ == 1; })) << "the write is under way";
   const int calls = calls_;
-  keeper_.reset();
+  hung.release();
+  keeper_.reset();  // the write has come to its end, and has said so
   io_.restart();
   io_.run();
   EXPECT_EQ(calls_, calls);
