@@ -26,8 +26,9 @@ struct DaemonSocket {
 };
 
 struct DaemonService {
-  std::shared_ptr<void> service;  // lives until the end
-  // Ends it in good order, and calls `then`; empty: it can be ended at any time.
+  std::shared_ptr<void> service;  // lives until the end of the process
+  // Ends it in good order, and calls `then`; empty: it can be ended at any time. After a signal the
+  // service is not destroyed: the process leaves while a thread of it may still wait for a disk.
   std::function<void(std::function<void()> then)> drain;
 };
 
@@ -43,8 +44,10 @@ struct Daemon {
   std::function<Result<DaemonService>(boost::asio::io_context&, Logger&, DaemonSocket)> serve;
 };
 
-// The whole program, once per process: it sets signals and limits. Returns its exit code
-// (base/exit_codes.h).
+// The whole program, once per process: it sets signals and limits. Returns its exit code where it
+// could not begin (base/exit_codes.h); told to end, it leaves by _exit(0) when its output is
+// flushed: kDrainTime after the first signal at the latest, even if the disk does not answer. (A
+// thread that the kernel itself cannot interrupt in its write keeps the process, even from kill -9.)
 int run_daemon(const Daemon& daemon, int argc, char** argv);
 
 }  // namespace ddprun

@@ -7,7 +7,8 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <set>
+#include <variant>
+#include <vector>
 
 #include "rendezvous/control_codec.h"
 #include "rendezvous/core/first_bytes.h"
@@ -67,6 +68,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         http_(std::in_place, [this](std::string_view path) { return page(path); }),
         drain_timer_(io) {
     if (kept) {
+      table_.note_safe(0);
       keeper_.emplace(io, std::move(kept->directory),
                       StateKeeperEvents{.safe = [this](std::uint64_t number) { safe(number); },
                                         .troubled = [this](const Error& why) { close(why); },
@@ -225,6 +227,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   std::optional<HttpPage> page(std::string_view path) {
     if (path == "/healthz") return HttpPage{.body = body_of("ok\n")};
     if (path == "/readyz") {
+      if (draining_) return HttpPage{.body = body_of("it was told to end\n"), .status = 503};
       if (const auto& why = table_.why_closed()) {
         return HttpPage{.body = body_of(*why + "\n"), .status = 503};
       }
@@ -287,7 +290,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     }
     for (ServiceOutput::Send& send : out.sends) {
       if (keeper_ && send.after > safe_) {
-        held_.push_back(std::move(send));
+        hold(std::move(send));
       } else {
         deliver(send);
       }
@@ -316,35 +319,44 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   bool is_safe() const { return !keeper_ || safe_ == last_change_; }
 
+  // A directive says all there is to say: the newest one counts, and an older one need not be told.
+  void hold(ServiceOutput::Send send) {
+    std::deque<ServiceOutput::Send>& held = held_[send.connection];
+    if (!held.empty() && !std::holds_alternative<Welcome>(held.back().message)) held.pop_back();
+    held.push_back(std::move(send));
+  }
+
   void safe(std::uint64_t number) {
     safe_ = number;
-    std::deque<ServiceOutput::Send> held = std::exchange(held_, {});
-    for (ServiceOutput::Send& send : held) {
-      if (send.after > safe_) {
-        held_.push_back(std::move(send));
-      } else {
-        deliver(send);
+    table_.note_safe(number);
+    std::vector<ServiceOutput::Send> due;
+    for (auto& [connection, held] : held_) {
+      while (!held.empty() && held.front().after <= safe_) {
+        due.push_back(std::move(held.front()));
+        held.pop_front();
       }
     }
+    std::erase_if(held_, [](const auto& entry) { return entry.second.empty(); });
+    for (ServiceOutput::Send& send : due) deliver(send);
     if (draining_ && is_safe()) say_farewell();
   }
 
   // The disk of its state is in trouble.
   void close(const Error& why) {
-    const std::string reason = "nothing new is admitted until its state has room: " + why.message();
+    const std::string reason =
+        "nothing new is admitted until its state can be written: " + why.message();
     table_.close_admission(reason);
     if (const auto more = trouble_lines_.admit(BootClock::now())) {
       log_.error(reason + (*more > 0 ? " (" + std::to_string(*more) + " times more)" : ""));
     }
     ServiceOutput out = table_.take_back(safe_, reason);
-    const std::set<AgentConnectionId> sent_away(out.closes.begin(), out.closes.end());
-    std::erase_if(held_, [&](const auto& send) { return sent_away.contains(send.connection); });
+    for (const AgentConnectionId id : out.closes) held_.erase(id);
     perform(std::move(out));
   }
 
   void open() {
     table_.close_admission(std::nullopt);
-    log_.info("its state has room again: new jobs and agents are admitted");
+    log_.info("its state can be written again: new jobs and agents are admitted");
   }
 
   void say_farewell() {
@@ -403,6 +415,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void gone(AgentConnectionId id) {
+    held_.erase(id);
     table_.disconnected(id);
     arm();
     check_idle();
@@ -450,8 +463,9 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   bool ends_soon_ = false;
   std::optional<StateKeeper> keeper_;
   std::uint64_t last_change_ = 0;
-  std::uint64_t safe_ = 0;                // every change up to here
-  std::deque<ServiceOutput::Send> held_;  // until what they tell of is safe
+  std::uint64_t safe_ = 0;  // every change up to here
+  // Until what they tell of is safe: at most a Welcome and a directive of each connection.
+  std::map<AgentConnectionId, std::deque<ServiceOutput::Send>> held_;
   LineBudget trouble_lines_{5, std::chrono::minutes(1)};
   asio::steady_timer drain_timer_;
   std::function<void()> drained_;

@@ -6,8 +6,9 @@
 // the log.
 //
 // With a StateDirectory, what is sent waits until what it tells of is safe there; heartbeats, and
-// what tells of nothing new, go at once. While the disk refuses to write, nothing new is admitted,
-// and a running job that has to change waits.
+// what tells of nothing new, go at once. While the disk refuses to write or does not answer, nothing
+// new is admitted, and a running job that has to change waits; what is to be said to an agent when
+// it has changed is no more than the newest directive.
 //
 // The same port answers HTTP (docs/monitoring.md), and in torchrun's static mode the store's
 // clients, too. Callers are told apart by a connection's first bytes
@@ -47,7 +48,8 @@ class RendezvousServer {
   // process. kept: nullopt for a service that forgets. io and log outlive the server.
   RendezvousServer(boost::asio::io_context& io, Logger& log, ServiceOptions options,
                    std::vector<UniqueFd> listeners, std::optional<KeptState> kept = std::nullopt);
-  // Closes everything at once, but for a write to the disk that has begun.
+  // Closes everything at once, but waits for a write to the disk that has begun, however long that
+  // takes.
   ~RendezvousServer();
 
   // Accepts connections from now on. To be called once.

@@ -4,6 +4,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -16,7 +17,12 @@ namespace asio = boost::asio;
 class StateKeeper::Impl : public std::enable_shared_from_this<Impl> {
  public:
   Impl(asio::io_context& io, StateDirectory directory, StateKeeperEvents events)
-      : io_(io), directory_(std::move(directory)), events_(std::move(events)), retry_(io) {}
+      : io_(io),
+        directory_(std::move(directory)),
+        path_(directory_->path()),
+        events_(std::move(events)),
+        retry_(io),
+        hang_(io) {}
 
   void start() { begin(); }
 
@@ -30,7 +36,9 @@ class StateKeeper::Impl : public std::enable_shared_from_this<Impl> {
   void stop() {
     stopped_ = true;
     retry_.cancel();
+    hang_.cancel();
     disk_.join();
+    directory_.reset();  // and its lock, whoever holds this object still
   }
 
  private:
@@ -46,16 +54,38 @@ class StateKeeper::Impl : public std::enable_shared_from_this<Impl> {
     writing_ = true;
     asio::post(disk_, [this, entries = std::exchange(waiting_, {}), number = number_,
                        not_over = asio::make_work_guard(io_)] {
-      Outcome outcome{directory_.write(entries), directory_.ensure_room()};
+      Outcome outcome{directory_->write(entries), directory_->ensure_room()};
       asio::post(io_, [self = shared_from_this(), number, outcome = std::move(outcome)] {
         self->ended(number, outcome);
       });
     });
+    watch();
+  }
+
+  // The write that has begun now.
+  void watch() {
+    hang_.expires_after(kHungAfter);
+    hang_.async_wait([self = shared_from_this()](boost::system::error_code error) {
+      if (error || !self->writing_ || self->hang_.expiry() > std::chrono::steady_clock::now()) {
+        return;
+      }
+      self->hangs();
+    });
+  }
+
+  void hangs() {
+    if (std::exchange(troubled_, true)) return;
+    hung_ = true;
+    events_.troubled({.kind = ErrorKind::kTimeout,
+                      .doing = "write to " + path_,
+                      .cause = "the disk has not answered for " + to_text(kHungAfter)});
   }
 
   void ended(std::uint64_t number, const Outcome& outcome) {
     writing_ = false;
     if (stopped_) return;
+    hang_.cancel();
+    const bool hung = std::exchange(hung_, false);
     refused_ = !outcome.written;
     const bool trouble = refused_ || !outcome.room;
     if (trouble) {
@@ -64,7 +94,7 @@ class StateKeeper::Impl : public std::enable_shared_from_this<Impl> {
         if (!error) self->begin();
       });
     }
-    if (trouble && !std::exchange(troubled_, true)) {
+    if (trouble && (!std::exchange(troubled_, true) || hung)) {
       events_.troubled(refused_ ? outcome.written.error() : outcome.room.error());
     }
     if (!refused_) events_.safe(number);
@@ -73,15 +103,18 @@ class StateKeeper::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   asio::io_context& io_;
-  StateDirectory directory_;  // while a write is under way, its thread's
+  std::optional<StateDirectory> directory_;  // while a write is under way, its thread's
+  const std::string path_;                   // of it
   StateKeeperEvents events_;
   asio::steady_timer retry_;
+  asio::steady_timer hang_;
   std::vector<JournalEntry> waiting_;  // for the next write
   std::uint64_t number_ = 0;           // of the last change
   bool due_ = false;                   // something waits
   bool writing_ = false;
   bool refused_ = false;   // the last write: nothing is written before the next try
   bool troubled_ = false;  // as the events say
+  bool hung_ = false;      // that is all they say: the disk has not answered
   bool stopped_ = false;
   asio::thread_pool disk_{1};
 };

@@ -5,10 +5,12 @@
 // of one turn of the event loop, and all that come during a write, share the next one.
 //
 // When the disk is full, what is left of its reserve (StateDirectory) is for what runs. What the
-// disk refuses is tried again every kRetryPause until it succeeds.
+// disk refuses is tried again every kRetryPause until it succeeds. A write that is under way for
+// kHungAfter is trouble, too; it cannot be called back, and may succeed later.
 //
 // The io_context's thread calls everything and is called back. The destructor waits for a write
-// that has begun; afterwards nothing is called back.
+// that has begun, however long that takes; afterwards nothing is called back. A program that must
+// end while the disk hangs leaves without it (rendezvous/daemon.h).
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -25,8 +27,9 @@ namespace ddprun {
 struct StateKeeperEvents {
   // All changes up to this number are safe.
   std::function<void(std::uint64_t number)> safe;
-  // The disk is full or refuses to write; called before anything that was written then is called
-  // safe. And: that is over. The two take turns.
+  // The disk is full, refuses to write, or does not answer; called before anything that was written
+  // then is called safe. Once, and again where one that did not answer says what is wrong. And: that
+  // is over.
   std::function<void(const Error& why)> troubled;
   std::function<void()> well;
 };
@@ -34,6 +37,7 @@ struct StateKeeperEvents {
 class StateKeeper {
  public:
   static constexpr Duration kRetryPause = std::chrono::milliseconds(500);
+  static constexpr Duration kHungAfter = std::chrono::seconds(1);
 
   StateKeeper(boost::asio::io_context& io, StateDirectory directory, StateKeeperEvents events);
   ~StateKeeper();

@@ -63,8 +63,8 @@ void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, Se
   if (agents_.contains(origin.connection)) {
     return refuse(origin.connection, "a connection says hello once", out);
   }
-  if (closed_ && !is_known(hello)) {
-    out.sends.push_back({origin.connection, Silence{*closed_}});
+  if (const std::optional<std::string> why = why_not_now(hello)) {
+    out.sends.push_back({origin.connection, Silence{*why}});
     out.closes.push_back(origin.connection);
     return;
   }
@@ -72,9 +72,6 @@ void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, Se
   const Result<Job*> job = job_for(hello, now);
   if (!job) return refuse(origin.connection, job.error().cause, out);
   Membership& membership = (*job)->membership;
-  if (const std::optional<std::string> why_not = membership.refusal(hello)) {
-    return refuse(origin.connection, *why_not, out);
-  }
   if (const auto old = connections_.find(hello.node.agent_id); old != connections_.end()) {
     agents_.erase(old->second);
     out.closes.push_back(old->second);
@@ -94,54 +91,80 @@ void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, Se
   forward(hello.job.id, std::move(joined), now, out);
 }
 
+// Why it has to try again later.
+std::optional<std::string> JobTable::why_not_now(const Hello& hello) const {
+  if (is_known(hello)) return std::nullopt;
+  if (closed_) return closed_;
+  const auto job = jobs_.find(hello.job.id);
+  const bool unsafe_end = job != jobs_.end() &&
+                          job->second.membership.phase() == Membership::Phase::kEnded &&
+                          job->second.last_change > safe_;
+  if (!unsafe_end) return std::nullopt;
+  return "the end of another job '" + hello.job.id + "' is not on the disk yet";
+}
+
 bool JobTable::is_known(const Hello& hello) const {
   const auto job = jobs_.find(hello.job.id);
   if (job == jobs_.end() || hello.instance.empty()) return false;
   return hello.instance == job->second.instance || hello.instance == job->second.former_instance;
 }
 
-// The job that the agent means: the present one of that id, or a new one.
+// The job that the agent means: the present one of that id, or a new one. An agent that is refused
+// changes nothing.
 Result<JobTable::Job*> JobTable::job_for(const Hello& hello, TimePoint now) {
+  const auto found = jobs_.find(hello.job.id);
+  if (found == jobs_.end()) return begin_job(hello, now);
+  Job& job = found->second;
+  const bool over = job.membership.phase() == Membership::Phase::kEnded;
+  const bool of_it = is_known(hello);
+  if (over && hello.instance.empty()) return begin_job(hello, now);
+  // A newcomer was faster than those who were there before; nothing was formed with it yet.
+  const bool recalls = !of_it && has_past(hello) && !over && job.former_instance.empty() &&
+                       job.membership.generation() < Generation(0) && can_recall(hello.instance);
+  if (!hello.instance.empty() && !of_it && !recalls) {
+    return Error{
+        .kind = ErrorKind::kStopped,
+        .cause = "its job '" + hello.job.id + "' has ended, and another job of that id runs now"};
+  }
+  if (std::optional<std::string> why_not = job.membership.refusal(hello)) {
+    return Error{.kind = ErrorKind::kInvalidArgument, .cause = std::move(*why_not)};
+  }
+  if (recalls) {
+    recalled_.insert(hello.instance);
+    job.former_instance = hello.instance;
+    job.membership.expect_past(now + options_.membership.lease);
+  }
+  return &job;
+}
+
+// In the place of one that has ended, if there is one.
+Result<JobTable::Job*> JobTable::begin_job(const Hello& hello, TimePoint now) {
   const std::string& id = hello.job.id;
-  const bool has_past =
-      !hello.instance.empty() && !hello.instance.starts_with(options_.service_id + "-");
-  auto found = jobs_.find(id);
-  if (found != jobs_.end()) {
-    Job& job = found->second;
-    const bool over = job.membership.phase() == Membership::Phase::kEnded;
-    bool of_it = hello.instance == job.instance ||
-                 (!hello.instance.empty() && hello.instance == job.former_instance);
-    // A newcomer was faster than those who were there before; nothing was formed with it yet.
-    if (!of_it && has_past && !over && job.former_instance.empty() &&
-        job.membership.generation() < Generation(0) && note_recall(hello.instance)) {
-      job.former_instance = hello.instance;
-      job.membership.expect_past(now + options_.membership.lease);
-      of_it = true;
-    }
-    if (!hello.instance.empty() && !of_it) {
-      return Error{.kind = ErrorKind::kStopped,
-                   .cause = "its job '" + id + "' has ended, and another job of that id runs now"};
-    }
-    if (!over || of_it) return &job;
-    jobs_.erase(found);
-    ended_.erase(std::remove(ended_.begin(), ended_.end(), id), ended_.end());
+  Membership membership(hello.job, options_.membership, now);
+  if (std::optional<std::string> why_not = membership.refusal(hello)) {
+    return Error{.kind = ErrorKind::kInvalidArgument, .cause = std::move(*why_not)};
   }
   std::string instance = hello.instance;
   if (instance.empty()) instance = options_.service_id + "-" + std::to_string(++jobs_begun_);
-  Membership membership(hello.job, options_.membership, now);
-  if (has_past) {
-    note_recall(hello.instance);
+  if (has_past(hello)) {
+    if (can_recall(hello.instance)) recalled_.insert(hello.instance);
     membership.expect_past(now + options_.membership.lease);
   } else if (options_.strangers_until && now < *options_.strangers_until) {
     membership.expect_past(*options_.strangers_until);
   }
+  jobs_.erase(id);
+  ended_.erase(std::remove(ended_.begin(), ended_.end(), id), ended_.end());
   return &jobs_.emplace(id, Job{std::move(instance), "", std::move(membership)}).first->second;
 }
 
+// It was welcomed by an earlier life of this service.
+bool JobTable::has_past(const Hello& hello) const {
+  return !hello.instance.empty() && !hello.instance.starts_with(options_.service_id + "-");
+}
+
 // False: that job was recalled before, so it has ended since.
-bool JobTable::note_recall(const std::string& instance) {
-  if (recalled_.size() >= kRecallsKept) return false;
-  return recalled_.insert(instance).second;
+bool JobTable::can_recall(const std::string& instance) const {
+  return recalled_.size() < kRecallsKept && !recalled_.contains(instance);
 }
 
 void JobTable::refuse(AgentConnectionId connection, std::string reason, ServiceOutput& out) {

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -97,8 +98,12 @@ class JobTable {
   // again. Does the opposite without a reason.
   void close_admission(std::optional<std::string> why) { closed_ = std::move(why); }
   const std::optional<std::string>& why_closed() const { return closed_; }
+  // All changes up to this number are safe on the disk: 0 at first. A job that has ended is not
+  // replaced before its end is. A service without a disk never calls it.
+  void note_safe(std::uint64_t number) { safe_ = number; }
   // Forgets the jobs that were begun after that change: the disk has refused them, and nobody was
-  // told of them. Their agents try again.
+  // told of them. Their agents try again. The verdicts of jobs that they have replaced are not
+  // brought back: an agent that was cut off when such a verdict was told begins a job anew.
   ServiceOutput take_back(std::uint64_t after, const std::string& why);
   // What tells every agent that nothing will be heard of this service for a while.
   ServiceOutput farewell(const std::string& why) const;
@@ -110,7 +115,8 @@ class JobTable {
   // The job of that id, also one that has ended; null: not known. Valid until the next call.
   const Membership* find(const std::string& job) const;
   // All jobs that are known: first those that go on, by id, then those that have ended, the last
-  // one first. Valid until the next call of another function.
+  // one first; behind them those that had ended in an earlier life, in no order of time. Valid until
+  // the next call of another function.
   std::vector<const Membership*> jobs() const;
   const ServiceCounts& counts() const { return counts_; }
   const ServiceOptions& options() const { return options_; }
@@ -132,7 +138,10 @@ class JobTable {
 
   void hello(const Origin& origin, const Hello& hello, TimePoint now, ServiceOutput& out);
   Result<Job*> job_for(const Hello& hello, TimePoint now);
-  bool note_recall(const std::string& instance);
+  Result<Job*> begin_job(const Hello& hello, TimePoint now);
+  bool has_past(const Hello& hello) const;
+  bool can_recall(const std::string& instance) const;
+  std::optional<std::string> why_not_now(const Hello& hello) const;
   bool is_known(const Hello& hello) const;
   void refuse(AgentConnectionId connection, std::string reason, ServiceOutput& out);
   void record(Job& job, TimePoint now, ServiceOutput& out);
@@ -144,10 +153,11 @@ class JobTable {
   std::map<std::string, Job> jobs_;
   std::uint64_t jobs_begun_ = 0;
   std::uint64_t changes_ = 0;
+  std::uint64_t safe_ = std::numeric_limits<std::uint64_t>::max();
   std::optional<std::string> closed_;  // why nothing new is admitted
   std::map<AgentConnectionId, Agent> agents_;
   std::map<std::string, AgentConnectionId> connections_;  // by agent id
-  std::vector<std::string> ended_;                        // oldest first
+  std::vector<std::string> ended_;  // oldest first; of an earlier life by id, before all others
   std::set<std::string> recalled_;  // instances of the earlier life that were taken on
   ServiceCounts counts_;
 };

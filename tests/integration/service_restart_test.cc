@@ -1,17 +1,21 @@
 // ddp-rendezvous is killed, told to end, or out of disk space under running jobs.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <optional>
 
 #include "base/rng.h"
 #include "tests/support/child_process.h"
 #include "tests/support/held_port.h"
+#include "tests/support/hung_file.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ddprun {
@@ -127,9 +131,9 @@ TEST_F(ServiceRestart, WithAStateDirectoryNothingIsForgottenAndNobodyNotices) {
 
 // Killed at any moment, over and over, while the job fails until its budget is used up.
 TEST_F(ServiceRestart, KilledAtRandomMomentsItCountsEveryRestartOnce) {
-  const std::uint64_t seed =
-      static_cast<std::uint64_t>(BootClock::now().time_since_epoch().count());
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  const char* given = std::getenv("DDPRUN_TEST_SEED");
+  const std::uint64_t seed = given ? std::stoull(given) : 20261121;
+  SCOPED_TRACE("DDPRUN_TEST_SEED=" + std::to_string(seed));
   Rng rng(seed);
   give_directory_a_past();
   start_service();
@@ -165,10 +169,8 @@ TEST_F(ServiceRestart, ToldToEndItTellsItsAgentsAndAnotherOneGoesOn) {
   const auto idle = agent(waits_for_go(), 2, 3, "waits");
   ASSERT_TRUE(one->wait_for_out("started 0")) << one->err();
   ASSERT_TRUE(idle->wait_for_err("1 of 2 nodes here")) << idle->err();
-  const TimePoint told = BootClock::now();
   service_->signal(SIGTERM);
   ASSERT_EQ(service_->wait(), 0) << service_->err();
-  EXPECT_LT(BootClock::now() - told, std::chrono::seconds(2));
   EXPECT_TRUE(idle->wait_for_err("will be silent for a while")) << idle->err();
   start_service();
   ASSERT_TRUE(service_->wait_for_err("took over generation 0")) << service_->err();
@@ -177,6 +179,48 @@ TEST_F(ServiceRestart, ToldToEndItTellsItsAgentsAndAnotherOneGoesOn) {
   EXPECT_EQ(count(one->out(), "started"), 1u);
   idle->signal(SIGTERM);
   EXPECT_EQ(idle->wait(), 128 + SIGTERM);
+}
+
+// A write is under way that does not come to its end.
+class ServiceWithAHungDisk : public ServiceRestart {
+ protected:
+  void SetUp() override {
+    give_directory_a_past();
+    hung_.emplace(state_ + "/journal.new");
+    const auto handler = std::signal(SIGXFSZ, SIG_IGN);  // which the service inherits
+    start_service();
+    std::signal(SIGXFSZ, handler);
+    // What cannot be appended makes it rewrite the journal.
+    const rlimit limit{20, 20};
+    ASSERT_EQ(::prlimit(service_->pid(), RLIMIT_FSIZE, &limit, nullptr), 0);
+    newcomer_ = agent("true", 1);
+    ASSERT_TRUE(service_->wait_for_err("File too large")) << service_->err();
+    ASSERT_TRUE(testing_support::eventually([&] { return service_has_open("journal.new"); }));
+  }
+  bool service_has_open(const std::string& name) const {
+    const std::string all = "/proc/" + std::to_string(service_->pid()) + "/fd";
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(all, error)) {
+      if (std::filesystem::read_symlink(entry, error).filename() == name) return true;
+    }
+    return false;
+  }
+
+  std::optional<testing_support::HungFile> hung_;
+  std::unique_ptr<ChildProcess> newcomer_;
+};
+
+TEST_F(ServiceWithAHungDisk, EndsNevertheless) {
+  service_->signal(SIGTERM);
+  EXPECT_EQ(service_->wait(), 0) << service_->err();
+  EXPECT_NE(service_->err().find("the disk takes too long"), std::string::npos) << service_->err();
+}
+
+TEST_F(ServiceWithAHungDisk, ASecondSignalEndsItBeforeItGivesUpTheDisk) {
+  service_->signal(SIGTERM);
+  service_->signal(SIGINT);
+  EXPECT_EQ(service_->wait(), 0) << service_->err();
+  EXPECT_EQ(service_->err().find("the disk takes too long"), std::string::npos) << service_->err();
 }
 
 TEST_F(ServiceRestart, TwoServicesDoNotShareADirectory) {

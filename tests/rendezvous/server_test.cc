@@ -13,6 +13,7 @@
 #include "tests/support/eventually.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/http_get.h"
+#include "tests/support/hung_file.h"
 #include "tests/support/raw_store_client.h"
 #include "tests/support/raw_tcp_client.h"
 #include "tests/support/running_service.h"
@@ -297,9 +298,9 @@ TEST_F(ServerTest, HttpThatIsCutOffOrNonsenseDisturbsNobody) {
 
 class DurableServerTest : public ServerTest {
  protected:
-  void start() {
+  void start(std::size_t compact_bytes = StateDirectory::kCompactBytes) {
     service_.reset();
-    Result<StateDirectory> directory = StateDirectory::open(temporary_.path());
+    Result<StateDirectory> directory = StateDirectory::open(temporary_.path(), compact_bytes);
     ASSERT_TRUE(directory) << directory.error().message();
     Result<ServiceState> state = decode_state(directory->image());
     ASSERT_TRUE(state) << state.error().message();
@@ -311,6 +312,23 @@ class DurableServerTest : public ServerTest {
       if (line.find(text) != std::string::npos) return true;
     }
     return false;
+  }
+
+  // False: it takes longer than a test waits.
+  bool drain() {
+    std::promise<void> drained;
+    service_->on_thread([&] { service_->server().drain([&] { drained.set_value(); }); });
+    return drained.get_future().wait_for(testing_support::kPatience) == std::future_status::ready;
+  }
+  bool knows(const std::string& job) {
+    const Membership* found = nullptr;
+    service_->on_thread([&] { found = service_->server().jobs().find(job); });
+    return found != nullptr;
+  }
+  bool can_connect() const {
+    const auto address = numeric_address({"127.0.0.1", service_->port()});
+    const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    return ::connect(socket.get(), address->get(), address->size) == 0;
   }
 
   TemporaryDirectory temporary_;
@@ -357,10 +375,10 @@ TEST_F(DurableServerTest, WithoutRoomItServesWhatRunsAdmitsNothingNewAndRecovers
     say(running, Heartbeat{1});
     EXPECT_TRUE(await<HeartbeatAck>(running));
     EXPECT_TRUE(has_logged("nothing new is admitted"));
-    EXPECT_FALSE(has_logged("has room again"));
+    EXPECT_FALSE(has_logged("can be written again"));
     EXPECT_EQ(http_get(service_->port(), "/readyz").status, 503);
   }
-  ASSERT_TRUE(testing_support::eventually([&] { return has_logged("has room again"); }));
+  ASSERT_TRUE(testing_support::eventually([&] { return has_logged("can be written again"); }));
   RawTcpClient newcomer(service_->port());
   say(newcomer, hello("new", "new"));
   const auto assignment = await<Assignment>(newcomer);
@@ -385,19 +403,70 @@ TEST_F(DurableServerTest, NothingIsToldThatIsNotSafe) {
   EXPECT_TRUE(await<End>(agent));
 }
 
+// However often an agent repeats itself, it is told once.
+TEST_F(DurableServerTest, OfWhatWaitsForTheDiskAnAgentGetsTheNewest) {
+  start();
+  RawTcpClient fails(service_->port());
+  RawTcpClient runs(service_->port());
+  for (RawTcpClient* agent : {&fails, &runs}) {
+    Hello first = hello("j", agent == &fails ? "a" : "b");
+    first.job.nodes = {2, 2};
+    first.job.max_restarts = 1;
+    say(*agent, first);
+  }
+  ASSERT_TRUE(await<Assignment>(fails));
+  ASSERT_TRUE(await<Assignment>(runs));
+  {
+    const testing_support::FileSizeLimit limit(20);
+    say(fails, AgentStatus{.phase = AgentPhase::kIdle, .generation = Generation(0)});
+    say(fails, Heartbeat{1});
+    ASSERT_TRUE(std::holds_alternative<HeartbeatAck>(next(fails)));
+    const AgentStatus still{.phase = AgentPhase::kRunning, .generation = Generation(0)};
+    for (int i = 0; i < 100; ++i) say(runs, still);
+    say(runs, Heartbeat{1});
+    ASSERT_TRUE(std::holds_alternative<HeartbeatAck>(next(runs)));
+  }
+  ASSERT_TRUE(std::holds_alternative<Stop>(next(runs)));
+  say(runs, Heartbeat{2});
+  EXPECT_TRUE(std::holds_alternative<HeartbeatAck>(next(runs)));
+}
+
+TEST_F(DurableServerTest, WhileTheDiskHangsNothingNewIsAdmittedAndWhatItTookLateHasNeverBeen) {
+  start(1);  // so that the journal is soon rewritten
+  testing_support::HungFile hung(temporary_ / "journal.new");
+  RawTcpClient newcomer(service_->port());
+  say(newcomer, hello("j", "a"));
+  const auto silence = await<Silence>(newcomer);
+  ASSERT_TRUE(silence);
+  EXPECT_NE(silence->reason.find("has not answered"), std::string::npos) << silence->reason;
+  EXPECT_TRUE(has_logged("nothing new is admitted"));
+  EXPECT_EQ(http_get(service_->port(), "/readyz").status, 503);
+  hung.release();
+  EXPECT_TRUE(eventually([&] { return http_get(service_->port(), "/readyz").status == 200; }));
+  ASSERT_TRUE(drain());
+  start();
+  EXPECT_FALSE(knows("j"));
+}
+
 TEST_F(DurableServerTest, DrainingWritesTellsEveryoneAndListensNoMore) {
   start();
   RawTcpClient agent(service_->port());
   say(agent, hello("j", "a"));
   ASSERT_TRUE(await<Assignment>(agent));
+  // One that comes in the same moment: nothing of its job is on the disk yet.
   std::promise<void> drained;
-  service_->on_thread([&] { service_->server().drain([&] { drained.set_value(); }); });
+  service_->on_thread([&] {
+    RendezvousServer& server = service_->server();
+    server.receive(server.attach([](const ServiceMessage&) {}), hello("k", "b"));
+    server.drain([&] { drained.set_value(); });
+  });
   ASSERT_EQ(drained.get_future().wait_for(testing_support::kPatience), std::future_status::ready);
-  ASSERT_TRUE(await<Silence>(agent));
+  EXPECT_TRUE(await<Silence>(agent));
+  EXPECT_FALSE(can_connect());
+  EXPECT_FALSE(has_logged("is lost"));
   start();
-  const Membership* job = nullptr;
-  service_->on_thread([&] { job = service_->server().jobs().find("j"); });
-  EXPECT_TRUE(job);
+  EXPECT_TRUE(knows("j"));
+  EXPECT_TRUE(knows("k"));
 }
 
 TEST_F(DurableServerTest, DrainingDoesNotWaitForADiskForEver) {
@@ -409,13 +478,29 @@ TEST_F(DurableServerTest, DrainingDoesNotWaitForADiskForEver) {
   say(agent, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
   ASSERT_TRUE(testing_support::eventually([&] { return has_logged("nothing new is admitted"); }));
   const TimePoint begun = BootClock::now();
-  std::promise<void> drained;
-  service_->on_thread([&] { service_->server().drain([&] { drained.set_value(); }); });
-  ASSERT_EQ(drained.get_future().wait_for(testing_support::kPatience), std::future_status::ready);
+  ASSERT_TRUE(drain());
   EXPECT_GE(BootClock::now() - begun, RendezvousServer::kDrainTime);
   const auto silence = await<Silence>(agent);
   EXPECT_TRUE(silence) << "and no verdict";
   EXPECT_TRUE(has_logged("is lost"));
+}
+
+TEST_F(DurableServerTest, IsNotReadyWhenItWasToldToEnd) {
+  start();
+  RawTcpClient probe(service_->port());
+  const std::string request = "GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n";
+  probe.send(request);
+  const auto status = [&] { return probe.receive(13); };
+  ASSERT_EQ(status(), "HTTP/1.1 200 ");
+  std::string page;
+  while (!page.ends_with("ok\n")) {
+    const std::string byte = probe.receive(1);
+    ASSERT_FALSE(byte.empty()) << page;
+    page += byte;
+  }
+  ASSERT_TRUE(drain());
+  probe.send(request);
+  EXPECT_EQ(status(), "HTTP/1.1 503 ");
 }
 
 }  // namespace

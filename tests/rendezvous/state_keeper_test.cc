@@ -7,6 +7,7 @@
 
 #include "rendezvous/state_codec.h"
 #include "tests/support/file_size_limit.h"
+#include "tests/support/hung_file.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ddprun {
@@ -14,13 +15,24 @@ namespace {
 
 class StateKeeperTest : public testing::Test {
  protected:
-  void start() {
-    Result<StateDirectory> directory = StateDirectory::open(temporary_.path());
+  void start(std::size_t compact_bytes = StateDirectory::kCompactBytes) {
+    Result<StateDirectory> directory = StateDirectory::open(temporary_.path(), compact_bytes);
     ASSERT_TRUE(directory);
+    const auto safe = [this](std::uint64_t number) {
+      safe_ = number;
+      ++calls_;
+    };
+    const auto troubled = [this](const Error& why) {
+      trouble_ = why.message();
+      ++troubles_;
+      ++calls_;
+    };
+    const auto well = [this] {
+      ++recoveries_;
+      ++calls_;
+    };
     keeper_.emplace(io_, std::move(*directory),
-                    StateKeeperEvents{.safe = [this](std::uint64_t number) { safe_ = number; },
-                                      .troubled = [this](const Error&) { ++troubles_; },
-                                      .well = [this] { ++recoveries_; }});
+                    StateKeeperEvents{.safe = safe, .troubled = troubled, .well = well});
   }
   // Lets the loop turn until then.
   template <class Condition>
@@ -41,6 +53,8 @@ class StateKeeperTest : public testing::Test {
   std::uint64_t safe_ = 0;
   int troubles_ = 0;
   int recoveries_ = 0;
+  int calls_ = 0;
+  std::string trouble_;  // the last one
 };
 
 TEST_F(StateKeeperTest, SaysWhatIsSafeAndItIs) {
@@ -74,14 +88,32 @@ TEST_F(StateKeeperTest, TriesAgainUntilTheDiskHasRoom) {
   EXPECT_EQ(decode_state(directory->image())->jobs_begun, 2u);
 }
 
-TEST_F(StateKeeperTest, NothingIsCalledBackWhenItIsGone) {
-  start();
-  keeper_->keep(1, begun(1));
-  io_.poll();  // the write has begun
-  keeper_.reset();
-  io_.restart();
-  io_.poll();
+TEST_F(StateKeeperTest, ADiskThatHangsIsTroubleUntilItAnswers) {
+  start(1);  // so that the journal is soon rewritten
+  testing_support::HungFile hung(temporary_ / "journal.new");
+  for (std::uint64_t number = 1; number <= 5; ++number) keeper_->keep(number, begun(number));
+  ASSERT_TRUE(eventually([&] { return troubles_ == 1; }));
+  EXPECT_NE(trouble_.find("has not answered"), std::string::npos) << trouble_;
+  keeper_->keep(6, begun(6));
   EXPECT_EQ(safe_, 0u);
+  EXPECT_EQ(recoveries_, 0);
+  hung.release();
+  ASSERT_TRUE(eventually([&] { return safe_ == 6; }));
+  EXPECT_EQ(troubles_, 1);
+  EXPECT_EQ(recoveries_, 1);
+}
+
+TEST_F(StateKeeperTest, NothingIsCalledBackWhenItIsGone) {
+  start(1);
+  testing_support::HungFile hung(temporary_ / "journal.new");
+  for (std::uint64_t number = 1; number <= 5; ++number) keeper_->keep(number, begun(number));
+  ASSERT_TRUE(eventually([&] { return troubles_ == 1; })) << "the write is under way";
+  const int calls = calls_;
+  hung.release();
+  keeper_.reset();  // the write has come to its end, and has said so
+  io_.restart();
+  io_.run();
+  EXPECT_EQ(calls_, calls);
 }
 
 }  // namespace

@@ -118,6 +118,40 @@ TEST_F(JobTableTest, AnAgentOfAnEarlierJobIsNotTakenIntoALaterOneOfTheSameId) {
   ASSERT_TRUE(find<Refused>(receive(3, late), 3));
 }
 
+TEST_F(JobTableTest, ARefusedAgentBeginsNoJob) {
+  Hello wrong = hello("j", "a");
+  wrong.job.nodes = {2, 2};
+  wrong.node.node_rank = 5;
+  EXPECT_TRUE(find<Refused>(receive(1, wrong), 1));
+  EXPECT_FALSE(table_.find("j"));
+  Hello corrected = hello("j", "b");
+  corrected.job.nodes = {8, 8};
+  corrected.node.node_rank = 5;
+  EXPECT_TRUE(find<Wait>(receive(2, corrected), 2));
+}
+
+TEST_F(JobTableTest, ARefusedAgentErasesNoVerdict) {
+  Hello member = hello("j", "a");
+  member.instance = find<Welcome>(receive(1, member), 1)->instance;
+  receive(1, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
+  table_.disconnected(1);
+  Hello wrong = hello("j", "b");
+  wrong.node.node_rank = 5;
+  EXPECT_TRUE(find<Refused>(receive(2, wrong), 2));
+  EXPECT_TRUE(find<End>(receive(3, member), 3));
+}
+
+TEST_F(JobTableTest, ARefusedAgentRecallsNothing) {
+  Hello newcomer = hello("j", "new");
+  newcomer.job.nodes = {2, 2};
+  receive(1, newcomer);
+  Hello wrong = hello("j", "a");
+  wrong.instance = "earlier-1";
+  EXPECT_TRUE(find<Refused>(receive(2, wrong), 2)) << "--nnodes=1";
+  newcomer.node.agent_id = "newer";
+  EXPECT_TRUE(find<Assignment>(receive(3, newcomer), 3)) << "nobody else is waited for";
+}
+
 // The service was restarted; newcomers may be faster than those who were there before.
 TEST_F(JobTableTest, AJobOfTheServicesEarlierLifeIsRecalled) {
   Hello newcomer = hello("j", "new");
@@ -272,6 +306,21 @@ TEST_F(JobTableTest, AJobThatTheDiskRefusedHasNeverBeen) {
   const ServiceOutput again = receive(3, hello("k", "b"));
   ASSERT_TRUE(find<Assignment>(again, 3));
   EXPECT_EQ(find<Assignment>(again, 3)->restart_count, 0);
+}
+
+// Else its agents would find no verdict where the disk refuses the newcomer's job.
+TEST_F(JobTableTest, AnEndedJobIsReplacedWhenItsEndIsSafe) {
+  table_.note_safe(0);
+  receive(1, hello("j", "a"));
+  const ServiceOutput ended =
+      receive(1, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
+  ASSERT_FALSE(ended.changes.empty());
+  const ServiceOutput too_early = receive(2, hello("j", "b"));
+  EXPECT_TRUE(find<Silence>(too_early, 2));
+  EXPECT_EQ(too_early.closes, std::vector<AgentConnectionId>{2});
+  EXPECT_EQ(table_.find("j")->phase(), Membership::Phase::kEnded);
+  table_.note_safe(ended.changes.back().number);
+  EXPECT_TRUE(find<Assignment>(receive(3, hello("j", "b")), 3));
 }
 
 // Its agents may have been cut off by the same trouble, and have little patience left.
