@@ -6,6 +6,7 @@
 // The floors are blocking echoes between two processes, plain recv() and send(), with messages of
 // the size of get's and add's: what the kernel takes for one round trip, whatever the programs do.
 // Rounds alternate; medians are printed.
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -56,6 +57,11 @@ int must(ssize_t result) {
   std::exit(1);
 }
 
+void send_at_once(int socket) {
+  const int yes = 1;
+  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+}
+
 // A blocking socket to a process that answers every request with a reply, until its peer closes.
 class Echo {
  public:
@@ -65,7 +71,7 @@ class Echo {
     const SocketAddress address = local_address_of(door->socket.get());
     socket_ = UniqueFd(must(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0)));
     if (connect(socket_.get(), address.get(), address.size) != 0) must(-1);
-    make_prompt(socket_.get());
+    send_at_once(socket_.get());
   }
 
   void once() {
@@ -77,7 +83,7 @@ class Echo {
   [[noreturn]] void serve(int door) {
     int socket = -1;
     while (socket < 0) socket = accept(door, nullptr, nullptr);
-    make_prompt(socket);
+    send_at_once(socket);
     while (recv(socket, bytes_.data(), sizes_.request, MSG_WAITALL) > 0) {
       if (send(socket, bytes_.data(), sizes_.reply, MSG_NOSIGNAL) < 0) break;
     }
