@@ -162,6 +162,7 @@ void ClusterSim::begin_service() {
     options.strangers_until = now_ + options.agent_patience;
   }
   service_ = std::make_unique<JobTable>(options, past, now_);
+  if (keeps_state_) service_->note_safe(0);
   service_is_up_ = true;
   service_armed_.reset();
   if (disk_is_full_) service_->close_admission("the disk is full");
@@ -217,6 +218,7 @@ void ClusterSim::end_write(int life) {
   }
   journal_ += std::exchange(frame_, "");
   safe_ = frame_number_;
+  service_->note_safe(safe_);
   for (ServiceOutput::Send& send : std::exchange(held_, {})) {
     if (send.after > safe_) {
       held_.push_back(std::move(send));
