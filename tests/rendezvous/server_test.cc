@@ -314,6 +314,11 @@ class DurableServerTest : public ServerTest {
     return false;
   }
 
+  // The agent's job ends while nothing can be written. False: nobody noticed.
+  bool finish_without_room(RawTcpClient& agent) {
+    say(agent, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
+    return testing_support::eventually([&] { return has_logged("nothing new is admitted"); });
+  }
   // False: it takes longer than a test waits.
   bool drain() {
     std::promise<void> drained;
@@ -394,8 +399,7 @@ TEST_F(DurableServerTest, NothingIsToldThatIsNotSafe) {
   ASSERT_TRUE(await<Assignment>(agent));
   {
     const testing_support::FileSizeLimit limit(20);
-    say(agent, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
-    ASSERT_TRUE(testing_support::eventually([&] { return has_logged("nothing new is admitted"); }));
+    ASSERT_TRUE(finish_without_room(agent));
     say(agent, Heartbeat{7});
     const ServiceMessage next_one = next(agent);
     ASSERT_TRUE(std::holds_alternative<HeartbeatAck>(next_one)) << "not the verdict";
@@ -475,8 +479,7 @@ TEST_F(DurableServerTest, DrainingDoesNotWaitForADiskForEver) {
   say(agent, hello("j", "a"));
   ASSERT_TRUE(await<Assignment>(agent));
   const testing_support::FileSizeLimit limit(20);
-  say(agent, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
-  ASSERT_TRUE(testing_support::eventually([&] { return has_logged("nothing new is admitted"); }));
+  ASSERT_TRUE(finish_without_room(agent));
   const TimePoint begun = BootClock::now();
   ASSERT_TRUE(drain());
   EXPECT_GE(BootClock::now() - begun, RendezvousServer::kDrainTime);
