@@ -29,6 +29,7 @@
 #include "launcher/signal_source.h"
 #include "launcher/worker.h"
 #include "launcher/worker_files.h"
+#include "rendezvous/key_file.h"
 #include "rendezvous/listen.h"
 #include "rendezvous/server.h"
 #include "rendezvous/service_link.h"
@@ -108,7 +109,7 @@ class Agent {
     }
     const Rendezvous& plan = config_.rendezvous;
     switch (plan.mode) {
-      case Rendezvous::Mode::kLocal: return embed({}, "127.0.0.1");
+      case Rendezvous::Mode::kLocal: return embed(std::nullopt, "127.0.0.1");
       case Rendezvous::Mode::kStatic: return meet_static();
       case Rendezvous::Mode::kDynamic: return meet_dynamic();
     }
@@ -132,7 +133,7 @@ class Agent {
       if (listener.error().sys_errno == EADDRINUSE) return connect_to_service(true);
       return std::move(listener).error().within("option --rdzv-endpoint");
     }
-    return embed(std::move(listener->socket), here->host());
+    return embed(std::move(*listener), here->host());
   }
 
   Result<void> meet_static() {
@@ -155,20 +156,26 @@ class Agent {
     // host alone, they would offer their peers a loopback address: then they get what the other
     // nodes have reached, which the service puts in the place of a numeric loopback address.
     const bool misleads = host == "*" && is_loopback_address(address);
-    return embed(std::move(listener->socket), misleads ? address.host() : plan.host);
+    return embed(std::move(*listener), misleads ? address.host() : plan.host);
   }
 
-  Result<void> embed(UniqueFd listener, std::string address) {
+  // listener: where other nodes come; nullopt for a job of this node alone.
+  Result<void> embed(std::optional<Listener> listener, std::string address) {
     ServiceOptions options;
     options.embedded = true;
     options.host = host_name();
     options.service_id = random_hex(8);
     std::vector<UniqueFd> listeners;
-    if (listener.valid()) listeners.push_back(std::move(listener));
+    if (listener) {
+      const std::string exposure = exposure_of(listener->address, config_.keys);
+      if (!exposure.empty()) log_.warning(exposure);
+      listeners.push_back(std::move(listener->socket));
+    }
     own_address_ = std::move(address);
     if (const Result<void> ready = prepare_store(); !ready) return ready;
     server_ =
         std::make_unique<RendezvousServer>(io_, log_, std::move(options), std::move(listeners));
+    server_->set_keys(config_.keys);
     server_->start();
     link_ = make_local_link(*server_, link_events());
     return {};
@@ -183,6 +190,7 @@ class Agent {
     options.link.service = to_text(HostPort{plan.host, plan.port});
     options.link.join_timeout = plan.join_timeout;
     options.link.must_answer = must_answer;
+    options.key = config_.keys.key_of(config_.options.rdzv_id).value_or("");
     link_ = make_remote_link(io_, std::move(options), link_events());
     return {};
   }
@@ -221,9 +229,21 @@ class Agent {
     hello.node.address = !local_addr_.empty()    ? local_addr_
                          : local_address.empty() ? own_address_
                                                  : local_address;
+    hello.node.other_addresses = addresses_of_this_node();
     hello.status = status();
     hello.assignment = supervisor_.assignment();
+    if (hello.assignment) hello.assignment->peers.clear();  // the service knows them
     return hello;
+  }
+
+  // From where workers of this node may call others.
+  static std::vector<std::string> addresses_of_this_node() {
+    std::vector<std::string> found;
+    for (const InterfaceAddress& one : interface_addresses()) {
+      if (found.size() == kMaxAddresses) break;
+      if (!is_loopback_address(one.address)) found.push_back(one.address.host());
+    }
+    return found;
   }
 
   AgentStatus status() {
@@ -334,7 +354,12 @@ class Agent {
     if (listener_) listeners.push_back(std::move(listener_->socket));
     listener_.reset();
     if (assignment.node_rank != NodeRank(0)) return;  // another node hosts it; this port is closed
-    store_ = std::make_unique<StoreServer>(io_, log_, std::move(listeners));
+    StoreServerOptions options;
+    if (!assignment.peers.empty()) {  // an older service does not say
+      options.allow = config_.store_allow;
+      for (const std::string& address : assignment.peers) options.allow->add(address);
+    }
+    store_ = std::make_unique<StoreServer>(io_, log_, std::move(listeners), options);
     store_->start();
     if (server_) server_->show_store(store_.get());
     if (static_port_ && server_) server_->share_port_with(store_.get());

@@ -12,6 +12,8 @@
 #include "launcher/core/launch_options.h"
 #include "launcher/core/worker_plan.h"
 #include "launcher/guardian.h"
+#include "rendezvous/address_set.h"
+#include "rendezvous/core/keyring.h"
 
 namespace ddprun {
 
@@ -19,6 +21,8 @@ struct AgentConfig {
   LaunchOptions options;
   Rendezvous rendezvous;
   WorkerCommand command;
+  Keyring keys;            // of the service that this node meets others at; empty: none
+  AddressSet store_allow;  // beside the nodes of the job
   int slots = 1;
   std::string log_root;                              // of this run; empty with --log-dir /dev/null
   std::string scratch_directory;                     // removed at the end

@@ -135,6 +135,15 @@ const std::vector<OptionSpec>& option_table() {
        "ports to listen on, for firewalls: one for the store, one for each worker of ddprun's "
        "library",
        "--port-range=29500-29599", parsed(&LaunchOptions::ports, parse_port_range)},
+      {"Nodes", "rdzv-key-file", "", "FILE",
+       "file with the key that all nodes and the service must have, a line of 16 characters or "
+       "more; else DDPRUN_RDZV_KEY",
+       "--rdzv-key-file=$HOME/.ddprun-key", text_into(&LaunchOptions::rdzv_key_file)},
+      {"Nodes", "require-auth", "", "", "do not meet other nodes without a key", "--require-auth",
+       switch_into(&LaunchOptions::require_auth)},
+      {"Nodes", "store-allow", "", "NET,...",
+       "who may reach the store, beside the nodes of the job: addresses and networks",
+       "--store-allow=10.1.0.0/16", parsed(&LaunchOptions::store_allow, parse_list)},
       {"Nodes", "master-addr", "", "ADDR", "static: where node rank 0 serves everything",
        "--master-addr=10.0.0.1", text_into(&LaunchOptions::master_addr)},
       {"Nodes", "master-port", "", "PORT", "static: its port (29500)", "--master-port=29500",

@@ -1,9 +1,9 @@
 #include "launcher/local_address.h"
 
 #include <boost/asio/ip/address.hpp>
-#include <boost/asio/ip/network_v4.hpp>
-#include <boost/asio/ip/network_v6.hpp>
 #include <set>
+
+#include "rendezvous/address_set.h"
 
 namespace ddprun {
 namespace {
@@ -36,22 +36,12 @@ std::string addresses_of(const std::vector<InterfaceAddress>& own) {
   return text.empty() ? "it has none" : text;
 }
 
-template <class Address, class Network>
-bool is_in(const Address& address, const Network& network) {
-  return Network(address, network.prefix_length()).canonical() == network.canonical();
-}
-
 Result<std::string> find_in_network(const std::string& wanted,
                                     const std::vector<InterfaceAddress>& own) {
-  error_code no_v4;
-  error_code no_v6;
-  const ip::network_v4 v4 = ip::make_network_v4(wanted, no_v4);
-  const ip::network_v6 v6 = ip::make_network_v6(wanted, no_v6);
-  if (no_v4 && no_v6) return invalid("'" + wanted + "' is no network: 10.1.0.0/16, fd00::/8");
+  const Result<Network> network = Network::parse(wanted);
+  if (!network) return network.error();
   for (const InterfaceAddress& one : own) {
-    const ip::address address = parsed(one.address);
-    if (address.is_v4() && !no_v4 && is_in(address.to_v4(), v4)) return one.address.host();
-    if (address.is_v6() && !no_v6 && is_in(address.to_v6(), v6)) return one.address.host();
+    if (network->contains(one.address)) return one.address.host();
   }
   return invalid("no address of this host is in " + wanted +
                  "; its addresses: " + addresses_of(own));

@@ -16,6 +16,7 @@
 #include "launcher/machine.h"
 #include "launcher/program.h"
 #include "rendezvous/core/control_message.h"
+#include "rendezvous/key_file.h"
 
 namespace ddprun {
 namespace {
@@ -60,6 +61,11 @@ Result<AgentConfig> plan(LaunchOptions options) {
   if (!slots) return std::move(slots).error();
   Result<WorkerCommand> command = find_program(options);
   if (!command) return std::move(command).error();
+  for (const std::string& text : options.store_allow) {
+    const Result<Network> network = Network::parse(text);
+    if (!network) return Error(network.error()).within("option --store-allow");
+    config.store_allow.add(*network);
+  }
   config.rendezvous = std::move(*rendezvous);
   config.slots = *slots;
   config.command = std::move(*command);
@@ -69,6 +75,26 @@ Result<AgentConfig> plan(LaunchOptions options) {
   config.inherits_omp_threads = !variable("OMP_NUM_THREADS").empty();
   config.inherited_nccl_async_error_handling = variable("TORCH_NCCL_ASYNC_ERROR_HANDLING");
   return config;
+}
+
+// For every job that meets other nodes; the variable is taken out of the environment for all.
+Result<void> find_keys_of(AgentConfig& config) {
+  const LaunchOptions& options = config.options;
+  Result<FoundKeys> found = find_keys(options.rdzv_key_file);
+  if (!found) return std::move(found).error().within("option --rdzv-key-file");
+  if (config.rendezvous.mode == Rendezvous::Mode::kLocal) return {};
+  if (!found->remark.empty()) config.rendezvous.remarks.push_back(found->remark);
+  const auto wrong = [](const char* option, std::string cause) {
+    return Error{.kind = ErrorKind::kInvalidArgument, .doing = option, .cause = std::move(cause)};
+  };
+  if (found->keys.empty() && options.require_auth) {
+    return wrong("option --require-auth", "no key was given: --rdzv-key-file or DDPRUN_RDZV_KEY");
+  }
+  if (!found->keys.empty() && !found->keys.key_of(options.rdzv_id)) {
+    return wrong("option --rdzv-key-file", "it has no key for job '" + options.rdzv_id + "'");
+  }
+  config.keys = std::move(found->keys);
+  return {};
 }
 
 // From here on there is something to remove at the end, so no signal may end this process by
@@ -93,6 +119,10 @@ int run(const std::vector<std::string>& arguments) {
   }
   Result<AgentConfig> config = plan(std::move(line->options));
   if (!config) return fail(config.error(), ExitCode::kUsage);
+  if (const Result<void> found = find_keys_of(*config); !found) {
+    const bool usage = found.error().kind == ErrorKind::kInvalidArgument;
+    return fail(found.error(), usage ? ExitCode::kUsage : ExitCode::kFiles);
+  }
   hold_back(config->signals);
   if (const Result<void> made = make_log_directory(*config); !made) {
     return fail(made.error(), ExitCode::kFiles);

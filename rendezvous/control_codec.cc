@@ -111,6 +111,17 @@ void read(const Json& json, const char* key, std::string& text, std::size_t max_
   }
 }
 
+// A list that may be missing.
+void read_addresses(const Json& json, const char* key, std::vector<std::string>& addresses,
+                    std::size_t most) {
+  if (!json.contains(key)) return;
+  json.at(key).get_to(addresses);
+  if (addresses.size() > most) refuse(json, std::string(key) + " has too many entries");
+  for (const std::string& address : addresses) {
+    if (address.size() > kMaxNameBytes) refuse(json, std::string(key) + " has no addresses");
+  }
+}
+
 void read_ms(const Json& json, const char* key, Duration& duration,
              Duration min = Duration::zero()) {
   duration = std::chrono::milliseconds(integer(json, key, {to_ms(min), to_ms(kMaxTime)}));
@@ -187,6 +198,7 @@ void to_json(Json& json, const NodeSpec& node) {
           {"slots", node.slots},
           {"address", node.address}};
   if (node.node_rank) json["node_rank"] = *node.node_rank;
+  if (!node.other_addresses.empty()) json["other_addresses"] = node.other_addresses;
 }
 void from_json(const Json& json, NodeSpec& node) {
   read(json, "agent_id", node.agent_id, kMaxNameBytes);
@@ -195,6 +207,7 @@ void from_json(const Json& json, NodeSpec& node) {
   read(json, "slots", node.slots, {1, kMaxSlots});
   read(json, "address", node.address, kMaxNameBytes);
   if (json.contains("node_rank")) read(json, "node_rank", node.node_rank.emplace(), kAnyInt);
+  read_addresses(json, "other_addresses", node.other_addresses, kMaxAddresses);
 }
 
 void to_json(Json& json, const Assignment& assignment) {
@@ -207,6 +220,7 @@ void to_json(Json& json, const Assignment& assignment) {
           {"store_port", assignment.store_port},
           {"restart_count", assignment.restart_count},
           {"reason", assignment.reason}};
+  if (!assignment.peers.empty()) json["peers"] = assignment.peers;
 }
 void from_json(const Json& json, Assignment& assignment) {
   read(json, "generation", assignment.generation);
@@ -218,6 +232,7 @@ void from_json(const Json& json, Assignment& assignment) {
   read(json, "store_port", assignment.store_port, kPort);
   read(json, "restart_count", assignment.restart_count, kCount);
   read(json, "reason", assignment.reason, kMaxTextBytes);
+  read_addresses(json, "peers", assignment.peers, kMaxPeersBytes);
 }
 
 void to_json(Json& json, const Hello& hello) {
@@ -312,11 +327,43 @@ void from_json(const Json& json, Verdict& verdict) {
 void to_json(Json& json, const End& end) { json = {{"verdict", end.verdict}}; }
 void from_json(const Json& json, End& end) { json.at("verdict").get_to(end.verdict); }
 
+void to_json(Json& json, const Knock& knock) {
+  json = {{"protocol", knock.protocol},
+          {"version", knock.version},
+          {"job", knock.job},
+          {"nonce", knock.nonce}};
+}
+void from_json(const Json& json, Knock& knock) {
+  read(json, "protocol", knock.protocol, kAnyInt);
+  read(json, "version", knock.version, kMaxNameBytes);
+  // Of another protocol only these two are sure to be there.
+  if (knock.protocol != kControlProtocol) return;
+  read(json, "job", knock.job, kMaxNameBytes);
+  read(json, "nonce", knock.nonce, kMaxNameBytes);
+}
+
+void to_json(Json& json, const Proof& proof) { json = {{"proof", proof.proof}}; }
+void from_json(const Json& json, Proof& proof) { read(json, "proof", proof.proof, kMaxNameBytes); }
+
+void to_json(Json& json, const Challenge& challenge) { json = {{"nonce", challenge.nonce}}; }
+void from_json(const Json& json, Challenge& challenge) {
+  read(json, "nonce", challenge.nonce, kMaxNameBytes);
+}
+
+void to_json(Json& json, const Proven& proven) { json = {{"proof", proven.proof}}; }
+void from_json(const Json& json, Proven& proven) {
+  read(json, "proof", proven.proof, kMaxNameBytes);
+}
+
+void to_json(Json&, const NoHandshake&) {
+  DDPRUN_ASSERT(false, "what is no message of the handshake is not written as one");
+}
+void from_json(const Json&, NoHandshake&) {}
+
 namespace {
 
-std::string too_large(std::size_t bytes) {
-  return std::to_string(bytes) + " bytes are more than the limit of " +
-         std::to_string(kMaxControlFrameBytes);
+std::string too_large(std::size_t bytes, std::size_t limit) {
+  return std::to_string(bytes) + " bytes are more than the limit of " + std::to_string(limit);
 }
 
 // For one line of a log, whoever wrote it.
@@ -332,6 +379,11 @@ constexpr std::array<const char*, std::variant_size_v<AgentMessage>> kAgentTypes
     "hello", "status", "heartbeat", "leave"};
 constexpr std::array<const char*, std::variant_size_v<ServiceMessage>> kServiceTypes{
     "welcome", "refused", "silence", "heartbeat_ack", "wait", "assignment", "stop", "end"};
+// The first stands for every type that is not in the list.
+constexpr std::array<const char*, std::variant_size_v<AgentHandshakeMessage>> kAgentHandshakeTypes{
+    "", "knock", "proof"};
+constexpr std::array<const char*, std::variant_size_v<ServiceHandshakeMessage>>
+    kServiceHandshakeTypes{"", "refused", "challenge", "proven"};
 
 Result<std::string> frame(const Json& json, const char* type) {
   // What workers wrote to stderr may be no UTF-8.
@@ -339,7 +391,7 @@ Result<std::string> frame(const Json& json, const char* type) {
   if (text.size() > kMaxControlFrameBytes) {
     return Error{.kind = ErrorKind::kProtocol,
                  .doing = std::string("write a control message of type ") + type,
-                 .cause = too_large(text.size())};
+                 .cause = too_large(text.size(), kMaxControlFrameBytes)};
   }
   std::string bytes(kControlMagic);
   put_u32(bytes, static_cast<std::uint32_t>(text.size()));
@@ -377,6 +429,9 @@ Result<Variant> decode_variant(std::string_view text, const Types& types) {
     for (std::size_t i = 0; i < types.size(); ++i) {
       if (type == types[i]) return decode_alternative<Variant>(i, json, types);
     }
+    if constexpr (std::is_same_v<std::variant_alternative_t<0, Variant>, NoHandshake>) {
+      return Variant(NoHandshake());
+    }
     return bad("unknown type '" + type + "'");
   } catch (const Json::exception& exception) {
     return bad(exception.what());
@@ -392,11 +447,25 @@ Result<std::string> encode(const ServiceMessage& message) {
   return encode_variant(message, kServiceTypes);
 }
 
+Result<std::string> encode(const AgentHandshakeMessage& message) {
+  return encode_variant(message, kAgentHandshakeTypes);
+}
+Result<std::string> encode(const ServiceHandshakeMessage& message) {
+  return encode_variant(message, kServiceHandshakeTypes);
+}
+
 Result<AgentMessage> decode_agent_message(std::string_view json) {
   return decode_variant<AgentMessage>(json, kAgentTypes);
 }
 Result<ServiceMessage> decode_service_message(std::string_view json) {
   return decode_variant<ServiceMessage>(json, kServiceTypes);
+}
+
+Result<AgentHandshakeMessage> decode_agent_handshake(std::string_view json) {
+  return decode_variant<AgentHandshakeMessage>(json, kAgentHandshakeTypes);
+}
+Result<ServiceHandshakeMessage> decode_service_handshake(std::string_view json) {
+  return decode_variant<ServiceHandshakeMessage>(json, kServiceHandshakeTypes);
 }
 
 std::string_view word_of(AgentPhase phase) { return name_in(kPhases, phase); }
@@ -413,7 +482,7 @@ Result<std::optional<std::string_view>> FrameReader::next() {
   }
   if (bytes.size() < kControlHeaderBytes) return std::optional<std::string_view>();
   const std::size_t length = get_u32(bytes.substr(kControlMagic.size()));
-  if (length > kMaxControlFrameBytes) return bad(too_large(length));
+  if (length > limit_) return bad(too_large(length, limit_));
   if (bytes.size() < kControlHeaderBytes + length) return std::optional<std::string_view>();
   handed_out_ = kControlHeaderBytes + length;
   return std::optional(bytes.substr(kControlHeaderBytes, length));

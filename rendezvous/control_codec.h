@@ -13,6 +13,7 @@
 #include "rendezvous/core/byte_buffer.h"
 #include "rendezvous/core/control_message.h"
 #include "rendezvous/core/first_bytes.h"
+#include "rendezvous/core/handshake.h"
 
 namespace ddprun {
 
@@ -22,19 +23,28 @@ inline constexpr std::size_t kMaxControlFrameBytes = 1 << 20;
 // One frame, ready to be sent. kProtocol: it would be longer than kMaxControlFrameBytes.
 Result<std::string> encode(const AgentMessage& message);
 Result<std::string> encode(const ServiceMessage& message);
+// REQUIRES: not NoHandshake.
+Result<std::string> encode(const AgentHandshakeMessage& message);
+Result<std::string> encode(const ServiceHandshakeMessage& message);
 
 // The JSON of one frame. kProtocol says which field is missing, of another type or out of bounds
 // (rendezvous/core/control_message.h): what is handed on can be relied on by those behind.
 Result<AgentMessage> decode_agent_message(std::string_view json);
 Result<ServiceMessage> decode_service_message(std::string_view json);
+// The same for messages of a handshake; NoHandshake for every other type, known or not.
+Result<AgentHandshakeMessage> decode_agent_handshake(std::string_view json);
+Result<ServiceHandshakeMessage> decode_service_handshake(std::string_view json);
 
 // How the phase is called in messages: "running".
 std::string_view word_of(AgentPhase phase);
 
 // Cuts a byte stream into frames. Bytes are appended in pieces of any size; a wrong magic or a
-// length above kMaxControlFrameBytes is a kProtocol error, noticed as soon as the header is there.
+// length above the limit is a kProtocol error, noticed as soon as the header is there.
 class FrameReader {
  public:
+  // For frames that have not begun to be read; kMaxControlFrameBytes at first.
+  void set_limit(std::size_t bytes) { limit_ = bytes; }
+
   void append(std::string_view bytes) { buffer_.append(bytes); }
 
   // The JSON of the next complete frame, valid until the next call; nullopt: more bytes are needed.
@@ -42,6 +52,7 @@ class FrameReader {
 
  private:
   ByteBuffer buffer_;
+  std::size_t limit_ = kMaxControlFrameBytes;
   std::size_t handed_out_ = 0;  // bytes of the frame that was handed out last
 };
 

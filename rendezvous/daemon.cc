@@ -28,6 +28,14 @@ void tell_service_manager(Logger& log, const std::string& state) {
   if (!told) log.warning(told.error().message());
 }
 
+void reload_at(boost::asio::signal_set& hangups, const DaemonService& service) {
+  hangups.async_wait([&](const boost::system::error_code& error, int) {
+    if (error) return;
+    if (service.reload) service.reload();
+    reload_at(hangups, service);
+  });
+}
+
 // Runs until a signal has come and the service has been drained.
 void run(boost::asio::io_context& io, boost::asio::signal_set& ends, const DaemonService& service,
          Logger& log) {
@@ -56,9 +64,16 @@ int serve(const Daemon& daemon, const HostPort& address) {
   Logger log(daemon.name, stderr_sink());
   boost::asio::io_context io(1);
   boost::asio::signal_set ends(io, SIGINT, SIGTERM);
-  const Result<DaemonService> service = daemon.serve(
-      io, log, {.listener = std::move(listener->socket), .port_is_new = address.port == 0});
-  if (!service) return fail(daemon, ExitCode::kFiles, service.error().message());
+  boost::asio::signal_set hangups(io, SIGHUP);
+  const Result<DaemonService> service = daemon.serve(io, log,
+                                                     {.listener = std::move(listener->socket),
+                                                      .address = listener->address,
+                                                      .port_is_new = address.port == 0});
+  if (!service) {
+    const bool usage = service.error().kind == ErrorKind::kInvalidArgument;
+    return fail(daemon, usage ? ExitCode::kUsage : ExitCode::kFiles, service.error().message());
+  }
+  reload_at(hangups, *service);
 
   const std::string listening = "listening on " + to_text(listener->address);
   std::printf("%s: %s\n", daemon.name.c_str(), listening.c_str());
@@ -85,6 +100,9 @@ int parse_and_serve(const Daemon& daemon, int argc, char** argv) {
     return app.exit(success);  // --help, --version
   } catch (const CLI::ParseError& error) {
     return fail(daemon, ExitCode::kUsage, std::string(error.what()) + "; --help tells more");
+  }
+  if (daemon.instead) {
+    if (const std::optional<int> code = daemon.instead()) return *code;
   }
   if (listen.empty()) return fail(daemon, ExitCode::kUsage, "--listen HOST:PORT is needed");
   const Result<HostPort> address = parse_host_port(listen);

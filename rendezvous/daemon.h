@@ -12,8 +12,10 @@
 #include <CLI/App.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "base/host_port.h"
 #include "base/log.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
@@ -22,6 +24,7 @@ namespace ddprun {
 
 struct DaemonSocket {
   UniqueFd listener;        // listens already
+  HostPort address;         // where
   bool port_is_new = true;  // it was chosen just now: nobody can know it from before
 };
 
@@ -30,6 +33,8 @@ struct DaemonService {
   // Ends it in good order, and calls `then`; empty: it can be ended at any time. After a signal the
   // service is not destroyed: the process leaves while a thread of it may still wait for a disk.
   std::function<void(std::function<void()> then)> drain;
+  // Reads its files again, at SIGHUP; empty: SIGHUP means nothing.
+  std::function<void()> reload;
 };
 
 struct Daemon {
@@ -40,7 +45,10 @@ struct Daemon {
   std::string description;  // for --help
   // Adds the daemon's own options; may be empty. What they say is read by `serve`.
   std::function<void(CLI::App&)> add_options;
-  // Makes the service. An error is one of its files: the program ends with ExitCode::kFiles.
+  // Called when the options have been read: an exit code ends the program with it. May be empty.
+  std::function<std::optional<int>()> instead;
+  // Makes the service. An error is one of its files: the program ends with ExitCode::kFiles; with
+  // kUsage where the options do not fit together (kInvalidArgument).
   std::function<Result<DaemonService>(boost::asio::io_context&, Logger&, DaemonSocket)> serve;
 };
 

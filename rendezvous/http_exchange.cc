@@ -30,7 +30,8 @@ struct Head {
   std::string_view type;
   std::size_t content_length = 0;
   bool last = false;
-  bool allow = false;  // say which methods there are
+  bool allow = false;      // say which methods there are
+  bool challenge = false;  // say how one may be authorized
 };
 
 std::string write(const Head& head) {
@@ -39,6 +40,7 @@ std::string write(const Head& head) {
   response.set(http::field::content_type, {head.type.data(), head.type.size()});
   response.set(http::field::cache_control, "no-store");
   if (head.allow) response.set(http::field::allow, "GET, HEAD");
+  if (head.challenge) response.set(http::field::www_authenticate, "Bearer");
   response.content_length(head.content_length);
   response.keep_alive(!head.last);
   std::ostringstream text;
@@ -51,7 +53,8 @@ HttpAnswer to_answer(const HttpPage& page, bool with_body, bool last) {
                          .type = page.type,
                          .content_length = page.body->size(),
                          .last = last,
-                         .allow = page.status == 405}),
+                         .allow = page.status == 405,
+                         .challenge = page.status == 401}),
           .body = with_body ? page.body : nullptr,
           .status = page.status,
           .last = last};
@@ -111,7 +114,10 @@ HttpAnswer HttpExchange::answer(std::string_view header) {
   }
   const bool last = --requests_left_ == 0 || !request.keep_alive();
   const std::string_view target(request.target().data(), request.target().size());
-  std::optional<HttpPage> page = pages_(target.substr(0, target.find('?')));
+  const auto authorization = request[http::field::authorization];
+  std::optional<HttpPage> page =
+      pages_({.path = target.substr(0, target.find('?')),
+              .authorization = {authorization.data(), authorization.size()}});
   if (!page) page = line(404, "there is no such page");
   return to_answer(*page, !is_head, last);
 }

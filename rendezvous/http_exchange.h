@@ -36,8 +36,13 @@ struct HttpPage {
   int status = 200;
 };
 
-// The page at a path; nullopt: there is none.
-using HttpPages = std::function<std::optional<HttpPage>(std::string_view path)>;
+struct HttpRequest {
+  std::string_view path;           // without what follows a ?
+  std::string_view authorization;  // that field's value; empty where there is none
+};
+
+// The page that a request is about; nullopt: there is none.
+using HttpPages = std::function<std::optional<HttpPage>(const HttpRequest& request)>;
 
 struct HttpAnswer {
   std::string head;

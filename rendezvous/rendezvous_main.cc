@@ -1,9 +1,13 @@
 // ddp-rendezvous: the rendezvous service as a program of its own, for many jobs, so that the loss
 // of any node of a job is survived.
 #include <CLI/CLI.hpp>
+#include <cstdio>
 
+#include "base/exit_codes.h"
 #include "base/random_id.h"
+#include "rendezvous/core/proof.h"
 #include "rendezvous/daemon.h"
+#include "rendezvous/key_file.h"
 #include "rendezvous/server.h"
 #include "rendezvous/state_codec.h"
 #include "rendezvous/tcp_address.h"
@@ -15,6 +19,9 @@ using namespace ddprun;
 struct Options {
   double lease_seconds = 5;
   std::string state_directory;  // empty: none
+  std::string key_file;         // empty: none
+  bool require_auth = false;
+  bool print_read_token = false;
 };
 
 void add_options(CLI::App& app, Options& options) {
@@ -28,6 +35,15 @@ void add_options(CLI::App& app, Options& options) {
                  "again while jobs run: same jobs, generations and budgets. It is made if it does "
                  "not exist")
       ->type_name("DIR");
+  app.add_option("--rdzv-key-file", options.key_file,
+                 "File with the key that agents must have, too, or with one for each job: lines of "
+                 "KEY or JOB KEY; read again at SIGHUP. Without it: DDPRUN_RDZV_KEY in the "
+                 "environment")
+      ->type_name("FILE");
+  app.add_flag("--require-auth", options.require_auth,
+               "Do not listen beyond this host without a key");
+  app.add_flag("--print-read-token", options.print_read_token,
+               "Print the token for /metrics and /status.json that follows from the key, and end");
 }
 
 Result<KeptState> open_state(const std::string& path, Logger& log) {
@@ -45,8 +61,48 @@ Result<KeptState> open_state(const std::string& path, Logger& log) {
   return KeptState{std::move(*directory), std::move(*state)};
 }
 
+// For whoever reads the pages.
+std::optional<int> print_read_token(const Options& given) {
+  if (!given.print_read_token) return std::nullopt;
+  const Result<FoundKeys> found = find_keys(given.key_file);
+  if (!found) {
+    std::fprintf(stderr, "ddp-rendezvous: error: %s\n", found.error().message().c_str());
+    return to_int(ExitCode::kFiles);
+  }
+  const std::optional<std::string>& key = found->keys.for_every_job();
+  if (!key) {
+    std::fprintf(stderr,
+                 "ddp-rendezvous: error: --print-read-token: the token follows from the key for "
+                 "every job, and there is none: --rdzv-key-file FILE\n");
+    return to_int(ExitCode::kUsage);
+  }
+  std::printf("%s\n", read_token_of(*key).c_str());
+  return to_int(ExitCode::kSuccess);
+}
+
+// What it needs to go on is there already, so a mistake in the file changes nothing.
+void reload(const Options& given, Logger& log, RendezvousServer& server) {
+  if (given.key_file.empty()) return;
+  Result<FoundKeys> found = find_keys(given.key_file);
+  if (!found) {
+    return log.error("the keys stay as they are: " + found.error().message());
+  }
+  if (!found->remark.empty()) log.warning(found->remark);
+  server.set_keys(std::move(found->keys));
+  log.info("has read the keys again");
+}
+
 Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, Logger& log,
                             DaemonSocket socket) {
+  Result<FoundKeys> found = find_keys(given.key_file);
+  if (!found) return std::move(found).error().within("--rdzv-key-file");
+  if (!found->remark.empty()) log.warning(found->remark);
+  if (const std::string open = exposure_of(socket.address, found->keys); !open.empty()) {
+    if (given.require_auth) {
+      return Error{.kind = ErrorKind::kInvalidArgument, .doing = "--require-auth", .cause = open};
+    }
+    log.warning(open);
+  }
   std::optional<KeptState> kept;
   if (!given.state_directory.empty()) {
     Result<KeptState> opened = open_state(given.state_directory, log);
@@ -69,10 +125,12 @@ Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, L
   listeners.push_back(std::move(socket.listener));
   auto server = std::make_shared<RendezvousServer>(io, log, std::move(options),
                                                    std::move(listeners), std::move(kept));
+  server->set_keys(std::move(found->keys));
   server->start();
-  return DaemonService{.service = server, .drain = [server](std::function<void()> then) {
-                         server->drain(std::move(then));
-                       }};
+  return DaemonService{
+      .service = server,
+      .drain = [server](std::function<void()> then) { server->drain(std::move(then)); },
+      .reload = [server, &given, &log] { reload(given, log, *server); }};
 }
 
 }  // namespace
@@ -86,6 +144,7 @@ int main(int argc, char** argv) {
       "are told their ranks.\nExample: ddp-rendezvous --listen '*:29400' --state-dir "
       "/var/lib/ddp-rendezvous";
   daemon.add_options = [&](CLI::App& app) { add_options(app, options); };
+  daemon.instead = [&] { return print_read_token(options); };
   daemon.serve = [&](boost::asio::io_context& io, Logger& log, DaemonSocket socket) {
     return serve(options, io, log, std::move(socket));
   };

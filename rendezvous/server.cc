@@ -7,11 +7,15 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <variant>
 #include <vector>
 
+#include "base/random_id.h"
 #include "rendezvous/control_codec.h"
+#include "rendezvous/core/failure_rate.h"
 #include "rendezvous/core/first_bytes.h"
+#include "rendezvous/core/handshake.h"
 #include "rendezvous/core/line_budget.h"
 #include "rendezvous/core/metrics_page.h"
 #include "rendezvous/http_entry.h"
@@ -34,20 +38,27 @@ constexpr auto kLagPeriod = std::chrono::seconds(1);
 
 // One agent on TCP. Lives as long as an operation of its socket does.
 struct Session : std::enable_shared_from_this<Session> {
-  Session(tcp::socket the_socket, AgentConnectionId number)
-      : socket(std::move(the_socket)), id(number), hello_timer(socket.get_executor()) {}
+  Session(tcp::socket the_socket, AgentConnectionId number, const Keyring& keys)
+      : socket(std::move(the_socket)),
+        id(number),
+        hello_timer(socket.get_executor()),
+        handshake(keys, random_hex(kNonceBytes)) {
+    if (handshake.is_closed()) frames.set_limit(kMaxHandshakeBytes);
+  }
 
   tcp::socket socket;
   AgentConnectionId id;
   asio::steady_timer hello_timer;
-  std::string peer;             // numeric
+  ServiceHandshake handshake;
+  SocketAddress peer;
   std::string service_address;  // our end, numeric
   std::array<char, 4096> buffer;
   FrameReader frames;
   std::string unsent;
   std::string sending;
   std::string first_bytes;  // that do not tell yet who is calling
-  bool identified = false;  // it is an agent
+  bool identified = false;  // it is an agent, or says so
+  bool is_pending = true;   // no Hello of it was taken
   bool close_when_sent = false;
 };
 using SessionPtr = std::shared_ptr<Session>;
@@ -65,7 +76,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         table_(std::move(options), kept ? kept->state : ServiceState(), BootClock::now()),
         timer_(io),
         lag_timer_(io),
-        http_(std::in_place, [this](std::string_view path) { return page(path); }),
+        http_(std::in_place, [this](const HttpRequest& request) { return page(request); }),
         drain_timer_(io) {
     if (kept) {
       table_.note_safe(0);
@@ -118,8 +129,9 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void receive_local(AgentConnectionId id, const AgentMessage& message) {
-    perform(table_.receive({.connection = id, .local = true, .service_address = {}}, message,
-                           BootClock::now()));
+    perform(
+        table_.receive({.connection = id, .local = true, .service_address = {}, .peer_address = {}},
+                       message, BootClock::now()));
   }
 
   void detach(AgentConnectionId id) {
@@ -129,6 +141,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   void share_port_with(StoreServer* store) { store_ = store; }
   void show_store(const StoreServer* store) { shown_store_ = store; }
+
+  void set_keys(Keyring keys) { keys_ = std::move(keys); }
 
   void when_idle(std::function<void()> then) {
     ends_soon_ = true;
@@ -155,27 +169,55 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
  private:
   void welcome(tcp::socket socket, const SocketAddress& peer) {
+    if (failures_.is_blocked(peer.host(), BootClock::now())) {
+      ++counters_.blocked;
+      return;
+    }
+    if (pending_.size() >= kMaxPending) make_room();
     error_code ignored;
+    socket.non_blocking(true, ignored);
     socket.set_option(tcp::no_delay(true), ignored);
-    auto session = std::make_shared<Session>(std::move(socket), next_id_++);
-    session->peer = to_text(peer);
+    auto session = std::make_shared<Session>(std::move(socket), next_id_++, keys_);
+    session->peer = peer;
     session->service_address = local_address_of(session->socket.native_handle()).host();
     sessions_[session->id] = session;
+    pending_.insert(session->id);
     session->hello_timer.expires_after(hello_timeout_);
     session->hello_timer.async_wait([self = shared_from_this(), session](error_code error) {
       if (error || !self->sessions_.contains(session->id)) return;
-      // A store's client may stay silent (StoreServer).
-      if (self->store_ && !session->identified && session->first_bytes.empty()) return;
-      self->drop(session, "no hello within " + to_text(self->hello_timeout_));
+      if (self->may_be_silent(session)) return self->give_to_store(session, {});
+      self->fail(session, "no hello within " + to_text(self->hello_timeout_));
     });
     read(session);
   }
 
+  // A store's client may be silent for as long as it likes (StoreServer).
+  bool may_be_silent(const SessionPtr& session) const {
+    return store_ && !session->identified && session->first_bytes.empty();
+  }
+
+  // The oldest has the smallest number.
+  void make_room() {
+    const SessionPtr oldest = sessions_.at(*pending_.begin());
+    if (may_be_silent(oldest)) return give_to_store(oldest, {});
+    drop(oldest, "no hello yet, and " + std::to_string(kMaxPending) + " others wait, too");
+  }
+
+  // It said hello, or is another server's.
+  void settle(const SessionPtr& session) {
+    session->is_pending = false;
+    session->hello_timer.cancel();
+    pending_.erase(session->id);
+  }
+
+  // Waits first: while nothing has been read, the connection can be given to another server.
   void read(const SessionPtr& session) {
-    session->socket.async_read_some(
-        asio::buffer(session->buffer),
-        [self = shared_from_this(), session](error_code error, std::size_t size) {
+    session->socket.async_wait(
+        tcp::socket::wait_read, [self = shared_from_this(), session](error_code error) {
           if (self->stopped_ || !self->sessions_.contains(session->id)) return;
+          std::size_t size = 0;
+          if (!error) size = session->socket.read_some(asio::buffer(session->buffer), error);
+          if (error == asio::error::would_block) return self->read(session);
           if (error) return self->drop(session, "");
           if (self->draining_) return self->read(session);  // nothing is decided any more
           self->take(session, std::string_view(session->buffer.data(), size));
@@ -186,18 +228,54 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     if (!session->identified) return identify(session, bytes);
     counters_.bytes_received += bytes.size();
     session->frames.append(bytes);
-    while (sessions_.contains(session->id)) {
+    while (sessions_.contains(session->id) && !session->close_when_sent) {
       const auto frame = session->frames.next();
-      if (!frame) return drop(session, frame.error().message());
+      if (!frame) return fail(session, frame.error().message());
       if (!*frame) break;
-      const Result<AgentMessage> message = decode_agent_message(**frame);
-      if (!message) return drop(session, message.error().message());
-      session->hello_timer.cancel();
-      perform(table_.receive(
-          {.connection = session->id, .local = false, .service_address = session->service_address},
-          *message, BootClock::now()));
+      if (const Result<void> taken = take_frame(session, **frame); !taken) {
+        return fail(session, taken.error().message());
+      }
     }
     if (sessions_.contains(session->id)) read(session);
+  }
+
+  Result<void> take_frame(const SessionPtr& session, std::string_view frame) {
+    if (session->is_pending) {
+      const Result<AgentHandshakeMessage> opening = decode_agent_handshake(frame);
+      if (!opening) return opening.error();
+      const ServiceHandshake::Step step = session->handshake.receive(*opening);
+      if (step.what == ServiceHandshake::Step::What::kRefuse) return refuse(session, step.answer);
+      if (step.what == ServiceHandshake::Step::What::kAnswer) {
+        if (!session->handshake.is_closed()) session->frames.set_limit(kMaxControlFrameBytes);
+        send(session, step.answer);
+        return {};
+      }
+    }
+    const Result<AgentMessage> message = decode_agent_message(frame);
+    if (!message) return message.error();
+    if (const Hello* hello = std::get_if<Hello>(&*message)) {
+      if (!session->handshake.may_join(hello->job.id)) {
+        return refuse(session,
+                      Refused{"the key was proved for another job than '" + hello->job.id + "'"});
+      }
+      settle(session);
+    }
+    perform(table_.receive({.connection = session->id,
+                            .local = false,
+                            .service_address = session->service_address,
+                            .peer_address = session->peer.host()},
+                           *message, BootClock::now()));
+    return {};
+  }
+
+  // A stranger, or somebody with the wrong key.
+  Result<void> refuse(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
+    failures_.note(session->peer.host(), BootClock::now());
+    ++counters_.closed_before_hello;
+    warn_of(session, std::get<Refused>(answer).reason);
+    session->close_when_sent = true;
+    send(session, answer);
+    return {};
   }
 
   void identify(const SessionPtr& session, std::string_view bytes) {
@@ -212,19 +290,26 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       case Caller::kStoreClient: break;
     }
     if (!store_) return drop(session, "it speaks no control protocol");
+    give_to_store(session, first_bytes);
+  }
+
+  void give_to_store(const SessionPtr& session, std::string_view first_bytes) {
     store_->adopt(release(session), first_bytes);
   }
 
   // Of a connection that is another server's.
   tcp::socket release(const SessionPtr& session) {
+    settle(session);
     sessions_.erase(session->id);
-    session->hello_timer.cancel();
+    error_code ignored;
+    session->socket.cancel(ignored);
     return std::move(session->socket);
   }
 
   // --- seen from outside ------------------------------------------------------------------------
 
-  std::optional<HttpPage> page(std::string_view path) {
+  std::optional<HttpPage> page(const HttpRequest& request) {
+    const std::string_view path = request.path;
     if (path == "/healthz") return HttpPage{.body = body_of("ok\n")};
     if (path == "/readyz") {
       if (draining_) return HttpPage{.body = body_of("it was told to end\n"), .status = 503};
@@ -233,6 +318,11 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       }
       if (!ends_soon_) return HttpPage{.body = body_of("ok\n")};
       return HttpPage{.body = body_of("this service ends with its job\n"), .status = 503};
+    }
+    if (!may_read(request.authorization)) {
+      return HttpPage{.body = body_of("this page wants the token of --print-read-token: "
+                                      "Authorization: Bearer TOKEN\n"),
+                      .status = 401};
     }
     if (path == "/metrics") {
       return cached(metrics_, [this] {
@@ -247,6 +337,15 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       });
     }
     return std::nullopt;
+  }
+
+  // Where there are keys, whoever shows what follows from the one for every job.
+  bool may_read(std::string_view authorization) const {
+    if (keys_.empty()) return true;
+    constexpr std::string_view kScheme = "Bearer ";
+    if (!keys_.for_every_job() || !authorization.starts_with(kScheme)) return false;
+    return is_same_secret(authorization.substr(kScheme.size()),
+                          read_token_of(*keys_.for_every_job()));
   }
 
   template <class Make>
@@ -376,7 +475,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   // These take the session by value: drop() erases the map's own pointer to it, which may be the
   // one they were called with.
-  void send(SessionPtr session, const ServiceMessage& message) {
+  template <class Message>
+  void send(SessionPtr session, const Message& message) {
     const Result<std::string> bytes = encode(message);
     if (!bytes) return drop(session, bytes.error().message());
     session->unsent += *bytes;
@@ -403,15 +503,29 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
                       });
   }
 
+  // For what it sent, or did not send in time.
+  void fail(const SessionPtr& session, const std::string& why) {
+    if (session->is_pending) failures_.note(session->peer.host(), BootClock::now());
+    drop(session, why);
+  }
+
   // `why` is empty where the peer has simply gone.
   void drop(SessionPtr session, const std::string& why) {
-    if (!why.empty()) log_.warning("closing the connection of " + session->peer + ": " + why);
-    if (!why.empty() && !table_.has_agent(session->id)) ++counters_.closed_before_hello;
+    if (!why.empty()) warn_of(session, why);
+    if (!why.empty() && session->is_pending) ++counters_.closed_before_hello;
     error_code ignored;
     session->socket.close(ignored);
-    session->hello_timer.cancel();
+    settle(session);
     sessions_.erase(session->id);
     gone(session->id);
+  }
+
+  // Strangers come often.
+  void warn_of(const SessionPtr& session, const std::string& why) {
+    const auto more = stranger_lines_.admit(BootClock::now());
+    if (!more) return;
+    log_.warning("closing the connection of " + to_text(session->peer) + ": " + why +
+                 (*more > 0 ? " (" + std::to_string(*more) + " such lines were held back)" : ""));
   }
 
   void gone(AgentConnectionId id) {
@@ -451,6 +565,9 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   std::vector<TcpAcceptor> acceptors_;
   AgentConnectionId next_id_ = 1;
   std::map<AgentConnectionId, SessionPtr> sessions_;
+  std::set<AgentConnectionId> pending_;  // of them, those that have not said hello
+  Keyring keys_;
+  FailureRate failures_;  // before a hello
   std::map<AgentConnectionId, std::shared_ptr<std::function<void(const ServiceMessage&)>>> locals_;
   StoreServer* store_ = nullptr;  // of the same port
   const StoreServer* shown_store_ = nullptr;
@@ -467,6 +584,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   // Until what they tell of is safe: at most a Welcome and a directive of each connection.
   std::map<AgentConnectionId, std::deque<ServiceOutput::Send>> held_;
   LineBudget trouble_lines_{5, std::chrono::minutes(1)};
+  LineBudget stranger_lines_{10, std::chrono::seconds(10)};
   asio::steady_timer drain_timer_;
   std::function<void()> drained_;
   bool draining_ = false;
@@ -482,6 +600,7 @@ RendezvousServer::RendezvousServer(asio::io_context& io, Logger& log, ServiceOpt
 RendezvousServer::~RendezvousServer() { impl_->stop(); }
 
 void RendezvousServer::start() { impl_->start(); }
+void RendezvousServer::set_keys(Keyring keys) { impl_->set_keys(std::move(keys)); }
 AgentConnectionId RendezvousServer::attach(std::function<void(const ServiceMessage&)> deliver) {
   return impl_->attach(std::move(deliver));
 }

@@ -10,9 +10,15 @@
 // new is admitted, and a running job that has to change waits; what is to be said to an agent when
 // it has changed is no more than the newest directive.
 //
+// With keys, an agent and the service first prove to each other that they hold the job's
+// (rendezvous/core/handshake.h), and pages that show more than health want a token. Until somebody
+// has been admitted he costs little: a connection has hello_timeout for everything up to its Hello,
+// of those that are not there yet at most kMaxPending are kept, and an address that fails too often
+// (rendezvous/core/failure_rate.h) is not listened to for a while.
+//
 // The same port answers HTTP (docs/monitoring.md), and in torchrun's static mode the store's
 // clients, too. Callers are told apart by a connection's first bytes
-// (rendezvous/core/first_bytes.h); one that is silent is kept there, since a store's client may be.
+// (rendezvous/core/first_bytes.h); one that is silent for hello_timeout is a store's client.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -25,6 +31,7 @@
 #include "base/log.h"
 #include "base/unique_fd.h"
 #include "rendezvous/core/job_table.h"
+#include "rendezvous/core/keyring.h"
 #include "rendezvous/state_directory.h"
 
 namespace ddprun {
@@ -41,6 +48,9 @@ class RendezvousServer {
  public:
   // Messages that wait for one slow agent; past it its connection is closed.
   static constexpr std::size_t kMaxUnsentBytes = 4 << 20;
+  // Connections that have not said hello; one more, and the one is closed that has been there for
+  // longest, so that nobody keeps others out by waiting.
+  static constexpr std::size_t kMaxPending = 4096;
   // How long drain() waits for the disk.
   static constexpr Duration kDrainTime = std::chrono::seconds(1);
 
@@ -54,6 +64,9 @@ class RendezvousServer {
 
   // Accepts connections from now on. To be called once.
   void start();
+
+  // Who comes from now on needs one of these keys; none: nobody needs any, as at first.
+  void set_keys(Keyring keys);
 
   // An agent in this process. `deliver` is called from the io_context, never from within receive().
   AgentConnectionId attach(std::function<void(const ServiceMessage&)> deliver);

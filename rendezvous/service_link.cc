@@ -144,10 +144,7 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
       } else if (std::holds_alternative<LinkClose>(action)) {
         close();
       } else if (std::holds_alternative<LinkHello>(action)) {
-        const std::string address = local_address_of(socket_->native_handle()).host();
-        Hello hello = events_.hello(address);
-        hello.instance = link_.instance();
-        transmit(hello);
+        greet();
       } else if (const auto* message = std::get_if<LinkTransmit>(&action)) {
         transmit(message->message);
       } else if (const auto* deliver = std::get_if<LinkDeliver>(&action)) {
@@ -160,6 +157,39 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
       if (over_) return;
     }
     arm();
+  }
+
+  void greet() {
+    if (options_.key.empty()) return say_hello();
+    const Hello hello = present();
+    handshake_.emplace(
+        options_.key,
+        Knock{.version = hello.version, .job = hello.job.id, .nonce = random_hex(kNonceBytes)});
+    transmit(AgentHandshakeMessage(handshake_->knock()));
+  }
+
+  void say_hello() { transmit(AgentMessage(present())); }
+
+  Hello present() {
+    Hello hello = events_.hello(local_address_of(socket_->native_handle()).host());
+    hello.instance = link_.instance();
+    return hello;
+  }
+
+  void take_handshake(std::string_view frame) {
+    const Result<ServiceHandshakeMessage> message = decode_service_handshake(frame);
+    if (!message) return garbled(message.error().message());
+    const auto step = handshake_->receive(*message);
+    if (!step) return garbled(step.error().message());
+    if (const Proof* proof = std::get_if<Proof>(&*step)) {
+      transmit(AgentHandshakeMessage(*proof));
+      return say_hello();
+    }
+    const Refused* refused = std::get_if<Refused>(&*step);
+    if (!refused) return;
+    // Whoever took the place of a service that is gone could say so, and must not end a job.
+    if (!link_.instance().empty()) return broken("refused: " + refused->reason);
+    perform(link_.received(*refused, BootClock::now()));
   }
 
   // An address that has worked is tried at once, while the name service is asked anew if it does
@@ -218,6 +248,7 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
           socket->set_option(tcp::no_delay(true), ignored);
           end_when_cut_off(socket->native_handle());
           self->frames_ = FrameReader();
+          self->handshake_.reset();
           self->perform(self->link_.connected(BootClock::now()));
           if (!self->over_ && self->socket_ == socket) self->read(socket);
         });
@@ -238,13 +269,18 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
       const auto frame = frames_.next();
       if (!frame) return garbled(frame.error().message());
       if (!*frame) return read(socket);
+      if (handshake_ && !handshake_->is_over()) {
+        take_handshake(**frame);
+        continue;
+      }
       const Result<ServiceMessage> message = decode_service_message(**frame);
       if (!message) return garbled(message.error().message());
       perform(link_.received(*message, BootClock::now()));
     }
   }
 
-  void transmit(const AgentMessage& message) {
+  template <class Message>
+  void transmit(const Message& message) {
     const Result<std::string> bytes = encode(message);
     if (!bytes) return broken(bytes.error().message());
     unsent_ += *bytes;
@@ -317,6 +353,7 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   std::shared_ptr<tcp::socket> socket_;
   std::array<char, 4096> buffer_;
   FrameReader frames_;
+  std::optional<AgentHandshake> handshake_;  // of this connection, where there is a key
   std::string unsent_;
   std::string sending_;
   bool over_ = false;

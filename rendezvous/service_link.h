@@ -47,6 +47,8 @@ struct RemoteLinkOptions {
   std::string host;
   std::uint16_t port = 0;
   AgentLinkOptions link;
+  // The job's key, which the service must have, too; empty: neither side proves anything.
+  std::string key;
   // Tests put a name service of their own here.
   std::function<void(const HostPort&, ResolveHandler)> look_up = resolve_in_background;
 };

@@ -43,6 +43,20 @@ void add_options(CLI::App& app, ddprun::StoreServerOptions& options) {
          "How clients older than PyTorch 2.2 are understood: l1 (up to 2.0; default) or l2 (2.1)")
       ->type_name("DIALECT")
       ->check(CLI::IsMember({"l1", "l2"}));
+  app.add_option_function<std::vector<std::string>>(
+         "--store-allow",
+         [&options](const std::vector<std::string>& networks) {
+           options.allow.emplace();
+           for (const std::string& text : networks) {
+             const auto network = ddprun::Network::parse(text);
+             if (!network) throw CLI::ValidationError("--store-allow", network.error().cause);
+             options.allow->add(*network);
+           }
+         },
+         "Who may connect, beside this host: addresses and networks, 10.1.0.0/16,fd00::/8. Without "
+         "it everyone may")
+      ->type_name("NET,...")
+      ->delimiter(',');
 }
 
 }  // namespace

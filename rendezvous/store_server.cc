@@ -81,6 +81,10 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void add(tcp::socket socket, const SocketAddress& peer, std::string_view initial_bytes) {
+    if (options_.allow && !is_loopback_address(peer) && !options_.allow->contains(peer)) {
+      return note(peer, {Refusal::kNotAllowed,
+                         "it is no address of a node of this job, and not in --store-allow"});
+    }
     if (connections_.size() >= options_.connections) {
       return note(peer,
                   {Refusal::kTooManyConnections,

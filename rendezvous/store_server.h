@@ -10,19 +10,22 @@
 // A client that is silent, from its first moment or later, is never timed out: the second socket of
 // PyTorch up to 2.0 stays idle, and its thread spins when the server closes it.
 //
-// Peers are named by their numeric address; no name is ever looked up. There is no authentication:
-// who reaches the port may read and write every key.
+// Peers are named by their numeric address; no name is ever looked up. The protocol knows no keys:
+// who may connect may read and write every key. So who may connect can be bounded (`allow`); from
+// loopback one always may.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "base/log.h"
 #include "base/unique_fd.h"
+#include "rendezvous/address_set.h"
 #include "rendezvous/core/counters.h"
 #include "rendezvous/core/kv_state.h"
 #include "rendezvous/core/wire_format.h"
@@ -34,6 +37,8 @@ struct StoreServerOptions {
   RequestLimits request;
   KvLimits state;
   std::size_t connections = 65536;
+  std::optional<AddressSet> allow =
+      std::nullopt;  // whose connections are taken; nullopt: everyone's
 };
 
 class StoreServer {

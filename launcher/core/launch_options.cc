@@ -114,6 +114,15 @@ Result<std::map<std::string, std::string>> parse_rdzv_conf(std::string_view text
   return conf;
 }
 
+Result<std::vector<std::string>> parse_list(std::string_view text) {
+  std::vector<std::string> parts;
+  for (const std::string_view part : split(text, ',')) {
+    if (part.empty()) return invalid("there is an empty entry in " + quoted(text));
+    parts.emplace_back(part);
+  }
+  return parts;
+}
+
 Result<Duration> parse_seconds(std::string_view text) {
   double seconds = 0;
   const char* end = text.data() + text.size();

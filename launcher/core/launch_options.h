@@ -51,6 +51,9 @@ Result<StreamMap> parse_streams(std::string_view text);
 // "key=value,key=value" of --rdzv-conf.
 Result<std::map<std::string, std::string>> parse_rdzv_conf(std::string_view text);
 
+// "a,b": its parts, none of them empty.
+Result<std::vector<std::string>> parse_list(std::string_view text);
+
 // Seconds with a fraction, for options that count time: "30", "0.5".
 Result<Duration> parse_seconds(std::string_view text);
 
@@ -70,6 +73,9 @@ struct LaunchOptions {
   std::optional<int> master_port;
   std::string local_addr;  // as given
   PortRange ports;
+  std::string rdzv_key_file;  // empty: none
+  bool require_auth = false;
+  std::vector<std::string> store_allow;  // addresses and networks, not looked at yet
   bool no_python = false;
   bool module = false;
   std::string log_dir;

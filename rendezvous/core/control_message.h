@@ -33,6 +33,8 @@ inline constexpr int kMaxSlots = 65536;
 inline constexpr std::int64_t kMaxGeneration = std::int64_t{1} << 53;
 inline constexpr Duration kMaxTime = std::chrono::seconds(1'000'000'000);
 inline constexpr std::size_t kMaxNameBytes = 1024;       // ids, hosts, addresses, versions
+inline constexpr std::size_t kMaxAddresses = 64;         // of a node
+inline constexpr std::size_t kMaxPeersBytes = 800'000;   // of all addresses in an assignment
 inline constexpr std::size_t kMaxTextBytes = 64 * 1024;  // what is written for people
 static_assert(std::int64_t{kMaxNodes} * kMaxSlots <= std::numeric_limits<int>::max(),
               "every rank of the largest world is an int");
@@ -77,6 +79,8 @@ struct NodeSpec {
   int slots = 1;                 // workers it will start
   std::optional<int> node_rank;  // --node-rank, where given
   std::string address;           // numeric; where other nodes can reach this one
+  // Numeric: from where its workers may call, beside `address`; at most kMaxAddresses.
+  std::vector<std::string> other_addresses = {};
 };
 
 // A node's part in a generation: a Directive.
@@ -90,6 +94,8 @@ struct Assignment {
   std::uint16_t store_port = 0;
   int restart_count = 0;
   std::string reason;  // why this generation was formed
+  // For the store's host alone, node rank 0: the addresses of all nodes of the generation.
+  std::vector<std::string> peers = {};
 
   friend bool operator==(const Assignment&, const Assignment&) = default;
 };
@@ -160,5 +166,12 @@ using Directive = std::variant<Wait, Assignment, Stop, End>;
 
 using ServiceMessage =
     std::variant<Welcome, Refused, Silence, HeartbeatAck, Wait, Assignment, Stop, End>;
+
+// Why an agent of another protocol is refused.
+inline std::string other_protocol(int theirs, const std::string& version) {
+  return "this service speaks control protocol " + std::to_string(kControlProtocol) + ", ddprun " +
+         version + " on this node speaks " + std::to_string(theirs) +
+         ": use the same ddprun on all nodes";
+}
 
 }  // namespace ddprun

@@ -54,11 +54,7 @@ ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& messag
 
 void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, ServiceOutput& out) {
   if (hello.protocol != kControlProtocol) {
-    return refuse(origin.connection,
-                  "this service speaks control protocol " + std::to_string(kControlProtocol) +
-                      ", ddprun " + hello.version + " on " + hello.node.host + " speaks " +
-                      std::to_string(hello.protocol) + ": use the same ddprun on all nodes",
-                  out);
+    return refuse(origin.connection, other_protocol(hello.protocol, hello.version), out);
   }
   if (agents_.contains(origin.connection)) {
     return refuse(origin.connection, "a connection says hello once", out);
@@ -79,7 +75,9 @@ void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, Se
   agents_[origin.connection] = {hello.job.id, hello.node.agent_id};
   connections_[hello.node.agent_id] = origin.connection;
   if (!origin.service_address.empty()) membership.set_service_address(origin.service_address);
-  MembershipOutput joined = membership.joined(hello, origin.local, now);
+  Hello seen = hello;  // from where its workers may call, too
+  if (!origin.peer_address.empty()) seen.node.other_addresses.push_back(origin.peer_address);
+  MembershipOutput joined = membership.joined(seen, origin.local, now);
   record(**job, now, out);
   out.sends.push_back({origin.connection,
                        Welcome{.instance = (*job)->instance,

@@ -83,6 +83,7 @@ class JobTable {
     AgentConnectionId connection = 0;
     bool local = false;           // the agent lives in this process
     std::string service_address;  // numeric; our end of the connection, empty for a local agent
+    std::string peer_address;     // numeric; the other end
   };
   // A message came. It is answered or refused; nothing that a codec lets through does harm beyond
   // its own job.

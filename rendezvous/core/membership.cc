@@ -100,7 +100,9 @@ JobState Membership::state(TimePoint now) const {
   }
   keep_likeliest(state.ends);
   for (const auto& [id, member] : members_) {
-    if (member.assignment) state.places.push_back({member.node, *member.assignment});
+    if (!member.assignment) continue;
+    state.places.push_back({member.node, *member.assignment});
+    state.places.back().node.other_addresses.clear();  // it says them again
   }
   return state;
 }
@@ -584,8 +586,8 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
     first_rank += it->second.node.slots;
     it->second.node_rank = static_cast<int>(rank);
     it->second.assignment = assignment;
-    tell(*it, out);
   }
+  for (const std::size_t index : order) tell(*here[index], out);
   ++out.generations_formed;
   note("job '" + spec_.id + "': generation " + ddprun::to_text(generation_) + " with " +
            std::to_string(world_size) + " workers on " + nodes_text(order.size()) + " (" + reason_ +
@@ -665,18 +667,40 @@ std::string Membership::store_host_of(const Member& host) const {
   return others_are_elsewhere ? service_address_ : host.node.address;
 }
 
+// What the member is to run. The store's host, and nobody else, is told who may call there.
+Assignment Membership::part_of(const Member& member) const {
+  Assignment part = *member.assignment;
+  if (part.node_rank != NodeRank(0)) return part;
+  // The first address of each node before the second of any: not all may fit.
+  std::size_t bytes = 0;
+  bool more = true;
+  for (std::size_t i = 0; more; ++i) {
+    more = false;
+    for (const auto& [id, other] : members_) {
+      if (!other.assignment || other.assignment->generation != part.generation) continue;
+      if (i > other.node.other_addresses.size()) continue;
+      const std::string& address = i == 0 ? other.node.address : other.node.other_addresses[i - 1];
+      bytes += address.size() + 3;  // as JSON
+      if (bytes > kMaxPeersBytes) return part;
+      part.peers.push_back(address);
+      more = true;
+    }
+  }
+  return part;
+}
+
 Directive Membership::directive_for(const Member& member) const {
   switch (phase_) {
     case Phase::kEnded: return End{*verdict_};
     case Phase::kRunning:
-      if (member.assignment) return *member.assignment;
+      if (member.assignment) return part_of(member);
       if (runs_workers(member)) return Stop{member.status.generation, "this generation is over"};
       return Wait{"every place of --nnodes=" + to_text(spec_.nodes) +
                   " is taken; this node is a spare"};
     case Phase::kForming: break;
   }
   if (recall_until_ && !recall_broken_) {
-    if (member.assignment) return *member.assignment;  // go on with what you do
+    if (member.assignment) return part_of(member);  // go on with what you do
     if (!runs_workers(member)) {
       return Wait{
           "the rendezvous service has just started, and nodes of the job may be on their "

@@ -179,6 +179,7 @@ class Membership {
   bool settle_failure(TimePoint now, MembershipOutput& out);
   Verdict verdict_of_failure() const;
   std::string store_host_of(const Member& member) const;
+  Assignment part_of(const Member& member) const;
   Directive directive_for(const Member& member) const;
   void tell(const Members::value_type& member, MembershipOutput& out) const;
   std::string presence() const;

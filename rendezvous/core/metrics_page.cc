@@ -165,6 +165,9 @@ void add_connections(Page& page, const JobTable& table, const Figures& figures) 
   page.counter("ddprun_refused_handshakes_total",
                "Agents that were refused, and connections closed before an agent had said hello.",
                table.counts().refusals + service.closed_before_hello);
+  page.counter("ddprun_blocked_connections_total",
+               "Connections closed at once, of addresses that had failed too often.",
+               service.blocked);
   page.gauge("ddprun_control_connections",
              "Connections of agents, and those that have not said yet what they are.",
              service.connections);

@@ -164,12 +164,13 @@ struct Refusal {
     kHeldLimit,     // the store is full
     kTooManyConnections,
     kOutOfMemory,
+    kNotAllowed,  // an address that may not connect
   };
-  static constexpr std::size_t kKinds = kOutOfMemory + 1;
+  static constexpr std::size_t kKinds = kNotAllowed + 1;
   // By Kind, as they are called in figures.
   static constexpr std::array<std::string_view, kKinds> kNames{
-      "bad_request", "request_limit",        "reply_limit",
-      "held_limit",  "too_many_connections", "out_of_memory"};
+      "bad_request",          "request_limit", "reply_limit", "held_limit",
+      "too_many_connections", "out_of_memory", "not_allowed"};
 
   Kind kind = kBadRequest;
   std::string reason;

@@ -22,7 +22,8 @@ constexpr std::size_t kRequests = 5;
 // As many as HttpEntry reads at a time.
 constexpr std::size_t kPieceBytes = 4096;
 
-std::optional<HttpPage> page(std::string_view path) {
+std::optional<HttpPage> page(const HttpRequest& request) {
+  const std::string_view path = request.path;
   DDPRUN_ASSERT(path.find('?') == path.npos, "a query is no part of the path");
   if (path == "/metrics") return HttpPage{.body = body_of("ddprun_jobs 0\n")};
   if (path == "/readyz") return HttpPage{.body = body_of("not yet\n"), .status = 503};

@@ -40,7 +40,8 @@ class Server {
   HttpCounters counters() const { return entry_.counters(); }
 
  private:
-  static std::optional<HttpPage> page(std::string_view path) {
+  static std::optional<HttpPage> page(const HttpRequest& request) {
+    const std::string_view path = request.path;
     if (path == "/page") return HttpPage{.body = body_of("hello\n")};
     if (path == "/large") return HttpPage{.body = body_of(std::string(kLarge, 'x'))};
     return std::nullopt;

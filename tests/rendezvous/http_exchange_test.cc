@@ -25,7 +25,8 @@ std::string text_of(const HttpAnswer& answer) {
 
 class HttpExchangeTest : public testing::Test {
  protected:
-  static std::optional<HttpPage> page(std::string_view path) {
+  static std::optional<HttpPage> page(const HttpRequest& request) {
+    const std::string_view path = request.path;
     if (path == "/page") return HttpPage{.body = body_of("hello\n")};
     if (path == "/busy") return HttpPage{.body = body_of("not now\n"), .status = 503};
     return std::nullopt;

@@ -3,11 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <future>
 #include <nlohmann/json.hpp>
 
+#include "base/random_id.h"
 #include "rendezvous/control_codec.h"
+#include "rendezvous/core/failure_rate.h"
+#include "rendezvous/core/wire_format.h"
 #include "rendezvous/state_codec.h"
 #include "rendezvous/store_server.h"
 #include "tests/support/eventually.h"
@@ -40,11 +44,8 @@ class ServerTest : public testing::Test {
   static ServiceMessage next(RawTcpClient& client) {
     const std::string header = client.receive(kControlHeaderBytes);
     if (header.size() < kControlHeaderBytes) return Refused{"closed"};
-    std::size_t length = 0;
-    for (std::size_t i = 0; i < 4; ++i) {
-      length |= std::size_t{static_cast<unsigned char>(header[4 + i])} << (8 * i);
-    }
-    const auto message = decode_service_message(client.receive(length));
+    const auto size = get_u32(std::string_view(header).substr(kControlMagic.size()));
+    const auto message = decode_service_message(client.receive(size));
     if (!message) return Refused{message.error().message()};
     return *message;
   }
@@ -61,9 +62,7 @@ class ServerTest : public testing::Test {
   }
   static void send_json(RawTcpClient& client, const std::string& json) {
     std::string frame(kControlMagic);
-    for (int shift = 0; shift < 32; shift += 8) {
-      frame += static_cast<char>((json.size() >> shift) & 0xff);
-    }
+    put_u32(frame, static_cast<std::uint32_t>(json.size()));
     client.send(frame + json);
   }
 
@@ -140,6 +139,148 @@ TEST_F(ServerTest, AFailureOfAThousandWorkersIsTold) {
     EXPECT_EQ(end->verdict.ends.size() + static_cast<std::size_t>(end->verdict.more_ends),
               std::size_t{kNodes * kSlots});
   }
+}
+
+// --- keys and strangers ----------------------------------------------------------------------------
+
+constexpr const char* kKey = "0123456789abcdef";
+
+class ServerWithAKey : public ServerTest {
+ protected:
+  ServerWithAKey() { set_keys(std::string(kKey) + "\nown fedcba9876543210"); }
+  void set_keys(const std::string& text) {
+    service_.on_thread([&] { service_.server().set_keys(Keyring::parse(text).value()); });
+  }
+  template <class Message>
+  static void say_frame(RawTcpClient& client, const Message& message) {
+    client.send(*encode(message));
+  }
+  static ServiceHandshakeMessage answer(RawTcpClient& client) {
+    const std::string header = client.receive(kControlHeaderBytes);
+    if (header.size() < kControlHeaderBytes) return NoHandshake();
+    const auto size = get_u32(std::string_view(header).substr(kControlMagic.size()));
+    return decode_service_handshake(client.receive(size)).value();
+  }
+  // Knocks and proves; what the service says to the proof.
+  static ServiceHandshakeMessage prove(RawTcpClient& client, const std::string& key,
+                                       const std::string& job) {
+    AgentHandshake agent(key, {.version = "v", .job = job, .nonce = random_hex(kNonceBytes)});
+    say_frame(client, AgentHandshakeMessage(agent.knock()));
+    const auto proof = agent.receive(answer(client));
+    if (!proof || !std::holds_alternative<Proof>(*proof)) return NoHandshake();
+    say_frame(client, AgentHandshakeMessage(std::get<Proof>(*proof)));
+    return answer(client);
+  }
+  static std::string reason_of(const ServiceHandshakeMessage& message) {
+    const Refused* refused = std::get_if<Refused>(&message);
+    return refused ? refused->reason : "not refused";
+  }
+};
+
+TEST_F(ServerWithAKey, WhoHasItJoins) {
+  RawTcpClient agent(service_.port());
+  ASSERT_TRUE(std::holds_alternative<Proven>(prove(agent, kKey, "good")));
+  say(agent, hello("good", "a"));
+  EXPECT_TRUE(await<Assignment>(agent));
+}
+
+TEST_F(ServerWithAKey, WhoHasItNotIsToldSoAndClosed) {
+  RawTcpClient without(service_.port());
+  say(without, hello("good", "a"));
+  EXPECT_NE(reason_of(answer(without)).find("--rdzv-key-file"), std::string::npos);
+  EXPECT_TRUE(without.is_closed());
+  RawTcpClient wrong(service_.port());
+  EXPECT_NE(reason_of(prove(wrong, "fedcba9876543210", "good")).find("is not the key"),
+            std::string::npos);
+  EXPECT_TRUE(wrong.is_closed());
+  service_.on_thread([&] { EXPECT_TRUE(service_.server().jobs().jobs().empty()); });
+}
+
+TEST_F(ServerWithAKey, AJobsOwnKeyOpensNoOther) {
+  RawTcpClient agent(service_.port());
+  ASSERT_TRUE(std::holds_alternative<Proven>(prove(agent, "fedcba9876543210", "own")));
+  say(agent, hello("good", "a"));
+  EXPECT_NE(reason_of(answer(agent)).find("another job"), std::string::npos);
+  EXPECT_TRUE(agent.is_closed());
+}
+
+TEST_F(ServerWithAKey, KeysThatAreReadAgainCountForThoseWhoComeThen) {
+  RawTcpClient before(service_.port());
+  ASSERT_TRUE(std::holds_alternative<Proven>(prove(before, kKey, "good")));
+  set_keys("a-new-key-of-today");
+  say(before, hello("good", "a"));
+  EXPECT_TRUE(await<Assignment>(before));
+  RawTcpClient old(service_.port());
+  EXPECT_NE(reason_of(prove(old, kKey, "good")), "not refused");
+}
+
+TEST_F(ServerWithAKey, ReadsLittleBeforeTheProof) {
+  RawTcpClient stranger(service_.port());
+  std::string frame(kControlMagic);
+  put_u32(frame, kMaxHandshakeBytes + 1);
+  stranger.send(frame);
+  EXPECT_TRUE(stranger.is_closed());
+}
+
+TEST_F(ServerWithAKey, ShowsPagesToThoseWhoHaveTheToken) {
+  using testing_support::HttpReply;
+  EXPECT_EQ(http_get(service_.port(), "/healthz").status, 200);
+  EXPECT_EQ(http_get(service_.port(), "/readyz").status, 200);
+  for (const char* path : {"/metrics", "/status.json", "/nothing"}) {
+    const HttpReply stranger = http_get(service_.port(), path);
+    EXPECT_EQ(stranger.status, 401) << path;
+    EXPECT_NE(stranger.head.find("WWW-Authenticate: Bearer"), std::string::npos) << stranger.head;
+  }
+  const std::string token = read_token_of(kKey);
+  EXPECT_EQ(http_get(service_.port(), "/metrics", "Bearer " + token).status, 200);
+  EXPECT_EQ(http_get(service_.port(), "/status.json", "Bearer " + token).status, 200);
+  EXPECT_EQ(http_get(service_.port(), "/nothing", "Bearer " + token).status, 404);
+  for (const std::string& wrong : {"Bearer " + token.substr(1), "Basic " + token, token,
+                                   "Bearer " + read_token_of("fedcba9876543210")}) {
+    EXPECT_EQ(http_get(service_.port(), "/metrics", wrong).status, 401) << wrong;
+  }
+}
+
+TEST_F(ServerWithAKey, AnAddressThatFailsTooOftenIsNotListenedToForAWhile) {
+  for (int i = 0; i < FailureRate::kBurst; ++i) {
+    RawTcpClient wrong(service_.port());
+    EXPECT_NE(reason_of(prove(wrong, "fedcba9876543210", "good")), "not refused");
+  }
+  RawTcpClient blocked(service_.port());
+  EXPECT_TRUE(blocked.is_closed());
+  RawTcpClient elsewhere(service_.port(), "127.0.0.1", 0, "127.0.0.2");
+  EXPECT_TRUE(std::holds_alternative<Proven>(prove(elsewhere, kKey, "good")));
+  EXPECT_TRUE(eventually([&] {
+    RawTcpClient later(service_.port());
+    return std::holds_alternative<Proven>(prove(later, kKey, "good"));
+  }));
+  // Of all those who failed only some have a line.
+  const auto lines = service_.log_lines();
+  const auto is_about_failure = [](const std::string& line) {
+    return line.find("is not the key") != std::string::npos;
+  };
+  EXPECT_EQ(std::count_if(lines.begin(), lines.end(), is_about_failure), 10);
+}
+
+TEST_F(ServerTest, WhoWaitsWithoutAHelloKeepsNobodyOut) {
+  std::vector<std::unique_ptr<RawTcpClient>> silent;
+  for (std::size_t i = 0; i <= RendezvousServer::kMaxPending; ++i) {
+    silent.push_back(std::make_unique<RawTcpClient>(service_.port()));
+  }
+  EXPECT_TRUE(silent.front()->is_closed()) << "who has waited for longest";
+  RawTcpClient friendly(service_.port());
+  say(friendly, hello("good", "a"));
+  EXPECT_TRUE(await<Assignment>(friendly));
+  EXPECT_FALSE(silent.back()->has_bytes());
+}
+
+TEST_F(ServerTest, AnAgentWithAKeyIsToldThatThereIsNone) {
+  RawTcpClient agent(service_.port());
+  AgentHandshake handshake(kKey, {.version = "v", .job = "good", .nonce = "n"});
+  agent.send(*encode(AgentHandshakeMessage(handshake.knock())));
+  const ServiceMessage refused = next(agent);
+  ASSERT_TRUE(std::holds_alternative<Refused>(refused));
+  EXPECT_NE(std::get<Refused>(refused).reason.find("has no key"), std::string::npos);
 }
 
 TEST_F(ServerTest, WhoDoesNotReadIsClosedAndTheOthersLiveOn) {

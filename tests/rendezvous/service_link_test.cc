@@ -108,5 +108,65 @@ TEST_F(ServiceLinkTest, ALookUpThatEndsAfterItsLinkHarmsNobody) {
   EXPECT_EQ(directives_, 0);
 }
 
+// --- keys --------------------------------------------------------------------------------------------
+
+class ServiceLinkWithAKey : public ServiceLinkTest {
+ protected:
+  void give_service(const std::string& key) {
+    service_->on_thread([&] { service_->server().set_keys(Keyring::parse(key).value()); });
+  }
+  void make_link_with(const std::string& key) {
+    RemoteLinkOptions options;
+    options.host = "127.0.0.1";
+    options.key = key;
+    make_link(std::move(options));
+  }
+  static constexpr const char* kKey = "0123456789abcdef";
+};
+
+TEST_F(ServiceLinkWithAKey, IsWelcomeWhereItIsTheSame) {
+  give_service(kKey);
+  make_link_with(kKey);
+  EXPECT_TRUE(run_until([&] { return directives_ > 0; })) << trouble_;
+}
+
+TEST_F(ServiceLinkWithAKey, SaysWhyItIsRefused) {
+  give_service(kKey);
+  make_link_with("fedcba9876543210");
+  ASSERT_TRUE(run_until([&] { return !trouble_.empty(); }));
+  EXPECT_NE(trouble_.find("the key of this node is not the key"), std::string::npos) << trouble_;
+  trouble_.clear();
+  make_link_with("");
+  ASSERT_TRUE(run_until([&] { return !trouble_.empty(); }));
+  EXPECT_NE(trouble_.find("admits nobody without a key"), std::string::npos) << trouble_;
+  EXPECT_EQ(directives_, 0);
+}
+
+TEST_F(ServiceLinkWithAKey, DoesNotFollowAServiceWithoutIt) {
+  make_link_with(kKey);
+  ASSERT_TRUE(run_until([&] { return !trouble_.empty(); }));
+  EXPECT_NE(trouble_.find("this service has no key"), std::string::npos) << trouble_;
+  EXPECT_EQ(directives_, 0);
+}
+
+TEST_F(ServiceLinkWithAKey, AStrangerInTheServicesPlaceEndsNothing) {
+  give_service(kKey);
+  make_link_with(kKey);
+  ASSERT_TRUE(run_until([&] { return directives_ > 0; })) << trouble_;
+  service_.reset();
+  service_ = std::make_unique<RunningService>(ServiceOptions{.service_id = "t"}, port_);
+  const auto has_refused = [&] {
+    for (const std::string& line : service_->log_lines()) {
+      if (line.find("this service has no key") != std::string::npos) return true;
+    }
+    return false;
+  };
+  ASSERT_TRUE(run_until(has_refused));
+  EXPECT_EQ(trouble_, "") << "it goes on trying";
+  give_service(kKey);
+  directives_ = 0;
+  EXPECT_TRUE(run_until([&] { return directives_ > 0; })) << trouble_;
+}
+
 }  // namespace
 }  // namespace ddprun

@@ -14,11 +14,13 @@ struct HttpReply {
   std::string body;
 };
 
-// On a connection of its own.
-inline HttpReply http_get(std::uint16_t port, const std::string& path) {
+// On a connection of its own. authorization: of the field of that name; empty: none.
+inline HttpReply http_get(std::uint16_t port, const std::string& path,
+                          const std::string& authorization = "") {
   constexpr std::size_t kMore = 16 << 20;
   RawTcpClient client(port);
-  client.send("GET " + path + " HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+  const std::string field = authorization.empty() ? "" : "Authorization: " + authorization + "\r\n";
+  client.send("GET " + path + " HTTP/1.1\r\nHost: test\r\n" + field + "Connection: close\r\n\r\n");
   const std::string bytes = client.receive(kMore);
   const std::size_t end = bytes.find("\r\n\r\n");
   if (!bytes.starts_with("HTTP/1.1 ") || end == std::string::npos) return {};

@@ -18,9 +18,10 @@ namespace ddprun::testing_support {
 
 class RawTcpClient {
  public:
-  // receive_buffer_bytes: how much may come without being read; 0 leaves it to the kernel.
+  // receive_buffer_bytes: how much may come without being read; 0 leaves it to the kernel. from: the
+  // address to call from; empty: whichever.
   explicit RawTcpClient(std::uint16_t port, const std::string& host = "127.0.0.1",
-                        int receive_buffer_bytes = 0) {
+                        int receive_buffer_bytes = 0, const std::string& from = "") {
     const auto address = numeric_address({host, port});
     socket_.reset(::socket(address->family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
     const timeval limit{.tv_sec = 10, .tv_usec = 0};
@@ -31,6 +32,9 @@ class RawTcpClient {
     if (receive_buffer_bytes > 0) {
       setsockopt(socket_.get(), SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes,
                  sizeof receive_buffer_bytes);
+    }
+    if (const auto own = numeric_address({from, 0})) {
+      EXPECT_EQ(::bind(socket_.get(), own->get(), own->size), 0) << strerror(errno);
     }
     EXPECT_EQ(::connect(socket_.get(), address->get(), address->size), 0) << strerror(errno);
   }

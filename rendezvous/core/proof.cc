@@ -1,0 +1,54 @@
+#include "rendezvous/core/proof.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+#include <array>
+
+#include "base/assert.h"
+
+namespace ddprun {
+namespace {
+
+std::string hmac_hex(std::string_view key, std::string_view text) {
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
+  unsigned size = 0;
+  DDPRUN_ASSERT(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+                     reinterpret_cast<const unsigned char*>(text.data()), text.size(),
+                     digest.data(), &size) != nullptr,
+                "OpenSSL has HMAC-SHA256");
+  std::string hex;
+  for (unsigned i = 0; i < size; ++i) {
+    hex += "0123456789abcdef"[digest[i] >> 4];
+    hex += "0123456789abcdef"[digest[i] & 15];
+  }
+  return hex;
+}
+
+// With their lengths, so that no two lists of fields make the same text.
+void add(std::string& text, std::string_view field) {
+  text += std::to_string(field.size()) + ":";
+  text += field;
+}
+
+}  // namespace
+
+std::string proof_of(Side side, std::string_view key, const Introduction& introduction) {
+  std::string text;
+  add(text, side == Side::kAgent ? "ddprun agent" : "ddprun service");
+  add(text, std::to_string(introduction.protocol));
+  add(text, introduction.version);
+  add(text, introduction.job);
+  add(text, introduction.agent_nonce);
+  add(text, introduction.service_nonce);
+  return hmac_hex(key, text);
+}
+
+std::string read_token_of(std::string_view key) { return hmac_hex(key, "ddprun read token"); }
+
+bool is_same_secret(std::string_view a, std::string_view b) {
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+}  // namespace ddprun
