@@ -9,7 +9,8 @@
 namespace ddprun {
 namespace {
 
-// "ddprun: text" for information, "ddprun: warning: text" and "ddprun: error: text" above it.
+// "ddprun: text" for information, "ddprun: warning: text" and "ddprun: error: text" above it. One
+// line, whoever wrote parts of the text; tabs and colours stay.
 class LineFormatter final : public spdlog::formatter {
  public:
   explicit LineFormatter(std::string program) : program_(std::move(program)) {}
@@ -19,7 +20,11 @@ class LineFormatter final : public spdlog::formatter {
     append(line, ": ");
     if (message.level == spdlog::level::warn) append(line, "warning: ");
     if (message.level >= spdlog::level::err) append(line, "error: ");
-    append(line, std::string_view(message.payload.data(), message.payload.size()));
+    for (const char c : std::string_view(message.payload.data(), message.payload.size())) {
+      const bool breaks =
+          (static_cast<unsigned char>(c) < ' ' && c != '\t' && c != '\x1b') || c == 0x7f;
+      line.push_back(breaks ? '?' : c);
+    }
     append(line, "\n");
   }
 

@@ -122,6 +122,16 @@ void read_addresses(const Json& json, const char* key, std::vector<std::string>&
   }
 }
 
+// Ids, hosts, addresses, versions: what is shown beside others' words.
+void read_name(const Json& json, const char* key, std::string& name) {
+  read(json, key, name, kMaxNameBytes);
+  for (const char c : name) {
+    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) {
+      refuse(json, std::string(key) + " has a control character");
+    }
+  }
+}
+
 void read_ms(const Json& json, const char* key, Duration& duration,
              Duration min = Duration::zero()) {
   duration = std::chrono::milliseconds(integer(json, key, {to_ms(min), to_ms(kMaxTime)}));
@@ -151,7 +161,7 @@ void from_json(const Json& json, WorkerEnd& end) {
   read(json, "rank", end.rank, kCount);
   read(json, "local_rank", end.local_rank, kCount);
   read(json, "node_rank", end.node_rank, kCount);
-  read(json, "host", end.host, kMaxNameBytes);
+  read_name(json, "host", end.host);
   read(json, "pid", end.pid, kCount);
   read(json, "message", end.message, kMaxTextBytes);
   json.at("stderr_tail").get_to(end.stderr_tail);
@@ -184,7 +194,7 @@ void to_json(Json& json, const JobSpec& job) {
           {"last_call_ms", to_ms(job.last_call)}};
 }
 void from_json(const Json& json, JobSpec& job) {
-  read(json, "id", job.id, kMaxNameBytes);
+  read_name(json, "id", job.id);
   read(json, "min_nodes", job.nodes.min, {1, kMaxNodes});
   read(json, "max_nodes", job.nodes.max, {job.nodes.min, kMaxNodes});
   read(json, "max_restarts", job.max_restarts, kCount);
@@ -201,11 +211,11 @@ void to_json(Json& json, const NodeSpec& node) {
   if (!node.other_addresses.empty()) json["other_addresses"] = node.other_addresses;
 }
 void from_json(const Json& json, NodeSpec& node) {
-  read(json, "agent_id", node.agent_id, kMaxNameBytes);
+  read_name(json, "agent_id", node.agent_id);
   if (node.agent_id.empty()) refuse(json, "agent_id is empty");
-  read(json, "host", node.host, kMaxNameBytes);
+  read_name(json, "host", node.host);
   read(json, "slots", node.slots, {1, kMaxSlots});
-  read(json, "address", node.address, kMaxNameBytes);
+  read_name(json, "address", node.address);
   if (json.contains("node_rank")) read(json, "node_rank", node.node_rank.emplace(), kAnyInt);
   read_addresses(json, "other_addresses", node.other_addresses, kMaxAddresses);
 }
@@ -228,7 +238,7 @@ void from_json(const Json& json, Assignment& assignment) {
   read(json, "node_count", assignment.node_count, {1, kMaxNodes});
   read(json, "first_rank", assignment.first_rank, kCount);
   read(json, "world_size", assignment.world_size, {1, kMaxInt});
-  read(json, "store_host", assignment.store_host, kMaxNameBytes);
+  read_name(json, "store_host", assignment.store_host);
   read(json, "store_port", assignment.store_port, kPort);
   read(json, "restart_count", assignment.restart_count, kCount);
   read(json, "reason", assignment.reason, kMaxTextBytes);
@@ -242,10 +252,10 @@ void to_json(Json& json, const Hello& hello) {
 }
 void from_json(const Json& json, Hello& hello) {
   read(json, "protocol", hello.protocol, kAnyInt);
-  read(json, "version", hello.version, kMaxNameBytes);
+  read_name(json, "version", hello.version);
   // Of another protocol only these two are sure to be there.
   if (hello.protocol != kControlProtocol) return;
-  read(json, "instance", hello.instance, kMaxNameBytes);
+  read_name(json, "instance", hello.instance);
   json.at("job").get_to(hello.job);
   json.at("node").get_to(hello.node);
   json.at("status").get_to(hello.status);
@@ -272,11 +282,11 @@ void to_json(Json& json, const Welcome& welcome) {
 }
 void from_json(const Json& json, Welcome& welcome) {
   constexpr Duration kShortest = std::chrono::milliseconds(1);  // none would be an endless loop
-  read(json, "instance", welcome.instance, kMaxNameBytes);
+  read_name(json, "instance", welcome.instance);
   read_ms(json, "heartbeat_interval_ms", welcome.heartbeat_interval, kShortest);
   read_ms(json, "agent_patience_ms", welcome.agent_patience, kShortest);
   json.at("embedded").get_to(welcome.embedded);
-  read(json, "host", welcome.host, kMaxNameBytes);
+  read_name(json, "host", welcome.host);
 }
 
 void to_json(Json& json, const Refused& refused) { json = {{"reason", refused.reason}}; }
@@ -335,25 +345,23 @@ void to_json(Json& json, const Knock& knock) {
 }
 void from_json(const Json& json, Knock& knock) {
   read(json, "protocol", knock.protocol, kAnyInt);
-  read(json, "version", knock.version, kMaxNameBytes);
+  read_name(json, "version", knock.version);
   // Of another protocol only these two are sure to be there.
   if (knock.protocol != kControlProtocol) return;
-  read(json, "job", knock.job, kMaxNameBytes);
-  read(json, "nonce", knock.nonce, kMaxNameBytes);
+  read_name(json, "job", knock.job);
+  read_name(json, "nonce", knock.nonce);
 }
 
 void to_json(Json& json, const Proof& proof) { json = {{"proof", proof.proof}}; }
-void from_json(const Json& json, Proof& proof) { read(json, "proof", proof.proof, kMaxNameBytes); }
+void from_json(const Json& json, Proof& proof) { read_name(json, "proof", proof.proof); }
 
 void to_json(Json& json, const Challenge& challenge) { json = {{"nonce", challenge.nonce}}; }
 void from_json(const Json& json, Challenge& challenge) {
-  read(json, "nonce", challenge.nonce, kMaxNameBytes);
+  read_name(json, "nonce", challenge.nonce);
 }
 
 void to_json(Json& json, const Proven& proven) { json = {{"proof", proven.proof}}; }
-void from_json(const Json& json, Proven& proven) {
-  read(json, "proof", proven.proof, kMaxNameBytes);
-}
+void from_json(const Json& json, Proven& proven) { read_name(json, "proof", proven.proof); }
 
 void to_json(Json&, const NoHandshake&) {
   DDPRUN_ASSERT(false, "what is no message of the handshake is not written as one");
@@ -364,14 +372,6 @@ namespace {
 
 std::string too_large(std::size_t bytes, std::size_t limit) {
   return std::to_string(bytes) + " bytes are more than the limit of " + std::to_string(limit);
-}
-
-// For one line of a log, whoever wrote it.
-std::string printable(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
-  }
-  return clipped(std::move(text), kShownBytes);
 }
 
 // The "type" of each alternative, in the order of the variants.
@@ -421,7 +421,7 @@ Result<Variant> decode_variant(std::string_view text, const Types& types) {
   const auto bad = [](std::string cause) {
     return Error{.kind = ErrorKind::kProtocol,
                  .doing = "read a control message",
-                 .cause = printable(std::move(cause))};
+                 .cause = clipped(std::move(cause), kShownBytes)};
   };
   try {
     const Json json = Json::parse(text);

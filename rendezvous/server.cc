@@ -16,9 +16,9 @@
 #include "rendezvous/core/failure_rate.h"
 #include "rendezvous/core/first_bytes.h"
 #include "rendezvous/core/handshake.h"
-#include "rendezvous/core/line_budget.h"
 #include "rendezvous/core/metrics_page.h"
 #include "rendezvous/http_entry.h"
+#include "rendezvous/limited_log.h"
 #include "rendezvous/page_cache.h"
 #include "rendezvous/state_keeper.h"
 #include "rendezvous/status_page.h"
@@ -91,7 +91,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
           TcpAcceptorEvents{
               .client = [this](tcp::socket socket,
                                const SocketAddress& peer) { welcome(std::move(socket), peer); },
-              .cannot_accept = [this](const std::string& why) { log_.warning(why); }});
+              .cannot_accept = [this](const std::string& why) { strangers_.warning(why); }});
     }
   }
 
@@ -184,7 +184,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     pending_.insert(session->id);
     session->hello_timer.expires_after(hello_timeout_);
     session->hello_timer.async_wait([self = shared_from_this(), session](error_code error) {
-      if (error || !self->sessions_.contains(session->id)) return;
+      if (error || !self->sessions_.contains(session->id) || !session->is_pending) return;
       if (self->may_be_silent(session)) return self->give_to_store(session, {});
       self->fail(session, "no hello within " + to_text(self->hello_timeout_));
     });
@@ -445,9 +445,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     const std::string reason =
         "nothing new is admitted until its state can be written: " + why.message();
     table_.close_admission(reason);
-    if (const auto more = trouble_lines_.admit(BootClock::now())) {
-      log_.error(reason + (*more > 0 ? " (" + std::to_string(*more) + " times more)" : ""));
-    }
+    trouble_.error(reason);
     ServiceOutput out = table_.take_back(safe_, reason);
     for (const AgentConnectionId id : out.closes) held_.erase(id);
     perform(std::move(out));
@@ -520,12 +518,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     gone(session->id);
   }
 
-  // Strangers come often.
   void warn_of(const SessionPtr& session, const std::string& why) {
-    const auto more = stranger_lines_.admit(BootClock::now());
-    if (!more) return;
-    log_.warning("closing the connection of " + to_text(session->peer) + ": " + why +
-                 (*more > 0 ? " (" + std::to_string(*more) + " such lines were held back)" : ""));
+    strangers_.warning("closed the connection of " + to_text(session->peer) + ": " + why);
   }
 
   void gone(AgentConnectionId id) {
@@ -583,8 +577,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   std::uint64_t safe_ = 0;  // every change up to here
   // Until what they tell of is safe: at most a Welcome and a directive of each connection.
   std::map<AgentConnectionId, std::deque<ServiceOutput::Send>> held_;
-  LineBudget trouble_lines_{5, std::chrono::minutes(1)};
-  LineBudget stranger_lines_{10, std::chrono::seconds(10)};
+  LimitedLog trouble_{log_, 5, std::chrono::minutes(1)};
+  LimitedLog strangers_{log_, 10, std::chrono::seconds(10)};
   asio::steady_timer drain_timer_;
   std::function<void()> drained_;
   bool draining_ = false;

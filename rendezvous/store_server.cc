@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/random_id.h"
-#include "rendezvous/core/line_budget.h"
+#include "rendezvous/limited_log.h"
 #include "rendezvous/tcp_acceptor.h"
 #include "rendezvous/tcp_address.h"
 
@@ -57,7 +57,7 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
  public:
   Impl(asio::io_context& io, Logger& log, const StoreServerOptions& options)
       : io_(io),
-        log_(log),
+        log_(log, kLogLines, kLogPeriod),
         options_(options),
         state_(options.state, random_hex(kIdentityBytes / 2)) {
     // Else glibc keeps small chunks that are freed in lists of their own, and when a large one is freed,
@@ -73,7 +73,7 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
         TcpAcceptorEvents{
             .client = [this](tcp::socket socket,
                              const SocketAddress& peer) { add(std::move(socket), peer, {}); },
-            .cannot_accept = [this](const std::string& why) { log(why); }});
+            .cannot_accept = [this](const std::string& why) { log_.warning("store: " + why); }});
   }
 
   void start() {
@@ -295,7 +295,7 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
 
   void note(const SocketAddress& peer, const Refusal& refusal) {
     ++counters_.refusals[refusal.kind];
-    log("closed the connection of " + to_text(peer) + ": " + refusal.reason);
+    log_.warning("store: closed the connection of " + to_text(peer) + ": " + refusal.reason);
   }
 
   void close(const ConnectionPtr& connection) {
@@ -307,15 +307,8 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
     connections_.erase(connection->id.value);
   }
 
-  void log(std::string text) {
-    const auto held_back = log_budget_.admit(BootClock::now());
-    if (!held_back) return;
-    if (*held_back > 0) text += " (" + std::to_string(*held_back) + " such lines were held back)";
-    log_.warning("store: " + text);
-  }
-
   asio::io_context& io_;
-  Logger& log_;
+  LimitedLog log_;
   StoreServerOptions options_;
   KvState state_;
   Replies replies_;
@@ -324,7 +317,6 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
   std::unordered_map<std::uint64_t, ConnectionPtr> connections_;
   std::uint64_t next_id_ = 1;
   StoreCounters counters_;
-  LineBudget log_budget_{kLogLines, kLogPeriod};
 };
 
 StoreServer::StoreServer(asio::io_context& io, Logger& log, std::vector<UniqueFd> listeners,

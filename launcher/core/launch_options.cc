@@ -1,5 +1,6 @@
 #include "launcher/core/launch_options.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 
@@ -205,8 +206,12 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
 
   for (const auto& [text, name] :
        {std::pair(&options.rdzv_id, "--rdzv-id"), std::pair(&options.local_addr, "--local-addr")}) {
-    if (text->size() <= kMaxNameBytes) continue;
-    return invalid_option(name, "it is longer than " + std::to_string(kMaxNameBytes) + " bytes");
+    if (text->size() > kMaxNameBytes) {
+      return invalid_option(name, "it is longer than " + std::to_string(kMaxNameBytes) + " bytes");
+    }
+    const bool shown = std::none_of(text->begin(), text->end(),
+                                    [](unsigned char c) { return c < ' ' || c == 0x7f; });
+    if (!shown) return invalid_option(name, "it has a control character");
   }
 
   Rendezvous plan;

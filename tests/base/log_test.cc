@@ -19,6 +19,13 @@ TEST(Logger, GivesTheSinkWholeLinesThatSayWhoSpeaks) {
                                              "ddprun: error: port 1 is taken\n"}));
 }
 
+TEST(Logger, MakesOneLineOfWhateverIsInTheText) {
+  std::string got;
+  Logger log("p", [&](std::string_view line) { got = line; });
+  log.info("node\nddprun: error: not true\r\x01\x7f\tand \x1b[1mbold");
+  EXPECT_EQ(got, "p: node?ddprun: error: not true???\tand \x1b[1mbold\n");
+}
+
 TEST(Logger, TakesTextLiterallyEvenWhenItLooksLikeAFormat) {
   std::string got;
   Logger log("p", [&](std::string_view line) { got = line; });

@@ -73,6 +73,36 @@ TEST_F(SeveralHosts, ReachEachOtherByTheAddressThatWasAskedFor) {
   }
 }
 
+// The store's protocol knows no keys.
+TEST_F(SeveralHosts, AStoreAdmitsTheJobsOwnHostsAndThoseItIsToldTo) {
+  const auto is_admitted = [&](int node, const std::string& port) {
+    // Who is not admitted is closed; who is, hears nothing before it asks.
+    auto caller = cluster_->start(node, {"bash", "-c",
+                                         "exec 3<>/dev/tcp/" + NetnsCluster::address(0) + "/" +
+                                             port + "; read -t 2 -u 3; [ $? -gt 128 ]"});
+    return caller->wait() == 0;
+  };
+  for (const std::string& allowed : {std::string(), NetnsCluster::address(2) + "/32"}) {
+    start_hosts(3, false);
+    Arguments options{"--nnodes=2"};
+    if (!allowed.empty()) options.push_back("--store-allow=" + allowed);
+    for (int node = 0; node < 2; ++node) {
+      start_node(node, options, "echo store $MASTER_PORT .; exec sleep 1000");
+    }
+    ASSERT_TRUE(jobs_[0]->wait_for_out(" .")) << jobs_[0]->err();
+    const std::string out = jobs_[0]->out();
+    const std::size_t at = out.find("store ") + 6;
+    const std::string port = out.substr(at, out.find(' ', at) - at);
+    EXPECT_TRUE(is_admitted(0, port));
+    EXPECT_TRUE(is_admitted(1, port));
+    EXPECT_EQ(is_admitted(2, port), !allowed.empty());
+    const std::string line = "closed the connection of " + NetnsCluster::address(2);
+    EXPECT_EQ(jobs_[0]->err().find(line) == std::string::npos, !allowed.empty());
+    jobs_.clear();
+    cluster_.reset();
+  }
+}
+
 TEST_F(SeveralHosts, AKilledWorkerRestartsTheJobOnAllHosts) {
   start_hosts(3, false);
   const Arguments options{"--nnodes=3", "--max-restarts=1"};

@@ -1,0 +1,172 @@
+// ddprun and ddp-rendezvous with keys, as whole programs: who is let in, who is not, and where the
+// key must not be found.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <fstream>
+
+#include "rendezvous/core/proof.h"
+#include "tests/integration/launcher_frame.h"
+#include "tests/support/held_port.h"
+#include "tests/support/http_get.h"
+
+namespace ddprun::testing_support {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr const char* kKey = "0123456789abcdef-of-the-test";
+constexpr const char* kWrongKey = "fedcba9876543210-of-the-test";
+
+class Keys : public LauncherTest {
+ protected:
+  std::string key_file(const std::string& text, const std::string& name = "key") const {
+    std::string path = directory_ / name;
+    std::ofstream(path) << text << "\n";
+    chmod(path.c_str(), 0600);
+    return path;
+  }
+  std::unique_ptr<ChildProcess> start_service(Arguments options) const {
+    options.insert(options.begin(), DDPRUN_BIN_DIR "/ddp-rendezvous");
+    return std::make_unique<ChildProcess>(options, environment());
+  }
+  static Arguments node(const std::string& endpoint, Arguments more, const std::string& script) {
+    Arguments arguments{"--rdzv-endpoint=" + endpoint, "--rdzv-id=job", "--nnodes=2"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    arguments.insert(arguments.end(), {"sh", "-c", script});
+    return arguments;
+  }
+};
+
+TEST_F(Keys, NodesThatHaveItMeetAndItIsFoundNowhere) {
+  auto service = start_service({"--listen=127.0.0.1:0", "--rdzv-key-file=" + key_file(kKey)});
+  const std::string endpoint = listening_address(*service);
+  const std::string go = directory_ / "go";
+  const std::string script = "env; echo ready; while ! [ -e " + go + " ]; do sleep 0.05; done";
+  auto a = start(node(endpoint, {"--rdzv-key-file=" + key_file(kKey)}, script));
+  auto b = start(node(endpoint, {}, script), {{"DDPRUN_RDZV_KEY", kKey}});
+  ASSERT_TRUE(a->wait_for_out("ready")) << a->err();
+  ASSERT_TRUE(b->wait_for_out("ready")) << b->err();
+  const std::vector<pid_t> all = left_behind();
+  EXPECT_GE(all.size(), 9u) << "the service, and of each node guardian, keeper, agent, worker";
+  for (const pid_t pid : all) {
+    for (const char* what : {"/environ", "/cmdline"}) {
+      EXPECT_THAT(read_file("/proc/" + std::to_string(pid) + what), Not(HasSubstr(kKey)))
+          << describe_processes({pid});
+    }
+  }
+  std::ofstream(go).put('\n');
+  EXPECT_EQ(a->wait(), 0) << a->err();
+  EXPECT_EQ(b->wait(), 0) << b->err();
+  service->signal(SIGTERM);
+  EXPECT_EQ(service->wait(), 0);
+  for (const auto* one : {a.get(), b.get(), service.get()}) {
+    EXPECT_THAT(one->out() + one->err(), Not(HasSubstr(kKey)));
+    EXPECT_THAT(one->out(), Not(HasSubstr("DDPRUN_RDZV_KEY")));
+    EXPECT_THAT(one->err(), Not(HasSubstr("ANYONE")));
+  }
+}
+
+TEST_F(Keys, ANodeWithoutItIsRefusedWithTheReason) {
+  auto service = start_service({"--listen=127.0.0.1:0", "--rdzv-key-file=" + key_file(kKey)});
+  const std::string endpoint = listening_address(*service);
+  auto without = start(node(endpoint, {}, "true"));
+  EXPECT_EQ(without->wait(), 66);
+  EXPECT_THAT(without->err(), HasSubstr("admits nobody without a key"));
+  auto wrong = start(node(endpoint, {}, "true"), {{"DDPRUN_RDZV_KEY", kWrongKey}});
+  EXPECT_EQ(wrong->wait(), 66);
+  EXPECT_THAT(wrong->err(), HasSubstr("is not the key that this service has for job 'job'"));
+  service->signal(SIGTERM);
+  EXPECT_EQ(service->wait(), 0);
+}
+
+TEST_F(Keys, AnAgentThatServesWantsItFromTheOthers) {
+  const HeldPort held;
+  const Arguments with{"--rdzv-key-file=" + key_file(kKey)};
+  auto a = start(node(held.endpoint(), with, "true"));
+  ASSERT_TRUE(a->wait_for_err("waiting")) << a->err();
+  auto stranger = start(node(held.endpoint(), {}, "true"));
+  EXPECT_EQ(stranger->wait(), 66) << stranger->err();
+  auto b = start(node(held.endpoint(), with, "true"));
+  EXPECT_EQ(b->wait(), 0) << b->err();
+  EXPECT_EQ(a->wait(), 0) << a->err();
+}
+
+TEST_F(Keys, AreWantedByThoseWhoSaySo) {
+  const HeldPort held;
+  auto job = start(node(held.endpoint(), {"--require-auth"}, "true"));
+  EXPECT_EQ(job->wait(), 2);
+  EXPECT_THAT(job->err(), HasSubstr("option --require-auth: no key was given"));
+  auto service = start_service({"--listen=*:0", "--require-auth"});
+  EXPECT_EQ(service->wait(), 2);
+  EXPECT_THAT(service->err(), HasSubstr("--require-auth: ANYONE who can reach"));
+  auto alone = start({"--standalone", "--require-auth", "true"});
+  EXPECT_EQ(alone->wait(), 0) << alone->err();
+}
+
+TEST_F(Keys, WhoListensToEverybodyWithoutSaysSoLoudly) {
+  auto service = start_service({"--listen=*:0"});
+  EXPECT_NE(listening_address(*service), "");
+  EXPECT_THAT(service->err(), HasSubstr("warning: ANYONE who can reach"));
+  service->signal(SIGTERM);
+  EXPECT_EQ(service->wait(), 0);
+}
+
+TEST_F(Keys, WrongOnesAreNamedWithoutBeingShown) {
+  const HeldPort held;
+  const auto run = [&](Arguments options) {
+    auto job = start(node(held.endpoint(), std::move(options), "true"));
+    const int code = job->wait().value_or(-1);
+    EXPECT_EQ(lines_of(job->err()).size(), 1u) << job->err();
+    return std::pair(code, job->err());
+  };
+  EXPECT_THAT(run({"--rdzv-key-file=" + directory_.path() + "/nothing"}),
+              testing::Pair(73, HasSubstr("/nothing: No such file")));
+  EXPECT_THAT(run({"--rdzv-key-file=" + key_file("secret")}),
+              testing::Pair(2, testing::AllOf(HasSubstr("line 1: a key has 16 characters"),
+                                              Not(HasSubstr("secret")))));
+  EXPECT_THAT(run({"--rdzv-key-file=" + key_file("another " + std::string(kKey))}),
+              testing::Pair(2, HasSubstr("it has no key for job 'job'")));
+  EXPECT_THAT(run({"--store-allow=10.0.0.0/99"}),
+              testing::Pair(2, HasSubstr("option --store-allow: '10.0.0.0/99' is no network")));
+}
+
+TEST_F(Keys, AreReadAgainAtSighup) {
+  const std::string path = key_file(kKey, "service");
+  auto service = start_service({"--listen=127.0.0.1:0", "--rdzv-key-file=" + path});
+  const std::string endpoint = listening_address(*service);
+  key_file("mistake", "service");
+  service->signal(SIGHUP);
+  ASSERT_TRUE(service->wait_for_err("the keys stay as they are"));
+  key_file("job " + std::string(kWrongKey), "service");
+  service->signal(SIGHUP);
+  ASSERT_TRUE(service->wait_for_err("has read the keys again"));
+  auto old = start(node(endpoint, {"--rdzv-key-file=" + key_file(kKey)}, "true"));
+  EXPECT_EQ(old->wait(), 66) << old->err();
+  service->signal(SIGTERM);
+  EXPECT_EQ(service->wait(), 0);
+}
+
+TEST_F(Keys, TheTokenForThePagesFollowsFromThem) {
+  const std::string file = "--rdzv-key-file=" + key_file(kKey);
+  auto print = start_service({"--print-read-token", file});
+  ASSERT_EQ(print->wait(), 0) << print->err();
+  EXPECT_EQ(print->out(), read_token_of(kKey) + "\n");
+  auto none = start_service({"--print-read-token"});
+  EXPECT_EQ(none->wait(), 2);
+  auto service = start_service({"--listen=127.0.0.1:0", file});
+  const std::string endpoint = listening_address(*service);
+  const auto port = static_cast<std::uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1)));
+  EXPECT_EQ(http_get(port, "/metrics").status, 401);
+  const std::string token = print->out().substr(0, print->out().size() - 1);
+  EXPECT_EQ(http_get(port, "/metrics", "Bearer " + token).status, 200);
+  service->signal(SIGTERM);
+  EXPECT_EQ(service->wait(), 0);
+}
+
+}  // namespace
+}  // namespace ddprun::testing_support
