@@ -122,11 +122,13 @@ void read_addresses(const Json& json, const char* key, std::vector<std::string>&
   }
 }
 
+bool is_control(char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }
+
 // Ids, hosts, addresses, versions: what is shown beside others' words.
 void read_name(const Json& json, const char* key, std::string& name) {
   read(json, key, name, kMaxNameBytes);
   for (const char c : name) {
-    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) {
+    if (is_control(c)) {
       refuse(json, std::string(key) + " has a control character");
     }
   }
@@ -374,6 +376,14 @@ std::string too_large(std::size_t bytes, std::size_t limit) {
   return std::to_string(bytes) + " bytes are more than the limit of " + std::to_string(limit);
 }
 
+// For one line, whoever wrote it.
+std::string printable(std::string text) {
+  for (char& c : text) {
+    if (is_control(c)) c = '?';
+  }
+  return clipped(std::move(text), kShownBytes);
+}
+
 // The "type" of each alternative, in the order of the variants.
 constexpr std::array<const char*, std::variant_size_v<AgentMessage>> kAgentTypes{
     "hello", "status", "heartbeat", "leave"};
@@ -421,7 +431,7 @@ Result<Variant> decode_variant(std::string_view text, const Types& types) {
   const auto bad = [](std::string cause) {
     return Error{.kind = ErrorKind::kProtocol,
                  .doing = "read a control message",
-                 .cause = clipped(std::move(cause), kShownBytes)};
+                 .cause = printable(std::move(cause))};
   };
   try {
     const Json json = Json::parse(text);

@@ -194,7 +194,38 @@ TEST(ControlCodec, RefusesTextsWithoutMeasure) {
     EXPECT_TRUE(decode_agent_message(hello_with(path, std::string(kMaxNameBytes, 'x')))) << path;
     EXPECT_FALSE(decode_agent_message(hello_with(path, std::string(kMaxNameBytes + 1, 'x'))))
         << path;
+    EXPECT_FALSE(decode_agent_message(hello_with(path, "a\nb"))) << path;
+    EXPECT_FALSE(decode_agent_message(hello_with(path, "a\x7f"))) << path;
   }
+}
+
+TEST(ControlCodec, TheHandshakeIsWhatWasMeant) {
+  const auto knock = decode_agent_handshake(
+      body(encode(AgentHandshakeMessage(Knock{.version = "0.1", .job = "j", .nonce = "n"}))));
+  ASSERT_TRUE(knock);
+  EXPECT_EQ(std::get<Knock>(*knock).protocol, kControlProtocol);
+  EXPECT_EQ(std::get<Knock>(*knock).version, "0.1");
+  EXPECT_EQ(std::get<Knock>(*knock).job, "j");
+  EXPECT_EQ(std::get<Knock>(*knock).nonce, "n");
+  const auto proof = decode_agent_handshake(body(encode(AgentHandshakeMessage(Proof{"p"}))));
+  EXPECT_EQ(std::get<Proof>(proof.value()).proof, "p");
+  const auto challenge =
+      decode_service_handshake(body(encode(ServiceHandshakeMessage(Challenge{"n"}))));
+  EXPECT_EQ(std::get<Challenge>(challenge.value()).nonce, "n");
+  const auto proven = decode_service_handshake(body(encode(ServiceHandshakeMessage(Proven{"p"}))));
+  EXPECT_EQ(std::get<Proven>(proven.value()).proof, "p");
+  // What the service refuses is the same message at any time.
+  const auto refused = decode_service_handshake(body(encode(ServiceMessage(Refused{"why"}))));
+  EXPECT_EQ(std::get<Refused>(refused.value()).reason, "why");
+}
+
+TEST(ControlCodec, OtherMessagesAreNoPartOfTheHandshake) {
+  const auto other = decode_agent_handshake(body(encode(AgentMessage(Heartbeat{1}))));
+  EXPECT_TRUE(std::holds_alternative<NoHandshake>(other.value()));
+  EXPECT_FALSE(decode_agent_handshake("{}"));
+  EXPECT_FALSE(decode_agent_handshake(R"({"type":"proof","proof":7})"));
+  EXPECT_TRUE(decode_agent_handshake(R"({"type":"knock","protocol":9,"version":"2"})"))
+      << "of another protocol nothing else is sure to be there";
 }
 
 TEST(ControlCodec, AnErrorShowsLittleOfWhatCameAndNoControlCharacters) {
@@ -219,7 +250,7 @@ TEST(ControlCodec, TheLongestTaleOfAFailureFitsIntoAFrame) {
   const std::string awkward(3000, '\x01');  // six bytes each in JSON
   WorkerEnd end = some_end();
   end.after_stop = false;
-  end.host = awkward;
+  end.host = std::string(3000, '"');  // a name
   end.message = awkward;
   end.stderr_tail.assign(30, awkward);
   Verdict verdict;
