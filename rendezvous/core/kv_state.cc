@@ -544,13 +544,14 @@ KvState::MaybeRefusal KvState::barrier(StoreConnectionId from, const Request& re
   if (*arrived < request.number) {
     const auto key =
         place != barriers_.end() ? place : barriers_.try_emplace(std::string(name)).first;
-    parked_[from.value].barrier = {key, key->second.emplace(request.number, from)};
+    parked_[from.value].barrier = {
+        key, key->second.emplace(request.number, BarrierWaiter{from, barrier_waiters_++})};
     held_bytes_ += name.size() + kEntryBytes;
     return std::nullopt;
   }
   put_u8(replies.to(from), kReady);
   if (place == barriers_.end()) return std::nullopt;
-  opened_.push_back({place->first, *arrived});
+  opened_.push_back({place->first, *arrived, barrier_waiters_});
   tell_opened(replies);
   return std::nullopt;
 }
@@ -560,13 +561,16 @@ void KvState::tell_opened(Replies& replies) {
     const auto place = barriers_.find(opened_.front().key);
     if (place == barriers_.end()) continue;  // nobody is left who waits for it
     Barrier& barrier = place->second;
-    while (!barrier.empty() && barrier.begin()->first <= opened_.front().arrived) {
+    auto next = barrier.begin();
+    while (next != barrier.end() && next->first <= opened_.front().arrived) {
+      const auto waiter = next++;
+      if (waiter->second.number >= opened_.front().before) continue;
       if (cost_left_ == 0) return;
       spend(1 + kStepsPerAnswer);
-      put_u8(replies.to(barrier.begin()->second), kReady);
-      parked_.erase(barrier.begin()->second.value);
+      put_u8(replies.to(waiter->second.id), kReady);
+      parked_.erase(waiter->second.id.value);
       forget(place->first);
-      barrier.erase(barrier.begin());
+      barrier.erase(waiter);
     }
     if (barrier.empty()) barriers_.erase(place);
   }

@@ -153,8 +153,11 @@ class KvState {
   using MaybeRefusal = std::optional<Refusal>;
   template <class T>
   using ByKey = std::map<std::string, T, std::less<>>;  // ordered: no rehash stalls everybody
-  using Barrier =
-      std::multimap<std::int64_t, StoreConnectionId>;  // arrivals needed -> who needs them
+  struct BarrierWaiter {
+    StoreConnectionId id;
+    std::uint64_t number;  // in the order in which they came, over all barriers
+  };
+  using Barrier = std::multimap<std::int64_t, BarrierWaiter>;  // arrivals needed -> who needs them
   using Ticket = std::uint64_t;
 
   // Those who miss one key: ticket -> where it stands in Wait::missing.
@@ -180,6 +183,7 @@ class KvState {
   struct OpenBarrier {
     std::string key;
     std::int64_t arrived;
+    std::uint64_t before;  // of waiters: who came later waits at a new counter under the same key
   };
 
   MaybeRefusal get(StoreConnectionId from, const Request& request, Replies& replies);
@@ -253,6 +257,7 @@ class KvState {
 
   // What is left over.
   std::multimap<std::string, Waiters, std::less<>> woken_;  // moved here from waiting_
+  std::uint64_t barrier_waiters_ = 0;                       // ever
   std::deque<OpenBarrier> opened_;
   std::deque<Ticket> given_up_;
   std::size_t cost_left_ = 0;  // of this slice

@@ -977,6 +977,27 @@ TEST(KvState, TheWaitersOfOneBarrierAreToldInSlices) {
   EXPECT_EQ(store.state().held_bytes(), kEntry + 1 + 4);
 }
 
+TEST(KvState, ABarrierThatOpensDoesNotOpenTheNextOneOfItsKey) {
+  Store store;
+  for (std::uint64_t client = 0; client < kMany; ++client) {
+    EXPECT_EQ(store.ask(1000 + client, Command::kBarrier, {"b"}, kMany + 1), kNothing);
+  }
+  store.between_slices = [&] {
+    store.between_slices = nullptr;
+    EXPECT_LT(store.state().parked_count(), kMany);
+    store.ask(2, Command::kDeleteKey, {"b"});
+    store.ask(3, Command::kBarrier, {"b"}, 2);
+  };
+  EXPECT_EQ(store.ask(1, Command::kBarrier, {"b"}, kMany + 1), kReady);
+  for (std::uint64_t client = 0; client < kMany; ++client) {
+    EXPECT_EQ(store.mail(1000 + client), kReady);
+  }
+  EXPECT_EQ(store.mail(3), kNothing);
+  EXPECT_EQ(store.state().parked_count(), 1u);
+  EXPECT_EQ(store.ask(4, Command::kBarrier, {"b"}, 2), kReady);
+  EXPECT_EQ(store.mail(3), kReady);
+}
+
 TEST(KvState, ALongWaitThatFindsTheStoreFullGivesAllBack) {
   Store store({.held_bytes = kMany * kEntry / 2});
   EXPECT_EQ(store.ask(1, Command::kWait, many_keys("k", kMany)), kNothing);
