@@ -50,7 +50,6 @@ TEST_F(StateDirectoryTest, WhatWasWrittenIsThereAgain) {
   const StateDirectory again = open();
   EXPECT_FALSE(again.is_new());
   EXPECT_EQ(again.image(), (JournalImage{{"b", "2"}}));
-  EXPECT_EQ(again.size(), journal().size());
 }
 
 TEST_F(StateDirectoryTest, HasOneOwnerAtATime) {
@@ -143,6 +142,24 @@ TEST_F(StateDirectoryTest, AFullDiskLosesNothingAndIsWrittenWhenThereIsRoom) {
     EXPECT_EQ(again.image().at("a"), "second");
     EXPECT_TRUE(again.image().contains("b"));
   }
+}
+
+TEST_F(StateDirectoryTest, WhatIsTooLargeToBeWrittenEverIsRefusedAndNothingOfItsWriteIsTaken) {
+  {
+    StateDirectory directory = open();
+    ASSERT_TRUE(write(directory, "a", "1"));
+    const std::string before = journal();
+    const std::vector<JournalEntry> entries{{"a", "2"},
+                                            {"b", std::string(kMaxJournalFrameBytes, 'x')}};
+    const Result<void> refused = directory.write(entries);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().kind, ErrorKind::kInvalidArgument) << "a full disk is another thing";
+    EXPECT_NE(refused.error().message().find("'b' takes"), std::string::npos);
+    ASSERT_TRUE(directory.write({}));
+    EXPECT_EQ(journal(), before);
+    ASSERT_TRUE(write(directory, "b", "3"));
+  }
+  EXPECT_EQ(open().image(), (JournalImage{{"a", "1"}, {"b", "3"}}));
 }
 
 TEST_F(StateDirectoryTest, WhatCannotBeADirectoryIsNamed) {

@@ -88,6 +88,25 @@ TEST_F(StateKeeperTest, TriesAgainUntilTheDiskHasRoom) {
   EXPECT_EQ(decode_state(directory->image())->jobs_begun, 2u);
 }
 
+TEST_F(StateKeeperTest, NothingIsSafeBehindAChangeThatIsTooLargeToBeWritten) {
+  start();
+  keeper_->keep(1, ServiceBegun{std::string(kMaxJournalFrameBytes, 's'), 1});
+  ASSERT_TRUE(eventually([&] { return troubles_ == 1; }));
+  EXPECT_NE(trouble_.find("more than the limit"), std::string::npos) << trouble_;
+  keeper_->keep(2, JobForgotten{"j"});
+  const TimePoint later = BootClock::now() + 2 * StateKeeper::kRetryPause;
+  ASSERT_TRUE(eventually([&] { return BootClock::now() > later; }));
+  EXPECT_EQ(safe_, 0u) << "it was never written";
+  EXPECT_EQ(recoveries_, 0);
+  keeper_->keep(3, begun(3));  // what stands in its place
+  ASSERT_TRUE(eventually([&] { return recoveries_ == 1; }));
+  EXPECT_EQ(safe_, 3u);
+  keeper_.reset();
+  const auto directory = StateDirectory::open(temporary_.path());
+  ASSERT_TRUE(directory);
+  EXPECT_EQ(decode_state(directory->image())->jobs_begun, 3u);
+}
+
 TEST_F(StateKeeperTest, ADiskThatHangsIsTroubleUntilItAnswers) {
   start(1);  // so that the journal is soon rewritten
   testing_support::HungFile hung(temporary_ / "journal.new");
