@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -27,27 +28,28 @@ inline TableRow cells_of(const std::string& line) {
   return cells;
 }
 
-// The rows of the table whose first column has this heading, with these columns of it.
+// The rows of the table that has all these columns, and of each row those columns.
 inline std::vector<TableRow> table_rows(const std::string& page, const TableRow& columns) {
   std::vector<TableRow> rows;
   std::istringstream lines(read_file(DDPRUN_SOURCE_DIR "/docs/" + page));
-  std::vector<std::size_t> wanted;  // empty: not in that table
+  std::vector<std::size_t> places;  // of the columns; empty: not in that table
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with('|')) {
-      wanted.clear();
+      places.clear();
       continue;
     }
     const TableRow cells = cells_of(line);
-    if (!wanted.empty()) {
+    if (!places.empty()) {
       if (line.starts_with("| ---")) continue;
       TableRow row;
-      for (const std::size_t column : wanted) row.push_back(cells.at(column));
+      for (const std::size_t place : places) row.push_back(cells.at(place));
       rows.push_back(std::move(row));
-    } else if (cells.at(0) == columns.at(0)) {
+    } else {
       for (const std::string& column : columns) {
         const auto found = std::find(cells.begin(), cells.end(), column);
-        wanted.push_back(static_cast<std::size_t>(found - cells.begin()));
+        if (found != cells.end()) places.push_back(static_cast<std::size_t>(found - cells.begin()));
       }
+      if (places.size() < columns.size()) places.clear();
     }
   }
   EXPECT_FALSE(rows.empty()) << "docs/" << page << " has no table of '" << columns.at(0) << "'";
