@@ -4,16 +4,17 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <vector>
 
 #include "tests/support/file_size_limit.h"
+#include "tests/support/read_file.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ddprun {
 namespace {
 
 using testing_support::FileSizeLimit;
+using testing_support::TemporaryDirectory;
 
 class StateDirectoryTest : public testing::Test {
  protected:
@@ -27,10 +28,7 @@ class StateDirectoryTest : public testing::Test {
     const JournalEntry entry{key, value};
     return directory.write({&entry, 1});
   }
-  std::string journal() const {
-    std::ifstream file(path_ + "/journal", std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(file), {});
-  }
+  std::string journal() const { return testing_support::read_file(path_ + "/journal"); }
   void set_journal(const std::string& bytes) const {
     std::ofstream(path_ + "/journal", std::ios::binary) << bytes;
   }

@@ -2,16 +2,19 @@
 
 #include <gtest/gtest.h>
 
-#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
 #include <optional>
 
 #include "rendezvous/state_codec.h"
+#include "tests/support/eventually.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/hung_file.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ddprun {
 namespace {
+
+using testing_support::TemporaryDirectory;
 
 class StateKeeperTest : public testing::Test {
  protected:
@@ -34,16 +37,9 @@ class StateKeeperTest : public testing::Test {
     keeper_.emplace(io_, std::move(*directory),
                     StateKeeperEvents{.safe = safe, .troubled = troubled, .well = well});
   }
-  // Lets the loop turn until then.
   template <class Condition>
   bool eventually(Condition condition) {
-    const TimePoint deadline = BootClock::now() + std::chrono::seconds(20);
-    io_.restart();
-    const auto work = boost::asio::make_work_guard(io_);
-    while (!condition() && BootClock::now() < deadline) {
-      io_.run_one_for(std::chrono::milliseconds(100));
-    }
-    return condition();
+    return testing_support::eventually_on(io_, condition);
   }
   static StateChange begun(std::uint64_t jobs) { return ServiceBegun{"s", jobs}; }
 
