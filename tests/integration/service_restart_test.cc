@@ -104,6 +104,8 @@ TEST_F(ServiceRestart, WithAStateDirectoryNothingIsForgottenAndNobodyNotices) {
   const auto two = agent(script, 2, 2);
   ASSERT_TRUE(one->wait_for_out("started 1")) << one->err();
   ASSERT_TRUE(two->wait_for_out("started 1")) << two->err();
+  // Its agent's line is read from another pipe, and may come later than the worker's.
+  ASSERT_TRUE(one->wait_for_err("generation 1: starting")) << one->err();
   const std::string out_before = one->out();
   const std::string err_before = one->err();
   kill_service();
