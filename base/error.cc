@@ -46,6 +46,7 @@ Error system_error(std::string doing, int sys_errno) {
     case ENOTDIR: kind = ErrorKind::kNotFound; break;
     case ENOMEM:
     case ENOSPC:
+    case ENOBUFS:
     case EMFILE:
     case ENFILE:
     case EAGAIN:

@@ -1,7 +1,8 @@
 #include "base/host_port.h"
 
 #include <algorithm>
-#include <charconv>
+
+#include "base/parse_number.h"
 
 namespace ddprun {
 namespace {
@@ -9,13 +10,6 @@ namespace {
 Error invalid(std::string_view text, const std::string& what) {
   return Error{.kind = ErrorKind::kInvalidArgument,
                .cause = "'" + std::string(text) + "': " + what};
-}
-
-std::optional<std::uint16_t> parse_port(std::string_view text) {
-  std::uint16_t port = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return port;
 }
 
 }  // namespace
@@ -41,7 +35,7 @@ Result<HostPort> parse_host_port(std::string_view text, std::optional<std::uint1
     if (!default_port) return invalid(text, "HOST:PORT is expected");
     return HostPort{.host = std::string(host), .port = *default_port};
   }
-  const std::optional<std::uint16_t> number = parse_port(*port);
+  const std::optional<std::uint16_t> number = parse_number<std::uint16_t>(*port);
   if (!number)
     return invalid(text, "'" + std::string(*port) + "' is no port, a number from 0 to 65535");
   return HostPort{.host = std::string(host), .port = *number};
@@ -49,9 +43,9 @@ Result<HostPort> parse_host_port(std::string_view text, std::optional<std::uint1
 
 Result<PortRange> parse_port_range(std::string_view text) {
   const std::size_t dash = std::min(text.find('-'), text.size());
-  const std::optional<std::uint16_t> first = parse_port(text.substr(0, dash));
+  const std::optional<std::uint16_t> first = parse_number<std::uint16_t>(text.substr(0, dash));
   const std::optional<std::uint16_t> last =
-      dash == text.size() ? first : parse_port(text.substr(dash + 1));
+      dash == text.size() ? first : parse_number<std::uint16_t>(text.substr(dash + 1));
   if (!first || !last || *first == 0) {
     return invalid(text, "ports from 1 to 65535 are expected: FIRST-LAST");
   }

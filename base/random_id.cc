@@ -5,19 +5,15 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/hex.h"
 
 namespace ddprun {
 
 std::string random_hex(int bytes) {
-  std::vector<unsigned char> raw(static_cast<std::size_t>(bytes));
+  std::vector<std::uint8_t> raw(static_cast<std::size_t>(bytes));
   DDPRUN_ASSERT(getrandom(raw.data(), raw.size(), 0) == static_cast<ssize_t>(raw.size()),
                 "getrandom never falls short below 256 bytes");
-  std::string text;
-  for (const unsigned char byte : raw) {
-    text += "0123456789abcdef"[byte >> 4];
-    text += "0123456789abcdef"[byte & 15];
-  }
-  return text;
+  return to_hex(raw);
 }
 
 std::uint64_t random_seed() {

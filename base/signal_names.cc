@@ -1,7 +1,5 @@
 #include "base/signal_names.h"
 
-#include <array>
-#include <csignal>
 #include <string_view>
 
 namespace ddprun {

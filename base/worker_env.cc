@@ -1,6 +1,7 @@
 #include "base/worker_env.h"
 
-#include <charconv>
+#include "base/parse_number.h"
+#include "base/signal_names.h"
 
 namespace ddprun {
 namespace {
@@ -19,15 +20,13 @@ class IntReader {
       if (fallback) return *fallback;
       return fail(name, "it is not set, but other variables of the launcher are", min);
     }
-    int value = 0;
-    const char* end = text->data() + text->size();
-    const auto [stop, ec] = std::from_chars(text->data(), end, value);
-    if (ec != std::errc() || stop != end) return fail(name, "'" + *text + "' is no integer", min);
-    if (value < min || value > max) {
+    const std::optional<int> value = parse_number<int>(*text);
+    if (!value) return fail(name, "'" + *text + "' is no integer", min);
+    if (*value < min || *value > max) {
       return fail(name, *text + " is not in " + std::to_string(min) + " .. " + std::to_string(max),
                   min);
     }
-    return value;
+    return *value;
   }
 
   const std::optional<Error>& error() const { return error_; }
@@ -44,6 +43,13 @@ class IntReader {
   std::optional<Error> error_;
 };
 
+// "SIGTERM,SIGINT,...", as torchrun's workers split it.
+std::string passed_signals_text() {
+  std::string text;
+  for (const int signal : kPassedSignals) text += (text.empty() ? "" : ",") + signal_name(signal);
+  return text;
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& env) {
@@ -55,8 +61,8 @@ std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& e
       {"GROUP_RANK", to_text(env.node_rank)},
       {"GROUP_WORLD_SIZE", std::to_string(env.node_count)},
       {"ROLE_NAME", env.role},
-      {"ROLE_RANK", to_text(env.role_rank)},
-      {"ROLE_WORLD_SIZE", std::to_string(env.role_world_size)},
+      {"ROLE_RANK", to_text(env.rank)},  // all nodes of a job have one role
+      {"ROLE_WORLD_SIZE", std::to_string(env.world_size)},
       {"MASTER_ADDR", env.master_addr},
       {"MASTER_PORT", std::to_string(env.master_port)},
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(env.restart_count)},
@@ -64,7 +70,7 @@ std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& e
       {"TORCHELASTIC_RUN_ID", env.run_id},
       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
       {"TORCHELASTIC_ERROR_FILE", env.error_file},
-      {"TORCHELASTIC_SIGNALS_TO_HANDLE", env.signals_to_handle},
+      {"TORCHELASTIC_SIGNALS_TO_HANDLE", passed_signals_text()},
   };
   if (!env.nccl_async_error_handling.empty()) {
     variables.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", env.nccl_async_error_handling);
@@ -109,8 +115,6 @@ Result<std::optional<WorkerEnv>> read_worker_env(const EnvLookup& lookup) {
   env.master_addr = lookup("MASTER_ADDR").value_or("127.0.0.1");
   env.run_id = lookup("TORCHELASTIC_RUN_ID").value_or("none");
   env.role = lookup("ROLE_NAME").value_or("default");
-  env.role_rank = env.rank;
-  env.role_world_size = env.world_size;
   env.error_file = lookup("TORCHELASTIC_ERROR_FILE").value_or("");
   return std::optional<WorkerEnv>(std::move(env));
 }

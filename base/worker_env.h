@@ -22,33 +22,28 @@
 
 namespace ddprun {
 
-struct WorkerVariable {
-  std::string_view name;
-  std::string_view meaning;
-};
-
-inline constexpr std::array kWorkerVariables = std::to_array<WorkerVariable>({
-    {"RANK", "rank of this worker in the world, 0 .. WORLD_SIZE-1"},
-    {"WORLD_SIZE", "workers in this generation, on all nodes"},
-    {"LOCAL_RANK", "index of this worker on its node, 0 .. LOCAL_WORLD_SIZE-1"},
-    {"LOCAL_WORLD_SIZE", "workers on this node"},
-    {"GROUP_RANK", "rank of this node"},
-    {"GROUP_WORLD_SIZE", "nodes in this generation"},
-    {"ROLE_NAME", "the --role of this worker"},
-    {"ROLE_RANK", "rank among the workers of this role"},
-    {"ROLE_WORLD_SIZE", "workers of this role"},
-    {"MASTER_ADDR", "address of this generation's store"},
-    {"MASTER_PORT", "port of this generation's store"},
-    {"TORCHELASTIC_RESTART_COUNT", "restarts the job has used so far, the same on every node"},
-    {"TORCHELASTIC_MAX_RESTARTS", "the job's restart budget, --max-restarts"},
-    {"TORCHELASTIC_RUN_ID", "the job's id, --rdzv-id"},
-    {"TORCHELASTIC_USE_AGENT_STORE", "True: the agent hosts the store, rank 0 must not"},
-    {"TORCHELASTIC_ERROR_FILE", "where a worker may leave an error report (JSON)"},
-    {"TORCHELASTIC_SIGNALS_TO_HANDLE", "signals that the agent passes on"},
-    {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1 unless inherited"},
-    {"OMP_NUM_THREADS", "1 unless inherited or there is one worker"},
-    {"DDPRUN_GENERATION", "number of this forming of the world, from 0"},
-    {"DDPRUN_PORT_RANGE", "ports that the worker may listen on, --port-range; not set: any"},
+inline constexpr std::array kWorkerVariables = std::to_array<std::string_view>({
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_NAME",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_ERROR_FILE",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "OMP_NUM_THREADS",
+    "DDPRUN_GENERATION",
+    "DDPRUN_PORT_RANGE",
 });
 
 // The values of one worker. Defaults are those of a world of one.
@@ -60,15 +55,12 @@ struct WorkerEnv {
   NodeRank node_rank{0};
   int node_count = 1;
   std::string role = "default";
-  Rank role_rank{0};
-  int role_world_size = 1;
   std::string master_addr;
   int master_port = 0;
   int restart_count = 0;
   int max_restarts = 0;
   std::string run_id = "none";
   std::string error_file;
-  std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
   // Empty: the worker finds what its agent has inherited, or nothing. plan_workers() always says the
   // first one, with the inherited value where there is one.
   std::string nccl_async_error_handling;

@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <optional>
 
@@ -131,9 +130,8 @@ void clear_up(const GuardianOptions& options) {
   // Out of the terminal's foreground group, so that Ctrl-C and Ctrl-Z leave it alone.
   setsid();
   // A signal to the whole process group of a job reaches it, too; it ends when the agent does.
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
-    std::signal(signal, SIG_IGN);
-  }
+  for (const int signal : kPassedSignals) std::signal(signal, SIG_IGN);
+  for (const int signal : {SIGUSR1, SIGUSR2}) std::signal(signal, SIG_IGN);
   std::optional<int> status;
   std::optional<TimePoint> patience_ends;
   while (!(status = reap(agent))) {
@@ -188,7 +186,7 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
   const pid_t guardian = getpid();
   const pid_t keeper = fork();
   if (keeper < 0) {
-    say(std::string("cannot fork the keeper: ") + std::strerror(errno));
+    say("cannot start: " + system_error("fork the keeper", errno).message());
     remove_scratch(options.scratch_directory);
     return to_int(ExitCode::kCannotStart);
   }
@@ -219,7 +217,7 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
         write(agent_pid.write.get(), &agent_process, sizeof agent_process);
     agent_pid.write.reset();
     if (agent_process < 0) {
-      say(std::string("cannot fork the agent: ") + std::strerror(fork_errno));
+      say("cannot start: " + system_error("fork the agent", fork_errno).message());
       _exit(to_int(ExitCode::kCannotStart));
     }
     keep(options, agent_process, signals, guardian_alive.read);

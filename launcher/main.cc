@@ -8,7 +8,9 @@
 #include <filesystem>
 
 #include "base/exit_codes.h"
+#include "base/log.h"
 #include "base/random_id.h"
+#include "base/signal_names.h"
 #include "base/version.h"
 #include "launcher/agent.h"
 #include "launcher/command_line.h"
@@ -22,7 +24,7 @@ namespace ddprun {
 namespace {
 
 int fail(const Error& error, ExitCode code) {
-  std::fprintf(stderr, "ddprun: error: %s\n", error.message().c_str());
+  Logger("ddprun", stderr_sink()).error(error.message());
   return to_int(code);
 }
 
@@ -71,7 +73,7 @@ Result<AgentConfig> plan(LaunchOptions options) {
   config.command = std::move(*command);
   config.options = std::move(options);
   if (config.options.standalone) config.options.rdzv_id = random_hex(16);  // as torchrun
-  config.signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  config.signals.assign(kPassedSignals.begin(), kPassedSignals.end());
   config.inherits_omp_threads = !variable("OMP_NUM_THREADS").empty();
   config.inherited_nccl_async_error_handling = variable("TORCH_NCCL_ASYNC_ERROR_HANDLING");
   return config;

@@ -10,11 +10,11 @@
 #include <cerrno>
 #include <charconv>
 #include <csignal>
-#include <cstring>
 #include <map>
 #include <string>
 
 #include "base/assert.h"
+#include "base/parse_number.h"
 #include "base/unique_fd.h"
 
 namespace ddprun {
@@ -38,10 +38,7 @@ std::vector<pid_t> numbers_in(const std::string& path) {
   DIR* directory = opendir(path.c_str());
   if (!directory) return numbers;
   while (const dirent* entry = readdir(directory)) {
-    pid_t number = 0;
-    const char* end = entry->d_name + std::strlen(entry->d_name);
-    const auto [stop, ec] = std::from_chars(entry->d_name, end, number);
-    if (ec == std::errc() && stop == end) numbers.push_back(number);
+    if (const auto number = parse_number<pid_t>(entry->d_name)) numbers.push_back(*number);
   }
   closedir(directory);
   return numbers;

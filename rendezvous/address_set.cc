@@ -3,9 +3,10 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <optional>
+
+#include "base/parse_number.h"
 
 namespace ddprun {
 namespace {
@@ -64,10 +65,8 @@ Result<Network> Network::parse(std::string_view text) {
   const int most = parsed->is_ipv4 ? 32 : 128;
   int bits = most;
   if (slash != text.npos) {
-    const std::string_view length = text.substr(slash + 1);
-    const char* end = length.data() + length.size();
-    const auto [stop, ec] = std::from_chars(length.data(), end, bits);
-    if (ec != std::errc() || stop != end || bits < 0 || bits > most) return wrong;
+    bits = parse_number<int>(text.substr(slash + 1)).value_or(-1);
+    if (bits < 0 || bits > most) return wrong;
   }
   Network network;
   network.prefix_ = parsed->bytes;

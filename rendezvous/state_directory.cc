@@ -10,23 +10,14 @@
 #include <filesystem>
 #include <string_view>
 
+#include "base/write_all.h"
+
 namespace ddprun {
 namespace {
 
 constexpr const char* kLock = "lock";
 constexpr const char* kJournal = "journal";
 constexpr const char* kNewJournal = "journal.new";
-
-// False: see errno.
-bool write_all(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(fd, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return false;
-    bytes.remove_prefix(static_cast<std::size_t>(count));
-  }
-  return true;
-}
 
 bool read_all(int fd, std::string& bytes) {
   std::size_t done = 0;
@@ -116,7 +107,7 @@ Result<void> StateDirectory::write(std::span<const JournalEntry> entries) {
   for (const JournalEntry& entry : entries) {
     const std::size_t bytes = journal_bytes({&entry, 1});
     if (bytes > kMaxJournalFrameBytes) {
-      return Error{.kind = ErrorKind::kResource,
+      return Error{.kind = ErrorKind::kInvalidArgument,
                    .doing = "write " + path_ + "/" + kJournal,
                    .cause = "'" + entry.key + "' takes " + std::to_string(bytes) +
                             " bytes, more than the limit of " +

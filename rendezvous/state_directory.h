@@ -28,8 +28,8 @@ class StateDirectory {
   static constexpr std::size_t kMaxJournalBytes = std::size_t{1} << 30;
 
   // Makes the directory where it does not exist, takes its lock, and reads what it holds; the end
-  // of a write that was cut short is cut off. Errors name the file, and say what to do: kResource:
-  // another service has the lock; kCorrupt, kUnsupported: see read_journal(); kSystem.
+  // of a write that was cut short is cut off. Errors name the file, and say what to do where
+  // somebody can: another service has the lock; kCorrupt, kUnsupported: see read_journal().
   static Result<StateDirectory> open(const std::string& path,
                                      std::size_t compact_bytes = kCompactBytes);
 
@@ -40,17 +40,14 @@ class StateDirectory {
   // How much open() has cut off.
   std::size_t cut_bytes() const { return cut_bytes_; }
 
-  // When it returns the entries are safe, be it from a loss of power. After an error they are
-  // written by the next call that succeeds, which may have none of its own; but for kResource: one
-  // is too large to be written ever, and nothing was taken.
+  // When it returns the entries are safe, be it from a loss of power. After an error of the disk
+  // they are written by the next call that succeeds, which may have none of its own.
+  // kInvalidArgument: one of them is too large to be written ever, and none was taken.
   Result<void> write(std::span<const JournalEntry> entries);
 
   // Takes kReserveBytes behind the journal's end for itself, where the file system can do that, and
   // looks whether as much is left on the disk. An error: no, so it is time to take on nothing new.
   Result<void> ensure_room();
-
-  // Bytes of the journal.
-  std::size_t size() const { return size_; }
 
  private:
   StateDirectory() = default;

@@ -4,7 +4,9 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,7 +29,8 @@ class StateKeeper::Impl : public std::enable_shared_from_this<Impl> {
   void start() { begin(); }
 
   void keep(std::uint64_t number, const StateChange& change) {
-    waiting_.push_back(to_entry(change));
+    JournalEntry entry = to_entry(change);
+    waiting_[std::move(entry.key)] = std::move(entry.value);
     number_ = number;
     if (std::exchange(due_, true) || writing_ || refused_) return;
     asio::post(io_, [self = shared_from_this()] { self->begin(); });
@@ -42,10 +45,23 @@ class StateKeeper::Impl : public std::enable_shared_from_this<Impl> {
   }
 
  private:
+  using Entries = std::map<std::string, std::string>;
+
   struct Outcome {
     Result<void> written;
     Result<void> room;
+    Entries not_taken;  // what must be written still, because the directory did not take it
   };
+
+  static Outcome write(StateDirectory& directory, Entries entries) {
+    std::vector<JournalEntry> batch;
+    for (const auto& [key, value] : entries) batch.push_back({key, value});
+    Outcome outcome{directory.write(batch), directory.ensure_room(), {}};
+    const bool taken =
+        outcome.written || outcome.written.error().kind != ErrorKind::kInvalidArgument;
+    if (!taken) outcome.not_taken = std::move(entries);
+    return outcome;
+  }
 
   // With nothing to write it looks for room.
   void begin() {
@@ -53,10 +69,10 @@ class StateKeeper::Impl : public std::enable_shared_from_this<Impl> {
     due_ = false;
     writing_ = true;
     asio::post(disk_, [this, entries = std::exchange(waiting_, {}), number = number_,
-                       not_over = asio::make_work_guard(io_)] {
-      Outcome outcome{directory_->write(entries), directory_->ensure_room()};
-      asio::post(io_, [self = shared_from_this(), number, outcome = std::move(outcome)] {
-        self->ended(number, outcome);
+                       not_over = asio::make_work_guard(io_)]() mutable {
+      Outcome outcome = write(*directory_, std::move(entries));
+      asio::post(io_, [self = shared_from_this(), number, outcome = std::move(outcome)]() mutable {
+        self->ended(number, std::move(outcome));
       });
     });
     watch();
@@ -81,9 +97,10 @@ class StateKeeper::Impl : public std::enable_shared_from_this<Impl> {
                       .cause = "the disk has not answered for " + to_text(kHungAfter)});
   }
 
-  void ended(std::uint64_t number, const Outcome& outcome) {
+  void ended(std::uint64_t number, Outcome outcome) {
     writing_ = false;
     if (stopped_) return;
+    waiting_.merge(outcome.not_taken);  // a newer change of the same subject counts
     hang_.cancel();
     const bool hung = std::exchange(hung_, false);
     refused_ = !outcome.written;
@@ -108,9 +125,9 @@ class StateKeeper::Impl : public std::enable_shared_from_this<Impl> {
   StateKeeperEvents events_;
   asio::steady_timer retry_;
   asio::steady_timer hang_;
-  std::vector<JournalEntry> waiting_;  // for the next write
-  std::uint64_t number_ = 0;           // of the last change
-  bool due_ = false;                   // something waits
+  Entries waiting_;           // for the next write; of each subject the newest change
+  std::uint64_t number_ = 0;  // of the last change
+  bool due_ = false;          // something has come to wait
   bool writing_ = false;
   bool refused_ = false;   // the last write: nothing is written before the next try
   bool troubled_ = false;  // as the events say

@@ -5,8 +5,10 @@
 // of one turn of the event loop, and all that come during a write, share the next one.
 //
 // When the disk is full, what is left of its reserve (StateDirectory) is for what runs. What the
-// disk refuses is tried again every kRetryPause until it succeeds. A write that is under way for
-// kHungAfter is trouble, too; it cannot be called back, and may succeed later.
+// disk refuses is tried again every kRetryPause until it succeeds. So is a change that is too large
+// to be written ever, and what waits with it: nothing is safe until a smaller one has taken its
+// place. A write that is under way for kHungAfter is trouble, too; it cannot be called back, and may
+// succeed later.
 //
 // The io_context's thread calls everything and is called back. The destructor waits for a write
 // that has begun, however long that takes; afterwards nothing is called back. A program that must

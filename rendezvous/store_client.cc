@@ -20,9 +20,6 @@ constexpr Duration kShortestPause = std::chrono::milliseconds(1);
 // Pipelined requests are sent when so many bytes of them have gathered.
 constexpr std::size_t kQueuedBytes = 8 * 1024;
 
-constexpr std::uint8_t kReady = 0;
-constexpr std::uint8_t kCancelled = 1;
-
 Error protocol_error(std::string cause) {
   return Error{.kind = ErrorKind::kProtocol, .cause = std::move(cause)};
 }
@@ -39,6 +36,13 @@ Error with_times(Error&& error, const Deadline& deadline) {
   error.waited = deadline.waited();
   error.allowed = deadline.allowed();
   return std::move(error);
+}
+
+bool may_retry(const Deadline& deadline) { return deadline.remaining() >= kShortestPause; }
+
+// Towards the end the tries come closer, so that none of the time is given away.
+void pause_before_retry(Backoff& backoff, const Deadline& deadline) {
+  std::this_thread::sleep_for(std::min(backoff.next(), deadline.remaining() / 2));
 }
 
 std::string name_of(const StoreClientOptions& options) {
@@ -90,13 +94,12 @@ Result<std::unique_ptr<StoreClient>> StoreClient::connect(StoreClientOptions opt
     Result<std::unique_ptr<StoreClient>> client = try_connect(options, deadline);
     if (client) return client;
     Error error = std::move(client).error();
-    if (error.kind == ErrorKind::kProtocol || deadline.remaining() < kShortestPause) {
+    if (error.kind == ErrorKind::kProtocol || !may_retry(deadline)) {
       error = with_times(std::move(error), deadline);
       if (error.kind != ErrorKind::kProtocol) error.kind = ErrorKind::kConnection;
       return std::move(error).within(what);
     }
-    // Towards the end the tries come closer, so that none of the time is given away.
-    std::this_thread::sleep_for(std::min(backoff.next(), deadline.remaining() / 2));
+    pause_before_retry(backoff, deadline);
   }
 }
 
@@ -158,12 +161,12 @@ Result<void> StoreClient::be_connected(const Call& call, const Deadline& deadlin
       error.kind = ErrorKind::kConnection;
       return finish(call, std::move(error));
     }
-    if (deadline.remaining() < kShortestPause) {
+    if (!may_retry(deadline)) {
       error.kind = ErrorKind::kConnection;
       error.doing = doing(call);
       return error;
     }
-    std::this_thread::sleep_for(std::min(backoff.next(), deadline.remaining() / 2));
+    pause_before_retry(backoff, deadline);
   }
 }
 
@@ -337,7 +340,7 @@ Result<T> StoreClient::deferred_answer(const Call& call, const Deadline& deadlin
     if (!sent) return sent.error();
     first = answer(call, &ReplyReader::take_u8);
     if (!first) return first.error();
-    if (*first == kCancelled) {
+    if (*first == kAnswerCancelled) {
       return timeout_error(doing(call),
                            call.keys == 1 ? "the key is not there" : "not all keys are there",
                            deadline.waited(), deadline.allowed());
@@ -348,7 +351,7 @@ Result<T> StoreClient::deferred_answer(const Call& call, const Deadline& deadlin
   if (!is_cancelled || broken_ || finished_) return result;
   const Result<std::uint8_t> last = answer(call, &ReplyReader::take_u8);
   if (!last) return last.error();
-  if (*last != kCancelled) {
+  if (*last != kAnswerCancelled) {
     return finish(call, protocol_error("a cancelled wait was answered with nonsense"));
   }
   return result;
@@ -356,7 +359,7 @@ Result<T> StoreClient::deferred_answer(const Call& call, const Deadline& deadlin
 
 Result<void> StoreClient::await_ready(const Call& call, const Deadline& deadline) {
   return deferred_answer<void>(call, deadline, [&](std::uint8_t first) -> Result<void> {
-    if (first == kReady) return {};
+    if (first == kAnswerReady) return {};
     return finish(call, protocol_error("a wait was answered with nonsense"));
   });
 }
@@ -611,7 +614,7 @@ Result<bool> StoreClient::check(const std::vector<std::string>& keys) {
     return ask(call, Command::kCheck, views_of(full), 0, &ReplyReader::take_u8);
   });
   if (!missing) return missing.error();
-  return *missing == kReady;
+  return *missing == kAnswerReady;
 }
 
 Result<std::string> StoreClient::compare_set(std::string_view key, std::string_view expected,

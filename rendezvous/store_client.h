@@ -130,7 +130,6 @@ class StoreClient {
 
   // Numeric address of this host on the way to the store: what other ranks can reach us at.
   const std::string& local_address() const { return local_address_; }
-  const StoreClientOptions& options() const { return options_; }
 
  private:
   // What a call does, for its errors.

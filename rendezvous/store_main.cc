@@ -40,9 +40,10 @@ void add_options(CLI::App& app, ddprun::StoreServerOptions& options) {
          [&options](const std::string& name) {
            options.legacy_dialect = name == "l2" ? ddprun::Dialect::kL2 : ddprun::Dialect::kL1;
          },
-         "How clients older than PyTorch 2.2 are understood: l1 (up to 2.0; default) or l2 (2.1)")
+         "How clients older than PyTorch 2.2 are understood: l1 (up to 2.0) or l2 (2.1)")
       ->type_name("DIALECT")
-      ->check(CLI::IsMember({"l1", "l2"}));
+      ->check(CLI::IsMember({"l1", "l2"}))
+      ->default_str(options.legacy_dialect == ddprun::Dialect::kL2 ? "l2" : "l1");
   app.add_option_function<std::vector<std::string>>(
          "--store-allow",
          [&options](const std::vector<std::string>& networks) {

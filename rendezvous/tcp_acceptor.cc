@@ -18,10 +18,6 @@ namespace {
 constexpr int kClientsPerTurn = 64;
 constexpr auto kPause = std::chrono::milliseconds(100);
 
-bool is_out_of_room(int sys_errno) {
-  return sys_errno == EMFILE || sys_errno == ENFILE || sys_errno == ENOBUFS || sys_errno == ENOMEM;
-}
-
 }  // namespace
 
 tcp tcp_protocol_of(int socket) {
@@ -57,7 +53,7 @@ class TcpAcceptor::Impl : public std::enable_shared_from_this<Impl> {
     try {
       take_clients();
     } catch (const std::bad_alloc&) {
-      rest(ENOMEM);
+      rest(system_error("accept a client", ENOMEM));
     }
   }
 
@@ -76,16 +72,17 @@ class TcpAcceptor::Impl : public std::enable_shared_from_this<Impl> {
         events_.client(std::move(socket), peer);
       } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
         break;
-      } else if (is_out_of_room(errno)) {
-        return rest(errno);
+      } else {
+        const Error error = system_error("accept a client", errno);
+        if (error.kind == ErrorKind::kResource) return rest(error);
+        // Any other one is that of a client which has gone again.
       }
-      // Any other error is that of one client which has gone again.
     }
     if (is_open()) await_clients();
   }
 
-  void rest(int sys_errno) {
-    events_.cannot_accept("cannot accept a client: " + system_error("", sys_errno).cause);
+  void rest(const Error& why) {
+    events_.cannot_accept("cannot " + why.message());
     if (!is_open()) return;
     pause_.expires_after(kPause);
     pause_.async_wait([weak = weak_from_this()](const error_code& error) {

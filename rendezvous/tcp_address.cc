@@ -141,7 +141,7 @@ Result<Addresses> resolve(const HostPort& address, Duration allowed) {
     answer->came.notify_all();
   });
   std::unique_lock lock(answer->mutex);
-  const auto wait = std::min<Duration>(allowed, std::chrono::hours(24 * 365));
+  const auto wait = std::min(allowed, kLongestTimeout);
   if (!answer->came.wait_for(lock, wait, [&] { return answer->addresses.has_value(); })) {
     return timeout_error("resolve " + address.host, "the name service has not answered",
                          BootClock::now() - start, allowed);

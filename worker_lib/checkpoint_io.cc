@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/random_id.h"
+#include "base/write_all.h"
 
 namespace ddprun {
 namespace {
@@ -134,15 +135,7 @@ void AtomicFile::flush() {
 }
 
 void AtomicFile::write_through(const char* data, std::size_t bytes) {
-  while (bytes > 0 && !failure_) {
-    const ssize_t written = ::write(fd_.get(), data, bytes);
-    if (written < 0) {
-      if (errno != EINTR) fail(errno);
-      continue;
-    }
-    data += written;
-    bytes -= static_cast<std::size_t>(written);
-  }
+  if (!failure_ && !write_all(fd_.get(), {data, bytes})) fail(errno);
 }
 
 Result<ManifestFile> AtomicFile::commit() {

@@ -3,6 +3,7 @@
 #include <openssl/evp.h>
 
 #include "base/assert.h"
+#include "base/hex.h"
 
 namespace ddprun {
 
@@ -22,13 +23,7 @@ std::string Sha256::hex() {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
   DDPRUN_ASSERT(EVP_DigestFinal_ex(context_, digest, &size) == 1, "a digest is ended once");
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (unsigned int i = 0; i < size; ++i) {
-    text += kDigits[digest[i] >> 4];
-    text += kDigits[digest[i] & 15];
-  }
-  return text;
+  return to_hex({digest, size});
 }
 
 std::string sha256_hex(std::string_view bytes) {

@@ -12,8 +12,7 @@ namespace ddprun {
 namespace {
 
 bool may_be_an_order(const WorkerEnd& end) {
-  return end.kind == EndKind::kSignaled &&
-         (end.code == SIGTERM || end.code == SIGINT || end.code == SIGHUP || end.code == SIGQUIT);
+  return end.kind == EndKind::kSignaled && std::ranges::count(kPassedSignals, end.code) > 0;
 }
 
 std::string workers_text(int count) {

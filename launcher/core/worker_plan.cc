@@ -36,8 +36,6 @@ std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignmen
     env.node_rank = assignment.node_rank;
     env.node_count = assignment.node_count;
     env.role = options.role;
-    env.role_rank = env.rank;
-    env.role_world_size = env.world_size;
     env.master_addr = assignment.store_host;
     env.master_port = assignment.store_port;
     env.restart_count = assignment.restart_count;

@@ -9,14 +9,6 @@
 namespace ddprun {
 namespace {
 
-// What WAIT, CHECK and BARRIER answer.
-constexpr std::uint8_t kReady = 0;
-constexpr std::uint8_t kNotReady = 1;
-// What CANCEL_WAIT answers.
-constexpr std::uint8_t kCancelled = 1;
-// What WATCH_KEY answers.
-constexpr std::uint8_t kWatching = 3;
-
 constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
 // Memory that Replies keeps for the next turn.
 constexpr std::size_t kKeptReplyBytes = 256 * 1024;
@@ -38,16 +30,16 @@ std::int64_t wrapping_sum(std::int64_t a, std::int64_t b) {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
 }
 
-Refusal refusal_of(Refusal::Kind kind, Command command, const std::string& reason) {
+Refusal make_refusal(Refusal::Kind kind, Command command, const std::string& reason) {
   return {kind, std::string(rule_of(command).name) + ": " + reason};
 }
 
 Refusal no_number(Command command) {
-  return refusal_of(Refusal::kBadRequest, command, "the key holds no number");
+  return make_refusal(Refusal::kBadRequest, command, "the key holds no number");
 }
 
 Refusal waits_already(Command command) {
-  return refusal_of(Refusal::kBadRequest, command, "this connection is waiting already");
+  return make_refusal(Refusal::kBadRequest, command, "this connection is waiting already");
 }
 
 }  // namespace
@@ -81,7 +73,7 @@ std::optional<Refusal> KvState::handle(StoreConnectionId from, const Request& re
     case Command::kWait: return wait(from, request, progress, replies);
     case Command::kCancelWait:
       unpark(from);
-      put_u8(replies.to(from), kCancelled);
+      put_u8(replies.to(from), kAnswerCancelled);
       break;
     case Command::kGetNumKeys: put_u64(replies.to(from), values_.size()); break;
     case Command::kDeleteKey: delete_key(from, request, replies); break;
@@ -98,7 +90,7 @@ std::optional<Refusal> KvState::handle(StoreConnectionId from, const Request& re
     case Command::kListKeys: return list_keys(from, progress, replies);
     case Command::kBarrier: return barrier(from, request, replies);
     // Of L1, which nobody but C++ code could call. The key is not watched: no change is ever told.
-    case Command::kWatchKey: put_u8(replies.to(from), kWatching); break;
+    case Command::kWatchKey: put_u8(replies.to(from), kAnswerWatching); break;
     case Command::kFetch: return fetch(from, request, replies);
     case Command::kTryFetch: return try_fetch(from, request, progress, replies);
   }
@@ -132,15 +124,15 @@ bool KvState::fits(std::size_t more) const {
 }
 
 KvState::MaybeRefusal KvState::full(Command command) const {
-  return refusal_of(Refusal::kHeldLimit, command,
-                    "the store holds " + std::to_string(held_bytes_) + " bytes, at most " +
-                        std::to_string(limits_.held_bytes) + " are held");
+  return make_refusal(Refusal::kHeldLimit, command,
+                      "the store holds " + std::to_string(held_bytes_) + " bytes, at most " +
+                          std::to_string(limits_.held_bytes) + " are held");
 }
 
 KvState::MaybeRefusal KvState::too_long(Command command, std::size_t reply_bytes) const {
-  return refusal_of(Refusal::kReplyLimit, command,
-                    "a reply of " + std::to_string(reply_bytes) + " bytes, at most " +
-                        std::to_string(limits_.reply_bytes) + " are sent");
+  return make_refusal(Refusal::kReplyLimit, command,
+                      "a reply of " + std::to_string(reply_bytes) + " bytes, at most " +
+                          std::to_string(limits_.reply_bytes) + " are sent");
 }
 
 bool KvState::has_room_to_set(std::string_view key, std::size_t value_bytes) const {
@@ -263,7 +255,7 @@ KvState::MaybeRefusal KvState::add(StoreConnectionId from, const Request& reques
 void KvState::check(StoreConnectionId from, const Request& request, Progress& progress,
                     Replies& replies) {
   const std::optional<bool> all = all_present(request, progress);
-  if (all) put_u8(replies.to(from), *all ? kReady : kNotReady);
+  if (all) put_u8(replies.to(from), *all ? kAnswerReady : kAnswerNotReady);
 }
 
 std::optional<bool> KvState::all_present(const Request& request, Progress& progress) {
@@ -430,13 +422,13 @@ KvState::MaybeRefusal KvState::wait(StoreConnectionId from, const Request& reque
   }
   if (!progress.done_) return std::nullopt;
   if (!progress.ticket_) {
-    put_u8(replies.to(from), kReady);
+    put_u8(replies.to(from), kAnswerReady);
     return std::nullopt;
   }
   Wait& wait = wait_of(*progress.ticket_);
   wait.whole = true;
   if (!wait.missing.empty()) return std::nullopt;
-  put_u8(replies.to(from), kReady);
+  put_u8(replies.to(from), kAnswerReady);
   end_wait(*progress.ticket_);
   return std::nullopt;
 }
@@ -487,7 +479,7 @@ bool KvState::found(Waiters& waiters, Replies& replies) {
     if (wait.fetches) {
       answer_fetch(*wait.by, *waiters.key, replies);
     } else {
-      put_u8(replies.to(*wait.by), kReady);
+      put_u8(replies.to(*wait.by), kAnswerReady);
     }
     spend(kStepsPerAnswer);
   }
@@ -549,7 +541,7 @@ KvState::MaybeRefusal KvState::barrier(StoreConnectionId from, const Request& re
     held_bytes_ += name.size() + kEntryBytes;
     return std::nullopt;
   }
-  put_u8(replies.to(from), kReady);
+  put_u8(replies.to(from), kAnswerReady);
   if (place == barriers_.end()) return std::nullopt;
   opened_.push_back({place->first, *arrived, barrier_waiters_});
   tell_opened(replies);
@@ -567,7 +559,7 @@ void KvState::tell_opened(Replies& replies) {
       if (waiter->second.number >= opened_.front().before) continue;
       if (cost_left_ == 0) return;
       spend(1 + kStepsPerAnswer);
-      put_u8(replies.to(waiter->second.id), kReady);
+      put_u8(replies.to(waiter->second.id), kAnswerReady);
       parked_.erase(waiter->second.id.value);
       forget(place->first);
       barrier.erase(waiter);

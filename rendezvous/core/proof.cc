@@ -7,6 +7,7 @@
 #include <array>
 
 #include "base/assert.h"
+#include "base/hex.h"
 
 namespace ddprun {
 namespace {
@@ -18,12 +19,7 @@ std::string hmac_hex(std::string_view key, std::string_view text) {
                      reinterpret_cast<const unsigned char*>(text.data()), text.size(),
                      digest.data(), &size) != nullptr,
                 "OpenSSL has HMAC-SHA256");
-  std::string hex;
-  for (unsigned i = 0; i < size; ++i) {
-    hex += "0123456789abcdef"[digest[i] >> 4];
-    hex += "0123456789abcdef"[digest[i] & 15];
-  }
-  return hex;
+  return to_hex({digest.data(), size});
 }
 
 // With their lengths, so that no two lists of fields make the same text.

@@ -337,7 +337,6 @@ std::optional<Integer> ReplyReader::take() {
 }
 
 std::optional<std::uint8_t> ReplyReader::take_u8() { return take<std::uint8_t>(); }
-std::optional<std::uint32_t> ReplyReader::take_u32() { return take<std::uint32_t>(); }
 std::optional<std::int64_t> ReplyReader::take_i64() { return take<std::int64_t>(); }
 
 std::optional<std::string> ReplyReader::take_string() {

@@ -151,6 +151,14 @@ enum class Fetched : std::uint8_t {
 };
 constexpr std::uint8_t to_u8(Fetched fetched) { return static_cast<std::uint8_t>(fetched); }
 
+// What WAIT, CHECK and BARRIER answer.
+inline constexpr std::uint8_t kAnswerReady = 0;
+inline constexpr std::uint8_t kAnswerNotReady = 1;
+// What CANCEL_WAIT answers.
+inline constexpr std::uint8_t kAnswerCancelled = 1;
+// What WATCH_KEY answers.
+inline constexpr std::uint8_t kAnswerWatching = 3;
+
 // Whether a connection that begins with these bytes is legacy: it does not begin with the handshake.
 // nullopt: too few bytes to tell.
 std::optional<bool> begins_as_legacy(std::string_view first_bytes);
@@ -300,7 +308,6 @@ class ReplyReader {
   void feed(std::string_view bytes) { buffer_.append(bytes); }
 
   std::optional<std::uint8_t> take_u8();
-  std::optional<std::uint32_t> take_u32();
   std::optional<std::int64_t> take_i64();
   std::optional<std::string> take_string();
 

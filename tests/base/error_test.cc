@@ -29,6 +29,9 @@ TEST(Error, WithinPutsTheCallersWordsInFront) {
 TEST(Error, SystemErrorsFallIntoTheKindThatCallersAskFor) {
   EXPECT_EQ(system_error("open", ENOENT).kind, ErrorKind::kNotFound);
   EXPECT_EQ(system_error("write", ENOSPC).kind, ErrorKind::kResource);
+  for (const int out_of_room : {EMFILE, ENFILE, ENOBUFS, ENOMEM}) {
+    EXPECT_EQ(system_error("accept", out_of_room).kind, ErrorKind::kResource) << out_of_room;
+  }
   EXPECT_EQ(system_error("read", ETIMEDOUT).kind, ErrorKind::kTimeout);
   EXPECT_EQ(system_error("ioctl", ENOTTY).kind, ErrorKind::kSystem);
 }

@@ -2,11 +2,16 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/docs_table.h"
 
 namespace ddprun {
 namespace {
+
+using testing_support::table_rows;
+using testing_support::TableRow;
 
 TEST(ExitCodes, AreDistinctAndStayOutOfTheWorkersWay) {
   for (std::size_t i = 0; i < kExitCodes.size(); ++i) {
@@ -18,16 +23,12 @@ TEST(ExitCodes, AreDistinctAndStayOutOfTheWorkersWay) {
   }
 }
 
-TEST(ExitCodes, TheDocumentationHasEachCodeWithItsMeaning) {
-  std::ifstream file(DDPRUN_SOURCE_DIR "/docs/exit_codes.md");
-  ASSERT_TRUE(file) << "docs/exit_codes.md is missing";
-  std::stringstream text;
-  text << file.rdbuf();
+TEST(ExitCodes, TheDocumentationHasTheseCodesWithTheirMeaningsAndNoOthers) {
+  std::vector<TableRow> codes;
   for (const ExitCodeText& row : kExitCodes) {
-    const std::string line =
-        "| " + std::to_string(to_int(row.code)) + " | " + std::string(row.meaning) + " |";
-    EXPECT_NE(text.str().find(line), std::string::npos) << "missing: " << line;
+    codes.push_back({std::to_string(to_int(row.code)), std::string(row.meaning)});
   }
+  EXPECT_EQ(table_rows("exit_codes.md", {"code", "meaning"}), codes);
 }
 
 }  // namespace

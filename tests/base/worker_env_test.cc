@@ -2,9 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <map>
-#include <sstream>
+
+#include "base/signal_names.h"
+#include "tests/support/docs_table.h"
 
 namespace ddprun {
 namespace {
@@ -27,8 +28,6 @@ WorkerEnv example() {
   env.local_world_size = 2;
   env.node_rank = NodeRank(1);
   env.node_count = 2;
-  env.role_rank = Rank(3);
-  env.role_world_size = 4;
   env.master_addr = "10.0.0.7";
   env.master_port = 40123;
   env.restart_count = 2;
@@ -46,7 +45,7 @@ TEST(WorkerEnv, EveryVariableOfTheListIsWrittenOnceAndInItsOrder) {
   const auto variables = variables_of(example());
   ASSERT_EQ(variables.size(), kWorkerVariables.size());
   for (std::size_t i = 0; i < variables.size(); ++i) {
-    EXPECT_EQ(variables[i].first, kWorkerVariables[i].name);
+    EXPECT_EQ(variables[i].first, kWorkerVariables[i]);
   }
 }
 
@@ -112,18 +111,11 @@ TEST(WorkerEnv, NamesTheVariableThatIsWrong) {
   }
 }
 
-// docs/worker_environment.md has a table row per variable, and no row for anything else.
 TEST(WorkerEnv, TheDocumentationListsExactlyTheVariablesOfTheList) {
-  std::ifstream file(DDPRUN_SOURCE_DIR "/docs/worker_environment.md");
-  ASSERT_TRUE(file) << "docs/worker_environment.md is missing";
-  std::vector<std::string> documented;
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with("| `")) continue;
-    documented.push_back(line.substr(3, line.find('`', 3) - 3));
-  }
-  std::vector<std::string> listed;
-  for (const WorkerVariable& variable : kWorkerVariables) listed.emplace_back(variable.name);
-  EXPECT_EQ(documented, listed);
+  std::vector<testing_support::TableRow> listed;
+  for (const std::string_view name : kWorkerVariables)
+    listed.push_back({"`" + std::string(name) + "`"});
+  EXPECT_EQ(testing_support::table_rows("worker_environment.md", {"variable"}), listed);
 }
 
 }  // namespace

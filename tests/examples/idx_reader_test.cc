@@ -36,7 +36,7 @@ class IdxReader : public testing::Test {
   const std::string good_ =
       "\0\0\x08\x02\0\0\0\x02\0\0\0\x03"
       "abcdef"s;
-  ddprun::TemporaryDirectory directory_;
+  ddprun::testing_support::TemporaryDirectory directory_;
 };
 
 TEST_F(IdxReader, ReadsTheDigitsThatAreShipped) {

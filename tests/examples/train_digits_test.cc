@@ -9,7 +9,9 @@
 
 #include "base/random_id.h"
 #include "base/rng.h"
+#include "tests/support/program.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/test_seed.h"
 #include "tests/support/worker_cluster.h"
 
 namespace ddprun {
@@ -20,17 +22,19 @@ using std::chrono::seconds;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::MatchesRegex;
-using testing::Not;
 using testing_support::ChildProcess;
 using testing_support::eventually;
 using testing_support::processes_with;
+using testing_support::program;
+using testing_support::seed_text;
+using testing_support::TemporaryDirectory;
+using testing_support::test_seed;
 using testing_support::WorkerCluster;
 
-constexpr const char* kProgram = DDPRUN_BIN_DIR "/train_digits";
 constexpr int kKilled = 128 + SIGKILL;
 
 std::vector<std::string> command(std::vector<std::string> options) {
-  options.insert(options.begin(), kProgram);
+  options.insert(options.begin(), program("train_digits"));
   return options;
 }
 
@@ -160,7 +164,9 @@ TEST_P(RandomKills, TheKilledJobEndsWithTheBitsOfTheUndisturbedOne) {
 
   Job killed(ranks, options);
   killed.keep_checkpoints(7);
-  Rng rng(static_cast<std::uint64_t>(ranks));
+  const std::uint64_t seed = test_seed(static_cast<std::uint64_t>(ranks));
+  SCOPED_TRACE(seed_text(seed));
+  Rng rng(seed);
   constexpr int kKills = 4;
   for (int kills = 0; kills < kKills; ++kills) {
     killed.start();
@@ -181,7 +187,7 @@ TEST(TrainDigitsUnderDdprun, EndsWithTheSameBitsAfterKillsFromOutside) {
   const TemporaryDirectory directory;
   const std::string mark = random_hex(8);
   const auto start = [&](const std::string& name) {
-    std::vector<std::string> argv{DDPRUN_BIN_DIR "/ddprun", "--standalone", "--nproc-per-node=3",
+    std::vector<std::string> argv{program("ddprun"), "--standalone", "--nproc-per-node=3",
                                   "--max-restarts=3"};
     for (const std::string& word :
          command({"--epochs=20", "--checkpoint-every=7", "--checkpoint-dir=" + directory / name,
@@ -195,7 +201,9 @@ TEST(TrainDigitsUnderDdprun, EndsWithTheSameBitsAfterKillsFromOutside) {
   ASSERT_EQ(undisturbed->wait(seconds(60)), 0) << undisturbed->err();
 
   auto job = start("killed");
-  Rng rng(7);
+  const std::uint64_t seed = test_seed(7);
+  SCOPED_TRACE(seed_text(seed));
+  Rng rng(seed);
   for (int generation = 0; generation < 3; ++generation) {
     ASSERT_TRUE(job->wait_for_out("epoch  " + std::to_string(generation + 1) + "  loss"))
         << job->out() << job->err();

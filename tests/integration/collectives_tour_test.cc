@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/program.h"
 #include "tests/support/worker_cluster.h"
 
 namespace ddprun {
@@ -11,7 +12,7 @@ using std::chrono::seconds;
 using testing::HasSubstr;
 using testing_support::WorkerCluster;
 
-constexpr const char* kProgram = DDPRUN_BIN_DIR "/collectives_tour";
+const std::string kProgram = testing_support::program("collectives_tour");
 
 TEST(CollectivesTour, PrintsEveryRankInOrder) {
   WorkerCluster cluster({.command = {kProgram}, .per_node = 3});

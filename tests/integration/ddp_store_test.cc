@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,10 @@
 #include "rendezvous/listen.h"
 #include "rendezvous/store_client.h"
 #include "tests/support/child_process.h"
+#include "tests/support/docs_table.h"
+#include "tests/support/program.h"
 #include "tests/support/raw_tcp_client.h"
+#include "tests/support/store_bytes.h"
 
 namespace ddprun {
 namespace {
@@ -21,7 +25,13 @@ using testing::HasSubstr;
 using testing::MatchesRegex;
 using testing::StartsWith;
 using testing_support::ChildProcess;
+using testing_support::handshake;
+using testing_support::listening_address;
+using testing_support::program;
 using testing_support::RawTcpClient;
+using testing_support::request;
+using testing_support::table_rows;
+using testing_support::TableRow;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kSanitized = true;
@@ -29,18 +39,16 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
-const std::string kProgram = DDPRUN_BIN_DIR "/ddp-store";
-
 struct Ended {
   std::optional<int> exit_code;
   std::string output;  // both streams
 };
 
 Ended run(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), kProgram);
-  ChildProcess program(std::move(arguments));
-  const std::optional<int> exit_code = program.wait();
-  return {exit_code, program.out() + program.err()};
+  arguments.insert(arguments.begin(), program("ddp-store"));
+  ChildProcess process(std::move(arguments));
+  const std::optional<int> exit_code = process.wait();
+  return {exit_code, process.out() + process.err()};
 }
 
 // A ddp-store on a free port that runs until the test says otherwise.
@@ -50,10 +58,11 @@ class RunningProgram {
   explicit RunningProgram(const std::string& limits = "true", const std::string& host = "127.0.0.1",
                           const std::string& options = "")
       : process({"sh", "-c",
-                 limits + " && exec '" + kProgram + "' --listen '" + host + ":0' " + options}) {
-    EXPECT_TRUE(process.wait_for_out("\n")) << process.err();
-    const std::string line = process.out();
-    port = static_cast<std::uint16_t>(std::atoi(line.substr(line.rfind(':') + 1).c_str()));
+                 limits + " && exec '" + program("ddp-store") + "' --listen '" + host + ":0' " +
+                     options}) {
+    const auto address = parse_host_port(listening_address(process));
+    EXPECT_TRUE(address) << process.err();
+    if (address) port = address->port;
   }
 
   std::unique_ptr<StoreClient> client() const {
@@ -131,10 +140,8 @@ TEST(DdpStore, ListensOnEveryAddressWhenAskedTo) {
 }
 
 TEST(DdpStore, ReadsLegacyClientsAsItIsTold) {
-  std::string append;
-  put_request(append, Command::kAppend, std::vector<std::string_view>{"k", "v"}, 0, Dialect::kL2);
-  std::string get;
-  put_request(get, Command::kGet, std::vector<std::string_view>{"k"}, 0, Dialect::kL2);
+  const std::string append = request(Command::kAppend, {"k", "v"}, 0, Dialect::kL2);
+  const std::string get = request(Command::kGet, {"k"}, 0, Dialect::kL2);
   for (const auto& [options, answer] : std::vector<std::pair<std::string, std::string>>{
            {"--legacy-dialect l2", "\1\0\0\0\0\0\0\0v"s},
            {"--legacy-dialect l1", "\0\0\0\0\0\0\0\0"s},  // to DELETE_KEY: there was none
@@ -158,26 +165,22 @@ TEST(DdpStore, ItsLimitsAreAsTold) {
   };
   for (const auto& [option, reason] : limits) {
     RunningProgram store("true", "127.0.0.1", option);
-    std::string bytes;
-    put_handshake(bytes);
     RawTcpClient first(store.port), client(store.port);
-    put_request(bytes, Command::kSet,
-                std::vector<std::string_view>{"name", std::string(2000, 'v')});
-    put_request(bytes, Command::kGet, std::vector<std::string_view>{"name"});
-    put_request(bytes, Command::kCheck, std::vector<std::string_view>{"a", "b"});
-    client.send(bytes);
+    client.send(handshake() + request(Command::kSet, {"name", std::string(2000, 'v')}) +
+                request(Command::kGet, {"name"}) + request(Command::kCheck, {"a", "b"}));
     EXPECT_TRUE(store.process.wait_for_err(reason)) << option << ": " << store.process.err();
   }
 }
 
-TEST(DdpStore, SaysItsLimitsAndTheirDefaults) {
-  const std::string help = run({"--help"}).output;
-  for (const std::string limit :
-       {"--max-key-bytes SIZE=8192", "--max-value-bytes SIZE=8388608", "--max-keys SIZE=131072",
-        "--max-request-bytes SIZE=67108864", "--max-reply-bytes SIZE=67108864",
-        "--max-held-bytes SIZE=1073741824", "--max-connections SIZE=65536"}) {
-    EXPECT_THAT(help, HasSubstr(limit));
+TEST(DdpStore, SaysItsLimitsAndTheirDefaultsAsTheDocumentationDoes) {
+  std::vector<TableRow> said;
+  std::istringstream help(run({"--help"}).output);
+  for (std::string line; std::getline(help, line);) {
+    std::string option, value;
+    std::istringstream(line) >> option >> value;
+    if (value.starts_with("SIZE=")) said.push_back({"`" + option + "`", value.substr(5)});
   }
+  EXPECT_EQ(table_rows("wire_protocol.md", {"option of `ddp-store`", "at most"}), said);
 }
 
 TEST(DdpStore, OutlivesTheReaderOfItsLog) {
@@ -199,9 +202,7 @@ TEST(DdpStore, WithoutDescriptorsNewClientsWaitUntilOthersLeave) {
   if (kSanitized) GTEST_SKIP() << "UBSan opens a pipe to look at memory, and mistakes its failure";
   RunningProgram store("ulimit -n 20");
   std::vector<std::unique_ptr<RawTcpClient>> clients;
-  std::string ping;
-  put_handshake(ping);
-  put_request(ping, Command::kPing, {}, 7);
+  const std::string ping = handshake() + request(Command::kPing, {}, 7);
   for (int i = 0; i < 30; ++i) {
     clients.push_back(std::make_unique<RawTcpClient>(store.port));
     clients.back()->send(ping);

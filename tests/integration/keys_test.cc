@@ -31,7 +31,7 @@ class Keys : public LauncherTest {
     return path;
   }
   std::unique_ptr<ChildProcess> start_service(Arguments options) const {
-    options.insert(options.begin(), DDPRUN_BIN_DIR "/ddp-rendezvous");
+    options.insert(options.begin(), program("ddp-rendezvous"));
     return std::make_unique<ChildProcess>(options, environment());
   }
   static Arguments node(const std::string& endpoint, Arguments more, const std::string& script) {

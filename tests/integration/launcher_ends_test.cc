@@ -14,6 +14,7 @@
 
 #include "base/rng.h"
 #include "tests/integration/launcher_frame.h"
+#include "tests/support/test_seed.h"
 
 namespace ddprun::testing_support {
 namespace {
@@ -80,8 +81,9 @@ class StoppedReader : public LauncherTest {
     ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
     std::ofstream(directory_ / "script.sh") << script;
     job_ = std::make_unique<ChildProcess>(
-        Arguments{"sh", "-c",
-                  "exec '" + kDdprun + "' --shutdown-grace=2 sh script.sh > fifo 2> fifo"},
+        Arguments{
+            "sh", "-c",
+            "exec '" + program("ddprun") + "' --shutdown-grace=2 sh script.sh > fifo 2> fifo"},
         environment());
     reader_.reset(open(fifo.c_str(), O_RDONLY | O_CLOEXEC));
     ASSERT_TRUE(reader_.valid());
@@ -121,7 +123,7 @@ TEST_F(LauncherTest, WhatAnEndingWorkerStartsAndLeavesIsToldToEndAsWell) {
 }
 
 TEST_F(LauncherTest, ASignalAtAnyMomentOfTheStartLeavesNothing) {
-  const std::uint64_t seed = random_seed();
+  const std::uint64_t seed = test_seed(1);
   SCOPED_TRACE(seed_text(seed));
   Rng rng(seed);
   for (int round = 0; round < 20; ++round) {
@@ -135,7 +137,7 @@ TEST_F(LauncherTest, ASignalAtAnyMomentOfTheStartLeavesNothing) {
 
 TEST_F(LauncherTest, UnderNohupAHangupIsIgnored) {
   ChildProcess job({"sh", "-c",
-                    "trap '' HUP; exec '" + kDdprun +
+                    "trap '' HUP; exec '" + program("ddprun") +
                         "' sh -c 'echo ready; while [ ! -e go ]; do sleep 0.02; done; echo done'"},
                    environment());
   ASSERT_TRUE(job.wait_for_out("ready"));
@@ -184,7 +186,7 @@ TEST_F(LauncherTest, AKilledAgentIsNamedAndHasItsOwnExitCode) {
 }
 
 TEST_F(LauncherTest, KillsOfDdprunAtRandomMomentsLeaveNothing) {
-  const std::uint64_t seed = random_seed();
+  const std::uint64_t seed = test_seed(1);
   SCOPED_TRACE(seed_text(seed));
   Rng rng(seed);
   for (int round = 0; round < 30; ++round) {
@@ -223,10 +225,10 @@ class Shortage : public LauncherTest {
  protected:
   // Whether the job ran at all.
   bool run(const Arguments& limited, const std::string& shown,
-           const std::string& program = kDdprun) {
+           const std::string& ddprun = program("ddprun")) {
     Arguments argv = limited;
     argv.insert(argv.end(),
-                {program, "--shutdown-grace=1", "--nproc-per-node=3", "sh", "-c", "exit 0"});
+                {ddprun, "--shutdown-grace=1", "--nproc-per-node=3", "sh", "-c", "exit 0"});
     ChildProcess job(argv, environment());
     const std::optional<int> code = job.wait();
     EXPECT_TRUE(code) << shown << " left it hanging\n" << job.err();
@@ -263,13 +265,13 @@ TEST_F(Shortage, OfProcesses) {
   // A user that has no other process: the limit counts per user.
   const std::string user = std::to_string(500'000'000 + getpid());
   // The folder that was built in may be closed to other users, as /root is.
-  const std::string program = directory_ / "ddprun";
-  std::filesystem::copy_file(kDdprun, program);
+  const std::string ddprun = directory_ / "ddprun";
+  std::filesystem::copy_file(program("ddprun"), ddprun);
   int first_enough = 0;
   for (int limit = 1; first_enough == 0; ++limit) {
     ASSERT_LT(limit, 30);
     const std::string shown = "--nproc=" + std::to_string(limit);
-    if (run({"setpriv", "--reuid=" + user, "--clear-groups", "prlimit", shown}, shown, program)) {
+    if (run({"setpriv", "--reuid=" + user, "--clear-groups", "prlimit", shown}, shown, ddprun)) {
       first_enough = limit;
     }
     if (HasFailure()) return;

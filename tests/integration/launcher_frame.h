@@ -7,12 +7,8 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdint>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
-#include <random>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -20,26 +16,17 @@
 
 #include "base/random_id.h"
 #include "tests/support/child_process.h"
+#include "tests/support/program.h"
+#include "tests/support/read_file.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ddprun::testing_support {
-
-using Arguments = std::vector<std::string>;
-
-inline const std::string kDdprun = DDPRUN_BIN_DIR "/ddprun";
 
 inline std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
   return lines;
-}
-
-inline std::string read_file(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
 }
 
 // What a failing test says about processes that it did not expect.
@@ -80,7 +67,7 @@ class LauncherTest : public testing::Test {
   }
   std::unique_ptr<ChildProcess> start(
       Arguments arguments, std::vector<std::pair<std::string, std::string>> more = {}) const {
-    arguments.insert(arguments.begin(), kDdprun);
+    arguments.insert(arguments.begin(), program("ddprun"));
     return std::make_unique<ChildProcess>(arguments, environment(std::move(more)));
   }
   // Workers that run a line of shell.
@@ -108,21 +95,6 @@ inline Tree tree_of(const ChildProcess& job) {
   tree.agent = first_child_of(tree.keeper);
   tree.worker = first_child_of(tree.agent);
   return tree;
-}
-
-// The address in "...: listening on ADDRESS", the line of a service that is ready.
-inline std::string listening_address(ChildProcess& service) {
-  const std::string line = service.line().value_or("");
-  return line.substr(line.rfind(' ') + 1);
-}
-
-// The seed of a random test; a failure prints it, and DDPRUN_TEST_SEED replays it.
-inline std::uint64_t random_seed() {
-  const char* given = std::getenv("DDPRUN_TEST_SEED");
-  return given ? std::stoull(given) : std::random_device{}();
-}
-inline std::string seed_text(std::uint64_t seed) {
-  return "replay: DDPRUN_TEST_SEED=" + std::to_string(seed);
 }
 
 }  // namespace ddprun::testing_support

@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "rendezvous/listen.h"
 #include "tests/integration/launcher_frame.h"
+#include "tests/support/test_seed.h"
 
 namespace ddprun::testing_support {
 namespace {
@@ -70,7 +71,7 @@ TEST_F(LauncherTest, AWorkerWritesToAReaderThatIsSlowAndLosesNothing) {
   const std::string fifo = directory_ / "fifo";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   ChildProcess job({"sh", "-c",
-                    "exec '" + kDdprun +
+                    "exec '" + program("ddprun") +
                         "' --nproc-per-node=2 sh -c 'yes 0123456789012345678901234567890 | "
                         "head -n 300000; touch done.$RANK' > fifo"},
                    environment());
@@ -165,7 +166,7 @@ TEST_F(LauncherTest, AWorkerStartsClean) {
 
 TEST_F(LauncherTest, AgentsTakeAllDescriptorsTheyMayWorkersWhatTheyWereGiven) {
   ChildProcess job({"sh", "-c",
-                    "ulimit -Sn 256; exec '" + kDdprun +
+                    "ulimit -Sn 256; exec '" + program("ddprun") +
                         "' sh -c 'ulimit -Sn; while [ ! -e go ]; do sleep 0.02; done'"},
                    environment());
   EXPECT_EQ(job.line(), "256");
@@ -245,7 +246,7 @@ TEST_F(LauncherTest, KillsFromOutsideAtAnyTimeAreSurvivedAndNoGenerationOverlaps
                   "kill -0 $(cat $f) 2>/dev/null && echo OVERLAP $f;; esac; done; "
                   "echo $$ > alive.$DDPRUN_GENERATION.$RANK; "
                   "[ $DDPRUN_GENERATION = 15 ] && exit 0; echo started; exec sleep 1000");
-  const std::uint64_t seed = random_seed();
+  const std::uint64_t seed = test_seed(1);
   SCOPED_TRACE(seed_text(seed));
   Rng rng(seed);
   for (int generation = 0; generation < 15; ++generation) {
@@ -347,7 +348,7 @@ TEST_F(LauncherTest, APlaceForTemporaryFilesThatIsNotThereIsNoUsageError) {
 }
 
 TEST_F(LauncherTest, AnEndpointTakenBySomethingElseIsNamed) {
-  ChildProcess store({DDPRUN_BIN_DIR "/ddp-store", "--listen", "127.0.0.1:0"}, environment());
+  ChildProcess store({program("ddp-store"), "--listen", "127.0.0.1:0"}, environment());
   auto job = start({"--rdzv-endpoint=" + listening_address(store), "true"});
   EXPECT_EQ(job->wait(), 69) << job->err();
   EXPECT_NE(job->err().find("no rendezvous service"), std::string::npos) << job->err();

@@ -55,6 +55,7 @@ def main() -> None:
         sys.exit(77)
     binaries, sources = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     seed = int(os.environ.get("DDPRUN_TEST_SEED", "1"))
+    print(f"replay: DDPRUN_TEST_SEED={seed}", flush=True)
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)

@@ -1,28 +1,22 @@
 // ddp-rendezvous is killed, told to end, or out of disk space under running jobs.
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <optional>
 
 #include "base/rng.h"
-#include "tests/support/child_process.h"
+#include "tests/integration/launcher_frame.h"
 #include "tests/support/held_port.h"
 #include "tests/support/hung_file.h"
-#include "tests/support/temporary_directory.h"
+#include "tests/support/test_seed.h"
 
-namespace ddprun {
+namespace ddprun::testing_support {
 namespace {
-
-using testing_support::ChildProcess;
-using testing_support::HeldPort;
 
 std::size_t count(const std::string& text, const std::string& part) {
   std::size_t found = 0;
@@ -30,8 +24,12 @@ std::size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-class ServiceRestart : public testing::Test {
+class ServiceRestart : public LauncherTest {
  protected:
+  void TearDown() override {
+    service_.reset();
+    LauncherTest::TearDown();
+  }
   // With a past it need not wait for agents that it might not know of, although its port is known.
   void give_directory_a_past() {
     start_service();
@@ -40,18 +38,16 @@ class ServiceRestart : public testing::Test {
     address_ = port_.endpoint();
   }
   // A lease that no load of the machine uses up; its patience is as much longer.
-  std::vector<std::string> service_command() const {
-    std::vector<std::string> argv{DDPRUN_BIN_DIR "/ddp-rendezvous", "--listen", address_, "--lease",
-                                  "60"};
+  Arguments service_command() const {
+    Arguments argv{program("ddp-rendezvous"), "--listen", address_, "--lease", "60"};
     if (keeps_state_) argv.insert(argv.end(), {"--state-dir", state_});
     return argv;
   }
-  void start_service(std::vector<std::string> command = {}) {
+  void start_service(Arguments command = {}) {
     if (command.empty()) command = service_command();
-    service_ = std::make_unique<ChildProcess>(std::move(command));
-    const auto line = service_->line();
-    ASSERT_TRUE(line) << service_->err();
-    address_ = line->substr(line->rfind(' ') + 1);
+    service_ = std::make_unique<ChildProcess>(std::move(command), environment());
+    address_ = listening_address(*service_);
+    ASSERT_NE(address_, "") << service_->err();
   }
   void kill_service() {
     service_->signal(SIGKILL);
@@ -59,10 +55,10 @@ class ServiceRestart : public testing::Test {
   }
   std::unique_ptr<ChildProcess> agent(const std::string& script, int nodes = 2, int restarts = 3,
                                       const std::string& job = "job") const {
-    return std::make_unique<ChildProcess>(std::vector<std::string>{
-        DDPRUN_BIN_DIR "/ddprun", "--nnodes=" + std::to_string(nodes),
-        "--max-restarts=" + std::to_string(restarts), "--rdzv-endpoint=" + address_,
-        "--rdzv-id=" + job, "--nproc-per-node=1", "--no-python", "sh", "-c", script});
+    return start_shell(
+        {"--nnodes=" + std::to_string(nodes), "--max-restarts=" + std::to_string(restarts),
+         "--rdzv-endpoint=" + address_, "--rdzv-id=" + job},
+        script);
   }
   // A worker that says which generation it is of, and ends well when it is told to go.
   std::string waits_for_go() const {
@@ -71,7 +67,6 @@ class ServiceRestart : public testing::Test {
   }
   void let_go() const { std::ofstream(go_).put('\n'); }
 
-  TemporaryDirectory directory_;
   std::string go_ = directory_ / "go";
   std::string state_ = directory_ / "state";
   HeldPort port_;  // while no service has it, nobody else may get it
@@ -109,6 +104,8 @@ TEST_F(ServiceRestart, WithAStateDirectoryNothingIsForgottenAndNobodyNotices) {
   const auto two = agent(script, 2, 2);
   ASSERT_TRUE(one->wait_for_out("started 1")) << one->err();
   ASSERT_TRUE(two->wait_for_out("started 1")) << two->err();
+  // Its agent's line is read from another pipe, and may come later than the worker's.
+  ASSERT_TRUE(one->wait_for_err("generation 1: starting")) << one->err();
   const std::string out_before = one->out();
   const std::string err_before = one->err();
   kill_service();
@@ -131,9 +128,8 @@ TEST_F(ServiceRestart, WithAStateDirectoryNothingIsForgottenAndNobodyNotices) {
 
 // Killed at any moment, over and over, while the job fails until its budget is used up.
 TEST_F(ServiceRestart, KilledAtRandomMomentsItCountsEveryRestartOnce) {
-  const char* given = std::getenv("DDPRUN_TEST_SEED");
-  const std::uint64_t seed = given ? std::stoull(given) : 20261121;
-  SCOPED_TRACE("DDPRUN_TEST_SEED=" + std::to_string(seed));
+  const std::uint64_t seed = test_seed(20261121);
+  SCOPED_TRACE(seed_text(seed));
   Rng rng(seed);
   give_directory_a_past();
   start_service();
@@ -185,6 +181,7 @@ TEST_F(ServiceRestart, ToldToEndItTellsItsAgentsAndAnotherOneGoesOn) {
 class ServiceWithAHungDisk : public ServiceRestart {
  protected:
   void SetUp() override {
+    ServiceRestart::SetUp();
     give_directory_a_past();
     hung_.emplace(state_ + "/journal.new");
     const auto handler = std::signal(SIGXFSZ, SIG_IGN);  // which the service inherits
@@ -195,7 +192,12 @@ class ServiceWithAHungDisk : public ServiceRestart {
     ASSERT_EQ(::prlimit(service_->pid(), RLIMIT_FSIZE, &limit, nullptr), 0);
     newcomer_ = agent("true", 1);
     ASSERT_TRUE(service_->wait_for_err("File too large")) << service_->err();
-    ASSERT_TRUE(testing_support::eventually([&] { return service_has_open("journal.new"); }));
+    ASSERT_TRUE(eventually([&] { return service_has_open("journal.new"); }));
+  }
+  void TearDown() override {
+    newcomer_->signal(SIGTERM);
+    EXPECT_EQ(newcomer_->wait(), 128 + SIGTERM) << newcomer_->err();
+    ServiceRestart::TearDown();
   }
   bool service_has_open(const std::string& name) const {
     const std::string all = "/proc/" + std::to_string(service_->pid()) + "/fd";
@@ -206,7 +208,7 @@ class ServiceWithAHungDisk : public ServiceRestart {
     return false;
   }
 
-  std::optional<testing_support::HungFile> hung_;
+  std::optional<HungFile> hung_;
   std::unique_ptr<ChildProcess> newcomer_;
 };
 
@@ -226,7 +228,7 @@ TEST_F(ServiceWithAHungDisk, ASecondSignalEndsItBeforeItGivesUpTheDisk) {
 TEST_F(ServiceRestart, TwoServicesDoNotShareADirectory) {
   start_service();
   address_ = "127.0.0.1:0";
-  ChildProcess second(service_command());
+  ChildProcess second(service_command(), environment());
   EXPECT_EQ(second.wait(), 73);
   EXPECT_NE(second.err().find(state_), std::string::npos) << second.err();
   EXPECT_NE(second.err().find("another ddp-rendezvous"), std::string::npos) << second.err();
@@ -245,7 +247,7 @@ TEST_F(ServiceRestart, ADamagedJournalIsRefusedWithItsOffsetAndWhatToDo) {
     journal.seekp(40);
     journal.put('?');
   }
-  ChildProcess refused(service_command());
+  ChildProcess refused(service_command(), environment());
   EXPECT_EQ(refused.wait(), 73);
   for (const std::string& part : {path, std::string("offset 17"), std::string("move it away")}) {
     EXPECT_NE(refused.err().find(part), std::string::npos) << refused.err();
@@ -296,4 +298,4 @@ TEST_F(ServiceRestart, AFullDiskAdmitsNothingNewHarmsNothingThatRunsAndPasses) {
 }
 
 }  // namespace
-}  // namespace ddprun
+}  // namespace ddprun::testing_support

@@ -24,7 +24,7 @@ class TwoAgents : public LauncherTest {
  protected:
   std::string start_service() {
     service_ = std::make_unique<ChildProcess>(
-        Arguments{DDPRUN_BIN_DIR "/ddp-rendezvous", "--listen", "127.0.0.1:0"}, environment());
+        Arguments{program("ddp-rendezvous"), "--listen", "127.0.0.1:0"}, environment());
     return listening_address(*service_);
   }
   Arguments node(const std::string& endpoint, Arguments more, const std::string& script) const {
@@ -179,7 +179,8 @@ TEST_F(LauncherTest, AStopThatComesWithItsAssignmentFindsWorkersThatCouldNotBeSt
   ASSERT_TRUE(service);
   auto job = start({"--rdzv-endpoint=" + to_text(service->address), "./broken"});
   pollfd ready{service->socket.get(), POLLIN, 0};
-  ASSERT_EQ(poll(&ready, 1, 20'000), 1) << job->err();
+  ASSERT_EQ(poll(&ready, 1, static_cast<int>(kPatience / std::chrono::milliseconds(1))), 1)
+      << job->err();
   const UniqueFd agent(accept4(service->socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
   Assignment assignment;
   assignment.store_host = "127.0.0.1";

@@ -4,24 +4,22 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/host_port.h"
 #include "base/random_id.h"
 #include "tests/support/netns_cluster.h"
+#include "tests/support/program.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ddprun::testing_support {
-
-using Arguments = std::vector<std::string>;
-inline const std::string kBin = DDPRUN_BIN_DIR;
 
 class SeveralHosts : public testing::Test {
  protected:
   void SetUp() override {
-    std::filesystem::create_directories(scratch_);
     const std::string why_not = NetnsCluster::why_not();
     if (!why_not.empty()) GTEST_SKIP() << "no hosts in network namespaces: " << why_not;
   }
@@ -30,8 +28,6 @@ class SeveralHosts : public testing::Test {
     service_.reset();
     cluster_.reset();
     EXPECT_TRUE(eventually([&] { return processes_with("DDPRUN_TEST_MARK", mark_).empty(); }));
-    // A host that loses its power leaves its temporary files; here all hosts share them.
-    std::filesystem::remove_all(scratch_);
   }
 
   // The service runs on the last host, which has no part in the job.
@@ -40,17 +36,17 @@ class SeveralHosts : public testing::Test {
     endpoint_ = NetnsCluster::name(0) + ":29400";
     if (!with_service) return;
     // A new port: on one that agents may know from before, it would wait for them first.
-    service_ = cluster_->start(nodes, {kBin + "/ddp-rendezvous", "--listen", "*:0"});
-    const auto line = service_->line();
-    ASSERT_TRUE(line) << service_->err();
-    endpoint_ = NetnsCluster::name(nodes) + line->substr(line->rfind(':'));
+    service_ = cluster_->start(nodes, {program("ddp-rendezvous"), "--listen", "*:0"});
+    const auto address = parse_host_port(listening_address(*service_));
+    ASSERT_TRUE(address) << service_->err();
+    endpoint_ = to_text(HostPort{NetnsCluster::name(nodes), address->port});
   }
 
-  // ddprun on a node, with these options and this program.
-  ChildProcess& start_node(int node, const Arguments& options, const Arguments& program) {
-    Arguments argv{kBin + "/ddprun", "--rdzv-endpoint=" + endpoint_, "--rdzv-id=job"};
+  // ddprun on a node, with these options and this worker.
+  ChildProcess& start_node(int node, const Arguments& options, const Arguments& worker) {
+    Arguments argv{program("ddprun"), "--rdzv-endpoint=" + endpoint_, "--rdzv-id=job"};
     argv.insert(argv.end(), options.begin(), options.end());
-    argv.insert(argv.end(), program.begin(), program.end());
+    argv.insert(argv.end(), worker.begin(), worker.end());
     jobs_[node] = start_process(node, std::move(argv));
     return *jobs_[node];
   }
@@ -62,17 +58,18 @@ class SeveralHosts : public testing::Test {
   std::unique_ptr<ChildProcess> start_process(int node, Arguments argv,
                                               ChildProcess::Options environment = {}) {
     environment.variables.insert(environment.variables.end(),
-                                 {{"DDPRUN_TEST_MARK", mark_}, {"TMPDIR", scratch_}});
+                                 {{"DDPRUN_TEST_MARK", mark_}, {"TMPDIR", scratch_.path()}});
     return cluster_->start(node, std::move(argv), std::move(environment));
   }
 
-  // Kills one process of that program on a node.
-  void kill_one(int node, const std::string& program) {
-    EXPECT_EQ(cluster_->start(node, {"pkill", "-KILL", "-n", "-x", program})->wait(), 0);
+  // Kills one process of that name on a node.
+  void kill_one(int node, const std::string& name) {
+    EXPECT_EQ(cluster_->start(node, {"pkill", "-KILL", "-n", "-x", name})->wait(), 0);
   }
 
   const std::string mark_ = random_hex(8);
-  const std::string scratch_ = std::filesystem::temp_directory_path() / ("several_hosts_" + mark_);
+  // All hosts share it: one that loses its power leaves its temporary files.
+  const TemporaryDirectory scratch_;
   std::unique_ptr<NetnsCluster> cluster_;
   std::unique_ptr<ChildProcess> service_;
   std::string endpoint_;

@@ -7,6 +7,7 @@
 
 #include "base/rng.h"
 #include "tests/integration/several_hosts.h"
+#include "tests/support/test_seed.h"
 
 namespace ddprun {
 namespace {
@@ -15,9 +16,9 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing_support::Arguments;
 using testing_support::ChildProcess;
-using testing_support::kBin;
 using testing_support::let_pass;
 using testing_support::NetnsCluster;
+using testing_support::program;
 using testing_support::SeveralHosts;
 
 // Says where it is and stays until its generation is the one in which the job may end.
@@ -46,7 +47,7 @@ TEST_F(SeveralHosts, MeetInTorchrunsStaticModeAtTheNameOfTheFirst) {
   start_hosts(2, false);
   for (int node = 1; node >= 0; --node) {
     jobs_[node] = start_process(
-        node, {kBin + "/ddprun", "--nnodes=2", "--master-addr=" + NetnsCluster::name(0),
+        node, {program("ddprun"), "--nnodes=2", "--master-addr=" + NetnsCluster::name(0),
                "--node-rank=" + std::to_string(node), "sh", "-c", "echo store $MASTER_ADDR"});
   }
   for (int node = 0; node < 2; ++node) {
@@ -187,7 +188,9 @@ TEST_F(SeveralHosts, ACutOfTwoSecondsIsNotNoticed) {
       "echo gen $DDPRUN_GENERATION; until [ -e /dev/shm/go ]; do sleep 0.02; done";
   for (int node = 0; node < 2; ++node) start_node(node, {"--nnodes=2", "--max-restarts=1"}, script);
   for (int node = 0; node < 2; ++node) ASSERT_TRUE(jobs_[node]->wait_for_out("gen 0"));
-  Rng rng(1);
+  const std::uint64_t seed = testing_support::test_seed(1);
+  SCOPED_TRACE(testing_support::seed_text(seed));
+  Rng rng(seed);
   for (int cut = 0; cut < 3; ++cut) {
     let_pass(milliseconds(rng.below(1000)));  // anywhere between two heartbeats
     cluster_->cut(1);

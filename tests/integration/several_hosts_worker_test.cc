@@ -16,14 +16,13 @@
 namespace ddprun {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 using testing_support::Arguments;
 using testing_support::ChildProcess;
 using testing_support::failure_in;
-using testing_support::kBin;
 using testing_support::NetnsCluster;
+using testing_support::program;
 using testing_support::SeveralHosts;
 using testing_support::WorkerFailure;
 
@@ -32,7 +31,7 @@ class RanksWithoutAgents : public SeveralHosts {
  protected:
   void start_ranks(const std::string& play) {
     start_hosts(2, false);
-    store_ = start_process(0, {kBin + "/ddp-store", "--listen", "*:29500"});
+    store_ = start_process(0, {program("ddp-store"), "--listen", "*:29500"});
     ASSERT_TRUE(store_->wait_for_out("29500")) << store_->err();
     for (int rank = 0; rank < 4; ++rank) {
       ChildProcess::Options environment;
@@ -45,7 +44,7 @@ class RanksWithoutAgents : public SeveralHosts {
                                {"MASTER_PORT", "29500"},
                                {"DDPRUN_PORT_RANGE", "20000-20009"},
                                {"OMP_NUM_THREADS", "1"}};
-      ranks_.push_back(start_process(rank / 2, {kBin + "/worker_test_rank", play}, environment));
+      ranks_.push_back(start_process(rank / 2, {program("worker_test_rank"), play}, environment));
     }
     for (auto& rank : ranks_) ASSERT_TRUE(rank->wait_for_out("ready\n.\n.\n")) << rank->err();
   }
@@ -143,9 +142,9 @@ class Training : public SeveralHosts {
   std::string train(int node, const std::string& name) {
     start_node(
         node, {"--nnodes=2", "--nproc-per-node=2", "--max-restarts=3"},
-        Arguments{kBin + "/train_digits",
+        Arguments{program("train_digits"),
                   "--data=" + std::string(DDPRUN_SOURCE_DIR) + "/examples/data/digits",
-                  "--epochs=8", "--checkpoint-every=5", "--checkpoint-dir=" + scratch_ + "/" + name,
+                  "--epochs=8", "--checkpoint-every=5", "--checkpoint-dir=" + scratch_ / name,
                   "--digest-file=" + digest_file(name)});
     return name;
   }
@@ -157,9 +156,7 @@ class Training : public SeveralHosts {
       EXPECT_EQ(jobs_[node]->wait(seconds(60)), 0) << name << ", node " << node << ":\n"
                                                    << jobs_[node]->out() << jobs_[node]->err();
   }
-  std::string digest_file(const std::string& name) const {
-    return scratch_ + "/" + name + ".sha256";
-  }
+  std::string digest_file(const std::string& name) const { return scratch_ / (name + ".sha256"); }
   std::string digest(const std::string& name) const {
     std::ifstream file(digest_file(name));
     std::string line;

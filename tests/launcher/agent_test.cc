@@ -18,6 +18,7 @@ namespace ddprun {
 namespace {
 
 using testing_support::eventually;
+using testing_support::TemporaryDirectory;
 
 // An agent without guardian and keeper, in a process of its own.
 class RunningAgent {

@@ -16,6 +16,7 @@ namespace ddprun {
 namespace {
 
 using testing::HasSubstr;
+using testing_support::TemporaryDirectory;
 
 class KeyFileTest : public testing::Test {
  protected:

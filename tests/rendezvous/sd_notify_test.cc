@@ -16,12 +16,15 @@
 #include "base/random_id.h"
 #include "base/unique_fd.h"
 #include "tests/support/child_process.h"
+#include "tests/support/program.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ddprun {
 namespace {
 
 using testing_support::ChildProcess;
+using testing_support::program;
+using testing_support::TemporaryDirectory;
 
 // A service manager: a socket, and the variable that names it.
 class Manager {
@@ -35,7 +38,8 @@ class Manager {
     if (name[0] == '@') address.sun_path[0] = '\0';
     const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
     EXPECT_EQ(bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
-    const timeval limit{.tv_sec = 20, .tv_usec = 0};
+    const timeval limit{.tv_sec = testing_support::kPatience / std::chrono::seconds(1),
+                        .tv_usec = 0};
     setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     setenv("NOTIFY_SOCKET", name.c_str(), 1);
   }
@@ -84,7 +88,7 @@ TEST(SdNotify, SaysWhatIsWrongWithTheSocketsName) {
 TEST(SdNotify, ADaemonSaysWhenItListensAndWhenItEnds) {
   const TemporaryDirectory directory;
   Manager manager(directory / "notify");
-  ChildProcess daemon({DDPRUN_BIN_DIR "/ddp-rendezvous", "--listen", "127.0.0.1:0"});
+  ChildProcess daemon({program("ddp-rendezvous"), "--listen", "127.0.0.1:0"});
   const std::string ready = manager.hear();
   EXPECT_TRUE(ready.starts_with("READY=1\nSTATUS=listening on 127.0.0.1:")) << ready;
   daemon.signal(SIGTERM);
@@ -94,7 +98,7 @@ TEST(SdNotify, ADaemonSaysWhenItListensAndWhenItEnds) {
 
 TEST(SdNotify, ADaemonGoesOnWithoutItsManager) {
   setenv("NOTIFY_SOCKET", "/nobody/listens/here", 1);
-  ChildProcess daemon({DDPRUN_BIN_DIR "/ddp-rendezvous", "--listen", "127.0.0.1:0"});
+  ChildProcess daemon({program("ddp-rendezvous"), "--listen", "127.0.0.1:0"});
   unsetenv("NOTIFY_SOCKET");
   EXPECT_TRUE(daemon.wait_for_out("listening on"));
   EXPECT_TRUE(daemon.wait_for_err("warning: tell the service manager")) << daemon.err();

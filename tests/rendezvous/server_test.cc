@@ -29,6 +29,7 @@ namespace {
 using testing_support::eventually;
 using testing_support::http_get;
 using testing_support::RawTcpClient;
+using testing_support::TemporaryDirectory;
 
 class ServerTest : public testing::Test {
  protected:

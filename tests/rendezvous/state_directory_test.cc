@@ -4,16 +4,17 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <vector>
 
 #include "tests/support/file_size_limit.h"
+#include "tests/support/read_file.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ddprun {
 namespace {
 
 using testing_support::FileSizeLimit;
+using testing_support::TemporaryDirectory;
 
 class StateDirectoryTest : public testing::Test {
  protected:
@@ -27,10 +28,7 @@ class StateDirectoryTest : public testing::Test {
     const JournalEntry entry{key, value};
     return directory.write({&entry, 1});
   }
-  std::string journal() const {
-    std::ifstream file(path_ + "/journal", std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(file), {});
-  }
+  std::string journal() const { return testing_support::read_file(path_ + "/journal"); }
   void set_journal(const std::string& bytes) const {
     std::ofstream(path_ + "/journal", std::ios::binary) << bytes;
   }
@@ -50,7 +48,6 @@ TEST_F(StateDirectoryTest, WhatWasWrittenIsThereAgain) {
   const StateDirectory again = open();
   EXPECT_FALSE(again.is_new());
   EXPECT_EQ(again.image(), (JournalImage{{"b", "2"}}));
-  EXPECT_EQ(again.size(), journal().size());
 }
 
 TEST_F(StateDirectoryTest, HasOneOwnerAtATime) {
@@ -143,6 +140,24 @@ TEST_F(StateDirectoryTest, AFullDiskLosesNothingAndIsWrittenWhenThereIsRoom) {
     EXPECT_EQ(again.image().at("a"), "second");
     EXPECT_TRUE(again.image().contains("b"));
   }
+}
+
+TEST_F(StateDirectoryTest, WhatIsTooLargeToBeWrittenEverIsRefusedAndNothingOfItsWriteIsTaken) {
+  {
+    StateDirectory directory = open();
+    ASSERT_TRUE(write(directory, "a", "1"));
+    const std::string before = journal();
+    const std::vector<JournalEntry> entries{{"a", "2"},
+                                            {"b", std::string(kMaxJournalFrameBytes, 'x')}};
+    const Result<void> refused = directory.write(entries);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().kind, ErrorKind::kInvalidArgument) << "a full disk is another thing";
+    EXPECT_NE(refused.error().message().find("'b' takes"), std::string::npos);
+    ASSERT_TRUE(directory.write({}));
+    EXPECT_EQ(journal(), before);
+    ASSERT_TRUE(write(directory, "b", "3"));
+  }
+  EXPECT_EQ(open().image(), (JournalImage{{"a", "1"}, {"b", "3"}}));
 }
 
 TEST_F(StateDirectoryTest, WhatCannotBeADirectoryIsNamed) {

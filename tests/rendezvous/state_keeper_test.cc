@@ -2,16 +2,19 @@
 
 #include <gtest/gtest.h>
 
-#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
 #include <optional>
 
 #include "rendezvous/state_codec.h"
+#include "tests/support/eventually.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/hung_file.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ddprun {
 namespace {
+
+using testing_support::TemporaryDirectory;
 
 class StateKeeperTest : public testing::Test {
  protected:
@@ -34,16 +37,9 @@ class StateKeeperTest : public testing::Test {
     keeper_.emplace(io_, std::move(*directory),
                     StateKeeperEvents{.safe = safe, .troubled = troubled, .well = well});
   }
-  // Lets the loop turn until then.
   template <class Condition>
   bool eventually(Condition condition) {
-    const TimePoint deadline = BootClock::now() + std::chrono::seconds(20);
-    io_.restart();
-    const auto work = boost::asio::make_work_guard(io_);
-    while (!condition() && BootClock::now() < deadline) {
-      io_.run_one_for(std::chrono::milliseconds(100));
-    }
-    return condition();
+    return testing_support::eventually_on(io_, condition);
   }
   static StateChange begun(std::uint64_t jobs) { return ServiceBegun{"s", jobs}; }
 
@@ -86,6 +82,25 @@ TEST_F(StateKeeperTest, TriesAgainUntilTheDiskHasRoom) {
   const auto directory = StateDirectory::open(temporary_.path());
   ASSERT_TRUE(directory);
   EXPECT_EQ(decode_state(directory->image())->jobs_begun, 2u);
+}
+
+TEST_F(StateKeeperTest, NothingIsSafeBehindAChangeThatIsTooLargeToBeWritten) {
+  start();
+  keeper_->keep(1, ServiceBegun{std::string(kMaxJournalFrameBytes, 's'), 1});
+  ASSERT_TRUE(eventually([&] { return troubles_ == 1; }));
+  EXPECT_NE(trouble_.find("more than the limit"), std::string::npos) << trouble_;
+  keeper_->keep(2, JobForgotten{"j"});
+  const TimePoint later = BootClock::now() + 2 * StateKeeper::kRetryPause;
+  ASSERT_TRUE(eventually([&] { return BootClock::now() > later; }));
+  EXPECT_EQ(safe_, 0u) << "it was never written";
+  EXPECT_EQ(recoveries_, 0);
+  keeper_->keep(3, begun(3));  // what stands in its place
+  ASSERT_TRUE(eventually([&] { return recoveries_ == 1; }));
+  EXPECT_EQ(safe_, 3u);
+  keeper_.reset();
+  const auto directory = StateDirectory::open(temporary_.path());
+  ASSERT_TRUE(directory);
+  EXPECT_EQ(decode_state(directory->image())->jobs_begun, 3u);
 }
 
 TEST_F(StateKeeperTest, ADiskThatHangsIsTroubleUntilItAnswers) {

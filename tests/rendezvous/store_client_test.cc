@@ -10,7 +10,9 @@
 #include <thread>
 
 #include "tests/support/child_process.h"
+#include "tests/support/held_port.h"
 #include "tests/support/running_store.h"
+#include "tests/support/store_bytes.h"
 
 namespace ddprun {
 namespace {
@@ -22,7 +24,9 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::MatchesRegex;
 using testing_support::eventually;
+using testing_support::HeldPort;
 using testing_support::RunningStore;
+using testing_support::string_reply;
 
 using ClientPtr = std::unique_ptr<StoreClient>;
 
@@ -75,11 +79,6 @@ void write_bytes(int socket, std::string_view bytes) {
   ASSERT_EQ(send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(bytes.size()));
 }
-std::string length_and(std::string_view text) {
-  std::string bytes;
-  put_string(bytes, text);
-  return bytes;
-}
 // The bytes of a request whose only field is this key.
 std::size_t request_of(std::string_view key) { return 1 + 8 + 1 + key.size(); }
 
@@ -88,7 +87,7 @@ const std::string kIdentity(kIdentityBytes, 'a');
 // What our client sends first, and what a store of this identity, or PyTorch's, says to it.
 void shake_hands(int socket, std::string_view identity = kNoIdentity) {
   read_bytes(socket, 5 + 1 + 8 + kIdentityKey.size() + 2 * (8 + kNoIdentity.size()));
-  write_bytes(socket, length_and(identity));
+  write_bytes(socket, string_reply(identity));
 }
 void read_to_the_end(int socket) {
   char byte;
@@ -258,7 +257,7 @@ TEST(StoreClient, GetsFromOtherServersAsPyTorchDoes) {
     read_bytes(socket, 1 + 8 + 8 + 2);  // WAIT
     write_bytes(socket, "\0"sv);
     read_bytes(socket, request_of("k"));  // GET
-    write_bytes(socket, length_and("v"));
+    write_bytes(socket, string_reply("v"));
     read_to_the_end(socket);
   });
   EXPECT_EQ(*client_of(server.port())->get("k", 10s), "v");
@@ -269,7 +268,7 @@ TEST(StoreClient, AValueThatCrossesTheCancellingCounts) {
     shake_hands(socket, kIdentity);
     read_bytes(socket, request_of("k"));  // FETCH, answered only when it is given up
     read_bytes(socket, 1);                // CANCEL_WAIT
-    write_bytes(socket, "\0"s + length_and("v") + "\x01");
+    write_bytes(socket, "\0"s + string_reply("v") + "\x01");
     read_bytes(socket, 1);  // GETNUMKEYS
     write_bytes(socket, "\x07\0\0\0\0\0\0\0"sv);
     read_to_the_end(socket);
@@ -362,7 +361,7 @@ TEST(StoreClient, AnAnswerToAPipelinedGetThatComesTooLateIsSkipped) {
     shake_hands(socket, kIdentity);
     read_bytes(socket, 1 + 8 + 8 + 2);  // TRY_FETCH
     read_bytes(socket, 1);              // GETNUMKEYS
-    write_bytes(socket, "\0"s + length_and("late") + "\x07\0\0\0\0\0\0\0"s);
+    write_bytes(socket, "\0"s + string_reply("late") + "\x07\0\0\0\0\0\0\0"s);
     read_to_the_end(socket);
   });
   const ClientPtr client = client_of(server.port());
@@ -380,7 +379,7 @@ TEST(StoreClient, PipelinedGetsFromOtherServersAreCarriedOutOneAfterTheOther) {
       read_bytes(socket, 1 + 8 + 8 + 2);  // WAIT
       write_bytes(socket, "\0"sv);
       read_bytes(socket, request_of("k"));  // GET
-      write_bytes(socket, length_and(value));
+      write_bytes(socket, string_reply(value));
     }
     read_to_the_end(socket);
   });
@@ -397,7 +396,7 @@ TEST(StoreClient, RepeatsAGetOnANewConnectionToTheSameStore) {
     shake_hands(socket, kIdentity);
     read_bytes(socket, request_of("k"));  // FETCH
     if (number == 0) return;              // closes
-    write_bytes(socket, "\0"s + length_and("v"));
+    write_bytes(socket, "\0"s + string_reply("v"));
     read_to_the_end(socket);
   });
   EXPECT_EQ(*client_of(server.port())->get("k", 10s), "v");
@@ -408,11 +407,11 @@ TEST(StoreClient, RepeatsPipelinedGetsOnANewConnection) {
     shake_hands(socket, kIdentity);
     if (number == 0) {
       read_bytes(socket, 2 * (1 + 8 + 8 + 2));  // TRY_FETCH
-      write_bytes(socket, "\0"s + length_and("a") + "\0"s);
+      write_bytes(socket, "\0"s + string_reply("a") + "\0"s);
       return;  // closes in the middle of the second answer
     }
     read_bytes(socket, request_of("b"));  // FETCH
-    write_bytes(socket, "\0"s + length_and("b"));
+    write_bytes(socket, "\0"s + string_reply("b"));
     read_to_the_end(socket);
   });
   const ClientPtr client = client_of(server.port());
@@ -684,12 +683,11 @@ TEST(StoreClient, ConnectsByNameAndKnowsItsOwnAddress) {
       StoreClient::connect({.host = "localhost", .port = store.port(), .connect_timeout = 10s});
   ASSERT_TRUE(client) << client.error().message();
   EXPECT_EQ((*client)->local_address(), "127.0.0.1");
-  EXPECT_EQ((*client)->options().host, "localhost");
 }
 
 TEST(StoreClient, ConnectsOverIpv6) {
   if (!listen_tcp({.host = "::1", .port = 0})) GTEST_SKIP() << "this machine has no IPv6";
-  RunningStore store({}, RunningStore::Start::kNow, "::1");
+  RunningStore store({}, RunningStore::Start::kNow, {.host = "::1", .port = 0});
   const auto client =
       StoreClient::connect({.host = "::1", .port = store.port(), .connect_timeout = 10s});
   ASSERT_TRUE(client) << client.error().message();
@@ -698,26 +696,10 @@ TEST(StoreClient, ConnectsOverIpv6) {
 }
 
 TEST(StoreClient, TriesAgainUntilTheStoreIsUp) {
-  std::uint16_t port = 0;
-  {
-    const Result<Listener> free = listen_tcp({.host = "127.0.0.1", .port = 0});
-    port = free->address.port;
-  }
-  std::thread connecting([&] { EXPECT_EQ(*client_of(port)->add("n", 1), 1); });
-  // Not before the client has been refused for some time.
-  const Deadline while_refused(50ms);
-  while (!while_refused.passed()) std::this_thread::yield();
-  boost::asio::io_context io(1);
-  Logger log("test", [](std::string_view) {});
-  Result<Listener> listener = listen_tcp({.host = "127.0.0.1", .port = port});
-  ASSERT_TRUE(listener) << listener.error().message();
-  std::vector<UniqueFd> sockets;
-  sockets.push_back(std::move(listener->socket));
-  StoreServer server(io, log, std::move(sockets));
-  server.start();
-  while (server.counters().requests[static_cast<std::size_t>(Command::kAdd)] == 0) {
-    ASSERT_GT(io.run_one_for(10s), 0u);
-  }
+  const HeldPort port;
+  std::thread connecting([&] { EXPECT_EQ(*client_of(port.port())->add("n", 1), 1); });
+  testing_support::let_pass(50ms);  // for which the client is refused
+  RunningStore store({}, RunningStore::Start::kNow, {.host = "127.0.0.1", .port = port.port()});
   connecting.join();
 }
 
@@ -734,17 +716,13 @@ TEST(StoreClient, TriesAgainWhenTheConnectionBreaksBeforeTheHandshakeIsAnswered)
 }
 
 TEST(StoreClient, SaysHowLongItTriedAndWhyItFailed) {
-  std::uint16_t port = 0;
-  {
-    const Result<Listener> free = listen_tcp({.host = "127.0.0.1", .port = 0});
-    port = free->address.port;
-  }
+  const HeldPort port;
   const auto client =
-      StoreClient::connect({.host = "127.0.0.1", .port = port, .connect_timeout = 50ms});
+      StoreClient::connect({.host = "127.0.0.1", .port = port.port(), .connect_timeout = 50ms});
   ASSERT_FALSE(client);
   EXPECT_EQ(client.error().kind, ErrorKind::kConnection);
   EXPECT_THAT(client.error().message(),
-              MatchesRegex("connect to store 127.0.0.1:" + std::to_string(port) +
+              MatchesRegex("connect to store " + port.endpoint() +
                            ": Connection refused \\(waited [0-9]+ ms of 50 ms\\)"));
 }
 

@@ -10,11 +10,12 @@
 #include <unistd.h>
 
 #include <array>
-#include <charconv>
 #include <csignal>
 #include <cstring>
 #include <fstream>
 #include <iterator>
+
+#include "base/parse_number.h"
 
 namespace ddprun::testing_support {
 namespace {
@@ -33,7 +34,7 @@ int milliseconds_until(TimePoint deadline) {
 
 }  // namespace
 
-ChildProcess::ChildProcess(std::vector<std::string> argv, Options options) {
+ChildProcess::ChildProcess(Arguments argv, Options options) {
   auto [out_read, out_write] = make_pipe();
   auto [err_read, err_write] = make_pipe();
   auto [stop_read, stop_write] = make_pipe();
@@ -152,6 +153,12 @@ void ChildProcess::read_output() {
   }
 }
 
+std::string listening_address(ChildProcess& service) {
+  const std::string line = service.line().value_or("");
+  EXPECT_NE(line.find(": listening on "), std::string::npos) << line << service.err();
+  return line.substr(line.rfind(' ') + 1);
+}
+
 pid_t first_child_of(pid_t parent) {
   const std::string process = "/proc/" + std::to_string(parent);
   std::ifstream file(process + "/task/" + std::to_string(parent) + "/children");
@@ -165,14 +172,12 @@ std::vector<pid_t> processes_with(const std::string& variable, const std::string
   std::vector<pid_t> found;
   DIR* proc = opendir("/proc");
   while (const dirent* entry = readdir(proc)) {
-    pid_t pid = 0;
-    const char* end = entry->d_name + std::strlen(entry->d_name);
-    const auto [stop, ec] = std::from_chars(entry->d_name, end, pid);
-    if (ec != std::errc() || stop != end) continue;
+    const auto pid = parse_number<pid_t>(entry->d_name);
+    if (!pid) continue;
     std::ifstream file("/proc/" + std::string(entry->d_name) + "/environ", std::ios::binary);
     for (std::string text; std::getline(file, text, '\0');) {
       if (text == wanted) {
-        found.push_back(pid);
+        found.push_back(*pid);
         break;
       }
     }

@@ -23,6 +23,8 @@
 
 namespace ddprun::testing_support {
 
+using Arguments = std::vector<std::string>;
+
 class ChildProcess {
  public:
   struct Options {
@@ -32,8 +34,8 @@ class ChildProcess {
   };
 
   // argv[0] is looked up in PATH.
-  explicit ChildProcess(std::vector<std::string> argv) : ChildProcess(std::move(argv), Options()) {}
-  ChildProcess(std::vector<std::string> argv, Options options);
+  explicit ChildProcess(Arguments argv) : ChildProcess(std::move(argv), Options()) {}
+  ChildProcess(Arguments argv, Options options);
   ~ChildProcess();
 
   pid_t pid() const { return pid_; }
@@ -77,6 +79,10 @@ class ChildProcess {
   bool err_closed_ = false;
   std::thread reader_;
 };
+
+// The address in "...: listening on ADDRESS", the line of a service that is ready; empty: it has
+// not said it.
+std::string listening_address(ChildProcess& service);
 
 // The child that a process has had the longest; -1: none.
 pid_t first_child_of(pid_t parent);

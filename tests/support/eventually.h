@@ -31,4 +31,17 @@ bool eventually(Condition&& condition, Duration allowed = kPatience) {
   return true;
 }
 
+// The same for what an io_context of the test's own thread brings about: lets its loop turn.
+template <class IoContext, class Condition>
+bool eventually_on(IoContext& io, Condition&& condition, Duration allowed = kPatience) {
+  const TimePoint deadline = BootClock::now() + allowed;
+  while (!condition()) {
+    if (BootClock::now() > deadline) return false;
+    if (io.run_one_for(std::chrono::milliseconds(100)) > 0 || !io.stopped()) continue;
+    io.restart();  // it had nothing to do
+    let_pass(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
 }  // namespace ddprun::testing_support

@@ -6,7 +6,7 @@
 
 #include "ddprun/error.h"
 
-namespace ddprun {
+namespace ddprun::testing_support {
 
 // What the action throws; fails the test where it throws nothing. Exceptions of other types pass.
 template <class Action>
@@ -20,12 +20,13 @@ DistError dist_error_of(const Action& action, const char* name = "it") {
   return {DistError::Kind::kSystem, ""};
 }
 
-}  // namespace ddprun
+}  // namespace ddprun::testing_support
 
 // A statement throws a DistError of one kind, with words that a matcher accepts.
 #define EXPECT_DIST_ERROR(statement, expected_kind, words)                                        \
   do {                                                                                            \
-    const ::ddprun::DistError error_ = ::ddprun::dist_error_of([&] { statement; }, #statement);   \
+    const ::ddprun::DistError error_ =                                                            \
+        ::ddprun::testing_support::dist_error_of([&] { statement; }, #statement);                 \
     EXPECT_EQ(static_cast<int>(error_.kind()), static_cast<int>(expected_kind)) << error_.what(); \
     EXPECT_THAT(error_.what(), words);                                                            \
   } while (false)

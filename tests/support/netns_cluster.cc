@@ -4,15 +4,10 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <filesystem>
 #include <fstream>
-
-#include "base/random_id.h"
 
 namespace ddprun::testing_support {
 namespace {
-
-using Arguments = std::vector<std::string>;
 
 void run(const Arguments& argv) {
   ChildProcess process(argv);
@@ -52,17 +47,15 @@ std::string NetnsCluster::why_not() {
   return "";
 }
 
-NetnsCluster::NetnsCluster(int nodes)
-    : directory_(std::filesystem::temp_directory_path() / ("netns_" + random_hex(4))) {
-  std::filesystem::create_directories(directory_);
+NetnsCluster::NetnsCluster(int nodes) {
   for (int node = 0; node < nodes; ++node) {
-    std::ofstream hosts(directory_ + "/hosts." + name(node));
+    std::ofstream hosts(directory_ / ("hosts." + name(node)));
     hosts << "127.0.0.1 localhost\n::1 localhost\n";
     for (int i = 0; i < nodes; ++i) {
       hosts << (i == node ? "127.0.1.1" : address(i)) << " " << name(i) << "\n";
     }
   }
-  std::ofstream(directory_ + "/resolv.conf") << "# no name server\n";
+  std::ofstream(directory_ / "resolv.conf") << "# no name server\n";
 
   switch_ = make_namespace("ip link add br0 type bridge && ip link set br0 up", false);
   nodes_.resize(static_cast<std::size_t>(nodes));
@@ -76,7 +69,6 @@ NetnsCluster::~NetnsCluster() {
   if (switch_.init > 0) kill(switch_.init, SIGKILL);
   nodes_.clear();
   switch_.holder.reset();
-  std::filesystem::remove_all(directory_);
 }
 
 // A process that holds the namespaces and ends with this one. The script runs first.
@@ -95,9 +87,9 @@ NetnsCluster::Namespace NetnsCluster::make_namespace(const std::string& script,
 
 void NetnsCluster::boot(int node) {
   nodes_[static_cast<std::size_t>(node)] = make_namespace(
-      "hostname " + name(node) + " && ip link set lo up && mount --bind " + directory_ + "/hosts." +
-          name(node) + " /etc/hosts && mount --bind " + directory_ +
-          "/resolv.conf /etc/resolv.conf && " + "mount -t tmpfs none /dev/shm",
+      "hostname " + name(node) + " && ip link set lo up && mount --bind " +
+          directory_ / ("hosts." + name(node)) + " /etc/hosts && mount --bind " +
+          directory_ / "resolv.conf" + " /etc/resolv.conf && " + "mount -t tmpfs none /dev/shm",
       true);
   connect(node);
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/support/child_process.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ddprun::testing_support {
 
@@ -32,7 +33,7 @@ class NetnsCluster {
 
   // Runs a program on a node. Signals sent to the ChildProcess do not reach it; the end of its node
   // does.
-  std::unique_ptr<ChildProcess> start(int node, std::vector<std::string> argv,
+  std::unique_ptr<ChildProcess> start(int node, Arguments argv,
                                       ChildProcess::Options options = {}) const;
 
   // The node's cable: packets vanish, the carrier stays on, nobody gets a reset.
@@ -55,7 +56,7 @@ class NetnsCluster {
 
   Namespace switch_;
   std::vector<Namespace> nodes_;
-  std::string directory_;
+  const TemporaryDirectory directory_;
 };
 
 }  // namespace ddprun::testing_support

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-namespace ddprun {
+namespace ddprun::testing_support {
 
 // body(rank) for every rank at once; returns what() of each rank's exception, empty where there was
 // none.
@@ -41,4 +41,4 @@ void run_ranks(int size, const Body& body) {
   expect_no_errors(errors_of_ranks(size, body));
 }
 
-}  // namespace ddprun
+}  // namespace ddprun::testing_support

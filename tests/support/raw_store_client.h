@@ -1,42 +1,14 @@
-// The store's protocol by hand: requests and replies as bytes, and a client that sends and compares
-// them.
+// RawStoreClient: a client of a store on loopback that sends requests as bytes and receives bytes.
 #pragma once
 
 #include <cstring>
-#include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "rendezvous/core/wire_format.h"
 #include "tests/support/raw_tcp_client.h"
+#include "tests/support/store_bytes.h"
 
 namespace ddprun::testing_support {
-
-inline std::string handshake() {
-  std::string bytes;
-  put_handshake(bytes);
-  return bytes;
-}
-
-inline std::string request(Command command, std::vector<std::string_view> strings = {},
-                           std::int64_t number = 0, Dialect dialect = Dialect::kModern) {
-  std::string bytes;
-  put_request(bytes, command, strings, number, dialect);
-  return bytes;
-}
-
-inline std::string i64(std::int64_t value) {
-  std::string bytes;
-  put_i64(bytes, value);
-  return bytes;
-}
-
-inline std::string string_reply(std::string_view value) {
-  std::string bytes;
-  put_string(bytes, value);
-  return bytes;
-}
 
 // A client that has shaken hands, where its dialect has that.
 class RawStoreClient : public RawTcpClient {

@@ -1,5 +1,5 @@
 // RawTcpClient: a blocking TCP socket for tests that send bytes no real client sends. Every wait
-// ends after ten seconds; then the test fails.
+// ends after kPatience; then the test fails.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,8 +13,16 @@
 
 #include "base/unique_fd.h"
 #include "rendezvous/tcp_address.h"
+#include "tests/support/eventually.h"
 
 namespace ddprun::testing_support {
+
+// Whether somebody listens on this port of 127.0.0.1.
+inline bool can_connect(std::uint16_t port) {
+  const auto address = numeric_address({"127.0.0.1", port});
+  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return ::connect(socket.get(), address->get(), address->size) == 0;
+}
 
 class RawTcpClient {
  public:
@@ -24,7 +32,7 @@ class RawTcpClient {
                         int receive_buffer_bytes = 0, const std::string& from = "") {
     const auto address = numeric_address({host, port});
     socket_.reset(::socket(address->family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const timeval limit{.tv_sec = 10, .tv_usec = 0};
+    const timeval limit{.tv_sec = kPatience / std::chrono::seconds(1), .tv_usec = 0};
     const int yes = 1;
     setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);

@@ -9,8 +9,8 @@ namespace ddprun::testing_support {
 class RunningStore : public RunningServer<StoreServer> {
  public:
   explicit RunningStore(const StoreServerOptions& options = {}, Start start = Start::kNow,
-                        const std::string& host = "127.0.0.1")
-      : RunningServer({.host = host, .port = 0}, start,
+                        const HostPort& where = {.host = "127.0.0.1", .port = 0})
+      : RunningServer(where, start,
                       [&](auto& place, auto& io, Logger& log, std::vector<UniqueFd> sockets) {
                         place.emplace(io, log, std::move(sockets), options);
                       }) {}

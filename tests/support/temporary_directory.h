@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string>
 
-namespace ddprun {
+namespace ddprun::testing_support {
 
 class TemporaryDirectory {
  public:
@@ -30,4 +30,4 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-}  // namespace ddprun
+}  // namespace ddprun::testing_support

@@ -10,7 +10,7 @@
 #include "tests/worker_lib/cpu/world.h"
 #include "worker_lib/backend_cpu.h"
 
-namespace ddprun {
+namespace ddprun::testing_support {
 
 // Any thread.
 class ThreadWorld::Record {
@@ -119,4 +119,4 @@ void ThreadWorld::run(const std::function<void(ProcessGroup&)>& rank_body) {
 
 std::vector<ThreadWorld::Call> ThreadWorld::calls() const { return record_->calls(); }
 
-}  // namespace ddprun
+}  // namespace ddprun::testing_support

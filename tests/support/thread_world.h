@@ -15,7 +15,7 @@
 
 #include "ddprun/process_group.h"
 
-namespace ddprun {
+namespace ddprun::testing_support {
 
 class ThreadWorld {
  public:
@@ -45,4 +45,4 @@ class ThreadWorld {
   std::shared_ptr<Record> record_;  // of the current run, or the last one
 };
 
-}  // namespace ddprun
+}  // namespace ddprun::testing_support

@@ -8,8 +8,8 @@ namespace {
 
 WorkerEnv env_of(int rank, const WorkerClusterOptions& options, std::uint16_t port) {
   WorkerEnv env;
-  env.rank = env.role_rank = Rank(rank);
-  env.world_size = env.role_world_size = options.nodes * options.per_node;
+  env.rank = Rank(rank);
+  env.world_size = options.nodes * options.per_node;
   env.local_rank = LocalRank(rank % options.per_node);
   env.local_world_size = options.per_node;
   env.node_rank = NodeRank(rank / options.per_node);
@@ -49,8 +49,7 @@ void WorkerCluster::signal(int rank, int number) {
 bool WorkerCluster::wait_for_all(Duration timeout) {
   const TimePoint end = BootClock::now() + timeout;
   bool all = true;
-  for (const auto& worker : workers_)
-    all &= worker->wait(end - BootClock::now()).has_value();
+  for (const auto& worker : workers_) all &= worker->wait(end - BootClock::now()).has_value();
   return all;
 }
 

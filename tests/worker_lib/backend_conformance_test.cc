@@ -21,6 +21,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using testing_support::run_ranks;
 using torch::Tensor;
 using Tensors = std::vector<Tensor>;
 

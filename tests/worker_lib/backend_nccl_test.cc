@@ -24,7 +24,9 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing_support::dist_error_of;
 using testing_support::eventually;
+using testing_support::run_ranks;
 using torch::Tensor;
 
 constexpr CallOptions kCall{.timeout = seconds(60), .async = true};

@@ -12,7 +12,9 @@
 
 #include "base/rng.h"
 #include "tests/support/eventually.h"
+#include "tests/support/read_file.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/test_seed.h"
 
 namespace ddprun {
 namespace {
@@ -22,6 +24,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
+using testing_support::read_file;
+using testing_support::TemporaryDirectory;
 
 // What step N's data file holds in these tests.
 std::string payload(std::int64_t step, std::size_t bytes = 3000) {
@@ -43,11 +47,6 @@ std::vector<std::string> listing(const std::string& path) {
     names.push_back(entry.path().filename().string());
   std::ranges::sort(names);
   return names;
-}
-
-std::string contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 void overwrite(const std::string& path, const std::string& text) {
@@ -120,7 +119,7 @@ TEST_F(CheckpointIo, AStepThatIsSavedAgainReplacesTheFirstOne) {
 TEST_F(CheckpointIo, EveryFlippedBitIsNoticed) {
   ASSERT_TRUE(announce(directory_, 5, payload(5, 200)));
   for (const std::string& name : listing(directory_.path())) {
-    const std::string whole = contents(directory_.path_of(name));
+    const std::string whole = read_file(directory_.path_of(name));
     for (std::size_t bit = 0; bit < whole.size() * 8; ++bit) {
       std::string flipped = whole;
       flipped[bit / 8] ^= static_cast<char>(1 << (bit % 8));
@@ -136,7 +135,7 @@ TEST_F(CheckpointIo, EveryFlippedBitIsNoticed) {
 TEST_F(CheckpointIo, EveryCutOrLengthenedFileIsNoticed) {
   ASSERT_TRUE(announce(directory_, 5, payload(5, 200)));
   for (const std::string& name : listing(directory_.path())) {
-    const std::string whole = contents(directory_.path_of(name));
+    const std::string whole = read_file(directory_.path_of(name));
     for (std::size_t size = 0; size < whole.size(); ++size) {
       overwrite(directory_.path_of(name), whole.substr(0, size));
       ASSERT_THAT(damage(directory_, 5), HasSubstr(name)) << size << " bytes";
@@ -165,7 +164,7 @@ TEST_F(CheckpointIo, AManifestOfAnotherStepIsRefused) {
 TEST_F(CheckpointIo, AForgedManifestIsReadWithCare) {
   ASSERT_TRUE(announce(directory_, 5, "x"));
   const std::string path = directory_.path_of("step-000000000005.json");
-  const auto original = nlohmann::json::parse(contents(path));
+  const auto original = nlohmann::json::parse(read_file(path));
   const auto forge = [&](const char* pointer, nlohmann::json value) {
     nlohmann::json document = original;
     document.erase("manifest_sha256");
@@ -260,7 +259,9 @@ class Saver {
 };
 
 TEST_F(CheckpointIo, KilledAtAnyInstantTheNewestAnnouncedCheckpointIsWhole) {
-  Rng rng(20240611);
+  const std::uint64_t seed = testing_support::test_seed(20240611);
+  SCOPED_TRACE(testing_support::seed_text(seed));
+  Rng rng(seed);
   std::int64_t newest = 0;
   int interrupted = 0;
   for (int round = 0; round < 150; ++round) {

@@ -20,6 +20,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
+using testing_support::TemporaryDirectory;
+using testing_support::ThreadWorld;
 using Kind = DistError::Kind;
 
 // Everything that a training has.

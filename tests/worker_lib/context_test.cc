@@ -22,8 +22,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::AllOf;
-using testing::ElementsAre;
 using testing::HasSubstr;
+using testing_support::dist_error_of;
 
 constexpr const char* kNobodysPort = "1";  // tcpmux
 

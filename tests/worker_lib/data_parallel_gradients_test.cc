@@ -9,6 +9,7 @@
 namespace ddprun {
 namespace {
 
+using testing_support::ThreadWorld;
 using torch::optim::Optimizer;
 
 void backward(DistributedDataParallel<torch::nn::Sequential>& model, const ProcessGroup& group,

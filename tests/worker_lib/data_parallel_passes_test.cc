@@ -13,6 +13,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
+using testing_support::ThreadWorld;
 using Kind = DistError::Kind;
 using Model = DistributedDataParallel<torch::nn::Sequential>;
 

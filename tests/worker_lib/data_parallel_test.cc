@@ -16,6 +16,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing_support::ThreadWorld;
 using Kind = DistError::Kind;
 // --- construction
 

@@ -8,8 +8,6 @@ namespace ddprun {
 namespace {
 
 using std::chrono::seconds;
-using testing::HasSubstr;
-using testing::Not;
 
 TEST(ErrorBridge, EveryInternalKindHasItsPublicOne) {
   using Public = DistError::Kind;

@@ -19,6 +19,7 @@ namespace {
 
 using std::chrono::seconds;
 using testing::HasSubstr;
+using testing_support::run_ranks;
 
 using IdBytes = std::array<char, 128>;
 

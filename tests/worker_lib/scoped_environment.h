@@ -22,9 +22,7 @@ class ScopedEnvironment {
 
  private:
   static void clear() {
-    for (const WorkerVariable& variable : kWorkerVariables) {
-      unsetenv(std::string(variable.name).c_str());
-    }
+    for (const std::string_view name : kWorkerVariables) unsetenv(std::string(name).c_str());
   }
 };
 

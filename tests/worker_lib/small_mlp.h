@@ -81,20 +81,21 @@ inline void expect_same(const Tensors& a, const Tensors& b) {
 
 // Runs `rank_body` in a world and returns what each rank returned.
 template <class Body>
-auto on_each_rank(ThreadWorld& world, int size, Body rank_body) {
+auto on_each_rank(testing_support::ThreadWorld& world, int size, Body rank_body) {
   std::vector<decltype(rank_body(std::declval<ProcessGroup&>()))> results(size);
   world.run([&](ProcessGroup& group) { results[group.rank()] = rank_body(group); });
   return results;
 }
 template <class Body>
 auto on_each_rank(int size, Body rank_body) {
-  ThreadWorld world(size);
+  testing_support::ThreadWorld world(size);
   return on_each_rank(world, size, rank_body);
 }
 
-inline std::vector<std::size_t> sizes_of(const ThreadWorld& world, const std::string& name) {
+inline std::vector<std::size_t> sizes_of(const testing_support::ThreadWorld& world,
+                                         const std::string& name) {
   std::vector<std::size_t> result;
-  for (const ThreadWorld::Call& call : world.calls())
+  for (const testing_support::ThreadWorld::Call& call : world.calls())
     if (call.name == name) result.push_back(call.bytes);
   return result;
 }

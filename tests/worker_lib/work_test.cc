@@ -14,7 +14,6 @@
 namespace ddprun {
 namespace {
 
-using std::chrono::hours;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;

@@ -1,10 +1,10 @@
 #include "worker_lib/core/checkpoint_manifest.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 
 #include "base/assert.h"
+#include "base/parse_number.h"
 
 namespace ddprun {
 namespace {
@@ -31,12 +31,7 @@ bool take_suffix(std::string_view& text, std::string_view suffix) {
 
 // Decimal digits and nothing else.
 std::optional<std::int64_t> number(std::string_view text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || text.front() == '-' || error != std::errc() ||
-      end != text.data() + text.size())
-    return std::nullopt;
-  return value;
+  return text.starts_with('-') ? std::nullopt : parse_number<std::int64_t>(text);
 }
 
 }  // namespace

@@ -80,10 +80,11 @@ Result<void> TcpDoor::let_strangers_in() {
       if (strangers_.size() >= limit) hear_strangers();
       if (strangers_.size() >= limit) strangers_.pop_front();
       strangers_.push_back({std::move(socket), {}});
-    } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-      return system_error("let ranks of other nodes in", errno);
     } else if (errno == EAGAIN) {
       return {};
+    } else {
+      Error error = system_error("let ranks of other nodes in", errno);
+      if (error.kind == ErrorKind::kResource) return error;
     }
   }
 }

@@ -8,27 +8,19 @@
 #include <set>
 
 #include "base/rng.h"
+#include "tests/support/store_bytes.h"
 
 namespace ddprun {
 namespace {
 
 using namespace std::literals;
 using testing::HasSubstr;
-
-std::string bytes_u8(std::uint8_t value) { return std::string(1, static_cast<char>(value)); }
-std::string bytes_i64(std::int64_t value) {
-  std::string bytes;
-  put_i64(bytes, value);
-  return bytes;
-}
-std::string bytes_string(std::string_view value) {
-  std::string bytes;
-  put_string(bytes, value);
-  return bytes;
-}
+using testing_support::i64;
+using testing_support::string_reply;
+using testing_support::u8;
 
 constexpr std::size_t kEntry = KvState::kEntryBytes;
-const std::string kReady = bytes_u8(0);
+const std::string kReady = u8(0);
 const std::string kNothing;
 
 // A store whose clients are numbers. Replies to others than the one that asks wait in `mail`.
@@ -124,12 +116,12 @@ TEST(KvState, SetHasNoAnswerAndOverwrites) {
   Store store;
   EXPECT_EQ(store.ask(1, Command::kSet, {"k", "one"}), kNothing);
   EXPECT_EQ(store.ask(1, Command::kSet, {"k", "two"}), kNothing);
-  EXPECT_EQ(store.ask(2, Command::kGet, {"k"}), bytes_string("two"));
+  EXPECT_EQ(store.ask(2, Command::kGet, {"k"}), string_reply("two"));
 }
 
 TEST(KvState, GetOfAMissingKeyIsEmpty) {
   Store store;
-  EXPECT_EQ(store.ask(1, Command::kGet, {"k"}), bytes_string(""));
+  EXPECT_EQ(store.ask(1, Command::kGet, {"k"}), string_reply(""));
 }
 
 TEST(KvState, KeysAndValuesMayBeEmptyAndHoldNul) {
@@ -165,7 +157,7 @@ TEST(KvState, CompareSetFollowsPyTorchsTable) {
     Store store;
     if (one.held) store.set("k", *one.held);
     EXPECT_EQ(store.ask(1, Command::kCompareSet, {"k", one.expected, one.desired}),
-              bytes_string(one.answer))
+              string_reply(one.answer))
         << one.name;
     EXPECT_EQ(store.state().key_count(), one.held_after ? 1u : 0u) << one.name;
     EXPECT_EQ(store.get("k"), one.held_after.value_or("")) << one.name;
@@ -215,7 +207,7 @@ TEST(KvState, AddReadsTheLeadingIntegerAndWraps) {
     if (one.held) store.set("k", *one.held);
     const std::string answer = store.ask(1, Command::kAdd, {"k"}, one.delta);
     if (one.sum) {
-      EXPECT_EQ(answer, bytes_i64(*one.sum)) << one.name;
+      EXPECT_EQ(answer, i64(*one.sum)) << one.name;
       EXPECT_EQ(store.get("k"), std::to_string(*one.sum)) << one.name;
     } else {
       EXPECT_EQ(answer, kNothing) << one.name;
@@ -229,17 +221,17 @@ TEST(KvState, CheckNeedsEveryKey) {
   Store store;
   store.set("a", "");
   store.set("b", "");
-  EXPECT_EQ(store.ask(1, Command::kCheck, {"a", "b"}), bytes_u8(0));
-  EXPECT_EQ(store.ask(1, Command::kCheck, {"a", "c"}), bytes_u8(1));
-  EXPECT_EQ(store.ask(1, Command::kCheck, {}), bytes_u8(0));
+  EXPECT_EQ(store.ask(1, Command::kCheck, {"a", "b"}), u8(0));
+  EXPECT_EQ(store.ask(1, Command::kCheck, {"a", "c"}), u8(1));
+  EXPECT_EQ(store.ask(1, Command::kCheck, {}), u8(0));
 }
 
 TEST(KvState, DeleteSaysWhetherTheKeyExisted) {
   Store store;
   store.set("k", "v");
-  EXPECT_EQ(store.ask(1, Command::kDeleteKey, {"k"}), bytes_i64(1));
-  EXPECT_EQ(store.ask(1, Command::kDeleteKey, {"k"}), bytes_i64(0));
-  EXPECT_EQ(store.ask(1, Command::kCheck, {"k"}), bytes_u8(1));
+  EXPECT_EQ(store.ask(1, Command::kDeleteKey, {"k"}), i64(1));
+  EXPECT_EQ(store.ask(1, Command::kDeleteKey, {"k"}), i64(0));
+  EXPECT_EQ(store.ask(1, Command::kCheck, {"k"}), u8(1));
 }
 
 TEST(KvState, AppendMakesAndGrows) {
@@ -254,7 +246,7 @@ TEST(KvState, MultiGetAnswersInTheOrderOfTheKeys) {
   store.set("a", "1");
   store.set("b", "2");
   EXPECT_EQ(store.ask(1, Command::kMultiGet, {"b", "missing", "a", "b"}),
-            bytes_string("2") + bytes_string("") + bytes_string("1") + bytes_string("2"));
+            string_reply("2") + string_reply("") + string_reply("1") + string_reply("2"));
   EXPECT_EQ(store.ask(1, Command::kMultiGet, {}), kNothing);
 }
 
@@ -271,11 +263,11 @@ TEST(KvState, CountsAndListsKeysButNoQueues) {
   store.set("/b", "");
   store.set("/a", "");
   store.push("/q", "item");
-  EXPECT_EQ(store.ask(1, Command::kGetNumKeys), bytes_i64(3));
+  EXPECT_EQ(store.ask(1, Command::kGetNumKeys), i64(3));
   EXPECT_EQ(store.ask(1, Command::kListKeys),
-            bytes_i64(3) + bytes_string("/a") + bytes_string("/b") + bytes_string("init/"));
+            i64(3) + string_reply("/a") + string_reply("/b") + string_reply("init/"));
   store.ask(1, Command::kDeleteKey, {"/a"});
-  EXPECT_EQ(store.ask(1, Command::kGetNumKeys), bytes_i64(2));
+  EXPECT_EQ(store.ask(1, Command::kGetNumKeys), i64(2));
 }
 
 // --- queues ---
@@ -284,34 +276,34 @@ TEST(KvState, QueuesAreFirstInFirstOut) {
   Store store;
   store.push("q", "a");
   store.push("q", "");
-  EXPECT_EQ(store.ask(1, Command::kQueueLen, {"q"}), bytes_i64(2));
-  EXPECT_EQ(store.ask(1, Command::kQueuePop, {"q"}), bytes_i64(2) + bytes_string("a"));
-  EXPECT_EQ(store.ask(1, Command::kQueuePop, {"q"}), bytes_i64(1) + bytes_string(""));
-  EXPECT_EQ(store.ask(1, Command::kQueuePop, {"q"}), bytes_i64(0));
-  EXPECT_EQ(store.ask(1, Command::kQueueLen, {"q"}), bytes_i64(0));
+  EXPECT_EQ(store.ask(1, Command::kQueueLen, {"q"}), i64(2));
+  EXPECT_EQ(store.ask(1, Command::kQueuePop, {"q"}), i64(2) + string_reply("a"));
+  EXPECT_EQ(store.ask(1, Command::kQueuePop, {"q"}), i64(1) + string_reply(""));
+  EXPECT_EQ(store.ask(1, Command::kQueuePop, {"q"}), i64(0));
+  EXPECT_EQ(store.ask(1, Command::kQueueLen, {"q"}), i64(0));
 }
 
 TEST(KvState, QueuesAndValuesOfOneNameAreApart) {
   Store store;
   store.push("x", "item");
-  EXPECT_EQ(store.ask(1, Command::kGet, {"x"}), bytes_string(""));
-  EXPECT_EQ(store.ask(1, Command::kDeleteKey, {"x"}), bytes_i64(0));
+  EXPECT_EQ(store.ask(1, Command::kGet, {"x"}), string_reply(""));
+  EXPECT_EQ(store.ask(1, Command::kDeleteKey, {"x"}), i64(0));
   store.set("x", "value");
   EXPECT_EQ(store.get("x"), "value");
-  EXPECT_EQ(store.ask(1, Command::kDeleteKey, {"x"}), bytes_i64(1));
-  EXPECT_EQ(store.ask(1, Command::kQueueLen, {"x"}), bytes_i64(1));
+  EXPECT_EQ(store.ask(1, Command::kDeleteKey, {"x"}), i64(1));
+  EXPECT_EQ(store.ask(1, Command::kQueueLen, {"x"}), i64(1));
   store.set("y", "value");
-  EXPECT_EQ(store.ask(1, Command::kQueuePop, {"y"}), bytes_i64(0));
+  EXPECT_EQ(store.ask(1, Command::kQueuePop, {"y"}), i64(0));
 }
 
 TEST(KvState, CheckAndWaitSeeAQueueWhileItHoldsSomething) {
   Store store;
-  EXPECT_EQ(store.ask(1, Command::kCheck, {"q"}), bytes_u8(1));
+  EXPECT_EQ(store.ask(1, Command::kCheck, {"q"}), u8(1));
   store.push("q", "item");
-  EXPECT_EQ(store.ask(1, Command::kCheck, {"q"}), bytes_u8(0));
+  EXPECT_EQ(store.ask(1, Command::kCheck, {"q"}), u8(0));
   EXPECT_EQ(store.ask(1, Command::kWait, {"q"}), kReady);
   store.ask(1, Command::kQueuePop, {"q"});
-  EXPECT_EQ(store.ask(1, Command::kCheck, {"q"}), bytes_u8(1));
+  EXPECT_EQ(store.ask(1, Command::kCheck, {"q"}), u8(1));
 }
 
 TEST(KvState, WakesOnlyTheOldestWaiterOnQueuePush) {
@@ -454,7 +446,7 @@ TEST(KvState, OneSetWakesThousands) {
 TEST(KvState, ARequestOfAWaitingConnectionIsServedAndTheWaitStays) {
   Store store;
   store.park(1, {"k"});
-  EXPECT_EQ(store.ask(1, Command::kAdd, {"n"}, 3), bytes_i64(3));
+  EXPECT_EQ(store.ask(1, Command::kAdd, {"n"}, 3), i64(3));
   EXPECT_EQ(store.ask(1, Command::kWait, {"n"}), kReady);
   store.set("k", "");
   EXPECT_EQ(store.mail(1), kReady);
@@ -478,9 +470,9 @@ TEST(KvState, ASecondWaitThatMustWaitTooClosesTheConnection) {
 
 TEST(KvState, CancelWaitIsAlwaysAnsweredAndEndsTheWait) {
   Store store;
-  EXPECT_EQ(store.ask(1, Command::kCancelWait), bytes_u8(1));
+  EXPECT_EQ(store.ask(1, Command::kCancelWait), u8(1));
   store.park(1, {"a", "b"});
-  EXPECT_EQ(store.ask(1, Command::kCancelWait), bytes_u8(1));
+  EXPECT_EQ(store.ask(1, Command::kCancelWait), u8(1));
   store.set("a", "");
   store.set("b", "");
   EXPECT_EQ(store.mail(1), kNothing);
@@ -510,9 +502,9 @@ TEST(KvState, AClosedConnectionGetsNothingAndLeavesItsKeys) {
 
 // --- fetching ---
 
-std::string bytes_fetched(std::string_view value) { return kReady + bytes_string(value); }
-const std::string kMissing = bytes_u8(1);
-const std::string kTooLong = bytes_u8(2);
+std::string bytes_fetched(std::string_view value) { return kReady + string_reply(value); }
+const std::string kMissing = u8(1);
+const std::string kTooLong = u8(2);
 
 TEST(KvState, FetchAnswersAtOnceWithWhatIsThere) {
   Store store;
@@ -549,7 +541,7 @@ TEST(KvState, WhateverCreatesTheKeyAnswersAFetchOfItWithItsValue) {
 TEST(KvState, AFetchThatIsCancelledOrClosedIsForgotten) {
   Store store;
   EXPECT_EQ(store.ask(1, Command::kFetch, {"k"}), kNothing);
-  EXPECT_EQ(store.ask(1, Command::kCancelWait), bytes_u8(1));
+  EXPECT_EQ(store.ask(1, Command::kCancelWait), u8(1));
   EXPECT_EQ(store.ask(2, Command::kFetch, {"k"}), kNothing);
   store.close(2);
   EXPECT_EQ(store.state().held_bytes(), 0u);
@@ -628,7 +620,7 @@ TEST(KvState, TryFetchAnswersWithAllValuesOrWithNone) {
   EXPECT_EQ(store.state().parked_count(), 0u);
   store.set("b", "");
   EXPECT_EQ(store.ask(1, Command::kTryFetch, {"b", "a", "b"}),
-            bytes_fetched("") + bytes_string("1") + bytes_string(""));
+            bytes_fetched("") + string_reply("1") + string_reply(""));
   EXPECT_EQ(store.ask(1, Command::kTryFetch), kReady);
   store.push("q", "item");
   EXPECT_EQ(store.ask(1, Command::kTryFetch, {"q"}), bytes_fetched("")) << "as MULTI_GET of it";
@@ -641,7 +633,7 @@ TEST(KvState, ALongTryFetchIsCutIntoSlicesAndGoesOnWhenKeysAreDeletedMeanwhile) 
   for (int i = 0; i < 1000; ++i) {
     keys.push_back(std::to_string(i));
     store.set(keys.back(), "v");
-    expected += bytes_string(i < 999 ? "v" : "");
+    expected += string_reply(i < 999 ? "v" : "");
   }
   store.slices = 0;
   int slice = 0;
@@ -658,14 +650,14 @@ TEST(KvState, SaysWhichStoreItIsAndLetsNobodyChangeThat) {
   Store store;
   const std::string key(kIdentityKey), nobody(kNoIdentity);
   const auto identity = [&] { return store.ask(1, Command::kCompareSet, {key, nobody, nobody}); };
-  EXPECT_EQ(identity(), bytes_string("who I am"));
+  EXPECT_EQ(identity(), string_reply("who I am"));
   EXPECT_EQ(store.ask(1, Command::kCompareSet, {key, "who I am", "other"}),
-            bytes_string("who I am"));
-  EXPECT_EQ(store.ask(1, Command::kDeleteKey, {key}), bytes_i64(0));
+            string_reply("who I am"));
+  EXPECT_EQ(store.ask(1, Command::kDeleteKey, {key}), i64(0));
   EXPECT_EQ(store.state().key_count(), 0u);
-  EXPECT_EQ(store.ask(1, Command::kCheck, {key}), bytes_u8(1));
+  EXPECT_EQ(store.ask(1, Command::kCheck, {key}), u8(1));
   store.set(key, "other");
-  EXPECT_EQ(identity(), bytes_string("who I am"));
+  EXPECT_EQ(identity(), string_reply("who I am"));
 }
 
 // --- barriers ---
@@ -703,7 +695,7 @@ TEST(KvState, BarriersOfDifferentSizesUnderOneKeyOpenEachAtItsOwnCount) {
 TEST(KvState, ABarrierThatIsCancelledHasStillArrived) {
   Store store;
   EXPECT_EQ(store.ask(1, Command::kBarrier, {"b"}, 2), kNothing);
-  EXPECT_EQ(store.ask(1, Command::kCancelWait), bytes_u8(1));
+  EXPECT_EQ(store.ask(1, Command::kCancelWait), u8(1));
   EXPECT_EQ(store.ask(2, Command::kBarrier, {"b"}, 2), kReady);
   EXPECT_EQ(store.mail(1), kNothing);
 }
@@ -778,11 +770,11 @@ TEST(KvState, ARequestOfManyKeysIsCutIntoSlicesAndAnsweredAsAWhole) {
   slices_of(Command::kWait, keys, kReady);
   slices_of(Command::kCheck, keys, kReady);
   std::string values;
-  for (const std::string& key : keys) values += bytes_string("value of " + key);
+  for (const std::string& key : keys) values += string_reply("value of " + key);
   slices_of(Command::kMultiGet, keys, values);
   std::sort(keys.begin(), keys.end());
-  std::string list = bytes_i64(static_cast<std::int64_t>(kMany));
-  for (const std::string& key : keys) list += bytes_string(key);
+  std::string list = i64(static_cast<std::int64_t>(kMany));
+  for (const std::string& key : keys) list += string_reply(key);
   slices_of(Command::kListKeys, {}, list);
   EXPECT_EQ(store.state().parked_count(), 0u);
 }
@@ -943,7 +935,7 @@ TEST(KvState, TheWaitersOfOneKeyAreToldInSlices) {
     store.between_slices = nullptr;
     told_at_once = kMany - store.state().parked_count();
     // Who cancels now is not told any more, and what the key becomes does not matter.
-    EXPECT_EQ(store.ask(1000 + kMany - 1, Command::kCancelWait), bytes_u8(1));
+    EXPECT_EQ(store.ask(1000 + kMany - 1, Command::kCancelWait), u8(1));
     store.ask(99, Command::kDeleteKey, {"k"});
     store.park(1, {"k"});
   };
@@ -1079,8 +1071,8 @@ TEST(KvState, WhatWouldPassTheBytesHeldIsRefusedAndChangesNothing) {
     EXPECT_EQ(tight.state().held_bytes(), before) << growth.name;
     EXPECT_EQ(tight.state().parked_count(), 0u) << growth.name;
     EXPECT_EQ(tight.get("k"), "1") << growth.name;
-    EXPECT_EQ(tight.ask(2, Command::kListKeys), bytes_i64(1) + bytes_string("k")) << growth.name;
-    EXPECT_EQ(tight.ask(2, Command::kQueueLen, {"q"}), bytes_i64(1)) << growth.name;
+    EXPECT_EQ(tight.ask(2, Command::kListKeys), i64(1) + string_reply("k")) << growth.name;
+    EXPECT_EQ(tight.ask(2, Command::kQueueLen, {"q"}), i64(1)) << growth.name;
   }
 }
 
@@ -1089,8 +1081,8 @@ TEST(KvState, AFullStoreStillTakesWhatNeedsNoRoom) {
   store.ask(1, Command::kSet, {"new", ""});
   EXPECT_EQ(store.last_refusal, "SET: the store holds 391 bytes, at most 391 are held");
   store.set("k", "2");
-  EXPECT_EQ(store.ask(1, Command::kAdd, {"k"}, 1), bytes_i64(3));
-  EXPECT_EQ(store.ask(1, Command::kQueuePop, {"q"}), bytes_i64(1) + bytes_string("item"));
+  EXPECT_EQ(store.ask(1, Command::kAdd, {"k"}, 1), i64(3));
+  EXPECT_EQ(store.ask(1, Command::kQueuePop, {"q"}), i64(1) + string_reply("item"));
   store.set("new", "it fits now");
   EXPECT_EQ(store.get("new"), "it fits now");
 }
@@ -1260,7 +1252,7 @@ TEST_P(KvStateRandom, WakesWhomTheModelWakes) {
     }
     ASSERT_EQ(answered, expected) << "step " << step;
     ASSERT_EQ(store.state().parked_count(), model.waiting()) << "step " << step;
-    ASSERT_EQ(store.ask(99, Command::kCheck, {key}), bytes_u8(model.exists(key) ? 0 : 1));
+    ASSERT_EQ(store.ask(99, Command::kCheck, {key}), u8(model.exists(key) ? 0 : 1));
   }
 }
 

@@ -3,17 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
+
+#include "tests/support/docs_table.h"
 
 namespace ddprun {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::HasSubstr;
+using testing_support::table_rows;
+using testing_support::TableRow;
 
 // The page, read by the rules of the text format 0.0.4.
 class ParsedPage {
@@ -180,14 +182,14 @@ TEST_F(MetricsPageTest, ThePageIsBoundedHoweverManyJobsThereAre) {
   EXPECT_EQ(seen.value("ddprun_jobs_not_listed"), std::to_string(kJobs - 100));
 }
 
-TEST_F(MetricsPageTest, EveryFamilyIsDocumented) {
-  std::ifstream file(DDPRUN_SOURCE_DIR "/docs/monitoring.md");
-  const std::string docs(std::istreambuf_iterator<char>(file), {});
+TEST_F(MetricsPageTest, TheDocumentationHasTheseFamiliesWithTheirKindsAndNoOthers) {
   figures_.store.emplace();
   const ParsedPage seen = page();
-  for (const auto& [family, type] : seen.types()) {
-    EXPECT_THAT(docs, HasSubstr("`" + family + "`"));
-  }
+  std::set<TableRow> families;
+  for (const auto& [family, type] : seen.types()) families.insert({"`" + family + "`", type});
+  const auto documented = table_rows("monitoring.md", {"family", "kind"});
+  EXPECT_EQ(documented.size(), families.size()) << "one is there twice";
+  EXPECT_EQ(std::set<TableRow>(documented.begin(), documented.end()), families);
 }
 
 }  // namespace

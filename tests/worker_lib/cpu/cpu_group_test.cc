@@ -19,6 +19,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing_support::run_ranks;
 
 constexpr Duration kTimeout = seconds(20);
 

@@ -8,23 +8,27 @@
 
 #include "base/rng.h"
 #include "tests/support/child_process.h"
+#include "tests/support/program.h"
+#include "tests/support/test_seed.h"
 #include "tests/worker_lib/cpu/world.h"
 
 namespace ddprun {
 namespace {
 
 using testing_support::ChildProcess;
-using testing_support::kPatience;
 using testing_support::let_pass;
+using testing_support::program;
+using testing_support::seed_text;
+using testing_support::test_seed;
 
 // One cpu_test_rank per letter.
 class ProcessWorld {
  public:
   ProcessWorld(const std::string& letters, const std::string& scenario, int timeout_ms) {
     for (int rank = 0; rank < static_cast<int>(letters.size()); ++rank) {
-      ranks_.push_back(std::make_unique<ChildProcess>(std::vector<std::string>{
-          DDPRUN_BIN_DIR "/cpu_test_rank", std::to_string(store_.port()), letters,
-          std::to_string(rank), scenario, std::to_string(timeout_ms)}));
+      ranks_.push_back(std::make_unique<ChildProcess>(
+          std::vector<std::string>{program("cpu_test_rank"), std::to_string(store_.port()), letters,
+                                   std::to_string(rank), scenario, std::to_string(timeout_ms)}));
     }
   }
 
@@ -62,7 +66,9 @@ class CpuGroupFaults : public testing::TestWithParam<std::tuple<const char*, con
 };
 
 TEST_P(CpuGroupFaults, AKilledRankIsNamedByAllOthersWithinASecondAndNothingIsLeft) {
-  Rng rng(std::hash<std::string>()(letters() + scenario()));
+  const std::uint64_t seed = test_seed(std::hash<std::string>()(letters() + scenario()));
+  SCOPED_TRACE(seed_text(seed));
+  Rng rng(seed);
   ProcessWorld world(letters(), scenario(), 30'000);
   world.wait_until_ready();
   ASSERT_FALSE(HasFatalFailure());
@@ -85,7 +91,9 @@ TEST_P(CpuGroupFaults, AKilledRankIsNamedByAllOthersWithinASecondAndNothingIsLef
 }
 
 TEST_P(CpuGroupFaults, AStoppedRankIsNamedByAllOthersWhenTimeIsUp) {
-  Rng rng(std::hash<std::string>()(letters() + scenario()) + 1);
+  const std::uint64_t seed = test_seed(std::hash<std::string>()(letters() + scenario()) + 1);
+  SCOPED_TRACE(seed_text(seed));
+  Rng rng(seed);
   constexpr int kTimeoutMs = 1000;
   ProcessWorld world(letters(), scenario(), kTimeoutMs);
   world.wait_until_ready();
@@ -131,7 +139,9 @@ INSTANTIATE_TEST_SUITE_P(Nodes, CpuGroupFaults,
                          });
 
 TEST(CpuGroupFaultsWhileForming, NothingIsLeftWhenAllAreKilledAtAnyMoment) {
-  Rng rng(5);
+  const std::uint64_t seed = test_seed(5);
+  SCOPED_TRACE(seed_text(seed));
+  Rng rng(seed);
   for (int trial = 0; trial < 10; ++trial) {
     ProcessWorld world("aab", "barrier", 30'000);
     let_pass(std::chrono::milliseconds(rng.below(12)));

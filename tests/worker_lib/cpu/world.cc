@@ -32,13 +32,13 @@ std::unique_ptr<CpuGroup> form_rank(std::uint16_t store_port, const std::string&
 
 EngineWorld::EngineWorld(std::string letters)
     : letters_(std::move(letters)), groups_(letters_.size()) {
-  run_ranks(size(), [this](int rank) {
+  testing_support::run_ranks(size(), [this](int rank) {
     groups_[rank] = form_rank(store_.port(), letters_, rank, "world");
   });
 }
 
 void EngineWorld::run(const std::function<void(CpuGroup& group, int rank)>& body) {
-  run_ranks(size(), [&](int rank) { body(*groups_[rank], rank); });
+  testing_support::run_ranks(size(), [&](int rank) { body(*groups_[rank], rank); });
 }
 
 }  // namespace ddprun

@@ -1,0 +1,21 @@
+// The seed of a test whose faults come at random moments. It is the same in every run, so that a
+// red build can be run again; DDPRUN_TEST_SEED gives another one.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+namespace ddprun::testing_support {
+
+inline std::uint64_t test_seed(std::uint64_t unless_given) {
+  const char* given = std::getenv("DDPRUN_TEST_SEED");
+  return given ? std::strtoull(given, nullptr, 10) : unless_given;
+}
+
+// For a SCOPED_TRACE: what a failure says.
+inline std::string seed_text(std::uint64_t seed) {
+  return "replay: DDPRUN_TEST_SEED=" + std::to_string(seed);
+}
+
+}  // namespace ddprun::testing_support
