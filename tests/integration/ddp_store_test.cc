@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "rendezvous/store_client.h"
 #include "tests/support/child_process.h"
 #include "tests/support/raw_tcp_client.h"
+#include "tests/support/running_ddp_store.h"
 
 namespace ddprun {
 namespace {
@@ -22,6 +22,7 @@ using testing::MatchesRegex;
 using testing::StartsWith;
 using testing_support::ChildProcess;
 using testing_support::RawTcpClient;
+using testing_support::RunningDdpStore;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kSanitized = true;
@@ -43,18 +44,9 @@ Ended run(std::vector<std::string> arguments) {
   return {exit_code, program.out() + program.err()};
 }
 
-// A ddp-store on a free port that runs until the test says otherwise.
-class RunningProgram {
+class RunningProgram : public RunningDdpStore {
  public:
-  // limits: what the shell says before it becomes the program, like "ulimit -n 20".
-  explicit RunningProgram(const std::string& limits = "true", const std::string& host = "127.0.0.1",
-                          const std::string& options = "")
-      : process({"sh", "-c",
-                 limits + " && exec '" + kProgram + "' --listen '" + host + ":0' " + options}) {
-    EXPECT_TRUE(process.wait_for_out("\n")) << process.err();
-    const std::string line = process.out();
-    port = static_cast<std::uint16_t>(std::atoi(line.substr(line.rfind(':') + 1).c_str()));
-  }
+  using RunningDdpStore::RunningDdpStore;
 
   std::unique_ptr<StoreClient> client() const {
     auto client = StoreClient::connect(
@@ -62,9 +54,6 @@ class RunningProgram {
     EXPECT_TRUE(client) << client.error().message();
     return std::move(*client);
   }
-
-  ChildProcess process;
-  std::uint16_t port = 0;
 };
 
 TEST(DdpStore, BadInputIsOneLineThatNamesItAndExitCode2) {

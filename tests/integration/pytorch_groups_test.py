@@ -18,17 +18,14 @@ try:
     import numpy  # object collectives turn tensors into bytes with it
     import store_transcripts
     import torch
-    import torch.distributed.checkpoint
     from store_transcripts import WAIT, connect, dist, processes, pytorch_store
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Shard, distribute_tensor
 except ImportError as error:
     print(f"skipped: this python has no torch, or no numpy ({error}); scripts/setup --tests installs both")
     sys.exit(77)
 
-# What a rank imports, it imports before it is forked.
+# What a rank needs is imported before it is forked. A PyTorch that has less of it passes over that.
 processes.set_forkserver_preload(
-    ["torch.distributed.checkpoint", "torch.distributed.device_mesh", "torch.distributed.tensor"]
+    ["torch", "torch.distributed.checkpoint", "torch.distributed.device_mesh", "torch.distributed.tensor"]
 )
 
 BIN = ""  # given on the command line
@@ -91,6 +88,10 @@ def miss_a_barrier(rank, world):
 
 
 def save_and_load(rank, world, folder):
+    from torch.distributed import checkpoint
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
     def state(scale):
         mesh = init_device_mesh("cpu", (world,))
         rows = torch.arange(8.0 * world).reshape(2 * world, 4)
@@ -101,9 +102,9 @@ def save_and_load(rank, world, folder):
             "step": 7 * scale,
         }
 
-    torch.distributed.checkpoint.save(state(1), checkpoint_id=folder)
+    checkpoint.save(state(1), checkpoint_id=folder)
     loaded = state(0)
-    torch.distributed.checkpoint.load(loaded, checkpoint_id=folder)
+    checkpoint.load(loaded, checkpoint_id=folder)
     whole = loaded["sharded"].full_tensor().flatten().tolist()
     mine = loaded["sharded"].to_local().shape
     return (
@@ -130,7 +131,7 @@ def run_rank(rank, world, port, environment, work, arguments, pipe):
             dist.set_debug_level_from_env()
         dist.init_process_group("gloo", timeout=WAIT)
         pipe.send((None, work(rank, world, *arguments)))
-        pipe.recv()  # nobody leaves before the keys have been looked at
+        pipe.recv()  # nobody leaves before all are done
         dist.destroy_process_group()
     except Exception:
         pipe.send((traceback.format_exc(), None))
@@ -143,8 +144,8 @@ def run_rank(rank, world, port, environment, work, arguments, pipe):
 class ProcessGroups(unittest.TestCase):
     maxDiff = None
 
-    def run_world(self, world, port, work, *arguments, **environment):
-        """What each rank returned, and the keys that the group left in the store."""
+    def run_world(self, world, port, work, *arguments, meanwhile=None, **environment):
+        """What each rank returned. meanwhile() is called when all have, and none has left."""
         with contextlib.ExitStack() as ends:
             pipes, ranks = [], []
             for rank in range(world):
@@ -163,13 +164,14 @@ class ProcessGroups(unittest.TestCase):
                 failure, result = pipe.recv()
                 self.assertIsNone(failure, f"rank {rank}:\n{failure}")
                 results.append(result)
-            keys = sorted(connect(port).list_keys())
+            if meanwhile:
+                meanwhile()
             for pipe in pipes:
                 pipe.send("go")
             for process in ranks:
                 process.join(PATIENCE)
                 self.assertEqual(process.exitcode, 0)
-        return results, keys
+        return results
 
     def check_reduced(self, world, results):
         last_even = float((world - 1) // 2 * 2)
@@ -178,12 +180,24 @@ class ProcessGroups(unittest.TestCase):
             self.assertEqual(two, [2.0 * (rank - rank % 2) + 1] * 2)
             self.assertEqual(three, [last_even if rank % 2 == 0 else float(rank)])
 
+    def reduced_and_keys(self, world, port, **environment):
+        """The keys that the group has left in the store."""
+        keys = []
+        results = self.run_world(
+            world,
+            port,
+            reduce_in_groups,
+            meanwhile=lambda: keys.extend(sorted(connect(port).list_keys())),
+            **environment,
+        )
+        self.check_reduced(world, results)
+        return keys
+
     def same_keys(self, world, key="default_pg/0//cpu//0/0", **environment):
         """key: one that is only there if what the environment asks for was done."""
         with ddp_store() as ours, pytorch_store() as theirs:
-            results, got = self.run_world(world, ours.port, reduce_in_groups, **environment)
-            self.check_reduced(world, results)
-            _, expected = self.run_world(world, theirs, reduce_in_groups, **environment)
+            got = self.reduced_and_keys(world, ours.port, **environment)
+            expected = self.reduced_and_keys(world, theirs, **environment)
         self.assertEqual(ours.log, "")
         self.assertEqual(got, expected)
         self.assertIn(key, got)
@@ -196,8 +210,7 @@ class ProcessGroups(unittest.TestCase):
 
     def test_sixteen_ranks(self):
         with ddp_store() as server:
-            results, keys = self.run_world(16, server.port, reduce_in_groups)
-        self.check_reduced(16, results)
+            keys = self.reduced_and_keys(16, server.port)
         self.assertLess({f"default_pg/0//cpu//0/{rank}" for rank in range(16)}, set(keys))
         self.assertEqual(server.log, "")
 
@@ -213,7 +226,7 @@ class ProcessGroups(unittest.TestCase):
 
     def test_a_rank_that_misses_the_barrier_is_named(self):
         with ddp_store() as server:
-            (first, second, missing, last), _ = self.run_world(4, server.port, miss_a_barrier)
+            first, second, missing, last = self.run_world(4, server.port, miss_a_barrier)
         self.assertEqual(first, "[Rank 0]: Ranks 2 failed to pass monitoredBarrier in 1000 ms")
         self.assertEqual(missing, "it did not come")
         for told in (second, last):
@@ -222,7 +235,7 @@ class ProcessGroups(unittest.TestCase):
     def test_objects(self):
         world = 4
         with ddp_store() as server:
-            results, _ = self.run_world(world, server.port, exchange_objects)
+            results = self.run_world(world, server.port, exchange_objects)
         everyone = [objects_of(rank) for rank in range(world)]
         for rank, (gathered, broadcast, scattered, collected) in enumerate(results):
             self.assertEqual(gathered, everyone)
@@ -232,7 +245,7 @@ class ProcessGroups(unittest.TestCase):
 
     def test_a_checkpoint_is_saved_and_loaded(self):
         with tempfile.TemporaryDirectory() as folder, ddp_store() as server:
-            results, _ = self.run_world(2, server.port, save_and_load, folder)
+            results = self.run_world(2, server.port, save_and_load, folder)
             self.assertEqual(
                 sorted(os.listdir(folder)), [".metadata", "__0_0.distcp", "__1_0.distcp"]
             )

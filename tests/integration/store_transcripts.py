@@ -5,7 +5,7 @@
 
 tells every story to a ddp-store and to this PyTorch's own server (or servers), compares the transcripts and
 ends with 1 when they differ. Runs with every PyTorch from 1.13 on: what a version does not have is written
-down as that. pytorch_store_test.py is the test with the PyTorch of the build, old_pytorch_test.py runs this
+down as that. pytorch_store_test.py is the test with the PyTorch of the build, other_pytorch_test.py runs this
 program with others. A difference that must be is in DIFFERENCES, with the reason.
 """
 
@@ -496,6 +496,7 @@ def barriers(clients):
     store.set_timeout(SHORT)
     store.barrier("too few", 2)
     store.set_timeout(WAIT)
+    store.barrier("too few again", 2, SHORT)
     store.set("k", "v")
     store.get("k")
     if hasattr(dist.TCPStore, "barrier"):
@@ -711,7 +712,7 @@ def servers():
 def tell(story, port):
     clients = Clients(port)
     story(clients)
-    return [line for lines in clients.lines.values() for line in lines]
+    return [line for _, lines in sorted(clients.lines.items()) for line in lines]
 
 
 def as_ours(story, kind, theirs):
