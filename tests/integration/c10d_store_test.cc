@@ -1,5 +1,5 @@
 // PyTorch's own C++ client, c10d::TCPStore, against ddp-store, and the same calls against PyTorch's own servers:
-// the transcripts must be equal. What is known to differ, store_transcripts.py tells; no story here meets it.
+// the transcripts must be equal. What is known to differ, store_stories.py lists; no story here meets it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>

@@ -2,7 +2,7 @@
 virtual environments of 5 GB, which are thrown away again.
 
 2.0 and 2.1 speak the dialects L1 and L2; 2.14 is the first here whose clients have a barrier. In each environment the
-stories of store_transcripts.py are told to ddp-store and to that version's own servers, and process groups meet in
+stories of store_stories.py are told to ddp-store and to that version's own servers, and process groups meet in
 ddp-store. Where pip cannot install a version, the test is skipped.
 """
 import os

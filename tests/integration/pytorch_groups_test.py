@@ -16,9 +16,9 @@ import unittest
 
 try:
     import numpy  # object collectives turn tensors into bytes with it
-    import store_transcripts
+    import pytorch_clients
     import torch
-    from store_transcripts import WAIT, connect, dist, processes, pytorch_store
+    from pytorch_clients import WAIT, connect, dist, processes, pytorch_store
 except ImportError as error:
     print(f"skipped: this python has no torch, or no numpy ({error}); scripts/setup --tests installs both")
     sys.exit(77)
@@ -34,7 +34,7 @@ SHORT = datetime.timedelta(seconds=1)
 
 
 def ddp_store():
-    return store_transcripts.ddp_store(BIN)
+    return pytorch_clients.ddp_store(BIN)
 
 
 # --- what a rank does in its process group; returns what the test looks at ---

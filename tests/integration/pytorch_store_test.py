@@ -4,7 +4,7 @@
     pytorch_store_test.py BIN_DIR [unittest arguments]
 
 What the servers answer must be equal; where PyTorch's own two differ, docs/wire_protocol.md says what ours
-does, and store_transcripts.py, which has the calls, lists it. Also ddprun's C++ client against PyTorch's
+does, and store_stories.py, which has the calls, lists it. Also ddprun's C++ client against PyTorch's
 servers. Needs torch; exits with 77 (skipped) without it.
 """
 
@@ -17,8 +17,10 @@ import threading
 import unittest
 
 try:
+    import pytorch_clients
     import store_transcripts
-    from store_transcripts import Told, connect, dist, pytorch_store
+    from pytorch_clients import Told, connect, dist, pytorch_store
+    from store_stories import STORIES
 except ImportError as error:
     print(f"skipped: this python has no torch ({error})")
     sys.exit(77)
@@ -27,7 +29,7 @@ BIN = ""  # given on the command line
 
 
 def ddp_store():
-    return store_transcripts.ddp_store(BIN)
+    return pytorch_clients.ddp_store(BIN)
 
 
 # What the stores have and no story tells, with the reason.
@@ -36,7 +38,7 @@ NOT_TOLD = {"_pybind11_conduit_v1_": "of pybind11, which hands objects from one 
 
 class SameAsPyTorchsServers(unittest.TestCase):
     def test_transcripts(self):
-        for story in store_transcripts.STORIES:
+        for story in STORIES:
             with self.subTest(story=story.__name__):
                 found = store_transcripts.differences(story, BIN)
                 self.assertFalse(found, "\n".join(found))
@@ -44,7 +46,7 @@ class SameAsPyTorchsServers(unittest.TestCase):
     def test_the_stories_call_everything_that_is_public(self):
         """And with success: a call that always raises proves nothing."""
         Told.answered.clear()
-        for story in store_transcripts.STORIES:
+        for story in STORIES:
             with ddp_store() as server:
                 store_transcripts.tell(story, server.port)
         for store in (dist.TCPStore, dist.PrefixStore):
