@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
-#include <cstdlib>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "tests/support/docs_table.h"
 #include "tests/support/program.h"
 #include "tests/support/raw_tcp_client.h"
+#include "tests/support/running_ddp_store.h"
 #include "tests/support/store_bytes.h"
 
 namespace ddprun {
@@ -30,6 +30,7 @@ using testing_support::listening_address;
 using testing_support::program;
 using testing_support::RawTcpClient;
 using testing_support::request;
+using testing_support::RunningDdpStore;
 using testing_support::table_rows;
 using testing_support::TableRow;
 
@@ -51,19 +52,9 @@ Ended run(std::vector<std::string> arguments) {
   return {exit_code, process.out() + process.err()};
 }
 
-// A ddp-store on a free port that runs until the test says otherwise.
-class RunningProgram {
+class RunningProgram : public RunningDdpStore {
  public:
-  // limits: what the shell says before it becomes the program, like "ulimit -n 20".
-  explicit RunningProgram(const std::string& limits = "true", const std::string& host = "127.0.0.1",
-                          const std::string& options = "")
-      : process({"sh", "-c",
-                 limits + " && exec '" + program("ddp-store") + "' --listen '" + host + ":0' " +
-                     options}) {
-    const auto address = parse_host_port(listening_address(process));
-    EXPECT_TRUE(address) << process.err();
-    if (address) port = address->port;
-  }
+  using RunningDdpStore::RunningDdpStore;
 
   std::unique_ptr<StoreClient> client() const {
     auto client = StoreClient::connect(
@@ -71,9 +62,6 @@ class RunningProgram {
     EXPECT_TRUE(client) << client.error().message();
     return std::move(*client);
   }
-
-  ChildProcess process;
-  std::uint16_t port = 0;
 };
 
 TEST(DdpStore, BadInputIsOneLineThatNamesItAndExitCode2) {
