@@ -111,6 +111,14 @@ void read(const Json& json, const char* key, std::string& text, std::size_t max_
   }
 }
 
+// For one line of a log, whoever wrote it.
+std::string printable(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
+  }
+  return clipped(std::move(text), kShownBytes);
+}
+
 void read_ms(const Json& json, const char* key, Duration& duration,
              Duration min = Duration::zero()) {
   duration = std::chrono::milliseconds(integer(json, key, {to_ms(min), to_ms(kMaxTime)}));
@@ -226,10 +234,19 @@ void to_json(Json& json, const Hello& hello) {
   if (hello.assignment) json["assignment"] = *hello.assignment;
 }
 void from_json(const Json& json, Hello& hello) {
-  read(json, "protocol", hello.protocol, kAnyInt);
+  // Of another protocol nothing but its number is sure to be there, and that may be any.
+  const Json& protocol = json.at("protocol");
+  if (!protocol.is_number_integer() || protocol != kControlProtocol) {
+    hello.protocol =
+        protocol.is_number_integer() && protocol >= kAnyInt.min && protocol <= kAnyInt.max
+            ? protocol.get<int>()
+            : kUnknownProtocol;
+    const auto version = json.find("version");
+    if (version == json.end() || !version->is_string()) return;
+    hello.version = printable(version->get<std::string>());
+    return;
+  }
   read(json, "version", hello.version, kMaxNameBytes);
-  // Of another protocol only these two are sure to be there.
-  if (hello.protocol != kControlProtocol) return;
   read(json, "instance", hello.instance, kMaxNameBytes);
   json.at("job").get_to(hello.job);
   json.at("node").get_to(hello.node);
@@ -319,14 +336,6 @@ std::string too_large(std::size_t bytes) {
          std::to_string(kMaxControlFrameBytes);
 }
 
-// For one line of a log, whoever wrote it.
-std::string printable(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
-  }
-  return clipped(std::move(text), kShownBytes);
-}
-
 // The "type" of each alternative, in the order of the variants.
 constexpr std::array<const char*, std::variant_size_v<AgentMessage>> kAgentTypes{
     "hello", "status", "heartbeat", "leave"};
@@ -377,7 +386,9 @@ Result<Variant> decode_variant(std::string_view text, const Types& types) {
     for (std::size_t i = 0; i < types.size(); ++i) {
       if (type == types[i]) return decode_alternative<Variant>(i, json, types);
     }
-    return bad("unknown type '" + type + "'");
+    Error unknown = bad("unknown type '" + type + "'");
+    unknown.kind = ErrorKind::kUnsupported;
+    return unknown;
   } catch (const Json::exception& exception) {
     return bad(exception.what());
   }

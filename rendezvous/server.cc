@@ -191,7 +191,12 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       if (!frame) return drop(session, frame.error().message());
       if (!*frame) break;
       const Result<AgentMessage> message = decode_agent_message(**frame);
-      if (!message) return drop(session, message.error().message());
+      if (!message) {
+        // A later version may have more to say than this one understands.
+        const bool is_later = message.error().kind == ErrorKind::kUnsupported;
+        if (is_later && table_.has_agent(session->id)) continue;
+        return drop(session, message.error().message());
+      }
       session->hello_timer.cancel();
       perform(table_.receive(
           {.connection = session->id, .local = false, .service_address = session->service_address},

@@ -52,6 +52,7 @@ Json json_of(const JobRecord& record) {
                {"places", Json::array()}};
   put(json, "ending", state.ending);
   put(json, "verdict", state.verdict);
+  if (record.end_number > 0) json["end_number"] = record.end_number;
   // All places have one reason, which may be long: it is said once.
   if (!state.places.empty()) json["placed_for"] = state.places.front().assignment.reason;
   for (const Place& place : state.places) {
@@ -76,6 +77,7 @@ JobRecord record_of(const Json& json) {
   json.at("ends").get_to(state.ends);
   take(json, "ending", state.ending);
   take(json, "verdict", state.verdict);
+  if (json.contains("end_number")) json.at("end_number").get_to(record.end_number);
   for (const Json& place : json.at("places")) {
     state.places.push_back(
         {place.at("node").get<NodeSpec>(), place.at("assignment").get<Assignment>()});

@@ -25,6 +25,7 @@
 namespace ddprun {
 
 inline constexpr int kControlProtocol = 1;
+inline constexpr int kUnknownProtocol = -1;  // of a Hello whose number is none
 
 // What a message may say. The decoder refuses more, so that nothing behind it has to fear what a
 // stranger sends; the command line refuses it before.

@@ -48,6 +48,8 @@ struct JobState {
 struct JobRecord {
   std::string instance;
   std::string former_instance;  // in a life of the service that nothing was kept of
+  // The how-manyth of all jobs to end; 0: it has not ended, or in a life that did not say.
+  std::uint64_t end_number = 0;
   JobState state;
 };
 

@@ -18,9 +18,15 @@ JobTable::JobTable(ServiceOptions options, const ServiceState& past, TimePoint n
   for (const auto& [id, kept] : past.jobs) {
     Job job{kept.instance, kept.former_instance, Membership(kept.state, options_.membership, now)};
     job.recorded = {job.membership.landmark(), job.former_instance};
+    job.end_number = kept.end_number;
+    jobs_ended_ = std::max(jobs_ended_, kept.end_number);
     if (kept.state.phase == JobPhase::kEnded) ended_.push_back(id);
     jobs_.emplace(id, std::move(job));
   }
+  // Those without a number ended in a life that gave none: before all others, and by id.
+  std::stable_sort(ended_.begin(), ended_.end(), [this](const auto& a, const auto& b) {
+    return jobs_.at(a).end_number < jobs_.at(b).end_number;
+  });
 }
 
 ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& message, TimePoint now) {
@@ -54,10 +60,13 @@ ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& messag
 
 void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, ServiceOutput& out) {
   if (hello.protocol != kControlProtocol) {
+    const std::string version = hello.version.empty() ? "" : " (ddprun " + hello.version + ")";
+    const std::string theirs =
+        hello.protocol == kUnknownProtocol ? "another one" : std::to_string(hello.protocol);
     return refuse(origin.connection,
                   "this service speaks control protocol " + std::to_string(kControlProtocol) +
-                      ", ddprun " + hello.version + " on " + hello.node.host + " speaks " +
-                      std::to_string(hello.protocol) + ": use the same ddprun on all nodes",
+                      ", this agent" + version + " speaks " + theirs +
+                      ": use the same ddprun on all nodes",
                   out);
   }
   if (agents_.contains(origin.connection)) {
@@ -251,8 +260,12 @@ void JobTable::record(Job& job, TimePoint now, ServiceOutput& out) {
   job.recorded = landmark;
   job.last_change = ++changes_;
   if (is_first) job.first_change = changes_;
-  out.changes.push_back(
-      {changes_, JobChanged{{job.instance, job.former_instance, job.membership.state(now)}}});
+  const bool over = job.membership.phase() == Membership::Phase::kEnded;
+  if (over && job.end_number == 0) job.end_number = ++jobs_ended_;
+  out.changes.push_back({changes_, JobChanged{{.instance = job.instance,
+                                               .former_instance = job.former_instance,
+                                               .end_number = job.end_number,
+                                               .state = job.membership.state(now)}}});
 }
 
 void JobTable::forward(const std::string& job_id, MembershipOutput&& from, TimePoint now,

@@ -79,9 +79,12 @@ Membership::Landmark Membership::landmark() const {
   const auto places = std::count_if(members_.begin(), members_.end(), [](const auto& entry) {
     return entry.second.assignment.has_value();
   });
-  return {durable_phase(),     generation_,
-          restarts_used_,      failed_,
-          ending_.has_value(), recall_until_ ? 0 : static_cast<std::size_t>(places)};
+  return {.phase = durable_phase(),
+          .generation = generation_,
+          .restarts_used = restarts_used_,
+          .failed = failed_,
+          .ending = ending_.has_value(),
+          .places = recall_until_ ? 0 : static_cast<std::size_t>(places)};
 }
 
 JobState Membership::state(TimePoint now) const {

@@ -46,7 +46,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "rendezvous/core/control_message.h"
@@ -135,7 +134,16 @@ class Membership {
   // What another service would need to go on with this job. Agents repeat what they have to say
   // about a generation; the rest of it changes only when landmark() does.
   JobState state(TimePoint now) const;
-  using Landmark = std::tuple<Phase, Generation, int, bool, bool, std::size_t>;
+  struct Landmark {
+    Phase phase;
+    Generation generation;
+    int restarts_used;
+    bool failed;
+    bool ending;
+    std::size_t places;  // nodes that may run the newest generation; 0 while it is recalled
+
+    friend bool operator==(const Landmark&, const Landmark&) = default;
+  };
   Landmark landmark() const;
 
   Phase phase() const { return phase_; }

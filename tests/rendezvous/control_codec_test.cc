@@ -135,6 +135,28 @@ TEST(ControlCodec, RejectsWhatIsNoMessage) {
   }
 }
 
+// So that those behind can pass over what a later version says, and over nothing else.
+TEST(ControlCodec, ATypeThatItDoesNotKnowIsAnErrorOfItsOwn) {
+  const auto later = decode_service_message(R"({"type":"fireworks","at":"midnight"})");
+  ASSERT_FALSE(later);
+  EXPECT_EQ(later.error().kind, ErrorKind::kUnsupported);
+  EXPECT_NE(later.error().message().find("fireworks"), std::string::npos);
+  EXPECT_EQ(decode_agent_message(R"({"type":"fireworks"})").error().kind, ErrorKind::kUnsupported);
+  EXPECT_EQ(decode_agent_message(R"({"type":5})").error().kind, ErrorKind::kProtocol);
+  EXPECT_EQ(decode_service_message(R"({"type":"stop"})").error().kind, ErrorKind::kProtocol);
+}
+
+TEST(ControlCodec, AHelloOfAnotherProtocolIsReadWhateverElseItSays) {
+  for (const char* text :
+       {R"({"type":"hello","protocol":7})", R"({"type":"hello","protocol":7,"version":[7,0]})",
+        R"({"type":"hello","protocol":9007199254740993,"version":"x"})",
+        R"({"type":"hello","protocol":-1,"job":"none"})"}) {
+    const auto decoded = decode_agent_message(text);
+    ASSERT_TRUE(decoded) << text << ": " << decoded.error().message();
+    EXPECT_NE(std::get<Hello>(*decoded).protocol, kControlProtocol);
+  }
+}
+
 TEST(ControlCodec, AHelloOfAnotherProtocolNeedsOnlyItsVersions) {
   const auto decoded = decode_agent_message(R"({"type":"hello","protocol":7,"version":"7.0"})");
   ASSERT_TRUE(decoded) << decoded.error().message();
@@ -174,7 +196,6 @@ TEST(ControlCodec, RefusesNumbersThatNobodyMeans) {
       {"/status/ends/0/pid", -1},
       {"/status/ends/0/age_ms", kHuge},
       {"/status/ends/0/age_ms", -1},
-      {"/protocol", kHuge},
   };
   ASSERT_TRUE(decode_agent_message(hello_with("/job/min_nodes", 1)));
   EXPECT_FALSE(decode_agent_message(hello_with("/job/min_nodes", 2))) << "of at most one";
