@@ -16,11 +16,19 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/host_port.h"
 #include "base/ids.h"
 #include "base/result.h"
 
 namespace ddprun {
+
+// A node that is silent for so long counts as lost, unless its service is told otherwise.
+inline constexpr Duration kDefaultLease = std::chrono::seconds(5);
+
+// Workers announce a checkpoint by setting this key in their generation's store, as any client of
+// it does: PyTorch's store.set("ddprun/checkpoint", step). The value is for people.
+inline constexpr std::string_view kCheckpointKey = "ddprun/checkpoint";
 
 struct WorkerVariable {
   std::string_view name;
@@ -48,6 +56,7 @@ inline constexpr std::array kWorkerVariables = std::to_array<WorkerVariable>({
     {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1 unless inherited"},
     {"OMP_NUM_THREADS", "1 unless inherited or there is one worker"},
     {"DDPRUN_GENERATION", "number of this forming of the world, from 0"},
+    {"DDPRUN_LEASE_MS", "a node that is silent for so many milliseconds counts as lost"},
     {"DDPRUN_PORT_RANGE", "ports that the worker may listen on, --port-range; not set: any"},
 });
 
@@ -74,6 +83,7 @@ struct WorkerEnv {
   std::string nccl_async_error_handling;
   std::string omp_num_threads;
   Generation generation{0};
+  Duration lease = kDefaultLease;
   PortRange ports;
 };
 

@@ -160,6 +160,7 @@ class Agent {
 
   Result<void> embed(UniqueFd listener, std::string address) {
     ServiceOptions options;
+    set_lease(options, config_.options.lease);
     options.embedded = true;
     options.host = host_name();
     options.service_id = random_hex(8);
@@ -211,6 +212,8 @@ class Agent {
     hello.job.max_restarts = options.max_restarts;
     hello.job.join_timeout = config_.rendezvous.join_timeout;
     hello.job.last_call = config_.rendezvous.last_call;
+    hello.job.on_join = options.on_join;
+    hello.job.node_failures = options.node_failures;
     hello.node.agent_id = agent_id_;
     hello.node.host = host_name();
     hello.node.slots = config_.slots;
@@ -334,7 +337,13 @@ class Agent {
     if (listener_) listeners.push_back(std::move(listener_->socket));
     listener_.reset();
     if (assignment.node_rank != NodeRank(0)) return;  // another node hosts it; this port is closed
-    store_ = std::make_unique<StoreServer>(io_, log_, std::move(listeners));
+    // Told from within the store's own work: what follows may close it.
+    StoreServerOptions options;
+    options.watched_key = "/" + std::string(kCheckpointKey);
+    options.watched_key_set = [this, generation = assignment.generation] {
+      asio::post(io_, [this, generation] { feed(CheckpointAnnounced{generation}); });
+    };
+    store_ = std::make_unique<StoreServer>(io_, log_, std::move(listeners), options);
     store_->start();
     if (server_) server_->show_store(store_.get());
     if (static_port_ && server_) server_->share_port_with(store_.get());

@@ -32,6 +32,9 @@ constexpr Names<AgentPhase, 4> kPhases{{{AgentPhase::kIdle, "idle"},
                                         {AgentPhase::kStopping, "stopping"},
                                         {AgentPhase::kFinished, "finished"}}};
 
+constexpr Names<OnJoin, 3> kOnJoins{
+    {{OnJoin::kNow, "now"}, {OnJoin::kCheckpoint, "checkpoint"}, {OnJoin::kRestart, "restart"}}};
+
 template <class Enum, std::size_t N>
 const char* name_in(const Names<Enum, N>& names, Enum value) {
   for (const auto& [known, name] : names) {
@@ -161,7 +164,8 @@ void to_json(Json& json, const AgentStatus& status) {
           {"ends", status.ends},
           {"more_ends", status.more_ends},
           {"store_port", status.store_port},
-          {"leaving", status.leaving}};
+          {"leaving", status.leaving},
+          {"checkpoints", status.checkpoints}};
 }
 void from_json(const Json& json, AgentStatus& status) {
   status.phase = value_in(kPhases, json.at("phase"));
@@ -170,6 +174,9 @@ void from_json(const Json& json, AgentStatus& status) {
   if (json.contains("more_ends")) read(json, "more_ends", status.more_ends, kCount);
   read(json, "store_port", status.store_port, kPort);
   read(json, "leaving", status.leaving, kSignal);
+  if (json.contains("checkpoints")) {
+    read(json, "checkpoints", status.checkpoints, {0, std::numeric_limits<std::int64_t>::max()});
+  }
 }
 
 void to_json(Json& json, const JobSpec& job) {
@@ -178,7 +185,9 @@ void to_json(Json& json, const JobSpec& job) {
           {"max_nodes", job.nodes.max},
           {"max_restarts", job.max_restarts},
           {"join_timeout_ms", to_ms(job.join_timeout)},
-          {"last_call_ms", to_ms(job.last_call)}};
+          {"last_call_ms", to_ms(job.last_call)},
+          {"on_join", name_in(kOnJoins, job.on_join)},
+          {"node_failures", job.node_failures}};
 }
 void from_json(const Json& json, JobSpec& job) {
   read(json, "id", job.id, kMaxNameBytes);
@@ -187,6 +196,10 @@ void from_json(const Json& json, JobSpec& job) {
   read(json, "max_restarts", job.max_restarts, kCount);
   read_ms(json, "join_timeout_ms", job.join_timeout);
   read_ms(json, "last_call_ms", job.last_call);
+  if (json.contains("on_join")) job.on_join = value_in(kOnJoins, json.at("on_join"));
+  if (json.contains("node_failures")) {
+    read(json, "node_failures", job.node_failures, {1, kMaxInt});
+  }
 }
 
 void to_json(Json& json, const NodeSpec& node) {
@@ -214,7 +227,8 @@ void to_json(Json& json, const Assignment& assignment) {
           {"store_host", assignment.store_host},
           {"store_port", assignment.store_port},
           {"restart_count", assignment.restart_count},
-          {"reason", assignment.reason}};
+          {"reason", assignment.reason},
+          {"lease_ms", to_ms(assignment.lease)}};
 }
 void from_json(const Json& json, Assignment& assignment) {
   read(json, "generation", assignment.generation);
@@ -226,6 +240,9 @@ void from_json(const Json& json, Assignment& assignment) {
   read(json, "store_port", assignment.store_port, kPort);
   read(json, "restart_count", assignment.restart_count, kCount);
   read(json, "reason", assignment.reason, kMaxTextBytes);
+  if (json.contains("lease_ms")) {
+    read_ms(json, "lease_ms", assignment.lease, std::chrono::milliseconds(1));
+  }
 }
 
 void to_json(Json& json, const Hello& hello) {

@@ -17,7 +17,9 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -34,6 +36,10 @@ struct StoreServerOptions {
   RequestLimits request;
   KvLimits state;
   std::size_t connections = 65536;
+  // Called after each SET of this key, as it is on the wire, from within the io_context's work;
+  // must not destroy the server. Without a function nothing is watched.
+  std::string watched_key;
+  std::function<void()> watched_key_set;
 };
 
 class StoreServer {

@@ -124,6 +124,21 @@ Result<Duration> parse_seconds(std::string_view text) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 
+Result<OnJoin> parse_on_join(std::string_view text) {
+  if (text == "now") return OnJoin::kNow;
+  if (text == "checkpoint") return OnJoin::kCheckpoint;
+  if (text == "restart") return OnJoin::kRestart;
+  return invalid(quoted(text) + ": give now, checkpoint or restart");
+}
+
+Result<Duration> parse_lease(std::string_view text) {
+  Result<Duration> lease = parse_seconds(text);
+  if (lease && (*lease < kShortestLease || *lease > kLongestLease)) {
+    return invalid(quoted(text) + " is no lease: give 0.5 to 3600 seconds");
+  }
+  return lease;
+}
+
 namespace {
 
 // --rdzv-endpoint, which must name a host.
@@ -137,9 +152,9 @@ Result<HostPort> parse_endpoint(std::string_view text, std::uint16_t default_por
 // Keys of torchrun's --rdzv-conf that mean something in its own machinery only.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kForeignConf{{
     {"close_timeout", "a job is closed by its verdict"},
-    {"heartbeat_timeout", "leases are the service's, see ddp-rendezvous --help"},
-    {"keep_alive_interval", "leases are the service's, see ddp-rendezvous --help"},
-    {"keep_alive_max_attempt", "leases are the service's, see ddp-rendezvous --help"},
+    {"heartbeat_timeout", "see --lease, here and of ddp-rendezvous"},
+    {"keep_alive_interval", "see --lease, here and of ddp-rendezvous"},
+    {"keep_alive_max_attempt", "see --lease, here and of ddp-rendezvous"},
     {"read_timeout", "nothing is polled"},
     {"is_host", "the node whose address the endpoint is starts the service"},
     {"store_type", "the store is always ddprun's own"},

@@ -39,10 +39,13 @@ struct JobState {
   int restarts_used = 0;
   std::string reason;   // for which the newest generation was formed, or the next one will be
   bool failed = false;  // the newest generation failed and is being ended
-  std::vector<WorkerEnd> ends;     // how; not empty if it failed. An excerpt
-  std::optional<Verdict> ending;   // what the job ends with when nothing of it is left
-  std::optional<Verdict> verdict;  // set in kEnded
-  std::vector<Place> places;       // by agent id; empty in kEnded
+  std::vector<WorkerEnd> ends;       // how; not empty if it failed. An excerpt
+  std::optional<Verdict> ending;     // what the job ends with when nothing of it is left
+  std::optional<Verdict> verdict;    // set in kEnded
+  std::vector<Place> places;         // by agent id; empty in kEnded
+  std::vector<std::string> missing;  // hosts of the newest generation that are gone
+  std::map<std::string, int>
+      node_failures;  // by host: how often its workers were the first to fail
 };
 
 struct JobRecord {

@@ -6,6 +6,12 @@
 
 namespace ddprun {
 
+void set_lease(ServiceOptions& options, Duration lease) {
+  options.membership.lease = lease;
+  options.agent_patience = lease / 5 * 4;
+  options.heartbeat_interval = lease / 5;
+}
+
 JobTable::JobTable(ServiceOptions options) : options_(std::move(options)) {
   DDPRUN_ASSERT(options_.agent_patience < options_.membership.lease,
                 "an agent gives up before the service gives it up");

@@ -45,6 +45,10 @@ struct ServiceOptions {
   std::optional<TimePoint> strangers_until;
 };
 
+// Sets the lease and what follows from it: an agent that has no answer for four fifths of it ends
+// its workers, so that they are gone when it is over; in the meantime it asks four times.
+void set_lease(ServiceOptions& options, Duration lease);
+
 struct ServiceOutput {
   struct Send {
     AgentConnectionId connection;
@@ -158,7 +162,7 @@ class JobTable {
   std::optional<std::string> closed_;  // why nothing new is admitted
   std::map<AgentConnectionId, Agent> agents_;
   std::map<std::string, AgentConnectionId> connections_;  // by agent id
-  std::vector<std::string> ended_;  // oldest first
+  std::vector<std::string> ended_;                        // oldest first
   std::set<std::string> recalled_;  // instances of the earlier life that were taken on
   ServiceCounts counts_;
 };

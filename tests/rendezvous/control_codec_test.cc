@@ -45,18 +45,23 @@ TEST(ControlCodec, AHelloComesBackAsItWas) {
                .nodes = {2, 4},
                .max_restarts = 3,
                .join_timeout = std::chrono::seconds(7),
-               .last_call = std::chrono::seconds(2)};
+               .last_call = std::chrono::seconds(2),
+               .on_join = OnJoin::kCheckpoint,
+               .node_failures = 5};
   hello.node = {.agent_id = "x", .host = "h", .slots = 8, .node_rank = 1, .address = "10.0.0.2"};
   hello.status = {.phase = AgentPhase::kStopping,
                   .generation = Generation(4),
                   .ends = {some_end()},
                   .store_port = 1234,
-                  .leaving = 15};
+                  .leaving = 15,
+                  .checkpoints = 6};
   const auto decoded = decode_agent_message(body(encode(AgentMessage(hello))));
   ASSERT_TRUE(decoded) << decoded.error().message();
   const Hello& back = std::get<Hello>(*decoded);
   EXPECT_EQ(back.version, "1.2.3");
   EXPECT_EQ(back.job.nodes, (NodeRange{2, 4}));
+  EXPECT_EQ(back.job.on_join, OnJoin::kCheckpoint);
+  EXPECT_EQ(back.job.node_failures, 5);
   EXPECT_EQ(back.job.join_timeout, std::chrono::seconds(7));
   EXPECT_EQ(back.node.node_rank, 1);
   EXPECT_EQ(back.node.slots, 8);
@@ -133,6 +138,27 @@ TEST(ControlCodec, RejectsWhatIsNoMessage) {
         R"({"type":"heartbeat","number":"one"})"}) {
     EXPECT_FALSE(decode_agent_message(text)) << text;
   }
+}
+
+TEST(ControlCodec, WhatEarlierVersionsDidNotSayIsAsItWasThen) {
+  using nlohmann::json;
+  Hello hello;
+  hello.node.agent_id = "x";
+  hello.job.on_join = OnJoin::kRestart;
+  hello.assignment = Assignment{.lease = std::chrono::seconds(60)};
+  json text = json::parse(body(encode(AgentMessage(hello))));
+  for (const char* field : {"on_join", "node_failures"}) {
+    ASSERT_EQ(text["job"].erase(field), 1u) << field;
+  }
+  ASSERT_EQ(text["status"].erase("checkpoints"), 1u);
+  ASSERT_EQ(text["assignment"].erase("lease_ms"), 1u);
+  const auto decoded = decode_agent_message(text.dump());
+  ASSERT_TRUE(decoded) << decoded.error().message();
+  const Hello& back = std::get<Hello>(*decoded);
+  EXPECT_EQ(back.job.on_join, OnJoin::kNow);
+  EXPECT_EQ(back.job.node_failures, 3);
+  EXPECT_EQ(back.status.checkpoints, 0);
+  EXPECT_EQ(back.assignment->lease, kDefaultLease);
 }
 
 // So that those behind can pass over what a later version says, and over nothing else.

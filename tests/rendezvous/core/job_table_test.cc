@@ -366,6 +366,18 @@ TEST_F(JobTableTest, SaysFarewellToEveryAgent) {
   EXPECT_TRUE(find<Silence>(out, 1) && find<Silence>(out, 2));
 }
 
+TEST(ServiceOptions, OneLeaseSetsPatienceAndHeartbeats) {
+  ServiceOptions options;
+  set_lease(options, seconds(20));
+  EXPECT_EQ(options.membership.lease, seconds(20));
+  EXPECT_EQ(options.agent_patience, seconds(16));
+  EXPECT_EQ(options.heartbeat_interval, seconds(4));
+  ServiceOptions same;
+  set_lease(same, kDefaultLease);
+  EXPECT_EQ(same.agent_patience, ServiceOptions{}.agent_patience) << "the defaults follow the rule";
+  EXPECT_EQ(same.heartbeat_interval, ServiceOptions{}.heartbeat_interval);
+}
+
 TEST_F(JobTableTest, AConnectionSaysHelloOnce) {
   receive(1, hello("j", "a"));
   EXPECT_TRUE(find<Refused>(receive(1, hello("other", "b")), 1));
