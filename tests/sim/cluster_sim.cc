@@ -15,6 +15,7 @@ constexpr std::size_t kTraceLines = 200;
 constexpr Duration kFaultTime = seconds(240);
 constexpr Duration kFaultTimeOfManyAgents = seconds(60);
 constexpr int kManyAgents = 200;
+constexpr Duration kMeetingTime = seconds(60);  // for which workers try to meet
 constexpr const char* kJob = "job";
 }  // namespace
 
@@ -23,6 +24,9 @@ struct ClusterSim::Worker {
   Rank rank;
   bool alive = false;
   bool stubborn = false;
+  bool met = false;             // all the others, in the store
+  StoreSim::Client client = 0;  // its connection to the store of store_port; 0: none
+  std::uint16_t store_port = 0;
 };
 
 struct ClusterSim::Connection {
@@ -53,6 +57,7 @@ struct ClusterSim::Agent {
   std::vector<Worker> workers;
   std::shared_ptr<Connection> connection;
   std::optional<TimePoint> armed;
+  std::uint16_t store_port = 0;  // of the store that it serves, or would serve next
   bool exited = false;
 };
 
@@ -320,6 +325,7 @@ void ClusterSim::start_agent(std::size_t index) {
                 .slots = node.slots,
                 .node_rank = {},
                 .address = "10.0.0." + std::to_string(index)};
+  close_store(agent);
   note(node.name + ": " + agent.spec.agent_id + " starts");
   take(agent, agent.link.start(now_));
   arm(agent);
@@ -332,6 +338,7 @@ void ClusterSim::kill_agent(std::size_t index) {
   note(node.name + ": " + agent.spec.agent_id + " is killed");
   saw(Happening::kAgentKill);
   agent.exited = exited_ = true;
+  close_store(agent);
   const std::uint64_t serial = agent.serial;
   // The guardian ends what is left, a moment later.
   at(between(0, 50), [this, serial, index] {
@@ -385,7 +392,7 @@ void ClusterSim::take(Agent& agent, LinkActions actions) {
       hello.instance = agent.link.instance();
       hello.job = job_;
       hello.node = agent.spec;
-      hello.status = agent.supervisor.status(now_);
+      hello.status = status_of(agent);
       hello.assignment = agent.supervisor.assignment();
       send(agent, hello);
     } else if (auto* transmit = std::get_if<LinkTransmit>(&action)) {
@@ -414,7 +421,9 @@ void ClusterSim::take(Agent& agent, SupervisorActions actions) {
     } else if (std::holds_alternative<KillTree>(action)) {
       signal_workers(agent, SIGKILL);
     } else if (std::holds_alternative<SendStatus>(action)) {
-      take(agent, agent.link.send(agent.supervisor.status(now_), now_));
+      take(agent, agent.link.send(status_of(agent), now_));
+    } else if (std::holds_alternative<ReleaseGeneration>(action)) {
+      close_store(agent);
     } else if (auto* leave = std::get_if<SendLeave>(&action)) {
       take(agent, agent.link.leave(leave->leave, now_));
     } else if (auto* say = std::get_if<Say>(&action)) {
@@ -422,12 +431,14 @@ void ClusterSim::take(Agent& agent, SupervisorActions actions) {
     } else if (auto* exit = std::get_if<Exit>(&action)) {
       note(agent.spec.agent_id + " exits with " + std::to_string(exit->code));
       agent.exited = exited_ = true;
+      close_store(agent);
       for (const Worker& worker : agent.workers) {
         if (worker.alive) violate(agent.spec.agent_id + " left a worker behind");
       }
       if (exit->verdict) {
         if (result_.exit_code >= 0 && result_.exit_code != exit->code) violate("two verdicts");
         result_.exit_code = exit->code;
+        check_success(*exit->verdict);
       }
       if (agent.connection) {
         const std::shared_ptr<Connection> last = agent.connection;
@@ -460,7 +471,12 @@ void ClusterSim::start_workers(Agent& agent, const Assignment& assignment) {
        ", ranks from " + to_text(assignment.first_rank) + " of " +
        std::to_string(assignment.world_size));
   bury(agent);
-  if (assignment.node_rank == NodeRank(0)) announce_later(agent.serial, assignment.generation);
+  if (assignment.node_rank == NodeRank(0)) {
+    if (assignment.store_port != agent.store_port)
+      violate("the store is not where it is said to be");
+    stores_.try_emplace(agent.store_port, agent.node, assignment.generation, assignment.world_size);
+    announce_later(agent.serial, assignment.generation);
+  }
   const bool calm = now_ > faults_until_;
   for (int i = 0; i < slots; ++i) {
     Worker worker{assignment.generation, Rank(assignment.first_rank.value + i), true,
@@ -482,11 +498,16 @@ void ClusterSim::start_workers(Agent& agent, const Assignment& assignment) {
     if (!calm && (is_broken || rng_.chance(crash_rate_))) {
       saw(Happening::kWorkerCrash);
       const bool by_signal = rng_.chance(0.5);
-      later(between(10, is_broken ? 10000 : 60000),
-            by_signal ? EndKind::kSignaled : EndKind::kExited, by_signal ? SIGSEGV : 3);
+      // Often before everybody has said that it runs: then much is under way at once.
+      const int latest = rng_.chance(0.3) ? 300 : is_broken ? 10000 : 60000;
+      later(between(10, latest), by_signal ? EndKind::kSignaled : EndKind::kExited,
+            by_signal ? SIGSEGV : 3);
     } else {
-      later(between(5000, calm ? 10000 : 90000), EndKind::kExited, 0);
+      finish_later(serial, i, generation, between(5000, calm ? 10000 : 90000));
     }
+    at(between(1, 300), [=, this, store_port = assignment.store_port, until = now_ + kMeetingTime] {
+      meet(serial, i, generation, store_port, until);
+    });
   }
 }
 
@@ -497,6 +518,8 @@ void ClusterSim::end_worker(std::uint64_t serial, int local_rank, EndKind kind, 
   if (!worker.alive) return;
   worker.alive = false;
   if (--alive_[worker.generation] == 0) alive_.erase(worker.generation);
+  hang_up(worker);
+  if (kind == EndKind::kExited && code == 0) ++ended_well_[worker.generation];
   WorkersEnded::One one;
   one.local_rank = LocalRank(local_rank);
   one.pid = 1000 + local_rank;
@@ -506,10 +529,95 @@ void ClusterSim::end_worker(std::uint64_t serial, int local_rank, EndKind kind, 
   arm(*agent);
 }
 
+// Its work is done; before it has met the others it has not begun.
+void ClusterSim::finish_later(std::uint64_t serial, int local_rank, Generation generation,
+                              Duration when) {
+  at(when, [=, this] {
+    const Worker* worker = find_worker(serial, local_rank, generation);
+    if (!worker) return;
+    if (!worker->met) return finish_later(serial, local_rank, generation, seconds(1));
+    end_worker(serial, local_rank, EndKind::kExited, 0);
+  });
+}
+
+ClusterSim::Worker* ClusterSim::find_worker(std::uint64_t serial, int local_rank,
+                                            Generation generation) {
+  Agent* agent = find(serial);
+  if (!agent || agent->exited || agent->workers.empty()) return nullptr;
+  Worker& worker = agent->workers[static_cast<std::size_t>(local_rank)];
+  return worker.alive && worker.generation == generation ? &worker : nullptr;
+}
+
+// A worker tries to reach the store of its generation, and waits there for the others; every wait
+// ends with an answer, with the store, or when time is up.
+void ClusterSim::meet(std::uint64_t serial, int local_rank, Generation generation,
+                      std::uint16_t store_port, TimePoint until) {
+  Worker* worker = find_worker(serial, local_rank, generation);
+  if (!worker || worker->met) return;
+  if (now_ >= until) return end_worker(serial, local_rank, EndKind::kExited, 1);
+  at(worker->client ? until - now_ : Duration(milliseconds(500)),
+     [=, this] { meet(serial, local_rank, generation, store_port, until); });
+  const auto found = stores_.find(store_port);
+  if (worker->client || found == stores_.end()) return;
+  StoreSim& store = found->second;
+  const std::size_t here = node_of_.at(serial);
+  if (here != store.node && (nodes_[here].cut() || nodes_[store.node].cut())) return;
+  if (store.generation != generation) {
+    return violate("a worker of generation " + to_text(generation) +
+                   " reaches the store of generation " + to_text(store.generation));
+  }
+  worker->client = next_client_++;
+  worker->store_port = store_port;
+  clients_[worker->client] = {serial, local_rank, generation};
+  for (const StoreSim::Client met : store.arrive(worker->client)) {
+    const auto& [agent, rank, of] = clients_.at(met);
+    Worker* other = find_worker(agent, rank, of);
+    if (!other) return violate("the store answers a worker that is gone");
+    other->met = true;
+  }
+  if (!store.violation().empty()) violate(store.violation());
+}
+
+void ClusterSim::hang_up(Worker& worker) {
+  if (!worker.client) return;
+  clients_.erase(worker.client);
+  const auto store = stores_.find(worker.store_port);
+  if (store != stores_.end()) {
+    store->second.leave(worker.client);
+    if (!store->second.violation().empty()) violate(store->second.violation());
+  }
+  worker.client = 0;
+}
+
+// It is gone with its generation; the next one would have another port.
+void ClusterSim::close_store(Agent& agent) {
+  stores_.erase(agent.store_port);
+  agent.store_port = next_port_ = next_port_ == 65535 ? 1 : next_port_ + 1;
+}
+
+AgentStatus ClusterSim::status_of(const Agent& agent) const {
+  AgentStatus status = agent.supervisor.status(now_);
+  status.store_port = agent.store_port;
+  return status;
+}
+
+// A generation that is said to have ended well has: no older one's word counts for it.
+void ClusterSim::check_success(const Verdict& verdict) {
+  if (!verdict.success || (life_ > 0 && !keeps_state_)) return;  // numbers may come again
+  const auto ranks = ranks_.find(verdict.generation.value);
+  if (ranks == ranks_.end()) return violate("a generation that nobody ran ended well");
+  const int world_size = ranks->second.empty() ? 0 : ranks->second.rbegin()->second;
+  if (ended_well_[verdict.generation] == world_size) return;
+  violate("generation " + to_text(verdict.generation) + " is said to have ended well, but " +
+          std::to_string(ended_well_[verdict.generation]) + " of " + std::to_string(world_size) +
+          " workers have");
+}
+
 // What the kernel does when nobody is left to watch them.
 void ClusterSim::bury(Agent& agent) {
-  for (const Worker& worker : agent.workers) {
+  for (Worker& worker : agent.workers) {
     if (worker.alive && --alive_[worker.generation] == 0) alive_.erase(worker.generation);
+    hang_up(worker);
   }
   agent.workers.clear();
 }
@@ -521,6 +629,11 @@ void ClusterSim::announce_later(std::uint64_t serial, Generation generation) {
     const Worker& first = agent->workers.front();
     if (first.generation != generation || !first.alive) return;
     saw(Happening::kCheckpoint);
+    const auto store = stores_.find(agent->store_port);
+    if (store == stores_.end()) return violate("a generation runs whose store is gone");
+    if (!store->second.announce(next_client_++, kCheckpointKey)) {
+      return violate(store->second.violation());
+    }
     ++announced_[generation.value];
     take(*agent, agent->supervisor.step(CheckpointAnnounced{generation}, now_));
     arm(*agent);

@@ -1,4 +1,4 @@
-// ClusterSim: the real JobTable, AgentLink and Supervisor cores of a whole cluster, wired to a
+// ClusterSim: the real JobTable, AgentLink, Supervisor and KvState cores of a whole cluster, wired to a
 // simulated clock, network and process table. One seed decides everything that happens, so a
 // failure replays. One seed in eight is a cluster of 200 agents or more, one in 200 has 1,000.
 //
@@ -17,7 +17,10 @@
 //   - nobody's joining ends a generation that --on-join protects from it;
 //   - with a journal all of this holds over every life of the service, and no generation has two
 //     sets of ranks;
-//   - all agents that leave with a verdict leave with the same code.
+//   - all agents that leave with a verdict leave with the same code, and with success only where every
+//     worker of the last generation has ended well;
+//   - workers reach the store of their own generation only, which counts each once, and every wait there
+//     ends with an answer, a deadline, or the store.
 // When the faults have stopped, the job must end within a bounded time.
 #pragma once
 
@@ -39,6 +42,7 @@
 #include "rendezvous/core/agent_link.h"
 #include "rendezvous/core/job_table.h"
 #include "rendezvous/core/journal.h"
+#include "tests/sim/store_sim.h"
 
 namespace ddprun::sim {
 
@@ -160,6 +164,15 @@ class ClusterSim {
   void check_tree(Agent& agent);
   void check_ranks(const Assignment& assignment, int slots);
   void check_reason(const Assignment& assignment);
+  void check_success(const Verdict& verdict);
+  Worker* find_worker(std::uint64_t agent_serial, int local_rank, Generation generation);
+  void finish_later(std::uint64_t agent_serial, int local_rank, Generation generation,
+                    Duration when);
+  void meet(std::uint64_t agent_serial, int local_rank, Generation generation,
+            std::uint16_t store_port, TimePoint until);
+  void hang_up(Worker& worker);
+  void close_store(Agent& agent);
+  AgentStatus status_of(const Agent& agent) const;
   void announce_later(std::uint64_t agent_serial, Generation generation);
   void bury(Agent& agent);
   Duration lateness(const Node& node);
@@ -207,10 +220,20 @@ class ClusterSim {
   std::vector<Node> nodes_;
   std::unordered_map<std::uint64_t, std::size_t> node_of_;  // by an agent's serial
   std::map<Generation, int> alive_;                         // workers, by generation
-  std::map<std::int64_t, int> announced_;                   // checkpoints, by generation
-  int broken_ = -1;                                         // the node where workers always crash
-  int life_ = 0;                                            // of the service
-  bool exited_ = false;  // an agent has, since this was looked at
+  std::map<Generation, int> ended_well_;                    // workers, by generation
+  std::map<std::uint16_t, StoreSim> stores_;                // by port
+  std::uint16_t next_port_ = 0;
+  struct ClientOf {
+    std::uint64_t agent;
+    int local_rank;
+    Generation generation;
+  };
+  std::map<StoreSim::Client, ClientOf> clients_;
+  StoreSim::Client next_client_ = 1;
+  std::map<std::int64_t, int> announced_;  // checkpoints, by generation
+  int broken_ = -1;                        // the node where workers always crash
+  int life_ = 0;                           // of the service
+  bool exited_ = false;                    // an agent has, since this was looked at
   std::map<AgentConnectionId, std::shared_ptr<Connection>> connections_;
   std::map<std::int64_t, std::map<int, int>>
       ranks_;                           // generation -> first rank -> end of the block
