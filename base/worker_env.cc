@@ -1,10 +1,14 @@
 #include "base/worker_env.h"
 
+#include <limits>
+
 #include "base/parse_number.h"
 #include "base/signal_names.h"
 
 namespace ddprun {
 namespace {
+
+constexpr int kDefaultLeaseMs = static_cast<int>(kDefaultLease / std::chrono::milliseconds(1));
 
 // Reads integers one after the other and keeps the first error, so that the list of variables below
 // reads as a list. After an error every read returns its minimum.
@@ -79,6 +83,9 @@ std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& e
     variables.emplace_back("OMP_NUM_THREADS", env.omp_num_threads);
   }
   variables.emplace_back("DDPRUN_GENERATION", to_text(env.generation));
+  variables.emplace_back(
+      "DDPRUN_LEASE_MS",
+      std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(env.lease).count()));
   if (env.ports != PortRange{}) variables.emplace_back("DDPRUN_PORT_RANGE", to_text(env.ports));
   return variables;
 }
@@ -103,6 +110,8 @@ Result<std::optional<WorkerEnv>> read_worker_env(const EnvLookup& lookup) {
   env.max_restarts = ints.read("TORCHELASTIC_MAX_RESTARTS", 0, kMaxWorld, 0);
   // A stock torchrun sets no generation: there the restart count is the nearest thing.
   env.generation = Generation(ints.read("DDPRUN_GENERATION", 0, kMaxWorld, env.restart_count));
+  env.lease = std::chrono::milliseconds(
+      ints.read("DDPRUN_LEASE_MS", 1, std::numeric_limits<int>::max(), kDefaultLeaseMs));
   if (ints.error()) return *ints.error();
 
   if (const std::optional<std::string> text = lookup("DDPRUN_PORT_RANGE")) {

@@ -16,11 +16,19 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/host_port.h"
 #include "base/ids.h"
 #include "base/result.h"
 
 namespace ddprun {
+
+// A node that is silent for so long counts as lost, unless its service is told otherwise.
+inline constexpr Duration kDefaultLease = std::chrono::seconds(5);
+
+// Workers announce a checkpoint by setting this key in their generation's store, as any client of
+// it does: PyTorch's store.set("ddprun/checkpoint", step). The value is for people.
+inline constexpr std::string_view kCheckpointKey = "ddprun/checkpoint";
 
 inline constexpr std::array kWorkerVariables = std::to_array<std::string_view>({
     "RANK",
@@ -43,6 +51,7 @@ inline constexpr std::array kWorkerVariables = std::to_array<std::string_view>({
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
     "OMP_NUM_THREADS",
     "DDPRUN_GENERATION",
+    "DDPRUN_LEASE_MS",
     "DDPRUN_PORT_RANGE",
 });
 
@@ -66,6 +75,7 @@ struct WorkerEnv {
   std::string nccl_async_error_handling;
   std::string omp_num_threads;
   Generation generation{0};
+  Duration lease = kDefaultLease;
   PortRange ports;
 };
 

@@ -162,6 +162,7 @@ class Agent {
   // listener: where other nodes come; nullopt for a job of this node alone.
   Result<void> embed(std::optional<Listener> listener, std::string address) {
     ServiceOptions options;
+    set_lease(options, config_.options.lease);
     options.embedded = true;
     options.host = host_name();
     options.service_id = random_hex(8);
@@ -219,6 +220,8 @@ class Agent {
     hello.job.max_restarts = options.max_restarts;
     hello.job.join_timeout = config_.rendezvous.join_timeout;
     hello.job.last_call = config_.rendezvous.last_call;
+    hello.job.on_join = options.on_join;
+    hello.job.node_failures = options.node_failures;
     hello.node.agent_id = agent_id_;
     hello.node.host = host_name();
     hello.node.slots = config_.slots;
@@ -359,6 +362,11 @@ class Agent {
       options.allow = config_.store_allow;
       for (const std::string& address : assignment.peers) options.allow->add(address);
     }
+    // Told from within the store's own work: what follows may close it.
+    options.watched_key = "/" + std::string(kCheckpointKey);
+    options.watched_key_set = [this, generation = assignment.generation] {
+      asio::post(io_, [this, generation] { feed(CheckpointAnnounced{generation}); });
+    };
     store_ = std::make_unique<StoreServer>(io_, log_, std::move(listeners), options);
     store_->start();
     if (server_) server_->show_store(store_.get());

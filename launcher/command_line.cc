@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <functional>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "base/exit_codes.h"
+#include "base/parse_number.h"
 
 namespace ddprun {
 namespace {
@@ -64,14 +64,13 @@ Setter switch_into(bool LaunchOptions::*member) {
 template <class T>
 Setter integer_into(T LaunchOptions::*member, int min, int max) {
   return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
-    int value = 0;
-    const auto [stop, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (ec != std::errc() || stop != text.data() + text.size() || value < min || value > max) {
+    const std::optional<int> value = parse_number<int>(text);
+    if (!value || *value < min || *value > max) {
       return Error{.kind = ErrorKind::kInvalidArgument,
                    .cause = "'" + text + "' is no integer from " + std::to_string(min) + " to " +
                             std::to_string(max)};
     }
-    options.*member = value;
+    options.*member = *value;
     return {};
   };
 }
@@ -125,6 +124,19 @@ const std::vector<OptionSpec>& option_table() {
       {"Nodes", "rdzv-conf", "", "K=V,...",
        "join_timeout, last_call_timeout: seconds to wait for MIN, then for MAX nodes",
        "--rdzv-conf=join_timeout=600", parsed(&LaunchOptions::rdzv_conf, parse_rdzv_conf)},
+      {"Nodes", "on-join", "", "WHEN",
+       "a node that comes to a running job with room joins now (everything is formed again), at "
+       "the "
+       "next checkpoint that workers announce, or with the next restart",
+       "--on-join=checkpoint", parsed(&LaunchOptions::on_join, parse_on_join)},
+      {"Nodes", "node-failures", "", "N",
+       "a node whose workers were the first to fail N times (3) gives its place to a spare, where "
+       "there is one",
+       "--node-failures=2", integer_into(&LaunchOptions::node_failures, 1, kMaxInt)},
+      {"Nodes", "lease", "", "SECONDS",
+       "a node that is silent for so long is lost (5), and its workers have been ended a fifth "
+       "earlier; counts where this host starts the service, ddp-rendezvous has its own",
+       "--lease=20", parsed(&LaunchOptions::lease, parse_lease)},
       {"Nodes", "node-rank", "", "N", "rank of this node; without it nodes are ordered by name",
        "--node-rank=0", integer_into(&LaunchOptions::node_rank, 0, kMaxInt)},
       {"Nodes", "local-addr", "", "ADDR",

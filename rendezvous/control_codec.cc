@@ -32,6 +32,9 @@ constexpr Names<AgentPhase, 4> kPhases{{{AgentPhase::kIdle, "idle"},
                                         {AgentPhase::kStopping, "stopping"},
                                         {AgentPhase::kFinished, "finished"}}};
 
+constexpr Names<OnJoin, 3> kOnJoins{
+    {{OnJoin::kNow, "now"}, {OnJoin::kCheckpoint, "checkpoint"}, {OnJoin::kRestart, "restart"}}};
+
 template <class Enum, std::size_t N>
 const char* name_in(const Names<Enum, N>& names, Enum value) {
   for (const auto& [known, name] : names) {
@@ -111,6 +114,16 @@ void read(const Json& json, const char* key, std::string& text, std::size_t max_
   }
 }
 
+bool is_control(char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }
+
+// For one line, whoever wrote it.
+std::string printable(std::string text) {
+  for (char& c : text) {
+    if (is_control(c)) c = '?';
+  }
+  return clipped(std::move(text), kShownBytes);
+}
+
 // A list that may be missing.
 void read_addresses(const Json& json, const char* key, std::vector<std::string>& addresses,
                     std::size_t most) {
@@ -122,8 +135,6 @@ void read_addresses(const Json& json, const char* key, std::vector<std::string>&
   }
 }
 
-bool is_control(char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }
-
 // Ids, hosts, addresses, versions: what is shown beside others' words.
 void read_name(const Json& json, const char* key, std::string& name) {
   read(json, key, name, kMaxNameBytes);
@@ -132,6 +143,22 @@ void read_name(const Json& json, const char* key, std::string& name) {
       refuse(json, std::string(key) + " has a control character");
     }
   }
+}
+
+// False for another protocol than ours: nothing but its number is sure to be there then, and that
+// may be any.
+bool read_protocol(const Json& json, int& protocol, std::string& version) {
+  const Json& number = json.at("protocol");
+  if (number.is_number_integer() && number == kControlProtocol) {
+    protocol = kControlProtocol;
+    read_name(json, "version", version);
+    return true;
+  }
+  const bool is_int = number.is_number_integer() && number >= kAnyInt.min && number <= kAnyInt.max;
+  protocol = is_int ? number.get<int>() : kUnknownProtocol;
+  const auto found = json.find("version");
+  if (found != json.end() && found->is_string()) version = printable(found->get<std::string>());
+  return false;
 }
 
 void read_ms(const Json& json, const char* key, Duration& duration,
@@ -176,7 +203,8 @@ void to_json(Json& json, const AgentStatus& status) {
           {"ends", status.ends},
           {"more_ends", status.more_ends},
           {"store_port", status.store_port},
-          {"leaving", status.leaving}};
+          {"leaving", status.leaving},
+          {"checkpoints", status.checkpoints}};
 }
 void from_json(const Json& json, AgentStatus& status) {
   status.phase = value_in(kPhases, json.at("phase"));
@@ -185,6 +213,9 @@ void from_json(const Json& json, AgentStatus& status) {
   if (json.contains("more_ends")) read(json, "more_ends", status.more_ends, kCount);
   read(json, "store_port", status.store_port, kPort);
   read(json, "leaving", status.leaving, kSignal);
+  if (json.contains("checkpoints")) {
+    read(json, "checkpoints", status.checkpoints, {0, std::numeric_limits<std::int64_t>::max()});
+  }
 }
 
 void to_json(Json& json, const JobSpec& job) {
@@ -193,7 +224,9 @@ void to_json(Json& json, const JobSpec& job) {
           {"max_nodes", job.nodes.max},
           {"max_restarts", job.max_restarts},
           {"join_timeout_ms", to_ms(job.join_timeout)},
-          {"last_call_ms", to_ms(job.last_call)}};
+          {"last_call_ms", to_ms(job.last_call)},
+          {"on_join", name_in(kOnJoins, job.on_join)},
+          {"node_failures", job.node_failures}};
 }
 void from_json(const Json& json, JobSpec& job) {
   read_name(json, "id", job.id);
@@ -202,6 +235,10 @@ void from_json(const Json& json, JobSpec& job) {
   read(json, "max_restarts", job.max_restarts, kCount);
   read_ms(json, "join_timeout_ms", job.join_timeout);
   read_ms(json, "last_call_ms", job.last_call);
+  if (json.contains("on_join")) job.on_join = value_in(kOnJoins, json.at("on_join"));
+  if (json.contains("node_failures")) {
+    read(json, "node_failures", job.node_failures, {1, kMaxInt});
+  }
 }
 
 void to_json(Json& json, const NodeSpec& node) {
@@ -231,7 +268,8 @@ void to_json(Json& json, const Assignment& assignment) {
           {"store_host", assignment.store_host},
           {"store_port", assignment.store_port},
           {"restart_count", assignment.restart_count},
-          {"reason", assignment.reason}};
+          {"reason", assignment.reason},
+          {"lease_ms", to_ms(assignment.lease)}};
   if (!assignment.peers.empty()) json["peers"] = assignment.peers;
 }
 void from_json(const Json& json, Assignment& assignment) {
@@ -245,6 +283,9 @@ void from_json(const Json& json, Assignment& assignment) {
   read(json, "restart_count", assignment.restart_count, kCount);
   read(json, "reason", assignment.reason, kMaxTextBytes);
   read_addresses(json, "peers", assignment.peers, kMaxPeersBytes);
+  if (json.contains("lease_ms")) {
+    read_ms(json, "lease_ms", assignment.lease, std::chrono::milliseconds(1));
+  }
 }
 
 void to_json(Json& json, const Hello& hello) {
@@ -253,10 +294,7 @@ void to_json(Json& json, const Hello& hello) {
   if (hello.assignment) json["assignment"] = *hello.assignment;
 }
 void from_json(const Json& json, Hello& hello) {
-  read(json, "protocol", hello.protocol, kAnyInt);
-  read_name(json, "version", hello.version);
-  // Of another protocol only these two are sure to be there.
-  if (hello.protocol != kControlProtocol) return;
+  if (!read_protocol(json, hello.protocol, hello.version)) return;
   read_name(json, "instance", hello.instance);
   json.at("job").get_to(hello.job);
   json.at("node").get_to(hello.node);
@@ -346,10 +384,7 @@ void to_json(Json& json, const Knock& knock) {
           {"nonce", knock.nonce}};
 }
 void from_json(const Json& json, Knock& knock) {
-  read(json, "protocol", knock.protocol, kAnyInt);
-  read_name(json, "version", knock.version);
-  // Of another protocol only these two are sure to be there.
-  if (knock.protocol != kControlProtocol) return;
+  if (!read_protocol(json, knock.protocol, knock.version)) return;
   read_name(json, "job", knock.job);
   read_name(json, "nonce", knock.nonce);
 }
@@ -374,14 +409,6 @@ namespace {
 
 std::string too_large(std::size_t bytes, std::size_t limit) {
   return std::to_string(bytes) + " bytes are more than the limit of " + std::to_string(limit);
-}
-
-// For one line, whoever wrote it.
-std::string printable(std::string text) {
-  for (char& c : text) {
-    if (is_control(c)) c = '?';
-  }
-  return clipped(std::move(text), kShownBytes);
 }
 
 // The "type" of each alternative, in the order of the variants.
@@ -442,7 +469,9 @@ Result<Variant> decode_variant(std::string_view text, const Types& types) {
     if constexpr (std::is_same_v<std::variant_alternative_t<0, Variant>, NoHandshake>) {
       return Variant(NoHandshake());
     }
-    return bad("unknown type '" + type + "'");
+    Error unknown = bad("unknown type '" + type + "'");
+    unknown.kind = ErrorKind::kUnsupported;
+    return unknown;
   } catch (const Json::exception& exception) {
     return bad(exception.what());
   }

@@ -29,6 +29,8 @@ Result<std::string> encode(const ServiceHandshakeMessage& message);
 
 // The JSON of one frame. kProtocol says which field is missing, of another type or out of bounds
 // (rendezvous/core/control_message.h): what is handed on can be relied on by those behind.
+// kUnsupported: it has a type that this version does not know, and is to be passed over where the
+// other side has said who it is. Of a Hello of another protocol only the versions are read.
 Result<AgentMessage> decode_agent_message(std::string_view json);
 Result<ServiceMessage> decode_service_message(std::string_view json);
 // The same for messages of a handshake; NoHandshake for every other type, known or not.

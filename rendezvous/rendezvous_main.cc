@@ -111,9 +111,7 @@ Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, L
   }
   const std::chrono::duration<double> lease(given.lease_seconds);
   ServiceOptions options;
-  options.membership.lease = std::chrono::duration_cast<Duration>(lease);
-  options.agent_patience = std::chrono::duration_cast<Duration>(lease * 0.8);
-  options.heartbeat_interval = std::chrono::duration_cast<Duration>(lease * 0.2);
+  set_lease(options, std::chrono::duration_cast<Duration>(lease));
   options.host = host_name();
   options.service_id = random_hex(8);
   // Was there a service here before that nothing was kept of?

@@ -252,7 +252,12 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       }
     }
     const Result<AgentMessage> message = decode_agent_message(frame);
-    if (!message) return message.error();
+    if (!message) {
+      // A later version may have more to say than this one understands.
+      const bool is_later = message.error().kind == ErrorKind::kUnsupported;
+      if (is_later && table_.has_agent(session->id)) return {};
+      return message.error();
+    }
     if (const Hello* hello = std::get_if<Hello>(&*message)) {
       if (!session->handshake.may_join(hello->job.id)) {
         return refuse(session,

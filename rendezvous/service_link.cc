@@ -274,7 +274,11 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
         continue;
       }
       const Result<ServiceMessage> message = decode_service_message(**frame);
-      if (!message) return garbled(message.error().message());
+      if (!message) {
+        // A service of a later version may have more to say than this agent understands.
+        if (message.error().kind == ErrorKind::kUnsupported) continue;
+        return garbled(message.error().message());
+      }
       perform(link_.received(*message, BootClock::now()));
     }
   }

@@ -49,9 +49,12 @@ Json json_of(const JobRecord& record) {
                {"reason", state.reason},
                {"failed", state.failed},
                {"ends", state.ends},
+               {"missing", state.missing},
+               {"node_failures", state.node_failures},
                {"places", Json::array()}};
   put(json, "ending", state.ending);
   put(json, "verdict", state.verdict);
+  if (record.end_number > 0) json["end_number"] = record.end_number;
   // All places have one reason, which may be long: it is said once.
   if (!state.places.empty()) json["placed_for"] = state.places.front().assignment.reason;
   for (const Place& place : state.places) {
@@ -76,6 +79,10 @@ JobRecord record_of(const Json& json) {
   json.at("ends").get_to(state.ends);
   take(json, "ending", state.ending);
   take(json, "verdict", state.verdict);
+  if (json.contains("end_number")) json.at("end_number").get_to(record.end_number);
+  // Earlier versions did not write these.
+  if (json.contains("missing")) json.at("missing").get_to(state.missing);
+  if (json.contains("node_failures")) json.at("node_failures").get_to(state.node_failures);
   for (const Json& place : json.at("places")) {
     state.places.push_back(
         {place.at("node").get<NodeSpec>(), place.at("assignment").get<Assignment>()});

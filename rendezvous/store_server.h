@@ -18,8 +18,10 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -39,6 +41,10 @@ struct StoreServerOptions {
   std::size_t connections = 65536;
   std::optional<AddressSet> allow =
       std::nullopt;  // whose connections are taken; nullopt: everyone's
+  // Called after each SET of this key, as it is on the wire, from within the io_context's work;
+  // must not destroy the server. Without a function nothing is watched.
+  std::string watched_key;
+  std::function<void()> watched_key_set;
 };
 
 class StoreServer {

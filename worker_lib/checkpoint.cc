@@ -73,6 +73,7 @@ struct CheckpointManager::Impl {
   std::int64_t generation;
   CheckpointOptions options;
   CheckpointDirectory directory;
+  std::function<void(std::int64_t)> announce;
   // Steps that restore() passed over: they may be damaged, and a later save may replace them.
   std::set<std::int64_t> passed_over = {};
 
@@ -283,8 +284,10 @@ std::string digest_of(const torch::nn::Module& module) {
 }
 
 CheckpointManager::CheckpointManager(ProcessGroup& group, std::int64_t generation,
-                                     const CheckpointOptions& options)
-    : impl_(new Impl{group, generation, options, CheckpointDirectory(options.directory)}) {
+                                     const CheckpointOptions& options,
+                                     std::function<void(std::int64_t)> announce)
+    : impl_(new Impl{group, generation, options, CheckpointDirectory(options.directory),
+                     std::move(announce)}) {
   if (options.directory.empty()) refuse("CheckpointManager: the option `directory` is empty");
   if (options.keep_last < 1)
     refuse("CheckpointManager: the option `keep_last` is " + std::to_string(options.keep_last) +
@@ -309,6 +312,7 @@ void CheckpointManager::save(std::int64_t step, const TrainingState& state) {
       failure = to_dist_error(error_in_flight("save a checkpoint"));
     }
     impl_->share_outcome(failure);
+    if (impl_->group.rank() == 0 && impl_->announce) impl_->announce(step);
   });
 }
 

@@ -8,6 +8,7 @@
 #include "rendezvous/store_client.h"
 #include "worker_lib/backend_cpu.h"
 #include "worker_lib/backend_nccl.h"
+#include "worker_lib/checkpoint_announcement.h"
 #include "worker_lib/cpu/call_header.h"  // name_ranks
 #include "worker_lib/cpu/solo_group.h"
 #include "worker_lib/error_bridge.h"
@@ -156,6 +157,7 @@ Result<std::unique_ptr<CpuGroup>> meet_ranks(StoreClient* store, const WorkerEnv
                                  .node_id = "node " + to_text(env.node_rank),
                                  .name = group_name(env),
                                  .ports = env.ports,
+                                 .node_silence = env.lease,
                                  .timeout = timeout});
 }
 
@@ -242,5 +244,14 @@ int Context::restart_count() const { return impl_->env.restart_count; }
 const std::string& Context::run_id() const { return impl_->env.run_id; }
 torch::Device Context::device() const { return impl_->device; }
 ProcessGroup& Context::group() { return impl_->group; }
+
+std::function<void(std::int64_t)> Context::checkpoint_announcer() const {
+  // Another launcher has nobody in its store who would listen.
+  if (!variable("DDPRUN_GENERATION")) return [](std::int64_t) {};
+  return [env = impl_->env](std::int64_t step) {
+    const Result<void> told = announce_checkpoint(env, step);
+    if (!told) TORCH_WARN(told.error().message());
+  };
+}
 
 }  // namespace ddprun

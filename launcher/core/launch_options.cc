@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 
 #include "base/host_port.h"
+#include "base/parse_number.h"
 
 namespace ddprun {
 namespace {
@@ -17,14 +17,6 @@ Error invalid_option(std::string option, std::string cause) {
   return Error{.kind = ErrorKind::kInvalidArgument,
                .doing = "option " + std::move(option),
                .cause = std::move(cause)};
-}
-
-std::optional<int> parse_int(std::string_view text) {
-  int value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, ec] = std::from_chars(text.data(), end, value);
-  if (ec != std::errc() || stop != end) return std::nullopt;
-  return value;
 }
 
 std::string quoted(std::string_view text) { return "'" + std::string(text) + "'"; }
@@ -40,7 +32,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
 }
 
 std::optional<Streams> parse_stream(std::string_view text) {
-  const std::optional<int> value = parse_int(text);
+  const std::optional<int> value = parse_number<int>(text);
   if (!value || *value < 0 || *value > 3) return std::nullopt;
   return static_cast<Streams>(*value);
 }
@@ -49,8 +41,8 @@ std::optional<Streams> parse_stream(std::string_view text) {
 
 Result<NodeRange> parse_nodes(std::string_view text) {
   const std::vector<std::string_view> parts = split(text, ':');
-  const std::optional<int> min = parse_int(parts.front());
-  const std::optional<int> max = parse_int(parts.back());
+  const std::optional<int> min = parse_number<int>(parts.front());
+  const std::optional<int> max = parse_number<int>(parts.back());
   if (parts.size() > 2 || !min || !max) {
     return invalid(quoted(text) + " is no number of nodes: give N or MIN:MAX");
   }
@@ -69,7 +61,7 @@ Result<SlotCount> parse_slots(std::string_view text) {
   if (text == "cpu") return SlotCount{SlotCount::Kind::kCpus, 0};
   if (text == "gpu") return SlotCount{SlotCount::Kind::kGpus, 0};
   if (text == "auto") return SlotCount{SlotCount::Kind::kAuto, 0};
-  const std::optional<int> number = parse_int(text);
+  const std::optional<int> number = parse_number<int>(text);
   if (!number) return invalid(quoted(text) + " is no number of workers: give N, cpu, gpu or auto");
   if (*number < 1) return invalid(quoted(text) + ": a node needs at least 1 worker");
   if (*number > kMaxSlots) {
@@ -94,7 +86,7 @@ Result<StreamMap> parse_streams(std::string_view text) {
   for (const std::string_view entry : split(text, ',')) {
     const std::vector<std::string_view> parts = split(entry, ':');
     if (parts.size() != 2) return wrong();
-    const std::optional<int> rank = parse_int(parts[0]);
+    const std::optional<int> rank = parse_number<int>(parts[0]);
     const std::optional<Streams> streams = parse_stream(parts[1]);
     if (!rank || *rank < 0 || !streams) return wrong();
     map.by_rank[*rank] = *streams;
@@ -125,13 +117,26 @@ Result<std::vector<std::string>> parse_list(std::string_view text) {
 }
 
 Result<Duration> parse_seconds(std::string_view text) {
-  double seconds = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, ec] = std::from_chars(text.data(), end, seconds);
-  if (ec != std::errc() || stop != end || !(seconds >= 0) || seconds > 1e9) {
+  const std::optional<double> seconds = parse_number<double>(text);
+  if (!seconds || !(*seconds >= 0) || *seconds > 1e9) {
     return invalid(quoted(text) + " is no number of seconds");
   }
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*seconds));
+}
+
+Result<OnJoin> parse_on_join(std::string_view text) {
+  if (text == "now") return OnJoin::kNow;
+  if (text == "checkpoint") return OnJoin::kCheckpoint;
+  if (text == "restart") return OnJoin::kRestart;
+  return invalid(quoted(text) + ": give now, checkpoint or restart");
+}
+
+Result<Duration> parse_lease(std::string_view text) {
+  Result<Duration> lease = parse_seconds(text);
+  if (lease && (*lease < kShortestLease || *lease > kLongestLease)) {
+    return invalid(quoted(text) + " is no lease: give 0.5 to 3600 seconds");
+  }
+  return lease;
 }
 
 namespace {
@@ -147,9 +152,9 @@ Result<HostPort> parse_endpoint(std::string_view text, std::uint16_t default_por
 // Keys of torchrun's --rdzv-conf that mean something in its own machinery only.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kForeignConf{{
     {"close_timeout", "a job is closed by its verdict"},
-    {"heartbeat_timeout", "leases are the service's, see ddp-rendezvous --help"},
-    {"keep_alive_interval", "leases are the service's, see ddp-rendezvous --help"},
-    {"keep_alive_max_attempt", "leases are the service's, see ddp-rendezvous --help"},
+    {"heartbeat_timeout", "see --lease, here and of ddp-rendezvous"},
+    {"keep_alive_interval", "see --lease, here and of ddp-rendezvous"},
+    {"keep_alive_max_attempt", "see --lease, here and of ddp-rendezvous"},
     {"read_timeout", "nothing is polled"},
     {"is_host", "the node whose address the endpoint is starts the service"},
     {"store_type", "the store is always ddprun's own"},

@@ -57,6 +57,15 @@ Result<std::vector<std::string>> parse_list(std::string_view text);
 // Seconds with a fraction, for options that count time: "30", "0.5".
 Result<Duration> parse_seconds(std::string_view text);
 
+// --on-join: "now", "checkpoint" or "restart".
+Result<OnJoin> parse_on_join(std::string_view text);
+
+// --lease, in seconds, of this program and of ddp-rendezvous: not so short that a busy machine
+// misses it, nor so long that a lost node is never noticed.
+inline constexpr Duration kShortestLease = std::chrono::milliseconds(500);
+inline constexpr Duration kLongestLease = std::chrono::hours(1);
+Result<Duration> parse_lease(std::string_view text);
+
 // --- the whole command line ---------------------------------------------------------------------
 
 struct LaunchOptions {
@@ -69,6 +78,9 @@ struct LaunchOptions {
   std::map<std::string, std::string> rdzv_conf;
   bool standalone = false;
   int max_restarts = 0;
+  OnJoin on_join = OnJoin::kNow;
+  int node_failures = 3;
+  Duration lease = kDefaultLease;
   std::optional<std::string> master_addr;
   std::optional<int> master_port;
   std::string local_addr;  // as given

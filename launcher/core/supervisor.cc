@@ -32,16 +32,20 @@ SupervisorActions Supervisor::step(const SupervisorEvent& event, TimePoint now) 
 
 std::optional<TimePoint> Supervisor::deadline() const {
   if (state_ == State::kExited) return std::nullopt;
-  if (hold_back_until_ && (!stop_deadline_ || *hold_back_until_ < *stop_deadline_)) {
-    return hold_back_until_;
-  }
-  return stop_deadline_;
+  std::optional<TimePoint> earliest = stop_deadline_;
+  const auto consider = [&](TimePoint time) {
+    if (!earliest || time < *earliest) earliest = time;
+  };
+  if (hold_back_until_) consider(*hold_back_until_);
+  if (checkpoint_due_) consider(checkpoint_told_ + kCheckpointPause);
+  return earliest;
 }
 
 AgentStatus Supervisor::status(TimePoint now) const {
   AgentStatus status;
   status.generation = generation_;
   status.leaving = leaving_;
+  status.checkpoints = checkpoints_;
   switch (state_) {
     case State::kIdle:
     case State::kExited: status.phase = AgentPhase::kIdle; break;
@@ -78,6 +82,8 @@ void Supervisor::on(const Assignment& assignment, TimePoint, SupervisorActions& 
   alive_ = options_.slots;
   stop_asked_ = all_well_ = killed_ = false;
   ends_.clear();
+  checkpoints_ = 0;
+  checkpoint_due_ = false;
   last_wait_.clear();
   if (generation_ > Generation(0)) {
     out.push_back(Say{Say::Level::kInfo, "generation " + to_text(generation_) + ": starting " +
@@ -248,7 +254,24 @@ void Supervisor::on(const GuardianLost&, TimePoint now, SupervisorActions& out) 
   exit_killing(to_int(ExitCode::kInternal), now, out);
 }
 
+// Workers may announce as often as they like; the service hears of it at a bounded rate.
+void Supervisor::on(const CheckpointAnnounced& announced, TimePoint now, SupervisorActions& out) {
+  if (state_ != State::kRunning || announced.generation != generation_) return;
+  const bool is_first = checkpoints_++ == 0;
+  if (!is_first && now < checkpoint_told_ + kCheckpointPause) {
+    checkpoint_due_ = true;
+    return;
+  }
+  checkpoint_told_ = now;
+  out.push_back(SendStatus{});
+}
+
 void Supervisor::on(const Tick&, TimePoint now, SupervisorActions& out) {
+  if (checkpoint_due_ && now >= checkpoint_told_ + kCheckpointPause) {
+    checkpoint_due_ = false;
+    checkpoint_told_ = now;
+    if (state_ == State::kRunning) out.push_back(SendStatus{});
+  }
   if (hold_back_until_ && now >= *hold_back_until_) declare_failure(now, out);
   if (!stop_deadline_ || now < *stop_deadline_) return;
   if (!killed_) {

@@ -25,6 +25,8 @@
 //   user's signal      leave, exit   pass on, leave      kill on 2nd SIGINT  leave, exit
 //   service lost       -             kill -> kStopping   kill                exit if embedded
 //   guardian lost      exit          kill -> kStopping   kill                exit
+//   checkpoint         -             tell, at most each  -                   -
+//   announced                        kCheckpointPause
 //   grace is over      -             -                   kill                -
 //   kill had no effect -             -                   leave, exit         -
 //
@@ -85,9 +87,14 @@ struct ServiceRefused {
   std::string reason;
 };
 struct GuardianLost {};
+// A worker has said in the store of this generation, which lives here, that a checkpoint is whole.
+struct CheckpointAnnounced {
+  Generation generation{0};
+};
 struct Tick {};
-using SupervisorEvent = std::variant<Wait, Assignment, Stop, End, WorkersEnded, TreeEmpty,
-                                     UserSignal, ServiceLost, ServiceRefused, GuardianLost, Tick>;
+using SupervisorEvent =
+    std::variant<Wait, Assignment, Stop, End, WorkersEnded, TreeEmpty, UserSignal, ServiceLost,
+                 ServiceRefused, GuardianLost, CheckpointAnnounced, Tick>;
 
 // --- actions -------------------------------------------------------------------------------------
 
@@ -127,6 +134,7 @@ class Supervisor {
  public:
   enum class State { kIdle, kRunning, kStopping, kFinished, kExited };
   static constexpr Duration kSignalHoldBack = std::chrono::milliseconds(200);
+  static constexpr Duration kCheckpointPause = std::chrono::seconds(1);
 
   explicit Supervisor(SupervisorOptions options);
 
@@ -162,6 +170,7 @@ class Supervisor {
   void on(const ServiceLost& lost, TimePoint now, SupervisorActions& out);
   void on(const ServiceRefused& refused, TimePoint now, SupervisorActions& out);
   void on(const GuardianLost&, TimePoint now, SupervisorActions& out);
+  void on(const CheckpointAnnounced& announced, TimePoint now, SupervisorActions& out);
   void on(const Tick&, TimePoint now, SupervisorActions& out);
 
   bool has_workers() const { return state_ == State::kRunning || state_ == State::kStopping; }
@@ -182,6 +191,9 @@ class Supervisor {
   bool all_well_ = false;    // every worker ended with 0; leftovers are being removed
   bool killed_ = false;
   std::vector<DatedEnd> ends_;
+  std::int64_t checkpoints_ = 0;  // announced in this generation
+  TimePoint checkpoint_told_;     // when the service was told of one last
+  bool checkpoint_due_ = false;   // one was announced since
   std::optional<TimePoint> hold_back_until_;
   std::optional<TimePoint> stop_deadline_;  // grace, then kill timeout
   int leaving_ = 0;                         // the user's signal

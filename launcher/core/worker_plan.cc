@@ -47,6 +47,7 @@ std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignmen
                                         : options.inherited_nccl_async_error_handling;
     if (!options.inherits_omp_threads && options.slots > 1) env.omp_num_threads = "1";
     env.generation = assignment.generation;
+    env.lease = assignment.lease;
     env.ports = options.ports;
     plan.variables = variables_of(env);
     plans.push_back(std::move(plan));

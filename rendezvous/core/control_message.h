@@ -20,11 +20,13 @@
 
 #include "base/clock.h"
 #include "base/ids.h"
+#include "base/worker_env.h"
 #include "rendezvous/core/worker_end.h"
 
 namespace ddprun {
 
 inline constexpr int kControlProtocol = 1;
+inline constexpr int kUnknownProtocol = -1;  // of a Hello whose number is none
 
 // What a message may say. The decoder refuses more, so that nothing behind it has to fear what a
 // stranger sends; the command line refuses it before.
@@ -60,8 +62,17 @@ struct AgentStatus {
   int more_ends = 0;             // that are not in the excerpt (keep_likeliest)
   std::uint16_t store_port = 0;  // where this node would serve the next generation's store
   int leaving = 0;  // signal that told this agent to end; it leaves when nothing is left
+  // Checkpoints that workers of `generation` have announced in the store that this node hosts.
+  std::int64_t checkpoints = 0;
 
   friend bool operator==(const AgentStatus&, const AgentStatus&) = default;
+};
+
+// When a node that comes to a running job with room becomes part of it.
+enum class OnJoin {
+  kNow,         // everything is stopped and formed again with it, at once
+  kCheckpoint,  // the same, when the workers announce their next checkpoint
+  kRestart,     // when the next generation is formed for another reason
 };
 
 // What all agents of a job must agree on.
@@ -71,6 +82,9 @@ struct JobSpec {
   int max_restarts = 0;
   Duration join_timeout = std::chrono::seconds(600);
   Duration last_call = std::chrono::seconds(30);
+  OnJoin on_join = OnJoin::kNow;
+  // A node whose workers were the first to fail in so many generations gives way to any other.
+  int node_failures = 3;
 };
 
 struct NodeSpec {
@@ -93,7 +107,8 @@ struct Assignment {
   std::string store_host;
   std::uint16_t store_port = 0;
   int restart_count = 0;
-  std::string reason;  // why this generation was formed
+  std::string reason;              // why this generation was formed
+  Duration lease = kDefaultLease;  // a node that is silent for so long counts as lost
   // For the store's host alone, node rank 0: the addresses of all nodes of the generation.
   std::vector<std::string> peers = {};
 
@@ -169,8 +184,10 @@ using ServiceMessage =
 
 // Why an agent of another protocol is refused.
 inline std::string other_protocol(int theirs, const std::string& version) {
-  return "this service speaks control protocol " + std::to_string(kControlProtocol) + ", ddprun " +
-         version + " on this node speaks " + std::to_string(theirs) +
+  const std::string ddprun = version.empty() ? "" : " (ddprun " + version + ")";
+  return "this service speaks control protocol " + std::to_string(kControlProtocol) +
+         ", this agent" + ddprun + " speaks " +
+         (theirs == kUnknownProtocol ? "another one" : std::to_string(theirs)) +
          ": use the same ddprun on all nodes";
 }
 

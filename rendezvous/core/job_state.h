@@ -39,15 +39,20 @@ struct JobState {
   int restarts_used = 0;
   std::string reason;   // for which the newest generation was formed, or the next one will be
   bool failed = false;  // the newest generation failed and is being ended
-  std::vector<WorkerEnd> ends;     // how; not empty if it failed. An excerpt
-  std::optional<Verdict> ending;   // what the job ends with when nothing of it is left
-  std::optional<Verdict> verdict;  // set in kEnded
-  std::vector<Place> places;       // by agent id; empty in kEnded
+  std::vector<WorkerEnd> ends;       // how; not empty if it failed. An excerpt
+  std::optional<Verdict> ending;     // what the job ends with when nothing of it is left
+  std::optional<Verdict> verdict;    // set in kEnded
+  std::vector<Place> places;         // by agent id; empty in kEnded
+  std::vector<std::string> missing;  // hosts of the newest generation that are gone
+  std::map<std::string, int>
+      node_failures;  // by host: how often its workers were the first to fail
 };
 
 struct JobRecord {
   std::string instance;
   std::string former_instance;  // in a life of the service that nothing was kept of
+  // The how-manyth of all jobs to end; 0: it has not ended, or in a life that did not say.
+  std::uint64_t end_number = 0;
   JobState state;
 };
 

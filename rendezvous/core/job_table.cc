@@ -6,6 +6,12 @@
 
 namespace ddprun {
 
+void set_lease(ServiceOptions& options, Duration lease) {
+  options.membership.lease = lease;
+  options.agent_patience = lease / 5 * 4;
+  options.heartbeat_interval = lease / 5;
+}
+
 JobTable::JobTable(ServiceOptions options) : options_(std::move(options)) {
   DDPRUN_ASSERT(options_.agent_patience < options_.membership.lease,
                 "an agent gives up before the service gives it up");
@@ -18,9 +24,15 @@ JobTable::JobTable(ServiceOptions options, const ServiceState& past, TimePoint n
   for (const auto& [id, kept] : past.jobs) {
     Job job{kept.instance, kept.former_instance, Membership(kept.state, options_.membership, now)};
     job.recorded = {job.membership.landmark(), job.former_instance};
+    job.end_number = kept.end_number;
+    jobs_ended_ = std::max(jobs_ended_, kept.end_number);
     if (kept.state.phase == JobPhase::kEnded) ended_.push_back(id);
     jobs_.emplace(id, std::move(job));
   }
+  // Those without a number ended in a life that gave none: before all others, and by id.
+  std::stable_sort(ended_.begin(), ended_.end(), [this](const auto& a, const auto& b) {
+    return jobs_.at(a).end_number < jobs_.at(b).end_number;
+  });
 }
 
 ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& message, TimePoint now) {
@@ -249,8 +261,12 @@ void JobTable::record(Job& job, TimePoint now, ServiceOutput& out) {
   job.recorded = landmark;
   job.last_change = ++changes_;
   if (is_first) job.first_change = changes_;
-  out.changes.push_back(
-      {changes_, JobChanged{{job.instance, job.former_instance, job.membership.state(now)}}});
+  const bool over = job.membership.phase() == Membership::Phase::kEnded;
+  if (over && job.end_number == 0) job.end_number = ++jobs_ended_;
+  out.changes.push_back({changes_, JobChanged{{.instance = job.instance,
+                                               .former_instance = job.former_instance,
+                                               .end_number = job.end_number,
+                                               .state = job.membership.state(now)}}});
 }
 
 void JobTable::forward(const std::string& job_id, MembershipOutput&& from, TimePoint now,

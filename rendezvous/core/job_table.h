@@ -45,6 +45,10 @@ struct ServiceOptions {
   std::optional<TimePoint> strangers_until;
 };
 
+// Sets the lease and what follows from it: an agent that has no answer for four fifths of it ends
+// its workers, so that they are gone when it is over; in the meantime it asks four times.
+void set_lease(ServiceOptions& options, Duration lease);
+
 struct ServiceOutput {
   struct Send {
     AgentConnectionId connection;
@@ -116,8 +120,7 @@ class JobTable {
   // The job of that id, also one that has ended; null: not known. Valid until the next call.
   const Membership* find(const std::string& job) const;
   // All jobs that are known: first those that go on, by id, then those that have ended, the last
-  // one first; behind them those that had ended in an earlier life, in no order of time. Valid until
-  // the next call of another function.
+  // one first, also across lives of the service. Valid until the next call of another function.
   std::vector<const Membership*> jobs() const;
   const ServiceCounts& counts() const { return counts_; }
   const ServiceOptions& options() const { return options_; }
@@ -131,6 +134,7 @@ class JobTable {
         {};                          // at the last change
     std::uint64_t first_change = 0;  // 0: of an earlier life
     std::uint64_t last_change = 0;
+    std::uint64_t end_number = 0;  // as in its JobRecord
   };
   struct Agent {
     std::string job;
@@ -154,11 +158,12 @@ class JobTable {
   std::map<std::string, Job> jobs_;
   std::uint64_t jobs_begun_ = 0;
   std::uint64_t changes_ = 0;
+  std::uint64_t jobs_ended_ = 0;
   std::uint64_t safe_ = std::numeric_limits<std::uint64_t>::max();
   std::optional<std::string> closed_;  // why nothing new is admitted
   std::map<AgentConnectionId, Agent> agents_;
   std::map<std::string, AgentConnectionId> connections_;  // by agent id
-  std::vector<std::string> ended_;  // oldest first; of an earlier life by id, before all others
+  std::vector<std::string> ended_;                        // oldest first
   std::set<std::string> recalled_;  // instances of the earlier life that were taken on
   ServiceCounts counts_;
 };

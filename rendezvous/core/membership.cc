@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -16,7 +17,6 @@ namespace {
 
 constexpr std::size_t kNamesShown = 5;
 constexpr std::size_t kEndsKept = 256;
-constexpr const char* kServiceRestarted = "the rendezvous service was restarted";
 
 std::string to_text(NodeRange nodes) {
   if (nodes.min == nodes.max) return std::to_string(nodes.min);
@@ -28,6 +28,31 @@ constexpr Duration kLongestAge = std::chrono::hours(24 * 365);
 
 // Numbers are given out one by one: such as these leave room for all that will ever come.
 bool is_possible(Generation generation) { return generation.value <= kMaxGeneration / 2; }
+
+// "a, b, c": the first kNamesShown.
+std::string list_of(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kNamesShown); ++i) {
+    text += (i == 0 ? "" : ", ") + names[i];
+  }
+  return names.size() > kNamesShown ? text + ", ..." : text;
+}
+
+// Who lost its rank to whom, for people; empty where nobody did who had failed often.
+std::string replacements(const std::vector<NodeCandidate>& nodes,
+                         const std::vector<std::size_t>& order) {
+  std::vector<std::string> told;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const std::optional<int> rank = nodes[i].previous_rank;
+    if (nodes[i].failures == 0 || !rank || *rank < 0) continue;
+    if (static_cast<std::size_t>(*rank) >= order.size()) continue;
+    if (std::find(order.begin(), order.end(), i) != order.end()) continue;
+    told.push_back(nodes[order[static_cast<std::size_t>(*rank)]].host + " replaces " +
+                   nodes[i].host + ", whose workers were the first to fail in " +
+                   std::to_string(nodes[i].failures) + " generations");
+  }
+  return told.empty() ? "" : "; " + list_of(told);
+}
 
 std::string nodes_text(std::size_t count) {
   return std::to_string(count) + (count == 1 ? " node" : " nodes");
@@ -49,6 +74,8 @@ Membership::Membership(const JobState& state, MembershipOptions options, TimePoi
       remembers_(true),
       failed_(state.failed),
       ending_(state.ending),
+      failures_(state.node_failures),
+      missing_(state.missing),
       verdict_(state.verdict) {
   if (phase_ == Phase::kEnded) return;
   recall_until_ = now + options_.lease;
@@ -79,9 +106,12 @@ Membership::Landmark Membership::landmark() const {
   const auto places = std::count_if(members_.begin(), members_.end(), [](const auto& entry) {
     return entry.second.assignment.has_value();
   });
-  return {durable_phase(),     generation_,
-          restarts_used_,      failed_,
-          ending_.has_value(), recall_until_ ? 0 : static_cast<std::size_t>(places)};
+  return {.phase = durable_phase(),
+          .generation = generation_,
+          .restarts_used = restarts_used_,
+          .failed = failed_,
+          .ending = ending_.has_value(),
+          .places = recall_until_ ? 0 : static_cast<std::size_t>(places)};
 }
 
 JobState Membership::state(TimePoint now) const {
@@ -92,7 +122,9 @@ JobState Membership::state(TimePoint now) const {
                  .reason = reason_,
                  .failed = failed_,
                  .ending = ending_,
-                 .verdict = verdict_};
+                 .verdict = verdict_,
+                 .missing = missing_,
+                 .node_failures = failures_.counts()};
   if (phase_ == Phase::kEnded) return state;
   for (const DatedEnd& dated : ends_) {
     state.ends.push_back(dated.end);
@@ -124,6 +156,14 @@ std::optional<std::string> Membership::refusal(const Hello& hello) const {
            "' was started with --max-restarts=" + std::to_string(spec_.max_restarts) + ", not " +
            std::to_string(theirs.max_restarts) + ": give every node the same";
   }
+  if (theirs.on_join != spec_.on_join) {
+    return "job '" + spec_.id + "' was started with another --on-join: give every node the same";
+  }
+  if (theirs.node_failures != spec_.node_failures) {
+    return "job '" + spec_.id +
+           "' was started with --node-failures=" + std::to_string(spec_.node_failures) + ", not " +
+           std::to_string(theirs.node_failures) + ": give every node the same";
+  }
   if (!is_possible(hello.status.generation)) {
     return "no service has ever begun generation " + ddprun::to_text(hello.status.generation);
   }
@@ -142,11 +182,6 @@ std::optional<std::string> Membership::refusal(const Hello& hello) const {
   return std::nullopt;
 }
 
-void Membership::expect_past(TimePoint until) {
-  DDPRUN_ASSERT(generation_ < Generation(0), "a job's past is recalled before it goes on");
-  recall_until_ = until;
-}
-
 MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint now) {
   MembershipOutput out;
   Member& member = members_[hello.node.agent_id];
@@ -156,6 +191,8 @@ MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint no
   member.connected = true;
   member.awaited = false;
   member.last_heard = now;
+  if (is_new) member.checkpoints_seen = checkpoints_;
+  missing_.erase(std::remove(missing_.begin(), missing_.end(), hello.node.host), missing_.end());
   if (is_new && phase_ != Phase::kEnded) {
     note(hello.node.host + " joined job '" + spec_.id + "' with " +
              std::to_string(hello.node.slots) + " slots (" + presence() + ")",
@@ -192,6 +229,7 @@ MembershipOutput Membership::status(const std::string& agent_id, const AgentStat
   Member& member = found->second;
   member.last_heard = now;
   if (!is_possible(status.generation)) return out;
+  const bool waited = is_available(member);
   member.status = status;
   if (phase_ == Phase::kEnded) return out;
 
@@ -199,7 +237,12 @@ MembershipOutput Membership::status(const std::string& agent_id, const AgentStat
   const bool current = status.generation == generation_;
   // Of a generation of that number, but of this one: another life of the service may have given
   // the number to others.
-  if (current && member.assignment) collect(member, now);
+  if (current && member.assignment) {
+    collect(member, now);
+    checkpoints_ = std::max(checkpoints_, status.checkpoints);
+  } else if (!waited) {
+    member.checkpoints_seen = checkpoints_;
+  }
   if (phase_ == Phase::kRunning && member.assignment) {
     const bool stopped_by_itself =
         current && (status.phase == AgentPhase::kIdle || status.phase == AgentPhase::kStopping);
@@ -236,6 +279,7 @@ MembershipOutput Membership::left(const std::string& agent_id, const Leave& leav
   } else {
     const Member member = std::move(found->second);
     members_.erase(found);
+    if (member.assignment) missing_.push_back(member.node.host);
     note_leaving(member, leave.signal, now, out);
   }
   advance(now, out);
@@ -313,6 +357,20 @@ bool Membership::is_available(const Member& member) const {
   return member.connected && !runs_workers(member) && member.status.leaving == 0;
 }
 
+// Whether a running generation with room is stopped for its sake.
+bool Membership::may_join_now(const Member& member) const {
+  switch (spec_.on_join) {
+    case OnJoin::kNow: return true;
+    case OnJoin::kCheckpoint: return checkpoints_ > member.checkpoints_seen;
+    case OnJoin::kRestart: break;
+  }
+  return false;
+}
+
+bool Membership::is_last_candidate(const Member& member) const {
+  return failures_.of(member.node.host) >= spec_.node_failures;
+}
+
 bool Membership::anyone_busy() const {
   return std::any_of(members_.begin(), members_.end(),
                      [this](const auto& entry) { return runs_workers(entry.second); });
@@ -349,118 +407,6 @@ void Membership::take_down(const WorkerEnd& end, TimePoint when, TimePoint now) 
       [](const DatedEnd& a, const DatedEnd& b) { return is_likelier_cause(a.end, b.end); }));
 }
 
-// Takes down what an agent knows of the job's earlier life.
-void Membership::recall(Member& member, const Hello& hello) {
-  if (hello.status.generation > generation_) {
-    generation_ = hello.status.generation;
-    for (auto& [id, other] : members_) {
-      other.assignment.reset();
-      other.node_rank.reset();
-    }
-    ends_.clear();
-    failed_ = false;
-    was_forming_ = recall_broken_ = false;
-  }
-  if (!hello.assignment) return;
-  restarts_used_ = std::max(restarts_used_, hello.assignment->restart_count);
-  if (hello.assignment->generation != generation_) return;
-  member.assignment = hello.assignment;
-  member.node_rank = hello.assignment->node_rank.value;
-}
-
-// True: the recall is over, and the job goes on in one way or another.
-bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
-  std::set<NodeRank> here;
-  int nodes = 0;
-  bool ended = recall_broken_ || ending_ || !ends_.empty();
-  bool awaiting = false;
-  for (const auto& [id, member] : members_) {
-    awaiting = awaiting || member.awaited;
-    if (!member.assignment) continue;
-    nodes = member.assignment->node_count;
-    if (member.awaited) continue;
-    here.insert(member.assignment->node_rank);
-    // Who has not heard of the generation yet is about to be told.
-    const AgentPhase phase = member.status.phase;
-    ended = ended || (member.status.generation >= member.assignment->generation &&
-                      (phase == AgentPhase::kIdle || phase == AgentPhase::kStopping));
-  }
-  // Of a job that is known never to have run, nobody is needed but as many as it takes.
-  if (remembers_ && generation_ < Generation(0) &&
-      candidates().size() >= static_cast<std::size_t>(spec_.nodes.max)) {
-    recall_until_.reset();
-    return true;
-  }
-  const bool complete = nodes > 0 && static_cast<int>(here.size()) >= nodes;
-  if (complete && !ended) {
-    take_over(now, out);
-    return true;
-  }
-  // Whether the generation failed is known where the earlier life has ended it.
-  failed_ = failed_ ||
-            (!was_forming_ && std::any_of(ends_.begin(), ends_.end(),
-                                          [](const auto& one) { return !one.end.after_stop; }));
-  if (ended && !std::exchange(recall_broken_, true)) {
-    begin_forming(kServiceRestarted, now, out);
-  }
-  const bool can_end = ending_ && !awaiting;
-  if (!complete && !can_end && now < *recall_until_) return false;
-  recall_until_.reset();
-  std::vector<WorkerEnd> lost = give_up_awaited(here);
-  if (ended) return true;
-  if (here.empty()) {  // nobody has seen the outage's end: it may be all that has happened
-    if (generation_ >= Generation(0)) reason_ = kServiceRestarted;
-    return true;
-  }
-  // The others still run it, so it was not the outage that ended these nodes' workers.
-  for (WorkerEnd& end : lost) {
-    note(describe(end), now, out);
-    ++out.lease_losses;
-    ends_.push_back({std::move(end), now});
-  }
-  failed_ = true;
-  begin_forming("a node was lost", now, out);
-  return true;
-}
-
-// The nodes of the generation that did not come, one at least: each whose name is known, else the
-// first.
-std::vector<WorkerEnd> Membership::give_up_awaited(const std::set<NodeRank>& here) {
-  WorkerEnd end{.kind = EndKind::kNodeLost,
-                .message = "it did not come back to the restarted rendezvous service within " +
-                           to_text(options_.lease)};
-  std::vector<WorkerEnd> lost;
-  for (auto it = members_.begin(); it != members_.end();) {
-    const auto current = it++;
-    const Member& member = current->second;
-    if (!member.awaited) continue;
-    if (member.assignment) {
-      end.node_rank = member.assignment->node_rank;
-      end.host = member.node.host;
-      lost.push_back(end);
-    }
-    members_.erase(current);
-  }
-  if (!lost.empty()) return lost;
-  end.node_rank = NodeRank(0);
-  while (here.contains(end.node_rank)) ++end.node_rank.value;
-  end.host = "its name is not known";
-  return {end};
-}
-
-void Membership::take_over(TimePoint now, MembershipOutput& out) {
-  recall_until_.reset();
-  phase_ = Phase::kRunning;
-  failed_ = false;
-  for (auto& [id, member] : members_) {
-    if (member.assignment) reason_ = member.assignment->reason;
-  }
-  note("job '" + spec_.id + "': took over generation " + ddprun::to_text(generation_) + ", " +
-           std::to_string(restarts_used_) + " of " + std::to_string(spec_.max_restarts) +
-           " restarts used" + (remembers_ ? "" : "; its history before that is lost"),
-       now, out);
-}
-
 void Membership::begin_forming(std::string reason, TimePoint now, MembershipOutput& out) {
   phase_ = Phase::kForming;
   reason_ = std::move(reason);
@@ -482,6 +428,7 @@ void Membership::lose(Members::iterator it, std::string how, TimePoint now, Memb
   WorkerEnd end{.kind = EndKind::kNodeLost, .message = std::move(how)};
   end.node_rank = member.assignment->node_rank;
   end.host = member.node.host;
+  missing_.push_back(member.node.host);
   note(describe(end), now, out);
   // It was alive when it was last heard; what its loss did to others came after that.
   ends_.push_back({std::move(end), member.last_heard});
@@ -502,7 +449,7 @@ void Membership::advance_running(TimePoint now, MembershipOutput& out) {
           member.status.phase == AgentPhase::kFinished && member.status.generation == generation_;
       finished += done ? 1 : 0;
     } else {
-      newcomer = newcomer || is_available(member);
+      newcomer = newcomer || (is_available(member) && may_join_now(member));
     }
   }
   if (finished == in_generation) {
@@ -512,7 +459,9 @@ void Membership::advance_running(TimePoint now, MembershipOutput& out) {
     end(std::move(verdict), now, out);
   } else if (newcomer && finished == 0 &&
              in_generation < static_cast<std::size_t>(spec_.nodes.max)) {
-    begin_forming("a node joined", now, out);
+    begin_forming(
+        spec_.on_join == OnJoin::kCheckpoint ? "a node joined at a checkpoint" : "a node joined",
+        now, out);
   }
 }
 
@@ -551,10 +500,15 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
   const std::vector<Members::iterator> here = candidates();
   std::vector<NodeCandidate> nodes;
   for (const auto& it : here) {
-    nodes.push_back(
-        {it->second.node.host, it->first, it->second.node.node_rank, it->second.node_rank});
+    const Member& member = it->second;
+    nodes.push_back({.host = member.node.host,
+                     .agent_id = it->first,
+                     .wanted_rank = member.node.node_rank,
+                     .previous_rank = member.node_rank,
+                     .failures = is_last_candidate(member) ? failures_.of(member.node.host) : 0});
   }
   const std::vector<std::size_t> order = order_nodes(nodes, spec_.nodes.max);
+  reason_ += replacements(nodes, order);
 
   int world_size = 0;
   for (const std::size_t index : order) world_size += here[index]->second.node.slots;
@@ -569,6 +523,9 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
   last_call_.reset();
   ends_.clear();
   ends_known_at_.reset();
+  missing_.clear();
+  checkpoints_ = 0;
+  for (auto& [id, member] : members_) member.checkpoints_seen = 0;
 
   const Member& host = here[order.front()]->second;
   Assignment assignment{.generation = generation_,
@@ -577,7 +534,8 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
                         .store_host = store_host_of(host),
                         .store_port = host.status.store_port,
                         .restart_count = restarts_used_,
-                        .reason = reason_};
+                        .reason = reason_,
+                        .lease = options_.lease};
   int first_rank = 0;
   for (std::size_t rank = 0; rank < order.size(); ++rank) {
     const Members::iterator it = here[order[rank]];
@@ -616,6 +574,7 @@ bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
   });
   DDPRUN_ASSERT(!ends_.empty(), "a failed generation has an end that made it fail");
   const WorkerEnd& first = ends_.front().end;
+  blame(first, now, out);
   const bool restartable = first.kind != EndKind::kNotStarted;
   if (!restartable || restarts_used_ >= spec_.max_restarts) {
     end(verdict_of_failure(), now, out);
@@ -629,12 +588,29 @@ bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
   return true;
 }
 
+void Membership::blame(const WorkerEnd& first, TimePoint now, MembershipOutput& out) {
+  if (first.kind != EndKind::kExited && first.kind != EndKind::kSignaled) return;
+  if (failures_.blame(first.host) != spec_.node_failures) return;
+  note("the workers of " + first.host + " were the first to fail in " +
+           std::to_string(spec_.node_failures) +
+           " generations (--node-failures): other nodes are preferred from now on",
+       now, out);
+}
+
+// What is to be added where its failures are told; empty where they are not many.
+std::string Membership::blame_of(const std::string& host) const {
+  const int count = failures_.of(host);
+  if (count < spec_.node_failures) return "";
+  return "; the workers of " + host + " were the first to fail in " + std::to_string(count) +
+         " generations";
+}
+
 Verdict Membership::verdict_of_failure() const {
   Verdict verdict;
   const WorkerEnd& first = ends_.front().end;
   verdict.exit_code = exit_code_of(first);
   if (verdict.exit_code == 0) verdict.exit_code = to_int(ExitCode::kInternal);
-  verdict.headline = describe(first);
+  verdict.headline = describe(first) + blame_of(first.host);
   std::size_t known = 0;
   for (const auto& [id, member] : members_) {
     if (member.status.generation != generation_) continue;
@@ -695,8 +671,7 @@ Directive Membership::directive_for(const Member& member) const {
     case Phase::kRunning:
       if (member.assignment) return part_of(member);
       if (runs_workers(member)) return Stop{member.status.generation, "this generation is over"};
-      return Wait{"every place of --nnodes=" + to_text(spec_.nodes) +
-                  " is taken; this node is a spare"};
+      return Wait{why_it_waits(member)};
     case Phase::kForming: break;
   }
   if (recall_until_ && !recall_broken_) {
@@ -732,8 +707,43 @@ std::string Membership::presence() const {
     names += (names.empty() ? "" : ", ") + member.node.host;
   }
   if (shown > kNamesShown) names += ", ...";
+  const std::string gone = missing();
   return std::to_string(connected_count()) + " of " + to_text(spec_.nodes) + " nodes here" +
-         (names.empty() ? "" : ": " + names);
+         (names.empty() ? "" : ": " + names) + (gone.empty() ? "" : "; missing: " + gone);
+}
+
+// Who was there and is gone; of a job whose nodes all ask for a rank, which ranks nobody has asked
+// for. Empty where nobody can know.
+std::string Membership::missing() const {
+  if (!missing_.empty()) return list_of(missing_);
+  std::set<int> asked;
+  for (const auto& [id, member] : members_) {
+    if (!member.connected) continue;
+    if (!member.node.node_rank) return "";
+    asked.insert(*member.node.node_rank);
+  }
+  if (asked.empty() || is_elastic()) return "";
+  std::vector<std::string> ranks;
+  for (int rank = 0; rank < spec_.nodes.max && ranks.size() <= kNamesShown; ++rank) {
+    if (!asked.contains(rank)) ranks.push_back("node rank " + std::to_string(rank));
+  }
+  return list_of(ranks);
+}
+
+// Of a member that has no part in the running generation.
+std::string Membership::why_it_waits(const Member& member) const {
+  int in_generation = 0;
+  for (const auto& [id, other] : members_) in_generation += other.assignment ? 1 : 0;
+  if (in_generation < spec_.nodes.max) {
+    if (spec_.on_join == OnJoin::kCheckpoint) {
+      return "this node joins at the next checkpoint that is announced (--on-join=checkpoint)";
+    }
+    if (spec_.on_join == OnJoin::kRestart) {
+      return "this node joins with the next generation (--on-join=restart)";
+    }
+  }
+  return "every place of --nnodes=" + to_text(spec_.nodes) + " is taken; this node is a spare" +
+         blame_of(member.node.host);
 }
 
 }  // namespace ddprun

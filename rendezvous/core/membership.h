@@ -11,7 +11,9 @@
 //   kEnded     The verdict is known and is told to everyone who asks.
 //
 //   event                 kForming                         kRunning
-//   agent joins           member; form if enough           spare, or (room) new forming, no budget
+//   agent joins           member; form if enough           spare; or, with room and if --on-join
+//                                                          says so, new forming, no budget
+//   checkpoint announced  -                                the same, for those who wait for one
 //   agent is:
 //     stopping, failed    collect (same generation)        -> kForming, uses budget when formed
 //     idle                form if all idle and enough      its workers are gone: as a failure
@@ -21,7 +23,8 @@
 //   agent leaves          member gone                      cannot be: it was leaving before
 //   lease runs out        member gone; was it in the last  -> kForming, uses budget
 //                         generation: a lost node
-//   join deadline         -> kEnded                        -
+//   join deadline         -> kEnded, saying who is here    -
+//                         and who is missing
 //   last call over        form                             -
 //
 // Recalling. Agents say in their Hello what they were told last. When all nodes of the newest
@@ -29,6 +32,10 @@
 // has ended its workers, or does not come within a lease, which is longer than its patience, the
 // generation is ended and the next one formed, which uses budget unless all there was is the
 // outage. What was used before is known from the same Hellos.
+//
+// Nodes that fail. The node whose worker failed first in a generation is blamed; the others are its
+// victims. After JobSpec::node_failures such generations it is the last candidate: a spare takes its
+// place where there is one (rendezvous/core/node_failures.h, node_order.h).
 //
 // Invariants (tests/sim checks them after every event)
 //   - At most one generation runs; its ranks are 0..n-1, consecutive per node, n between MIN and
@@ -46,16 +53,16 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "rendezvous/core/control_message.h"
 #include "rendezvous/core/job_state.h"
+#include "rendezvous/core/node_failures.h"
 
 namespace ddprun {
 
 struct MembershipOptions {
-  Duration lease = std::chrono::seconds(5);  // of a member that has not been heard
+  Duration lease = kDefaultLease;  // of a member that has not been heard
 };
 
 // Something to tell one agent.
@@ -89,7 +96,8 @@ class Membership {
     bool connected = false;
     bool awaited = false;  // known from an earlier life, and not heard in this one
     TimePoint last_heard;
-    std::optional<int> node_rank;  // in the last generation it was in, if that is the latest
+    std::int64_t checkpoints_seen = 0;  // that were announced before it began to wait
+    std::optional<int> node_rank;       // in the last generation it was in, if that is the latest
     std::optional<Assignment> assignment;  // of the current generation
   };
   using Members = std::map<std::string, Member>;  // by agent id: a fixed order
@@ -135,7 +143,16 @@ class Membership {
   // What another service would need to go on with this job. Agents repeat what they have to say
   // about a generation; the rest of it changes only when landmark() does.
   JobState state(TimePoint now) const;
-  using Landmark = std::tuple<Phase, Generation, int, bool, bool, std::size_t>;
+  struct Landmark {
+    Phase phase;
+    Generation generation;
+    int restarts_used;
+    bool failed;
+    bool ending;
+    std::size_t places;  // nodes that may run the newest generation; 0 while it is recalled
+
+    friend bool operator==(const Landmark&, const Landmark&) = default;
+  };
   Landmark landmark() const;
 
   Phase phase() const { return phase_; }
@@ -160,6 +177,8 @@ class Membership {
   bool is_elastic() const { return spec_.nodes.min != spec_.nodes.max; }
   bool runs_workers(const Member& member) const;
   bool is_available(const Member& member) const;
+  bool may_join_now(const Member& member) const;
+  bool is_last_candidate(const Member& member) const;
   std::vector<Members::iterator> candidates();
 
   void collect(const Member& member, TimePoint now);
@@ -177,12 +196,16 @@ class Membership {
   void form(TimePoint now, MembershipOutput& out);
   void end(Verdict verdict, TimePoint now, MembershipOutput& out);
   bool settle_failure(TimePoint now, MembershipOutput& out);
+  void blame(const WorkerEnd& first, TimePoint now, MembershipOutput& out);
+  std::string blame_of(const std::string& host) const;
   Verdict verdict_of_failure() const;
   std::string store_host_of(const Member& member) const;
   Assignment part_of(const Member& member) const;
   Directive directive_for(const Member& member) const;
   void tell(const Members::value_type& member, MembershipOutput& out) const;
   std::string presence() const;
+  std::string missing() const;
+  std::string why_it_waits(const Member& member) const;
 
   JobSpec spec_;
   MembershipOptions options_;
@@ -202,6 +225,9 @@ class Membership {
   std::optional<Verdict> ending_;  // the job ends with this once every member is idle
   std::vector<DatedEnd> ends_;
   std::optional<TimePoint> ends_known_at_;  // from a JobState: what agents tell came after them
+  std::int64_t checkpoints_ = 0;            // announced in the current generation
+  NodeFailures failures_;
+  std::vector<std::string> missing_;  // hosts of the newest generation that are gone
   std::string service_address_;
   std::optional<Verdict> verdict_;
   std::deque<JobEvent> events_;

@@ -40,6 +40,39 @@ bool natural_less(std::string_view left, std::string_view right) {
   return left < right;
 }
 
+namespace {
+
+bool by_name(const NodeCandidate& a, const NodeCandidate& b) {
+  if (a.host != b.host) return natural_less(a.host, b.host);
+  return a.agent_id < b.agent_id;
+}
+
+// Those who may get one of the n ranks: all, or where some have failed, all others and as many of
+// these as are needed.
+std::vector<std::size_t> pool_of(const std::vector<NodeCandidate>& candidates, std::size_t n) {
+  std::vector<std::size_t> pool;
+  std::vector<std::size_t> failed;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    (candidates[i].failures > 0 ? failed : pool).push_back(i);
+  }
+  std::sort(failed.begin(), failed.end(), [&](std::size_t x, std::size_t y) {
+    const NodeCandidate& a = candidates[x];
+    const NodeCandidate& b = candidates[y];
+    if (a.failures != b.failures) return a.failures < b.failures;
+    if (a.previous_rank.has_value() != b.previous_rank.has_value()) {
+      return a.previous_rank.has_value();
+    }
+    return by_name(a, b);
+  });
+  for (const std::size_t i : failed) {
+    if (pool.size() < n) pool.push_back(i);
+  }
+  std::sort(pool.begin(), pool.end());
+  return pool;
+}
+
+}  // namespace
+
 std::vector<std::size_t> order_nodes(const std::vector<NodeCandidate>& candidates, int max_nodes) {
   DDPRUN_ASSERT(max_nodes >= 1, "a generation has at least one node");
   const std::size_t n = std::min(candidates.size(), static_cast<std::size_t>(max_nodes));
@@ -57,23 +90,19 @@ std::vector<std::size_t> order_nodes(const std::vector<NodeCandidate>& candidate
     return true;
   };
 
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
+  const std::vector<std::size_t> pool = pool_of(candidates, n);
+  for (const std::size_t i : pool) {
     const std::optional<int> previous = candidates[i].previous_rank;
     if (previous && !claim(i, *previous)) displaced.push_back(i);
   }
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
+  for (const std::size_t i : pool) {
     if (candidates[i].previous_rank) continue;
     const std::optional<int> wanted = candidates[i].wanted_rank;
     if (!wanted || !claim(i, *wanted)) newcomers.push_back(i);
   }
 
-  const auto by_name = [&](std::size_t x, std::size_t y) {
-    if (candidates[x].host != candidates[y].host) {
-      return natural_less(candidates[x].host, candidates[y].host);
-    }
-    return candidates[x].agent_id < candidates[y].agent_id;
-  };
-  std::sort(newcomers.begin(), newcomers.end(), by_name);
+  std::sort(newcomers.begin(), newcomers.end(),
+            [&](std::size_t x, std::size_t y) { return by_name(candidates[x], candidates[y]); });
   std::sort(displaced.begin(), displaced.end(), [&](std::size_t x, std::size_t y) {
     return *candidates[x].previous_rank > *candidates[y].previous_rank;
   });

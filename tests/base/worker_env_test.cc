@@ -37,6 +37,7 @@ WorkerEnv example() {
   env.nccl_async_error_handling = "1";
   env.omp_num_threads = "1";
   env.generation = Generation(6);
+  env.lease = std::chrono::milliseconds(7500);
   env.ports = {29500, 29599};
   return env;
 }
@@ -57,6 +58,7 @@ TEST(WorkerEnv, TheWorkerReadsBackWhatTheLauncherWrote) {
   EXPECT_EQ(variables_of(**read).front(), variables_of(example()).front());
   EXPECT_EQ((*read)->rank, Rank(3));
   EXPECT_EQ((*read)->ports, (PortRange{29500, 29599}));
+  EXPECT_EQ((*read)->lease, std::chrono::milliseconds(7500));
   EXPECT_EQ((*read)->node_rank, NodeRank(1));
   EXPECT_EQ((*read)->node_count, 2);
   EXPECT_EQ((*read)->local_world_size, 2);
@@ -82,6 +84,7 @@ TEST(WorkerEnv, FillsWhatAHandMadeEnvironmentLeavesOut) {
   EXPECT_EQ((*read)->node_count, 1);
   EXPECT_EQ((*read)->master_addr, "127.0.0.1");
   EXPECT_EQ((*read)->master_port, 29500);
+  EXPECT_EQ((*read)->lease, kDefaultLease);
 }
 
 struct BadVariables {
@@ -102,6 +105,7 @@ TEST(WorkerEnv, NamesTheVariableThatIsWrong) {
       {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "3"}}, "LOCAL_WORLD_SIZE"},
       {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"GROUP_RANK", "1"}}, "GROUP_RANK"},
       {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"DDPRUN_PORT_RANGE", "x"}}, "DDPRUN_PORT_RANGE"},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"DDPRUN_LEASE_MS", "0"}}, "DDPRUN_LEASE_MS"},
   };
   for (const BadVariables& bad : cases) {
     const auto read = read_worker_env(lookup_in(bad.variables));

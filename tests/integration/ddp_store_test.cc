@@ -26,7 +26,6 @@ using testing::MatchesRegex;
 using testing::StartsWith;
 using testing_support::ChildProcess;
 using testing_support::handshake;
-using testing_support::listening_address;
 using testing_support::program;
 using testing_support::RawTcpClient;
 using testing_support::request;

@@ -11,6 +11,7 @@
 
 #include "rendezvous/control_codec.h"
 #include "rendezvous/listen.h"
+#include "rendezvous/store_client.h"
 #include "tests/integration/launcher_frame.h"
 #include "tests/support/held_port.h"
 #include "tests/support/http_get.h"
@@ -142,6 +143,43 @@ TEST_F(TwoAgents, AnElasticJobGoesOnWithoutAKilledNode) {
   EXPECT_EQ(a->wait(seconds(15)), 0) << a->err();
   EXPECT_NE(a->out().find("gen 1 world 2"), std::string::npos) << a->out();
   EXPECT_NE(a->err().find("was lost"), std::string::npos) << a->err();
+}
+
+// Any client of the store may say it: `store.set("ddprun/checkpoint", step)` in Python.
+TEST_F(TwoAgents, ANewcomerJoinsWhenTheWorkersAnnounceACheckpoint) {
+  const std::string endpoint = start_service();
+  const std::string script =
+      "echo gen $DDPRUN_GENERATION world $WORLD_SIZE at $MASTER_PORT.; "
+      "while [ ! -e go ]; do sleep 0.02; done";
+  const Arguments options{"--nnodes=1:2", "--on-join=checkpoint",
+                          "--rdzv-conf=last_call_timeout=0"};
+  auto a = start(node(endpoint, options, script));
+  ASSERT_TRUE(a->wait_for_out("gen 0 world 2 at ")) << a->err();
+  auto b = start(node(endpoint, options, script));
+  ASSERT_TRUE(b->wait_for_err("joins at the next checkpoint that is announced")) << b->err();
+  EXPECT_EQ(a->err().find("stopping"), std::string::npos) << a->err();
+  const std::string at = a->out().substr(a->out().find(" at ") + 4);
+  const auto port = static_cast<std::uint16_t>(std::stoi(at));
+  auto store = StoreClient::connect({.host = "127.0.0.1", .port = port});
+  ASSERT_TRUE(store) << store.error().message();
+  ASSERT_TRUE((*store)->set(kCheckpointKey, "100"));
+  ASSERT_TRUE(a->wait_for_out("gen 1 world 4") && b->wait_for_out("gen 1 world 4")) << a->err();
+  EXPECT_NE(a->err().find("a node joined at a checkpoint"), std::string::npos) << a->err();
+  std::ofstream(directory_ / "go");
+  EXPECT_EQ(a->wait(), 0) << a->err();
+  EXPECT_EQ(b->wait(), 0) << b->err();
+}
+
+TEST_F(TwoAgents, TheLeaseOfTheServiceReachesTheWorkers) {
+  const HeldPort held;
+  for (const Arguments& where :
+       std::vector<Arguments>{{"--standalone"}, {"--rdzv-endpoint=" + held.endpoint()}}) {
+    Arguments arguments = where;
+    arguments.insert(arguments.end(), {"--lease=7.5", "sh", "-c", "echo lease $DDPRUN_LEASE_MS"});
+    auto job = start(arguments);
+    EXPECT_EQ(job->wait(), 0) << job->err();
+    EXPECT_NE(job->out().find("lease 7500"), std::string::npos) << job->out();
+  }
 }
 
 TEST_F(TwoAgents, ADeadServiceWithItsNodeEndsTheJobOnTheOthers) {

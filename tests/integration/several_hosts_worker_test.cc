@@ -96,7 +96,7 @@ TEST_F(RanksWithoutAgents, ACutCableIsNoticedByAllWithinTheLease) {
   cluster_->cut(1);
   for (int rank = 0; rank < 4; ++rank)
     expect_lost(rank, rank < 2 ? std::vector{2, 3} : std::vector{0, 1},
-                "out of reach (its node has not answered for 5 s)");
+                "out of reach (its node has not answered for 5.0 s)");
   EXPECT_LT(BootClock::now() - cut, seconds(8));
 }
 

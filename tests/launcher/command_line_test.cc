@@ -169,5 +169,21 @@ TEST(CommandLine, HelpNamesEveryOptionWithAnExampleAndEveryExitCode) {
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
 }
 
+TEST(CommandLine, ReadsHowElasticTheJobIs) {
+  const LaunchOptions defaults = parse({"./train"});
+  EXPECT_EQ(defaults.on_join, OnJoin::kNow);
+  EXPECT_EQ(defaults.node_failures, 3);
+  EXPECT_EQ(defaults.lease, kDefaultLease);
+  const LaunchOptions options =
+      parse({"--on-join=checkpoint", "--node_failures=2", "--lease=20", "./train"});
+  EXPECT_EQ(options.on_join, OnJoin::kCheckpoint);
+  EXPECT_EQ(options.node_failures, 2);
+  EXPECT_EQ(options.lease, std::chrono::seconds(20));
+  EXPECT_EQ(error_of({"--on-join=soon", "./train"}),
+            "option --on-join: 'soon': give now, checkpoint or restart");
+  EXPECT_NE(error_of({"--node-failures=0", "./train"}).find("--node-failures"), std::string::npos);
+  EXPECT_NE(error_of({"--lease=0", "./train"}).find("0.5 to 3600"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace ddprun

@@ -45,18 +45,23 @@ TEST(ControlCodec, AHelloComesBackAsItWas) {
                .nodes = {2, 4},
                .max_restarts = 3,
                .join_timeout = std::chrono::seconds(7),
-               .last_call = std::chrono::seconds(2)};
+               .last_call = std::chrono::seconds(2),
+               .on_join = OnJoin::kCheckpoint,
+               .node_failures = 5};
   hello.node = {.agent_id = "x", .host = "h", .slots = 8, .node_rank = 1, .address = "10.0.0.2"};
   hello.status = {.phase = AgentPhase::kStopping,
                   .generation = Generation(4),
                   .ends = {some_end()},
                   .store_port = 1234,
-                  .leaving = 15};
+                  .leaving = 15,
+                  .checkpoints = 6};
   const auto decoded = decode_agent_message(body(encode(AgentMessage(hello))));
   ASSERT_TRUE(decoded) << decoded.error().message();
   const Hello& back = std::get<Hello>(*decoded);
   EXPECT_EQ(back.version, "1.2.3");
   EXPECT_EQ(back.job.nodes, (NodeRange{2, 4}));
+  EXPECT_EQ(back.job.on_join, OnJoin::kCheckpoint);
+  EXPECT_EQ(back.job.node_failures, 5);
   EXPECT_EQ(back.job.join_timeout, std::chrono::seconds(7));
   EXPECT_EQ(back.node.node_rank, 1);
   EXPECT_EQ(back.node.slots, 8);
@@ -135,6 +140,49 @@ TEST(ControlCodec, RejectsWhatIsNoMessage) {
   }
 }
 
+TEST(ControlCodec, WhatEarlierVersionsDidNotSayIsAsItWasThen) {
+  using nlohmann::json;
+  Hello hello;
+  hello.node.agent_id = "x";
+  hello.job.on_join = OnJoin::kRestart;
+  hello.assignment = Assignment{.lease = std::chrono::seconds(60)};
+  json text = json::parse(body(encode(AgentMessage(hello))));
+  for (const char* field : {"on_join", "node_failures"}) {
+    ASSERT_EQ(text["job"].erase(field), 1u) << field;
+  }
+  ASSERT_EQ(text["status"].erase("checkpoints"), 1u);
+  ASSERT_EQ(text["assignment"].erase("lease_ms"), 1u);
+  const auto decoded = decode_agent_message(text.dump());
+  ASSERT_TRUE(decoded) << decoded.error().message();
+  const Hello& back = std::get<Hello>(*decoded);
+  EXPECT_EQ(back.job.on_join, OnJoin::kNow);
+  EXPECT_EQ(back.job.node_failures, 3);
+  EXPECT_EQ(back.status.checkpoints, 0);
+  EXPECT_EQ(back.assignment->lease, kDefaultLease);
+}
+
+// So that those behind can pass over what a later version says, and over nothing else.
+TEST(ControlCodec, ATypeThatItDoesNotKnowIsAnErrorOfItsOwn) {
+  const auto later = decode_service_message(R"({"type":"fireworks","at":"midnight"})");
+  ASSERT_FALSE(later);
+  EXPECT_EQ(later.error().kind, ErrorKind::kUnsupported);
+  EXPECT_NE(later.error().message().find("fireworks"), std::string::npos);
+  EXPECT_EQ(decode_agent_message(R"({"type":"fireworks"})").error().kind, ErrorKind::kUnsupported);
+  EXPECT_EQ(decode_agent_message(R"({"type":5})").error().kind, ErrorKind::kProtocol);
+  EXPECT_EQ(decode_service_message(R"({"type":"stop"})").error().kind, ErrorKind::kProtocol);
+}
+
+TEST(ControlCodec, AHelloOfAnotherProtocolIsReadWhateverElseItSays) {
+  for (const char* text :
+       {R"({"type":"hello","protocol":7})", R"({"type":"hello","protocol":7,"version":[7,0]})",
+        R"({"type":"hello","protocol":9007199254740993,"version":"x"})",
+        R"({"type":"hello","protocol":-1,"job":"none"})"}) {
+    const auto decoded = decode_agent_message(text);
+    ASSERT_TRUE(decoded) << text << ": " << decoded.error().message();
+    EXPECT_NE(std::get<Hello>(*decoded).protocol, kControlProtocol);
+  }
+}
+
 TEST(ControlCodec, AHelloOfAnotherProtocolNeedsOnlyItsVersions) {
   const auto decoded = decode_agent_message(R"({"type":"hello","protocol":7,"version":"7.0"})");
   ASSERT_TRUE(decoded) << decoded.error().message();
@@ -174,7 +222,6 @@ TEST(ControlCodec, RefusesNumbersThatNobodyMeans) {
       {"/status/ends/0/pid", -1},
       {"/status/ends/0/age_ms", kHuge},
       {"/status/ends/0/age_ms", -1},
-      {"/protocol", kHuge},
   };
   ASSERT_TRUE(decode_agent_message(hello_with("/job/min_nodes", 1)));
   EXPECT_FALSE(decode_agent_message(hello_with("/job/min_nodes", 2))) << "of at most one";

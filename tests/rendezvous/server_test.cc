@@ -351,6 +351,29 @@ TEST_F(ServerTest, AnAgentWhoseMagicComesByteByByteIsTakenForOne) {
   EXPECT_TRUE(await<Assignment>(agent));
 }
 
+TEST_F(ServerTest, AMessageOfALaterVersionIsPassedOverWhereAnAgentSaysIt) {
+  RawTcpClient agent(service_.port());
+  say(agent, hello("job", "a"));
+  ASSERT_TRUE(await<Assignment>(agent));
+  send_json(agent, R"({"type":"fireworks","at":"midnight"})");
+  say(agent, Heartbeat{1});
+  EXPECT_TRUE(await<HeartbeatAck>(agent));
+  RawTcpClient stranger(service_.port());
+  send_json(stranger, R"({"type":"fireworks","at":"midnight"})");
+  EXPECT_TRUE(stranger.is_closed()) << "it has not said who it is";
+}
+
+TEST_F(ServerTest, AnAgentOfAnotherProtocolHearsWhichOnesAreSpoken) {
+  RawTcpClient agent(service_.port());
+  send_json(agent, R"({"type":"hello","protocol":2,"version":"9.9","job":"of another kind"})");
+  const ServiceMessage answer = next(agent);
+  const Refused* refused = std::get_if<Refused>(&answer);
+  ASSERT_TRUE(refused);
+  EXPECT_NE(refused->reason.find("speaks control protocol 1, this agent (ddprun 9.9) speaks 2"),
+            std::string::npos)
+      << refused->reason;
+}
+
 TEST_F(ServerTest, CountsHandshakesThatItRefuses) {
   EXPECT_TRUE(metrics_have("ddprun_refused_handshakes_total 0"));
   RawTcpClient stranger(service_.port());

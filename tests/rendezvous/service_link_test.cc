@@ -3,9 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/write.hpp>
 #include <functional>
 #include <thread>
 
+#include "rendezvous/control_codec.h"
+#include "rendezvous/core/wire_format.h"
 #include "tests/support/running_service.h"
 
 namespace ddprun {
@@ -17,7 +21,7 @@ using testing_support::RunningService;
 class ServiceLinkTest : public testing::Test {
  protected:
   void make_link(RemoteLinkOptions options) {
-    options.port = port_;
+    if (options.port == 0) options.port = port_;
     options.link.connect_timeout = milliseconds(50);
     link_ = make_remote_link(io_, std::move(options),
                              {.hello =
@@ -91,6 +95,32 @@ TEST_F(ServiceLinkTest, AnAddressThatWorkedIsUsedWhileTheNameServiceIsSilent) {
   ASSERT_TRUE(run_until([&] { return questions == 2; })) << "it is asked when nobody is reached";
   service_ = std::make_unique<RunningService>(ServiceOptions{.service_id = "t"}, port_);
   directives_ = 0;
+  EXPECT_TRUE(run_until([&] { return directives_ > 0; })) << trouble_;
+}
+
+// A service of a later version may say what this one does not know.
+TEST_F(ServiceLinkTest, AMessageOfATypeItDoesNotKnowIsPassedOver) {
+  using boost::asio::ip::tcp;
+  tcp::acceptor acceptor(io_, {boost::asio::ip::address_v4::loopback(), 0});
+  acceptor.non_blocking(true);
+  RemoteLinkOptions options;
+  options.host = "127.0.0.1";
+  options.port = acceptor.local_endpoint().port();
+  make_link(std::move(options));
+  tcp::socket agent(io_);
+  ASSERT_TRUE(run_until([&] {
+    boost::system::error_code error;
+    if (!agent.is_open()) acceptor.accept(agent, error);
+    return agent.is_open();
+  }));
+  const std::string unknown = R"({"type":"fireworks"})";
+  std::string bytes = *encode(ServiceMessage(Welcome{.instance = "i",
+                                                     .heartbeat_interval = milliseconds(100),
+                                                     .agent_patience = std::chrono::seconds(9)}));
+  bytes += std::string(kControlMagic);
+  put_u32(bytes, static_cast<std::uint32_t>(unknown.size()));
+  bytes += unknown + *encode(ServiceMessage(Wait{"for others"}));
+  boost::asio::write(agent, boost::asio::buffer(bytes));
   EXPECT_TRUE(run_until([&] { return directives_ > 0; })) << trouble_;
 }
 

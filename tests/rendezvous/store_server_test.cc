@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read.hpp>
 #include <fstream>
@@ -519,6 +520,19 @@ TEST(StoreServer, CountsWhatItDoes) {
   EXPECT_EQ(counters.requests[static_cast<std::size_t>(Command::kAdd)], 2u);
   EXPECT_EQ(counters.bytes_received, 5u + 2 * (1 + 8 + 1 + 8));
   EXPECT_EQ(counters.bytes_sent, 16u);
+}
+
+TEST(StoreServer, TellsOfEachSetOfTheKeyThatIsWatchedAndOfNoOther) {
+  std::atomic<int> times = 0;
+  StoreServerOptions options;
+  options.watched_key = "/watched";
+  options.watched_key_set = [&] { ++times; };
+  RunningStore store(options);
+  Client client(store);
+  client.send(request(Command::kSet, {"/watched", "1"}) + request(Command::kSet, {"/other", "1"}) +
+              request(Command::kSet, {"/watched", "1"}) + request(Command::kGet, {"/watched"}));
+  EXPECT_EQ(client.receive(9), string_reply("1"));
+  EXPECT_EQ(times, 2);
 }
 
 }  // namespace

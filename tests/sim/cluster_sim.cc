@@ -13,6 +13,9 @@ using std::chrono::seconds;
 namespace {
 constexpr std::size_t kTraceLines = 200;
 constexpr Duration kFaultTime = seconds(240);
+constexpr Duration kFaultTimeOfManyAgents = seconds(60);
+constexpr int kManyAgents = 200;
+constexpr Duration kMeetingTime = seconds(60);  // for which workers try to meet
 constexpr const char* kJob = "job";
 }  // namespace
 
@@ -21,6 +24,9 @@ struct ClusterSim::Worker {
   Rank rank;
   bool alive = false;
   bool stubborn = false;
+  bool met = false;             // all the others, in the store
+  StoreSim::Client client = 0;  // its connection to the store of store_port; 0: none
+  std::uint16_t store_port = 0;
 };
 
 struct ClusterSim::Connection {
@@ -28,6 +34,7 @@ struct ClusterSim::Connection {
   std::size_t node = 0;
   std::uint64_t agent = 0;
   bool open = true;
+  bool lingers = false;  // closed, and what is under way to the service arrives late
   std::deque<AgentMessage> to_service;
   std::deque<ServiceMessage> to_agent;
   bool pumping_service = false;
@@ -50,37 +57,56 @@ struct ClusterSim::Agent {
   std::vector<Worker> workers;
   std::shared_ptr<Connection> connection;
   std::optional<TimePoint> armed;
+  std::uint16_t store_port = 0;  // of the store that it serves, or would serve next
   bool exited = false;
 };
 
 struct ClusterSim::Node {
   std::string name;
   int slots = 1;
-  bool cut = false;
+  bool cut_up = false;    // nothing reaches the service
+  bool cut_down = false;  // nothing comes from it
+  bool slow = false;
   std::unique_ptr<Agent> agent;
+
+  bool cut() const { return cut_up || cut_down; }
   std::vector<std::unique_ptr<Agent>> graves;  // late events may still name them
 };
 
 ClusterSim::ClusterSim(std::uint64_t seed) : rng_(seed) {
-  faults_until_ = now_ + kFaultTime;
-  const int node_count = 1 + static_cast<int>(rng_.below(6));
+  const bool is_large = seed % 8 == 3;
+  int node_count = 1 + static_cast<int>(rng_.below(6));
+  if (is_large) node_count = kManyAgents + static_cast<int>(rng_.below(60));
+  if (seed % 200 == 3) node_count = 1000;
+  faults_until_ = now_ + (is_large ? kFaultTimeOfManyAgents : kFaultTime);
+  if (is_large) saw(Happening::kLargeCluster);
   job_.id = kJob;
   job_.nodes.max = node_count;
-  job_.nodes.min = rng_.chance(0.5)
-                       ? node_count
-                       : 1 + static_cast<int>(rng_.below(static_cast<std::uint64_t>(node_count)));
+  job_.nodes.min = node_count;
+  if (rng_.chance(0.5)) {
+    const int fewest = is_large ? node_count / 2 : 0;
+    job_.nodes.min =
+        fewest + 1 + static_cast<int>(rng_.below(static_cast<std::uint64_t>(node_count - fewest)));
+  }
   job_.max_restarts = static_cast<int>(rng_.below(12));
   job_.join_timeout = seconds(120);
   job_.last_call = seconds(rng_.below(20));
+  job_.on_join = static_cast<OnJoin>(rng_.below(3));
+  job_.node_failures = 1 + static_cast<int>(rng_.below(3));
   crash_rate_ = rng_.chance(0.3) ? 0.0 : 0.3;
+  if (is_large) crash_rate_ /= kManyAgents;
   keeps_state_ = rng_.chance(0.5);
   begin_service();
-  const int extra = rng_.chance(0.3) ? 1 : 0;
-  for (int i = 0; i < node_count + extra; ++i) {
+  const int spares = rng_.chance(0.5) ? 0 : 1 + static_cast<int>(rng_.below(is_large ? 10 : 2));
+  for (int i = 0; i < node_count + spares; ++i) {
     Node node;
     node.name = "node" + std::to_string(i);
-    node.slots = 1 + static_cast<int>(rng_.below(3));
+    node.slots = is_large ? 1 : 1 + static_cast<int>(rng_.below(3));
     nodes_.push_back(std::move(node));
+  }
+  if (rng_.chance(0.2)) {
+    broken_ = static_cast<int>(rng_.below(nodes_.size()));
+    saw(Happening::kBrokenNode);
   }
 }
 
@@ -103,13 +129,16 @@ SimResult ClusterSim::run() {
     }
     event.run();
     if (has_ended()) dismiss_strangers();
+    if (!exited_ || !job_is_over()) continue;
+    exited_ = false;
     const bool all_gone = std::all_of(nodes_.begin(), nodes_.end(), [](const Node& node) {
       return !node.agent || node.agent->exited;
     });
-    if (all_gone && job_is_over()) break;
+    if (all_gone) break;
   }
   for (const std::string& line : trace_) result_.trace += line + "\n";
   const Membership* job = service_->find(kJob);
+  if (result_.exit_code == 0) saw(Happening::kJobEndedWell);
   result_.generations = job ? static_cast<int>(job->generation().value) + 1 : 0;
   return result_;
 }
@@ -138,17 +167,23 @@ void ClusterSim::violate(const std::string& what) {
 }
 
 ClusterSim::Agent* ClusterSim::find(std::uint64_t serial) {
-  for (Node& node : nodes_) {
-    if (node.agent && node.agent->serial == serial) return node.agent.get();
-  }
-  return nullptr;
+  const auto found = node_of_.find(serial);
+  if (found == node_of_.end()) return nullptr;
+  Agent* agent = nodes_[found->second].agent.get();
+  return agent && agent->serial == serial ? agent : nullptr;
+}
+
+// How late something comes to its turn on the node, which is busy with something else.
+Duration ClusterSim::lateness(const Node& node) {
+  // Less than what an agent's patience is shorter than its lease.
+  return node.slow ? between(50, 750) : Duration(0);
 }
 
 // --- the service
 
 void ClusterSim::begin_service() {
-  const bool is_first = result_.faults.service_restarts == 0;
-  ServiceOptions options{.service_id = "sim" + std::to_string(result_.faults.service_restarts)};
+  const bool is_first = life_ == 0;
+  ServiceOptions options{.service_id = "sim" + std::to_string(life_)};
   ServiceState past;
   if (keeps_state_) {
     const Result<JournalReading> reading = read_journal(journal_);
@@ -178,10 +213,11 @@ void ClusterSim::begin_service() {
 void ClusterSim::restart_service() {
   if (!service_is_up_ || job_is_over()) return;
   note("the service is killed");
-  ++result_.faults.service_restarts;
+  ++life_;
+  saw(Happening::kServiceRestart);
   service_is_up_ = false;
   const std::size_t written = rng_.below(frame_.size() + 1);
-  if (written > 0 && written < frame_.size()) ++result_.faults.torn_writes;
+  if (written > 0 && written < frame_.size()) saw(Happening::kTornWrite);
   journal_ += frame_.substr(0, written);
   frame_.clear();
   unwritten_.clear();
@@ -199,19 +235,21 @@ void ClusterSim::write_journal() {
   frame_ = journal_frame(unwritten_);
   frame_number_ = last_change_;
   unwritten_.clear();
-  const int life = result_.faults.service_restarts;
-  const Duration duration = between(0, rng_.chance(0.1) ? 1500 : 5);
+  const int life = life_;
+  const bool is_slow = rng_.chance(0.1);
+  if (is_slow) saw(Happening::kSlowDisk);
+  const Duration duration = between(0, is_slow ? 1500 : 5);
   at(duration, [this, life] { end_write(life); });
   // The moment at which a kill can do most harm.
   if (now_ < faults_until_ && rng_.chance(0.05)) {
     at(between(0, 5), [this, life] {
-      if (life == result_.faults.service_restarts) restart_service();
+      if (life == life_) restart_service();
     });
   }
 }
 
 void ClusterSim::end_write(int life) {
-  if (life != result_.faults.service_restarts) return;
+  if (life != life_) return;
   if (disk_is_full_) {
     at(milliseconds(500), [this, life] { end_write(life); });
     return;
@@ -232,7 +270,7 @@ void ClusterSim::end_write(int life) {
 void ClusterSim::fill_disk() {
   if (!keeps_state_ || !service_is_up_ || disk_is_full_) return;
   note("the disk of the service is full");
-  ++result_.faults.full_disks;
+  saw(Happening::kFullDisk);
   disk_is_full_ = true;
   service_->close_admission("the disk is full");
   ServiceOutput out = service_->take_back(safe_, "the disk is full");
@@ -263,7 +301,8 @@ bool ClusterSim::job_is_over() {
 // A new agent would now begin a new job of the same id; the simulation is of one.
 void ClusterSim::dismiss_strangers() {
   for (Node& node : nodes_) {
-    if (node.agent && node.agent->link.instance().empty()) node.agent->exited = true;
+    if (!node.agent || node.agent->exited || !node.agent->link.instance().empty()) continue;
+    node.agent->exited = exited_ = true;
   }
 }
 
@@ -277,6 +316,7 @@ void ClusterSim::start_agent(std::size_t index) {
   SupervisorOptions options{
       .host = node.name, .slots = node.slots, .grace = seconds(10), .kill_timeout = seconds(30)};
   const std::uint64_t serial = next_serial_++;
+  node_of_[serial] = index;
   node.agent = std::make_unique<Agent>(
       serial, index, AgentLink(link_options, Rng(rng_.next()), now_), Supervisor(options));
   Agent& agent = *node.agent;
@@ -285,6 +325,7 @@ void ClusterSim::start_agent(std::size_t index) {
                 .slots = node.slots,
                 .node_rank = {},
                 .address = "10.0.0." + std::to_string(index)};
+  close_store(agent);
   note(node.name + ": " + agent.spec.agent_id + " starts");
   take(agent, agent.link.start(now_));
   arm(agent);
@@ -295,18 +336,16 @@ void ClusterSim::kill_agent(std::size_t index) {
   if (!node.agent || node.agent->exited) return;
   Agent& agent = *node.agent;
   note(node.name + ": " + agent.spec.agent_id + " is killed");
-  ++result_.faults.agent_kills;
-  agent.exited = true;
+  saw(Happening::kAgentKill);
+  agent.exited = exited_ = true;
+  close_store(agent);
   const std::uint64_t serial = agent.serial;
   // The guardian ends what is left, a moment later.
   at(between(0, 50), [this, serial, index] {
-    for (Node& other : nodes_) {
-      for (auto& grave : other.graves) {
-        if (grave->serial == serial) grave->workers.clear();
-      }
+    for (auto& grave : nodes_[index].graves) {
+      if (grave->serial == serial) bury(*grave);
     }
-    if (nodes_[index].agent && nodes_[index].agent->serial == serial)
-      nodes_[index].agent->workers.clear();
+    if (Agent* killed = find(serial)) bury(*killed);
   });
   if (agent.connection) close(agent.connection, "agent killed");
   if (rng_.chance(0.7)) at(between(500, 20000), [this, index] { start_agent(index); });
@@ -320,7 +359,7 @@ void ClusterSim::arm(Agent& agent) {
   if (!due || (agent.armed && *agent.armed <= *due && *agent.armed >= now_)) return;
   agent.armed = std::max(*due, now_);
   const std::uint64_t serial = agent.serial;
-  at(*agent.armed - now_, [this, serial] {
+  at(*agent.armed - now_ + lateness(nodes_[agent.node]), [this, serial] {
     Agent* armed = find(serial);
     if (!armed || armed->exited) return;
     armed->armed.reset();
@@ -353,7 +392,7 @@ void ClusterSim::take(Agent& agent, LinkActions actions) {
       hello.instance = agent.link.instance();
       hello.job = job_;
       hello.node = agent.spec;
-      hello.status = agent.supervisor.status(now_);
+      hello.status = status_of(agent);
       hello.assignment = agent.supervisor.assignment();
       send(agent, hello);
     } else if (auto* transmit = std::get_if<LinkTransmit>(&action)) {
@@ -382,20 +421,24 @@ void ClusterSim::take(Agent& agent, SupervisorActions actions) {
     } else if (std::holds_alternative<KillTree>(action)) {
       signal_workers(agent, SIGKILL);
     } else if (std::holds_alternative<SendStatus>(action)) {
-      take(agent, agent.link.send(agent.supervisor.status(now_), now_));
+      take(agent, agent.link.send(status_of(agent), now_));
+    } else if (std::holds_alternative<ReleaseGeneration>(action)) {
+      close_store(agent);
     } else if (auto* leave = std::get_if<SendLeave>(&action)) {
       take(agent, agent.link.leave(leave->leave, now_));
     } else if (auto* say = std::get_if<Say>(&action)) {
       note(agent.spec.agent_id + " says: " + say->text);
     } else if (auto* exit = std::get_if<Exit>(&action)) {
       note(agent.spec.agent_id + " exits with " + std::to_string(exit->code));
-      agent.exited = true;
+      agent.exited = exited_ = true;
+      close_store(agent);
       for (const Worker& worker : agent.workers) {
         if (worker.alive) violate(agent.spec.agent_id + " left a worker behind");
       }
       if (exit->verdict) {
         if (result_.exit_code >= 0 && result_.exit_code != exit->code) violate("two verdicts");
         result_.exit_code = exit->code;
+        check_success(*exit->verdict);
       }
       if (agent.connection) {
         const std::shared_ptr<Connection> last = agent.connection;
@@ -409,20 +452,11 @@ void ClusterSim::take(Agent& agent, SupervisorActions actions) {
 // --- workers
 
 void ClusterSim::start_workers(Agent& agent, const Assignment& assignment) {
-  for (const Node& node : nodes_) {
-    std::vector<const Agent*> agents;
-    if (node.agent) agents.push_back(node.agent.get());
-    for (const auto& grave : node.graves) agents.push_back(grave.get());
-    for (const Agent* other : agents) {
-      for (const Worker& worker : other->workers) {
-        if (worker.alive && worker.generation < assignment.generation) {
-          violate("generation " + to_text(assignment.generation) + " starts on " + agent.spec.host +
-                  " while rank " + to_text(worker.rank) + " of generation " +
-                  to_text(worker.generation) + " is alive on " + node.name);
-        }
-      }
-    }
+  if (!alive_.empty() && alive_.begin()->first < assignment.generation) {
+    violate("generation " + to_text(assignment.generation) + " starts on " + agent.spec.host +
+            " while a worker of generation " + to_text(alive_.begin()->first) + " is alive");
   }
+  check_reason(assignment);
   // Counted here, not taken from the membership's own count. A service that was restarted begins
   // with what those who came back knew.
   const bool is_restart = assignment.reason.starts_with("restart");
@@ -436,13 +470,20 @@ void ClusterSim::start_workers(Agent& agent, const Assignment& assignment) {
   note(agent.spec.agent_id + " starts generation " + to_text(assignment.generation) +
        ", ranks from " + to_text(assignment.first_rank) + " of " +
        std::to_string(assignment.world_size));
-  agent.workers.clear();
+  bury(agent);
+  if (assignment.node_rank == NodeRank(0)) {
+    if (assignment.store_port != agent.store_port)
+      violate("the store is not where it is said to be");
+    stores_.try_emplace(agent.store_port, agent.node, assignment.generation, assignment.world_size);
+    announce_later(agent.serial, assignment.generation);
+  }
   const bool calm = now_ > faults_until_;
   for (int i = 0; i < slots; ++i) {
     Worker worker{assignment.generation, Rank(assignment.first_rank.value + i), true,
                   !calm && rng_.chance(0.1)};
-    result_.faults.stubborn_workers += worker.stubborn ? 1 : 0;
+    if (worker.stubborn) saw(Happening::kStubbornWorker);
     agent.workers.push_back(worker);
+    ++alive_[worker.generation];
     const std::uint64_t serial = agent.serial;
     const Generation generation = assignment.generation;
     const auto later = [&](Duration when, EndKind kind, int code) {
@@ -453,14 +494,20 @@ void ClusterSim::start_workers(Agent& agent, const Assignment& assignment) {
         end_worker(serial, i, kind, code);
       });
     };
-    if (!calm && rng_.chance(crash_rate_)) {
-      ++result_.faults.worker_crashes;
+    const bool is_broken = static_cast<int>(agent.node) == broken_;
+    if (!calm && (is_broken || rng_.chance(crash_rate_))) {
+      saw(Happening::kWorkerCrash);
       const bool by_signal = rng_.chance(0.5);
-      later(between(10, 60000), by_signal ? EndKind::kSignaled : EndKind::kExited,
+      // Often before everybody has said that it runs: then much is under way at once.
+      const int latest = rng_.chance(0.3) ? 300 : is_broken ? 10000 : 60000;
+      later(between(10, latest), by_signal ? EndKind::kSignaled : EndKind::kExited,
             by_signal ? SIGSEGV : 3);
     } else {
-      later(between(5000, calm ? 10000 : 90000), EndKind::kExited, 0);
+      finish_later(serial, i, generation, between(5000, calm ? 10000 : 90000));
     }
+    at(between(1, 300), [=, this, store_port = assignment.store_port, until = now_ + kMeetingTime] {
+      meet(serial, i, generation, store_port, until);
+    });
   }
 }
 
@@ -470,6 +517,9 @@ void ClusterSim::end_worker(std::uint64_t serial, int local_rank, EndKind kind, 
   Worker& worker = agent->workers[static_cast<std::size_t>(local_rank)];
   if (!worker.alive) return;
   worker.alive = false;
+  if (--alive_[worker.generation] == 0) alive_.erase(worker.generation);
+  hang_up(worker);
+  if (kind == EndKind::kExited && code == 0) ++ended_well_[worker.generation];
   WorkersEnded::One one;
   one.local_rank = LocalRank(local_rank);
   one.pid = 1000 + local_rank;
@@ -477,6 +527,137 @@ void ClusterSim::end_worker(std::uint64_t serial, int local_rank, EndKind kind, 
   one.code = code;
   take(*agent, agent->supervisor.step(WorkersEnded{{one}}, now_));
   arm(*agent);
+}
+
+// Its work is done; before it has met the others it has not begun.
+void ClusterSim::finish_later(std::uint64_t serial, int local_rank, Generation generation,
+                              Duration when) {
+  at(when, [=, this] {
+    const Worker* worker = find_worker(serial, local_rank, generation);
+    if (!worker) return;
+    if (!worker->met) return finish_later(serial, local_rank, generation, seconds(1));
+    end_worker(serial, local_rank, EndKind::kExited, 0);
+  });
+}
+
+ClusterSim::Worker* ClusterSim::find_worker(std::uint64_t serial, int local_rank,
+                                            Generation generation) {
+  Agent* agent = find(serial);
+  if (!agent || agent->exited || agent->workers.empty()) return nullptr;
+  Worker& worker = agent->workers[static_cast<std::size_t>(local_rank)];
+  return worker.alive && worker.generation == generation ? &worker : nullptr;
+}
+
+// A worker tries to reach the store of its generation, and waits there for the others; every wait
+// ends with an answer, with the store, or when time is up.
+void ClusterSim::meet(std::uint64_t serial, int local_rank, Generation generation,
+                      std::uint16_t store_port, TimePoint until) {
+  Worker* worker = find_worker(serial, local_rank, generation);
+  if (!worker || worker->met) return;
+  if (now_ >= until) return end_worker(serial, local_rank, EndKind::kExited, 1);
+  at(worker->client ? until - now_ : Duration(milliseconds(500)),
+     [=, this] { meet(serial, local_rank, generation, store_port, until); });
+  const auto found = stores_.find(store_port);
+  if (worker->client || found == stores_.end()) return;
+  StoreSim& store = found->second;
+  const std::size_t here = node_of_.at(serial);
+  if (here != store.node && (nodes_[here].cut() || nodes_[store.node].cut())) return;
+  if (store.generation != generation) {
+    return violate("a worker of generation " + to_text(generation) +
+                   " reaches the store of generation " + to_text(store.generation));
+  }
+  worker->client = next_client_++;
+  worker->store_port = store_port;
+  clients_[worker->client] = {serial, local_rank, generation};
+  for (const StoreSim::Client met : store.arrive(worker->client)) {
+    const auto client = clients_.find(met);
+    if (client == clients_.end()) return violate("the store answers a worker that is gone");
+    const auto& [agent, rank, of] = client->second;
+    // One whose agent has just been killed still hears it, and then is ended by the guardian.
+    if (Worker* other = find_worker(agent, rank, of)) other->met = true;
+  }
+  if (!store.violation().empty()) violate(store.violation());
+}
+
+void ClusterSim::hang_up(Worker& worker) {
+  if (!worker.client) return;
+  clients_.erase(worker.client);
+  const auto store = stores_.find(worker.store_port);
+  if (store != stores_.end()) {
+    store->second.leave(worker.client);
+    if (!store->second.violation().empty()) violate(store->second.violation());
+  }
+  worker.client = 0;
+}
+
+// It is gone with its generation; the next one would have another port.
+void ClusterSim::close_store(Agent& agent) {
+  stores_.erase(agent.store_port);
+  agent.store_port = next_port_ = next_port_ == 65535 ? 1 : next_port_ + 1;
+}
+
+AgentStatus ClusterSim::status_of(const Agent& agent) const {
+  AgentStatus status = agent.supervisor.status(now_);
+  status.store_port = agent.store_port;
+  return status;
+}
+
+// A generation that is said to have ended well has: no older one's word counts for it.
+void ClusterSim::check_success(const Verdict& verdict) {
+  if (!verdict.success || (life_ > 0 && !keeps_state_)) return;  // numbers may come again
+  const auto ranks = ranks_.find(verdict.generation.value);
+  if (ranks == ranks_.end()) return violate("a generation that nobody ran ended well");
+  const int world_size = ranks->second.empty() ? 0 : ranks->second.rbegin()->second;
+  if (ended_well_[verdict.generation] == world_size) return;
+  violate("generation " + to_text(verdict.generation) + " is said to have ended well, but " +
+          std::to_string(ended_well_[verdict.generation]) + " of " + std::to_string(world_size) +
+          " workers have");
+}
+
+// What the kernel does when nobody is left to watch them.
+void ClusterSim::bury(Agent& agent) {
+  for (Worker& worker : agent.workers) {
+    if (worker.alive && --alive_[worker.generation] == 0) alive_.erase(worker.generation);
+    hang_up(worker);
+  }
+  agent.workers.clear();
+}
+
+void ClusterSim::announce_later(std::uint64_t serial, Generation generation) {
+  at(between(1000, 20000), [this, serial, generation] {
+    Agent* agent = find(serial);
+    if (!agent || agent->exited || agent->workers.empty()) return;
+    const Worker& first = agent->workers.front();
+    if (first.generation != generation || !first.alive) return;
+    saw(Happening::kCheckpoint);
+    const auto store = stores_.find(agent->store_port);
+    if (store == stores_.end()) return violate("a generation runs whose store is gone");
+    if (!store->second.announce(next_client_++, kCheckpointKey)) {
+      return violate(store->second.violation());
+    }
+    ++announced_[generation.value];
+    take(*agent, agent->supervisor.step(CheckpointAnnounced{generation}, now_));
+    arm(*agent);
+    announce_later(serial, generation);
+  });
+}
+
+// Whether it was allowed to end the last generation for what it says.
+void ClusterSim::check_reason(const Assignment& assignment) {
+  if (assignment.node_count < job_.nodes.min || assignment.node_count > job_.nodes.max) {
+    violate("a generation of " + std::to_string(assignment.node_count) + " nodes");
+  }
+  if (!assignment.reason.starts_with("a node joined")) return;
+  switch (job_.on_join) {
+    case OnJoin::kNow: return;
+    case OnJoin::kRestart: return violate("a node joined, but not with a restart");
+    case OnJoin::kCheckpoint: break;
+  }
+  // Generations that were formed and told to nobody have no workers that could announce anything.
+  const bool announced =
+      announced_.upper_bound(assignment.generation.value - 1) != announced_.begin() &&
+      std::prev(announced_.upper_bound(assignment.generation.value - 1))->second > 0;
+  if (!announced) violate("a node joined, but no checkpoint was announced");
 }
 
 void ClusterSim::signal_workers(Agent& agent, int signal) {
@@ -528,7 +709,7 @@ void ClusterSim::connect(Agent& agent) {
   at(between(0, 30), [this, serial] {
     Agent* connecting = find(serial);
     if (!connecting || connecting->exited) return;
-    if (nodes_[connecting->node].cut) return;  // the try hangs until the link ends it
+    if (nodes_[connecting->node].cut()) return;  // the try hangs until the link ends it
     if (!service_is_up_) {
       take(*connecting, connecting->link.disconnected("Connection refused", now_));
       arm(*connecting);
@@ -555,11 +736,27 @@ void ClusterSim::send(Agent& agent, const AgentMessage& message) {
 void ClusterSim::close(const std::shared_ptr<Connection>& connection, const std::string& why) {
   if (!connection->open) return;
   connection->open = false;
-  const bool cut = nodes_[connection->node].cut;
   const AgentConnectionId id = connection->id;
-  // A cut cable carries no FIN: the service then only has its lease.
-  if (!cut) {
-    at(between(0, 20), [this, id] {
+  for (std::size_t i = connection->to_agent.size(); i > 0; --i) saw(Happening::kLostMessage);
+  connection->to_agent.clear();
+  // A cut cable carries no FIN: the service then only has its lease. A slow one carries it, and what
+  // was sent before it, when the agent may be here again.
+  const int life = life_;
+  connection->lingers = !nodes_[connection->node].cut_up && why != "service killed" &&
+                        !connection->to_service.empty() && rng_.chance(0.3);
+  if (!connection->lingers) {
+    for (std::size_t i = connection->to_service.size(); i > 0; --i) saw(Happening::kLostMessage);
+    connection->to_service.clear();
+  }
+  if (!nodes_[connection->node].cut_up) {
+    at(connection->lingers ? between(500, 3000) : between(0, 20), [this, connection, id, life] {
+      const bool is_late =
+          std::exchange(connection->lingers, false) && life == life_ && service_is_up_;
+      for (const AgentMessage& message : std::exchange(connection->to_service, {})) {
+        if (!is_late) break;
+        saw(Happening::kLateMessage);
+        take(service_->receive({.connection = id}, message, now_));
+      }
       service_->disconnected(id);
       arm_service();
     });
@@ -583,11 +780,15 @@ void ClusterSim::pump(const std::shared_ptr<Connection>& connection, bool to_ser
   bool& pumping = to_service ? connection->pumping_service : connection->pumping_agent;
   if (pumping) return;
   pumping = true;
-  at(between(0, rng_.chance(0.05) ? 800 : 5), [this, connection, to_service] {
+  const bool is_slow = rng_.chance(0.05);
+  if (is_slow) saw(Happening::kSlowMessage);
+  const Duration handling = to_service ? Duration(0) : lateness(nodes_[connection->node]);
+  at(between(0, is_slow ? 800 : 5) + handling, [this, connection, to_service] {
     bool& busy = to_service ? connection->pumping_service : connection->pumping_agent;
     busy = false;
     if (!connection->open) return;
-    if (nodes_[connection->node].cut) {  // TCP tries again
+    const Node& node = nodes_[connection->node];
+    if (to_service ? node.cut_up : node.cut_down) {  // TCP tries again
       busy = true;
       at(milliseconds(200), [this, connection, to_service] {
         (to_service ? connection->pumping_service : connection->pumping_agent) = false;
@@ -599,8 +800,13 @@ void ClusterSim::pump(const std::shared_ptr<Connection>& connection, bool to_ser
       if (connection->to_service.empty()) return;
       const AgentMessage message = std::move(connection->to_service.front());
       connection->to_service.pop_front();
+      const bool beats = std::holds_alternative<Heartbeat>(message);
       take(service_->receive({.connection = connection->id}, message, now_));
-      arm_service();
+      if (!std::holds_alternative<Hello>(message) && rng_.chance(0.02)) {
+        saw(Happening::kRepeatedMessage);
+        take(service_->receive({.connection = connection->id}, message, now_));
+      }
+      if (!beats) arm_service();  // a heartbeat only moves deadlines back
     } else {
       if (connection->to_agent.empty()) return;
       const ServiceMessage message = std::move(connection->to_agent.front());
@@ -608,6 +814,10 @@ void ClusterSim::pump(const std::shared_ptr<Connection>& connection, bool to_ser
       Agent* agent = find(connection->agent);
       if (agent && !agent->exited && agent->connection == connection) {
         take(*agent, agent->link.received(message, now_));
+        if (!agent->exited && rng_.chance(0.02)) {
+          saw(Happening::kRepeatedMessage);
+          take(*agent, agent->link.received(message, now_));
+        }
         arm(*agent);
       }
     }
@@ -619,7 +829,10 @@ void ClusterSim::pump(const std::shared_ptr<Connection>& connection, bool to_ser
 void ClusterSim::take(ServiceOutput out) {
   for (const std::string& line : out.log) {
     note("service: " + line);
-    if (line.find("took over") != std::string::npos) ++result_.take_overs;
+    if (line.find("took over") != std::string::npos) saw(Happening::kTakeOver);
+    if (line.find(": generation ") == std::string::npos) continue;
+    if (line.find("joined at a checkpoint") != std::string::npos) saw(Happening::kJoinAtCheckpoint);
+    if (line.find(" replaces ") != std::string::npos) saw(Happening::kReplacedNode);
   }
   for (const ServiceOutput::Change& change : out.changes) {
     last_change_ = change.number;
@@ -665,25 +878,27 @@ void ClusterSim::arm_service() {
 
 void ClusterSim::inject_faults() {
   if (now_ > faults_until_) return heal();
+  // A large cluster is hit in many places at once.
+  for (std::size_t i = 0; i <= nodes_.size() / 50; ++i) inject_fault();
+  at(between(200, 20000), [this] { inject_faults(); });
+}
+
+void ClusterSim::inject_fault() {
   const std::size_t index = rng_.below(nodes_.size());
   Node& node = nodes_[index];
-  const std::uint64_t kind = rng_.below(10);
+  const bool is_large = nodes_.size() >= static_cast<std::size_t>(kManyAgents);
+  const std::uint64_t kind = rng_.below(12);
   if (kind < 2) {
     kill_agent(index);
-  } else if (kind < 5 && !node.cut) {
-    node.cut = true;
-    ++result_.faults.cuts;
-    note(node.name + " is cut off");
-    at(between(200, 15000), [this, index] {
-      if (nodes_[index].cut) note(nodes_[index].name + " is healed");
-      nodes_[index].cut = false;
-    });
+  } else if (kind < 5 && !node.cut()) {
+    cut(index);
   } else if (kind < 8 && node.agent && node.agent->connection) {
-    ++result_.faults.resets;
+    saw(Happening::kReset);
     note(node.name + ": connection reset");
     close(node.agent->connection, "Connection reset by peer");
-  } else if (kind == 8 && rng_.chance(0.15) && node.agent && !node.agent->exited) {
-    ++result_.faults.signals;
+  } else if (kind == 8 && rng_.chance(is_large ? 0.02 : 0.15) && node.agent &&
+             !node.agent->exited) {
+    saw(Happening::kSignal);
     note(node.name + " gets SIGTERM");
     take(*node.agent, node.agent->supervisor.step(UserSignal{SIGTERM}, now_));
     arm(*node.agent);
@@ -691,14 +906,32 @@ void ClusterSim::inject_faults() {
     restart_service();
   } else if (kind == 9) {
     fill_disk();
+  } else if (kind > 9 && !node.slow) {
+    saw(Happening::kSlowAgent);
+    note(node.name + " is slow");
+    node.slow = true;
+    at(between(500, 30000), [this, index] { nodes_[index].slow = false; });
   }
-  at(between(200, 20000), [this] { inject_faults(); });
+}
+
+void ClusterSim::cut(std::size_t index) {
+  Node& node = nodes_[index];
+  const std::uint64_t way = rng_.below(4);
+  node.cut_up = way != 0;
+  node.cut_down = way != 1;
+  saw(way < 2 ? Happening::kOneWayCut : Happening::kCut);
+  note(node.name + (way == 0 ? " hears nothing" : way == 1 ? " is not heard" : " is cut off"));
+  at(between(200, 15000), [this, index] {
+    Node& healed = nodes_[index];
+    if (healed.cut()) note(healed.name + " is healed");
+    healed.cut_up = healed.cut_down = false;
+  });
 }
 
 void ClusterSim::heal() {
   note("all faults are healed");
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    nodes_[i].cut = false;
+    nodes_[i].cut_up = nodes_[i].cut_down = nodes_[i].slow = false;
     start_agent(i);
   }
 }

@@ -1,22 +1,30 @@
-// ClusterSim: the real JobTable, AgentLink and Supervisor cores of a whole cluster, wired to a
+// ClusterSim: the real JobTable, AgentLink, Supervisor and KvState cores of a whole cluster, wired to a
 // simulated clock, network and process table. One seed decides everything that happens, so a
-// failure replays.
+// failure replays. One seed in eight is a cluster of 200 agents or more, one in 200 has 1,000.
 //
-// Faults: workers that crash, hang, ignore SIGTERM; agents that are killed (their workers die with
-// them) and come back as new agents or never; cables that are cut and healed; connections that are
-// reset; messages and name servers that are slow; a service that is killed and comes back, in one
-// half of the seeds knowing nothing, in the other with the journal it wrote, whose last write may be
-// torn; its disk, which may be slow or full. After every event the invariants of membership.h and
-// supervisor.h are checked:
+// Faults: workers that crash, hang, ignore SIGTERM, and nodes where they crash always; agents that are
+// killed (their workers die with them) and come back as new agents or never; agents that are slow;
+// cables that are cut, both ways or one, and healed; connections that are reset, with what was under
+// way lost, or arriving late, behind the next connection's first words; messages that come twice;
+// slow messages and name servers; a service that is killed and comes back, in one half of the seeds
+// knowing nothing, in the other with the journal it wrote, whose last write may be torn; its disk,
+// which may be slow or full. Jobs are of fixed size or elastic, with spares, with every --on-join, and
+// with workers that announce checkpoints. After every event the invariants of membership.h and
+// supervisor.h are checked, at a cost that does not grow with the cluster:
 //   - no worker of generation g+1 starts while one of g or older is alive anywhere;
-//   - ranks of a generation are 0..n-1, each once;
+//   - ranks of a generation are 0..n-1, each once, on MIN to MAX nodes;
 //   - restarts never exceed the budget; generations only grow;
+//   - nobody's joining ends a generation that --on-join protects from it;
 //   - with a journal all of this holds over every life of the service, and no generation has two
 //     sets of ranks;
-//   - all agents that leave with a verdict leave with the same code.
+//   - all agents that leave with a verdict leave with the same code, and with success only where every
+//     worker of the last generation has ended well;
+//   - workers reach the store of their own generation only, which counts each once, and every wait there
+//     ends with an answer, a deadline, or the store.
 // When the faults have stopped, the job must end within a bounded time.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -25,6 +33,8 @@
 #include <queue>
 #include <set>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/rng.h"
@@ -32,28 +42,83 @@
 #include "rendezvous/core/agent_link.h"
 #include "rendezvous/core/job_table.h"
 #include "rendezvous/core/journal.h"
+#include "tests/sim/store_sim.h"
 
 namespace ddprun::sim {
 
-// What was injected: a run of many seeds that lacks a kind of fault proves less than it seems to.
-struct FaultCounts {
-  int worker_crashes = 0;
-  int stubborn_workers = 0;
-  int agent_kills = 0;
-  int cuts = 0;
-  int resets = 0;
-  int signals = 0;
-  int service_restarts = 0;
-  int torn_writes = 0;
-  int full_disks = 0;
+// What was injected, and what had to come of it: a run of many seeds that lacks one of these proves
+// less than it seems to.
+enum class Happening {
+  kWorkerCrash,
+  kStubbornWorker,
+  kBrokenNode,
+  kAgentKill,
+  kSlowAgent,
+  kCut,
+  kOneWayCut,
+  kReset,
+  kLostMessage,
+  kLateMessage,
+  kRepeatedMessage,
+  kSlowMessage,
+  kSignal,
+  kServiceRestart,
+  kTornWrite,
+  kSlowDisk,
+  kFullDisk,
+  kLargeCluster,
+  kCheckpoint,
+  kJoinAtCheckpoint,
+  kReplacedNode,
+  kTakeOver,
+  kJobEndedWell,
+};
+struct HappeningName {
+  Happening what;
+  std::string_view name;
+};
+inline constexpr std::array kHappenings = std::to_array<HappeningName>({
+    {Happening::kWorkerCrash, "worker crashes"},
+    {Happening::kStubbornWorker, "workers that ignore SIGTERM"},
+    {Happening::kBrokenNode, "nodes where workers always crash"},
+    {Happening::kAgentKill, "agents killed"},
+    {Happening::kSlowAgent, "slow agents"},
+    {Happening::kCut, "cables cut"},
+    {Happening::kOneWayCut, "cables cut one way"},
+    {Happening::kReset, "connections reset"},
+    {Happening::kLostMessage, "messages lost with a connection"},
+    {Happening::kLateMessage, "messages behind the next connection's"},
+    {Happening::kRepeatedMessage, "messages repeated"},
+    {Happening::kSlowMessage, "slow messages"},
+    {Happening::kSignal, "signals to agents"},
+    {Happening::kServiceRestart, "services killed"},
+    {Happening::kTornWrite, "torn writes"},
+    {Happening::kSlowDisk, "slow writes"},
+    {Happening::kFullDisk, "full disks"},
+    {Happening::kLargeCluster, "clusters of 200 agents or more"},
+    {Happening::kCheckpoint, "checkpoints announced"},
+    {Happening::kJoinAtCheckpoint, "generations with a newcomer at a checkpoint"},
+    {Happening::kReplacedNode, "nodes replaced by a spare"},
+    {Happening::kTakeOver, "generations taken over by a service"},
+    {Happening::kJobEndedWell, "jobs that ended well"},
+});
+
+class Happenings {
+ public:
+  int& operator[](Happening what) { return counts_[static_cast<std::size_t>(what)]; }
+  void operator+=(const Happenings& more) {
+    for (std::size_t i = 0; i < counts_.size(); ++i) counts_[i] += more.counts_[i];
+  }
+
+ private:
+  std::array<int, kHappenings.size()> counts_{};
 };
 
 struct SimResult {
   std::string violation;  // empty: all is well
   std::string trace;      // the last events
-  FaultCounts faults;
+  Happenings seen;
   int generations = 0;
-  int take_overs = 0;  // of a running generation, by a service that was restarted
   int exit_code = -1;  // of the job; -1: no agent left with a verdict
 };
 
@@ -98,12 +163,28 @@ class ClusterSim {
   void signal_workers(Agent& agent, int signal);
   void check_tree(Agent& agent);
   void check_ranks(const Assignment& assignment, int slots);
+  void check_reason(const Assignment& assignment);
+  void check_success(const Verdict& verdict);
+  Worker* find_worker(std::uint64_t agent_serial, int local_rank, Generation generation);
+  void finish_later(std::uint64_t agent_serial, int local_rank, Generation generation,
+                    Duration when);
+  void meet(std::uint64_t agent_serial, int local_rank, Generation generation,
+            std::uint16_t store_port, TimePoint until);
+  void hang_up(Worker& worker);
+  void close_store(Agent& agent);
+  AgentStatus status_of(const Agent& agent) const;
+  void announce_later(std::uint64_t agent_serial, Generation generation);
+  void bury(Agent& agent);
+  Duration lateness(const Node& node);
+  void saw(Happening what) { ++result_.seen[what]; }
 
   void connect(Agent& agent);
   void send(Agent& agent, const AgentMessage& message);
   void close(const std::shared_ptr<Connection>& connection, const std::string& why);
   void pump(const std::shared_ptr<Connection>& connection, bool to_service);
   void inject_faults();
+  void inject_fault();
+  void cut(std::size_t node);
   void heal();
   Agent* find(std::uint64_t serial);
 
@@ -137,6 +218,22 @@ class ClusterSim {
   bool disk_is_full_ = false;
   JobSpec job_;
   std::vector<Node> nodes_;
+  std::unordered_map<std::uint64_t, std::size_t> node_of_;  // by an agent's serial
+  std::map<Generation, int> alive_;                         // workers, by generation
+  std::map<Generation, int> ended_well_;                    // workers, by generation
+  std::map<std::uint16_t, StoreSim> stores_;                // by port
+  std::uint16_t next_port_ = 0;
+  struct ClientOf {
+    std::uint64_t agent;
+    int local_rank;
+    Generation generation;
+  };
+  std::map<StoreSim::Client, ClientOf> clients_;
+  StoreSim::Client next_client_ = 1;
+  std::map<std::int64_t, int> announced_;  // checkpoints, by generation
+  int broken_ = -1;                        // the node where workers always crash
+  int life_ = 0;                           // of the service
+  bool exited_ = false;                    // an agent has, since this was looked at
   std::map<AgentConnectionId, std::shared_ptr<Connection>> connections_;
   std::map<std::int64_t, std::map<int, int>>
       ranks_;                           // generation -> first rank -> end of the block

@@ -13,7 +13,7 @@
 //
 // Failures: kTimeout names the collective and the ranks that were waited for; kPeerLost names the
 // rank that died (peer_rank), within 1 s on one node and, when its kernel lives, across nodes, and
-// after 5 s when its whole node is silent, on every rank that is in a call; kStopped after abort();
+// after CpuGroupOptions::node_silence when its whole node is silent, on every rank that is in a call; kStopped after abort();
 // kInvalidArgument on every rank when ranks call different collectives. After any of them the group
 // is finished and every later call returns kStopped with the first failure.
 #pragma once
@@ -29,6 +29,7 @@
 #include "base/host_port.h"
 #include "base/ids.h"
 #include "base/result.h"
+#include "base/worker_env.h"
 #include "ddprun/reduce_op.h"
 #include "worker_lib/cpu/element_type.h"
 
@@ -42,6 +43,8 @@ struct CpuGroupOptions {
   std::string node_id;  // ranks that give the same text share memory
   std::string name;     // unique within the store; begins every key the group uses
   PortRange ports;      // to listen on
+  // Of a node that has died or is cut off; the kernel is asked every second at most. A day at most.
+  Duration node_silence = kDefaultLease;
   Duration timeout = std::chrono::minutes(30);  // for forming the group
 };
 

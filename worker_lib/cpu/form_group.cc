@@ -195,6 +195,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
 
   const std::vector<int>& neighbours = here.layout.nodes[here.node];
   if (static_cast<int>(neighbours.size()) <= count_cores(*cards, neighbours)) parts.spin = kSpin;
+  parts.node_silence = options.node_silence;
   here.segment = plan_segment(here.layout, here.node, choose_stage_bytes(here.layout),
                               SharedGroup::segment_needs(static_cast<int>(neighbours.size())));
 

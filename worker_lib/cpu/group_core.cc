@@ -30,7 +30,8 @@ Result<std::unique_ptr<GroupCore>> GroupCore::create(GroupParts parts) {
                                       .world_size = here.layout.world_size(),
                                       .node_ranks = here.layout.nodes[here.node],
                                       .lives = std::move(core->parts_.lives),
-                                      .links = std::move(core->parts_.links)});
+                                      .links = std::move(core->parts_.links),
+                                      .node_silence = core->parts_.node_silence});
   if (!watch) return watch.error();
   core->watch_ = std::move(*watch);
   return core;

@@ -21,20 +21,23 @@ enum class News : std::uint32_t { kFailure, kLeave, kQuestion, kAnswer };
 constexpr std::uint32_t kMaxBodyBytes = 1 << 20;
 
 // A node that dies or is cut off says nothing, and TCP alone would wait for it for ever. With these
-// the kernel asks a silent one every second, and ends the connection with ETIMEDOUT when it has not
-// answered for the time that the launcher's lease has by default; what is down for less is not
+// the kernel asks a silent one five times, but not more often than every second, and ends the
+// connection with ETIMEDOUT when it has not answered for so long; what is down for less is not
 // noticed. A process that is only stopped has a kernel that answers.
-constexpr int kNodeSilenceSeconds = 5;
-
-void ask_when_silent(int socket) {
+void ask_when_silent(int socket, Duration silence) {
+  using std::chrono::milliseconds;
+  using std::chrono::seconds;
+  constexpr Duration kMostOften = seconds(1);
+  const Duration interval = std::max(kMostOften, silence / 5);
   const auto set = [socket](int level, int option, int value) {
     setsockopt(socket, level, option, &value, sizeof value);  // without it, deadlines remain
   };
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 1);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
-  set(IPPROTO_TCP, TCP_KEEPCNT, kNodeSilenceSeconds);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kNodeSilenceSeconds * 1000);
+  const int interval_seconds = static_cast<int>(interval / seconds(1));
+  set(IPPROTO_TCP, TCP_KEEPIDLE, interval_seconds);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, interval_seconds);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 5);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(silence / milliseconds(1)));
 }
 
 // The state of a process that is held by a pidfd; false where /proc does not tell.
@@ -87,6 +90,7 @@ Result<std::unique_ptr<PeerWatch>> PeerWatch::start(NodeBoard& board, Options op
 PeerWatch::PeerWatch(NodeBoard& board, Options options, UniqueFd stop)
     : board_(board),
       rank_(options.rank),
+      node_silence_(options.node_silence),
       node_ranks_(std::move(options.node_ranks)),
       lives_(std::move(options.lives)),
       left_(new std::atomic<bool>[options.world_size]()),
@@ -95,7 +99,7 @@ PeerWatch::PeerWatch(NodeBoard& board, Options options, UniqueFd stop)
     peers_.push_back(std::make_unique<Peer>());
     peers_.back()->rank = link.rank;
     peers_.back()->socket = std::move(link.socket);
-    ask_when_silent(peers_.back()->socket.get());
+    ask_when_silent(peers_.back()->socket.get(), node_silence_);
   }
 }
 
@@ -179,7 +183,7 @@ void PeerWatch::read_link(Peer& peer) {
             .reporter = rank_,
             .cause = "rank " + std::to_string(peer.rank) +
                      (is_silent ? " is out of reach (its node has not answered for " +
-                                      std::to_string(kNodeSilenceSeconds) + " s)"
+                                      to_text(node_silence_) + ")"
                                 : " died (its connection was closed)")});
 }
 

@@ -4,7 +4,7 @@
 //
 //   a pidfd of a rank of this node    -> it died: raise it on the node's board
 //   a control link to another node    -> its rank died (closed without a word) or its node did (no
-//                                        answer for 5 s), it left, reports a failure, or asks how
+//                                        answer for the lease), it left, reports a failure, or asks how
 //                                        far this node's ranks are
 //
 // News goes both ways: whatever fails on a node is told over every link of every rank that notices
@@ -32,6 +32,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "base/worker_env.h"
 #include "worker_lib/cpu/node_board.h"
 
 namespace ddprun {
@@ -48,6 +49,7 @@ class PeerWatch {
     std::vector<int> node_ranks;  // by local index
     std::vector<UniqueFd> lives;  // pidfds by local index
     std::vector<Link> links;
+    Duration node_silence = kDefaultLease;  // at most a day
   };
 
   // The board must outlive the watch.
@@ -92,6 +94,7 @@ class PeerWatch {
 
   NodeBoard& board_;
   int rank_;
+  Duration node_silence_;
   std::vector<int> node_ranks_;
   std::vector<UniqueFd> lives_;
   std::vector<std::unique_ptr<Peer>> peers_;

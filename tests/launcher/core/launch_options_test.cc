@@ -53,6 +53,20 @@ TEST(ParseSeconds, TakesFractions) {
     EXPECT_FALSE(parse_seconds(bad)) << bad;
 }
 
+TEST(ParseOnJoin, TakesOneOfThreeWords) {
+  EXPECT_EQ(*parse_on_join("now"), OnJoin::kNow);
+  EXPECT_EQ(*parse_on_join("checkpoint"), OnJoin::kCheckpoint);
+  EXPECT_EQ(*parse_on_join("restart"), OnJoin::kRestart);
+  EXPECT_EQ(parse_on_join("later").error().cause, "'later': give now, checkpoint or restart");
+  EXPECT_FALSE(parse_on_join(""));
+}
+
+TEST(ParseLease, TakesSecondsThatALeaseCanHave) {
+  EXPECT_EQ(*parse_lease("0.5"), milliseconds(500));
+  EXPECT_EQ(*parse_lease("3600"), seconds(3600));
+  for (const char* bad : {"0.4", "0", "3601", "x", ""}) EXPECT_FALSE(parse_lease(bad)) << bad;
+}
+
 // --- plan_rendezvous
 
 LaunchOptions with(NodeRange nodes, const std::string& endpoint = "") {

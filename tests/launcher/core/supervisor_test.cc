@@ -372,5 +372,51 @@ TEST_F(SupervisorTest, AfterExitNothingHappens) {
   EXPECT_FALSE(supervisor_.deadline());
 }
 
+// --- checkpoints ---
+
+TEST_F(SupervisorTest, TellsTheServiceOfAnAnnouncedCheckpoint) {
+  run();
+  EXPECT_EQ(supervisor_.status(now_).checkpoints, 0);
+  step(CheckpointAnnounced{Generation(0)});
+  EXPECT_TRUE(has<SendStatus>());
+  EXPECT_EQ(supervisor_.status(now_).checkpoints, 1);
+}
+
+TEST_F(SupervisorTest, ManyCheckpointsAreToldOfOnceInASecond) {
+  run();
+  step(CheckpointAnnounced{Generation(0)});
+  now_ += milliseconds(300);
+  for (int i = 0; i < 100; ++i) {
+    step(CheckpointAnnounced{Generation(0)});
+    EXPECT_FALSE(has<SendStatus>());
+  }
+  ASSERT_TRUE(supervisor_.deadline());
+  EXPECT_EQ(*supervisor_.deadline(), now_ + milliseconds(700));
+  now_ = *supervisor_.deadline();
+  step(Tick{});
+  EXPECT_TRUE(has<SendStatus>());
+  EXPECT_EQ(supervisor_.status(now_).checkpoints, 101);
+  EXPECT_EQ(supervisor_.deadline(), std::nullopt);
+}
+
+TEST_F(SupervisorTest, ACheckpointOfAnotherGenerationIsNone) {
+  step(CheckpointAnnounced{Generation(0)});
+  EXPECT_FALSE(has<SendStatus>()) << "nothing runs";
+  run();
+  step(CheckpointAnnounced{Generation(0)});
+  step(CheckpointAnnounced{Generation(0)});
+  step(Stop{Generation(0), "another one failed"});
+  step(CheckpointAnnounced{Generation(0)});
+  EXPECT_FALSE(has<SendStatus>()) << "it is being ended";
+  exited(0, 1);
+  exited(1, 1);
+  step(TreeEmpty{});
+  run(1);
+  EXPECT_EQ(supervisor_.status(now_).checkpoints, 0);
+  EXPECT_EQ(supervisor_.deadline(), std::nullopt);
+  step(CheckpointAnnounced{Generation(0)});
+  EXPECT_EQ(supervisor_.status(now_).checkpoints, 0) << "it was on its way when 1 began";
+}
+
 }  // namespace
 }  // namespace ddprun

@@ -58,7 +58,10 @@ TEST_F(JobTableTest, RefusesAnotherProtocolAndSaysBothVersions) {
   old.version = "9.9";
   const ServiceOutput out = receive(1, old);
   ASSERT_TRUE(find<Refused>(out, 1));
-  EXPECT_NE(find<Refused>(out, 1)->reason.find("9.9"), std::string::npos);
+  EXPECT_EQ(
+      find<Refused>(out, 1)->reason,
+      "this service speaks control protocol 1, this agent (ddprun 9.9) speaks 99: use the same "
+      "ddprun on all nodes");
   EXPECT_EQ(out.closes, std::vector<AgentConnectionId>{1});
 }
 
@@ -263,6 +266,24 @@ TEST_F(RestoredTableTest, AForgottenJobIsForgottenForGood) {
   EXPECT_TRUE(table_.find("j" + std::to_string(JobTable::kEndedJobsKept)));
 }
 
+TEST_F(RestoredTableTest, EndedJobsKeepTheirOrderOverLivesOfTheService) {
+  const AgentStatus finished{.phase = AgentPhase::kFinished, .generation = Generation(0)};
+  AgentConnectionId connection = 1;
+  const auto run = [&](const std::string& job) {
+    keep(receive(connection, hello(job, "agent-" + job)));
+    keep(receive(connection, finished));
+    table_.disconnected(connection++);
+  };
+  for (const char* job : {"m", "z", "a"}) run(job);
+  restart();
+  for (const char* job : {"k", "b"}) run(job);
+  restart();
+  run("c");
+  std::string shown;
+  for (const Membership* job : table_.jobs()) shown += job->spec().id;
+  EXPECT_EQ(shown, "cbkazm");
+}
+
 // A service that kept nothing may have had an earlier life: its agents get time to come back.
 TEST_F(JobTableTest, NoJobIsBegunWithoutThoseAnEarlierLifeMayHaveWelcomed) {
   const Duration patience = seconds(4);
@@ -343,6 +364,18 @@ TEST_F(JobTableTest, SaysFarewellToEveryAgent) {
   receive(2, hello("k", "b"));
   const ServiceOutput out = table_.farewell("it is restarted");
   EXPECT_TRUE(find<Silence>(out, 1) && find<Silence>(out, 2));
+}
+
+TEST(ServiceOptions, OneLeaseSetsPatienceAndHeartbeats) {
+  ServiceOptions options;
+  set_lease(options, seconds(20));
+  EXPECT_EQ(options.membership.lease, seconds(20));
+  EXPECT_EQ(options.agent_patience, seconds(16));
+  EXPECT_EQ(options.heartbeat_interval, seconds(4));
+  ServiceOptions same;
+  set_lease(same, kDefaultLease);
+  EXPECT_EQ(same.agent_patience, ServiceOptions{}.agent_patience) << "the defaults follow the rule";
+  EXPECT_EQ(same.heartbeat_interval, ServiceOptions{}.heartbeat_interval);
 }
 
 TEST_F(JobTableTest, AConnectionSaysHelloOnce) {

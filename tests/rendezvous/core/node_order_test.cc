@@ -56,6 +56,19 @@ TEST(OrderNodes, LeavesOutTheSurplusButNeverAVeteran) {
   EXPECT_EQ(order_nodes(nodes, 2), (Order{2, 1}));
 }
 
+TEST(OrderNodes, PrefersWhoHasNotFailed) {
+  const auto failed = [](NodeCandidate node, int times) {
+    node.failures = times;
+    return node;
+  };
+  const NodeCandidate bad = failed(veteran("n0", 0), 3);
+  EXPECT_EQ(order_nodes({bad, veteran("n1", 1), newcomer("spare")}, 2), (Order{2, 1}));
+  EXPECT_EQ(order_nodes({bad, veteran("n1", 1)}, 2), (Order{0, 1})) << "there is nobody else";
+  EXPECT_EQ(order_nodes({bad, failed(veteran("n1", 1), 5), newcomer("spare")}, 2), (Order{0, 2}))
+      << "the one that failed least stays";
+  EXPECT_EQ(order_nodes({bad, failed(newcomer("spare"), 3)}, 1), (Order{0})) << "or who was in it";
+}
+
 // Over random histories: a permutation without gaps, veterans below n stay, and nobody is left out
 // while there is room.
 TEST(OrderNodes, KeepsEveryVeteranWhoseRankExistsInItsPlace) {

@@ -27,6 +27,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -74,9 +75,12 @@ class CheckpointManager {
   // On rank 0, removes what saves that were killed left in the directory. Throws kInvalidArgument
   // for options that cannot be meant, kSystem if the directory cannot be made.
   CheckpointManager(Context& context, const CheckpointOptions& options)
-      : CheckpointManager(context.group(), context.generation(), options) {}
+      : CheckpointManager(context.group(), context.generation(), options,
+                          context.checkpoint_announcer()) {}
   // For a group without a Context.
-  CheckpointManager(ProcessGroup& group, std::int64_t generation, const CheckpointOptions& options);
+  // announce: called by rank 0 when a checkpoint is whole, with its step; empty: nobody is told.
+  CheckpointManager(ProcessGroup& group, std::int64_t generation, const CheckpointOptions& options,
+                    std::function<void(std::int64_t step)> announce = {});
   ~CheckpointManager();
   CheckpointManager(CheckpointManager&&) noexcept;
   CheckpointManager& operator=(CheckpointManager&&) noexcept;

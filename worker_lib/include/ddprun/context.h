@@ -10,6 +10,8 @@
 // be called from any thread.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,6 +51,12 @@ class Context {
   torch::Device device() const;
 
   ProcessGroup& group();
+
+  // Tells ddprun that the checkpoint of `step` is whole: jobs of --on-join=checkpoint take in new
+  // nodes then. To be called by one rank; CheckpointManager does it by itself. Blocks for some
+  // milliseconds, for seconds where the store does not answer; that is a warning, never an error. Does
+  // nothing without ddprun. The function may outlive the context.
+  std::function<void(std::int64_t step)> checkpoint_announcer() const;
 
  private:
   friend Context init_with(const InitOptions& options, BackendFactory* nccl);

@@ -1,0 +1,363 @@
+// A job goes on in another life of its service: without any memory of it, and with its state.
+#include "tests/rendezvous/core/membership_fixture.h"
+
+namespace ddprun {
+namespace {
+
+using MembershipTest = testing_support::MembershipFixture;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// --- a job that had an earlier life, in a service that was killed ---
+
+class RecallTest : public MembershipTest {
+ protected:
+  // A new service knows nothing; the agents still do.
+  void restart_service(NodeRange nodes, int max_restarts) {
+    start(nodes, max_restarts);
+    job_->expect_past(now_ + seconds(5));
+    told_.clear();
+  }
+  void come_back(const std::string& host, int node_rank, AgentPhase phase, int generation,
+                 std::vector<WorkerEnd> ends = {}) {
+    Hello back = hello(host);
+    back.status.phase = phase;
+    back.status.generation = Generation(generation);
+    back.status.ends = std::move(ends);
+    back.assignment = Assignment{.generation = Generation(generation),
+                                 .node_rank = NodeRank(node_rank),
+                                 .node_count = 2,
+                                 .first_rank = Rank(node_rank),
+                                 .world_size = 2,
+                                 .store_host = "10.0.0.1",
+                                 .store_port = 4000,
+                                 .restart_count = 2,
+                                 .reason = "restart 2 of 3: earlier"};
+    take(job_->joined(back, false, now_));
+  }
+};
+
+TEST_F(RecallTest, ARunningGenerationIsTakenOverWhenAllItsNodesHaveCome) {
+  restart_service({2, 2}, 3);
+  come_back("a", 0, AgentPhase::kRunning, 7);
+  EXPECT_FALSE(told<Stop>("a"));
+  join("spare");
+  EXPECT_TRUE(told<Wait>("spare")) << "nothing is formed while b may still run its workers";
+  come_back("b", 1, AgentPhase::kFinished, 7);
+  EXPECT_FALSE(told<Stop>("a") || told<Stop>("b"));
+  EXPECT_EQ(job_->phase(), Membership::Phase::kRunning);
+  EXPECT_EQ(job_->generation(), Generation(7));
+  say("a", AgentPhase::kFinished, 7);
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_TRUE(told<End>("a")->verdict.success);
+  EXPECT_EQ(told<End>("a")->verdict.restarts_used, 2);
+}
+
+TEST_F(RecallTest, TheBudgetThatWasUsedStaysUsed) {
+  restart_service({2, 2}, 3);
+  come_back("a", 0, AgentPhase::kRunning, 7);
+  come_back("b", 1, AgentPhase::kRunning, 7);
+  for (const int generation : {7, 8}) {
+    say("a", AgentPhase::kIdle, generation, {killed(0)});
+    say("b", AgentPhase::kIdle, generation);
+    if (generation == 8) break;
+    ASSERT_TRUE(told<Assignment>("a"));
+    EXPECT_EQ(told<Assignment>("a")->generation, Generation(8));
+    EXPECT_EQ(told<Assignment>("a")->restart_count, 3);
+  }
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_EQ(told<End>("a")->verdict.restarts_used, 3);
+}
+
+TEST_F(RecallTest, AFailureDuringTheOutageUsesBudget) {
+  restart_service({2, 2}, 3);
+  come_back("a", 0, AgentPhase::kRunning, 7);
+  come_back("b", 1, AgentPhase::kIdle, 7, {killed(1)});
+  ASSERT_TRUE(told<Stop>("a"));
+  say("a", AgentPhase::kIdle, 7);
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->generation, Generation(8));
+  EXPECT_EQ(told<Assignment>("a")->restart_count, 3);
+}
+
+TEST_F(RecallTest, AnOutageThatTheAgentsDidNotSitOutUsesNone) {
+  restart_service({2, 2}, 3);
+  WorkerEnd victim = killed(0);
+  victim.after_stop = true;
+  come_back("a", 0, AgentPhase::kIdle, 7, {victim});
+  EXPECT_FALSE(told<Assignment>("a"));
+  come_back("b", 1, AgentPhase::kIdle, 7);
+  ASSERT_TRUE(told<Assignment>("b"));
+  EXPECT_EQ(told<Assignment>("b")->generation, Generation(8));
+  EXPECT_EQ(told<Assignment>("b")->restart_count, 2);
+}
+
+TEST_F(RecallTest, NothingIsFormedBeforeTheLeaseOfAMissingNodeIsOver) {
+  restart_service({1, 2}, 3);
+  beating_ = {"a"};
+  come_back("a", 0, AgentPhase::kIdle, 7);
+  pass(milliseconds(4900));
+  EXPECT_FALSE(told<Assignment>("a")) << "b may still run workers of generation 7";
+  pass(milliseconds(200));
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->world_size, 1);
+}
+
+TEST_F(RecallTest, ANodeThatDoesNotComeBackToARunningGenerationIsLost) {
+  restart_service({1, 2}, 3);
+  beating_ = {"a"};
+  come_back("a", 0, AgentPhase::kRunning, 7);
+  pass(milliseconds(4900));
+  EXPECT_FALSE(told<Stop>("a"));
+  pass(milliseconds(200));
+  ASSERT_TRUE(told<Stop>("a"));
+  say("a", AgentPhase::kIdle, 7);
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->restart_count, 3);
+  EXPECT_NE(told<Assignment>("a")->reason.find("node 1"), std::string::npos);
+}
+
+TEST_F(RecallTest, WhoRunsAnOlderGenerationThanOthersIsStopped) {
+  restart_service({2, 2}, 3);
+  come_back("c", 0, AgentPhase::kRunning, 6);
+  come_back("a", 0, AgentPhase::kRunning, 7);
+  come_back("b", 1, AgentPhase::kRunning, 7);
+  EXPECT_EQ(job_->phase(), Membership::Phase::kRunning);
+  say("c", AgentPhase::kRunning, 6);
+  EXPECT_TRUE(told<Stop>("c"));
+  EXPECT_FALSE(told<Stop>("a") || told<Stop>("b"));
+}
+
+TEST_F(RecallTest, AJobThatIsToldToEndWhileItIsRecalledEnds) {
+  restart_service({2, 2}, 3);
+  come_back("a", 0, AgentPhase::kRunning, 7);
+  take(job_->left("id-a", Leave{SIGTERM, ""}, now_));
+  come_back("b", 1, AgentPhase::kRunning, 7);
+  ASSERT_TRUE(told<End>("b"));
+  EXPECT_EQ(told<End>("b")->verdict.exit_code, 143);
+}
+
+// --- a job whose state was kept ---
+
+class RestoredTest : public MembershipTest {
+ protected:
+  // The service is killed, and another one goes on with what was kept.
+  void restart_service() {
+    const JobState kept = job_->state(now_);
+    now_ += seconds(2);
+    job_.emplace(kept, MembershipOptions{.lease = seconds(5)}, now_);
+    told_.clear();
+    log_.clear();
+  }
+  void come_back(const std::string& host, AgentPhase phase, int generation,
+                 std::vector<WorkerEnd> ends = {}) {
+    Hello back = hello(host);
+    back.status.phase = phase;
+    back.status.generation = Generation(generation);
+    back.status.ends = std::move(ends);
+    take(job_->joined(back, false, now_));
+  }
+  // Generation 1 of 2 nodes runs, and has used one restart of `max_restarts`.
+  void run_second_generation(NodeRange nodes, int max_restarts) {
+    start(nodes, max_restarts);
+    join("a");
+    join("b");
+    say("a", AgentPhase::kIdle, 0, {killed(0)});
+    say("b", AgentPhase::kIdle, 0);
+    say("a", AgentPhase::kRunning, 1);
+    say("b", AgentPhase::kRunning, 1);
+    ASSERT_EQ(job_->generation(), Generation(1));
+  }
+};
+
+TEST_F(RestoredTest, GoesOnWhereItWasWithItsGenerationAndItsBudget) {
+  run_second_generation({2, 2}, 3);
+  restart_service();
+  come_back("a", AgentPhase::kRunning, 1);
+  join("newcomer");
+  EXPECT_TRUE(told<Wait>("newcomer"));
+  EXPECT_FALSE(told<Stop>("a"));
+  come_back("b", AgentPhase::kRunning, 1);
+  EXPECT_FALSE(told<Stop>("b"));
+  EXPECT_EQ(job_->phase(), Membership::Phase::kRunning);
+  EXPECT_EQ(job_->generation(), Generation(1));
+  EXPECT_EQ(log_.find("lost"), std::string::npos) << log_;
+  say("b", AgentPhase::kIdle, 1, {killed(1)});
+  say("a", AgentPhase::kIdle, 1);
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->restart_count, 2);
+}
+
+// Killed when the assignment was safe and one node had been told: the other one is told now.
+TEST_F(RestoredTest, WhoWasNotToldOfTheGenerationYetIsToldNow) {
+  start({2, 2});
+  join("a");
+  join("b");
+  restart_service();
+  come_back("a", AgentPhase::kRunning, 0);
+  come_back("b", AgentPhase::kIdle, -1);
+  ASSERT_TRUE(told<Assignment>("b"));
+  EXPECT_EQ(told<Assignment>("b")->generation, Generation(0));
+  EXPECT_FALSE(told<Stop>("a"));
+  EXPECT_EQ(job_->phase(), Membership::Phase::kRunning);
+}
+
+// The node that failed first is gone; what it said is not.
+TEST_F(RestoredTest, AFailureThatWasKnownUsesBudgetAndKeepsItsStory) {
+  run_second_generation({1, 2}, 3);
+  say("a", AgentPhase::kStopping, 1, {killed(0)});
+  ASSERT_TRUE(told<Stop>("b"));
+  restart_service();
+  beating_ = {"b"};
+  WorkerEnd victim = killed(1, seconds(60));
+  come_back("b", AgentPhase::kRunning, 1, {victim});
+  ASSERT_TRUE(told<Stop>("b"));
+  say("b", AgentPhase::kIdle, 1);
+  EXPECT_FALSE(told<Assignment>("b")) << "a may still have workers";
+  pass(seconds(6));
+  ASSERT_TRUE(told<Assignment>("b"));
+  EXPECT_EQ(told<Assignment>("b")->generation, Generation(2));
+  EXPECT_EQ(told<Assignment>("b")->restart_count, 2);
+  EXPECT_NE(told<Assignment>("b")->reason.find("rank 0"), std::string::npos)
+      << told<Assignment>("b")->reason;
+}
+
+TEST_F(RestoredTest, ABudgetThatWasUsedUpStaysUsedUp) {
+  run_second_generation({2, 2}, 1);
+  say("a", AgentPhase::kStopping, 1, {killed(0)});
+  restart_service();
+  come_back("a", AgentPhase::kIdle, 1, {killed(0)});
+  come_back("b", AgentPhase::kIdle, 1);
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_EQ(told<End>("a")->verdict.exit_code, 128 + SIGKILL);
+  EXPECT_EQ(told<End>("a")->verdict.restarts_used, 1);
+}
+
+TEST_F(RestoredTest, ARestartThatWaitsForANodeIsCountedOnce) {
+  run_second_generation({2, 2}, 2);
+  beating_ = {"a"};
+  pass(milliseconds(5100));  // b is lost
+  say("a", AgentPhase::kIdle, 1);
+  EXPECT_TRUE(told<Wait>("a")) << "the second restart has been counted, and needs another node";
+  restart_service();
+  come_back("a", AgentPhase::kIdle, 1);
+  pass(milliseconds(5100));
+  EXPECT_FALSE(told<End>("a"));
+  join("c");
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->restart_count, 2);
+  EXPECT_NE(told<Assignment>("a")->reason.find("node 1 (b)"), std::string::npos)
+      << told<Assignment>("a")->reason;
+}
+
+TEST_F(RestoredTest, AnOutageThatTheAgentsDidNotSitOutUsesNoBudget) {
+  run_second_generation({2, 2}, 3);
+  restart_service();
+  WorkerEnd victim = killed(0);
+  victim.after_stop = true;
+  come_back("a", AgentPhase::kIdle, 1, {victim});
+  EXPECT_FALSE(told<Assignment>("a"));
+  come_back("b", AgentPhase::kIdle, 1);
+  ASSERT_TRUE(told<Assignment>("b"));
+  EXPECT_EQ(told<Assignment>("b")->generation, Generation(2));
+  EXPECT_EQ(told<Assignment>("b")->restart_count, 1);
+  EXPECT_EQ(told<Assignment>("b")->node_rank, NodeRank(1)) << "every node keeps its place";
+}
+
+TEST_F(RestoredTest, ANodeThatDoesNotComeBackIsLostAndNamed) {
+  run_second_generation({1, 2}, 3);
+  restart_service();
+  beating_ = {"a"};
+  come_back("a", AgentPhase::kRunning, 1);
+  pass(milliseconds(4900));
+  EXPECT_FALSE(told<Stop>("a"));
+  pass(milliseconds(200));
+  ASSERT_TRUE(told<Stop>("a"));
+  EXPECT_NE(told<Stop>("a")->reason.find("node 1 (b)"), std::string::npos)
+      << told<Stop>("a")->reason;
+  say("a", AgentPhase::kIdle, 1);
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->restart_count, 2);
+}
+
+// As after a loss of power in the whole room: other agents go on with the job.
+TEST_F(RestoredTest, AGenerationOfWhichNobodyComesBackUsesNoBudget) {
+  run_second_generation({2, 2}, 3);
+  restart_service();
+  beating_ = {"c", "d"};
+  join("c");
+  join("d");
+  EXPECT_FALSE(told<Assignment>("c"));
+  pass(milliseconds(5100));
+  ASSERT_TRUE(told<Assignment>("c"));
+  EXPECT_EQ(told<Assignment>("c")->generation, Generation(2));
+  EXPECT_EQ(told<Assignment>("c")->restart_count, 1);
+  EXPECT_EQ(told<Assignment>("c")->reason, "the rendezvous service was restarted");
+}
+
+TEST_F(RestoredTest, AJobThatWasToldToEndEndsWhenNothingOfItIsLeft) {
+  run_second_generation({2, 2}, 3);
+  AgentStatus leaving{.phase = AgentPhase::kStopping, .generation = Generation(1)};
+  leaving.leaving = SIGTERM;
+  take(job_->status("id-a", leaving, now_));
+  restart_service();
+  come_back("b", AgentPhase::kRunning, 1);
+  EXPECT_TRUE(told<Stop>("b"));
+  say("b", AgentPhase::kIdle, 1);
+  EXPECT_FALSE(told<End>("b")) << "a may still have workers";
+  come_back("a", AgentPhase::kIdle, 1);
+  ASSERT_TRUE(told<End>("b"));
+  EXPECT_EQ(told<End>("b")->verdict.exit_code, 128 + SIGTERM);
+}
+
+TEST_F(RestoredTest, AVerdictIsToldToWhoComesLate) {
+  run_second_generation({2, 2}, 3);
+  say("a", AgentPhase::kFinished, 1);
+  say("b", AgentPhase::kFinished, 1);
+  restart_service();
+  EXPECT_EQ(job_->deadline(), std::nullopt);
+  come_back("b", AgentPhase::kFinished, 1);
+  ASSERT_TRUE(told<End>("b"));
+  EXPECT_TRUE(told<End>("b")->verdict.success);
+}
+
+// Nobody knows who else had been admitted before the first generation.
+TEST_F(RestoredTest, AJobThatNeverRanWaitsForThoseOnTheirWayBack) {
+  start({1, 3});
+  join("a");
+  restart_service();
+  beating_ = {"a", "c"};
+  come_back("a", AgentPhase::kIdle, -1);
+  come_back("c", AgentPhase::kIdle, -1);
+  EXPECT_FALSE(told<Assignment>("a"));
+  pass(milliseconds(4900));
+  EXPECT_FALSE(told<Assignment>("a"));
+  pass(seconds(31));  // and a last call
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->generation, Generation(0));
+}
+
+TEST_F(RestoredTest, AJobThatNeverRanBeginsWhenItIsFull) {
+  start({2, 2});
+  join("a");
+  restart_service();
+  join("b");
+  EXPECT_FALSE(told<Assignment>("b"));
+  come_back("a", AgentPhase::kIdle, -1);
+  EXPECT_TRUE(told<Assignment>("a"));
+}
+
+TEST_F(RestoredTest, KilledAgainWhileItIsRecalledNothingIsForgotten) {
+  run_second_generation({2, 2}, 3);
+  restart_service();
+  come_back("a", AgentPhase::kRunning, 1);
+  restart_service();
+  come_back("b", AgentPhase::kRunning, 1);
+  come_back("a", AgentPhase::kRunning, 1);
+  EXPECT_EQ(job_->phase(), Membership::Phase::kRunning);
+  EXPECT_EQ(job_->generation(), Generation(1));
+  EXPECT_FALSE(told<Stop>("a") || told<Stop>("b"));
+}
+
+}  // namespace
+}  // namespace ddprun
