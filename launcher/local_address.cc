@@ -11,10 +11,6 @@ namespace {
 namespace ip = boost::asio::ip;
 using boost::system::error_code;
 
-Error invalid(std::string cause) {
-  return Error{.kind = ErrorKind::kInvalidArgument, .cause = std::move(cause)};
-}
-
 ip::address parsed(const SocketAddress& address) {
   error_code ignored;  // what host() writes can be read
   return ip::make_address(address.host(), ignored);
@@ -47,14 +43,15 @@ Result<std::string> find_in_network(const std::string& wanted,
   error_code no_v6;
   const ip::network_v4 v4 = ip::make_network_v4(wanted, no_v4);
   const ip::network_v6 v6 = ip::make_network_v6(wanted, no_v6);
-  if (no_v4 && no_v6) return invalid("'" + wanted + "' is no network: 10.1.0.0/16, fd00::/8");
+  if (no_v4 && no_v6)
+    return invalid_argument("'" + wanted + "' is no network: 10.1.0.0/16, fd00::/8");
   for (const InterfaceAddress& one : own) {
     const ip::address address = parsed(one.address);
     if (address.is_v4() && !no_v4 && is_in(address.to_v4(), v4)) return one.address.host();
     if (address.is_v6() && !no_v6 && is_in(address.to_v6(), v6)) return one.address.host();
   }
-  return invalid("no address of this host is in " + wanted +
-                 "; its addresses: " + addresses_of(own));
+  return invalid_argument("no address of this host is in " + wanted +
+                          "; its addresses: " + addresses_of(own));
 }
 
 // Empty: there is no such interface, or it has no address of use.
@@ -78,8 +75,9 @@ Result<std::string> find_local_address(const std::string& wanted,
   if (std::string found = find_at_interface(wanted, own); !found.empty()) return found;
   Result<std::vector<SocketAddress>> named = resolve({wanted, 0}, allowed);
   if (named) return named->front().host();
-  return invalid("'" + wanted + "' is no address, no interface of this host (" + names_of(own) +
-                 ") and no name that leads to one: " + named.error().message());
+  return invalid_argument("'" + wanted + "' is no address, no interface of this host (" +
+                          names_of(own) +
+                          ") and no name that leads to one: " + named.error().message());
 }
 
 }  // namespace ddprun
