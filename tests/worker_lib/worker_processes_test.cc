@@ -18,10 +18,9 @@ using std::chrono::seconds;
 using testing::HasSubstr;
 using testing_support::eventually;
 using testing_support::failure_in;
+using testing_support::kFailedAsExpected;
 using testing_support::WorkerCluster;
 using testing_support::WorkerFailure;
-
-constexpr int kFailedAsExpected = 3;
 
 std::vector<std::string> play(const std::string& name) {
   return {DDPRUN_BIN_DIR "/worker_test_rank", name};
