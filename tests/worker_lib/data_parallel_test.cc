@@ -64,7 +64,7 @@ TEST(DataParallelConstruction, DifferencesThatPyTorchMissesAreNoticed) {
         if (rank == 1) net->to(torch::kFloat64);
         return net;
       },
-      "rank 1 has parameter 'weight' double");
+      "rank 1 has parameter 'weight' Double");
   expect_refused(
       [](int rank) {
         torch::nn::Linear net(2, 2);
