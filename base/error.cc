@@ -67,6 +67,10 @@ Error system_error(std::string doing, int sys_errno) {
   return error;
 }
 
+Error invalid_argument(std::string cause) {
+  return Error{.kind = ErrorKind::kInvalidArgument, .cause = std::move(cause)};
+}
+
 Error timeout_error(std::string doing, std::string cause, Duration waited, Duration allowed) {
   return Error{.kind = ErrorKind::kTimeout,
                .doing = std::move(doing),

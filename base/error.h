@@ -49,6 +49,9 @@ struct Error {
 // An Error from errno, with the system's words as the cause.
 Error system_error(std::string doing, int sys_errno);
 
+// A kInvalidArgument Error.
+Error invalid_argument(std::string cause);
+
 // A kTimeout Error.
 Error timeout_error(std::string doing, std::string cause, Duration waited, Duration allowed);
 

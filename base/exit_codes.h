@@ -31,7 +31,7 @@ struct ExitCodeText {
 inline constexpr std::array kExitCodes = std::to_array<ExitCodeText>({
     {ExitCode::kSuccess, "every worker ended with 0"},
     {ExitCode::kUsage, "the command line cannot be meant: option, program or value"},
-    {ExitCode::kCannotStart, "a worker process could not be started (exec, fork, limits)"},
+    {ExitCode::kCannotStart, "a process could not be started (exec, fork, limits)"},
     {ExitCode::kJoinTimeout, "the nodes that were asked for did not all arrive in time"},
     {ExitCode::kRefused, "the rendezvous service refused this node, and said why"},
     {ExitCode::kServiceLost, "the rendezvous service, or the node that hosts it, was lost"},

@@ -72,7 +72,7 @@ std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& e
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(env.restart_count)},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(env.max_restarts)},
       {"TORCHELASTIC_RUN_ID", env.run_id},
-      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+      {"TORCHELASTIC_USE_AGENT_STORE", env.agent_store ? "True" : "False"},
       {"TORCHELASTIC_ERROR_FILE", env.error_file},
       {"TORCHELASTIC_SIGNALS_TO_HANDLE", passed_signals_text()},
   };
@@ -122,6 +122,7 @@ Result<std::optional<WorkerEnv>> read_worker_env(const EnvLookup& lookup) {
     env.ports = *ports;
   }
   env.master_addr = lookup("MASTER_ADDR").value_or("127.0.0.1");
+  env.agent_store = lookup("TORCHELASTIC_USE_AGENT_STORE") == "True";
   env.run_id = lookup("TORCHELASTIC_RUN_ID").value_or("none");
   env.role = lookup("ROLE_NAME").value_or("default");
   env.error_file = lookup("TORCHELASTIC_ERROR_FILE").value_or("");

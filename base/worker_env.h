@@ -66,6 +66,7 @@ struct WorkerEnv {
   std::string role = "default";
   std::string master_addr;
   int master_port = 0;
+  bool agent_store = false;  // an agent hosts the store, so this rank must not
   int restart_count = 0;
   int max_restarts = 0;
   std::string run_id = "none";

@@ -84,7 +84,8 @@ def run_restart(launcher: list, program: pathlib.Path, workers: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--bin", default="build/release/bin", type=pathlib.Path)
+    root = pathlib.Path(__file__).resolve().parent.parent
+    parser.add_argument("--bin", default=root / "build/release/bin", type=pathlib.Path)
     parser.add_argument("--rounds", default=7, type=int)
     parser.add_argument("--workers", default=2, type=int)
     options = parser.parse_args()

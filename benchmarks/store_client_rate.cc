@@ -6,7 +6,6 @@
 // The floors are blocking echoes between two processes, plain recv() and send(), with messages of
 // the size of get's and add's: what the kernel takes for one round trip, whatever the programs do.
 // Rounds alternate; medians are printed.
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -55,11 +54,6 @@ int must(ssize_t result) {
   if (result > 0) return static_cast<int>(result);
   std::perror("echo");
   std::exit(1);
-}
-
-void send_at_once(int socket) {
-  const int yes = 1;
-  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 }
 
 // A blocking socket to a process that answers every request with a reply, until its peer closes.

@@ -16,7 +16,6 @@
 #include <cstring>
 #include <ddprun/ddprun.hpp>
 #include <fstream>
-#include <iostream>
 
 #include "examples/idx_reader.h"
 
@@ -69,7 +68,7 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
   } catch (const CLI::Success& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
-    std::cerr << "train_digits: " << error.what() << " (see --help)\n";
+    std::fprintf(stderr, "train_digits: %s (see --help)\n", error.what());
     return 2;
   }
   return std::nullopt;
@@ -219,10 +218,11 @@ class Training {
     if (restored) step_ = restored.step;
     if (ctx_.rank() != 0) return;
     executed_.keep_in(options_.checkpoint_dir);
-    for (const std::string& line : restored.skipped) std::cout << "skipped " << line << std::endl;
+    for (const std::string& line : restored.skipped) std::printf("skipped %s\n", line.c_str());
     if (restored)
-      std::cout << "resumed at step " << step_ << " (epoch " << state_.epoch + 1 << ") from "
-                << restored.file << std::endl;
+      std::printf("resumed at step %lld (epoch %lld) from %s\n", static_cast<long long>(step_),
+                  static_cast<long long>(state_.epoch + 1), restored.file.c_str());
+    std::fflush(stdout);
   }
 
   void take_step(torch::data::Example<>& batch, Progress& progress) {
@@ -302,7 +302,7 @@ int main(int argc, char** argv) {
     auto ctx = ddprun::init();  // (*)
     Training(options, ctx).run();
   } catch (const std::exception& error) {
-    std::cerr << "train_digits: " << error.what() << std::endl;
+    std::fprintf(stderr, "train_digits: %s\n", error.what());
     return 1;
   }
   return 0;

@@ -12,7 +12,6 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <set>
@@ -499,12 +498,8 @@ class Agent {
 
   // The guardian blocked them before it forked, so that none is lost before this line.
   Result<void> watch_signals() {
-    std::vector<int> ours{SIGCHLD};
-    for (const int signal : config_.signals) {
-      struct sigaction present {};
-      sigaction(signal, nullptr, &present);
-      if (present.sa_handler != SIG_IGN) ours.push_back(signal);  // ignored: nohup
-    }
+    std::vector<int> ours = without_ignored(config_.signals);
+    ours.push_back(SIGCHLD);
     Result<UniqueFd> source = open_signal_source(ours);
     if (!source) return std::move(source).error();
     signals_.assign(source->release());
@@ -545,10 +540,7 @@ class Agent {
         if (error || guard_lost_) return;
         guard_lost_ = told_to_end_ = true;
         if (flushing_) io_.stop();
-        std::error_code ignored;
-        if (!config_.scratch_directory.empty()) {
-          std::filesystem::remove_all(config_.scratch_directory, ignored);
-        }
+        remove_scratch(config_.scratch_directory);
         feed(GuardianLost{});
       });
     }

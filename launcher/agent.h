@@ -12,6 +12,7 @@
 #include "launcher/core/launch_options.h"
 #include "launcher/core/worker_plan.h"
 #include "launcher/guardian.h"
+#include "launcher/process_tree.h"
 #include "rendezvous/address_set.h"
 #include "rendezvous/core/keyring.h"
 
@@ -24,10 +25,10 @@ struct AgentConfig {
   Keyring keys;            // of the service that this node meets others at; empty: none
   AddressSet store_allow;  // beside the nodes of the job
   int slots = 1;
-  std::string log_root;                              // of this run; empty with --log-dir /dev/null
-  std::string scratch_directory;                     // removed at the end
-  std::vector<int> signals;                          // passed on to workers
-  Duration kill_timeout = std::chrono::seconds(30);  // for processes to end after SIGKILL
+  std::string log_root;                   // of this run; empty with --log-dir /dev/null
+  std::string scratch_directory;          // removed at the end
+  std::vector<int> signals;               // passed on to workers
+  Duration kill_timeout = kKillPatience;  // for processes to end after SIGKILL
   bool inherits_omp_threads = false;
   std::string inherited_nccl_async_error_handling;
 };

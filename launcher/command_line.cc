@@ -52,8 +52,7 @@ Setter switch_into(bool LaunchOptions::*member) {
   return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
     const bool number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
     if (!number && text != "true" && text != "false") {
-      return Error{.kind = ErrorKind::kInvalidArgument,
-                   .cause = "'" + text + "' is neither true (1) nor false (0)"};
+      return invalid_argument("'" + text + "' is neither true (1) nor false (0)");
     }
     options.*member =
         text == "true" || (number && text.find_first_not_of('0') != std::string::npos);
@@ -66,9 +65,8 @@ Setter integer_into(T LaunchOptions::*member, int min, int max) {
   return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
     const std::optional<int> value = parse_number<int>(text);
     if (!value || *value < min || *value > max) {
-      return Error{.kind = ErrorKind::kInvalidArgument,
-                   .cause = "'" + text + "' is no integer from " + std::to_string(min) + " to " +
-                            std::to_string(max)};
+      return invalid_argument("'" + text + "' is no integer from " + std::to_string(min) + " to " +
+                              std::to_string(max));
     }
     options.*member = *value;
     return {};

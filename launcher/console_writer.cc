@@ -5,10 +5,12 @@
 
 #include <cerrno>
 #include <condition_variable>
-#include <csignal>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <utility>
+
+#include "base/background_thread.h"
 
 namespace ddprun {
 namespace {
@@ -55,13 +57,12 @@ ConsoleWriter::ConsoleWriter(std::function<void()> on_drained, std::array<int, 2
     : state_(std::make_shared<State>()) {
   state_->on_drained = std::move(on_drained);
   state_->descriptors = descriptors;
-  // The thread takes no signals: they are the main thread's to handle.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([state = state_] { run(*state); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const Result<void> started =
+      start_thread(thread_, "ddprun-console", [state = state_] { run(*state); });
+  if (!started) {
+    throw std::system_error(started.error().sys_errno, std::generic_category(),
+                            started.error().doing);
+  }
 }
 
 ConsoleWriter::~ConsoleWriter() {

@@ -28,7 +28,8 @@ class ConsoleWriter {
 
   // on_drained: called each time the queue has become empty after it was full. It and the argument
   // of when_flushed() are called with the writer's lock held: they must not call back.
-  // descriptors: where the streams lead, by ConsoleStream; open as long as the process.
+  // descriptors: where the streams lead, by ConsoleStream; open as long as the process. Throws
+  // std::system_error where no thread is to be had.
   explicit ConsoleWriter(std::function<void()> on_drained,
                          std::array<int, 2> descriptors = {STDOUT_FILENO, STDERR_FILENO});
   // Drops what has not been written and does not wait: see when_flushed().

@@ -1,6 +1,5 @@
 #include "launcher/guardian.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -15,7 +14,10 @@
 #include <optional>
 
 #include "base/assert.h"
+#include "base/deadline.h"
 #include "base/exit_codes.h"
+#include "base/pipe.h"
+#include "base/poll_until.h"
 #include "base/result.h"
 #include "base/signal_names.h"
 #include "launcher/process_tree.h"
@@ -26,18 +28,7 @@ namespace {
 
 // How long a guard waits for the agent to end everything by itself before it does so.
 constexpr Duration kAgentEndsItself = std::chrono::seconds(5);
-constexpr Duration kKillPatience = std::chrono::seconds(30);
-
-struct Pipe {
-  UniqueFd read;
-  UniqueFd write;
-};
-
-Result<Pipe> make_pipe() {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return system_error("make a pipe", errno);
-  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
+constexpr Duration kReaderPatience = std::chrono::seconds(1);
 
 // What guardian, keeper and agent have between them, made before the first fork.
 struct Ties {
@@ -64,13 +55,8 @@ Result<Ties> make_ties(const std::vector<int>& signals) {
 void say(const std::string& text) {
   const std::string line = "ddprun: " + text + "\n";
   pollfd fd{STDERR_FILENO, POLLOUT, 0};
-  if (poll(&fd, 1, 1000) == 0) return;
+  if (!poll_until({&fd, 1}, BootClock::now() + kReaderPatience)) return;
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
-}
-
-void remove_scratch(const std::string& directory) {
-  std::error_code ignored;
-  if (!directory.empty()) std::filesystem::remove_all(directory, ignored);
 }
 
 // The exit code that says the same as a child's wait status.
@@ -133,16 +119,13 @@ void clear_up(const GuardianOptions& options) {
   for (const int signal : kPassedSignals) std::signal(signal, SIG_IGN);
   for (const int signal : {SIGUSR1, SIGUSR2}) std::signal(signal, SIG_IGN);
   std::optional<int> status;
-  std::optional<TimePoint> patience_ends;
+  std::optional<Deadline> patience;
   while (!(status = reap(agent))) {
     if (has_ended(guardian_alive.get())) {
-      if (!patience_ends) patience_ends = BootClock::now() + kAgentEndsItself;
-      const Duration left = *patience_ends - BootClock::now();
-      if (left <= Duration(0)) break;
-      const int timeout_ms =
-          1 + static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
+      if (!patience) patience.emplace(kAgentEndsItself);
+      if (patience->passed()) break;
       pollfd fd{signals.get(), POLLIN, 0};
-      poll(&fd, 1, timeout_ms);
+      poll_until({&fd, 1}, patience->when());
     } else {
       wait_readable(signals.get(), guardian_alive.get());
     }
@@ -163,16 +146,15 @@ void clear_up(const GuardianOptions& options) {
 
 }  // namespace
 
+void remove_scratch(const std::string& directory) {
+  std::error_code ignored;
+  if (!directory.empty()) std::filesystem::remove_all(directory, ignored);
+}
+
 int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>& agent) {
   become_subreaper();
-  std::vector<int> caught{SIGCHLD};
-  std::vector<int> forwarded;
-  for (const int signal : options.forwarded) {
-    struct sigaction present {};
-    sigaction(signal, nullptr, &present);
-    if (present.sa_handler != SIG_IGN) forwarded.push_back(signal);
-  }
-  caught.insert(caught.end(), forwarded.begin(), forwarded.end());
+  std::vector<int> caught = without_ignored(options.forwarded);
+  caught.push_back(SIGCHLD);
   std::signal(SIGPIPE, SIG_IGN);
   Result<Ties> ties = make_ties(caught);
   if (!ties) {

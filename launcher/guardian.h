@@ -44,6 +44,10 @@ struct GuardianOptions {
   std::string scratch_directory;
 };
 
+// Removes GuardianOptions::scratch_directory: for whoever ends before run_guarded() has begun. An
+// empty name, or what cannot be removed, is passed over.
+void remove_scratch(const std::string& directory);
+
 // Starts keeper and agent, forwards signals, and returns the exit code: the agent's own, or
 // ExitCode::kInternal with a line on stderr when the agent or the keeper was killed. `agent` runs
 // in the agent's process and returns its exit code. Call once, from the only thread.

@@ -11,10 +11,6 @@ namespace {
 namespace ip = boost::asio::ip;
 using boost::system::error_code;
 
-Error invalid(std::string cause) {
-  return Error{.kind = ErrorKind::kInvalidArgument, .cause = std::move(cause)};
-}
-
 ip::address parsed(const SocketAddress& address) {
   error_code ignored;  // what host() writes can be read
   return ip::make_address(address.host(), ignored);
@@ -43,8 +39,8 @@ Result<std::string> find_in_network(const std::string& wanted,
   for (const InterfaceAddress& one : own) {
     if (network->contains(one.address)) return one.address.host();
   }
-  return invalid("no address of this host is in " + wanted +
-                 "; its addresses: " + addresses_of(own));
+  return invalid_argument("no address of this host is in " + wanted +
+                          "; its addresses: " + addresses_of(own));
 }
 
 // Empty: there is no such interface, or it has no address of use.
@@ -68,8 +64,9 @@ Result<std::string> find_local_address(const std::string& wanted,
   if (std::string found = find_at_interface(wanted, own); !found.empty()) return found;
   Result<std::vector<SocketAddress>> named = resolve({wanted, 0}, allowed);
   if (named) return named->front().host();
-  return invalid("'" + wanted + "' is no address, no interface of this host (" + names_of(own) +
-                 ") and no name that leads to one: " + named.error().message());
+  return invalid_argument("'" + wanted + "' is no address, no interface of this host (" +
+                          names_of(own) +
+                          ") and no name that leads to one: " + named.error().message());
 }
 
 }  // namespace ddprun

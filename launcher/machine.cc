@@ -1,13 +1,13 @@
 #include "launcher/machine.h"
 
 #include <dlfcn.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <sstream>
 #include <string>
-#include <thread>
+
+#include "base/usable_cpus.h"
 
 namespace ddprun {
 namespace {
@@ -29,14 +29,8 @@ int count_nvml_devices() {
   return static_cast<int>(count);
 }
 
-}  // namespace
-
-int count_cpus() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
-
+// GPUs that programs started from here would see: NVML's, as far as CUDA_VISIBLE_DEVICES lets them.
+// 0 without a driver.
 int count_gpus() {
   const int present = count_nvml_devices();
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
@@ -50,6 +44,10 @@ int count_gpus() {
   }
   return std::min(count, present);
 }
+
+int count_cpus() { return static_cast<int>(usable_cpus().size()); }
+
+}  // namespace
 
 Result<int> count_slots(const SlotCount& wanted) {
   switch (wanted.kind) {

@@ -11,10 +11,14 @@
 #include <charconv>
 #include <csignal>
 #include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/assert.h"
+#include "base/deadline.h"
 #include "base/parse_number.h"
+#include "base/process_stat.h"
 #include "base/unique_fd.h"
 
 namespace ddprun {
@@ -68,13 +72,9 @@ std::vector<pid_t> listed_children_of(pid_t parent) {
 std::map<pid_t, std::vector<pid_t>> children_by_parent() {
   std::map<pid_t, std::vector<pid_t>> children;
   for (const pid_t pid : numbers_in("/proc")) {
-    const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
-    // "pid (name) state parent ...": the name may hold anything, also parentheses.
-    const std::size_t name_end = stat.rfind(')');
-    if (name_end == std::string::npos || name_end + 4 >= stat.size()) continue;
-    pid_t parent = 0;
-    std::from_chars(stat.data() + name_end + 4, stat.data() + stat.size(), parent);
-    children[parent].push_back(pid);
+    if (const std::optional<ProcessStat> stat = process_stat(pid)) {
+      children[stat->parent].push_back(pid);
+    }
   }
   return children;
 }
@@ -89,18 +89,8 @@ std::vector<pid_t> children_of(pid_t parent) {
   return kernel_lists_children() ? listed_children_of(parent) : children_by_parent()[parent];
 }
 
-void send(int signal, const std::vector<pid_t>& processes) {
-  for (const pid_t pid : processes) kill(pid, signal);
-  if (signal == SIGKILL) return;
-  for (const pid_t pid : processes) kill(pid, SIGCONT);
-}
-
-}  // namespace
-
-void become_subreaper() {
-  DDPRUN_ASSERT(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0, "Linux 3.4 or newer");
-}
-
+// Every living descendant of `root`, parents before children. A snapshot: a process that forks
+// while it is taken may add one that is not in it.
 std::vector<pid_t> descendants_of(pid_t root) {
   std::map<pid_t, std::vector<pid_t>> scanned;
   if (!kernel_lists_children()) scanned = children_by_parent();
@@ -113,6 +103,18 @@ std::vector<pid_t> descendants_of(pid_t root) {
   add_children(root);
   for (std::size_t i = 0; i < found.size(); ++i) add_children(found[i]);
   return found;
+}
+
+void send(int signal, const std::vector<pid_t>& processes) {
+  for (const pid_t pid : processes) kill(pid, signal);
+  if (signal == SIGKILL) return;
+  for (const pid_t pid : processes) kill(pid, SIGCONT);
+}
+
+}  // namespace
+
+void become_subreaper() {
+  DDPRUN_ASSERT(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0, "Linux 3.4 or newer");
 }
 
 void signal_descendants(int signal, std::set<pid_t>& told) {
@@ -137,7 +139,7 @@ bool has_children() {
 }
 
 bool end_all_descendants(Duration allowed) {
-  const TimePoint deadline = BootClock::now() + allowed;
+  const Deadline deadline(allowed);
   sigset_t child_ended;
   sigset_t before;
   sigemptyset(&child_ended);
@@ -151,10 +153,9 @@ bool end_all_descendants(Duration allowed) {
     while ((reaped = waitpid(-1, nullptr, WNOHANG)) > 0) {
     }
     none_left = reaped < 0 && errno == ECHILD;
-    const Duration left = deadline - BootClock::now();
-    if (none_left || left <= Duration(0)) break;
+    if (none_left || deadline.passed()) break;
     // Woken by the next death, or after a moment for what was born after the snapshot.
-    const Duration pause = std::min<Duration>(left, std::chrono::milliseconds(50));
+    const Duration pause = std::min<Duration>(deadline.remaining(), std::chrono::milliseconds(50));
     const timespec timeout{0, static_cast<long>(pause.count())};
     sigtimedwait(&child_ended, nullptr, &timeout);
   }

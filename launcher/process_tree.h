@@ -8,18 +8,16 @@
 #include <sys/types.h>
 
 #include <set>
-#include <vector>
 
 #include "base/clock.h"
 
 namespace ddprun {
 
+// How long SIGKILL may take to end a process before somebody is told that it cannot be killed.
+inline constexpr Duration kKillPatience = std::chrono::seconds(30);
+
 // Makes this process the one that orphaned descendants are given to (Linux 3.4).
 void become_subreaper();
-
-// Every living descendant of `root`, parents before children. A snapshot: a process that forks
-// while it is taken may add one that is not in it.
-std::vector<pid_t> descendants_of(pid_t root);
 
 // Sends the signal to every descendant of this process, and adds them to `told`. SIGCONT follows
 // whatever is not SIGKILL, so that stopped ones can react.

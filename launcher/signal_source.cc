@@ -10,6 +10,15 @@
 
 namespace ddprun {
 
+std::vector<int> without_ignored(std::vector<int> signals) {
+  std::erase_if(signals, [](int signal) {
+    struct sigaction present {};
+    sigaction(signal, nullptr, &present);
+    return present.sa_handler == SIG_IGN;
+  });
+  return signals;
+}
+
 Result<UniqueFd> open_signal_source(const std::vector<int>& signals) {
   sigset_t set;
   sigemptyset(&set);

@@ -17,10 +17,13 @@ struct TakenSignal {
   pid_t sender = 0;
 };
 
+// Those that this process does not ignore (nohup). An ignored signal that is blocked is kept, not
+// ignored, so a signal source must not get it.
+std::vector<int> without_ignored(std::vector<int> signals);
+
 // Blocks the signals in this thread and returns a descriptor that is readable when one has come; to
-// a process forked from here that means its own signals. An
-// ignored signal that is blocked is kept, not ignored: leave such out. Fails where no descriptor is
-// to be had.
+// a process forked from here that means its own signals. None of them is ignored. Fails where no
+// descriptor is to be had.
 Result<UniqueFd> open_signal_source(const std::vector<int>& signals);
 
 // The next signal that has come; nullopt: none. Does not wait.

@@ -1,15 +1,17 @@
 #include "launcher/worker_files.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "launcher/worker_output.h"
+#include "base/pipe.h"
+#include "launcher/core/line_splitter.h"
+#include "launcher/core/stderr_tail.h"
 
 namespace ddprun {
 
@@ -48,10 +50,10 @@ Result<WorkerStream> WorkerFiles::open_stream(const std::string& name, bool redi
       return stream;
     }
   }
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return system_error("make a pipe for a worker's output", errno);
-  stream.from_worker.reset(ends[0]);
-  stream.to_worker.reset(ends[1]);
+  Result<Pipe> pipe = make_pipe();
+  if (!pipe) return std::move(pipe).error().within("pass a worker's output on");
+  stream.from_worker = std::move(pipe->read);
+  stream.to_worker = std::move(pipe->write);
   stream.tee_file = std::move(file);
   return stream;
 }
@@ -82,19 +84,21 @@ std::string message_of_error_file(const std::string& path) {
 }
 
 std::vector<std::string> tail_of_file(const std::string& path) {
-  constexpr std::streamoff kBytes = WorkerOutput::kTailLines * WorkerOutput::kTailLineBytes;
+  constexpr std::size_t kBytes = StderrTail::kLines * StderrTail::kLineBytes;
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return {};
-  const std::streamoff size = file.tellg();
-  file.seekg(std::max<std::streamoff>(0, size - kBytes));
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(file, line);) {
-    if (!line.empty()) lines.push_back(line.substr(0, WorkerOutput::kTailLineBytes));
-  }
-  if (lines.size() > WorkerOutput::kTailLines) {
-    lines.erase(lines.begin(), lines.end() - WorkerOutput::kTailLines);
-  }
-  return lines;
+  const std::size_t size = static_cast<std::size_t>(file.tellg());
+  std::string end(std::min(size, kBytes), '\0');
+  file.seekg(static_cast<std::streamoff>(size - end.size()));
+  file.read(end.data(), static_cast<std::streamsize>(end.size()));
+  end.resize(static_cast<std::size_t>(file.gcount()));
+
+  StderrTail tail;
+  LineSplitter splitter;
+  const auto keep = [&](std::string_view piece) { tail.add(piece); };
+  splitter.feed(end, keep);
+  splitter.flush(keep);
+  return tail.lines();
 }
 
 }  // namespace ddprun

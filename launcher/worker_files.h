@@ -49,7 +49,8 @@ std::string attempt_directory(const std::string& root, int attempt, Generation g
 // The message of an error file as PyTorch's @record writes it; empty where there is none.
 std::string message_of_error_file(const std::string& path);
 
-// The last lines of a file, at most as many as WorkerOutput keeps.
+// The last lines of a stderr that a worker has written into a file by itself: what WorkerOutput::tail()
+// would have kept of it.
 std::vector<std::string> tail_of_file(const std::string& path);
 
 }  // namespace ddprun

@@ -98,16 +98,9 @@ void WorkerOutput::take(std::string_view bytes) {
 }
 
 void WorkerOutput::put(std::string_view piece) {
-  if (options_.stream == ConsoleStream::kErr) remember(piece);
+  if (options_.stream == ConsoleStream::kErr) tail_.add(piece);
   lines_ += options_.prefix;
   lines_ += piece;
-}
-
-void WorkerOutput::remember(std::string_view piece) {
-  while (!piece.empty() && (piece.back() == '\n' || piece.back() == '\r')) piece.remove_suffix(1);
-  if (piece.empty()) return;
-  tail_.emplace_back(piece.substr(0, kTailLineBytes));
-  if (tail_.size() > kTailLines) tail_.pop_front();
 }
 
 }  // namespace ddprun

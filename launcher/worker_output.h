@@ -6,7 +6,6 @@
 #pragma once
 
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "base/unique_fd.h"
 #include "launcher/console_writer.h"
 #include "launcher/core/line_splitter.h"
+#include "launcher/core/stderr_tail.h"
 
 namespace ddprun {
 
@@ -25,9 +25,6 @@ struct WorkerOutputOptions {
 
 class WorkerOutput : public std::enable_shared_from_this<WorkerOutput> {
  public:
-  static constexpr std::size_t kTailLines = 20;
-  static constexpr std::size_t kTailLineBytes = 400;
-
   WorkerOutput(boost::asio::io_context& io, ConsoleWriter& console, UniqueFd pipe,
                WorkerOutputOptions options);
 
@@ -43,7 +40,7 @@ class WorkerOutput : public std::enable_shared_from_this<WorkerOutput> {
   void finish();
 
   // The last lines of a stderr, without their ends, for the report; of a stdout: none.
-  std::vector<std::string> tail() const { return {tail_.begin(), tail_.end()}; }
+  std::vector<std::string> tail() const { return tail_.lines(); }
 
  private:
   void wait();
@@ -51,14 +48,13 @@ class WorkerOutput : public std::enable_shared_from_this<WorkerOutput> {
   std::size_t read_some();
   void take(std::string_view bytes);
   void put(std::string_view piece);
-  void remember(std::string_view piece);
 
   ConsoleWriter& console_;
   boost::asio::posix::stream_descriptor pipe_;
   WorkerOutputOptions options_;
   LineSplitter splitter_;
   std::string lines_;  // with prefixes, of one read
-  std::deque<std::string> tail_;
+  StderrTail tail_;
   bool waiting_ = false;
   bool paused_ = false;
 };

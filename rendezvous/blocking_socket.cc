@@ -2,10 +2,11 @@
 
 #include <fcntl.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 
 #include <cerrno>
 #include <cstring>
+
+#include "base/poll_until.h"
 
 namespace ddprun {
 namespace {
@@ -16,18 +17,9 @@ constexpr Duration kOneReceive = std::chrono::seconds(1);
 
 // Waits until the socket can do what `events` say, has failed, or the deadline has passed.
 Result<void> await(int socket, short events, const Deadline& deadline, const char* what) {
-  for (;;) {
-    const Duration remaining = deadline.remaining();
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(remaining);
-    timespec timeout{};
-    timeout.tv_sec = seconds.count();
-    timeout.tv_nsec = (remaining - seconds).count();
-    pollfd entry{.fd = socket, .events = events, .revents = 0};
-    const int ready = ppoll(&entry, 1, &timeout, nullptr);
-    if (ready > 0) return {};
-    if (ready == 0) return timeout_error("", what, deadline.waited(), deadline.allowed());
-    if (errno != EINTR) return system_error("", errno);
-  }
+  pollfd entry{.fd = socket, .events = events, .revents = 0};
+  if (poll_until({&entry, 1}, deadline.when())) return {};
+  return timeout_error("", what, deadline.waited(), deadline.allowed());
 }
 
 // Where nobody listens on a port of this host that the kernel also gives to outgoing connections, a
@@ -41,12 +33,16 @@ bool is_connected_to_itself(int socket) {
 
 }  // namespace
 
+void send_at_once(int socket) {
+  const int yes = 1;
+  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+}
+
 Result<BlockingSocket> BlockingSocket::connect(const SocketAddress& address,
                                                const Deadline& deadline) {
   UniqueFd socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return system_error("", errno);
-  const int yes = 1;
-  setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  send_at_once(socket.get());
   if (::connect(socket.get(), address.get(), address.size) != 0) {
     if (errno != EINPROGRESS) return system_error("", errno);
     const Result<void> done = await(socket.get(), POLLOUT, deadline, "no answer");

@@ -4,33 +4,19 @@
 // passed; errors say what was done, with whom, and how long was waited. One thread at a time.
 #pragma once
 
-#include <algorithm>
 #include <span>
 #include <string>
 #include <string_view>
 
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "rendezvous/tcp_address.h"
 
 namespace ddprun {
 
-// A time that is allowed for something, running since the Deadline was made.
-class Deadline {
- public:
-  explicit Deadline(Duration allowed) : started_(BootClock::now()), allowed_(allowed) {}
-
-  Duration waited() const { return BootClock::now() - started_; }
-  Duration allowed() const { return allowed_; }
-  // Never negative.
-  Duration remaining() const { return std::max(Duration::zero(), allowed_ - waited()); }
-  bool passed() const { return remaining() == Duration::zero(); }
-
- private:
-  TimePoint started_;
-  Duration allowed_;
-};
+// Small messages leave at once (TCP_NODELAY), instead of waiting for the answer to the last one.
+void send_at_once(int socket);
 
 class BlockingSocket {
  public:

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <sstream>
 
 #include "base/clock.h"
 #include "ddprun/error.h"
+#include "worker_lib/tensor_facts.h"
 #include "worker_lib/work_state.h"
 
 namespace ddprun {
@@ -27,19 +27,8 @@ constexpr bool is_known_dtype(torch::ScalarType type) {
   }
 }
 
-template <class T>
-std::string text_of(const T& value) {
-  std::ostringstream text;
-  text << value;
-  return text.str();
-}
-
 std::string element(const char* name, std::size_t index) {
   return std::string(name) + "[" + std::to_string(index) + "]";
-}
-
-std::string kind_of(const torch::Tensor& tensor) {
-  return std::string(c10::toString(tensor.scalar_type())) + " of shape " + text_of(tensor.sizes());
 }
 
 // The bytes a contiguous tensor lies in. const_data_ptr leaves a lazily copied tensor uncopied.
@@ -111,8 +100,8 @@ void ArgumentCheck::one_per_rank(const char* name, const std::vector<torch::Tens
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (!is_sound(list[i])) explain(element(name, i), list[i]);
     if (list[i].scalar_type() != like.scalar_type() || list[i].sizes() != like.sizes()) {
-      refuse(element(name, i) + " must be like " + like_name + ", " + kind_of(like) + ", but is " +
-             kind_of(list[i]));
+      refuse(element(name, i) + " must be like " + like_name + ", " + dtype_and_shape(like) +
+             ", but is " + dtype_and_shape(list[i]));
     }
   }
 }
@@ -201,11 +190,10 @@ void ArgumentCheck::tag(int tag) const {
 
 std::chrono::nanoseconds ArgumentCheck::timeout(std::optional<std::chrono::nanoseconds> asked,
                                                 std::chrono::nanoseconds of_group) const {
-  if (!asked) return of_group;
-  if (*asked <= std::chrono::nanoseconds::zero()) {
+  if (asked && *asked <= std::chrono::nanoseconds::zero()) {
     refuse("timeout must be more than zero, but is " + std::to_string(asked->count()) + " ns");
   }
-  return std::min<Duration>(*asked, kLongestTimeout);
+  return std::min<Duration>(asked.value_or(of_group), kLongestTimeout);
 }
 
 void ArgumentCheck::refuse(const std::string& why) const {

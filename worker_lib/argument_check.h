@@ -54,7 +54,8 @@ class ArgumentCheck {
 
   void tag(int tag) const;
 
-  // The timeout of the call: what was asked for, else the group's; more than zero.
+  // The timeout of the call: what was asked for, else the group's; more than zero, and no longer than
+  // a backend can compute with (kLongestTimeout).
   std::chrono::nanoseconds timeout(std::optional<std::chrono::nanoseconds> asked,
                                    std::chrono::nanoseconds of_group) const;
 

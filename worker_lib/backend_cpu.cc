@@ -1,9 +1,8 @@
 #include "worker_lib/backend_cpu.h"
 
-#include <algorithm>
-
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "worker_lib/error_bridge.h"
+#include "worker_lib/tensor_facts.h"
 #include "worker_lib/work_state.h"
 
 namespace ddprun {
@@ -23,10 +22,6 @@ ElementType element_type_of(const torch::Tensor& tensor) {
     case torch::kFloat64: return ElementType::kF64;
     default: DDPRUN_ASSERT(false, "ProcessGroup has checked the dtype");
   }
-}
-
-std::size_t count_of(const torch::Tensor& tensor) {
-  return static_cast<std::size_t>(tensor.numel());
 }
 
 std::vector<void*> written(const std::vector<torch::Tensor>& tensors) {
@@ -61,10 +56,8 @@ Work CpuBackend::carry_out(CallOptions call, EngineCall engine_call) {
     }
   };
   if (!call.async && executor_.is_idle()) return detail::work_of(guarded(call.timeout));
-  const TimePoint deadline = BootClock::now() + call.timeout;
-  return Work(executor_.submit([deadline, guarded] {
-    return guarded(std::max(deadline - BootClock::now(), Duration::zero()));
-  }));
+  return Work(executor_.submit(
+      [deadline = Deadline(call.timeout), guarded] { return guarded(deadline.remaining()); }));
 }
 
 Work CpuBackend::all_reduce(const torch::Tensor& tensor, ReduceOp op, CallOptions call) {

@@ -2,8 +2,10 @@
 
 #include <initializer_list>
 
-#include "worker_lib/cpu/background_thread.h"
+#include "base/background_thread.h"
 #include "worker_lib/error_bridge.h"
+#include "worker_lib/nccl_pause.h"
+#include "worker_lib/tensor_facts.h"
 
 namespace ddprun {
 namespace {
@@ -78,10 +80,6 @@ Result<Reduction> reduction_of(const char* call, ReduceOp op, torch::ScalarType 
       .kind = ErrorKind::kUnsupported,
       .doing = call,
       .cause = "the nccl backend has no " + what + "; use another dtype or the cpu backend"};
-}
-
-std::size_t count_of(const torch::Tensor& tensor) {
-  return static_cast<std::size_t>(tensor.numel());
 }
 
 // Whether the tensors lie one behind the other, as the slices of one tensor do.
@@ -190,6 +188,7 @@ NcclBackend::~NcclBackend() {
 // Whether everything in flight ended well before the deadline: a blocking call returns when the
 // stream knows of it, so a program that ends may still have work there that its peers count on.
 bool NcclBackend::drain(const Deadline& deadline) {
+  NcclPause pause;
   while (!communicator_->failure()) {
     if (!inspect()) return false;
     {
@@ -197,7 +196,7 @@ bool NcclBackend::drain(const Deadline& deadline) {
       if (in_flight_.empty()) return true;
     }
     if (deadline.passed()) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    pause.take();
   }
   return false;
 }

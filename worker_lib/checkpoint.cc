@@ -18,11 +18,6 @@ namespace {
 
 using nlohmann::json;
 
-[[noreturn]] void refuse(const std::string& what,
-                         DistError::Kind kind = DistError::Kind::kInvalidArgument) {
-  throw DistError(kind, what);
-}
-
 torch::Tensor cpu_generator_state() {
   auto generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard<std::mutex> lock(generator.mutex());
@@ -305,11 +300,11 @@ void CheckpointManager::save(std::int64_t step, const TrainingState& state) {
     const auto generators = impl_->gather_generators(step);
     std::optional<DistError> failure;
     try {
-      if (impl_->group.rank() == 0) impl_->write(step, state, generators);
+      with_dist_errors("save a checkpoint", [&] {
+        if (impl_->group.rank() == 0) impl_->write(step, state, generators);
+      });
     } catch (const DistError& thrown) {
       failure = thrown;
-    } catch (...) {
-      failure = to_dist_error(error_in_flight("save a checkpoint"));
     }
     impl_->share_outcome(failure);
     if (impl_->group.rank() == 0 && impl_->announce) impl_->announce(step);

@@ -6,22 +6,18 @@
 #include <torch/torch.h>
 
 #include <limits>
-#include <sstream>
 
 #include "ddprun/error.h"
 #include "worker_lib/error_bridge.h"
+#include "worker_lib/tensor_facts.h"
 
 namespace ddprun {
 namespace {
 
 constexpr int kMaxJsonDepth = 64;
 
-[[noreturn]] void refuse(const std::string& what) {
-  throw DistError(DistError::Kind::kInvalidArgument, what);
-}
-
 [[noreturn]] void corrupt(const std::string& file, const std::string& what) {
-  throw DistError(DistError::Kind::kCorrupt, "read " + file + ": " + what);
+  refuse("read " + file + ": " + what, DistError::Kind::kCorrupt);
 }
 
 c10::IValue from_json(const nlohmann::json& value, int depth) {
@@ -53,12 +49,6 @@ c10::IValue from_json(const nlohmann::json& value, int depth) {
     case Type::discarded: break;
   }
   refuse(std::string("save a JSON value: it is ") + value.type_name());
-}
-
-std::string describe(const torch::Tensor& tensor) {
-  std::ostringstream text;
-  text << tensor.dtype() << " " << tensor.sizes();
-  return text.str();
 }
 
 }  // namespace
@@ -164,8 +154,8 @@ void load_module_state(torch::nn::Module& module, const c10::IValue& state,
     if (!found->value().isTensor()) corrupt(file, "'" + name + "' is not a tensor");
     const torch::Tensor& value = found->value().toTensor();
     if (value.sizes() != tensor.sizes() || value.dtype() != tensor.dtype())
-      refuse(doing + "'" + name + "' is " + describe(value) + " in the file and " +
-             describe(tensor) + " in this model");
+      refuse(doing + "'" + name + "' is " + dtype_and_shape(value) + " in the file and " +
+             dtype_and_shape(tensor) + " in this model");
   }
   for (const auto& entry : saved)
     if (std::ranges::find(own, entry.key().toStringRef(),

@@ -38,8 +38,8 @@ struct Choice {
   bool is_nccl;
 };
 
-[[noreturn]] void refuse(DistError::Kind kind, const std::string& why) {
-  throw DistError(kind, "ddprun::init: " + why);
+[[noreturn]] void refuse_init(DistError::Kind kind, const std::string& why) {
+  refuse("ddprun::init: " + why, kind);
 }
 
 int count_gpus(const BackendFactory* nccl) { return nccl ? nccl->device_count() : 0; }
@@ -47,19 +47,21 @@ int count_gpus(const BackendFactory* nccl) { return nccl ? nccl->device_count() 
 torch::Device choose_gpu(std::optional<torch::Device> asked, LocalRank local_rank,
                          const BackendFactory* nccl) {
   if (!nccl) {
-    refuse(DistError::Kind::kUnsupported,
-           "device cuda and backend nccl need a program that is linked with ddprun::worker_cuda; "
-           "this one is linked with ddprun::worker");
+    refuse_init(
+        DistError::Kind::kUnsupported,
+        "device cuda and backend nccl need a program that is linked with ddprun::worker_cuda; "
+        "this one is linked with ddprun::worker");
   }
   const int gpus = count_gpus(nccl);
-  if (gpus == 0) refuse(DistError::Kind::kUnsupported, "there is no GPU here, or no driver for it");
+  if (gpus == 0)
+    refuse_init(DistError::Kind::kUnsupported, "there is no GPU here, or no driver for it");
   if (!asked || !asked->has_index()) {
     return torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(local_rank.value % gpus));
   }
   if (asked->index() >= gpus) {
-    refuse(DistError::Kind::kInvalidArgument,
-           "device " + asked->str() + " does not exist; there are " + std::to_string(gpus) +
-               " GPUs, cuda:0 to cuda:" + std::to_string(gpus - 1));
+    refuse_init(DistError::Kind::kInvalidArgument,
+                "device " + asked->str() + " does not exist; there are " + std::to_string(gpus) +
+                    " GPUs, cuda:0 to cuda:" + std::to_string(gpus - 1));
   }
   return *asked;
 }
@@ -68,18 +70,18 @@ Choice choose(const InitOptions& options, LocalRank local_rank, const BackendFac
   const auto& device = options.device;
   const auto& backend = options.backend;
   if (backend && *backend != "cpu" && *backend != "nccl") {
-    refuse(DistError::Kind::kInvalidArgument,
-           "there is no backend '" + *backend + "'; there are cpu and nccl");
+    refuse_init(DistError::Kind::kInvalidArgument,
+                "there is no backend '" + *backend + "'; there are cpu and nccl");
   }
   if (device && !device->is_cpu() && !device->is_cuda()) {
-    refuse(DistError::Kind::kInvalidArgument,
-           "device " + device->str() + " is not known here; there are cpu and cuda");
+    refuse_init(DistError::Kind::kInvalidArgument,
+                "device " + device->str() + " is not known here; there are cpu and cuda");
   }
   if (device && device->is_cpu() && backend == "nccl") {
-    refuse(DistError::Kind::kInvalidArgument, "backend nccl is for device cuda, not cpu");
+    refuse_init(DistError::Kind::kInvalidArgument, "backend nccl is for device cuda, not cpu");
   }
   if (device && device->is_cuda() && backend == "cpu") {
-    refuse(
+    refuse_init(
         DistError::Kind::kUnsupported,
         "backend cpu takes tensors on the cpu only; use backend nccl with device " + device->str());
   }
@@ -96,14 +98,13 @@ Choice choose(const InitOptions& options, LocalRank local_rank, const BackendFac
 // By hand nobody may be hosting a store, which this rank must not wait for as long as for a slow
 // node.
 Result<std::unique_ptr<StoreClient>> connect_to_store(const WorkerEnv& env, Duration timeout) {
-  const bool has_launcher = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  const Duration patience = has_launcher ? kPatienceWithLauncher : kPatienceByHand;
+  const Duration patience = env.agent_store ? kPatienceWithLauncher : kPatienceByHand;
   auto store = StoreClient::connect({.host = env.master_addr,
                                      .port = static_cast<std::uint16_t>(env.master_port),
                                      .prefix = kKeyPrefix,
                                      .connect_timeout = std::min(timeout, patience),
                                      .timeout = timeout});
-  if (store || has_launcher) return store;
+  if (store || env.agent_store) return store;
   Error error = store.error();
   error.cause +=
       "; without a launcher a store must be there already: start the program with ddprun or "
@@ -210,22 +211,21 @@ struct Context::Impl {
 Context init_with(const InitOptions& options, BackendFactory* nccl) {
   return with_dist_errors("ddprun::init", [&] {
     if (options.timeout <= Timeout::zero()) {
-      refuse(DistError::Kind::kInvalidArgument, "timeout must be more than zero");
+      refuse_init(DistError::Kind::kInvalidArgument, "timeout must be more than zero");
     }
-    const Duration timeout = std::min<Duration>(options.timeout, kLongestTimeout);
     const Result<std::optional<WorkerEnv>> read = read_worker_env(variable);
     if (!read) throw to_dist_error(Error(read.error()).within("ddprun::init"));
     const WorkerEnv env = read->value_or(WorkerEnv());
 
     const Choice choice = choose(options, env.local_rank, nccl);
-    Result<std::unique_ptr<Backend>> backend = meet(choice, env, timeout, nccl);
+    Result<std::unique_ptr<Backend>> backend = meet(choice, env, options.timeout, nccl);
     if (!backend) {
       throw to_dist_error(Error(backend.error())
                               .within("ddprun::init of rank " + to_text(env.rank) + " of " +
                                       std::to_string(env.world_size)));
     }
-    return Context(std::unique_ptr<Context::Impl>(
-        new Context::Impl{env, choice.device, {std::move(*backend), choice.device, timeout}}));
+    return Context(std::unique_ptr<Context::Impl>(new Context::Impl{
+        env, choice.device, {std::move(*backend), choice.device, options.timeout}}));
   });
 }
 

@@ -10,6 +10,7 @@
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/reducer.h"
 #include "worker_lib/sha256.h"
+#include "worker_lib/tensor_facts.h"
 
 namespace ddprun::detail {
 namespace {
@@ -19,16 +20,9 @@ using nlohmann::json;
 constexpr const char* kConstruct = "construct DistributedDataParallel";
 constexpr std::uint64_t kBroadcastChunkBytes = 250 << 20;
 
-[[noreturn]] void refuse(const std::string& what,
-                         DistError::Kind kind = DistError::Kind::kInvalidArgument) {
-  throw DistError(kind, std::string(kConstruct) + ": " + what);
-}
-
-std::string list_text(c10::IntArrayRef numbers) {
-  std::string text = "[";
-  for (const std::int64_t number : numbers)
-    text += (text.size() > 1 ? ", " : "") + std::to_string(number);
-  return text + "]";
+[[noreturn]] void refuse_to_construct(const std::string& what,
+                                      DistError::Kind kind = DistError::Kind::kInvalidArgument) {
+  refuse(std::string(kConstruct) + ": " + what, kind);
 }
 
 // What must be the same on every rank, one line for each thing, in order.
@@ -37,14 +31,12 @@ std::vector<std::string> describe(const torch::nn::Module& module,
   std::vector<std::string> lines;
   for (const auto& item : module.named_parameters()) {
     const torch::Tensor& p = item.value();
-    lines.push_back("parameter '" + item.key() + "' " + std::string(p.dtype().name()) + " " +
-                    list_text(p.sizes()) + " strides " + list_text(p.strides()) + " on " +
-                    c10::DeviceTypeName(p.device().type(), true) +
+    lines.push_back("parameter '" + item.key() + "' " + dtype_and_shape(p) + " strides " +
+                    text_of(p.strides()) + " on " + c10::DeviceTypeName(p.device().type(), true) +
                     (p.requires_grad() ? " requires grad" : " requires no grad"));
   }
   for (const auto& item : module.named_buffers())
-    lines.push_back("buffer '" + item.key() + "' " + std::string(item.value().dtype().name()) +
-                    " " + list_text(item.value().sizes()));
+    lines.push_back("buffer '" + item.key() + "' " + dtype_and_shape(item.value()));
   lines.push_back("option first_bucket_bytes " + std::to_string(options.first_bucket_bytes));
   lines.push_back("option bucket_bytes " + std::to_string(options.bucket_bytes));
   lines.push_back(std::string("option broadcast_buffers ") +
@@ -65,8 +57,8 @@ void expect_same_everywhere(const std::vector<std::string>& lines, ProcessGroup&
   for (std::size_t i = 0; i <= lines.size(); ++i)
     for (std::size_t rank = 1; rank < all.size(); ++rank)
       if (line(rank, i) != line(0, i))
-        refuse("the ranks have different modules: rank 0 has " + line(0, i) + " where rank " +
-               std::to_string(rank) + " has " + line(rank, i));
+        refuse_to_construct("the ranks have different modules: rank 0 has " + line(0, i) +
+                            " where rank " + std::to_string(rank) + " has " + line(rank, i));
   DDPRUN_ASSERT(false, "texts with different digests differ");
 }
 
@@ -114,22 +106,23 @@ std::vector<Reducer::Parameter> trainable(const torch::nn::Module& module) {
 void expect_on_device(const torch::nn::Module& module, torch::Device device) {
   for (const auto& item : module.named_parameters())
     if (item.value().device() != device)
-      refuse("parameter '" + item.key() + "' is on " + item.value().device().str() +
-             ", the group works on " + device.str() + "; move the module first");
+      refuse_to_construct("parameter '" + item.key() + "' is on " + item.value().device().str() +
+                          ", the group works on " + device.str() + "; move the module first");
   for (const auto& item : module.named_buffers())
     if (item.value().device() != device)
-      refuse("buffer '" + item.key() + "' is on " + item.value().device().str() +
-             ", the group works on " + device.str() + "; move the module first");
+      refuse_to_construct("buffer '" + item.key() + "' is on " + item.value().device().str() +
+                          ", the group works on " + device.str() + "; move the module first");
 }
 
 void expect_supported(const torch::nn::Module* module, const DataParallelOptions& options) {
-  if (!module) refuse("there is no module");
+  if (!module) refuse_to_construct("there is no module");
   if (options.find_unused_parameters)
-    refuse("find_unused_parameters is not supported yet", DistError::Kind::kUnsupported);
+    refuse_to_construct("find_unused_parameters is not supported yet",
+                        DistError::Kind::kUnsupported);
   if (options.static_graph)
-    refuse("static_graph is not supported yet", DistError::Kind::kUnsupported);
+    refuse_to_construct("static_graph is not supported yet", DistError::Kind::kUnsupported);
   if (options.first_bucket_bytes == 0 || options.bucket_bytes == 0)
-    refuse(
+    refuse_to_construct(
         "a bucket of 0 bytes holds nothing; options first_bucket_bytes and bucket_bytes are at "
         "least 1");
 }
@@ -154,7 +147,7 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module, Pr
     expect_same_everywhere(describe(net, options), group, options.timeout);
     expect_on_device(net, group.device());
     std::vector<Reducer::Parameter> parameters = trainable(net);
-    if (parameters.empty()) refuse("no parameter of the module requires a gradient");
+    if (parameters.empty()) refuse_to_construct("no parameter of the module requires a gradient");
     std::vector<torch::Tensor> state = net.parameters();
     for (const torch::Tensor& buffer : net.buffers()) state.push_back(buffer);
     broadcast_coalesced(state, group, options.timeout);

@@ -53,6 +53,8 @@ DistError to_dist_error(const Error& error) {
                    error.allowed);
 }
 
+void refuse(const std::string& what, DistError::Kind kind) { throw DistError(kind, what); }
+
 Error error_in_flight(std::string_view doing) {
   Error error{.kind = ErrorKind::kSystem, .doing = std::string(doing)};
   try {

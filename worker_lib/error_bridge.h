@@ -4,6 +4,7 @@
 // Pure functions; any thread.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -23,6 +24,10 @@ DistError to_dist_error(const Error& error);
 // The exception in flight as an Error; call it inside a catch block. LibTorch's backtraces are left
 // out: the message is one line.
 Error error_in_flight(std::string_view doing);
+
+// Throws a DistError of this rank's own making. what: what was being done, and why it cannot be.
+[[noreturn]] void refuse(const std::string& what,
+                         DistError::Kind kind = DistError::Kind::kInvalidArgument);
 
 // The value, or throws the DistError of the failure.
 template <class T>

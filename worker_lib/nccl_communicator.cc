@@ -3,42 +3,26 @@
 #include <algorithm>
 #include <cstring>
 #include <future>
-#include <system_error>
 #include <thread>
 
+#include "base/background_thread.h"
 #include "rendezvous/store_client.h"
 #include "worker_lib/cpu/cpu_group.h"
+#include "worker_lib/nccl_pause.h"
 
 namespace ddprun {
 namespace {
 
 constexpr Duration kGlanceAtPeers = std::chrono::milliseconds(500);
 
-// Most calls are through at once; a first one, which sets up connections, takes milliseconds.
-class Pause {
- public:
-  void take() {
-    if (++taken_ < 100) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
-  }
-
- private:
-  int taken_ = 0;
-};
-
 // Runs `action` in a thread of its own and waits for it at most so long; a thread that is stuck in
 // the driver is left behind, as nothing can end it.
 void run_at_most(Duration bound, std::function<void()> action) {
-  std::packaged_task<void()> task(action);
-  const std::future<void> done = task.get_future();
-  try {
-    std::thread(std::move(task)).detach();
-  } catch (const std::system_error&) {
-    return action();
-  }
+  const auto task = std::make_shared<std::packaged_task<void()>>(std::move(action));
+  const std::future<void> done = task->get_future();
+  std::thread thread;
+  if (!start_thread(thread, "ddprun-abort", [task] { (*task)(); })) return (*task)();
+  thread.detach();
   done.wait_for(bound);
 }
 
@@ -140,7 +124,7 @@ Result<void> NcclCommunicator::launch(const Issue& issue, const Deadline& deadli
 }
 
 Result<void> NcclCommunicator::settle(NcclResult result, const Deadline& deadline) {
-  Pause pause;
+  NcclPause pause;
   while (result == NcclResult::kInProgress) {
     if (deadline.passed()) {
       return timeout_error("", "NCCL is not done; a rank has not come, or is stuck",

@@ -17,10 +17,9 @@
 #include <optional>
 #include <string>
 
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "base/ids.h"
 #include "base/result.h"
-#include "rendezvous/blocking_socket.h"  // Deadline
 #include "worker_lib/nccl_api.h"
 
 namespace ddprun {
@@ -31,10 +30,10 @@ class StoreClient;
 struct NcclCommunicatorOptions {
   Rank rank{0};
   int world_size = 1;
-  std::string name;                             // begins every key in the store
-  Duration timeout = std::chrono::minutes(30);  // of forming it
+  std::string name;    // begins every key in the store
+  Duration timeout{};  // of forming it
   // A thread to which ncclCommAbort does not return is left behind after so long.
-  Duration abort_grace = std::chrono::seconds(10);
+  Duration abort_grace{};
   // Knows when a rank dies, which NCCL does not: its failure ends every wait. May be null; must
   // outlive the communicator.
   const CpuGroup* peers = nullptr;

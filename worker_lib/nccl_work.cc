@@ -1,9 +1,8 @@
 #include "worker_lib/nccl_work.h"
 
-#include <thread>
-
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/nccl_communicator.h"
+#include "worker_lib/nccl_pause.h"
 
 namespace ddprun {
 
@@ -19,14 +18,13 @@ std::string to_text(const NcclCall& call) {
 void NcclWork::wait(std::optional<Duration> timeout) {
   if (!timeout && host_wait_ == HostWait::kOnRequest && wait_on_stream()) return;
   const Deadline deadline(timeout.value_or(kLongestTimeout));
+  NcclPause pause;
   while (!value_or_throw(poll())) {
     if (deadline.passed()) {
       throw to_dist_error(timeout_error("wait for " + to_text(call_), "it is not complete",
                                         deadline.waited(), deadline.allowed()));
     }
-    // Short, as a barrier wants its answer soon; a spinning thread would cost the core that the
-    // program's own work may want.
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    pause.take();
   }
 }
 

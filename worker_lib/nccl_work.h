@@ -13,10 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "base/error.h"
 #include "ddprun/reduce_op.h"
-#include "rendezvous/blocking_socket.h"  // Deadline
 #include "worker_lib/nccl_api.h"
 #include "worker_lib/work_state.h"
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "ddprun/error.h"
+#include "worker_lib/error_bridge.h"
 
 namespace ddprun {
 namespace {
@@ -12,11 +12,6 @@ namespace {
 using torch::optim::Optimizer;
 using torch::optim::OptimizerOptions;
 using torch::optim::OptimizerParamState;
-
-[[noreturn]] void refuse(const std::string& what,
-                         DistError::Kind kind = DistError::Kind::kInvalidArgument) {
-  throw DistError(kind, what);
-}
 
 // Each optimizer's fields under Python's names, once, for both directions: the visitor gets a name
 // and a reference.

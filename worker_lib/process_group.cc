@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "ddprun/backend.h"
-#include "rendezvous/blocking_socket.h"  // Deadline
 #include "worker_lib/argument_check.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/work_state.h"
@@ -62,9 +61,7 @@ Timeout left(const Deadline& deadline) {
 }  // namespace
 
 ProcessGroup::ProcessGroup(std::unique_ptr<Backend> backend, torch::Device device, Timeout timeout)
-    : backend_(std::move(backend)),
-      device_(device),
-      timeout_(std::min<Duration>(timeout, kLongestTimeout)) {}
+    : backend_(std::move(backend)), device_(device), timeout_(timeout) {}
 
 ProcessGroup::~ProcessGroup() = default;
 

@@ -11,16 +11,16 @@
 namespace ddprun {
 namespace {
 
-[[noreturn]] void refuse(const std::string& what,
-                         DistError::Kind kind = DistError::Kind::kInvalidArgument) {
-  throw DistError(kind, "DistributedSampler: " + what);
+[[noreturn]] void refuse_sampler(const std::string& what,
+                                 DistError::Kind kind = DistError::Kind::kInvalidArgument) {
+  refuse("DistributedSampler: " + what, kind);
 }
 
 Shard checked_shard(std::size_t dataset_size, const DistributedSamplerOptions& options) {
-  if (dataset_size == 0) refuse("the dataset has 0 samples; at least 1 is needed");
+  if (dataset_size == 0) refuse_sampler("the dataset has 0 samples; at least 1 is needed");
   if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size)
-    refuse("rank " + std::to_string(options.rank) + " is not in a world of " +
-           std::to_string(options.world_size));
+    refuse_sampler("rank " + std::to_string(options.rank) + " is not in a world of " +
+                   std::to_string(options.world_size));
   return {.dataset_size = dataset_size,
           .world_size = static_cast<std::size_t>(options.world_size),
           .rank = static_cast<std::size_t>(options.rank),
@@ -35,7 +35,7 @@ DistributedSamplerOptions in_group(DistributedSamplerOptions options, const Proc
 
 const nlohmann::json& entry(const nlohmann::json& state, const char* key) {
   const auto found = state.find(key);
-  if (found == state.end()) refuse("the saved state has no \"" + std::string(key) + "\"");
+  if (found == state.end()) refuse_sampler("the saved state has no \"" + std::string(key) + "\"");
   return *found;
 }
 
@@ -43,15 +43,16 @@ void expect_same(const nlohmann::json& saved, const nlohmann::json& own, const c
                  DistError::Kind kind = DistError::Kind::kInvalidArgument) {
   const nlohmann::json& value = entry(saved, key);
   if (value != own.at(key))
-    refuse("the saved state has " + std::string(key) + " " + value.dump() + ", this sampler has " +
-               own.at(key).dump(),
-           kind);
+    refuse_sampler("the saved state has " + std::string(key) + " " + value.dump() +
+                       ", this sampler has " + own.at(key).dump(),
+                   kind);
 }
 
 std::int64_t count(const nlohmann::json& state, const char* key) {
   const nlohmann::json& value = entry(state, key);
   if (!value.is_number_integer() || value.get<std::int64_t>() < 0)
-    refuse("the saved state has " + std::string(key) + " " + value.dump() + ", not a count");
+    refuse_sampler("the saved state has " + std::string(key) + " " + value.dump() +
+                   ", not a count");
   return value.get<std::int64_t>();
 }
 
@@ -97,7 +98,7 @@ DistributedSampler::DistributedSampler(std::size_t dataset_size, const ProcessGr
     : DistributedSampler(dataset_size, in_group(options, group)) {}
 
 void DistributedSampler::set_epoch(std::int64_t epoch) {
-  if (epoch < 0) refuse("epoch " + std::to_string(epoch) + " is negative");
+  if (epoch < 0) refuse_sampler("epoch " + std::to_string(epoch) + " is negative");
   if (epoch != state_->epoch) state_->choose(epoch, 0);
 }
 
@@ -107,10 +108,11 @@ std::size_t DistributedSampler::size() const { return state_->shard.size(); }
 
 void DistributedSampler::delivered(std::size_t samples) {
   State& s = *state_;
-  if (!s.options.prefetched) refuse("delivered() is for samplers with the option `prefetched`");
+  if (!s.options.prefetched)
+    refuse_sampler("delivered() is for samplers with the option `prefetched`");
   if (samples > s.handed_out - s.reported)
-    refuse("delivered(" + std::to_string(samples) + ") after only " +
-           std::to_string(s.handed_out - s.reported) + " more samples were handed out");
+    refuse_sampler("delivered(" + std::to_string(samples) + ") after only " +
+                   std::to_string(s.handed_out - s.reported) + " more samples were handed out");
   s.reported += samples;
 }
 
@@ -135,8 +137,8 @@ void DistributedSampler::load_state(const nlohmann::json& saved) {
   const auto position = static_cast<std::size_t>(count(saved, "position"));
   const std::size_t world = s.options.world_size;
   if (position % world != 0 || position / world > size())
-    refuse("the saved state has position " + std::to_string(position) + "; a world of " +
-           std::to_string(world) + " deals " + std::to_string(size() * world) + " samples");
+    refuse_sampler("the saved state has position " + std::to_string(position) + "; a world of " +
+                   std::to_string(world) + " deals " + std::to_string(size() * world) + " samples");
   s.choose(epoch, position / world);
 }
 

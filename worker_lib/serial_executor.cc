@@ -1,6 +1,6 @@
 #include "worker_lib/serial_executor.h"
 
-#include "worker_lib/cpu/background_thread.h"
+#include "base/background_thread.h"
 
 namespace ddprun {
 

@@ -1,7 +1,6 @@
 #include "ddprun/work.h"
 
-#include <algorithm>
-
+#include "base/deadline.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/work_state.h"
 
@@ -16,8 +15,7 @@ void Work::wait() const {
 }
 
 void Work::wait(std::chrono::nanoseconds timeout) const {
-  // Now plus the largest duration would lie in the past.
-  if (state_) state_->wait(std::min<Duration>(timeout, kLongestTimeout));
+  if (state_) state_->wait(timeout);
 }
 
 bool Work::is_completed() const { return !state_ || state_->is_completed(); }
@@ -39,9 +37,13 @@ void HostWork::wait(std::optional<Duration> timeout) {
   const auto is_over = [this] { return is_completed_; };
   if (!timeout) {
     completed_.wait(lock, is_over);
-  } else if (!completed_.wait_for(lock, *timeout, is_over)) {
-    throw to_dist_error(
-        timeout_error("wait for a collective", "it is not complete", *timeout, *timeout));
+  } else {
+    // A Deadline's time: now plus the largest duration would lie in the past.
+    const Deadline deadline(*timeout);
+    if (!completed_.wait_for(lock, deadline.remaining(), is_over)) {
+      throw to_dist_error(timeout_error("wait for a collective", "it is not complete",
+                                        deadline.waited(), deadline.allowed()));
+    }
   }
   if (failure_) std::rethrow_exception(failure_);
 }

@@ -9,10 +9,6 @@
 namespace ddprun {
 namespace {
 
-Error invalid(std::string cause) {
-  return Error{.kind = ErrorKind::kInvalidArgument, .cause = std::move(cause)};
-}
-
 Error invalid_option(std::string option, std::string cause) {
   return Error{.kind = ErrorKind::kInvalidArgument,
                .doing = "option " + std::move(option),
@@ -44,15 +40,16 @@ Result<NodeRange> parse_nodes(std::string_view text) {
   const std::optional<int> min = parse_number<int>(parts.front());
   const std::optional<int> max = parse_number<int>(parts.back());
   if (parts.size() > 2 || !min || !max) {
-    return invalid(quoted(text) + " is no number of nodes: give N or MIN:MAX");
+    return invalid_argument(quoted(text) + " is no number of nodes: give N or MIN:MAX");
   }
-  if (*min < 1) return invalid(quoted(text) + ": a job needs at least 1 node");
+  if (*min < 1) return invalid_argument(quoted(text) + ": a job needs at least 1 node");
   if (*max > kMaxNodes) {
-    return invalid(quoted(text) + ": a job has at most " + std::to_string(kMaxNodes) + " nodes");
+    return invalid_argument(quoted(text) + ": a job has at most " + std::to_string(kMaxNodes) +
+                            " nodes");
   }
   if (*min > *max) {
-    return invalid(quoted(text) + ": MIN is larger than MAX; did you mean " + std::to_string(*max) +
-                   ":" + std::to_string(*min) + "?");
+    return invalid_argument(quoted(text) + ": MIN is larger than MAX; did you mean " +
+                            std::to_string(*max) + ":" + std::to_string(*min) + "?");
   }
   return NodeRange{*min, *max};
 }
@@ -62,19 +59,20 @@ Result<SlotCount> parse_slots(std::string_view text) {
   if (text == "gpu") return SlotCount{SlotCount::Kind::kGpus, 0};
   if (text == "auto") return SlotCount{SlotCount::Kind::kAuto, 0};
   const std::optional<int> number = parse_number<int>(text);
-  if (!number) return invalid(quoted(text) + " is no number of workers: give N, cpu, gpu or auto");
-  if (*number < 1) return invalid(quoted(text) + ": a node needs at least 1 worker");
+  if (!number)
+    return invalid_argument(quoted(text) + " is no number of workers: give N, cpu, gpu or auto");
+  if (*number < 1) return invalid_argument(quoted(text) + ": a node needs at least 1 worker");
   if (*number > kMaxSlots) {
-    return invalid(quoted(text) + ": more than " + std::to_string(kMaxSlots) +
-                   " workers on one node");
+    return invalid_argument(quoted(text) + ": more than " + std::to_string(kMaxSlots) +
+                            " workers on one node");
   }
   return SlotCount{SlotCount::Kind::kNumber, *number};
 }
 
 Result<StreamMap> parse_streams(std::string_view text) {
   const auto wrong = [&] {
-    return invalid(quoted(text) +
-                   ": give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or RANK:N,RANK:N");
+    return invalid_argument(
+        quoted(text) + ": give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or RANK:N,RANK:N");
   };
   StreamMap map;
   if (text.find(':') == std::string_view::npos) {
@@ -100,7 +98,7 @@ Result<std::map<std::string, std::string>> parse_rdzv_conf(std::string_view text
   for (const std::string_view entry : split(text, ',')) {
     const std::size_t at = entry.find('=');
     if (at == std::string_view::npos || at == 0) {
-      return invalid(quoted(entry) + " is no KEY=VALUE");
+      return invalid_argument(quoted(entry) + " is no KEY=VALUE");
     }
     conf[std::string(entry.substr(0, at))] = std::string(entry.substr(at + 1));
   }
@@ -110,7 +108,7 @@ Result<std::map<std::string, std::string>> parse_rdzv_conf(std::string_view text
 Result<std::vector<std::string>> parse_list(std::string_view text) {
   std::vector<std::string> parts;
   for (const std::string_view part : split(text, ',')) {
-    if (part.empty()) return invalid("there is an empty entry in " + quoted(text));
+    if (part.empty()) return invalid_argument("there is an empty entry in " + quoted(text));
     parts.emplace_back(part);
   }
   return parts;
@@ -119,7 +117,7 @@ Result<std::vector<std::string>> parse_list(std::string_view text) {
 Result<Duration> parse_seconds(std::string_view text) {
   const std::optional<double> seconds = parse_number<double>(text);
   if (!seconds || !(*seconds >= 0) || *seconds > 1e9) {
-    return invalid(quoted(text) + " is no number of seconds");
+    return invalid_argument(quoted(text) + " is no number of seconds");
   }
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*seconds));
 }
@@ -128,13 +126,13 @@ Result<OnJoin> parse_on_join(std::string_view text) {
   if (text == "now") return OnJoin::kNow;
   if (text == "checkpoint") return OnJoin::kCheckpoint;
   if (text == "restart") return OnJoin::kRestart;
-  return invalid(quoted(text) + ": give now, checkpoint or restart");
+  return invalid_argument(quoted(text) + ": give now, checkpoint or restart");
 }
 
 Result<Duration> parse_lease(std::string_view text) {
   Result<Duration> lease = parse_seconds(text);
   if (lease && (*lease < kShortestLease || *lease > kLongestLease)) {
-    return invalid(quoted(text) + " is no lease: give 0.5 to 3600 seconds");
+    return invalid_argument(quoted(text) + " is no lease: give 0.5 to 3600 seconds");
   }
   return lease;
 }
@@ -145,7 +143,7 @@ namespace {
 Result<HostPort> parse_endpoint(std::string_view text, std::uint16_t default_port) {
   Result<HostPort> endpoint = parse_host_port(text, default_port);
   if (endpoint && endpoint->host.empty())
-    return invalid(quoted(text) + " names no host: give HOST:PORT");
+    return invalid_argument(quoted(text) + " names no host: give HOST:PORT");
   return endpoint;
 }
 

@@ -22,13 +22,19 @@
 //                                    -> kFinished
 //   tree is empty      -             (only after the     -> kIdle, or exit   -
 //                                    last worker)
-//   user's signal      leave, exit   pass on, leave      kill on 2nd SIGINT  leave, exit
-//   service lost       -             kill -> kStopping   kill                exit if embedded
-//   guardian lost      exit          kill -> kStopping   kill                exit
+//   user's signal      leave, exit   pass on, leave      leave; a 2nd        leave, exit
+//                                    -> kStopping        SIGINT kills
+//   service lost       -             kill -> kStopping   kill                -
+//    for good, refused exit          kill -> kStopping   kill, then exit     exit
+//   guardian lost      leave, exit   kill -> kStopping   kill, then exit     leave, exit
 //   checkpoint         -             tell, at most each  -                   -
 //   announced                        kCheckpointPause
 //   grace is over      -             -                   kill                -
 //   kill had no effect -             -                   leave, exit         -
+//
+// Workers that are being stopped get the user's first signal, too, unless it is SIGTERM, which they
+// have had. "For good": the agent will not wait for the service; "refused": the service will not
+// have this node.
 //
 // Priorities: a lost guardian or service beats grace; the first user's signal and the first verdict
 // decide the exit code and are never replaced by later ones.
@@ -42,7 +48,7 @@
 // gets the signal in that time, the death was an order, not a failure.
 //
 // Invariants: no Start while a process of an earlier generation may live; generations only grow; at
-// most one Exit; every state but kIdle, kRunning and kFinished has a deadline.
+// most one Exit; kStopping always has a deadline, kRunning only while a death is held back.
 #pragma once
 
 #include <array>
@@ -126,8 +132,8 @@ using SupervisorActions = std::vector<SupervisorAction>;
 struct SupervisorOptions {
   std::string host;
   int slots = 1;
-  Duration grace = std::chrono::seconds(30);         // between the first signal and SIGKILL
-  Duration kill_timeout = std::chrono::seconds(30);  // between SIGKILL and giving up on a process
+  Duration grace{};         // between the first signal and SIGKILL
+  Duration kill_timeout{};  // between SIGKILL and giving up on a process
 };
 
 class Supervisor {
@@ -152,7 +158,6 @@ class Supervisor {
   }
 
   State state() const { return state_; }
-  Generation generation() const { return generation_; }
 
  private:
   struct DatedEnd {

@@ -38,6 +38,7 @@ std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignmen
     env.role = options.role;
     env.master_addr = assignment.store_host;
     env.master_port = assignment.store_port;
+    env.agent_store = true;
     env.restart_count = assignment.restart_count;
     env.max_restarts = options.max_restarts;
     env.run_id = options.run_id;

@@ -10,8 +10,7 @@ Result<Keyring> Keyring::parse(std::string_view text) {
   std::istringstream lines{std::string(text)};
   int number = 0;
   const auto wrong = [&](const std::string& what) {
-    return Error{.kind = ErrorKind::kInvalidArgument,
-                 .cause = "line " + std::to_string(number) + ": " + what};
+    return invalid_argument("line " + std::to_string(number) + ": " + what);
   };
   for (std::string line; std::getline(lines, line);) {
     ++number;
@@ -33,7 +32,7 @@ Result<Keyring> Keyring::parse(std::string_view text) {
     }
   }
   if (keyring.empty()) {
-    return Error{.kind = ErrorKind::kInvalidArgument, .cause = "there is no key in it"};
+    return invalid_argument("there is no key in it");
   }
   return keyring;
 }

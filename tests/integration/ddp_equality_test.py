@@ -11,6 +11,9 @@ import subprocess
 import sys
 import tempfile
 
+import needs
+
+needs.module("torch")
 import torch
 import torch.distributed as dist
 

@@ -4,7 +4,6 @@ the programs.
 A job with an awkward id runs at ddp-rendezvous and fails once; then its metrics, status and health are read.
 """
 import collections
-import importlib.util
 import json
 import pathlib
 import re
@@ -14,6 +13,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+
+import needs
 
 PATIENCE = 60.0  # seconds
 JOB = 'a "job"\\with\nall of it, é'
@@ -103,9 +104,7 @@ def wait_for(path: pathlib.Path, job: subprocess.Popen) -> None:
 
 
 def main() -> None:
-    if importlib.util.find_spec("prometheus_client") is None:
-        print("skipped: this python has no prometheus_client; scripts/setup --tests installs it into .venv")
-        sys.exit(77)
+    needs.module("prometheus_client", "; scripts/setup --tests installs it into .venv")
     binaries = pathlib.Path(sys.argv[1])
     service = subprocess.Popen([binaries / "ddp-rendezvous", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
     try:

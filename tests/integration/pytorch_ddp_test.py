@@ -3,7 +3,6 @@
 Ten jobs of examples/ddp_digits.py, each with one rank killed from outside at a random moment of its run,
 from the first import to the last step. Each must end well, with the weights of an undisturbed run.
 """
-import importlib.util
 import os
 import pathlib
 import random
@@ -13,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import needs
 
 TRIES = 10
 PATIENCE = 120.0  # seconds for one job
@@ -50,9 +51,7 @@ def output_of(process: subprocess.Popen) -> str:
 
 
 def main() -> None:
-    if importlib.util.find_spec("torch") is None:
-        print("skipped: this python has no torch")
-        sys.exit(77)
+    needs.module("torch")
     binaries, sources = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     seed = int(os.environ.get("DDPRUN_TEST_SEED", "1"))
     print(f"replay: DDPRUN_TEST_SEED={seed}", flush=True)

@@ -203,6 +203,7 @@ TEST_F(SeveralHosts, ACutOfTwoSecondsIsNotNoticed) {
   for (int node = 0; node < 2; ++node) {
     EXPECT_EQ(jobs_[node]->wait(), 0) << jobs_[node]->err();
     EXPECT_EQ(jobs_[node]->out(), "[rank " + std::to_string(node) + "] gen 0\n");
+    EXPECT_EQ(jobs_[node]->err().find("has not answered"), std::string::npos) << jobs_[node]->err();
   }
 }
 
@@ -227,25 +228,6 @@ TEST_F(SeveralHosts, ACutCableEndsTheWorkersBehindItBeforeTheOthersGoOn) {
     EXPECT_NE(jobs_[node]->out().find("gen 2 rank " + std::to_string(node) + " of 3"),
               std::string::npos)
         << jobs_[node]->out();
-  }
-}
-
-TEST_F(SeveralHosts, AShortCutGoesUnnoticedByWorkers) {
-  start_hosts(2, true);
-  const std::string script =
-      "echo gen $DDPRUN_GENERATION; until [ -e /dev/shm/go ]; do sleep 0.02; done";
-  for (int node = 0; node < 2; ++node) start_node(node, {"--nnodes=2"}, script);
-  for (int node = 0; node < 2; ++node) ASSERT_TRUE(jobs_[node]->wait_for_out("gen 0"));
-  cluster_->cut(1);
-  testing_support::let_pass(seconds(2));
-  cluster_->heal(1);
-  for (int node = 0; node < 2; ++node) {
-    auto go = cluster_->start(node, {"touch", "/dev/shm/go"});
-    ASSERT_EQ(go->wait(), 0);
-  }
-  for (int node = 0; node < 2; ++node) {
-    EXPECT_EQ(jobs_[node]->wait(), 0) << jobs_[node]->err();
-    EXPECT_EQ(jobs_[node]->err().find("has not answered"), std::string::npos) << jobs_[node]->err();
   }
 }
 

@@ -51,7 +51,7 @@ class RanksWithoutAgents : public SeveralHosts {
 
   // Waits for the rank's end, and returns what it says of it.
   WorkerFailure expect_lost(int rank, const std::vector<int>& peers, const std::string& words) {
-    EXPECT_EQ(ranks_[rank]->wait(), 3) << ranks_[rank]->err();
+    EXPECT_EQ(ranks_[rank]->wait(), testing_support::kFailedAsExpected) << ranks_[rank]->err();
     const WorkerFailure failure = failure_in(ranks_[rank]->out());
     EXPECT_EQ(failure.kind, DistError::Kind::kPeerLost) << failure.what;
     EXPECT_THAT(failure.peer, testing::AnyOfArray(peers)) << failure.what;

@@ -6,8 +6,11 @@ holds the addresses of the dead.
 import subprocess
 import sys
 
+import needs
+
 
 def main() -> None:
+    needs.module("torch")
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1",
         "--no-python", f"{sys.argv[1]}/worker_test_rank", "die_once",

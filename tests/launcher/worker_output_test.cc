@@ -9,19 +9,22 @@
 #include <csignal>
 #include <thread>
 
+#include "base/pipe.h"
+#include "tests/support/eventually.h"
+
 namespace ddprun {
 namespace {
 
 class WorkerOutputTest : public testing::Test {
  protected:
   WorkerOutputTest() {
-    int ends[2];
-    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
-    writer_.reset(ends[1]);
+    Result<Pipe> pipe = make_pipe();
+    EXPECT_TRUE(pipe) << "no pipe";
+    writer_ = std::move(pipe->write);
     null_.reset(open("/dev/null", O_WRONLY | O_CLOEXEC));
     console_.emplace([] {}, std::array<int, 2>{null_.get(), null_.get()});
     output_ =
-        std::make_shared<WorkerOutput>(io_, *console_, UniqueFd(ends[0]),
+        std::make_shared<WorkerOutput>(io_, *console_, std::move(pipe->read),
                                        WorkerOutputOptions{ConsoleStream::kErr, "", UniqueFd()});
   }
 
@@ -39,7 +42,7 @@ TEST_F(WorkerOutputTest, DrainingEndsAlsoWhileSomebodyWritesWithoutEnd) {
     const std::string line = std::string(4000, 'y') + "\n";
     while (write(writer_.get(), line.data(), line.size()) > 0) ++writes;
   });
-  while (writes < 8) std::this_thread::yield();
+  EXPECT_TRUE(testing_support::eventually([&] { return writes >= 8; }));
   for (int i = 0; i < 100; ++i) output_->drain();
   output_->finish();  // closes the pipe: the other end breaks
   grandchild.join();

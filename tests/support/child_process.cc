@@ -16,28 +16,25 @@
 #include <iterator>
 
 #include "base/parse_number.h"
+#include "base/pipe.h"
+#include "base/poll_until.h"
 
 namespace ddprun::testing_support {
 namespace {
 
-std::pair<UniqueFd, UniqueFd> make_pipe() {
-  int ends[2];
-  EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0) << strerror(errno);
-  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
-
-int milliseconds_until(TimePoint deadline) {
-  const Duration left = deadline - BootClock::now();
-  if (left <= Duration(0)) return 0;
-  return 1 + static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
+Pipe must_make_pipe() {
+  Result<Pipe> pipe = make_pipe();
+  if (pipe) return std::move(*pipe);
+  ADD_FAILURE() << pipe.error().message();
+  return {};
 }
 
 }  // namespace
 
 ChildProcess::ChildProcess(Arguments argv, Options options) {
-  auto [out_read, out_write] = make_pipe();
-  auto [err_read, err_write] = make_pipe();
-  auto [stop_read, stop_write] = make_pipe();
+  auto [out_read, out_write] = must_make_pipe();
+  auto [err_read, err_write] = must_make_pipe();
+  auto [stop_read, stop_write] = must_make_pipe();
   std::vector<char*> pointers;
   for (std::string& argument : argv) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
@@ -115,9 +112,8 @@ std::optional<std::string> ChildProcess::line(Duration allowed) {
 
 std::optional<int> ChildProcess::wait(Duration allowed) {
   if (exit_code_) return exit_code_;
-  const TimePoint deadline = BootClock::now() + allowed;
   pollfd fd{pidfd_.get(), POLLIN, 0};
-  if (poll(&fd, 1, milliseconds_until(deadline)) <= 0) return std::nullopt;
+  if (!poll_until({&fd, 1}, in(allowed))) return std::nullopt;
   int status = 0;
   waitpid(pid_, &status, 0);
   exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

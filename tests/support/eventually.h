@@ -20,6 +20,9 @@ inline void let_pass(Duration duration) {
   }
 }
 
+// The point in time so far from now.
+inline TimePoint in(Duration duration) { return BootClock::now() + duration; }
+
 // Waits until the condition holds; false when the time is over. Looks again every few milliseconds.
 template <class Condition>
 bool eventually(Condition&& condition, Duration allowed = kPatience) {

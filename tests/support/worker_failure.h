@@ -12,6 +12,9 @@
 
 namespace ddprun::testing_support {
 
+// The exit code of a worker_test_rank that a DistError ended.
+inline constexpr int kFailedAsExpected = 3;
+
 struct WorkerFailure {
   DistError::Kind kind;
   int peer;

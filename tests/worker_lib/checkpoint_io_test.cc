@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,9 +9,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/pipe.h"
 #include "base/rng.h"
 #include "tests/support/eventually.h"
 #include "tests/support/read_file.h"
+#include "tests/support/small_disk.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/test_seed.h"
 
@@ -216,10 +217,10 @@ TEST_F(CheckpointIo, ADirectoryThatIsAFileIsNamed) {
 class Saver {
  public:
   Saver(const std::string& path, std::int64_t first_step) {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) return;
-    announced_.reset(ends[0]);
-    const UniqueFd tell(ends[1]);
+    Result<Pipe> pipe = make_pipe();
+    if (!pipe) return;
+    announced_ = std::move(pipe->read);
+    const UniqueFd tell = std::move(pipe->write);
     pid_ = ::fork();
     if (pid_ != 0) return;
     CheckpointDirectory directory(path);
@@ -289,24 +290,8 @@ TEST_F(CheckpointIo, KilledAtAnyInstantTheNewestAnnouncedCheckpointIsWhole) {
   EXPECT_GT(interrupted, 10) << "the kills came in the middle of saves";
 }
 
-class SmallDisk {
- public:
-  SmallDisk(std::string path, const char* options) : path_(std::move(path)) {
-    fs::create_directory(path_);
-    mounted_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, options) == 0;
-  }
-  ~SmallDisk() {
-    if (mounted_) ::umount2(path_.c_str(), MNT_DETACH);
-  }
-  bool mounted() const { return mounted_; }
-
- private:
-  std::string path_;
-  bool mounted_ = false;
-};
-
 TEST_F(CheckpointIo, AFullDiskLeavesTheEarlierCheckpointsAsTheyWere) {
-  const SmallDisk disk(temporary_ / "disk", "size=256k");
+  const testing_support::SmallDisk disk(temporary_ / "disk", "size=256k");
   if (!disk.mounted()) GTEST_SKIP() << "mounting a small tmpfs needs root: " << strerror(errno);
   CheckpointDirectory directory(temporary_ / "disk");
   ASSERT_TRUE(directory.prepare());
@@ -330,7 +315,7 @@ TEST_F(CheckpointIo, AFullDiskLeavesTheEarlierCheckpointsAsTheyWere) {
 
 TEST_F(CheckpointIo, AFullDiskAtTheManifestLeavesNoTrace) {
   // One inode for the root, one for the data file, none for the manifest.
-  const SmallDisk disk(temporary_ / "disk", "size=256k,nr_inodes=2");
+  const testing_support::SmallDisk disk(temporary_ / "disk", "size=256k,nr_inodes=2");
   if (!disk.mounted()) GTEST_SKIP() << "mounting a small tmpfs needs root: " << strerror(errno);
   CheckpointDirectory directory(temporary_ / "disk");
   const auto failed = announce(directory, 1, "x");

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "tests/support/expect_dist_error.h"
+#include "tests/worker_lib/pickled.h"
 
 namespace ddprun {
 namespace {
@@ -13,17 +14,6 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 using Kind = DistError::Kind;
-
-std::vector<char> pickled(const c10::IValue& top) {
-  std::vector<char> bytes;
-  write_pickle(top, [&](const void* data, std::size_t size) {
-    bytes.insert(bytes.end(), static_cast<const char*>(data),
-                 static_cast<const char*>(data) + size);
-  });
-  return bytes;
-}
-
-c10::IValue round_trip(const c10::IValue& top) { return read_pickle(pickled(top), "f.pt"); }
 
 TEST(CheckpointState, JsonComesBackAsItWas) {
   const json value = {
@@ -37,7 +27,7 @@ TEST(CheckpointState, JsonComesBackAsItWas) {
       {"nested", {{{"a", {1, {2, {3}}}}}}}};
   auto top = make_string_dict();
   top.insert("extra", from_json(value));
-  const json back = to_json(entry_of(round_trip(top), "extra", "f.pt"));
+  const json back = to_json(entry_of(through_a_file(top), "extra", "f.pt"));
   EXPECT_EQ(back, value);
   EXPECT_EQ(back.dump(), value.dump());  // 3.0 is still no integer
 }
@@ -61,7 +51,7 @@ TEST(CheckpointState, TensorsKeepDtypeStridesAndSharing) {
   top.insert("bf16", tensor_for_file(torch::ones({3}, torch::kBFloat16)));
   top.insert("empty", tensor_for_file(torch::empty({0, 5})));
   top.insert("parameter", tensor_for_file(torch::ones({2}, torch::requires_grad())));
-  const c10::IValue back = round_trip(top);
+  const c10::IValue back = through_a_file(top);
   const auto tensor = [&](const char* key) { return entry_of(back, key, "f").toTensor(); };
   EXPECT_TRUE(torch::equal(tensor("transposed"), base.transpose(0, 2)));
   EXPECT_EQ(tensor("transposed").strides(), base.transpose(0, 2).strides());
@@ -96,7 +86,7 @@ TEST(CheckpointState, AModuleComesBackWithItsBuffers) {
   auto saved = make_net(), loaded = make_net();
   saved->forward(torch::randn({8, 3}));  // moves the running statistics
   const torch::Tensor weight = loaded->parameters()[0];
-  load_module_state(*loaded, round_trip(module_state(*saved)), "f.pt");
+  load_module_state(*loaded, through_a_file(module_state(*saved)), "f.pt");
   EXPECT_TRUE(weight.is_same(loaded->parameters()[0])) << "the optimizer knows this tensor";
   const auto buffers = loaded->named_buffers();
   EXPECT_EQ(buffers["1.num_batches_tracked"].item<int>(), 1);
@@ -114,7 +104,8 @@ TEST(CheckpointState, AnotherModuleIsRefusedByTheFirstDifferenceAndUntouched) {
                       AllOf(HasSubstr("f.pt"), HasSubstr(words)));
     EXPECT_TRUE(torch::equal(net->parameters()[0], before));
   };
-  refused(module_state(*make_net(5)), "'0.weight' is float [5, 3] in the file and float [4, 3]");
+  refused(module_state(*make_net(5)),
+          "'0.weight' is Float of shape [5, 3] in the file and Float of shape [4, 3]");
   auto missing = module_state(*make_net());
   ASSERT_EQ(missing.erase("2.weight"), 1u);
   refused(missing, "the file has no '2.weight'");
@@ -123,7 +114,7 @@ TEST(CheckpointState, AnotherModuleIsRefusedByTheFirstDifferenceAndUntouched) {
   refused(more, "this model has no '3.bias'");
   auto other_dtype = module_state(*make_net());
   other_dtype.insert_or_assign("0.bias", torch::ones({4}, torch::kFloat64));
-  refused(other_dtype, "'0.bias' is double [4] in the file and float [4]");
+  refused(other_dtype, "'0.bias' is Double of shape [4] in the file and Float of shape [4]");
 }
 
 }  // namespace

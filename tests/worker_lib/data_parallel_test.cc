@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "tests/support/eventually.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/worker_lib/small_mlp.h"
 
@@ -52,8 +53,9 @@ void expect_refused(Make make, const std::string& words, DataParallelOptions opt
 TEST(DataParallelConstruction, EveryRankNamesTheFirstDifferingParameter) {
   expect_refused(
       [](int rank) { return torch::nn::Linear(3, 4 + rank); },
-      "rank 0 has parameter 'weight' float [4, 3] strides [3, 1] on cpu requires grad where "
-      "rank 1 has parameter 'weight' float [5, 3] strides [3, 1] on cpu requires grad");
+      "rank 0 has parameter 'weight' Float of shape [4, 3] strides [3, 1] on cpu requires grad "
+      "where "
+      "rank 1 has parameter 'weight' Float of shape [5, 3] strides [3, 1] on cpu requires grad");
 }
 
 TEST(DataParallelConstruction, DifferencesThatPyTorchMissesAreNoticed) {
@@ -63,14 +65,14 @@ TEST(DataParallelConstruction, DifferencesThatPyTorchMissesAreNoticed) {
         if (rank == 1) net->to(torch::kFloat64);
         return net;
       },
-      "rank 1 has parameter 'weight' double");
+      "rank 1 has parameter 'weight' Double");
   expect_refused(
       [](int rank) {
         torch::nn::Linear net(2, 2);
         net->bias.set_requires_grad(rank == 1);
         return net;
       },
-      "rank 0 has parameter 'bias' float [2] strides [1] on cpu requires no grad");
+      "rank 0 has parameter 'bias' Float of shape [2] strides [1] on cpu requires no grad");
   expect_refused(
       [](int rank) {
         auto net = std::make_shared<torch::nn::SequentialImpl>();
@@ -90,7 +92,7 @@ TEST(DataParallelConstruction, DifferencesThatPyTorchMissesAreNoticed) {
         return torch::nn::BatchNorm1d(
             torch::nn::BatchNormOptions(2).track_running_stats(rank == 0));
       },
-      "rank 0 has buffer 'running_mean' float [2] where rank 1 has option");
+      "rank 0 has buffer 'running_mean' Float of shape [2] where rank 1 has option");
 }
 
 TEST(DataParallelConstruction, DifferentOptionsAreNoticed) {
@@ -229,10 +231,8 @@ TEST(DataParallel, ReductionsBeginWhileTheBackwardPassGoesOn) {
       const std::size_t before = sizes_of(world, "all_reduce").size();
       torch::Tensor output = model(leaf);
       leaf.register_hook([&](const torch::Tensor&) {
-        const TimePoint deadline = BootClock::now() + std::chrono::seconds(10);
-        while (sizes_of(world, "all_reduce").size() <= before && BootClock::now() < deadline)
-          std::this_thread::yield();
-        if (BootClock::now() < deadline) ++waited;
+        waited += testing_support::eventually(
+            [&] { return sizes_of(world, "all_reduce").size() > before; });
       });
       loss_of(output, group.rank()).backward();
       group.barrier();

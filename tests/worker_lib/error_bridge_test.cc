@@ -4,10 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/expect_dist_error.h"
+
 namespace ddprun {
 namespace {
 
 using std::chrono::seconds;
+using testing_support::dist_error_of;
 
 TEST(ErrorBridge, EveryInternalKindHasItsPublicOne) {
   using Public = DistError::Kind;
@@ -67,24 +70,17 @@ TEST(ErrorBridge, MemoryThatIsOutIsAResource) {
 }
 
 TEST(ErrorBridge, WhatABodyThrowsLeavesAsADistError) {
-  try {
-    with_dist_errors("gather", []() -> int { throw std::runtime_error("odd"); });
-    FAIL() << "nothing was thrown";
-  } catch (const DistError& thrown) {
-    EXPECT_EQ(thrown.kind(), DistError::Kind::kSystem);
-    EXPECT_STREQ(thrown.what(), "gather: odd");
-  }
+  EXPECT_DIST_ERROR(with_dist_errors("gather", []() -> int { throw std::runtime_error("odd"); }),
+                    DistError::Kind::kSystem, testing::StrEq("gather: odd"));
 }
 
 TEST(ErrorBridge, ADistErrorLeavesABodyAsItIs) {
-  try {
+  const DistError thrown = dist_error_of([] {
     with_dist_errors("gather",
                      []() -> int { throw DistError(DistError::Kind::kTimeout, "late", 5); });
-    FAIL() << "nothing was thrown";
-  } catch (const DistError& thrown) {
-    EXPECT_STREQ(thrown.what(), "late");
-    EXPECT_EQ(thrown.peer_rank(), 5);
-  }
+  });
+  EXPECT_STREQ(thrown.what(), "late");
+  EXPECT_EQ(thrown.peer_rank(), 5);
 }
 
 TEST(ErrorBridge, ValueOrThrowHandsTheValueOutOrThrows) {

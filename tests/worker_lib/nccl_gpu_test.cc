@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include "ddprun/context.h"
+#include "tests/support/expect_dist_error.h"
 #include "tests/worker_lib/scoped_environment.h"
 #include "worker_lib/backend_nccl.h"
 
@@ -75,12 +76,8 @@ TEST_F(NcclOnGpu, ObjectsTravelThroughTheDevice) {
 
 TEST_F(NcclOnGpu, AnAbortedGroupSaysSo) {
   group().abort("enough");
-  try {
-    group().all_reduce(values());
-    FAIL() << "the group goes on";
-  } catch (const DistError& stopped) {
-    EXPECT_EQ(stopped.kind(), DistError::Kind::kStopped);
-  }
+  EXPECT_DIST_ERROR(group().all_reduce(values()), DistError::Kind::kStopped,
+                    testing::HasSubstr("enough"));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "tests/support/expect_dist_error.h"
+#include "tests/worker_lib/pickled.h"
 
 namespace ddprun {
 namespace {
@@ -55,15 +56,6 @@ struct Case {
 void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 
 class OptimizerStateTest : public testing::TestWithParam<Case> {};
-
-c10::IValue through_a_file(const c10::IValue& state) {
-  std::vector<char> bytes;
-  write_pickle(state, [&](const void* data, std::size_t size) {
-    bytes.insert(bytes.end(), static_cast<const char*>(data),
-                 static_cast<const char*>(data) + size);
-  });
-  return read_pickle(bytes, "f.pt");
-}
 
 TEST_P(OptimizerStateTest, AResumedOptimizerEndsWithTheSameBits) {
   Training undisturbed(GetParam().make);

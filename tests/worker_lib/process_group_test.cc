@@ -1,5 +1,5 @@
 // What ProcessGroup itself does: it checks, fills in and passes on. What comes out of collectives
-// is tested over real backends (backend_cpu_test, backend_nccl_test).
+// is tested over real backends (backend_conformance_test).
 #include "ddprun/process_group.h"
 
 #include <gmock/gmock.h>
@@ -7,6 +7,7 @@
 
 #include <limits>
 
+#include "tests/support/expect_dist_error.h"
 #include "tests/worker_lib/recording_backend.h"
 
 namespace ddprun {
@@ -17,6 +18,7 @@ using std::chrono::nanoseconds;
 using std::chrono::seconds;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing_support::dist_error_of;
 using torch::Tensor;
 
 // Rank 1 of 3.
@@ -55,13 +57,9 @@ TEST_F(ProcessGroupTest, PassesEveryCallOnWithItsOptionsFilledIn) {
 
 TEST_F(ProcessGroupTest, ABlockingCallThrowsItsFailureAndAnAsynchronousOneKeepsIt) {
   record.result = Error{.kind = ErrorKind::kPeerLost, .cause = "rank 2 died", .peer_rank = 2};
-  try {
-    group.barrier();
-    FAIL() << "nothing was thrown";
-  } catch (const DistError& failure) {
-    EXPECT_EQ(failure.kind(), DistError::Kind::kPeerLost);
-    EXPECT_EQ(failure.peer_rank(), 2);
-  }
+  const DistError failure = dist_error_of([&] { group.barrier(); });
+  EXPECT_EQ(failure.kind(), DistError::Kind::kPeerLost);
+  EXPECT_EQ(failure.peer_rank(), 2);
   const Work work = group.barrier({.async = true});
   EXPECT_THROW(work.wait(), DistError);
 }
@@ -86,13 +84,9 @@ struct WrongCall {
 void expect_refused(ProcessGroup& group, const BackendRecord& record,
                     const std::vector<WrongCall>& calls) {
   for (const WrongCall& wrong : calls) {
-    try {
-      wrong.call(group);
-      ADD_FAILURE() << "accepted, though: " << wrong.message;
-    } catch (const DistError& refusal) {
-      EXPECT_EQ(refusal.kind(), DistError::Kind::kInvalidArgument) << refusal.what();
-      EXPECT_EQ(refusal.what(), wrong.message);
-    }
+    SCOPED_TRACE(wrong.message);
+    EXPECT_DIST_ERROR(wrong.call(group), DistError::Kind::kInvalidArgument,
+                      testing::StrEq(wrong.message));
     EXPECT_THAT(record.calls, testing::IsEmpty()) << wrong.message;
   }
 }

@@ -7,6 +7,7 @@
 #include <latch>
 
 #include "ddprun/error.h"
+#include "tests/support/eventually.h"
 #include "tests/support/expect_dist_error.h"
 #include "worker_lib/serial_executor.h"
 #include "worker_lib/work_state.h"
@@ -17,6 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
+using testing_support::dist_error_of;
 
 TEST(Work, ADefaultOneIsComplete) {
   const Work work;
@@ -49,13 +51,9 @@ TEST(Work, AFailureIsThrownByEveryWaitAndKeptAsAnException) {
 TEST(Work, AWaitThatIsTooShortThrowsTimeoutAndEndsNothing) {
   const auto state = std::make_shared<detail::HostWork>();
   const Work work(state);
-  try {
-    work.wait(milliseconds(1));
-    FAIL() << "the wait returned";
-  } catch (const DistError& late) {
-    EXPECT_EQ(late.kind(), DistError::Kind::kTimeout);
-    EXPECT_EQ(late.allowed(), milliseconds(1));
-  }
+  const DistError late = dist_error_of([&] { work.wait(milliseconds(1)); });
+  EXPECT_EQ(late.kind(), DistError::Kind::kTimeout);
+  EXPECT_EQ(late.allowed(), milliseconds(1));
   EXPECT_FALSE(work.is_completed());
   state->complete({});
   work.wait();
@@ -126,7 +124,8 @@ TEST(SerialExecutor, AFullQueueMakesTheCallerWaitForRoom) {
     }
   });
   // One call runs, kMaxWaiting wait: the caller gets no further.
-  while (submitted < SerialExecutor::kMaxWaiting) std::this_thread::yield();
+  EXPECT_TRUE(
+      testing_support::eventually([&] { return submitted >= SerialExecutor::kMaxWaiting; }));
   EXPECT_EQ(caller.wait_for(milliseconds(20)), std::future_status::timeout);
   EXPECT_LE(submitted, SerialExecutor::kMaxWaiting + 1);
   go.set_value();

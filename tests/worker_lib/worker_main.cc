@@ -10,14 +10,14 @@
 #include <string>
 
 #include "base/clock.h"
+#include "tests/support/worker_failure.h"
 
 namespace {
 
 using ddprun::Context;
 using ddprun::DistError;
 using ddprun::ProcessGroup;
-
-constexpr int kFailedAsExpected = 3;
+using ddprun::testing_support::kFailedAsExpected;
 
 void say(const std::string& text) {
   const std::string line = text + "\n";

@@ -20,10 +20,9 @@ using std::chrono::seconds;
 using testing::HasSubstr;
 using testing_support::eventually;
 using testing_support::failure_in;
+using testing_support::kFailedAsExpected;
 using testing_support::WorkerCluster;
 using testing_support::WorkerFailure;
-
-constexpr int kFailedAsExpected = 3;
 
 std::vector<std::string> play(const std::string& name) {
   return {testing_support::program("worker_test_rank"), name};

@@ -22,8 +22,8 @@ struct PlannedGradient {
 };
 
 struct BucketCaps {
-  std::uint64_t first_bytes = 1 << 20;  // of the first bucket of each kind
-  std::uint64_t bytes = 25 << 20;       // of all others
+  std::uint64_t first_bytes = 0;  // of the first bucket of each kind
+  std::uint64_t bytes = 0;        // of all others
 };
 
 // Where a gradient lies in its bucket.

@@ -27,7 +27,7 @@ struct Surroundings {
 
   bool one_node() const { return layout.node_count() == 1; }
   int local_count() const { return segment.local_count; }
-  bool leads() const { return local < layout.lanes; }  // its lane, whose number is `local`
+  bool leads() const { return layout.leads_lane(rank); }  // its lane, whose number is `local`
   bool on_my_node(int other_rank) const { return layout.node_of[other_rank] == node; }
   // Stage of a rank of this node.
   char* stage(int of_local, std::size_t chunk) const {

@@ -1,14 +1,12 @@
 #include "worker_lib/cpu/form_group.h"
 
-#include <sched.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <set>
 #include <sstream>
 #include <utility>
 
 #include "base/random_id.h"
+#include "base/usable_cpus.h"
 #include "worker_lib/core/node_layout.h"
 #include "worker_lib/cpu/group_core.h"
 #include "worker_lib/cpu/node_meeting.h"
@@ -33,15 +31,10 @@ struct Card {
   std::string node;  // what must be equal to share memory: may hold line ends, hence the last field
 };
 
-std::string usable_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::string text;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) {
-    return std::string(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)), '1');
-  }
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) text += CPU_ISSET(cpu, &set) ? '1' : '0';
-  return text.substr(0, text.find_last_of('1') + 1);
+std::string cpus_text(const std::vector<int>& cpus) {
+  std::string text(static_cast<std::size_t>(cpus.back()) + 1, '0');
+  for (const int cpu : cpus) text[static_cast<std::size_t>(cpu)] = '1';
+  return text;
 }
 
 std::string write_card(const Card& card) {
@@ -102,7 +95,7 @@ int count_cores(const std::vector<Card>& cards, const std::vector<int>& ranks) {
 
 class Connector {
  public:
-  Connector(GroupParts& parts, TimePoint deadline) : parts_(parts), deadline_(deadline) {}
+  Connector(GroupParts& parts, const Deadline& deadline) : parts_(parts), deadline_(deadline) {}
 
   Result<void> connect() {
     const Surroundings& here = parts_.here;
@@ -135,10 +128,9 @@ class Connector {
   }
 
   Result<void> admit_expected() {
-    const TimePoint start = BootClock::now();
     while (!expected_.empty()) {
       Result<std::optional<TcpDoor::Caller>> caller =
-          parts_.door->admit({ConnectionUse::kControl, ConnectionUse::kData}, deadline_);
+          parts_.door->admit({ConnectionUse::kControl, ConnectionUse::kData}, deadline_.when());
       if (!caller) return caller.error();
       if (!*caller) {
         std::set<int> absent;
@@ -146,7 +138,7 @@ class Connector {
         return timeout_error(
             "connect to the other nodes",
             name_ranks(std::vector<int>(absent.begin(), absent.end())) + " did not call",
-            BootClock::now() - start, deadline_ - start);
+            deadline_.waited(), deadline_.allowed());
       }
       if (expected_.erase({(*caller)->rank, (*caller)->use}) == 0)
         continue;  // a second one is a stranger
@@ -156,7 +148,7 @@ class Connector {
   }
 
   GroupParts& parts_;
-  TimePoint deadline_;
+  const Deadline& deadline_;
   std::set<std::pair<int, ConnectionUse>> expected_;
 };
 
@@ -165,7 +157,7 @@ class Connector {
 Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
                                               const std::string& local_address,
                                               const CpuGroupOptions& options) {
-  const TimePoint deadline = deadline_after(BootClock::now(), options.timeout);
+  const Deadline deadline(options.timeout);
   const Result<NodeDoor> node_door = NodeDoor::open();
   if (!node_door) return node_door.error();
   Result<TcpDoor> tcp_door = TcpDoor::open(local_address, options.ports);
@@ -175,7 +167,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
                      {.door = node_door->name,
                       .address = tcp_door->address(),
                       .token = random_hex(16),
-                      .cpus = usable_cpus(),
+                      .cpus = cpus_text(usable_cpus()),
                       .node = options.node_id + "\n" + node_realm()},
                      options.world_size);
   if (!cards) return cards.error();

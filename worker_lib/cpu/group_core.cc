@@ -1,26 +1,22 @@
 #include "worker_lib/cpu/group_core.h"
 
-#include <poll.h>
-
 #include <algorithm>
 #include <limits>
 #include <set>
 
 #include "base/assert.h"
+#include "base/poll_until.h"
 
 namespace ddprun {
 namespace {
 
 constexpr Duration kAskPatience = std::chrono::milliseconds(250);
 constexpr Duration kNewsPatience = std::chrono::milliseconds(500);
+constexpr Duration kNewsInterval = std::chrono::milliseconds(1);
 
 std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
 
 }  // namespace
-
-TimePoint deadline_after(TimePoint start, Duration timeout) {
-  return start + std::clamp(timeout, Duration::zero(), kLongestTimeout);
-}
 
 Result<std::unique_ptr<GroupCore>> GroupCore::create(GroupParts parts) {
   std::unique_ptr<GroupCore> core(new GroupCore(std::move(parts)));
@@ -101,8 +97,8 @@ Error GroupCore::from_board(const Attempt& attempt) {
               .cause = failure.cause,
               .peer_rank = failure.peer_rank};
   if (failure.kind == ErrorKind::kTimeout && own) {
-    error.waited = BootClock::now() - attempt.start;
-    error.allowed = attempt.deadline - attempt.start;
+    error.waited = attempt.deadline.waited();
+    error.allowed = attempt.deadline.allowed();
   } else if (failure.kind == ErrorKind::kTimeout) {
     error.cause = rank_text(failure.reporter) + " gave up: " + failure.cause;
   } else if (failure.kind == ErrorKind::kStopped) {
@@ -172,9 +168,9 @@ void GroupCore::raise_departure(const Attempt& attempt, int node) {
     return raise(ErrorKind::kPeerLost, rank, rank_text(rank) + " has left the group");
   }
   const int peer = attempt.partner < 0 ? at.layout.lane_leader(at.local, node) : attempt.partner;
-  const TimePoint patience = BootClock::now() + kNewsPatience;
-  while (!board_.failed() && !watch_->has_left(peer) && BootClock::now() < patience) {
-    ::poll(nullptr, 0, 1);
+  const Deadline patience(kNewsPatience);
+  while (!board_.failed() && !watch_->has_left(peer) && !patience.passed()) {
+    poll_until({}, BootClock::now() + kNewsInterval);
   }
   raise(ErrorKind::kPeerLost, peer,
         rank_text(peer) +

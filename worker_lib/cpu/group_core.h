@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "base/result.h"
 #include "worker_lib/cpu/chunked_call.h"
 #include "worker_lib/cpu/node_board.h"
@@ -41,8 +41,7 @@ struct GroupParts {
 struct Attempt {
   std::function<std::string()>
       doing;  // "all_reduce #3 of 4 f32 (sum)"; asked for when something fails
-  TimePoint start{};
-  TimePoint deadline{};
+  Deadline deadline;
   std::uint64_t sequence = 0;  // of a collective
   int partner = -1;            // of send and recv
   const char* omission = "";   // of send and recv: what the partner did not do when time is up
@@ -89,8 +88,5 @@ class GroupCore {
   std::unique_ptr<PeerWatch> watch_;
   std::optional<Error> finished_;  // by what
 };
-
-// start + timeout, without overflow for "forever".
-TimePoint deadline_after(TimePoint start, Duration timeout);
 
 }  // namespace ddprun

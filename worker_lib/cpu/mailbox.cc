@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "worker_lib/cpu/poll_until.h"
+#include "base/poll_until.h"
 
 namespace ddprun {
 namespace {
@@ -137,35 +137,31 @@ std::size_t Mailbox::ring_header_bytes() { return sizeof(RingHeader); }
 
 Result<void> Mailbox::send(const void* data, std::size_t bytes, Rank destination, int tag,
                            Duration timeout) {
-  const TimePoint start = BootClock::now();
   const Attempt attempt{.doing =
                             [=] {
                               return "send of " + std::to_string(bytes) + " B to rank " +
                                      to_text(destination) + " (tag " + std::to_string(tag) + ")";
                             },
-                        .start = start,
-                        .deadline = deadline_after(start, timeout),
+                        .deadline = Deadline(timeout),
                         .partner = destination.value,
                         .omission = "did not receive it"};
   if (const Result<void> may = core_.may_begin(attempt); !may) return may.error();
   const Result<MessageStream*> stream = stream_to(destination.value, attempt);
   if (!stream) return stream.error();
   const Head head{.bytes = bytes, .tag = tag};
-  WaitEnd end = (*stream)->write(&head, sizeof head, attempt.deadline);
-  if (end == WaitEnd::kReady) end = (*stream)->write(data, bytes, attempt.deadline);
+  WaitEnd end = (*stream)->write(&head, sizeof head, attempt.deadline.when());
+  if (end == WaitEnd::kReady) end = (*stream)->write(data, bytes, attempt.deadline.when());
   if (end != WaitEnd::kReady) return broken(attempt, end);
   return {};
 }
 
 Result<void> Mailbox::recv(void* data, std::size_t bytes, Rank source, int tag, Duration timeout) {
-  const TimePoint start = BootClock::now();
   const Attempt attempt{.doing =
                             [=] {
                               return "recv of " + std::to_string(bytes) + " B from rank " +
                                      to_text(source) + " (tag " + std::to_string(tag) + ")";
                             },
-                        .start = start,
-                        .deadline = deadline_after(start, timeout),
+                        .deadline = Deadline(timeout),
                         .partner = source.value,
                         .omission = "did not send it"};
   if (const Result<void> may = core_.may_begin(attempt); !may) return may.error();
@@ -181,10 +177,10 @@ Result<void> Mailbox::recv(void* data, std::size_t bytes, Rank source, int tag, 
   if (!stream) return stream.error();
   for (;;) {
     Head head;
-    WaitEnd end = (*stream)->read(&head, sizeof head, attempt.deadline);
+    WaitEnd end = (*stream)->read(&head, sizeof head, attempt.deadline.when());
     if (end != WaitEnd::kReady) return broken(attempt, end);
     if (head.tag == tag && head.bytes == bytes) {
-      end = (*stream)->read(data, bytes, attempt.deadline);
+      end = (*stream)->read(data, bytes, attempt.deadline.when());
       if (end != WaitEnd::kReady) return broken(attempt, end);
       return {};
     }
@@ -198,14 +194,14 @@ Result<void> Mailbox::recv(void* data, std::size_t bytes, Rank source, int tag, 
       char dropped[4096];
       for (std::uint64_t left = head.bytes; left > 0 && end == WaitEnd::kReady;) {
         const std::size_t part = std::min<std::uint64_t>(left, sizeof dropped);
-        end = (*stream)->read(dropped, part, attempt.deadline);
+        end = (*stream)->read(dropped, part, attempt.deadline.when());
         left -= part;
       }
       if (end != WaitEnd::kReady) return broken(attempt, end);
       return wrong_size(attempt, head.bytes);
     }
     SetAside message{.tag = head.tag, .body = std::vector<char>(head.bytes)};
-    end = (*stream)->read(message.body.data(), head.bytes, attempt.deadline);
+    end = (*stream)->read(message.body.data(), head.bytes, attempt.deadline.when());
     if (end != WaitEnd::kReady) return broken(attempt, end);
     inbox.set_aside_bytes += head.bytes;
     inbox.set_aside.push_back(std::move(message));
@@ -274,7 +270,7 @@ Result<void> Mailbox::await_caller(int rank, const Attempt& attempt) {
   for (;;) {
     const TimePoint now = BootClock::now();
     Result<std::optional<TcpDoor::Caller>> caller = core_.door()->admit(
-        {ConnectionUse::kMessages}, std::min(attempt.deadline, now + TcpMesh::kPatience));
+        {ConnectionUse::kMessages}, std::min(attempt.deadline.when(), now + TcpMesh::kPatience));
     if (!caller) return core_.fail(attempt, caller.error().kind, -1, caller.error().message());
     if (*caller) {
       in_[(*caller)->rank].stream =
@@ -284,7 +280,7 @@ Result<void> Mailbox::await_caller(int rank, const Attempt& attempt) {
     if (*caller) continue;
     if (core_.board().failed()) return core_.fail(attempt, WaitEnd::kFailed);
     if (core_.watch().has_left(rank)) return broken(attempt, WaitEnd::kLeft);
-    if (now >= attempt.deadline) return core_.fail(attempt, WaitEnd::kTimedOut);
+    if (now >= attempt.deadline.when()) return core_.fail(attempt, WaitEnd::kTimedOut);
   }
 }
 

@@ -13,9 +13,9 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/poll_until.h"
 #include "base/random_id.h"
 #include "worker_lib/cpu/call_header.h"
-#include "worker_lib/cpu/poll_until.h"
 
 namespace ddprun {
 namespace {
@@ -106,14 +106,13 @@ bool is_gone(const Error& error) {
 // descriptors on their way to each other than one process may hold, which passes as they arrive. No
 // event tells when.
 template <class Try>
-Result<void> try_until(TimePoint deadline, Try once) {
+Result<void> try_until(const Deadline& deadline, Try once) {
   for (;;) {
     Result<void> done = once();
     if (done) return done;
     const int why = done.error().sys_errno;
-    const TimePoint now = BootClock::now();
-    if ((why != EAGAIN && why != ETOOMANYREFS && why != EINTR) || now >= deadline) return done;
-    poll_until({}, std::min(deadline, now + kRetry));
+    if ((why != EAGAIN && why != ETOOMANYREFS && why != EINTR) || deadline.passed()) return done;
+    poll_until({}, std::min(deadline.when(), BootClock::now() + kRetry));
   }
 }
 
@@ -139,9 +138,8 @@ class Leader {
     if (!own) return own.error();
     lives_[0] = std::move(*own);
     missing_ = options_.ranks.size() - 1;
-    const TimePoint start = BootClock::now();
     while (missing_ > 0) {
-      if (const Result<void> came = wait_for_somebody(start); !came) return came.error();
+      if (const Result<void> came = wait_for_somebody(); !came) return came.error();
     }
     Result<ShmSegment> segment = ShmSegment::create(options_.segment_bytes);
     if (!segment) return segment.error();
@@ -155,12 +153,12 @@ class Leader {
   }
 
  private:
-  Result<void> wait_for_somebody(TimePoint start) {
+  Result<void> wait_for_somebody() {
     std::vector<pollfd> watched{{door_.listener.get(), POLLIN, 0}};
     for (const UniqueFd& stranger : strangers_) watched.push_back({stranger.get(), POLLIN, 0});
     const std::size_t first_guest = watched.size();
     for (const UniqueFd& guest : guests_) watched.push_back({guest.get(), POLLIN, 0});
-    if (!poll_until(watched, options_.deadline)) return nobody_came(start);
+    if (!poll_until(watched, options_.deadline.when())) return nobody_came();
     for (std::size_t i = first_guest; i < watched.size(); ++i) {
       // A guest has nothing to say until it is answered: it is gone.
       if (watched[i].revents != 0) {
@@ -213,13 +211,13 @@ class Leader {
     return {};
   }
 
-  Error nobody_came(TimePoint start) const {
+  Error nobody_came() const {
     std::vector<int> absent;
     for (std::size_t local = 1; local < guests_.size(); ++local) {
       if (!guests_[local].valid()) absent.push_back(options_.ranks[local]);
     }
-    return timeout_error(kDoing, name_ranks(absent) + " did not come", BootClock::now() - start,
-                         options_.deadline - start);
+    return timeout_error(kDoing, name_ranks(absent) + " did not come", options_.deadline.waited(),
+                         options_.deadline.allowed());
   }
 
   const NodeDoor& door_;
@@ -256,15 +254,14 @@ Result<UniqueFd> knock(const std::string& name, const NodeMeetingOptions& option
 }
 
 Result<NodeMembers> join_leader(const std::string& name, const NodeMeetingOptions& options) {
-  const TimePoint start = BootClock::now();
   const Result<UniqueFd> socket = knock(name, options);
   if (!socket) return socket.error();
   std::vector<UniqueFd> fds;
   while (fds.size() < options.ranks.size() + 1) {
     std::vector<pollfd> watched{{socket->get(), POLLIN, 0}};
-    if (!poll_until(watched, options.deadline)) {
+    if (!poll_until(watched, options.deadline.when())) {
       return timeout_error(kDoing, "rank " + std::to_string(options.ranks[0]) + " did not answer",
-                           BootClock::now() - start, options.deadline - start);
+                           options.deadline.waited(), options.deadline.allowed());
     }
     std::uint32_t count = 0;
     const Result<std::size_t> got = receive_with_fds(socket->get(), &count, sizeof count, fds);

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "worker_lib/cpu/shm_segment.h"
@@ -40,7 +40,7 @@ struct NodeMeetingOptions {
   int local = 0;           // this rank's place among them
   std::string token;       // the group's secret: who does not know it is turned away
   std::size_t segment_bytes = 0;
-  TimePoint deadline{};
+  Deadline deadline;
 };
 
 struct NodeMembers {

@@ -12,7 +12,8 @@
 #include <cstring>
 #include <fstream>
 
-#include "worker_lib/cpu/background_thread.h"
+#include "base/background_thread.h"
+#include "base/process_stat.h"
 
 namespace ddprun {
 namespace {
@@ -43,17 +44,12 @@ void ask_when_silent(int socket, Duration silence) {
 // The state of a process that is held by a pidfd; false where /proc does not tell.
 bool is_stopped(int pidfd) {
   std::ifstream info("/proc/self/fdinfo/" + std::to_string(pidfd));
-  std::string pid;
+  pid_t pid = -1;
   for (std::string key; info >> key;) {
     if (key == "Pid:") info >> pid;
   }
-  // "1234 (name) T ...": the name may hold anything, also parentheses.
-  std::ifstream file("/proc/" + pid + "/stat");
-  std::string stat;
-  std::getline(file, stat, '\0');
-  const std::size_t name_end = stat.rfind(')');
-  if (pid.empty() || name_end == std::string::npos || name_end + 2 >= stat.size()) return false;
-  return stat[name_end + 2] == 'T' || stat[name_end + 2] == 't';
+  const std::optional<ProcessStat> stat = process_stat(pid);
+  return stat && (stat->state == 'T' || stat->state == 't');
 }
 
 }  // namespace

@@ -105,10 +105,8 @@ Result<void> SharedGroup::barrier(Duration timeout) {
 
 Result<void> SharedGroup::run(CallHeader header, ChunkedCall& call, Duration timeout) {
   header.sequence = sequence_ + 1;
-  const TimePoint start = BootClock::now();
   const Attempt attempt{.doing = [&header] { return describe(header); },
-                        .start = start,
-                        .deadline = deadline_after(start, timeout),
+                        .deadline = Deadline(timeout),
                         .sequence = header.sequence};
   if (const Result<void> may = core_->may_begin(attempt); !may) return may.error();
   ++sequence_;
@@ -124,7 +122,7 @@ Result<void> SharedGroup::take_steps(const CallHeader& header, ChunkedCall& call
   while (const std::optional<ChunkPipeline::Step> step = pipeline.next()) {
     const bool idle = step->action == Action::kWork && !here_.leads();
     if (step->wait != 0 && !idle) {
-      const WaitEnd end = board_.wait_for_all(step->wait, attempt.deadline);
+      const WaitEnd end = board_.wait_for_all(step->wait, attempt.deadline.when());
       if (end != WaitEnd::kReady) return core_->fail(attempt, end);
     }
     const ChunkedCall::Chunk chunk{step->chunk, next_chunk_ + step->chunk};
@@ -133,7 +131,7 @@ Result<void> SharedGroup::take_steps(const CallHeader& header, ChunkedCall& call
       case Action::kCopyOut: call.copy_out(chunk); break;
       case Action::kWork: {
         if (idle) break;
-        const TcpMesh::End end = call.work(chunk, attempt.deadline);
+        const TcpMesh::End end = call.work(chunk, attempt.deadline.when());
         if (end.how != WaitEnd::kReady) return core_->fail(attempt, end.how, end.node);
         break;
       }
@@ -153,7 +151,7 @@ Result<void> SharedGroup::take_steps(const CallHeader& header, ChunkedCall& call
 // Waits until every rank of the world is in the collective, and compares what they call.
 Result<void> SharedGroup::arrive(const CallHeader& header, const ChunkPipeline& pipeline,
                                  const Attempt& attempt) {
-  const WaitEnd end = board_.wait_for_all(next_arrival_, attempt.deadline);
+  const WaitEnd end = board_.wait_for_all(next_arrival_, attempt.deadline.when());
   if (end != WaitEnd::kReady) return core_->fail(attempt, end);
   return here_.one_node() ? agree_on_node(header, attempt)
                           : agree_over_nodes(header, pipeline, attempt);
@@ -178,11 +176,11 @@ Result<void> SharedGroup::agree_on_node(const CallHeader& header, const Attempt&
 Result<void> SharedGroup::agree_over_nodes(const CallHeader& header, const ChunkPipeline& pipeline,
                                            const Attempt& attempt) {
   if (here_.local == 0) {
-    const TcpMesh::End end = exchange_headers(header, attempt.deadline);
+    const TcpMesh::End end = exchange_headers(header, attempt.deadline.when());
     if (end.how != WaitEnd::kReady) return core_->fail(attempt, end.how, end.node);
   }
   board_.publish(pipeline.header_tick());
-  const WaitEnd end = board_.wait_for(0, pipeline.header_tick(), attempt.deadline);
+  const WaitEnd end = board_.wait_for(0, pipeline.header_tick(), attempt.deadline.when());
   if (end != WaitEnd::kReady) return core_->fail(attempt, end);
   const auto* table = reinterpret_cast<const CallHeader*>(here_.memory + here_.segment.headers);
   const Result<void> agreed = check_agreement(header, {table, static_cast<std::size_t>(size())});

@@ -1,14 +1,13 @@
 #include "worker_lib/cpu/tcp_door.h"
 
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
+#include "base/poll_until.h"
 #include "rendezvous/blocking_socket.h"
-#include "worker_lib/cpu/poll_until.h"
 
 namespace ddprun {
 namespace {
@@ -29,11 +28,6 @@ Hello make_hello(const std::string& token, int from, int to, ConnectionUse use) 
   Hello hello{.use = use, .from = from, .to = to};
   token.copy(hello.token, sizeof hello.token);
   return hello;
-}
-
-void send_at_once(int socket) {
-  const int on = 1;
-  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
 }  // namespace
@@ -116,19 +110,18 @@ void TcpDoor::hear_strangers() {
 }
 
 Result<UniqueFd> call_at_door(const HostPort& address, const std::string& token, int from, int to,
-                              ConnectionUse use, TimePoint deadline) {
+                              ConnectionUse use, const Deadline& deadline) {
   const std::string doing = "connect to rank " + std::to_string(to) + " at " + to_text(address);
   const std::optional<SocketAddress> numeric = numeric_address(address);
   if (!numeric) {
     return Error{
         .kind = ErrorKind::kProtocol, .doing = doing, .cause = "the address is not numeric"};
   }
-  Result<BlockingSocket> socket =
-      BlockingSocket::connect(*numeric, Deadline(deadline - BootClock::now()));
+  Result<BlockingSocket> socket = BlockingSocket::connect(*numeric, deadline);
   if (!socket) return Error(socket.error()).within(doing);
   const Hello hello = make_hello(token, from, to, use);
-  const Result<void> said = socket->send_all({reinterpret_cast<const char*>(&hello), sizeof hello},
-                                             Deadline(deadline - BootClock::now()));
+  const Result<void> said =
+      socket->send_all({reinterpret_cast<const char*>(&hello), sizeof hello}, deadline);
   if (!said) return Error(said.error()).within(doing);
   return std::move(*socket).take();
 }

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "rendezvous/listen.h"
@@ -69,6 +69,6 @@ class TcpDoor {
 
 // Connects to a numeric address and says hello. The socket is non-blocking, with TCP_NODELAY.
 Result<UniqueFd> call_at_door(const HostPort& address, const std::string& token, int from, int to,
-                              ConnectionUse use, TimePoint deadline);
+                              ConnectionUse use, const Deadline& deadline);
 
 }  // namespace ddprun

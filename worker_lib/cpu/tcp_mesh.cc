@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "worker_lib/cpu/poll_until.h"
+#include "base/poll_until.h"
 
 namespace ddprun {
 namespace {

@@ -51,7 +51,7 @@ TEST(BucketPlan, GivesPyTorchsBucketsForSixLinears) {
     }
     return bytes;
   };
-  EXPECT_THAT(payloads({}), ElementsAre(1442400, 7212000));
+  EXPECT_THAT(payloads({.first_bytes = 1 << 20, .bytes = 25 << 20}), ElementsAre(1442400, 7212000));
   EXPECT_THAT(payloads({.first_bytes = 3 << 20, .bytes = 3 << 20}), ElementsAre(4327200, 4327200));
 }
 
@@ -75,7 +75,7 @@ TEST(BucketPlan, AlignsEverySlotAndCountsNoPaddingAgainstTheCap) {
 
 TEST(BucketPlan, KeepsAGradientOfNoElements) {
   const std::vector<PlannedGradient> gradients{{.bytes = 0}, {.bytes = 4}};
-  const auto buckets = plan_buckets(gradients, in_order(2), {});
+  const auto buckets = plan_buckets(gradients, in_order(2), {.first_bytes = 100, .bytes = 100});
   EXPECT_THAT(gradients_of(buckets), ElementsAre(ElementsAre(0, 1)));
 }
 

@@ -5,15 +5,10 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "tests/worker_lib/core/layout_of.h"
 
 namespace ddprun {
 namespace {
-
-NodeLayout layout_of(const std::string& letters) {
-  std::vector<std::string> nodes;
-  for (const char letter : letters) nodes.emplace_back(1, letter);
-  return make_node_layout(nodes);
-}
 
 TEST(ChunkPlan, MakesOneEmptyChunkOfNothing) {
   const ChunkPlan plan(0, 1024, 16);

@@ -6,15 +6,10 @@
 #include <set>
 
 #include "base/rng.h"
+#include "tests/worker_lib/core/layout_of.h"
 
 namespace ddprun {
 namespace {
-
-NodeLayout layout_of(const std::string& letters) {
-  std::vector<std::string> nodes;
-  for (const char letter : letters) nodes.emplace_back(1, letter);
-  return make_node_layout(nodes);
-}
 
 TEST(NodeLayout, GroupsRanksByNodeInTheOrderOfTheirLowestRank) {
   const NodeLayout layout = layout_of("bbaab");

@@ -7,9 +7,10 @@
 #include <cstring>
 #include <thread>
 
+#include "base/poll_until.h"
 #include "rendezvous/blocking_socket.h"
+#include "tests/support/eventually.h"
 #include "worker_lib/cpu/node_meeting.h"
-#include "worker_lib/cpu/poll_until.h"
 #include "worker_lib/cpu/tcp_door.h"
 
 namespace ddprun {
@@ -17,8 +18,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-TimePoint in(Duration duration) { return BootClock::now() + duration; }
+using testing_support::in;
 
 // --- the node's door ---
 
@@ -27,7 +27,7 @@ NodeMeetingOptions meeting(int local, const std::string& token, Duration patienc
           .local = local,
           .token = token,
           .segment_bytes = 8192,
-          .deadline = in(patience)};
+          .deadline = Deadline(patience)};
 }
 
 UniqueFd knock_as_a_stranger(const std::string& name, const std::string& words) {
@@ -114,7 +114,7 @@ std::optional<TcpDoor::Caller> admit(TcpDoor& door, Duration patience) {
 TEST(TcpDoor, AdmitsARankOfTheGroup) {
   TcpDoor door = open_door();
   const auto socket =
-      call_at_door(door.address(), "secret", 2, 5, ConnectionUse::kControl, in(seconds(5)));
+      call_at_door(door.address(), "secret", 2, 5, ConnectionUse::kControl, Deadline(seconds(5)));
   ASSERT_TRUE(socket) << socket.error().message();
   const auto caller = admit(door, seconds(5));
   ASSERT_TRUE(caller);
@@ -131,7 +131,8 @@ TEST(TcpDoor, OpensOnAPortOfTheRange) {
 TEST(TcpDoor, TurnsAwayWrongTokensRanksAndDestinationsAndNoise) {
   TcpDoor door = open_door();
   const auto call = [&](const std::string& token, int from, int to) {
-    return *call_at_door(door.address(), token, from, to, ConnectionUse::kData, in(seconds(5)));
+    return *call_at_door(door.address(), token, from, to, ConnectionUse::kData,
+                         Deadline(seconds(5)));
   };
   std::vector<UniqueFd> wrong;
   wrong.push_back(call("guess", 2, 5));
@@ -157,7 +158,7 @@ TEST(TcpDoor, SilentStrangersDoNotKeepARankOut) {
         *BlockingSocket::connect(*numeric_address(door.address()), Deadline(seconds(5))));
   }
   const auto socket =
-      call_at_door(door.address(), "secret", 2, 5, ConnectionUse::kData, in(seconds(5)));
+      call_at_door(door.address(), "secret", 2, 5, ConnectionUse::kData, Deadline(seconds(5)));
   ASSERT_TRUE(socket);
   const auto caller = admit(door, seconds(5));
   ASSERT_TRUE(caller);
@@ -170,7 +171,7 @@ TEST(TcpDoor, AHundredRanksMayCallBeforeAnyIsHeard) {
   std::vector<UniqueFd> calls;
   for (int rank = 1; rank <= 100; ++rank)
     for (const ConnectionUse use : {ConnectionUse::kControl, ConnectionUse::kData})
-      calls.push_back(*call_at_door(door.address(), "secret", rank, 0, use, in(seconds(5))));
+      calls.push_back(*call_at_door(door.address(), "secret", rank, 0, use, Deadline(seconds(5))));
   for (std::size_t i = 0; i < calls.size(); ++i) ASSERT_TRUE(admit(door, seconds(5))) << i;
 }
 
@@ -178,7 +179,7 @@ TEST(TcpDoor, WhoComesWithAMessageWaitsUntilMessagesAreAskedFor) {
   // A rank that has met all its peers may send before the receiver has met all of its own.
   TcpDoor door = open_door();
   const auto socket =
-      call_at_door(door.address(), "secret", 2, 5, ConnectionUse::kMessages, in(seconds(5)));
+      call_at_door(door.address(), "secret", 2, 5, ConnectionUse::kMessages, Deadline(seconds(5)));
   ASSERT_TRUE(socket);
   EXPECT_FALSE(admit(door, milliseconds(50)));
   const auto caller = door.admit({ConnectionUse::kMessages}, in(seconds(5)));
@@ -189,7 +190,8 @@ TEST(TcpDoor, WhoComesWithAMessageWaitsUntilMessagesAreAskedFor) {
 TEST(TcpDoor, ACallToNobodySaysWhomItWasFor) {
   HostPort address;
   { address = open_door().address(); }
-  const auto socket = call_at_door(address, "secret", 2, 5, ConnectionUse::kData, in(seconds(5)));
+  const auto socket =
+      call_at_door(address, "secret", 2, 5, ConnectionUse::kData, Deadline(seconds(5)));
   ASSERT_FALSE(socket);
   EXPECT_NE(socket.error().message().find("connect to rank 5 at 127.0.0.1:"), std::string::npos);
 }

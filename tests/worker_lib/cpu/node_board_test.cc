@@ -1,6 +1,7 @@
 #include "worker_lib/cpu/node_board.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/process_stat.h"
 #include "tests/support/eventually.h"
 
 namespace ddprun {
@@ -17,8 +19,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-TimePoint in(Duration duration) { return BootClock::now() + duration; }
+using testing_support::in;
 
 // The boards of all ranks of a node on one piece of memory.
 class Boards {
@@ -98,10 +99,15 @@ TEST(NodeBoard, AWakeUpThatADeadRankOwedIsMadeUpFor) {
   Boards boards(2);
   std::atomic<std::uint64_t> counter = 0;
   const TimePoint start = BootClock::now();
+  std::atomic<pid_t> waiting = 0;
   std::thread waiter([&] {
+    waiting = gettid();
     EXPECT_EQ(boards[0].wait_for_counter(counter, 1, 1, in(seconds(20))), WaitEnd::kReady);
   });
-  testing_support::let_pass(milliseconds(20));  // most likely it sleeps by now
+  EXPECT_TRUE(testing_support::eventually([&] {
+    const std::optional<ProcessStat> stat = process_stat(waiting);
+    return stat && stat->state == 'S';
+  })) << "it does not sleep";
   counter.store(1);
   boards[0].ring_own();
   waiter.join();

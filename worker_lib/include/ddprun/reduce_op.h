@@ -3,9 +3,9 @@
 
 namespace ddprun {
 
-// kAvg is the sum divided by the number of ranks, for floating-point and complex types only. The
-// bitwise ones are for integers and bool. On bool, kSum and kMax are "or", kProduct and kMin "and",
-// as in PyTorch.
+// kAvg is the sum divided by the number of ranks, for floating-point types only. The bitwise ones
+// are for integers and bool. On bool, kSum and kMax are "or", kProduct and kMin "and", as in
+// PyTorch.
 enum class ReduceOp { kSum, kAvg, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
 
 constexpr const char* to_text(ReduceOp op) {

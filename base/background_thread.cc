@@ -1,4 +1,4 @@
-#include "worker_lib/cpu/background_thread.h"
+#include "base/background_thread.h"
 
 #include <pthread.h>
 

@@ -1,4 +1,5 @@
-// Threads of the worker library: they take none of the program's signals and carry a name.
+// Threads beside the one that the program or its event loop runs on: they take no signals, which
+// are for the others to handle, and carry a name. Any thread.
 #pragma once
 
 #include <functional>

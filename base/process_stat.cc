@@ -1,0 +1,22 @@
+#include "base/process_stat.h"
+
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace ddprun {
+
+std::optional<ProcessStat> process_stat(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(file, text, '\0');
+  // "pid (name) state parent ...": the name may hold anything, also parentheses.
+  const std::size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream rest(text.substr(name_end + 1));
+  ProcessStat stat;
+  if (!(rest >> stat.state >> stat.parent)) return std::nullopt;
+  return stat;
+}
+
+}  // namespace ddprun
