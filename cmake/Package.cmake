@@ -26,6 +26,7 @@ if(TARGET ddprun_worker)
   # ddprun::worker and the libraries of ours that it is made of.
   set_target_properties(ddprun_worker PROPERTIES EXPORT_NAME worker)
   install(TARGETS
+      ddprun_announcement
       ddprun_backoff
       ddprun_base
       ddprun_checkpoint_io
