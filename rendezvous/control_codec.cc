@@ -168,6 +168,10 @@ void read_ms(const Json& json, const char* key, Duration& duration,
 
 }  // namespace
 
+std::string text_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 void to_json(Json& json, const WorkerEnd& end) {
   json = {{"kind", name_in(kEndKinds, end.kind)},
           {"code", end.code},
@@ -423,8 +427,7 @@ constexpr std::array<const char*, std::variant_size_v<ServiceHandshakeMessage>>
     kServiceHandshakeTypes{"", "refused", "challenge", "proven"};
 
 Result<std::string> frame(const Json& json, const char* type) {
-  // What workers wrote to stderr may be no UTF-8.
-  const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string text = text_of(json);
   if (text.size() > kMaxControlFrameBytes) {
     return Error{.kind = ErrorKind::kProtocol,
                  .doing = std::string("write a control message of type ") + type,

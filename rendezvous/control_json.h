@@ -5,10 +5,14 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "rendezvous/core/control_message.h"
 
 namespace ddprun {
+
+// On one line. What is no UTF-8, as strangers and workers may write, is replaced.
+std::string text_of(const nlohmann::json& json);
 
 void to_json(nlohmann::json& json, const WorkerEnd& end);
 void from_json(const nlohmann::json& json, WorkerEnd& end);

@@ -155,7 +155,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     drained_ = std::move(then);
     acceptors_.clear();
     timer_.cancel();
-    drain_timer_.expires_after(kDrainTime);
+    drain_timer_.expires_after(kDiskTime);
     drain_timer_.async_wait([self = shared_from_this()](error_code error) {
       if (error || self->stopped_) return;
       self->log_.warning(

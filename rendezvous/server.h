@@ -51,8 +51,8 @@ class RendezvousServer {
   // Connections that have not said hello; one more, and the one is closed that has been there for
   // longest, so that nobody keeps others out by waiting.
   static constexpr std::size_t kMaxPending = 4096;
-  // How long drain() waits for the disk.
-  static constexpr Duration kDrainTime = std::chrono::seconds(1);
+  // How long drain() waits for the disk: less than a daemon has for all of it.
+  static constexpr Duration kDiskTime = std::chrono::seconds(1);
 
   // listeners: sockets that listen already (rendezvous/listen.h); none for a service of one
   // process. kept: nullopt for a service that forgets. io and log outlive the server.
@@ -80,7 +80,7 @@ class RendezvousServer {
 
   // The service is about to end: listens no more, decides nothing more, writes what it has decided,
   // tells every agent to expect silence. Calls `then` once, from the io_context, when all of that
-  // has left, or the disk has not done its part within kDrainTime.
+  // has left, or the disk has not done its part within kDiskTime.
   void drain(std::function<void()> then);
 
   // Calls `then` once, from the io_context, as soon as no agent is connected any more.

@@ -57,13 +57,7 @@ class LocalLink final : public ServiceLink {
   void take(const ServiceMessage& message) {
     if (const Refused* refused = std::get_if<Refused>(&message))
       return events_.refused(refused->reason);
-    std::visit(
-        [&](const auto& directive) {
-          if constexpr (std::is_constructible_v<Directive, decltype(directive)>) {
-            events_.directive(directive);
-          }
-        },
-        message);
+    if (const auto directive = directive_of(message)) events_.directive(*directive);
   }
 
   RendezvousServer& server_;
@@ -108,10 +102,10 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
 
   void start() { perform(link_.start(BootClock::now())); }
 
-  void send(const AgentMessage& message) { perform(link_.send(message, BootClock::now())); }
+  void send(const AgentMessage& message) { perform(link_.send(message)); }
 
   void leave(std::optional<Leave> leave, std::function<void()> then) {
-    if (leave) perform(link_.leave(*leave, BootClock::now()));
+    if (leave) perform(link_.leave(*leave));
     over_ = true;
     timer_.cancel();
     nobody_waits();

@@ -15,11 +15,6 @@ constexpr int kVersion = 1;
 constexpr std::string_view kServiceKey = "service";
 constexpr std::string_view kJobKey = "job/";
 
-std::string text_of(const Json& json) {
-  // What workers wrote to stderr may be no UTF-8.
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 template <class T>
 void put(Json& json, const char* key, const std::optional<T>& value) {
   if (value) json[key] = *value;

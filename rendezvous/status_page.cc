@@ -10,19 +10,14 @@
 
 #include "base/version.h"
 #include "rendezvous/control_codec.h"
+#include "rendezvous/control_json.h"
 
 namespace ddprun {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kHostBytes = 256;
 constexpr std::size_t kHeadlineBytes = 1024;
-
-// Strangers may send what is no UTF-8.
-std::string dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 // An array, of as many elements as there is room for.
 class BoundedArray {
@@ -70,7 +65,7 @@ std::string calendar_text(const Moment& now, TimePoint when) {
 }
 
 Json describe(const Membership::Member& member, TimePoint now) {
-  Json json{{"host", clipped(member.node.host, kHostBytes)},
+  Json json{{"host", clipped(member.node.host, kHostBytesShown)},
             {"slots", member.node.slots},
             {"connected", member.connected},
             {"phase", word_of(member.status.phase)},
@@ -107,11 +102,11 @@ std::string describe(const Membership& job, const Moment& now) {
                        {"exit_code", verdict->exit_code},
                        {"headline", clipped(verdict->headline, kHeadlineBytes)}};
   }
-  std::string head = dump(json);
+  std::string head = text_of(json);
   BoundedArray nodes(kMaxJobBytes - std::min(kMaxJobBytes, head.size()));
   std::size_t left_out = job.members().size();
   for (const auto& [id, member] : job.members()) {
-    if (!nodes.add(dump(describe(member, now.boot)))) break;
+    if (!nodes.add(text_of(describe(member, now.boot)))) break;
     --left_out;
   }
   return with_array(std::move(head), "nodes", nodes, left_out);
@@ -131,7 +126,7 @@ std::string status_page(const JobTable& table, const Moment& now) {
     if (!jobs.add(describe(*job, now))) break;
     --left_out;
   }
-  return with_array(dump(head), "jobs", jobs, left_out) + "\n";
+  return with_array(text_of(head), "jobs", jobs, left_out) + "\n";
 }
 
 }  // namespace ddprun

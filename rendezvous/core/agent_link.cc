@@ -82,22 +82,16 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
     }
     return out;
   }
-  std::visit(
-      [&](const auto& directive) {
-        if constexpr (std::is_constructible_v<Directive, decltype(directive)>) {
-          out.push_back(LinkDeliver{directive});
-        }
-      },
-      message);
+  if (const auto directive = directive_of(message)) out.push_back(LinkDeliver{*directive});
   return out;
 }
 
-LinkActions AgentLink::send(const AgentMessage& message, TimePoint) {
+LinkActions AgentLink::send(const AgentMessage& message) {
   if (state_ != State::kUp) return {};
   return {LinkTransmit{message}};
 }
 
-LinkActions AgentLink::leave(const Leave& leave, TimePoint) {
+LinkActions AgentLink::leave(const Leave& leave) {
   LinkActions out;
   if (state_ == State::kUp) out.push_back(LinkTransmit{leave});
   state_ = State::kOver;

@@ -93,9 +93,9 @@ class AgentLink {
   LinkActions tick(TimePoint now);
   // Sends a message if the link is up. A status that cannot be sent is made up for by the next
   // Hello.
-  LinkActions send(const AgentMessage& message, TimePoint now);
+  LinkActions send(const AgentMessage& message);
   // The agent is about to end: no more tries.
-  LinkActions leave(const Leave& leave, TimePoint now);
+  LinkActions leave(const Leave& leave);
 
   // When tick() has something to do; it moves with every call. nullopt: never again.
   std::optional<TimePoint> deadline() const;

@@ -15,6 +15,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -181,6 +182,16 @@ using Directive = std::variant<Wait, Assignment, Stop, End>;
 
 using ServiceMessage =
     std::variant<Welcome, Refused, Silence, HeartbeatAck, Wait, Assignment, Stop, End>;
+
+// What of the service's messages says what shall be; nullopt for the others.
+inline std::optional<Directive> directive_of(const ServiceMessage& message) {
+  return std::visit(
+      [](const auto& one) -> std::optional<Directive> {
+        if constexpr (std::is_constructible_v<Directive, decltype(one)>) return one;
+        return std::nullopt;
+      },
+      message);
+}
 
 // Why an agent of another protocol is refused.
 inline std::string other_protocol(int theirs, const std::string& version) {

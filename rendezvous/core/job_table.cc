@@ -107,7 +107,7 @@ std::optional<std::string> JobTable::why_not_now(const Hello& hello) const {
   if (closed_) return closed_;
   const auto job = jobs_.find(hello.job.id);
   const bool unsafe_end = job != jobs_.end() &&
-                          job->second.membership.phase() == Membership::Phase::kEnded &&
+                          job->second.membership.phase() == JobPhase::kEnded &&
                           job->second.last_change > safe_;
   if (!unsafe_end) return std::nullopt;
   return "the end of another job '" + hello.job.id + "' is not on the disk yet";
@@ -125,7 +125,7 @@ Result<JobTable::Job*> JobTable::job_for(const Hello& hello, TimePoint now) {
   const auto found = jobs_.find(hello.job.id);
   if (found == jobs_.end()) return begin_job(hello, now);
   Job& job = found->second;
-  const bool over = job.membership.phase() == Membership::Phase::kEnded;
+  const bool over = job.membership.phase() == JobPhase::kEnded;
   const bool of_it = is_known(hello);
   if (over && hello.instance.empty()) return begin_job(hello, now);
   // A newcomer was faster than those who were there before; nothing was formed with it yet.
@@ -221,7 +221,7 @@ const Membership* JobTable::find(const std::string& job) const {
 std::vector<const Membership*> JobTable::jobs() const {
   std::vector<const Membership*> all;
   for (const auto& [id, job] : jobs_) {
-    if (job.membership.phase() != Membership::Phase::kEnded) all.push_back(&job.membership);
+    if (job.membership.phase() != JobPhase::kEnded) all.push_back(&job.membership);
   }
   for (auto id = ended_.rbegin(); id != ended_.rend(); ++id) all.push_back(find(*id));
   return all;
@@ -261,7 +261,7 @@ void JobTable::record(Job& job, TimePoint now, ServiceOutput& out) {
   job.recorded = landmark;
   job.last_change = ++changes_;
   if (is_first) job.first_change = changes_;
-  const bool over = job.membership.phase() == Membership::Phase::kEnded;
+  const bool over = job.membership.phase() == JobPhase::kEnded;
   if (over && job.end_number == 0) job.end_number = ++jobs_ended_;
   out.changes.push_back({changes_, JobChanged{{.instance = job.instance,
                                                .former_instance = job.former_instance,
@@ -287,7 +287,7 @@ void JobTable::forward(const std::string& job_id, MembershipOutput&& from, TimeP
   counts_.generations_formed += static_cast<std::uint64_t>(from.generations_formed);
   counts_.restarts += static_cast<std::uint64_t>(from.restarts);
   counts_.lease_losses += static_cast<std::uint64_t>(from.lease_losses);
-  const bool over = job.membership.phase() == Membership::Phase::kEnded;
+  const bool over = job.membership.phase() == JobPhase::kEnded;
   if (over && std::find(ended_.begin(), ended_.end(), job_id) == ended_.end()) {
     ended_.push_back(job_id);
   }

@@ -66,7 +66,7 @@ struct ServiceOutput {
 };
 
 // Since the table was made, of all its jobs, also of those that are forgotten.
-struct ServiceCounts {
+struct JobCounts {
   std::uint64_t generations_formed = 0;
   std::uint64_t restarts = 0;
   std::uint64_t lease_losses = 0;
@@ -122,7 +122,7 @@ class JobTable {
   // All jobs that are known: first those that go on, by id, then those that have ended, the last
   // one first, also across lives of the service. Valid until the next call of another function.
   std::vector<const Membership*> jobs() const;
-  const ServiceCounts& counts() const { return counts_; }
+  const JobCounts& counts() const { return counts_; }
   const ServiceOptions& options() const { return options_; }
 
  private:
@@ -165,7 +165,7 @@ class JobTable {
   std::map<std::string, AgentConnectionId> connections_;  // by agent id
   std::vector<std::string> ended_;                        // oldest first
   std::set<std::string> recalled_;  // instances of the earlier life that were taken on
-  ServiceCounts counts_;
+  JobCounts counts_;
 };
 
 }  // namespace ddprun

@@ -66,7 +66,7 @@ Membership::Membership(JobSpec spec, MembershipOptions options, TimePoint now)
 Membership::Membership(const JobState& state, MembershipOptions options, TimePoint now)
     : spec_(state.spec),
       options_(options),
-      phase_(state.phase == Phase::kEnded ? Phase::kEnded : Phase::kForming),
+      phase_(state.phase == JobPhase::kEnded ? JobPhase::kEnded : JobPhase::kForming),
       generation_(state.generation),
       restarts_used_(state.restarts_used),
       reason_(state.reason),
@@ -77,9 +77,9 @@ Membership::Membership(const JobState& state, MembershipOptions options, TimePoi
       failures_(state.node_failures),
       missing_(state.missing),
       verdict_(state.verdict) {
-  if (phase_ == Phase::kEnded) return;
+  if (phase_ == JobPhase::kEnded) return;
   recall_until_ = now + options_.lease;
-  was_forming_ = recall_broken_ = state.phase == Phase::kForming && generation_ >= Generation(0);
+  was_forming_ = recall_broken_ = state.phase == JobPhase::kForming && generation_ >= Generation(0);
   for (const Place& place : state.places) {
     members_[place.node.agent_id] = {
         .node = place.node,
@@ -96,9 +96,9 @@ Membership::Membership(const JobState& state, MembershipOptions options, TimePoi
 // --- what outlives the service -------------------------------------------------------------------
 
 // While a running generation is recalled, nothing has become of it yet.
-Membership::Phase Membership::durable_phase() const {
+JobPhase Membership::durable_phase() const {
   const bool recalling = recall_until_ && !recall_broken_ && generation_ >= Generation(0);
-  return recalling ? Phase::kRunning : phase_;
+  return recalling ? JobPhase::kRunning : phase_;
 }
 
 // During a recall nodes come one by one; what is known of them is worth a record when it is over.
@@ -125,7 +125,7 @@ JobState Membership::state(TimePoint now) const {
                  .verdict = verdict_,
                  .missing = missing_,
                  .node_failures = failures_.counts()};
-  if (phase_ == Phase::kEnded) return state;
+  if (phase_ == JobPhase::kEnded) return state;
   for (const DatedEnd& dated : ends_) {
     state.ends.push_back(dated.end);
     state.ends.back().age = now - dated.when;
@@ -193,7 +193,7 @@ MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint no
   member.last_heard = now;
   if (is_new) member.checkpoints_seen = checkpoints_;
   missing_.erase(std::remove(missing_.begin(), missing_.end(), hello.node.host), missing_.end());
-  if (is_new && phase_ != Phase::kEnded) {
+  if (is_new && phase_ != JobPhase::kEnded) {
     note(hello.node.host + " joined job '" + spec_.id + "' with " +
              std::to_string(hello.node.slots) + " slots (" + presence() + ")",
          now, out);
@@ -216,7 +216,7 @@ void Membership::disconnected(const std::string& agent_id) {
   member.connected = false;
   // Where nothing can be running there is nothing to wait for: it says Hello again when it comes
   // back.
-  if (phase_ == Phase::kEnded || !runs_workers(member)) members_.erase(found);
+  if (phase_ == JobPhase::kEnded || !runs_workers(member)) members_.erase(found);
 }
 
 // --- what agents say -----------------------------------------------------------------------------
@@ -231,7 +231,7 @@ MembershipOutput Membership::status(const std::string& agent_id, const AgentStat
   if (!is_possible(status.generation)) return out;
   const bool waited = is_available(member);
   member.status = status;
-  if (phase_ == Phase::kEnded) return out;
+  if (phase_ == JobPhase::kEnded) return out;
 
   if (status.leaving != 0) note_leaving(member, status.leaving, now, out);
   const bool current = status.generation == generation_;
@@ -243,7 +243,7 @@ MembershipOutput Membership::status(const std::string& agent_id, const AgentStat
   } else if (!waited) {
     member.checkpoints_seen = checkpoints_;
   }
-  if (phase_ == Phase::kRunning && member.assignment) {
+  if (phase_ == JobPhase::kRunning && member.assignment) {
     const bool stopped_by_itself =
         current && (status.phase == AgentPhase::kIdle || status.phase == AgentPhase::kStopping);
     if (stopped_by_itself && ends_.empty()) {
@@ -291,7 +291,7 @@ MembershipOutput Membership::left(const std::string& agent_id, const Leave& leav
 // node.
 void Membership::note_leaving(const Member& member, int signal, TimePoint now,
                               MembershipOutput& out) {
-  if (phase_ == Phase::kEnded) return;
+  if (phase_ == JobPhase::kEnded) return;
   const std::string what = member.node.host + " was told to end by " + signal_name(signal);
   if ((!is_elastic() || member.local) && !ending_) {
     note(what, now, out);
@@ -300,14 +300,14 @@ void Membership::note_leaving(const Member& member, int signal, TimePoint now,
     verdict.headline = "the job was stopped: " + what;
     ending_ = std::move(verdict);
   }
-  if (phase_ == Phase::kRunning) begin_forming(what, now, out);
+  if (phase_ == JobPhase::kRunning) begin_forming(what, now, out);
 }
 
 // --- time ----------------------------------------------------------------------------------------
 
 MembershipOutput Membership::tick(TimePoint now) {
   MembershipOutput out;
-  if (phase_ == Phase::kEnded) return out;
+  if (phase_ == JobPhase::kEnded) return out;
   for (auto it = members_.begin(); it != members_.end();) {
     const auto current = it++;
     const Member& member = current->second;
@@ -321,7 +321,7 @@ MembershipOutput Membership::tick(TimePoint now) {
 }
 
 std::optional<TimePoint> Membership::deadline() const {
-  if (phase_ == Phase::kEnded) return std::nullopt;
+  if (phase_ == JobPhase::kEnded) return std::nullopt;
   std::optional<TimePoint> earliest;
   const auto consider = [&](TimePoint time) {
     if (!earliest || time < *earliest) earliest = time;
@@ -330,7 +330,7 @@ std::optional<TimePoint> Membership::deadline() const {
     if (member.local || (member.awaited && recall_until_)) continue;
     consider(member.last_heard + options_.lease);
   }
-  if (phase_ == Phase::kForming) {
+  if (phase_ == JobPhase::kForming) {
     // While somebody still ends its workers nothing is due: its own supervisor bounds that, and its
     // lease bounds the supervisor.
     if (recall_until_) {
@@ -408,7 +408,7 @@ void Membership::take_down(const WorkerEnd& end, TimePoint when, TimePoint now) 
 }
 
 void Membership::begin_forming(std::string reason, TimePoint now, MembershipOutput& out) {
-  phase_ = Phase::kForming;
+  phase_ = JobPhase::kForming;
   reason_ = std::move(reason);
   forming_since_ = now;
   last_call_.reset();
@@ -432,7 +432,7 @@ void Membership::lose(Members::iterator it, std::string how, TimePoint now, Memb
   note(describe(end), now, out);
   // It was alive when it was last heard; what its loss did to others came after that.
   ends_.push_back({std::move(end), member.last_heard});
-  if (phase_ != Phase::kRunning) return;
+  if (phase_ != JobPhase::kRunning) return;
   failed_ = true;
   begin_forming("a node was lost", now, out);
 }
@@ -467,9 +467,9 @@ void Membership::advance_running(TimePoint now, MembershipOutput& out) {
 
 // Does whatever has become possible: end, judge a failure, form, make room for a newcomer.
 void Membership::advance(TimePoint now, MembershipOutput& out) {
-  if (phase_ == Phase::kForming && recall_until_ && !settle_recall(now, out)) return;
-  if (phase_ == Phase::kRunning) return advance_running(now, out);
-  if (phase_ == Phase::kEnded || anyone_busy()) return;
+  if (phase_ == JobPhase::kForming && recall_until_ && !settle_recall(now, out)) return;
+  if (phase_ == JobPhase::kRunning) return advance_running(now, out);
+  if (phase_ == JobPhase::kEnded || anyone_busy()) return;
   if (ending_) return end(std::move(*ending_), now, out);
   if (failed_ && !settle_failure(now, out)) return;
 
@@ -519,7 +519,7 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
   // Agents may know of generations that this service does not: an earlier life's.
   for (const auto& it : here) generation_ = std::max(generation_, it->second.status.generation);
   generation_ = Generation(generation_.value + 1);
-  phase_ = Phase::kRunning;
+  phase_ = JobPhase::kRunning;
   last_call_.reset();
   ends_.clear();
   ends_known_at_.reset();
@@ -557,7 +557,7 @@ void Membership::end(Verdict verdict, TimePoint now, MembershipOutput& out) {
   verdict.generation = generation_;
   verdict.restarts_used = restarts_used_;
   verdict.max_restarts = spec_.max_restarts;
-  phase_ = Phase::kEnded;
+  phase_ = JobPhase::kEnded;
   ending_.reset();
   last_call_.reset();
   verdict_ = std::move(verdict);
@@ -667,12 +667,12 @@ Assignment Membership::part_of(const Member& member) const {
 
 Directive Membership::directive_for(const Member& member) const {
   switch (phase_) {
-    case Phase::kEnded: return End{*verdict_};
-    case Phase::kRunning:
+    case JobPhase::kEnded: return End{*verdict_};
+    case JobPhase::kRunning:
       if (member.assignment) return part_of(member);
       if (runs_workers(member)) return Stop{member.status.generation, "this generation is over"};
       return Wait{why_it_waits(member)};
-    case Phase::kForming: break;
+    case JobPhase::kForming: break;
   }
   if (recall_until_ && !recall_broken_) {
     if (member.assignment) return part_of(member);  // go on with what you do

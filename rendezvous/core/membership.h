@@ -88,7 +88,6 @@ struct MembershipOutput {
 
 class Membership {
  public:
-  using Phase = JobPhase;
   struct Member {
     NodeSpec node;
     AgentStatus status;
@@ -144,7 +143,7 @@ class Membership {
   // about a generation; the rest of it changes only when landmark() does.
   JobState state(TimePoint now) const;
   struct Landmark {
-    Phase phase;
+    JobPhase phase;
     Generation generation;
     int restarts_used;
     bool failed;
@@ -155,7 +154,7 @@ class Membership {
   };
   Landmark landmark() const;
 
-  Phase phase() const { return phase_; }
+  JobPhase phase() const { return phase_; }
   Generation generation() const { return generation_; }
   const JobSpec& spec() const { return spec_; }
   int restarts_used() const { return restarts_used_; }
@@ -184,7 +183,7 @@ class Membership {
   void collect(const Member& member, TimePoint now);
   void take_down(const WorkerEnd& end, TimePoint when, TimePoint now);
   void recall(Member& member, const Hello& hello);
-  Phase durable_phase() const;
+  JobPhase durable_phase() const;
   bool settle_recall(TimePoint now, MembershipOutput& out);
   std::vector<WorkerEnd> give_up_awaited(const std::set<NodeRank>& here);
   void take_over(TimePoint now, MembershipOutput& out);
@@ -210,7 +209,7 @@ class Membership {
   JobSpec spec_;
   MembershipOptions options_;
   Members members_;
-  Phase phase_ = Phase::kForming;
+  JobPhase phase_ = JobPhase::kForming;
   Generation generation_{-1};
   int restarts_used_ = 0;
   std::string reason_ = "start";

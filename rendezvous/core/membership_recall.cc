@@ -123,7 +123,7 @@ std::vector<WorkerEnd> Membership::give_up_awaited(const std::set<NodeRank>& her
 
 void Membership::take_over(TimePoint now, MembershipOutput& out) {
   recall_until_.reset();
-  phase_ = Phase::kRunning;
+  phase_ = JobPhase::kRunning;
   failed_ = false;
   for (auto& [id, member] : members_) {
     member.checkpoints_seen = checkpoints_;

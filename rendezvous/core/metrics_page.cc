@@ -109,7 +109,7 @@ using ListedJobs = std::map<std::string, const Membership*>;
 ListedJobs list_jobs(const std::vector<const Membership*>& jobs) {
   ListedJobs listed;
   for (const Membership* job : jobs) {
-    if (listed.size() == kJobsListed || job->phase() == Membership::Phase::kEnded) break;
+    if (listed.size() == kJobsListed || job->phase() == JobPhase::kEnded) break;
     listed.emplace(label("job", clipped(job->spec().id, kLabelBytes)), job);
   }
   return listed;
@@ -128,8 +128,8 @@ void add_jobs(Page& page, const JobTable& table) {
   std::uint64_t running = 0;
   std::uint64_t members = 0;
   for (const Membership* job : jobs) {
-    forming += job->phase() == Membership::Phase::kForming ? 1 : 0;
-    running += job->phase() == Membership::Phase::kRunning ? 1 : 0;
+    forming += job->phase() == JobPhase::kForming ? 1 : 0;
+    running += job->phase() == JobPhase::kRunning ? 1 : 0;
     members += job->connected_count();
   }
   page.family("ddprun_jobs", Kind::kGauge,
@@ -139,7 +139,7 @@ void add_jobs(Page& page, const JobTable& table) {
   page.sample(label("phase", to_text(JobPhase::kEnded)), jobs.size() - forming - running);
   page.gauge("ddprun_members", "Agents that are connected.", members);
 
-  const ServiceCounts& counts = table.counts();
+  const JobCounts& counts = table.counts();
   page.counter("ddprun_generations_total", "Generations that were formed.",
                counts.generations_formed);
   page.counter("ddprun_restarts_total", "Restarts, the generations that used budget.",

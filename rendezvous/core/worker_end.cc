@@ -15,14 +15,13 @@ std::string subject(const WorkerEnd& end) {
   return text + ")";
 }
 
-constexpr std::size_t kHostBytes = 256;
 constexpr int kMaxErrno = 4095;                  // Linux's MAX_ERRNO
 constexpr std::size_t kShortMessageBytes = 200;  // of an end that is not told in full
 
 enum class Extent { kFull, kShort };
 
 void shorten(WorkerEnd& end, Extent extent) {
-  end.host = clipped(std::move(end.host), kHostBytes);
+  end.host = clipped(std::move(end.host), kHostBytesShown);
   const bool full = extent == Extent::kFull;
   end.message = clipped(std::move(end.message), full ? kMaxMessageBytes : kShortMessageBytes);
   std::vector<std::string>& tail = end.stderr_tail;

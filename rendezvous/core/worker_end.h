@@ -52,6 +52,7 @@ bool is_likelier_cause(const WorkerEnd& left, const WorkerEnd& right);
 // the likeliest causes, and in full of the likeliest of these.
 inline constexpr std::size_t kEndsTold = 64;
 inline constexpr std::size_t kEndsInFull = 8;
+inline constexpr std::size_t kHostBytesShown = 256;
 inline constexpr std::size_t kMaxMessageBytes = 2048;
 inline constexpr std::size_t kMaxTailLines = 20;
 inline constexpr std::size_t kMaxTailLineBytes = 400;

@@ -271,14 +271,8 @@ class RandomService {
           agent.instance = welcome->instance;
         } else if (std::holds_alternative<Refused>(send.message)) {
           agent = {};
-        } else {
-          std::visit(
-              [&](const auto& message) {
-                if constexpr (std::is_constructible_v<Directive, decltype(message)>) {
-                  agent.told = message;
-                }
-              },
-              send.message);
+        } else if (const auto directive = directive_of(send.message)) {
+          agent.told = *directive;
         }
       }
     }

@@ -289,7 +289,7 @@ void ClusterSim::fill_disk() {
 
 bool ClusterSim::has_ended() const {
   const Membership* job = service_->find(kJob);
-  return over_ || (job && job->phase() == Membership::Phase::kEnded);
+  return over_ || (job && job->phase() == JobPhase::kEnded);
 }
 
 // What is not safe may yet never have been.
@@ -421,11 +421,11 @@ void ClusterSim::take(Agent& agent, SupervisorActions actions) {
     } else if (std::holds_alternative<KillTree>(action)) {
       signal_workers(agent, SIGKILL);
     } else if (std::holds_alternative<SendStatus>(action)) {
-      take(agent, agent.link.send(status_of(agent), now_));
+      take(agent, agent.link.send(status_of(agent)));
     } else if (std::holds_alternative<ReleaseGeneration>(action)) {
       close_store(agent);
     } else if (auto* leave = std::get_if<SendLeave>(&action)) {
-      take(agent, agent.link.leave(leave->leave, now_));
+      take(agent, agent.link.leave(leave->leave));
     } else if (auto* say = std::get_if<Say>(&action)) {
       note(agent.spec.agent_id + " says: " + say->text);
     } else if (auto* exit = std::get_if<Exit>(&action)) {

@@ -283,17 +283,17 @@ TEST_F(AgentLinkTest, WhatIsNoMessageOfOursComesFromNoService) {
 
 TEST_F(AgentLinkTest, StatusIsSentOnlyWhileTheLinkIsUp) {
   take(link_->start(now_));
-  take(link_->send(AgentStatus{}, now_));
+  take(link_->send(AgentStatus{}));
   EXPECT_TRUE(sent_.empty());
   take(link_->connected(now_));
   take(link_->received(welcome_, now_));
-  take(link_->send(AgentStatus{}, now_));
+  take(link_->send(AgentStatus{}));
   EXPECT_EQ(sent_.size(), 1u);
 }
 
 TEST_F(AgentLinkTest, LeavingEndsTheTries) {
   bring_up();
-  take(link_->leave(Leave{SIGTERM, ""}, now_));
+  take(link_->leave(Leave{SIGTERM, ""}));
   EXPECT_TRUE(std::holds_alternative<Leave>(sent_.back()));
   EXPECT_FALSE(link_->deadline());
   take(link_->disconnected("closed", now_));

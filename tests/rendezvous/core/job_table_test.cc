@@ -49,7 +49,7 @@ TEST_F(JobTableTest, KeepsJobsApart) {
   const ServiceOutput out = receive(1, finished);
   EXPECT_TRUE(find<End>(out, 1));
   EXPECT_FALSE(find<End>(out, 2));
-  EXPECT_EQ(table_.find("two")->phase(), Membership::Phase::kRunning);
+  EXPECT_EQ(table_.find("two")->phase(), JobPhase::kRunning);
 }
 
 TEST_F(JobTableTest, RefusesAnotherProtocolAndSaysBothVersions) {
@@ -171,7 +171,7 @@ TEST_F(JobTableTest, AJobOfTheServicesEarlierLifeIsRecalled) {
   };
   EXPECT_FALSE(find<Refused>(back(2, "a", 0), 2));
   back(3, "b", 1);
-  EXPECT_EQ(table_.find("j")->phase(), Membership::Phase::kRunning);
+  EXPECT_EQ(table_.find("j")->phase(), JobPhase::kRunning);
   EXPECT_EQ(table_.find("j")->generation(), Generation(4));
 
   // And once only: who comes when that job has ended is no part of the next one of its id.
@@ -236,7 +236,7 @@ TEST_F(RestoredTableTest, AgentsOfARunningJobComeBackAsIfNothingHadBeen) {
   ASSERT_TRUE(find<Welcome>(again, 7));
   EXPECT_EQ(find<Welcome>(again, 7)->instance, back.instance);
   EXPECT_FALSE(find<Stop>(again, 7));
-  EXPECT_EQ(table_.find("j")->phase(), Membership::Phase::kRunning);
+  EXPECT_EQ(table_.find("j")->phase(), JobPhase::kRunning);
 }
 
 TEST_F(RestoredTableTest, NoInstanceIsGivenOutTwice) {
@@ -339,7 +339,7 @@ TEST_F(JobTableTest, AnEndedJobIsReplacedWhenItsEndIsSafe) {
   const ServiceOutput too_early = receive(2, hello("j", "b"));
   EXPECT_TRUE(find<Silence>(too_early, 2));
   EXPECT_EQ(too_early.closes, std::vector<AgentConnectionId>{2});
-  EXPECT_EQ(table_.find("j")->phase(), Membership::Phase::kEnded);
+  EXPECT_EQ(table_.find("j")->phase(), JobPhase::kEnded);
   table_.note_safe(ended.changes.back().number);
   EXPECT_TRUE(find<Assignment>(receive(3, hello("j", "b")), 3));
 }

@@ -70,7 +70,7 @@ TEST_F(ElasticTest, ACheckpointForWhichNobodyWaitsChangesNothing) {
   announce("a", 1);
   announce("a", 2);
   EXPECT_FALSE(told<Stop>("a"));
-  EXPECT_EQ(job_->phase(), Membership::Phase::kRunning);
+  EXPECT_EQ(job_->phase(), JobPhase::kRunning);
   join("b");
   join("spare");  // there is room for one of them
   announce("a", 3);
@@ -105,7 +105,7 @@ TEST_F(ElasticTest, WhatWasAnnouncedBeforeTheServiceWasRestartedIsNoNewCheckpoin
   back.status.generation = Generation(0);
   back.status.checkpoints = 4;
   take(job_->joined(back, false, now_));
-  ASSERT_EQ(job_->phase(), Membership::Phase::kRunning);
+  ASSERT_EQ(job_->phase(), JobPhase::kRunning);
   EXPECT_FALSE(told<Stop>("a"));
   announce("a", 5);
   EXPECT_TRUE(told<Stop>("a"));
@@ -245,7 +245,7 @@ TEST_F(ElasticTest, FailuresOfANodeOutliveTheService) {
     if (*host != 'c') back.status = {.phase = AgentPhase::kRunning, .generation = Generation(2)};
     take(job_->joined(back, false, now_));
   }
-  ASSERT_EQ(job_->phase(), Membership::Phase::kRunning);
+  ASSERT_EQ(job_->phase(), JobPhase::kRunning);
   fail({"a", "b"}, "a");
   EXPECT_THAT(reason("c"), HasSubstr("c replaces a"));
 }

@@ -45,7 +45,7 @@ TEST_F(RecallTest, ARunningGenerationIsTakenOverWhenAllItsNodesHaveCome) {
   EXPECT_TRUE(told<Wait>("spare")) << "nothing is formed while b may still run its workers";
   come_back("b", 1, AgentPhase::kFinished, 7);
   EXPECT_FALSE(told<Stop>("a") || told<Stop>("b"));
-  EXPECT_EQ(job_->phase(), Membership::Phase::kRunning);
+  EXPECT_EQ(job_->phase(), JobPhase::kRunning);
   EXPECT_EQ(job_->generation(), Generation(7));
   say("a", AgentPhase::kFinished, 7);
   ASSERT_TRUE(told<End>("a"));
@@ -122,7 +122,7 @@ TEST_F(RecallTest, WhoRunsAnOlderGenerationThanOthersIsStopped) {
   come_back("c", 0, AgentPhase::kRunning, 6);
   come_back("a", 0, AgentPhase::kRunning, 7);
   come_back("b", 1, AgentPhase::kRunning, 7);
-  EXPECT_EQ(job_->phase(), Membership::Phase::kRunning);
+  EXPECT_EQ(job_->phase(), JobPhase::kRunning);
   say("c", AgentPhase::kRunning, 6);
   EXPECT_TRUE(told<Stop>("c"));
   EXPECT_FALSE(told<Stop>("a") || told<Stop>("b"));
@@ -179,7 +179,7 @@ TEST_F(RestoredTest, GoesOnWhereItWasWithItsGenerationAndItsBudget) {
   EXPECT_FALSE(told<Stop>("a"));
   come_back("b", AgentPhase::kRunning, 1);
   EXPECT_FALSE(told<Stop>("b"));
-  EXPECT_EQ(job_->phase(), Membership::Phase::kRunning);
+  EXPECT_EQ(job_->phase(), JobPhase::kRunning);
   EXPECT_EQ(job_->generation(), Generation(1));
   EXPECT_EQ(log_.find("lost"), std::string::npos) << log_;
   say("b", AgentPhase::kIdle, 1, {killed(1)});
@@ -199,7 +199,7 @@ TEST_F(RestoredTest, WhoWasNotToldOfTheGenerationYetIsToldNow) {
   ASSERT_TRUE(told<Assignment>("b"));
   EXPECT_EQ(told<Assignment>("b")->generation, Generation(0));
   EXPECT_FALSE(told<Stop>("a"));
-  EXPECT_EQ(job_->phase(), Membership::Phase::kRunning);
+  EXPECT_EQ(job_->phase(), JobPhase::kRunning);
 }
 
 // The node that failed first is gone; what it said is not.
@@ -354,7 +354,7 @@ TEST_F(RestoredTest, KilledAgainWhileItIsRecalledNothingIsForgotten) {
   restart_service();
   come_back("b", AgentPhase::kRunning, 1);
   come_back("a", AgentPhase::kRunning, 1);
-  EXPECT_EQ(job_->phase(), Membership::Phase::kRunning);
+  EXPECT_EQ(job_->phase(), JobPhase::kRunning);
   EXPECT_EQ(job_->generation(), Generation(1));
   EXPECT_FALSE(told<Stop>("a") || told<Stop>("b"));
 }

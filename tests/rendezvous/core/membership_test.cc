@@ -161,7 +161,7 @@ TEST_F(MembershipTest, ASilentNodeIsLostAfterItsLeaseAndBlamedBeforeItsVictims) 
   say("b", AgentPhase::kRunning, 0);
   beating_ = {"a"};
   pass(milliseconds(4900));
-  EXPECT_EQ(job_->phase(), Membership::Phase::kRunning);
+  EXPECT_EQ(job_->phase(), JobPhase::kRunning);
   WorkerEnd echo = killed(0);
   say("a", AgentPhase::kStopping, 0, {echo});
   say("a", AgentPhase::kIdle, 0, {echo});
@@ -183,7 +183,7 @@ TEST_F(MembershipTest, AJobOfFixedSizeWaitsForAReplacementOfALostNode) {
   pass(seconds(6));
   ASSERT_TRUE(told<Stop>("a"));
   say("a", AgentPhase::kIdle, 0);
-  EXPECT_EQ(job_->phase(), Membership::Phase::kForming);
+  EXPECT_EQ(job_->phase(), JobPhase::kForming);
   ASSERT_TRUE(told<Wait>("a")) << "it hears what is missing";
   EXPECT_EQ(told<Wait>("a")->reason, "1 of 2 nodes here: a; missing: b");
   join("c");
@@ -224,7 +224,7 @@ TEST_F(MembershipTest, AnOutageWithinTheLeaseChangesNothing) {
   back.status.generation = Generation(0);
   told_.clear();
   take(job_->joined(back, false, now_));
-  EXPECT_EQ(job_->phase(), Membership::Phase::kRunning);
+  EXPECT_EQ(job_->phase(), JobPhase::kRunning);
   EXPECT_TRUE(told<Assignment>("b")) << "the same assignment again, which it knows";
   EXPECT_FALSE(told<Stop>("a"));
 }
@@ -256,13 +256,13 @@ TEST_F(MembershipTest, AnElasticJobHoldsALastCallAndEndsItWhenItIsFull) {
   start({1, 3});
   beating_ = {"a", "b", "c"};
   join("a");
-  EXPECT_EQ(job_->phase(), Membership::Phase::kForming);
+  EXPECT_EQ(job_->phase(), JobPhase::kForming);
   pass(seconds(10));
   join("b");
   pass(seconds(19));
-  EXPECT_EQ(job_->phase(), Membership::Phase::kForming);
+  EXPECT_EQ(job_->phase(), JobPhase::kForming);
   pass(seconds(2));
-  EXPECT_EQ(job_->phase(), Membership::Phase::kRunning);
+  EXPECT_EQ(job_->phase(), JobPhase::kRunning);
   EXPECT_EQ(told<Assignment>("a")->world_size, 2);
 
   start({1, 2});
