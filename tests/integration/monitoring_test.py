@@ -17,7 +17,7 @@ import urllib.request
 import needs
 
 PATIENCE = 60.0  # seconds
-JOB = 'a "job"\\with\nall of it, é'
+JOB = 'a "job"\\with all of it, é'
 
 
 def get(address: str, path: str) -> tuple[int, str, str]:
