@@ -10,7 +10,6 @@ echo of messages of the same size over the same kind of socket.
 """
 
 import argparse
-import contextlib
 import datetime
 import multiprocessing
 import os
@@ -18,10 +17,10 @@ import statistics
 import subprocess
 import sys
 import time
-import warnings
 
-os.environ["PYTHONWARNINGS"] = "ignore"  # for the clients: torch without numpy warns in each
-warnings.simplefilter("ignore")
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(ROOT, "tests/integration"))
+from pytorch_clients import ddp_store, pytorch_store  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
 WAIT = datetime.timedelta(seconds=30)
@@ -29,34 +28,6 @@ WAIT = datetime.timedelta(seconds=30)
 
 def connect(port):
     return dist.TCPStore("127.0.0.1", port, None, False, WAIT, wait_for_workers=False)
-
-
-@contextlib.contextmanager
-def ddp_store(program):
-    server = subprocess.Popen([program, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
-    try:
-        yield int(server.stdout.readline().rsplit(":", 1)[1])
-    finally:
-        server.terminate()
-        server.wait()
-
-
-def serve_libuv(pipe):
-    store = dist.TCPStore("127.0.0.1", 0, None, True, WAIT, wait_for_workers=False, use_libuv=True)
-    pipe.send(store.port)
-    pipe.recv()
-
-
-@contextlib.contextmanager
-def libuv_store():
-    ours, theirs = multiprocessing.Pipe()
-    server = multiprocessing.get_context("spawn").Process(target=serve_libuv, args=(theirs,))
-    server.start()
-    try:
-        yield ours.recv()
-    finally:
-        ours.send("end")
-        server.join()
 
 
 def client_main(ports, pipe):
@@ -110,14 +81,14 @@ def measure(ports, clients, rounds, seconds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    parser.add_argument("--bin", default=os.path.join(root, "build/release/bin"))
+    parser.add_argument("--bin", default=os.path.join(ROOT, "build/release/bin"))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16])
     options = parser.parse_args()
 
-    with ddp_store(os.path.join(options.bin, "ddp-store")) as ours, libuv_store() as theirs:
+    with ddp_store(options.bin) as server, pytorch_store(use_libuv=True) as theirs:
+        ours = server.port
         ports = {"ddp-store": ours, "libuv": theirs}
         print(f"{'operations/s':<28}{'ddp-store':>12}{'libuv':>12}{'ratio':>8}")
         for clients in options.clients:

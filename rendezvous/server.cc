@@ -4,7 +4,6 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
-#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -17,6 +16,7 @@
 #include "rendezvous/core/first_bytes.h"
 #include "rendezvous/core/handshake.h"
 #include "rendezvous/core/metrics_page.h"
+#include "rendezvous/core/outbox.h"
 #include "rendezvous/http_entry.h"
 #include "rendezvous/limited_log.h"
 #include "rendezvous/page_cache.h"
@@ -393,10 +393,10 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       if (keeper_) keeper_->keep(change.number, change.what);
     }
     for (ServiceOutput::Send& send : out.sends) {
-      if (keeper_ && send.after > safe_) {
-        hold(std::move(send));
-      } else {
+      if (!keeper_) {
         deliver(send);
+      } else if (auto now = outbox_.put(std::move(send))) {
+        deliver(*now);
       }
     }
     for (const AgentConnectionId id : out.closes) {
@@ -421,27 +421,11 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   // --- what outlives the service --------------------------------------------------------------
 
-  bool is_safe() const { return !keeper_ || safe_ == last_change_; }
-
-  // A directive says all there is to say: the newest one counts, and an older one need not be told.
-  void hold(ServiceOutput::Send send) {
-    std::deque<ServiceOutput::Send>& held = held_[send.connection];
-    if (!held.empty() && !std::holds_alternative<Welcome>(held.back().message)) held.pop_back();
-    held.push_back(std::move(send));
-  }
+  bool is_safe() const { return !keeper_ || outbox_.safe() == last_change_; }
 
   void safe(std::uint64_t number) {
-    safe_ = number;
     table_.note_safe(number);
-    std::vector<ServiceOutput::Send> due;
-    for (auto& [connection, held] : held_) {
-      while (!held.empty() && held.front().after <= safe_) {
-        due.push_back(std::move(held.front()));
-        held.pop_front();
-      }
-    }
-    std::erase_if(held_, [](const auto& entry) { return entry.second.empty(); });
-    for (ServiceOutput::Send& send : due) deliver(send);
+    for (ServiceOutput::Send& send : outbox_.take_safe(number)) deliver(send);
     if (draining_ && is_safe()) say_farewell();
   }
 
@@ -451,8 +435,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         "nothing new is admitted until its state can be written: " + why.message();
     table_.close_admission(reason);
     trouble_.error(reason);
-    ServiceOutput out = table_.take_back(safe_, reason);
-    for (const AgentConnectionId id : out.closes) held_.erase(id);
+    ServiceOutput out = table_.take_back(outbox_.safe(), reason);
+    for (const AgentConnectionId id : out.closes) outbox_.forget(id);
     perform(std::move(out));
   }
 
@@ -528,7 +512,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void gone(AgentConnectionId id) {
-    held_.erase(id);
+    outbox_.forget(id);
     table_.disconnected(id);
     arm();
     check_idle();
@@ -579,9 +563,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   bool ends_soon_ = false;
   std::optional<StateKeeper> keeper_;
   std::uint64_t last_change_ = 0;
-  std::uint64_t safe_ = 0;  // every change up to here
-  // Until what they tell of is safe: at most a Welcome and a directive of each connection.
-  std::map<AgentConnectionId, std::deque<ServiceOutput::Send>> held_;
+  Outbox outbox_;
   LimitedLog trouble_{log_, 5, std::chrono::minutes(1)};
   LimitedLog strangers_{log_, 10, std::chrono::seconds(10)};
   asio::steady_timer drain_timer_;

@@ -221,8 +221,8 @@ void ClusterSim::restart_service() {
   journal_ += frame_.substr(0, written);
   frame_.clear();
   unwritten_.clear();
-  held_.clear();
-  last_change_ = safe_ = 0;
+  outbox_ = Outbox();
+  last_change_ = 0;
   for (const auto& [id, connection] : std::map(connections_)) close(connection, "service killed");
   at(between(100, rng_.chance(0.5) ? 2000 : 20000), [this] {
     note("the service is back");
@@ -255,15 +255,8 @@ void ClusterSim::end_write(int life) {
     return;
   }
   journal_ += std::exchange(frame_, "");
-  safe_ = frame_number_;
-  service_->note_safe(safe_);
-  for (ServiceOutput::Send& send : std::exchange(held_, {})) {
-    if (send.after > safe_) {
-      held_.push_back(std::move(send));
-    } else {
-      deliver(send);
-    }
-  }
+  service_->note_safe(frame_number_);
+  for (ServiceOutput::Send& send : outbox_.take_safe(frame_number_)) deliver(send);
   write_journal();
 }
 
@@ -273,10 +266,8 @@ void ClusterSim::fill_disk() {
   saw(Happening::kFullDisk);
   disk_is_full_ = true;
   service_->close_admission("the disk is full");
-  ServiceOutput out = service_->take_back(safe_, "the disk is full");
-  std::erase_if(held_, [&](const auto& send) {
-    return std::count(out.closes.begin(), out.closes.end(), send.connection) > 0;
-  });
+  ServiceOutput out = service_->take_back(outbox_.safe(), "the disk is full");
+  for (const AgentConnectionId id : out.closes) outbox_.forget(id);
   take(std::move(out));
   at(between(100, 10000), [this] {
     note("the disk of the service has room");
@@ -294,7 +285,7 @@ bool ClusterSim::has_ended() const {
 
 // What is not safe may yet never have been.
 bool ClusterSim::job_is_over() {
-  over_ = has_ended() && (over_ || !keeps_state_ || safe_ == last_change_);
+  over_ = has_ended() && (over_ || !keeps_state_ || outbox_.safe() == last_change_);
   return over_;
 }
 
@@ -840,10 +831,10 @@ void ClusterSim::take(ServiceOutput out) {
   }
   write_journal();
   for (ServiceOutput::Send& send : out.sends) {
-    if (keeps_state_ && send.after > safe_) {
-      held_.push_back(std::move(send));
-    } else {
+    if (!keeps_state_) {
       deliver(send);
+    } else if (auto now = outbox_.put(std::move(send))) {
+      deliver(*now);
     }
   }
   for (const AgentConnectionId id : out.closes) {

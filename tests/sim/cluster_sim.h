@@ -42,6 +42,7 @@
 #include "rendezvous/core/agent_link.h"
 #include "rendezvous/core/job_table.h"
 #include "rendezvous/core/journal.h"
+#include "rendezvous/core/outbox.h"
 #include "tests/sim/store_sim.h"
 
 namespace ddprun::sim {
@@ -213,8 +214,7 @@ class ClusterSim {
   std::uint64_t frame_number_ = 0;              // of its last change
   std::vector<JournalEntry> unwritten_;
   std::uint64_t last_change_ = 0;
-  std::uint64_t safe_ = 0;
-  std::vector<ServiceOutput::Send> held_;
+  Outbox outbox_;
   bool disk_is_full_ = false;
   JobSpec job_;
   std::vector<Node> nodes_;

@@ -1,0 +1,63 @@
+// What waits until it is safe, and what leaves when it is.
+#include "rendezvous/core/outbox.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace ddprun {
+namespace {
+
+using testing::ElementsAre;
+
+class OutboxTest : public testing::Test {
+ protected:
+  static Outbox::Send directive(AgentConnectionId connection, const std::string& reason,
+                                std::uint64_t after) {
+    return {connection, Wait{reason}, after};
+  }
+  bool leaves(Outbox::Send send) { return box_.put(std::move(send)).has_value(); }
+  // "1:reason" of a directive, "1:welcome".
+  std::vector<std::string> taken(std::uint64_t number) {
+    std::vector<std::string> words;
+    for (const Outbox::Send& send : box_.take_safe(number)) {
+      const Wait* wait = std::get_if<Wait>(&send.message);
+      words.push_back(std::to_string(send.connection) + ":" + (wait ? wait->reason : "welcome"));
+    }
+    return words;
+  }
+  Outbox box_;
+};
+
+TEST_F(OutboxTest, WhatTellsOfNothingNewLeavesAtOnce) {
+  EXPECT_TRUE(leaves({1, HeartbeatAck{1}, 0}));
+  EXPECT_FALSE(leaves(directive(1, "a", 3)));
+  EXPECT_THAT(taken(3), ElementsAre("1:a"));
+  EXPECT_EQ(box_.safe(), 3u);
+  EXPECT_TRUE(leaves(directive(1, "b", 3)));
+}
+
+TEST_F(OutboxTest, TheRestWaitsForItsChange) {
+  leaves(directive(1, "a", 1));
+  leaves(directive(2, "b", 3));
+  EXPECT_THAT(taken(2), ElementsAre("1:a"));
+  EXPECT_THAT(taken(2), ElementsAre());
+  EXPECT_THAT(taken(3), ElementsAre("2:b"));
+}
+
+TEST_F(OutboxTest, OnlyTheNewestDirectiveWaitsBehindItsWelcome) {
+  leaves({1, Welcome{}, 1});
+  leaves(directive(1, "old", 2));
+  leaves(directive(1, "new", 4));
+  EXPECT_THAT(taken(2), ElementsAre("1:welcome"));
+  EXPECT_THAT(taken(9), ElementsAre("1:new"));
+}
+
+TEST_F(OutboxTest, ForgetsAConnection) {
+  leaves(directive(1, "a", 1));
+  leaves(directive(2, "b", 1));
+  box_.forget(1);
+  EXPECT_THAT(taken(1), ElementsAre("2:b"));
+}
+
+}  // namespace
+}  // namespace ddprun
