@@ -31,7 +31,7 @@ void tell_service_manager(Logger& log, const std::string& state) {
 void reload_at(boost::asio::signal_set& hangups, const DaemonService& service) {
   hangups.async_wait([&](const boost::system::error_code& error, int) {
     if (error) return;
-    if (service.reload) service.reload();
+    service.reload();
     reload_at(hangups, service);
   });
 }
@@ -64,7 +64,7 @@ int serve(const Daemon& daemon, const HostPort& address) {
   Logger log(daemon.name, stderr_sink());
   boost::asio::io_context io(1);
   boost::asio::signal_set ends(io, SIGINT, SIGTERM);
-  boost::asio::signal_set hangups(io, SIGHUP);
+  boost::asio::signal_set hangups(io);
   const Result<DaemonService> service = daemon.serve(io, log,
                                                      {.listener = std::move(listener->socket),
                                                       .address = listener->address,
@@ -73,7 +73,10 @@ int serve(const Daemon& daemon, const HostPort& address) {
     const bool usage = service.error().kind == ErrorKind::kInvalidArgument;
     return fail(daemon, usage ? ExitCode::kUsage : ExitCode::kFiles, service.error().message());
   }
-  reload_at(hangups, *service);
+  if (service->reload) {
+    hangups.add(SIGHUP);
+    reload_at(hangups, *service);
+  }
 
   const std::string listening = "listening on " + to_text(listener->address);
   std::printf("%s: %s\n", daemon.name.c_str(), listening.c_str());

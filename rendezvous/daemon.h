@@ -33,7 +33,7 @@ struct DaemonService {
   // Ends it in good order, and calls `then`; empty: it can be ended at any time. After a signal the
   // service is not destroyed: the process leaves while a thread of it may still wait for a disk.
   std::function<void(std::function<void()> then)> drain;
-  // Reads its files again, at SIGHUP; empty: SIGHUP means nothing.
+  // Reads its files again, at SIGHUP; empty: SIGHUP ends the program, as it does by itself.
   std::function<void()> reload;
 };
 

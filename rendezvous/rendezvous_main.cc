@@ -82,11 +82,8 @@ std::optional<int> print_read_token(const Options& given) {
 
 // What it needs to go on is there already, so a mistake in the file changes nothing.
 void reload(const Options& given, Logger& log, RendezvousServer& server) {
-  if (given.key_file.empty()) return;
   Result<FoundKeys> found = find_keys(given.key_file);
-  if (!found) {
-    return log.error("the keys stay as they are: " + found.error().message());
-  }
+  if (!found) return log.error("the keys stay as they are: " + found.error().message());
   if (!found->remark.empty()) log.warning(found->remark);
   server.set_keys(std::move(found->keys));
   log.info("has read the keys again");
@@ -125,10 +122,14 @@ Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, L
                                                    std::move(listeners), std::move(kept));
   server->set_keys(std::move(found->keys));
   server->start();
-  return DaemonService{
+  DaemonService service{
       .service = server,
       .drain = [server](std::function<void()> then) { server->drain(std::move(then)); },
-      .reload = [server, &given, &log] { reload(given, log, *server); }};
+      .reload = {}};
+  if (!given.key_file.empty()) {
+    service.reload = [server, &given, &log] { reload(given, log, *server); };
+  }
+  return service;
 }
 
 }  // namespace

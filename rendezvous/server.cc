@@ -225,6 +225,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void take(const SessionPtr& session, std::string_view bytes) {
+    if (session->close_when_sent) return read(session);  // whatever else it says
     if (!session->identified) return identify(session, bytes);
     counters_.bytes_received += bytes.size();
     session->frames.append(bytes);

@@ -151,6 +151,13 @@ TEST_F(Keys, AreReadAgainAtSighup) {
   EXPECT_EQ(service->wait(), 0);
 }
 
+TEST_F(Keys, WithNothingToReadAgainAHangupEndsTheService) {
+  auto service = start_service({"--listen=127.0.0.1:0"});
+  EXPECT_NE(listening_address(*service), "");
+  service->signal(SIGHUP);
+  EXPECT_EQ(service->wait(), 128 + SIGHUP);
+}
+
 TEST_F(Keys, TheTokenForThePagesFollowsFromThem) {
   const std::string file = "--rdzv-key-file=" + key_file(kKey);
   auto print = start_service({"--print-read-token", file});

@@ -109,11 +109,23 @@ TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
 }
 
 TEST(ControlCodec, AnAssignmentKeepsEveryField) {
-  const Assignment assignment{Generation(3), NodeRank(1), 2, Rank(4), 8,
-                              "10.1.1.1",    5555,        2, "why"};
+  Assignment assignment{Generation(3), NodeRank(1), 2, Rank(4), 8, "10.1.1.1", 5555, 2, "why"};
+  assignment.lease = std::chrono::seconds(7);
+  assignment.peers = {"10.1.1.1", "fd00::1"};
   const auto decoded = decode_service_message(body(encode(ServiceMessage(assignment))));
   ASSERT_TRUE(decoded);
   EXPECT_EQ(std::get<Assignment>(*decoded), assignment);
+}
+
+TEST(ControlCodec, AHelloSaysAllAddressesOfItsNode) {
+  Hello hello;
+  hello.node.agent_id = "a";
+  hello.node.other_addresses = {"10.1.1.1", "fd00::1"};
+  const auto decoded = decode_agent_message(body(encode(AgentMessage(hello))));
+  ASSERT_TRUE(decoded) << decoded.error().message();
+  EXPECT_EQ(std::get<Hello>(*decoded).node.other_addresses, hello.node.other_addresses);
+  hello.node.other_addresses.resize(kMaxAddresses + 1);
+  EXPECT_FALSE(decode_agent_message(body(encode(AgentMessage(hello)))));
 }
 
 TEST(ControlCodec, WhatWorkersWroteNeedNotBeText) {

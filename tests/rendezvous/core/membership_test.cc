@@ -27,6 +27,64 @@ TEST_F(MembershipTest, FormsTheFirstGenerationWhenTheLastNodeArrives) {
   EXPECT_EQ(first->restart_count, 0);
 }
 
+// --- who may call the store's host ---
+
+class PeersTest : public MembershipTest {
+ protected:
+  void join_from(const std::string& host, const std::string& address,
+                 std::vector<std::string> others = {}) {
+    Hello one = hello(host);
+    one.node.address = address;
+    one.node.other_addresses = std::move(others);
+    take(job_->joined(one, false, now_));
+  }
+};
+
+TEST_F(PeersTest, TheStoresHostAloneIsToldTheAddressesOfAllInTheGeneration) {
+  start({2, 2});
+  join_from("node0", "10.0.0.1", {"10.1.0.1"});
+  join_from("node1", "10.0.0.2", {"10.1.0.2", "fd00::2"});
+  join_from("node2", "10.0.0.3");
+  ASSERT_TRUE(told<Assignment>("node0") && told<Assignment>("node1") && told<Wait>("node2"));
+  EXPECT_THAT(
+      told<Assignment>("node0")->peers,
+      testing::UnorderedElementsAre("10.0.0.1", "10.1.0.1", "10.0.0.2", "10.1.0.2", "fd00::2"));
+  EXPECT_THAT(told<Assignment>("node1")->peers, testing::IsEmpty());
+}
+
+TEST_F(PeersTest, AreSaidAgainToAHostThatComesBackAndAreNoPartOfTheState) {
+  start({2, 2});
+  join_from("node0", "10.0.0.1", {"10.1.0.1"});
+  join_from("node1", "10.0.0.2");
+  for (const Place& place : job_->state(now_).places) {
+    EXPECT_THAT(place.node.other_addresses, testing::IsEmpty());
+    EXPECT_THAT(place.assignment.peers, testing::IsEmpty());
+  }
+  job_->disconnected("id-node0");
+  told_.clear();
+  join_from("node0", "10.0.0.1", {"10.1.0.1"});
+  ASSERT_TRUE(told<Assignment>("node0"));
+  EXPECT_EQ(told<Assignment>("node0")->peers.size(), 3u);
+}
+
+TEST_F(PeersTest, WhenNotAllFitEachNodeHasItsFirst) {
+  constexpr int kNodes = 200;
+  start({kNodes, kNodes});
+  const std::string long_one(kMaxNameBytes, 'x');
+  for (int i = 0; i < kNodes; ++i) {
+    join_from("node" + std::to_string(i), "10.0.0." + std::to_string(i),
+              std::vector<std::string>(kMaxAddresses, long_one));
+  }
+  const Assignment* host = told<Assignment>("node0");
+  ASSERT_TRUE(host);
+  std::size_t bytes = 0;
+  for (const std::string& peer : host->peers) bytes += peer.size();
+  EXPECT_LE(bytes, kMaxPeersBytes);
+  for (int i = 0; i < kNodes; ++i) {
+    EXPECT_THAT(host->peers, testing::Contains("10.0.0." + std::to_string(i)));
+  }
+}
+
 TEST_F(MembershipTest, RefusesWhoDoesNotAgreeOnTheJob) {
   start({2, 2}, 3);
   Hello other = hello("node1");
