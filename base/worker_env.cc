@@ -105,7 +105,7 @@ Result<std::optional<WorkerEnv>> read_worker_env(const EnvLookup& lookup) {
                              (env.world_size + env.local_world_size - 1) / env.local_world_size);
   env.node_rank = NodeRank(
       ints.read("GROUP_RANK", 0, env.node_count - 1, env.rank.value / env.local_world_size));
-  env.master_port = ints.read("MASTER_PORT", 1, 65535, 29500);
+  env.master_port = ints.read("MASTER_PORT", 1, 65535, kDefaultMasterPort);
   env.restart_count = ints.read("TORCHELASTIC_RESTART_COUNT", 0, kMaxWorld, 0);
   env.max_restarts = ints.read("TORCHELASTIC_MAX_RESTARTS", 0, kMaxWorld, 0);
   // A stock torchrun sets no generation: there the restart count is the nearest thing.

@@ -23,6 +23,8 @@
 
 namespace ddprun {
 
+inline constexpr std::uint16_t kDefaultMasterPort = 29500;  // as torchrun
+
 // A node that is silent for so long counts as lost, unless its service is told otherwise.
 inline constexpr Duration kDefaultLease = std::chrono::seconds(5);
 

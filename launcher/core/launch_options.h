@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/host_port.h"
 #include "base/result.h"
+#include "base/worker_env.h"
 #include "rendezvous/core/control_message.h"
 
 namespace ddprun {
@@ -114,8 +115,7 @@ struct Rendezvous {
   std::vector<std::string> remarks;  // options that were given and do nothing here, and why
 };
 
-inline constexpr std::uint16_t kDefaultRdzvPort = 29400;    // as torchrun
-inline constexpr std::uint16_t kDefaultMasterPort = 29500;  // as torchrun
+inline constexpr std::uint16_t kDefaultRdzvPort = 29400;  // as torchrun
 
 // Where a node that serves for the whole job has to listen: "*", or its loopback address alone.
 // Only what the user wrote tells: on Debian a host's own name leads, there, to 127.0.1.1, where

@@ -1,6 +1,7 @@
 // The program ddp-store as its users meet it: command line, output, signals, scarce resources.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <sstream>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "base/exit_codes.h"
+#include "base/pipe.h"
 #include "rendezvous/listen.h"
 #include "rendezvous/store_client.h"
 #include "tests/support/child_process.h"
@@ -171,12 +173,12 @@ TEST(DdpStore, SaysItsLimitsAndTheirDefaultsAsTheDocumentationDoes) {
 }
 
 TEST(DdpStore, OutlivesTheReaderOfItsLog) {
-  int ends[2];
-  ASSERT_EQ(pipe(ends), 0);
-  UniqueFd reader(ends[0]), writer(ends[1]);
-  RunningProgram store("exec 2>/proc/self/fd/" + std::to_string(writer.get()));
-  writer.reset();
-  reader.reset();
+  Pipe ends = make_pipe().value();
+  // The shell opens it by its name in this process: it is closed on exec.
+  RunningProgram store("exec 2>/proc/" + std::to_string(getpid()) + "/fd/" +
+                       std::to_string(ends.write.get()));
+  ends.write.reset();
+  ends.read.reset();
   for (int i = 0; i < 3; ++i) {
     RawTcpClient bad(store.port);
     bad.send("nonsense");

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <fstream>
 
+#include "base/pipe.h"
 #include "launcher/process_tree.h"
 #include "tests/support/eventually.h"
 #include "tests/support/temporary_directory.h"
@@ -24,7 +25,6 @@ using testing_support::TemporaryDirectory;
 class RunningAgent {
  public:
   explicit RunningAgent(const AgentConfig& config) {
-    EXPECT_EQ(pipe2(guard_, O_CLOEXEC), 0);
     const pid_t test = getpid();
     pid_ = fork();
     if (pid_ != 0) return;
@@ -35,15 +35,14 @@ class RunningAgent {
     for (const int signal : config.signals) sigaddset(&signals, signal);
     sigaddset(&signals, SIGCHLD);
     sigprocmask(SIG_BLOCK, &signals, nullptr);
-    _exit(run_agent(config, {UniqueFd(guard_[0]), UniqueFd(dup(guard_[0])), test}));
+    UniqueFd again(dup(guard_.read.get()));
+    _exit(run_agent(config, {std::move(guard_.read), std::move(again), test}));
   }
   ~RunningAgent() {
     if (!status_) {
       kill(pid_, SIGKILL);
       waitpid(pid_, nullptr, 0);
     }
-    close(guard_[0]);
-    close(guard_[1]);
   }
 
   pid_t pid() const { return pid_; }
@@ -54,7 +53,7 @@ class RunningAgent {
   }
 
  private:
-  int guard_[2];
+  Pipe guard_ = make_pipe().value();
   pid_t pid_ = -1;
   std::optional<int> status_;
 };

@@ -9,6 +9,7 @@
 #include <optional>
 #include <tuple>
 
+#include "base/pipe.h"
 #include "base/unique_fd.h"
 #include "tests/support/eventually.h"
 
@@ -21,10 +22,9 @@ using testing_support::kPatience;
 class ConsoleWriterTest : public testing::Test {
  protected:
   ConsoleWriterTest() {
-    int ends[2];
-    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
-    reader_.reset(ends[0]);
-    pipe_.reset(ends[1]);
+    Pipe ends = make_pipe().value();
+    reader_ = std::move(ends.read);
+    pipe_ = std::move(ends.write);
     writer_.emplace([this] { ++drained_; }, std::array<int, 2>{pipe_.get(), pipe_.get()});
   }
 

@@ -67,15 +67,7 @@ class RunningHttp : public testing_support::RunningServer<Server> {
 std::string receive_all(RawTcpClient& client) { return client.receive(4 * kLarge); }
 
 // One answer with a short body, on a connection that stays open.
-std::string receive_one(RawTcpClient& client) {
-  std::string answer;
-  while (!answer.ends_with("hello\n")) {
-    const std::string byte = client.receive(1);
-    if (byte.empty()) break;
-    answer += byte;
-  }
-  return answer;
-}
+std::string receive_one(RawTcpClient& client) { return client.receive_through("hello\n"); }
 
 TEST(HttpEntry, AnswersSeveralRequestsOnOneConnection) {
   RunningHttp http;

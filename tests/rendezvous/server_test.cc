@@ -495,11 +495,6 @@ class DurableServerTest : public ServerTest {
     service_->on_thread([&] { found = service_->server().jobs().find(job); });
     return found != nullptr;
   }
-  bool can_connect() const {
-    const auto address = numeric_address({"127.0.0.1", service_->port()});
-    const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    return ::connect(socket.get(), address->get(), address->size) == 0;
-  }
 
   TemporaryDirectory temporary_;
   std::optional<testing_support::RunningService> service_;
@@ -631,7 +626,7 @@ TEST_F(DurableServerTest, DrainingWritesTellsEveryoneAndListensNoMore) {
   });
   ASSERT_EQ(drained.get_future().wait_for(testing_support::kPatience), std::future_status::ready);
   EXPECT_TRUE(await<Silence>(agent));
-  EXPECT_FALSE(can_connect());
+  EXPECT_FALSE(testing_support::can_connect(service_->port()));
   EXPECT_FALSE(has_logged("is lost"));
   start();
   EXPECT_TRUE(knows("j"));
@@ -660,12 +655,8 @@ TEST_F(DurableServerTest, IsNotReadyWhenItWasToldToEnd) {
   probe.send(request);
   const auto status = [&] { return probe.receive(13); };
   ASSERT_EQ(status(), "HTTP/1.1 200 ");
-  std::string page;
-  while (!page.ends_with("ok\n")) {
-    const std::string byte = probe.receive(1);
-    ASSERT_FALSE(byte.empty()) << page;
-    page += byte;
-  }
+  const std::string page = probe.receive_through("ok\n");
+  ASSERT_TRUE(page.ends_with("ok\n")) << page;
   ASSERT_TRUE(drain());
   probe.send(request);
   EXPECT_EQ(status(), "HTTP/1.1 503 ");

@@ -10,6 +10,7 @@
 
 #include "rendezvous/control_codec.h"
 #include "rendezvous/core/wire_format.h"
+#include "tests/support/eventually.h"
 #include "tests/support/running_service.h"
 
 namespace ddprun {
@@ -40,11 +41,9 @@ class ServiceLinkTest : public testing::Test {
     link_->start();
   }
 
-  // Runs the event loop until the condition holds; false when that takes too long.
-  bool run_until(const std::function<bool()>& condition) {
-    const TimePoint deadline = BootClock::now() + std::chrono::seconds(10);
-    while (!condition() && BootClock::now() < deadline) io_.run_one_for(milliseconds(10));
-    return condition();
+  template <class Condition>
+  bool run_until(Condition&& condition) {
+    return testing_support::eventually_on(io_, condition);
   }
 
   std::unique_ptr<RunningService> service_ = std::make_unique<RunningService>();

@@ -83,6 +83,17 @@ class RawTcpClient {
     return bytes;
   }
 
+  // Everything up to this text, and no more; without it when the peer closes or the time is up.
+  std::string receive_through(std::string_view end) {
+    std::string bytes;
+    while (!bytes.ends_with(end)) {
+      const std::string byte = receive(1);
+      if (byte.empty()) break;
+      bytes += byte;
+    }
+    return bytes;
+  }
+
   // Whether the peer has closed, with nothing more to read. Waits for it.
   bool is_closed() {
     char byte = 0;
