@@ -10,14 +10,13 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <csignal>
-#include <cstdio>
 #include <exception>
 #include <memory>
 #include <optional>
 #include <set>
 
 #include "base/descriptor_limit.h"
-#include "base/exit_codes.h"
+#include "base/fail.h"
 #include "base/random_id.h"
 #include "base/version.h"
 #include "launcher/console_writer.h"
@@ -588,8 +587,8 @@ int run_agent(const AgentConfig& config, Guards guards) {
   try {
     return Agent(config, std::move(guards)).run();
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "ddprun: error: cannot run the agent: %s\n", error.what());
-    return to_int(ExitCode::kInternal);
+    return fail("ddprun", Error{.doing = "run the agent", .cause = error.what()},
+                ExitCode::kInternal);
   }
 }
 

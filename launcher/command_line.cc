@@ -11,6 +11,8 @@
 
 #include "base/exit_codes.h"
 #include "base/parse_number.h"
+#include "base/parse_seconds.h"
+#include "rendezvous/core/lease.h"
 
 namespace ddprun {
 namespace {
@@ -315,6 +317,12 @@ void append_wrapped(std::string& text, const std::string& words, std::size_t ind
 }
 
 }  // namespace
+
+std::vector<OptionExample> option_examples() {
+  std::vector<OptionExample> examples;
+  for (const OptionSpec& spec : option_table()) examples.push_back({spec.name, spec.example});
+  return examples;
+}
 
 Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments) {
   Result<Found> found = scan(arguments);

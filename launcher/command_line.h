@@ -24,6 +24,13 @@ struct CommandLine {
 // option and says what would be right.
 Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments);
 
+// Every option with the example that --help gives of it.
+struct OptionExample {
+  std::string name;  // long, with dashes
+  std::string example;
+};
+std::vector<OptionExample> option_examples();
+
 // The text of --help: options in groups, an example each, exit codes.
 std::string help_text();
 

@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "base/exit_codes.h"
-#include "base/log.h"
+#include "base/fail.h"
 #include "base/random_id.h"
 #include "base/signal_names.h"
 #include "base/version.h"
@@ -23,10 +23,7 @@
 namespace ddprun {
 namespace {
 
-int fail(const Error& error, ExitCode code) {
-  Logger("ddprun", stderr_sink()).error(error.message());
-  return to_int(code);
-}
+int fail(const Error& error, ExitCode code) { return ddprun::fail("ddprun", error, code); }
 
 std::string variable(const char* name) {
   const char* text = std::getenv(name);
@@ -83,7 +80,7 @@ Result<AgentConfig> plan(LaunchOptions options) {
 Result<void> find_keys_of(AgentConfig& config) {
   const LaunchOptions& options = config.options;
   Result<FoundKeys> found = find_keys(options.rdzv_key_file);
-  if (!found) return std::move(found).error().within("option --rdzv-key-file");
+  if (!found) return std::move(found).error();
   if (config.rendezvous.mode == Rendezvous::Mode::kLocal) return {};
   if (!found->remark.empty()) config.rendezvous.remarks.push_back(found->remark);
   const auto wrong = [](const char* option, std::string cause) {

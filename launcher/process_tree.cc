@@ -19,6 +19,7 @@
 #include "base/deadline.h"
 #include "base/parse_number.h"
 #include "base/process_stat.h"
+#include "base/read_all.h"
 #include "base/unique_fd.h"
 
 namespace ddprun {
@@ -30,9 +31,10 @@ std::string read_file(const std::string& path) {
   if (!file.valid()) return text;
   char buffer[4096];
   ssize_t size = 0;
-  while ((size = read(file.get(), buffer, sizeof buffer)) > 0) {
-    text.append(buffer, static_cast<std::size_t>(size));
-  }
+  do {
+    size = read_all(file.get(), buffer, sizeof buffer);
+    if (size > 0) text.append(buffer, static_cast<std::size_t>(size));
+  } while (size == sizeof buffer);
   return text;
 }
 

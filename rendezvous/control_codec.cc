@@ -21,34 +21,9 @@ namespace {
 constexpr std::size_t kShownBytes = 200;
 
 template <class Enum, std::size_t N>
-using Names = std::array<std::pair<Enum, const char*>, N>;
-
-constexpr Names<EndKind, 4> kEndKinds{{{EndKind::kExited, "exited"},
-                                       {EndKind::kSignaled, "signaled"},
-                                       {EndKind::kNotStarted, "not_started"},
-                                       {EndKind::kNodeLost, "node_lost"}}};
-constexpr Names<AgentPhase, 4> kPhases{{{AgentPhase::kIdle, "idle"},
-                                        {AgentPhase::kRunning, "running"},
-                                        {AgentPhase::kStopping, "stopping"},
-                                        {AgentPhase::kFinished, "finished"}}};
-
-constexpr Names<OnJoin, 3> kOnJoins{
-    {{OnJoin::kNow, "now"}, {OnJoin::kCheckpoint, "checkpoint"}, {OnJoin::kRestart, "restart"}}};
-
-template <class Enum, std::size_t N>
-const char* name_in(const Names<Enum, N>& names, Enum value) {
-  for (const auto& [known, name] : names) {
-    if (known == value) return name;
-  }
-  DDPRUN_ASSERT(false, "every enumerator has a name");
-}
-
-template <class Enum, std::size_t N>
-Enum value_in(const Names<Enum, N>& names, const Json& json) {
+Enum value_in(const Words<Enum, N>& words, const Json& json) {
   const std::string& text = json.get_ref<const std::string&>();
-  for (const auto& [known, name] : names) {
-    if (text == name) return known;
-  }
+  if (const std::optional<Enum> value = meant_by(words, text)) return *value;
   throw Json::other_error::create(501, "unknown word '" + clipped(text, kShownBytes) + "'", &json);
 }
 
@@ -173,7 +148,7 @@ std::string text_of(const Json& json) {
 }
 
 void to_json(Json& json, const WorkerEnd& end) {
-  json = {{"kind", name_in(kEndKinds, end.kind)},
+  json = {{"kind", word_of(kEndKindWords, end.kind)},
           {"code", end.code},
           {"core_dumped", end.core_dumped},
           {"after_stop", end.after_stop},
@@ -187,7 +162,7 @@ void to_json(Json& json, const WorkerEnd& end) {
           {"age_ms", to_ms(end.age)}};
 }
 void from_json(const Json& json, WorkerEnd& end) {
-  end.kind = value_in(kEndKinds, json.at("kind"));
+  end.kind = value_in(kEndKindWords, json.at("kind"));
   read(json, "code", end.code, kCode);
   json.at("core_dumped").get_to(end.core_dumped);
   json.at("after_stop").get_to(end.after_stop);
@@ -202,7 +177,7 @@ void from_json(const Json& json, WorkerEnd& end) {
 }
 
 void to_json(Json& json, const AgentStatus& status) {
-  json = {{"phase", name_in(kPhases, status.phase)},
+  json = {{"phase", word_of(kAgentPhaseWords, status.phase)},
           {"generation", status.generation.value},
           {"ends", status.ends},
           {"more_ends", status.more_ends},
@@ -211,7 +186,7 @@ void to_json(Json& json, const AgentStatus& status) {
           {"checkpoints", status.checkpoints}};
 }
 void from_json(const Json& json, AgentStatus& status) {
-  status.phase = value_in(kPhases, json.at("phase"));
+  status.phase = value_in(kAgentPhaseWords, json.at("phase"));
   read(json, "generation", status.generation);
   json.at("ends").get_to(status.ends);
   if (json.contains("more_ends")) read(json, "more_ends", status.more_ends, kCount);
@@ -229,7 +204,7 @@ void to_json(Json& json, const JobSpec& job) {
           {"max_restarts", job.max_restarts},
           {"join_timeout_ms", to_ms(job.join_timeout)},
           {"last_call_ms", to_ms(job.last_call)},
-          {"on_join", name_in(kOnJoins, job.on_join)},
+          {"on_join", word_of(kOnJoinWords, job.on_join)},
           {"node_failures", job.node_failures}};
 }
 void from_json(const Json& json, JobSpec& job) {
@@ -239,7 +214,7 @@ void from_json(const Json& json, JobSpec& job) {
   read(json, "max_restarts", job.max_restarts, kCount);
   read_ms(json, "join_timeout_ms", job.join_timeout);
   read_ms(json, "last_call_ms", job.last_call);
-  if (json.contains("on_join")) job.on_join = value_in(kOnJoins, json.at("on_join"));
+  if (json.contains("on_join")) job.on_join = value_in(kOnJoinWords, json.at("on_join"));
   if (json.contains("node_failures")) {
     read(json, "node_failures", job.node_failures, {1, kMaxInt});
   }
@@ -509,8 +484,6 @@ Result<AgentHandshakeMessage> decode_agent_handshake(std::string_view json) {
 Result<ServiceHandshakeMessage> decode_service_handshake(std::string_view json) {
   return decode_variant<ServiceHandshakeMessage>(json, kServiceHandshakeTypes);
 }
-
-std::string_view word_of(AgentPhase phase) { return name_in(kPhases, phase); }
 
 Result<std::optional<std::string_view>> FrameReader::next() {
   const auto bad = [](std::string cause) {

@@ -17,7 +17,7 @@
 
 namespace ddprun {
 
-inline constexpr std::size_t kControlHeaderBytes = 8;
+inline constexpr std::size_t kControlHeaderBytes = kControlMagic.size() + sizeof(std::uint32_t);
 inline constexpr std::size_t kMaxControlFrameBytes = 1 << 20;
 
 // One frame, ready to be sent. kProtocol: it would be longer than kMaxControlFrameBytes.
@@ -36,9 +36,6 @@ Result<ServiceMessage> decode_service_message(std::string_view json);
 // The same for messages of a handshake; NoHandshake for every other type, known or not.
 Result<AgentHandshakeMessage> decode_agent_handshake(std::string_view json);
 Result<ServiceHandshakeMessage> decode_service_handshake(std::string_view json);
-
-// How the phase is called in messages: "running".
-std::string_view word_of(AgentPhase phase);
 
 // Cuts a byte stream into frames. Bytes are appended in pieces of any size; a wrong magic or a
 // length above the limit is a kProtocol error, noticed as soon as the header is there.

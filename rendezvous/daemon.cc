@@ -10,18 +10,13 @@
 #include <exception>
 
 #include "base/descriptor_limit.h"
-#include "base/exit_codes.h"
+#include "base/fail.h"
 #include "base/version.h"
 #include "rendezvous/listen.h"
 #include "rendezvous/sd_notify.h"
 
 namespace ddprun {
 namespace {
-
-int fail(const Daemon& daemon, ExitCode code, const std::string& text) {
-  std::fprintf(stderr, "%s: error: %s\n", daemon.name.c_str(), text.c_str());
-  return to_int(code);
-}
 
 void tell_service_manager(Logger& log, const std::string& state) {
   const Result<void> told = notify_service_manager(state);
@@ -56,7 +51,7 @@ int serve(const Daemon& daemon, const HostPort& address) {
   Result<Listener> listener = listen_tcp(address);
   if (!listener) {
     const bool meant = listener.error().kind != ErrorKind::kInvalidArgument;
-    return fail(daemon, meant ? ExitCode::kAddress : ExitCode::kUsage, listener.error().message());
+    return fail(daemon.name, listener.error(), meant ? ExitCode::kAddress : ExitCode::kUsage);
   }
   raise_descriptor_limit();
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads our log may leave
@@ -71,7 +66,7 @@ int serve(const Daemon& daemon, const HostPort& address) {
                                                       .port_is_new = address.port == 0});
   if (!service) {
     const bool usage = service.error().kind == ErrorKind::kInvalidArgument;
-    return fail(daemon, usage ? ExitCode::kUsage : ExitCode::kFiles, service.error().message());
+    return fail(daemon.name, service.error(), usage ? ExitCode::kUsage : ExitCode::kFiles);
   }
   if (service->reload) {
     hangups.add(SIGHUP);
@@ -102,14 +97,19 @@ int parse_and_serve(const Daemon& daemon, int argc, char** argv) {
   } catch (const CLI::Success& success) {
     return app.exit(success);  // --help, --version
   } catch (const CLI::ParseError& error) {
-    return fail(daemon, ExitCode::kUsage, std::string(error.what()) + "; --help tells more");
+    return fail(daemon.name, invalid_argument(std::string(error.what()) + "; --help tells more"),
+                ExitCode::kUsage);
   }
   if (daemon.instead) {
     if (const std::optional<int> code = daemon.instead()) return *code;
   }
-  if (listen.empty()) return fail(daemon, ExitCode::kUsage, "--listen HOST:PORT is needed");
+  if (listen.empty()) {
+    return fail(daemon.name, invalid_argument("--listen HOST:PORT is needed"), ExitCode::kUsage);
+  }
   const Result<HostPort> address = parse_host_port(listen);
-  if (!address) return fail(daemon, ExitCode::kUsage, "--listen: " + address.error().message());
+  if (!address) {
+    return fail(daemon.name, Error(address.error()).within("--listen"), ExitCode::kUsage);
+  }
   return serve(daemon, *address);
 }
 
@@ -119,7 +119,7 @@ int run_daemon(const Daemon& daemon, int argc, char** argv) {
   try {
     return parse_and_serve(daemon, argc, argv);
   } catch (const std::exception& error) {
-    return fail(daemon, ExitCode::kInternal, error.what());
+    return fail(daemon.name, Error{.doing = error.what()}, ExitCode::kInternal);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/read_all.h"
 #include "base/unique_fd.h"
 
 namespace ddprun {
@@ -30,18 +31,14 @@ std::string taken_from_environment() {
 }
 
 Result<std::string> contents_of(const UniqueFd& file, const std::string& doing) {
-  std::string text;
-  char buffer[4096];
-  while (true) {
-    const ssize_t count = ::read(file.get(), buffer, sizeof buffer);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return system_error(doing, errno);
-    if (count == 0) return text;
-    text.append(buffer, static_cast<std::size_t>(count));
-    if (text.size() > kMaxFileBytes) {
-      return invalid(doing, "more than " + std::to_string(kMaxFileBytes) + " bytes are no keys");
-    }
+  std::string text(kMaxFileBytes + 1, '\0');
+  const ssize_t size = read_all(file.get(), text.data(), text.size());
+  if (size < 0) return system_error(doing, errno);
+  if (static_cast<std::size_t>(size) > kMaxFileBytes) {
+    return invalid(doing, "more than " + std::to_string(kMaxFileBytes) + " bytes are no keys");
   }
+  text.resize(static_cast<std::size_t>(size));
+  return text;
 }
 
 }  // namespace
@@ -56,7 +53,7 @@ Result<FoundKeys> find_keys(const std::string& path) {
     found.keys = std::move(*keys);
     return found;
   }
-  const std::string doing = "read the keys in " + path;
+  const std::string doing = "option --rdzv-key-file: read the keys in " + path;
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) return system_error(doing, errno);
   Result<std::string> text = contents_of(file, doing);

@@ -3,8 +3,9 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
-#include "base/exit_codes.h"
+#include "base/fail.h"
 #include "base/random_id.h"
+#include "rendezvous/core/lease.h"
 #include "rendezvous/core/proof.h"
 #include "rendezvous/daemon.h"
 #include "rendezvous/key_file.h"
@@ -16,8 +17,10 @@ namespace {
 
 using namespace ddprun;
 
+constexpr const char* kName = "ddp-rendezvous";
+
 struct Options {
-  double lease_seconds = 5;
+  Duration lease = kDefaultLease;
   std::string state_directory;  // empty: none
   std::string key_file;         // empty: none
   bool require_auth = false;
@@ -25,11 +28,16 @@ struct Options {
 };
 
 void add_options(CLI::App& app, Options& options) {
-  app.add_option("--lease", options.lease_seconds,
-                 "Seconds after which a node that is not heard of counts as lost (default 5). Its "
-                 "agent ends its workers a fifth earlier")
-      ->type_name("SECONDS")
-      ->check(CLI::Range(0.5, 3600.0));
+  const auto read_lease = [&options](const std::string& text) {
+    const Result<Duration> lease = parse_lease(text);
+    if (!lease) throw CLI::ValidationError("--lease", lease.error().message());
+    options.lease = *lease;
+  };
+  app.add_option_function<std::string>(
+         "--lease", read_lease,
+         "Seconds after which a node that is not heard of counts as lost (default 5). Its agent "
+         "ends its workers a fifth earlier")
+      ->type_name("SECONDS");
   app.add_option("--state-dir", options.state_directory,
                  "Directory for what is decided, so that the service can be killed and started "
                  "again while jobs run: same jobs, generations and budgets. It is made if it does "
@@ -66,15 +74,17 @@ std::optional<int> print_read_token(const Options& given) {
   if (!given.print_read_token) return std::nullopt;
   const Result<FoundKeys> found = find_keys(given.key_file);
   if (!found) {
-    std::fprintf(stderr, "ddp-rendezvous: error: %s\n", found.error().message().c_str());
-    return to_int(ExitCode::kFiles);
+    const bool usage = found.error().kind == ErrorKind::kInvalidArgument;
+    return fail(kName, found.error(), usage ? ExitCode::kUsage : ExitCode::kFiles);
   }
   const std::optional<std::string>& key = found->keys.for_every_job();
   if (!key) {
-    std::fprintf(stderr,
-                 "ddp-rendezvous: error: --print-read-token: the token follows from the key for "
-                 "every job, and there is none: --rdzv-key-file FILE\n");
-    return to_int(ExitCode::kUsage);
+    return fail(kName,
+                Error{.kind = ErrorKind::kInvalidArgument,
+                      .doing = "--print-read-token",
+                      .cause = "the token follows from the key for every job, and there is none: "
+                               "--rdzv-key-file FILE"},
+                ExitCode::kUsage);
   }
   std::printf("%s\n", read_token_of(*key).c_str());
   return to_int(ExitCode::kSuccess);
@@ -92,7 +102,7 @@ void reload(const Options& given, Logger& log, RendezvousServer& server) {
 Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, Logger& log,
                             DaemonSocket socket) {
   Result<FoundKeys> found = find_keys(given.key_file);
-  if (!found) return std::move(found).error().within("--rdzv-key-file");
+  if (!found) return std::move(found).error();
   if (!found->remark.empty()) log.warning(found->remark);
   if (const std::string open = exposure_of(socket.address, found->keys); !open.empty()) {
     if (given.require_auth) {
@@ -106,9 +116,8 @@ Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, L
     if (!opened) return std::move(opened).error();
     kept = std::move(*opened);
   }
-  const std::chrono::duration<double> lease(given.lease_seconds);
   ServiceOptions options;
-  set_lease(options, std::chrono::duration_cast<Duration>(lease));
+  set_lease(options, given.lease);
   options.host = host_name();
   options.service_id = random_hex(8);
   // Was there a service here before that nothing was kept of?
@@ -137,7 +146,7 @@ Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, L
 int main(int argc, char** argv) {
   Options options;
   Daemon daemon;
-  daemon.name = "ddp-rendezvous";
+  daemon.name = kName;
   daemon.description =
       "Brings the nodes of jobs together: agents (ddprun --rdzv-endpoint=HOST:PORT) join here and "
       "are told their ranks.\nExample: ddp-rendezvous --listen '*:29400' --state-dir "

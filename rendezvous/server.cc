@@ -51,6 +51,7 @@ struct Session : std::enable_shared_from_this<Session> {
   asio::steady_timer hello_timer;
   ServiceHandshake handshake;
   SocketAddress peer;
+  std::string peer_host;        // numeric
   std::string service_address;  // our end, numeric
   std::array<char, 4096> buffer;
   FrameReader frames;
@@ -123,7 +124,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   // --- agents in this process -----------------------------------------------------------------
 
   AgentConnectionId attach(std::function<void(const ServiceMessage&)> deliver) {
-    const AgentConnectionId id = next_id_++;
+    const AgentConnectionId id = next_id();
     locals_[id] = std::make_shared<std::function<void(const ServiceMessage&)>>(std::move(deliver));
     return id;
   }
@@ -168,8 +169,11 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   const JobTable& jobs() const { return table_; }
 
  private:
+  AgentConnectionId next_id() { return AgentConnectionId(++last_id_); }
+
   void welcome(tcp::socket socket, const SocketAddress& peer) {
-    if (failures_.is_blocked(peer.host(), BootClock::now())) {
+    const std::string peer_host = peer.host();
+    if (failures_.is_blocked(peer_host, BootClock::now())) {
       ++counters_.blocked;
       return;
     }
@@ -177,8 +181,9 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     error_code ignored;
     socket.non_blocking(true, ignored);
     socket.set_option(tcp::no_delay(true), ignored);
-    auto session = std::make_shared<Session>(std::move(socket), next_id_++, keys_);
+    auto session = std::make_shared<Session>(std::move(socket), next_id(), keys_);
     session->peer = peer;
+    session->peer_host = peer_host;
     session->service_address = local_address_of(session->socket.native_handle()).host();
     sessions_[session->id] = session;
     pending_.insert(session->id);
@@ -269,14 +274,14 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     perform(table_.receive({.connection = session->id,
                             .local = false,
                             .service_address = session->service_address,
-                            .peer_address = session->peer.host()},
+                            .peer_address = session->peer_host},
                            *message, BootClock::now()));
     return {};
   }
 
   // A stranger, or somebody with the wrong key.
   Result<void> refuse(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
-    failures_.note(session->peer.host(), BootClock::now());
+    failures_.note(session->peer_host, BootClock::now());
     ++counters_.closed_before_hello;
     warn_of(session, std::get<Refused>(answer).reason);
     session->close_when_sent = true;
@@ -493,7 +498,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   // For what it sent, or did not send in time.
   void fail(const SessionPtr& session, const std::string& why) {
-    if (session->is_pending) failures_.note(session->peer.host(), BootClock::now());
+    if (session->is_pending) failures_.note(session->peer_host, BootClock::now());
     drop(session, why);
   }
 
@@ -547,7 +552,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   asio::steady_timer timer_;
   std::optional<TimePoint> armed_;
   std::vector<TcpAcceptor> acceptors_;
-  AgentConnectionId next_id_ = 1;
+  std::uint64_t last_id_ = 0;  // of connections
   std::map<AgentConnectionId, SessionPtr> sessions_;
   std::set<AgentConnectionId> pending_;  // of them, those that have not said hello
   Keyring keys_;

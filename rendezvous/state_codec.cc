@@ -26,9 +26,7 @@ void take(const Json& json, const char* key, std::optional<T>& value) {
 }
 
 JobPhase phase_of(const std::string& name) {
-  for (std::size_t i = 0; i < kJobPhaseNames.size(); ++i) {
-    if (name == kJobPhaseNames[i]) return static_cast<JobPhase>(i);
-  }
+  if (const std::optional<JobPhase> phase = meant_by(kJobPhaseWords, name)) return *phase;
   throw Json::other_error::create(501, "unknown phase", nullptr);
 }
 
@@ -38,7 +36,7 @@ Json json_of(const JobRecord& record) {
                {"instance", record.instance},
                {"former_instance", record.former_instance},
                {"spec", state.spec},
-               {"phase", to_text(state.phase)},
+               {"phase", word_of(kJobPhaseWords, state.phase)},
                {"generation", state.generation.value},
                {"restarts_used", state.restarts_used},
                {"reason", state.reason},

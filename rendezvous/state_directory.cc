@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "base/read_all.h"
 #include "base/write_all.h"
 
 namespace ddprun {
@@ -18,19 +19,6 @@ namespace {
 constexpr const char* kLock = "lock";
 constexpr const char* kJournal = "journal";
 constexpr const char* kNewJournal = "journal.new";
-
-bool read_all(int fd, std::string& bytes) {
-  std::size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t count = ::read(fd, bytes.data() + done, bytes.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return false;
-    if (count == 0) break;
-    done += static_cast<std::size_t>(count);
-  }
-  bytes.resize(done);
-  return true;
-}
 
 }  // namespace
 
@@ -83,7 +71,9 @@ Result<void> StateDirectory::read() {
         .doing = "read " + whole_path,
         .cause = "no service writes a journal of " + std::to_string(bytes.size()) + " bytes"};
   }
-  if (!read_all(journal_.get(), bytes)) return failed("read", kJournal);
+  const ssize_t count = read_all(journal_.get(), bytes.data(), bytes.size());
+  if (count < 0) return failed("read", kJournal);
+  bytes.resize(static_cast<std::size_t>(count));
   Result<JournalReading> reading = read_journal(bytes);
   if (!reading) {
     Error error = std::move(reading).error();

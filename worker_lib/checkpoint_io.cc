@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/random_id.h"
+#include "base/read_all.h"
 #include "base/write_all.h"
 
 namespace ddprun {
@@ -42,15 +43,9 @@ Result<std::vector<char>> read_file(const std::string& path, std::uint64_t limit
     return corrupt(path, "it has " + std::to_string(status.st_size) + " bytes, " +
                              std::to_string(limit) + " is the most it can have");
   std::vector<char> bytes(static_cast<std::size_t>(status.st_size));
-  std::size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t got = ::read(fd.get(), bytes.data() + done, bytes.size() - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return system_error("read " + path, errno);
-    if (got == 0) break;  // it shrank: the caller sees a wrong size
-    done += static_cast<std::size_t>(got);
-  }
-  bytes.resize(done);
+  const ssize_t size = read_all(fd.get(), bytes.data(), bytes.size());
+  if (size < 0) return system_error("read " + path, errno);
+  bytes.resize(static_cast<std::size_t>(size));  // if it shrank, the caller sees a wrong size
   return bytes;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/host_port.h"
 #include "base/parse_number.h"
+#include "base/parse_seconds.h"
 
 namespace ddprun {
 namespace {
@@ -114,27 +115,9 @@ Result<std::vector<std::string>> parse_list(std::string_view text) {
   return parts;
 }
 
-Result<Duration> parse_seconds(std::string_view text) {
-  const std::optional<double> seconds = parse_number<double>(text);
-  if (!seconds || !(*seconds >= 0) || *seconds > 1e9) {
-    return invalid_argument(quoted(text) + " is no number of seconds");
-  }
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*seconds));
-}
-
 Result<OnJoin> parse_on_join(std::string_view text) {
-  if (text == "now") return OnJoin::kNow;
-  if (text == "checkpoint") return OnJoin::kCheckpoint;
-  if (text == "restart") return OnJoin::kRestart;
+  if (const std::optional<OnJoin> when = meant_by(kOnJoinWords, text)) return *when;
   return invalid_argument(quoted(text) + ": give now, checkpoint or restart");
-}
-
-Result<Duration> parse_lease(std::string_view text) {
-  Result<Duration> lease = parse_seconds(text);
-  if (lease && (*lease < kShortestLease || *lease > kLongestLease)) {
-    return invalid_argument(quoted(text) + " is no lease: give 0.5 to 3600 seconds");
-  }
-  return lease;
 }
 
 namespace {

@@ -55,17 +55,8 @@ Result<std::map<std::string, std::string>> parse_rdzv_conf(std::string_view text
 // "a,b": its parts, none of them empty.
 Result<std::vector<std::string>> parse_list(std::string_view text);
 
-// Seconds with a fraction, for options that count time: "30", "0.5".
-Result<Duration> parse_seconds(std::string_view text);
-
 // --on-join: "now", "checkpoint" or "restart".
 Result<OnJoin> parse_on_join(std::string_view text);
-
-// --lease, in seconds, of this program and of ddp-rendezvous: not so short that a busy machine
-// misses it, nor so long that a lost node is never noticed.
-inline constexpr Duration kShortestLease = std::chrono::milliseconds(500);
-inline constexpr Duration kLongestLease = std::chrono::hours(1);
-Result<Duration> parse_lease(std::string_view text);
 
 // --- the whole command line ---------------------------------------------------------------------
 
@@ -74,13 +65,13 @@ struct LaunchOptions {
   SlotCount slots;
   std::optional<int> node_rank;
   std::string rdzv_endpoint;  // host[:port], empty where not given
-  std::string rdzv_id = "none";
+  std::string rdzv_id = kDefaultJobId;
   std::string rdzv_backend;  // empty where not given
   std::map<std::string, std::string> rdzv_conf;
   bool standalone = false;
   int max_restarts = 0;
   OnJoin on_join = OnJoin::kNow;
-  int node_failures = 3;
+  int node_failures = kDefaultNodeFailures;
   Duration lease = kDefaultLease;
   std::optional<std::string> master_addr;
   std::optional<int> master_port;
@@ -110,8 +101,8 @@ struct Rendezvous {
   Mode mode = Mode::kLocal;
   std::string host;
   std::uint16_t port = 0;
-  Duration join_timeout = std::chrono::seconds(600);
-  Duration last_call = std::chrono::seconds(30);
+  Duration join_timeout = kDefaultJoinTimeout;
+  Duration last_call = kDefaultLastCall;
   std::vector<std::string> remarks;  // options that were given and do nothing here, and why
 };
 

@@ -59,7 +59,7 @@ using LinkActions = std::vector<LinkAction>;
 
 struct AgentLinkOptions {
   std::string service;  // "node0:29400", for messages
-  Duration join_timeout = std::chrono::seconds(600);
+  Duration join_timeout = kDefaultJoinTimeout;
   // Of one try, and of the Welcome after it. While a lease is held a try gets an eighth of the
   // patience at most.
   Duration connect_timeout = std::chrono::seconds(3);

@@ -21,6 +21,7 @@
 
 #include "base/clock.h"
 #include "base/ids.h"
+#include "base/words.h"
 #include "base/worker_env.h"
 #include "rendezvous/core/worker_end.h"
 
@@ -56,6 +57,11 @@ enum class AgentPhase {
   kFinished,  // every worker of `generation` ended with 0 and nothing is left
 };
 
+inline constexpr Words<AgentPhase, 4> kAgentPhaseWords{{{AgentPhase::kIdle, "idle"},
+                                                        {AgentPhase::kRunning, "running"},
+                                                        {AgentPhase::kStopping, "stopping"},
+                                                        {AgentPhase::kFinished, "finished"}}};
+
 struct AgentStatus {
   AgentPhase phase = AgentPhase::kIdle;
   Generation generation{-1};     // the last one that was started here; -1: none yet
@@ -76,16 +82,25 @@ enum class OnJoin {
   kRestart,     // when the next generation is formed for another reason
 };
 
+inline constexpr Words<OnJoin, 3> kOnJoinWords{
+    {{OnJoin::kNow, "now"}, {OnJoin::kCheckpoint, "checkpoint"}, {OnJoin::kRestart, "restart"}}};
+
+// What a job asks for that does not say otherwise. The id and the times are torchrun's.
+inline constexpr const char* kDefaultJobId = "none";
+inline constexpr Duration kDefaultJoinTimeout = std::chrono::seconds(600);
+inline constexpr Duration kDefaultLastCall = std::chrono::seconds(30);
+inline constexpr int kDefaultNodeFailures = 3;
+
 // What all agents of a job must agree on.
 struct JobSpec {
-  std::string id = "none";
+  std::string id = kDefaultJobId;
   NodeRange nodes;
   int max_restarts = 0;
-  Duration join_timeout = std::chrono::seconds(600);
-  Duration last_call = std::chrono::seconds(30);
+  Duration join_timeout = kDefaultJoinTimeout;
+  Duration last_call = kDefaultLastCall;
   OnJoin on_join = OnJoin::kNow;
   // A node whose workers were the first to fail in so many generations gives way to any other.
-  int node_failures = 3;
+  int node_failures = kDefaultNodeFailures;
 };
 
 struct NodeSpec {

@@ -4,27 +4,24 @@
 // Value types; any thread.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
+#include "base/words.h"
 #include "rendezvous/core/control_message.h"
 
 namespace ddprun {
 
 enum class JobPhase { kForming, kRunning, kEnded };  // rendezvous/core/membership.h
 
-// "forming": in pages and in the journal.
-inline constexpr std::array<std::string_view, 3> kJobPhaseNames{"forming", "running", "ended"};
-constexpr std::string_view to_text(JobPhase phase) {
-  return kJobPhaseNames[static_cast<std::size_t>(phase)];
-}
+// In pages and in the journal.
+inline constexpr Words<JobPhase, 3> kJobPhaseWords{{{JobPhase::kForming, "forming"},
+                                                    {JobPhase::kRunning, "running"},
+                                                    {JobPhase::kEnded, "ended"}}};
 
 // A node that has been told to run the newest generation, and may have workers of it.
 struct Place {

@@ -30,7 +30,7 @@
 
 namespace ddprun {
 
-using AgentConnectionId = std::uint64_t;
+using AgentConnectionId = Id<struct AgentConnectionTag, std::uint64_t>;
 
 struct ServiceOptions {
   MembershipOptions membership;
@@ -84,7 +84,7 @@ class JobTable {
 
   // Where a message comes from.
   struct Origin {
-    AgentConnectionId connection = 0;
+    AgentConnectionId connection;
     bool local = false;           // the agent lives in this process
     std::string service_address;  // numeric; our end of the connection, empty for a local agent
     std::string peer_address;     // numeric; the other end

@@ -37,7 +37,7 @@
 // victims. After JobSpec::node_failures such generations it is the last candidate: a spare takes its
 // place where there is one (rendezvous/core/node_failures.h, node_order.h).
 //
-// Invariants (tests/sim checks them after every event)
+// Invariants (tests/sim checks them whenever workers start, and at the end of each agent)
 //   - At most one generation runs; its ranks are 0..n-1, consecutive per node, n between MIN and
 //     MAX nodes.
 //   - Generation g+1 is formed only when every member of g has said that nothing of g is left

@@ -134,9 +134,10 @@ void add_jobs(Page& page, const JobTable& table) {
   }
   page.family("ddprun_jobs", Kind::kGauge,
               "Jobs that the service knows; those that ended: whose verdict it remembers.");
-  page.sample(label("phase", to_text(JobPhase::kForming)), forming);
-  page.sample(label("phase", to_text(JobPhase::kRunning)), running);
-  page.sample(label("phase", to_text(JobPhase::kEnded)), jobs.size() - forming - running);
+  page.sample(label("phase", word_of(kJobPhaseWords, JobPhase::kForming)), forming);
+  page.sample(label("phase", word_of(kJobPhaseWords, JobPhase::kRunning)), running);
+  page.sample(label("phase", word_of(kJobPhaseWords, JobPhase::kEnded)),
+              jobs.size() - forming - running);
   page.gauge("ddprun_members", "Agents that are connected.", members);
 
   const JobCounts& counts = table.counts();

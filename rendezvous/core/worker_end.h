@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/ids.h"
+#include "base/words.h"
 
 namespace ddprun {
 
@@ -17,6 +18,11 @@ enum class EndKind {
   kNotStarted,  // code: errno; message: which step failed
   kNodeLost,    // the node is gone; rank and pid mean nothing, message says how it was noticed
 };
+
+inline constexpr Words<EndKind, 4> kEndKindWords{{{EndKind::kExited, "exited"},
+                                                  {EndKind::kSignaled, "signaled"},
+                                                  {EndKind::kNotStarted, "not_started"},
+                                                  {EndKind::kNodeLost, "node_lost"}}};
 
 struct WorkerEnd {
   EndKind kind = EndKind::kExited;

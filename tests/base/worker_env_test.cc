@@ -1,5 +1,6 @@
 #include "base/worker_env.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -9,6 +10,8 @@
 
 namespace ddprun {
 namespace {
+
+using testing::HasSubstr;
 
 using Variables = std::map<std::string, std::string, std::less<>>;
 
@@ -111,7 +114,7 @@ TEST(WorkerEnv, NamesTheVariableThatIsWrong) {
     const auto read = read_worker_env(lookup_in(bad.variables));
     ASSERT_FALSE(read) << bad.named;
     EXPECT_EQ(read.error().kind, ErrorKind::kInvalidArgument);
-    EXPECT_NE(read.error().message().find(bad.named), std::string::npos) << read.error().message();
+    EXPECT_THAT(read.error().message(), HasSubstr(bad.named));
   }
 }
 

@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/random_id.h"
 #include "base/rng.h"
 #include "tests/support/program.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/test_mark.h"
 #include "tests/support/test_seed.h"
 #include "tests/support/worker_cluster.h"
 
@@ -29,6 +29,7 @@ using testing_support::program;
 using testing_support::seed_text;
 using testing_support::TemporaryDirectory;
 using testing_support::test_seed;
+using testing_support::TestMark;
 using testing_support::WorkerCluster;
 
 constexpr int kKilled = 128 + SIGKILL;
@@ -185,7 +186,7 @@ TEST_P(RandomKills, TheKilledJobEndsWithTheBitsOfTheUndisturbedOne) {
 // The whole way: ddprun stops and restarts the others.
 TEST(TrainDigitsUnderDdprun, EndsWithTheSameBitsAfterKillsFromOutside) {
   const TemporaryDirectory directory;
-  const std::string mark = random_hex(8);
+  const TestMark mark;
   const auto start = [&](const std::string& name) {
     std::vector<std::string> argv{program("ddprun"), "--standalone", "--nproc-per-node=3",
                                   "--max-restarts=3"};
@@ -194,7 +195,7 @@ TEST(TrainDigitsUnderDdprun, EndsWithTheSameBitsAfterKillsFromOutside) {
                   "--digest-file=" + directory / (name + ".sha256")}))
       argv.push_back(word);
     ChildProcess::Options environment;
-    environment.variables = {{"DDPRUN_TEST_MARK", mark}};
+    environment.variables = {mark.variable()};
     return std::make_unique<ChildProcess>(argv, environment);
   };
   auto undisturbed = start("undisturbed");
@@ -211,7 +212,7 @@ TEST(TrainDigitsUnderDdprun, EndsWithTheSameBitsAfterKillsFromOutside) {
     const std::string rank = std::to_string(rng.below(3));
     std::vector<pid_t> victims;
     ASSERT_TRUE(eventually([&] {
-      victims = processes_with("DDPRUN_TEST_MARK", mark);
+      victims = mark.processes();
       const std::vector<pid_t> of_rank = processes_with("RANK", rank);
       std::erase_if(victims, [&](pid_t pid) { return std::ranges::count(of_rank, pid) == 0; });
       return !victims.empty();
@@ -225,7 +226,7 @@ TEST(TrainDigitsUnderDdprun, EndsWithTheSameBitsAfterKillsFromOutside) {
   const double steps = number_after(job->out(), " steps ");
   EXPECT_LE(number_after(job->out(), "executed in all generations "), steps + 3 * 7);
   EXPECT_EQ(line_of(directory / "killed.sha256"), line_of(directory / "undisturbed.sha256"));
-  EXPECT_TRUE(processes_with("DDPRUN_TEST_MARK", mark).empty());
+  EXPECT_TRUE(mark.processes().empty());
 }
 
 TEST(TrainDigits, ADamagedCheckpointIsPassedOverInWords) {

@@ -2,6 +2,7 @@
 // processes, a machine that is short of what it needs. Nothing is left behind.
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,6 +20,9 @@
 namespace ddprun::testing_support {
 namespace {
 
+using testing::HasSubstr;
+using testing::Not;
+
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -35,8 +39,8 @@ TEST_P(SignalTest, IsPassedOnAndEndsEverythingWithinTheGrace) {
   job->signal(GetParam());
   EXPECT_EQ(job->wait(), 128 + GetParam());
   const std::string name = GetParam() == SIGINT ? "INT" : GetParam() == SIGTERM ? "TERM" : "HUP";
-  EXPECT_NE(job->out().find("[rank 0] got " + name), std::string::npos) << job->out();
-  EXPECT_NE(job->out().find("[rank 1] got " + name), std::string::npos) << job->out();
+  EXPECT_THAT(job->out(), HasSubstr("[rank 0] got " + name));
+  EXPECT_THAT(job->out(), HasSubstr("[rank 1] got " + name));
 }
 INSTANTIATE_TEST_SUITE_P(All, SignalTest, testing::Values(SIGINT, SIGTERM, SIGHUP));
 
@@ -67,8 +71,8 @@ TEST_F(LauncherTest, ASigintToTheWholeGroupOfProcessesIsOne) {
       [&] { return has_taken_its_signals(tree.guardian) && has_taken_its_signals(tree.agent); }));
   std::ofstream(directory_ / "go");
   EXPECT_EQ(job->wait(), 130);
-  EXPECT_NE(job->out().find("in peace"), std::string::npos) << job->err();
-  EXPECT_EQ(job->err().find("second SIGINT"), std::string::npos) << job->err();
+  EXPECT_THAT(job->out(), HasSubstr("in peace")) << job->err();
+  EXPECT_THAT(job->err(), Not(HasSubstr("second SIGINT")));
 }
 
 // --- a reader of the output who has stopped
@@ -144,7 +148,7 @@ TEST_F(LauncherTest, UnderNohupAHangupIsIgnored) {
   job.signal(SIGHUP);
   std::ofstream(directory_ / "go");
   EXPECT_EQ(job.wait(), 0) << job.err();
-  EXPECT_NE(job.out().find("done"), std::string::npos);
+  EXPECT_THAT(job.out(), HasSubstr("done"));
 }
 
 // --- kill -9 of ddprun itself
@@ -182,7 +186,7 @@ TEST_F(LauncherTest, AKilledAgentIsNamedAndHasItsOwnExitCode) {
   ASSERT_TRUE(job->wait_for_out("[rank 0] ready") && job->wait_for_out("[rank 1] ready"));
   kill(tree_of(*job).agent, SIGKILL);
   EXPECT_EQ(job->wait(), 70);
-  EXPECT_NE(job->err().find("the agent (pid "), std::string::npos) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("the agent (pid "));
 }
 
 TEST_F(LauncherTest, KillsOfDdprunAtRandomMomentsLeaveNothing) {
@@ -235,9 +239,9 @@ class Shortage : public LauncherTest {
     EXPECT_TRUE(eventually([&] { return left_behind().empty(); })) << shown;
     if (code == 0) return true;
     EXPECT_TRUE(code == 64 || code == 69 || code == 70) << shown << ": " << *code << job.err();
-    EXPECT_NE(job.err().find("ddprun: "), std::string::npos) << shown << ": " << *code << job.err();
+    EXPECT_THAT(job.err(), HasSubstr("ddprun: ")) << shown << ": " << *code << job.err();
     for (const char* ugly : {"terminate called", "SIGABRT", "assertion"}) {
-      EXPECT_EQ(job.err().find(ugly), std::string::npos) << shown << job.err();
+      EXPECT_THAT(job.err(), Not(HasSubstr(ugly))) << shown << job.err();
     }
     return false;
   }

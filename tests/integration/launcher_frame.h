@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/random_id.h"
 #include "tests/support/child_process.h"
 #include "tests/support/program.h"
 #include "tests/support/read_file.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/test_mark.h"
 
 namespace ddprun::testing_support {
 
@@ -54,12 +54,12 @@ class LauncherTest : public testing::Test {
   // Where ddprun puts what it removes at its end.
   std::string tmp() const { return directory_ / "tmp"; }
 
-  std::vector<pid_t> left_behind() const { return processes_with("DDPRUN_TEST_MARK", mark_); }
+  std::vector<pid_t> left_behind() const { return mark_.processes(); }
 
   ChildProcess::Options environment(
       std::vector<std::pair<std::string, std::string>> more = {}) const {
     ChildProcess::Options options;
-    options.variables = {{"DDPRUN_TEST_MARK", mark_}, {"TMPDIR", tmp()}};
+    options.variables = {mark_.variable(), {"TMPDIR", tmp()}};
     options.variables.insert(options.variables.end(), more.begin(), more.end());
     options.directory = directory_.path();
     options.own_session = true;
@@ -76,7 +76,7 @@ class LauncherTest : public testing::Test {
     return start(std::move(options));
   }
 
-  const std::string mark_ = random_hex(8);
+  const TestMark mark_;
   const TemporaryDirectory directory_;
 };
 

@@ -1,5 +1,6 @@
 // ddprun as a user meets it: output, environment, failures, bad input.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -17,6 +18,9 @@
 
 namespace ddprun::testing_support {
 namespace {
+
+using testing::HasSubstr;
+using testing::Not;
 
 using std::chrono::seconds;
 
@@ -113,16 +117,13 @@ TEST_F(LauncherTest, WorkersFindTheirPlaceInTheEnvironmentAndAStoreThatAnswers) 
       "test -d $(dirname $TORCHELASTIC_ERROR_FILE) && echo dir ok");
   ASSERT_EQ(job->wait(), 0);
   const std::string out = job->out();
-  EXPECT_NE(out.find("DDPRUN_GENERATION=0 GROUP_RANK=0 LOCAL_RANK=2 LOCAL_WORLD_SIZE=3 "
-                     "MASTER_ADDR=127.0.0.1 "),
-            std::string::npos)
-      << out;
-  EXPECT_NE(
-      out.find("OMP_NUM_THREADS=1 RANK=1 TORCHELASTIC_MAX_RESTARTS=2 TORCHELASTIC_RESTART_COUNT=0 "
-               "TORCHELASTIC_USE_AGENT_STORE=True WORLD_SIZE=3"),
-      std::string::npos)
-      << out;
-  EXPECT_NE(out.find("[rank 0] dir ok"), std::string::npos);
+  EXPECT_THAT(out, HasSubstr("DDPRUN_GENERATION=0 GROUP_RANK=0 LOCAL_RANK=2 LOCAL_WORLD_SIZE=3 "
+                             "MASTER_ADDR=127.0.0.1 "));
+  EXPECT_THAT(
+      out,
+      HasSubstr("OMP_NUM_THREADS=1 RANK=1 TORCHELASTIC_MAX_RESTARTS=2 TORCHELASTIC_RESTART_COUNT=0 "
+                "TORCHELASTIC_USE_AGENT_STORE=True WORLD_SIZE=3"));
+  EXPECT_THAT(out, HasSubstr("[rank 0] dir ok"));
 }
 
 TEST_F(LauncherTest, ThePortRangeHoldsForTheStoreAndIsToldToWorkers) {
@@ -142,9 +143,7 @@ TEST_F(LauncherTest, ThePortRangeHoldsForTheStoreAndIsToldToWorkers) {
   const std::string taken = std::to_string(port);
   auto none = start_shell({"--port-range=" + taken}, "true");
   EXPECT_NE(none->wait(), 0);
-  EXPECT_NE(none->err().find("every port of " + taken + "-" + taken + " is taken"),
-            std::string::npos)
-      << none->err();
+  EXPECT_THAT(none->err(), HasSubstr("every port of " + taken + "-" + taken + " is taken"));
 }
 
 TEST_F(LauncherTest, AWorkerStartsClean) {
@@ -157,11 +156,11 @@ TEST_F(LauncherTest, AWorkerStartsClean) {
                   "< /proc/$$/status; "
                   "[ $(ps -o sid= -p $$) = $$ ] && echo own session");
   ASSERT_EQ(job->wait(), 0) << job->err();
-  EXPECT_NE(job->out().find("0 1 2 "), std::string::npos) << job->out();
-  EXPECT_EQ(job->out().find(" 3 "), std::string::npos) << job->out();
-  EXPECT_NE(job->out().find("SigBlk:\t0000000000000000"), std::string::npos) << job->out();
-  EXPECT_NE(job->out().find("SigIgn:\t0000000000000000"), std::string::npos) << job->out();
-  EXPECT_NE(job->out().find("own session"), std::string::npos) << job->out();
+  EXPECT_THAT(job->out(), HasSubstr("0 1 2 "));
+  EXPECT_THAT(job->out(), Not(HasSubstr(" 3 ")));
+  EXPECT_THAT(job->out(), HasSubstr("SigBlk:\t0000000000000000"));
+  EXPECT_THAT(job->out(), HasSubstr("SigIgn:\t0000000000000000"));
+  EXPECT_THAT(job->out(), HasSubstr("own session"));
 }
 
 TEST_F(LauncherTest, AgentsTakeAllDescriptorsTheyMayWorkersWhatTheyWereGiven) {
@@ -189,7 +188,7 @@ TEST_F(LauncherTest, RunsPythonScriptsAndModulesThroughPython) {
     arguments.insert(arguments.end(), program.begin(), program.end());
     auto job = start(arguments);
     ASSERT_EQ(job->wait(), 0) << job->err();
-    EXPECT_NE(job->out().find("[rank 1] py 1 ['--x']"), std::string::npos) << job->out();
+    EXPECT_THAT(job->out(), HasSubstr("[rank 1] py 1 ['--x']"));
   }
   std::ofstream(directory_ / "python.sh") << "#!/bin/sh\necho interpreter \"$@\"\n";
   std::filesystem::permissions(directory_ / "python.sh", std::filesystem::perms::owner_all);
@@ -205,16 +204,16 @@ TEST_F(LauncherTest, EndsWithTheFirstFailuresCodeAndTellsItsStory) {
                          "if [ $RANK = 1 ]; then echo the reason >&2; exit 7; fi; exec sleep 1000");
   ASSERT_EQ(job->wait(), 7);
   const std::string err = job->err();
-  EXPECT_NE(err.find("first failure: rank 1 (local rank 1 on "), std::string::npos) << err;
-  EXPECT_NE(err.find("exited with code 7"), std::string::npos) << err;
-  EXPECT_NE(err.find("| the reason"), std::string::npos) << err;
-  EXPECT_NE(err.find("was killed by SIGTERM when ddprun stopped it"), std::string::npos) << err;
+  EXPECT_THAT(err, HasSubstr("first failure: rank 1 (local rank 1 on "));
+  EXPECT_THAT(err, HasSubstr("exited with code 7"));
+  EXPECT_THAT(err, HasSubstr("| the reason"));
+  EXPECT_THAT(err, HasSubstr("was killed by SIGTERM when ddprun stopped it"));
 }
 
 TEST_F(LauncherTest, ASignalsNumberIsAddedTo128) {
   auto job = start_shell({"--nproc-per-node=2"}, "[ $RANK = 1 ] && kill -9 $$; exec sleep 1000");
   EXPECT_EQ(job->wait(), 137);
-  EXPECT_NE(job->err().find("was killed by SIGKILL"), std::string::npos);
+  EXPECT_THAT(job->err(), HasSubstr("was killed by SIGKILL"));
 }
 
 TEST_F(LauncherTest, RestartsEveryWorkerUntilTheBudgetIsUsedUp) {
@@ -226,8 +225,8 @@ TEST_F(LauncherTest, RestartsEveryWorkerUntilTheBudgetIsUsedUp) {
   std::set<std::string> ports;
   for (const std::string& line : lines_of(job->out())) ports.insert(line.substr(line.rfind(' ')));
   EXPECT_EQ(ports.size(), 3u) << "every generation has a store of its own";
-  EXPECT_NE(job->out().find("[rank 1] gen 2 restart 2"), std::string::npos) << job->out();
-  EXPECT_NE(job->err().find("failed after 2 of 2 restarts"), std::string::npos) << job->err();
+  EXPECT_THAT(job->out(), HasSubstr("[rank 1] gen 2 restart 2"));
+  EXPECT_THAT(job->err(), HasSubstr("failed after 2 of 2 restarts"));
 }
 
 TEST_F(LauncherTest, AJobThatRecoversEndsWell) {
@@ -235,7 +234,7 @@ TEST_F(LauncherTest, AJobThatRecoversEndsWell) {
                          "[ $DDPRUN_GENERATION = 0 ] && [ $RANK = 1 ] && kill -9 $$; "
                          "[ $DDPRUN_GENERATION = 0 ] && exec sleep 1000; exit 0");
   EXPECT_EQ(job->wait(), 0) << job->err();
-  EXPECT_NE(job->err().find("restart 1 of 3: rank 1"), std::string::npos) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("restart 1 of 3: rank 1"));
 }
 
 TEST_F(LauncherTest, KillsFromOutsideAtAnyTimeAreSurvivedAndNoGenerationOverlapsTheNext) {
@@ -256,7 +255,7 @@ TEST_F(LauncherTest, KillsFromOutsideAtAnyTimeAreSurvivedAndNoGenerationOverlaps
     kill(std::stoi(read_file(file)), rng.chance(0.5) ? SIGKILL : SIGSEGV);
   }
   ASSERT_EQ(job->wait(), 0) << job->err();
-  EXPECT_EQ(job->out().find("OVERLAP"), std::string::npos) << job->out();
+  EXPECT_THAT(job->out(), Not(HasSubstr("OVERLAP")));
 }
 
 TEST_F(LauncherTest, AWorkerThatIgnoresSigtermIsKilledAfterTheGraceAndItsDetachedChildrenToo) {
@@ -266,7 +265,7 @@ TEST_F(LauncherTest, AWorkerThatIgnoresSigtermIsKilledAfterTheGraceAndItsDetache
       "trap '' TERM; setsid sh -c \"trap '' TERM HUP; (setsid sleep 1000 &) ; touch ready; "
       "sleep 1000\" & wait; wait; while :; do sleep 1; done");
   EXPECT_EQ(job->wait(), 5);
-  EXPECT_NE(job->err().find("did not end within 300 ms: SIGKILL"), std::string::npos) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("did not end within 300 ms: SIGKILL"));
 }
 
 TEST_F(LauncherTest, WhatWellEndedWorkersLeaveRunningIsEndedToo) {
@@ -280,7 +279,7 @@ TEST_F(LauncherTest, AnErrorFileOfAWorkerIsPartOfTheReport) {
                          "echo '{\"message\": {\"message\": \"ValueError: boom\"}}' > "
                          "$TORCHELASTIC_ERROR_FILE; exit 1");
   EXPECT_EQ(job->wait(), 1);
-  EXPECT_NE(job->err().find("it said: ValueError: boom"), std::string::npos) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("it said: ValueError: boom"));
 }
 
 TEST_F(LauncherTest, AWorkerThatCannotBeExecutedIsNotRestarted) {
@@ -288,8 +287,8 @@ TEST_F(LauncherTest, AWorkerThatCannotBeExecutedIsNotRestarted) {
   std::filesystem::permissions(directory_ / "broken", std::filesystem::perms::owner_all);
   auto job = start({"--nproc-per-node=2", "--max-restarts=3", "./broken"});
   EXPECT_EQ(job->wait(), 64);
-  EXPECT_NE(job->err().find("./broken: Exec format error"), std::string::npos) << job->err();
-  EXPECT_EQ(job->err().find("restart 1"), std::string::npos);
+  EXPECT_THAT(job->err(), HasSubstr("./broken: Exec format error"));
+  EXPECT_THAT(job->err(), Not(HasSubstr("restart 1")));
 }
 
 // --- bad input
@@ -336,14 +335,14 @@ TEST_F(LauncherTest, BadInputGetsOneLineThatNamesItAndADocumentedCode) {
     EXPECT_EQ(job->wait(seconds(40)), bad.code) << bad.named << "\n" << job->err();
     EXPECT_EQ(job->out(), "");
     EXPECT_EQ(lines_of(job->err()).size(), 1u) << job->err();
-    EXPECT_NE(job->err().find(bad.named), std::string::npos) << job->err();
+    EXPECT_THAT(job->err(), HasSubstr(bad.named));
   }
 }
 
 TEST_F(LauncherTest, APlaceForTemporaryFilesThatIsNotThereIsNoUsageError) {
   auto job = start({"true"}, {{"TMPDIR", directory_ / "nowhere"}});
   EXPECT_EQ(job->wait(), 73);
-  EXPECT_NE(job->err().find("nowhere (TMPDIR): No such file"), std::string::npos) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("nowhere (TMPDIR): No such file"));
   EXPECT_EQ(lines_of(job->err()).size(), 1u) << job->err();
 }
 
@@ -351,7 +350,7 @@ TEST_F(LauncherTest, AnEndpointTakenBySomethingElseIsNamed) {
   ChildProcess store({program("ddp-store"), "--listen", "127.0.0.1:0"}, environment());
   auto job = start({"--rdzv-endpoint=" + listening_address(store), "true"});
   EXPECT_EQ(job->wait(), 69) << job->err();
-  EXPECT_NE(job->err().find("no rendezvous service"), std::string::npos) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("no rendezvous service"));
   store.signal(SIGTERM);
   store.wait();
 }
@@ -359,7 +358,7 @@ TEST_F(LauncherTest, AnEndpointTakenBySomethingElseIsNamed) {
 TEST_F(LauncherTest, HelpAndVersionGoToStandardOutput) {
   auto help = start({"--help"});
   EXPECT_EQ(help->wait(), 0);
-  EXPECT_NE(help->out().find("Usage: ddprun"), std::string::npos);
+  EXPECT_THAT(help->out(), HasSubstr("Usage: ddprun"));
   auto version = start({"--version"});
   EXPECT_EQ(version->wait(), 0);
   EXPECT_EQ(version->out().substr(0, 7), "ddprun ");

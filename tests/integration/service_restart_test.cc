@@ -1,4 +1,5 @@
 // ddp-rendezvous is killed, told to end, or out of disk space under running jobs.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -17,6 +18,9 @@
 
 namespace ddprun::testing_support {
 namespace {
+
+using testing::HasSubstr;
+using testing::Not;
 
 std::size_t count(const std::string& text, const std::string& part) {
   std::size_t found = 0;
@@ -112,7 +116,7 @@ TEST_F(ServiceRestart, WithAStateDirectoryNothingIsForgottenAndNobodyNotices) {
   start_service();
   ASSERT_TRUE(service_->wait_for_err("took over generation 1, 1 of 2 restarts used"))
       << service_->err();
-  EXPECT_EQ(service_->err().find("lost"), std::string::npos) << service_->err();
+  EXPECT_THAT(service_->err(), Not(HasSubstr("lost")));
   EXPECT_EQ(one->out(), out_before);
   EXPECT_EQ(one->err(), err_before) << "not even its agent had anything to say";
 
@@ -215,14 +219,14 @@ class ServiceWithAHungDisk : public ServiceRestart {
 TEST_F(ServiceWithAHungDisk, EndsNevertheless) {
   service_->signal(SIGTERM);
   EXPECT_EQ(service_->wait(), 0) << service_->err();
-  EXPECT_NE(service_->err().find("the disk takes too long"), std::string::npos) << service_->err();
+  EXPECT_THAT(service_->err(), HasSubstr("the disk takes too long"));
 }
 
 TEST_F(ServiceWithAHungDisk, ASecondSignalEndsItBeforeItGivesUpTheDisk) {
   service_->signal(SIGTERM);
   service_->signal(SIGINT);
   EXPECT_EQ(service_->wait(), 0) << service_->err();
-  EXPECT_EQ(service_->err().find("the disk takes too long"), std::string::npos) << service_->err();
+  EXPECT_THAT(service_->err(), Not(HasSubstr("the disk takes too long")));
 }
 
 TEST_F(ServiceRestart, TwoServicesDoNotShareADirectory) {
@@ -230,8 +234,8 @@ TEST_F(ServiceRestart, TwoServicesDoNotShareADirectory) {
   address_ = "127.0.0.1:0";
   ChildProcess second(service_command(), environment());
   EXPECT_EQ(second.wait(), 73);
-  EXPECT_NE(second.err().find(state_), std::string::npos) << second.err();
-  EXPECT_NE(second.err().find("another ddp-rendezvous"), std::string::npos) << second.err();
+  EXPECT_THAT(second.err(), HasSubstr(state_));
+  EXPECT_THAT(second.err(), HasSubstr("another ddp-rendezvous"));
   kill_service();
   start_service();
 }
@@ -250,7 +254,7 @@ TEST_F(ServiceRestart, ADamagedJournalIsRefusedWithItsOffsetAndWhatToDo) {
   ChildProcess refused(service_command(), environment());
   EXPECT_EQ(refused.wait(), 73);
   for (const std::string& part : {path, std::string("offset 17"), std::string("move it away")}) {
-    EXPECT_NE(refused.err().find(part), std::string::npos) << refused.err();
+    EXPECT_THAT(refused.err(), HasSubstr(part));
   }
   std::filesystem::remove(path);
   start_service();
@@ -294,7 +298,7 @@ TEST_F(ServiceRestart, AFullDiskAdmitsNothingNewHarmsNothingThatRunsAndPasses) {
   ASSERT_TRUE(std::filesystem::remove(inside + "/filler"));
   EXPECT_TRUE(service_->wait_for_err("new jobs and agents are admitted")) << service_->err();
   EXPECT_EQ(newcomer->wait(), 0) << newcomer->err();
-  EXPECT_NE(newcomer->out().find("admitted"), std::string::npos);
+  EXPECT_THAT(newcomer->out(), HasSubstr("admitted"));
 }
 
 }  // namespace

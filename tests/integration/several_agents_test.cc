@@ -1,5 +1,6 @@
 // Several agents on this host: they meet at a service, or one of them serves.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -18,6 +19,9 @@
 
 namespace ddprun::testing_support {
 namespace {
+
+using testing::HasSubstr;
+using testing::Not;
 
 using std::chrono::seconds;
 
@@ -55,8 +59,8 @@ TEST_F(TwoAgents, MeetAtTheServiceInAnyOrderAndShareAStore) {
   auto zero = start(node(endpoint, {"--nnodes=2", "--node-rank=0"}, kSayPlace));
   ASSERT_EQ(zero->wait(), 0) << zero->err();
   ASSERT_EQ(one->wait(), 0) << one->err();
-  EXPECT_NE(zero->out().find("rank 1 of 4 node 0 store"), std::string::npos) << zero->out();
-  EXPECT_NE(one->out().find("rank 3 of 4 node 1 store"), std::string::npos) << one->out();
+  EXPECT_THAT(zero->out(), HasSubstr("rank 1 of 4 node 0 store"));
+  EXPECT_THAT(one->out(), HasSubstr("rank 3 of 4 node 1 store"));
   const auto store = [](const std::string& out) { return out.substr(out.rfind("store")); };
   EXPECT_EQ(store(lines_of(zero->out())[0]), store(lines_of(one->out())[0]));
 }
@@ -84,8 +88,7 @@ TEST_F(TwoAgents, TorchrunsStaticModeNeedsOnePortForEverything) {
   auto zero = run("0");
   ASSERT_EQ(zero->wait(), 0) << zero->err();
   ASSERT_EQ(one->wait(), 0) << one->err();
-  EXPECT_NE(one->out().find("rank 1 of 2 node 1 store 127.0.0.1:" + port), std::string::npos)
-      << one->out();
+  EXPECT_THAT(one->out(), HasSubstr("rank 1 of 2 node 1 store 127.0.0.1:" + port));
 }
 
 TEST_F(TwoAgents, TheOnePortOfStaticModeAnswersHttpAsWell) {
@@ -98,8 +101,8 @@ TEST_F(TwoAgents, TheOnePortOfStaticModeAnswersHttpAsWell) {
   ASSERT_TRUE(job->wait_for_out("started")) << job->err();
   EXPECT_EQ(http_get(held.port(), "/readyz").status, 200);
   const std::string metrics = http_get(held.port(), "/metrics").body;
-  EXPECT_NE(metrics.find("ddprun_job_generation{job=\"seen\"} 0\n"), std::string::npos) << metrics;
-  EXPECT_NE(metrics.find("ddprun_store_connections 0\n"), std::string::npos) << metrics;
+  EXPECT_THAT(metrics, HasSubstr("ddprun_job_generation{job=\"seen\"} 0\n"));
+  EXPECT_THAT(metrics, HasSubstr("ddprun_store_connections 0\n"));
   std::ofstream(go).put('\n');
   EXPECT_EQ(job->wait(), 0) << job->err();
 }
@@ -115,9 +118,9 @@ TEST_F(TwoAgents, AFailureOnOneNodeRestartsBoth) {
   auto b = start(node(endpoint, options, script));
   EXPECT_EQ(a->wait(), 0) << a->err();
   EXPECT_EQ(b->wait(), 0) << b->err();
-  EXPECT_NE((a->out() + b->out()).find("gen 1 rank 0"), std::string::npos);
+  EXPECT_THAT((a->out() + b->out()), HasSubstr("gen 1 rank 0"));
   for (const auto* job : {a.get(), b.get()}) {
-    EXPECT_NE(job->err().find("restart 1 of 1: rank 3"), std::string::npos) << job->err();
+    EXPECT_THAT(job->err(), HasSubstr("restart 1 of 1: rank 3"));
   }
 }
 
@@ -141,8 +144,8 @@ TEST_F(TwoAgents, AnElasticJobGoesOnWithoutAKilledNode) {
   ASSERT_TRUE(a->wait_for_out("gen 0 world 4") && b->wait_for_out("gen 0 world 4"));
   kill(tree_of(*b).agent, SIGKILL);
   EXPECT_EQ(a->wait(seconds(15)), 0) << a->err();
-  EXPECT_NE(a->out().find("gen 1 world 2"), std::string::npos) << a->out();
-  EXPECT_NE(a->err().find("was lost"), std::string::npos) << a->err();
+  EXPECT_THAT(a->out(), HasSubstr("gen 1 world 2"));
+  EXPECT_THAT(a->err(), HasSubstr("was lost"));
 }
 
 // Any client of the store may say it: `store.set("ddprun/checkpoint", step)` in Python.
@@ -157,14 +160,14 @@ TEST_F(TwoAgents, ANewcomerJoinsWhenTheWorkersAnnounceACheckpoint) {
   ASSERT_TRUE(a->wait_for_out("gen 0 world 2 at ")) << a->err();
   auto b = start(node(endpoint, options, script));
   ASSERT_TRUE(b->wait_for_err("joins at the next checkpoint that is announced")) << b->err();
-  EXPECT_EQ(a->err().find("stopping"), std::string::npos) << a->err();
+  EXPECT_THAT(a->err(), Not(HasSubstr("stopping")));
   const std::string at = a->out().substr(a->out().find(" at ") + 4);
   const auto port = static_cast<std::uint16_t>(std::stoi(at));
   auto store = StoreClient::connect({.host = "127.0.0.1", .port = port});
   ASSERT_TRUE(store) << store.error().message();
   ASSERT_TRUE((*store)->set(kCheckpointKey, "100"));
   ASSERT_TRUE(a->wait_for_out("gen 1 world 4") && b->wait_for_out("gen 1 world 4")) << a->err();
-  EXPECT_NE(a->err().find("a node joined at a checkpoint"), std::string::npos) << a->err();
+  EXPECT_THAT(a->err(), HasSubstr("a node joined at a checkpoint"));
   std::ofstream(directory_ / "go");
   EXPECT_EQ(a->wait(), 0) << a->err();
   EXPECT_EQ(b->wait(), 0) << b->err();
@@ -178,7 +181,7 @@ TEST_F(TwoAgents, TheLeaseOfTheServiceReachesTheWorkers) {
     arguments.insert(arguments.end(), {"--lease=7.5", "sh", "-c", "echo lease $DDPRUN_LEASE_MS"});
     auto job = start(arguments);
     EXPECT_EQ(job->wait(), 0) << job->err();
-    EXPECT_NE(job->out().find("lease 7500"), std::string::npos) << job->out();
+    EXPECT_THAT(job->out(), HasSubstr("lease 7500"));
   }
 }
 
@@ -193,7 +196,7 @@ TEST_F(TwoAgents, ADeadServiceWithItsNodeEndsTheJobOnTheOthers) {
   kill(tree_of(*host).agent, SIGKILL);
   EXPECT_EQ(other->wait(), 67) << other->err();
   EXPECT_LT(BootClock::now() - killed, seconds(10));
-  EXPECT_NE(other->err().find("inside the agent on"), std::string::npos) << other->err();
+  EXPECT_THAT(other->err(), HasSubstr("inside the agent on"));
 }
 
 TEST_F(TwoAgents, AnOutageOfTheServiceBelowTheAgentsPatienceGoesUnnoticed) {
@@ -206,7 +209,7 @@ TEST_F(TwoAgents, AnOutageOfTheServiceBelowTheAgentsPatienceGoesUnnoticed) {
   service_->signal(SIGCONT);
   std::ofstream(directory_ / "go");
   EXPECT_EQ(a->wait(), 0) << a->err();
-  EXPECT_EQ(a->err().find("has not answered"), std::string::npos) << a->err();
+  EXPECT_THAT(a->err(), Not(HasSubstr("has not answered")));
 }
 
 // A service that says all it has to say at once: an agent reads it in one piece.
@@ -236,7 +239,7 @@ TEST_F(LauncherTest, AStopThatComesWithItsAssignmentFindsWorkersThatCouldNotBeSt
   ASSERT_EQ(send(agent.get(), all.data(), all.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(all.size()));
   EXPECT_EQ(job->wait(), 64) << job->err();
-  EXPECT_NE(job->err().find("it ends"), std::string::npos) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("it ends"));
 }
 
 TEST_F(TwoAgents, APortThatIsTakenIsNamed) {
@@ -244,8 +247,8 @@ TEST_F(TwoAgents, APortThatIsTakenIsNamed) {
   const std::string port = endpoint.substr(endpoint.rfind(':') + 1);
   auto job = start({"--master-port=" + port, "true"});
   EXPECT_EQ(job->wait(), 69);
-  EXPECT_NE(job->err().find(port), std::string::npos) << job->err();
-  EXPECT_NE(job->err().find("in use"), std::string::npos) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr(port));
+  EXPECT_THAT(job->err(), HasSubstr("in use"));
   EXPECT_EQ(lines_of(job->err()).size(), 1u) << job->err();
 }
 }  // namespace

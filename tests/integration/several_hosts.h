@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "base/host_port.h"
-#include "base/random_id.h"
 #include "tests/support/netns_cluster.h"
 #include "tests/support/program.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/test_mark.h"
 
 namespace ddprun::testing_support {
 
@@ -27,7 +27,7 @@ class SeveralHosts : public testing::Test {
     jobs_.clear();
     service_.reset();
     cluster_.reset();
-    EXPECT_TRUE(eventually([&] { return processes_with("DDPRUN_TEST_MARK", mark_).empty(); }));
+    EXPECT_TRUE(eventually([&] { return mark_.processes().empty(); }));
   }
 
   // The service runs on the last host, which has no part in the job.
@@ -58,7 +58,7 @@ class SeveralHosts : public testing::Test {
   std::unique_ptr<ChildProcess> start_process(int node, Arguments argv,
                                               ChildProcess::Options environment = {}) {
     environment.variables.insert(environment.variables.end(),
-                                 {{"DDPRUN_TEST_MARK", mark_}, {"TMPDIR", scratch_.path()}});
+                                 {mark_.variable(), {"TMPDIR", scratch_.path()}});
     return cluster_->start(node, std::move(argv), std::move(environment));
   }
 
@@ -67,7 +67,7 @@ class SeveralHosts : public testing::Test {
     EXPECT_EQ(cluster_->start(node, {"pkill", "-KILL", "-n", "-x", name})->wait(), 0);
   }
 
-  const std::string mark_ = random_hex(8);
+  const TestMark mark_;
   // All hosts share it: one that loses its power leaves its temporary files.
   const TemporaryDirectory scratch_;
   std::unique_ptr<NetnsCluster> cluster_;

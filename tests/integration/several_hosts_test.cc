@@ -1,6 +1,7 @@
 // Two and three hosts in network namespaces: workers killed, nodes killed in turn, a cable cut. The
 // workers here are shell scripts; those of worker_lib are in several_hosts_worker_test.cc.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -11,6 +12,9 @@
 
 namespace ddprun {
 namespace {
+
+using testing::HasSubstr;
+using testing::Not;
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -37,10 +41,8 @@ TEST_F(SeveralHosts, MeetAtAHostThatStartsTheServiceInAnyOrder) {
   EXPECT_EQ(zero.wait(), 0) << zero.err();
   EXPECT_EQ(one.wait(), 0) << one.err();
   // Host names order the ranks, and the store's address is one that others reach.
-  EXPECT_NE(zero.out().find("rank 0 store " + NetnsCluster::address(0)), std::string::npos)
-      << zero.out();
-  EXPECT_NE(one.out().find("rank 1 store " + NetnsCluster::address(0)), std::string::npos)
-      << one.out();
+  EXPECT_THAT(zero.out(), HasSubstr("rank 0 store " + NetnsCluster::address(0)));
+  EXPECT_THAT(one.out(), HasSubstr("rank 1 store " + NetnsCluster::address(0)));
 }
 
 TEST_F(SeveralHosts, MeetInTorchrunsStaticModeAtTheNameOfTheFirst) {
@@ -116,9 +118,8 @@ TEST_F(SeveralHosts, AKilledWorkerRestartsTheJobOnAllHosts) {
   ASSERT_EQ(killer->wait(), 0) << killer->err();
   for (int node = 0; node < 3; ++node) {
     EXPECT_EQ(jobs_[node]->wait(), 0) << jobs_[node]->err();
-    EXPECT_NE(jobs_[node]->out().find("gen 1 rank " + std::to_string(node) + " of 3"),
-              std::string::npos);
-    EXPECT_NE(jobs_[node]->err().find("on node1, pid"), std::string::npos) << jobs_[node]->err();
+    EXPECT_THAT(jobs_[node]->out(), HasSubstr("gen 1 rank " + std::to_string(node) + " of 3"));
+    EXPECT_THAT(jobs_[node]->err(), HasSubstr("on node1, pid"));
   }
 }
 
@@ -135,9 +136,9 @@ TEST_P(EachNode, MayBeKilledAndTheJobGoesOnWithTheOthers) {
   for (int node = 0; node < 3; ++node) {
     if (node == GetParam()) continue;
     EXPECT_EQ(jobs_[node]->wait(), 0) << jobs_[node]->err();
-    EXPECT_NE(jobs_[node]->out().find("gen 1"), std::string::npos);
+    EXPECT_THAT(jobs_[node]->out(), HasSubstr("gen 1"));
     const std::string blamed = "(" + NetnsCluster::name(GetParam()) + ") was lost";
-    EXPECT_NE(jobs_[node]->err().find(blamed), std::string::npos) << jobs_[node]->err();
+    EXPECT_THAT(jobs_[node]->err(), HasSubstr(blamed));
   }
   EXPECT_LT(BootClock::now() - killed, seconds(8)) << "a lost node is noticed within 5 s";
 }
@@ -155,9 +156,9 @@ TEST_F(SeveralHosts, ACrashedHostIsReplacedByANewOneOfTheSameName) {
   start_node(0, options, stay_until(1));
   EXPECT_EQ(jobs_[0]->wait(), 0) << jobs_[0]->err();
   EXPECT_EQ(jobs_[1]->wait(), 0) << jobs_[1]->err();
-  EXPECT_NE(jobs_[0]->out().find("gen 1 rank 0 of 2"), std::string::npos)
+  EXPECT_THAT(jobs_[0]->out(), HasSubstr("gen 1 rank 0 of 2"))
       << "it takes the place that was left";
-  EXPECT_NE(jobs_[1]->out().find("gen 1 rank 1 of 2"), std::string::npos) << "others keep theirs";
+  EXPECT_THAT(jobs_[1]->out(), HasSubstr("gen 1 rank 1 of 2")) << "others keep theirs";
 }
 
 TEST_F(SeveralHosts, LosingTheHostOfAnEmbeddedServiceEndsTheJobWithin10Seconds) {
@@ -174,7 +175,7 @@ TEST_F(SeveralHosts, LosingTheHostOfAnEmbeddedServiceEndsTheJobWithin10Seconds) 
     }
     for (int node = 1; node < 3; ++node) {
       EXPECT_EQ(jobs_[node]->wait(), 67) << jobs_[node]->err();
-      EXPECT_NE(jobs_[node]->err().find("node0"), std::string::npos) << jobs_[node]->err();
+      EXPECT_THAT(jobs_[node]->err(), HasSubstr("node0"));
     }
     EXPECT_LT(BootClock::now() - lost, seconds(10));
     jobs_.clear();
@@ -203,7 +204,7 @@ TEST_F(SeveralHosts, ACutOfTwoSecondsIsNotNoticed) {
   for (int node = 0; node < 2; ++node) {
     EXPECT_EQ(jobs_[node]->wait(), 0) << jobs_[node]->err();
     EXPECT_EQ(jobs_[node]->out(), "[rank " + std::to_string(node) + "] gen 0\n");
-    EXPECT_EQ(jobs_[node]->err().find("has not answered"), std::string::npos) << jobs_[node]->err();
+    EXPECT_THAT(jobs_[node]->err(), Not(HasSubstr("has not answered")));
   }
 }
 
@@ -219,15 +220,13 @@ TEST_F(SeveralHosts, ACutCableEndsTheWorkersBehindItBeforeTheOthersGoOn) {
   cluster_->cut(2);
   ASSERT_TRUE(jobs_[2]->wait_for_err("ending this node's workers")) << jobs_[2]->err();
   ASSERT_EQ(workers->wait(seconds(3)), 0) << "the cut node still has workers";
-  EXPECT_EQ(jobs_[0]->out().find("gen 1"), std::string::npos) << "the others went on too early";
+  EXPECT_THAT(jobs_[0]->out(), Not(HasSubstr("gen 1"))) << "the others went on too early";
   ASSERT_TRUE(jobs_[0]->wait_for_out("gen 1 rank 0 of 2"));
   ASSERT_TRUE(jobs_[1]->wait_for_out("gen 1 rank 1 of 2"));
   cluster_->heal(2);
   for (int node = 0; node < 3; ++node) {
     EXPECT_EQ(jobs_[node]->wait(), 0) << jobs_[node]->err();
-    EXPECT_NE(jobs_[node]->out().find("gen 2 rank " + std::to_string(node) + " of 3"),
-              std::string::npos)
-        << jobs_[node]->out();
+    EXPECT_THAT(jobs_[node]->out(), HasSubstr("gen 2 rank " + std::to_string(node) + " of 3"));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "rendezvous/control_codec.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -7,6 +8,9 @@
 
 namespace ddprun {
 namespace {
+
+using testing::HasSubstr;
+using testing::Not;
 
 WorkerEnd some_end() {
   WorkerEnd end;
@@ -140,7 +144,7 @@ TEST(ControlCodec, UnknownFieldsAreIgnoredAndMissingOnesAreNamed) {
   const auto bad = decode_agent_message(R"({"type":"heartbeat"})");
   ASSERT_FALSE(bad);
   EXPECT_EQ(bad.error().kind, ErrorKind::kProtocol);
-  EXPECT_NE(bad.error().message().find("number"), std::string::npos);
+  EXPECT_THAT(bad.error().message(), HasSubstr("number"));
 }
 
 TEST(ControlCodec, RejectsWhatIsNoMessage) {
@@ -178,7 +182,7 @@ TEST(ControlCodec, ATypeThatItDoesNotKnowIsAnErrorOfItsOwn) {
   const auto later = decode_service_message(R"({"type":"fireworks","at":"midnight"})");
   ASSERT_FALSE(later);
   EXPECT_EQ(later.error().kind, ErrorKind::kUnsupported);
-  EXPECT_NE(later.error().message().find("fireworks"), std::string::npos);
+  EXPECT_THAT(later.error().message(), HasSubstr("fireworks"));
   EXPECT_EQ(decode_agent_message(R"({"type":"fireworks"})").error().kind, ErrorKind::kUnsupported);
   EXPECT_EQ(decode_agent_message(R"({"type":5})").error().kind, ErrorKind::kProtocol);
   EXPECT_EQ(decode_service_message(R"({"type":"stop"})").error().kind, ErrorKind::kProtocol);
@@ -242,8 +246,7 @@ TEST(ControlCodec, RefusesNumbersThatNobodyMeans) {
     ASSERT_FALSE(decoded) << path << " = " << value;
     EXPECT_EQ(decoded.error().kind, ErrorKind::kProtocol);
     const std::string field = std::string(path).substr(std::string(path).rfind('/') + 1);
-    EXPECT_NE(decoded.error().message().find(field), std::string::npos)
-        << decoded.error().message();
+    EXPECT_THAT(decoded.error().message(), HasSubstr(field));
   }
 }
 
@@ -293,15 +296,15 @@ TEST(ControlCodec, AnErrorShowsLittleOfWhatCameAndNoControlCharacters) {
   ASSERT_FALSE(decoded);
   const std::string message = decoded.error().message();
   EXPECT_LT(message.size(), 500u);
-  EXPECT_EQ(message.find('\n'), std::string::npos);
-  EXPECT_EQ(message.find('\x1b'), std::string::npos);
+  EXPECT_THAT(message, Not(HasSubstr("\n")));
+  EXPECT_THAT(message, Not(HasSubstr("\x1b")));
 }
 
 TEST(ControlCodec, WhatFitsIntoNoFrameIsAnError) {
   const auto frame = encode(ServiceMessage(Refused{std::string(kMaxControlFrameBytes, 'x')}));
   ASSERT_FALSE(frame);
   EXPECT_EQ(frame.error().kind, ErrorKind::kProtocol);
-  EXPECT_NE(frame.error().message().find("refused"), std::string::npos);
+  EXPECT_THAT(frame.error().message(), HasSubstr("refused"));
 }
 
 // keep_likeliest() bounds what an agent or the service tells of a failure; its worst case fits.

@@ -1,6 +1,7 @@
 // What a service manager hears: on a real datagram socket, of the function and of a daemon.
 #include "rendezvous/sd_notify.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -21,6 +22,8 @@
 
 namespace ddprun {
 namespace {
+
+using testing::HasSubstr;
 
 using testing_support::ChildProcess;
 using testing_support::program;
@@ -78,7 +81,7 @@ TEST(SdNotify, SaysWhatIsWrongWithTheSocketsName) {
     setenv("NOTIFY_SOCKET", name.c_str(), 1);
     const Result<void> told = notify_service_manager("READY=1");
     ASSERT_FALSE(told) << name;
-    EXPECT_NE(told.error().message().find("NOTIFY_SOCKET=" + name), std::string::npos);
+    EXPECT_THAT(told.error().message(), HasSubstr("NOTIFY_SOCKET=" + name));
   }
   setenv("NOTIFY_SOCKET", "/nobody/listens/here", 1);
   EXPECT_FALSE(notify_service_manager("READY=1"));

@@ -1,6 +1,7 @@
 // The rendezvous service on a real socket, and agents that are no friends of it.
 #include "rendezvous/server.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include "rendezvous/store_server.h"
 #include "tests/support/eventually.h"
 #include "tests/support/file_size_limit.h"
+#include "tests/support/hello_of.h"
 #include "tests/support/http_get.h"
 #include "tests/support/hung_file.h"
 #include "tests/support/raw_store_client.h"
@@ -26,21 +28,16 @@
 namespace ddprun {
 namespace {
 
+using testing::HasSubstr;
+
 using testing_support::eventually;
+using testing_support::hello_of;
 using testing_support::http_get;
 using testing_support::RawTcpClient;
 using testing_support::TemporaryDirectory;
 
 class ServerTest : public testing::Test {
  protected:
-  static Hello hello(const std::string& job, const std::string& agent) {
-    Hello hello;
-    hello.job.id = job;
-    hello.node = {
-        .agent_id = agent, .host = agent, .slots = 1, .node_rank = {}, .address = "127.0.0.1"};
-    return hello;
-  }
-
   // The next message of the service; a Refused where the connection ended instead.
   static ServiceMessage next(RawTcpClient& client) {
     const std::string header = client.receive(kControlHeaderBytes);
@@ -80,7 +77,7 @@ class ServerTest : public testing::Test {
 
 TEST_F(ServerTest, AHelloThatCannotBeMeantEndsItsOwnConnectionOnly) {
   RawTcpClient friendly(service_.port());
-  say(friendly, hello("good", "a"));
+  say(friendly, hello_of("good", "a"));
   ASSERT_TRUE(await<Assignment>(friendly));
   const auto bad = [&](const std::string& nodes, const std::string& slots,
                        const std::string& generation, const std::string& timeout) {
@@ -111,7 +108,7 @@ TEST_F(ServerTest, AFailureOfAThousandWorkersIsTold) {
   std::vector<std::unique_ptr<RawTcpClient>> agents;
   for (int node = 0; node < kNodes; ++node) {
     agents.push_back(std::make_unique<RawTcpClient>(service_.port()));
-    Hello first = hello("large", "agent" + std::to_string(node));
+    Hello first = hello_of("large", "agent" + std::to_string(node));
     first.job.nodes = {kNodes, kNodes};
     first.node.slots = kSlots;
     say(*agents.back(), first);
@@ -181,18 +178,17 @@ class ServerWithAKey : public ServerTest {
 TEST_F(ServerWithAKey, WhoHasItJoins) {
   RawTcpClient agent(service_.port());
   ASSERT_TRUE(std::holds_alternative<Proven>(prove(agent, kKey, "good")));
-  say(agent, hello("good", "a"));
+  say(agent, hello_of("good", "a"));
   EXPECT_TRUE(await<Assignment>(agent));
 }
 
 TEST_F(ServerWithAKey, WhoHasItNotIsToldSoAndClosed) {
   RawTcpClient without(service_.port());
-  say(without, hello("good", "a"));
-  EXPECT_NE(reason_of(answer(without)).find("--rdzv-key-file"), std::string::npos);
+  say(without, hello_of("good", "a"));
+  EXPECT_THAT(reason_of(answer(without)), HasSubstr("--rdzv-key-file"));
   EXPECT_TRUE(without.is_closed());
   RawTcpClient wrong(service_.port());
-  EXPECT_NE(reason_of(prove(wrong, "fedcba9876543210", "good")).find("is not the key"),
-            std::string::npos);
+  EXPECT_THAT(reason_of(prove(wrong, "fedcba9876543210", "good")), HasSubstr("is not the key"));
   EXPECT_TRUE(wrong.is_closed());
   service_.on_thread([&] { EXPECT_TRUE(service_.server().jobs().jobs().empty()); });
 }
@@ -200,8 +196,8 @@ TEST_F(ServerWithAKey, WhoHasItNotIsToldSoAndClosed) {
 TEST_F(ServerWithAKey, AJobsOwnKeyOpensNoOther) {
   RawTcpClient agent(service_.port());
   ASSERT_TRUE(std::holds_alternative<Proven>(prove(agent, "fedcba9876543210", "own")));
-  say(agent, hello("good", "a"));
-  EXPECT_NE(reason_of(answer(agent)).find("another job"), std::string::npos);
+  say(agent, hello_of("good", "a"));
+  EXPECT_THAT(reason_of(answer(agent)), HasSubstr("another job"));
   EXPECT_TRUE(agent.is_closed());
 }
 
@@ -209,7 +205,7 @@ TEST_F(ServerWithAKey, KeysThatAreReadAgainCountForThoseWhoComeThen) {
   RawTcpClient before(service_.port());
   ASSERT_TRUE(std::holds_alternative<Proven>(prove(before, kKey, "good")));
   set_keys("a-new-key-of-today");
-  say(before, hello("good", "a"));
+  say(before, hello_of("good", "a"));
   EXPECT_TRUE(await<Assignment>(before));
   RawTcpClient old(service_.port());
   EXPECT_NE(reason_of(prove(old, kKey, "good")), "not refused");
@@ -230,7 +226,7 @@ TEST_F(ServerWithAKey, ShowsPagesToThoseWhoHaveTheToken) {
   for (const char* path : {"/metrics", "/status.json", "/nothing"}) {
     const HttpReply stranger = http_get(service_.port(), path);
     EXPECT_EQ(stranger.status, 401) << path;
-    EXPECT_NE(stranger.head.find("WWW-Authenticate: Bearer"), std::string::npos) << stranger.head;
+    EXPECT_THAT(stranger.head, HasSubstr("WWW-Authenticate: Bearer"));
   }
   const std::string token = read_token_of(kKey);
   EXPECT_EQ(http_get(service_.port(), "/metrics", "Bearer " + token).status, 200);
@@ -270,7 +266,7 @@ TEST_F(ServerTest, WhoWaitsWithoutAHelloKeepsNobodyOut) {
   }
   EXPECT_TRUE(silent.front()->is_closed()) << "who has waited for longest";
   RawTcpClient friendly(service_.port());
-  say(friendly, hello("good", "a"));
+  say(friendly, hello_of("good", "a"));
   EXPECT_TRUE(await<Assignment>(friendly));
   EXPECT_FALSE(silent.back()->has_bytes());
 }
@@ -281,15 +277,15 @@ TEST_F(ServerTest, AnAgentWithAKeyIsToldThatThereIsNone) {
   agent.send(*encode(AgentHandshakeMessage(handshake.knock())));
   const ServiceMessage refused = next(agent);
   ASSERT_TRUE(std::holds_alternative<Refused>(refused));
-  EXPECT_NE(std::get<Refused>(refused).reason.find("has no key"), std::string::npos);
+  EXPECT_THAT(std::get<Refused>(refused).reason, HasSubstr("has no key"));
 }
 
 TEST_F(ServerTest, WhoDoesNotReadIsClosedAndTheOthersLiveOn) {
   RawTcpClient friendly(service_.port());
-  say(friendly, hello("good", "a"));
+  say(friendly, hello_of("good", "a"));
   ASSERT_TRUE(await<Assignment>(friendly));
   RawTcpClient greedy(service_.port(), "127.0.0.1", 4096);
-  say(greedy, hello("greedy", "b"));
+  say(greedy, hello_of("greedy", "b"));
   std::string beats;
   for (std::uint64_t i = 0; i < 1000; ++i) beats += *encode(AgentMessage(Heartbeat{i}));
   // Far more answers than the kernel and the service hold for somebody who does not read.
@@ -328,14 +324,14 @@ TEST(ServerOfASharedPort, KeepsWhoIsSilentAndEndsWhoBeginsAHelloAndNeverEndsIt) 
 
 TEST_F(ServerTest, AnswersHttpOnThePortOfTheAgents) {
   RawTcpClient agent(service_.port());
-  say(agent, hello("job", "a"));
+  say(agent, hello_of("job", "a"));
   ASSERT_TRUE(await<Assignment>(agent));
   EXPECT_EQ(http_get(service_.port(), "/healthz").status, 200);
   EXPECT_EQ(http_get(service_.port(), "/readyz").status, 200);
   EXPECT_EQ(http_get(service_.port(), "/nothing").status, 404);
   const auto metrics = http_get(service_.port(), "/metrics");
   EXPECT_EQ(metrics.status, 200);
-  EXPECT_NE(metrics.head.find("text/plain; version=0.0.4"), std::string::npos);
+  EXPECT_THAT(metrics.head, HasSubstr("text/plain; version=0.0.4"));
   EXPECT_TRUE(metrics_have("ddprun_job_members{job=\"job\"} 1"));
   EXPECT_TRUE(metrics_have("ddprun_control_connections 1"));
   EXPECT_TRUE(metrics_have("ddprun_http_requests_total{status=\"404\"} 1"));
@@ -347,13 +343,13 @@ TEST_F(ServerTest, AnswersHttpOnThePortOfTheAgents) {
 
 TEST_F(ServerTest, AnAgentWhoseMagicComesByteByByteIsTakenForOne) {
   RawTcpClient agent(service_.port());
-  for (const char byte : *encode(AgentMessage(hello("job", "a")))) agent.send({&byte, 1});
+  for (const char byte : *encode(AgentMessage(hello_of("job", "a")))) agent.send({&byte, 1});
   EXPECT_TRUE(await<Assignment>(agent));
 }
 
 TEST_F(ServerTest, AMessageOfALaterVersionIsPassedOverWhereAnAgentSaysIt) {
   RawTcpClient agent(service_.port());
-  say(agent, hello("job", "a"));
+  say(agent, hello_of("job", "a"));
   ASSERT_TRUE(await<Assignment>(agent));
   send_json(agent, R"({"type":"fireworks","at":"midnight"})");
   say(agent, Heartbeat{1});
@@ -369,9 +365,8 @@ TEST_F(ServerTest, AnAgentOfAnotherProtocolHearsWhichOnesAreSpoken) {
   const ServiceMessage answer = next(agent);
   const Refused* refused = std::get_if<Refused>(&answer);
   ASSERT_TRUE(refused);
-  EXPECT_NE(refused->reason.find("speaks control protocol 1, this agent (ddprun 9.9) speaks 2"),
-            std::string::npos)
-      << refused->reason;
+  EXPECT_THAT(refused->reason,
+              HasSubstr("speaks control protocol 1, this agent (ddprun 9.9) speaks 2"));
 }
 
 TEST_F(ServerTest, CountsHandshakesThatItRefuses) {
@@ -383,7 +378,7 @@ TEST_F(ServerTest, CountsHandshakesThatItRefuses) {
   liar.send("DDPRnonsense");
   EXPECT_TRUE(liar.is_closed());
   RawTcpClient old(service_.port());
-  Hello hello_of_old = hello("job", "a");
+  Hello hello_of_old = hello_of("job", "a");
   hello_of_old.protocol = 99;
   say(old, hello_of_old);
   EXPECT_FALSE(await<Welcome>(old));
@@ -405,7 +400,7 @@ TEST_F(ServerTest, AStoreOnTheSamePortIsServedAndShown) {
   client.send(bytes);
   EXPECT_EQ(client.receive(4), std::string("\x07\0\0\0", 4));
   RawTcpClient agent(service_.port());
-  say(agent, hello("job", "a"));
+  say(agent, hello_of("job", "a"));
   EXPECT_TRUE(await<Assignment>(agent));
   EXPECT_TRUE(metrics_have("ddprun_store_operations_total{kind=\"PING\"} 1"));
   EXPECT_TRUE(metrics_have("ddprun_store_connections 1"));
@@ -435,7 +430,7 @@ TEST_F(ServerTest, MeasuresHowLateItsLoopComesToItsWork) {
 
 TEST_F(ServerTest, IsNotReadyWhenItEndsWithItsJob) {
   RawTcpClient agent(service_.port());
-  say(agent, hello("job", "a"));
+  say(agent, hello_of("job", "a"));
   ASSERT_TRUE(await<Assignment>(agent));
   service_.on_thread([&] { service_.server().when_idle([] {}); });
   EXPECT_EQ(http_get(service_.port(), "/readyz").status, 503);
@@ -444,7 +439,7 @@ TEST_F(ServerTest, IsNotReadyWhenItEndsWithItsJob) {
 
 TEST_F(ServerTest, HttpThatIsCutOffOrNonsenseDisturbsNobody) {
   RawTcpClient agent(service_.port());
-  say(agent, hello("good", "a"));
+  say(agent, hello_of("good", "a"));
   ASSERT_TRUE(await<Assignment>(agent));
   for (const char* bytes :
        {"G", "GET", "GET /metrics HT", "DELETE", "D", "get ", "POST / HTTP/1.1\r\n"}) {
@@ -502,7 +497,7 @@ class DurableServerTest : public ServerTest {
 
 TEST_F(DurableServerTest, ARestartedServiceGoesOnWithTheJobAndItsAgentAlone) {
   start();
-  Hello first = hello("j", "a");
+  Hello first = hello_of("j", "a");
   {
     RawTcpClient agent(service_->port());
     say(agent, first);
@@ -525,16 +520,16 @@ TEST_F(DurableServerTest, ARestartedServiceGoesOnWithTheJobAndItsAgentAlone) {
 TEST_F(DurableServerTest, WithoutRoomItServesWhatRunsAdmitsNothingNewAndRecovers) {
   start();
   RawTcpClient running(service_->port());
-  say(running, hello("running", "a"));
+  say(running, hello_of("running", "a"));
   ASSERT_TRUE(await<Assignment>(running));
   {
     const testing_support::FileSizeLimit limit(20);
     for (const char* job : {"new", "newer"}) {
       RawTcpClient newcomer(service_->port());
-      say(newcomer, hello(job, job));
+      say(newcomer, hello_of(job, job));
       const auto silence = await<Silence>(newcomer);
       ASSERT_TRUE(silence);
-      EXPECT_NE(silence->reason.find("File too large"), std::string::npos) << silence->reason;
+      EXPECT_THAT(silence->reason, HasSubstr("File too large"));
       EXPECT_TRUE(newcomer.is_closed());
     }
     say(running, Heartbeat{1});
@@ -545,7 +540,7 @@ TEST_F(DurableServerTest, WithoutRoomItServesWhatRunsAdmitsNothingNewAndRecovers
   }
   ASSERT_TRUE(testing_support::eventually([&] { return has_logged("can be written again"); }));
   RawTcpClient newcomer(service_->port());
-  say(newcomer, hello("new", "new"));
+  say(newcomer, hello_of("new", "new"));
   const auto assignment = await<Assignment>(newcomer);
   ASSERT_TRUE(assignment);
   EXPECT_EQ(assignment->restart_count, 0) << "what was refused has never been";
@@ -555,7 +550,7 @@ TEST_F(DurableServerTest, WithoutRoomItServesWhatRunsAdmitsNothingNewAndRecovers
 TEST_F(DurableServerTest, NothingIsToldThatIsNotSafe) {
   start();
   RawTcpClient agent(service_->port());
-  say(agent, hello("j", "a"));
+  say(agent, hello_of("j", "a"));
   ASSERT_TRUE(await<Assignment>(agent));
   {
     const testing_support::FileSizeLimit limit(20);
@@ -573,7 +568,7 @@ TEST_F(DurableServerTest, OfWhatWaitsForTheDiskAnAgentGetsTheNewest) {
   RawTcpClient fails(service_->port());
   RawTcpClient runs(service_->port());
   for (RawTcpClient* agent : {&fails, &runs}) {
-    Hello first = hello("j", agent == &fails ? "a" : "b");
+    Hello first = hello_of("j", agent == &fails ? "a" : "b");
     first.job.nodes = {2, 2};
     first.job.max_restarts = 1;
     say(*agent, first);
@@ -599,10 +594,10 @@ TEST_F(DurableServerTest, WhileTheDiskHangsNothingNewIsAdmittedAndWhatItTookLate
   start(1);  // so that the journal is soon rewritten
   testing_support::HungFile hung(temporary_ / "journal.new");
   RawTcpClient newcomer(service_->port());
-  say(newcomer, hello("j", "a"));
+  say(newcomer, hello_of("j", "a"));
   const auto silence = await<Silence>(newcomer);
   ASSERT_TRUE(silence);
-  EXPECT_NE(silence->reason.find("has not answered"), std::string::npos) << silence->reason;
+  EXPECT_THAT(silence->reason, HasSubstr("has not answered"));
   EXPECT_TRUE(has_logged("nothing new is admitted"));
   EXPECT_EQ(http_get(service_->port(), "/readyz").status, 503);
   hung.release();
@@ -615,13 +610,13 @@ TEST_F(DurableServerTest, WhileTheDiskHangsNothingNewIsAdmittedAndWhatItTookLate
 TEST_F(DurableServerTest, DrainingWritesTellsEveryoneAndListensNoMore) {
   start();
   RawTcpClient agent(service_->port());
-  say(agent, hello("j", "a"));
+  say(agent, hello_of("j", "a"));
   ASSERT_TRUE(await<Assignment>(agent));
   // One that comes in the same moment: nothing of its job is on the disk yet.
   std::promise<void> drained;
   service_->on_thread([&] {
     RendezvousServer& server = service_->server();
-    server.receive(server.attach([](const ServiceMessage&) {}), hello("k", "b"));
+    server.receive(server.attach([](const ServiceMessage&) {}), hello_of("k", "b"));
     server.drain([&] { drained.set_value(); });
   });
   ASSERT_EQ(drained.get_future().wait_for(testing_support::kPatience), std::future_status::ready);
@@ -636,7 +631,7 @@ TEST_F(DurableServerTest, DrainingWritesTellsEveryoneAndListensNoMore) {
 TEST_F(DurableServerTest, DrainingDoesNotWaitForADiskForEver) {
   start();
   RawTcpClient agent(service_->port());
-  say(agent, hello("j", "a"));
+  say(agent, hello_of("j", "a"));
   ASSERT_TRUE(await<Assignment>(agent));
   const testing_support::FileSizeLimit limit(20);
   ASSERT_TRUE(finish_without_room(agent));

@@ -1,6 +1,7 @@
 // An agent's link to a real service, with a name service that the test plays.
 #include "rendezvous/service_link.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <boost/asio/ip/tcp.hpp>
@@ -11,12 +12,16 @@
 #include "rendezvous/control_codec.h"
 #include "rendezvous/core/wire_format.h"
 #include "tests/support/eventually.h"
+#include "tests/support/hello_of.h"
 #include "tests/support/running_service.h"
 
 namespace ddprun {
 namespace {
 
+using testing::HasSubstr;
+
 using std::chrono::milliseconds;
+using testing_support::hello_of;
 using testing_support::RunningService;
 
 class ServiceLinkTest : public testing::Test {
@@ -27,12 +32,8 @@ class ServiceLinkTest : public testing::Test {
     link_ = make_remote_link(io_, std::move(options),
                              {.hello =
                                   [](const std::string& address) {
-                                    Hello hello;
-                                    hello.node = {.agent_id = "a",
-                                                  .host = "here",
-                                                  .slots = 1,
-                                                  .node_rank = {},
-                                                  .address = address};
+                                    Hello hello = hello_of(kDefaultJobId, "a");
+                                    hello.node.address = address;
                                     return hello;
                                   },
                               .directive = [this](const Directive&) { ++directives_; },
@@ -163,18 +164,18 @@ TEST_F(ServiceLinkWithAKey, SaysWhyItIsRefused) {
   give_service(kKey);
   make_link_with("fedcba9876543210");
   ASSERT_TRUE(run_until([&] { return !trouble_.empty(); }));
-  EXPECT_NE(trouble_.find("the key of this node is not the key"), std::string::npos) << trouble_;
+  EXPECT_THAT(trouble_, HasSubstr("the key of this node is not the key"));
   trouble_.clear();
   make_link_with("");
   ASSERT_TRUE(run_until([&] { return !trouble_.empty(); }));
-  EXPECT_NE(trouble_.find("admits nobody without a key"), std::string::npos) << trouble_;
+  EXPECT_THAT(trouble_, HasSubstr("admits nobody without a key"));
   EXPECT_EQ(directives_, 0);
 }
 
 TEST_F(ServiceLinkWithAKey, DoesNotFollowAServiceWithoutIt) {
   make_link_with(kKey);
   ASSERT_TRUE(run_until([&] { return !trouble_.empty(); }));
-  EXPECT_NE(trouble_.find("this service has no key"), std::string::npos) << trouble_;
+  EXPECT_THAT(trouble_, HasSubstr("this service has no key"));
   EXPECT_EQ(directives_, 0);
 }
 

@@ -1,14 +1,19 @@
 #include "rendezvous/state_codec.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "base/rng.h"
 #include "rendezvous/core/job_table.h"
+#include "tests/support/hello_of.h"
 
 namespace ddprun {
 namespace {
+
+using testing::HasSubstr;
+using testing::Not;
 
 using std::chrono::seconds;
 
@@ -78,7 +83,7 @@ TEST(StateCodec, ReadsRecordsOfAnEarlierVersion) {
   for (const std::string field :
        {R"("missing":["gone"],)", R"("node_failures":{"broken":4},)", R"(,"on_join":"checkpoint")",
         R"(,"node_failures":2)", R"("lease_ms":5000,)"}) {
-    ASSERT_NE(text.find(field), std::string::npos) << field << " in " << text;
+    ASSERT_THAT(text, HasSubstr(field)) << field << " in " << text;
     text.erase(text.find(field), field.size());
   }
   const auto older = decode_state({{"job/a job", text}});
@@ -104,7 +109,7 @@ TEST(StateCodec, KeepsTheHowManythAJobWasToEndAndReadsRecordsWithoutIt) {
 
 TEST(StateCodec, NoValueLooksLikeTheBeginningOfAFrame) {
   for (const auto& [key, value] : image_of({.service_id = "s", .jobs = {{"a job", a_record()}}})) {
-    EXPECT_EQ((key + value).find('\xff'), std::string::npos);
+    EXPECT_THAT((key + value), Not(HasSubstr("\xff")));
   }
 }
 
@@ -117,7 +122,7 @@ TEST(StateCodec, WhatNoServiceWroteIsRefusedWithItsKey) {
     const auto decoded = decode_state({{key, text}});
     ASSERT_FALSE(decoded) << text;
     EXPECT_EQ(decoded.error().kind, ErrorKind::kCorrupt);
-    EXPECT_NE(decoded.error().message().find(key), std::string::npos) << decoded.error().message();
+    EXPECT_THAT(decoded.error().message(), HasSubstr(key));
   };
   ASSERT_TRUE(decode_state({{"job/a job", good}}));
   refused("job/another", "x", "x");
@@ -144,9 +149,9 @@ class RandomService {
     now_ += std::chrono::milliseconds(rng_.below(1500));
     const std::string id = "agent" + std::to_string(rng_.below(6));
     Agent& agent = agents_[id];
-    if (!agent.connection || rng_.chance(0.1)) return hello(id, agent);
+    if (!agent.connection.value || rng_.chance(0.1)) return hello(id, agent);
     if (rng_.chance(0.1)) {
-      table_.disconnected(std::exchange(agent.connection, 0));
+      table_.disconnected(std::exchange(agent.connection, {}));
     } else if (rng_.chance(0.05)) {
       take(table_.receive({.connection = agent.connection}, Leave{kTerm, "told"}, now_));
       agent = {};
@@ -199,7 +204,7 @@ class RandomService {
     const auto kept = decode_state(reading->image);
     ASSERT_TRUE(kept) << kept.error().message();
     table_ = JobTable(options(), *kept, now_);
-    for (auto& [id, agent] : agents_) agent.connection = 0;
+    for (auto& [id, agent] : agents_) agent.connection = {};
   }
 
   int generations() const { return generations_; }
@@ -207,7 +212,7 @@ class RandomService {
  private:
   static constexpr int kTerm = 15;
   struct Agent {
-    AgentConnectionId connection = 0;
+    AgentConnectionId connection;  // 0: none
     std::string instance;
     AgentStatus status;
     std::optional<Assignment> assignment;
@@ -216,15 +221,12 @@ class RandomService {
   static ServiceOptions options() { return {.service_id = "random"}; }
 
   void hello(const std::string& id, Agent& agent) {
-    if (agent.connection) table_.disconnected(agent.connection);
-    agent.connection = next_connection_++;
-    Hello hello;
+    if (agent.connection.value) table_.disconnected(agent.connection);
+    agent.connection = AgentConnectionId(next_connection_++);
+    Hello hello = testing_support::hello_of("job" + std::to_string(id.back() % 2), id, {1, 3});
     hello.instance = agent.instance;
-    hello.job.id = "job" + std::to_string(id.back() % 2);
-    hello.job.nodes = {1, 3};
     hello.job.max_restarts = 4;
     hello.job.last_call = Duration(0);
-    hello.node = {.agent_id = id, .host = id, .slots = 1, .node_rank = {}, .address = "10.0.0.1"};
     hello.status = agent.status;
     hello.assignment = agent.assignment;
     take(table_.receive({.connection = agent.connection}, hello, now_));
@@ -282,7 +284,7 @@ class RandomService {
   TimePoint now_ = TimePoint(seconds(1000));
   JobTable table_{options()};
   std::map<std::string, Agent> agents_;
-  AgentConnectionId next_connection_ = 1;
+  std::uint64_t next_connection_ = 1;
   std::string journal_ = journal_snapshot({});
   std::size_t acknowledged_ = journal_.size();
   int generations_ = 0;

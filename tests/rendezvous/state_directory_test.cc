@@ -1,5 +1,6 @@
 #include "rendezvous/state_directory.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -12,6 +13,8 @@
 
 namespace ddprun {
 namespace {
+
+using testing::HasSubstr;
 
 using testing_support::FileSizeLimit;
 using testing_support::TemporaryDirectory;
@@ -56,7 +59,7 @@ TEST_F(StateDirectoryTest, HasOneOwnerAtATime) {
     const Result<StateDirectory> second = StateDirectory::open(path_);
     ASSERT_FALSE(second);
     EXPECT_EQ(second.error().kind, ErrorKind::kResource);
-    EXPECT_NE(second.error().message().find(path_), std::string::npos);
+    EXPECT_THAT(second.error().message(), HasSubstr(path_));
   }
   open();
 }
@@ -93,7 +96,7 @@ TEST_F(StateDirectoryTest, RefusesADamagedMiddleAndSaysWhereAndWhatToDo) {
   EXPECT_EQ(refused.error().kind, ErrorKind::kCorrupt);
   for (const std::string& part : {path_ + "/journal", "offset " + std::to_string(offset) + ":",
                                   std::string("move it away")}) {
-    EXPECT_NE(refused.error().message().find(part), std::string::npos) << refused.error().message();
+    EXPECT_THAT(refused.error().message(), HasSubstr(part));
   }
   EXPECT_EQ(journal(), bytes) << "it is left as it is";
 }
@@ -152,7 +155,7 @@ TEST_F(StateDirectoryTest, WhatIsTooLargeToBeWrittenEverIsRefusedAndNothingOfIts
     const Result<void> refused = directory.write(entries);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().kind, ErrorKind::kInvalidArgument) << "a full disk is another thing";
-    EXPECT_NE(refused.error().message().find("'b' takes"), std::string::npos);
+    EXPECT_THAT(refused.error().message(), HasSubstr("'b' takes"));
     ASSERT_TRUE(directory.write({}));
     EXPECT_EQ(journal(), before);
     ASSERT_TRUE(write(directory, "b", "3"));
@@ -164,7 +167,7 @@ TEST_F(StateDirectoryTest, WhatCannotBeADirectoryIsNamed) {
   std::ofstream(temporary_ / "file") << "x";
   const Result<StateDirectory> refused = StateDirectory::open(temporary_ / "file");
   ASSERT_FALSE(refused);
-  EXPECT_NE(refused.error().message().find("/file"), std::string::npos);
+  EXPECT_THAT(refused.error().message(), HasSubstr("/file"));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "rendezvous/state_keeper.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <boost/asio/io_context.hpp>
@@ -13,6 +14,8 @@
 
 namespace ddprun {
 namespace {
+
+using testing::HasSubstr;
 
 using testing_support::TemporaryDirectory;
 
@@ -88,7 +91,7 @@ TEST_F(StateKeeperTest, NothingIsSafeBehindAChangeThatIsTooLargeToBeWritten) {
   start();
   keeper_->keep(1, ServiceBegun{std::string(kMaxJournalFrameBytes, 's'), 1});
   ASSERT_TRUE(eventually([&] { return troubles_ == 1; }));
-  EXPECT_NE(trouble_.find("more than the limit"), std::string::npos) << trouble_;
+  EXPECT_THAT(trouble_, HasSubstr("more than the limit"));
   keeper_->keep(2, JobForgotten{"j"});
   const TimePoint later = BootClock::now() + 2 * StateKeeper::kRetryPause;
   ASSERT_TRUE(eventually([&] { return BootClock::now() > later; }));
@@ -108,7 +111,7 @@ TEST_F(StateKeeperTest, ADiskThatHangsIsTroubleUntilItAnswers) {
   testing_support::HungFile hung(temporary_ / "journal.new");
   for (std::uint64_t number = 1; number <= 5; ++number) keeper_->keep(number, begun(number));
   ASSERT_TRUE(eventually([&] { return troubles_ == 1; }));
-  EXPECT_NE(trouble_.find("has not answered"), std::string::npos) << trouble_;
+  EXPECT_THAT(trouble_, HasSubstr("has not answered"));
   keeper_->keep(6, begun(6));
   EXPECT_EQ(safe_, 0u);
   EXPECT_EQ(recoveries_, 0);

@@ -1,29 +1,30 @@
 #include "rendezvous/status_page.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/hello_of.h"
+
 namespace ddprun {
 namespace {
+
+using testing::HasSubstr;
+using testing::Not;
 
 using Json = nlohmann::json;
 using std::chrono::seconds;
 
 class StatusPageTest : public testing::Test {
  protected:
-  void join(AgentConnectionId connection, const std::string& job, const std::string& host,
+  void join(std::uint64_t connection, const std::string& job, const std::string& host,
             int nodes = 1, int slots = 1) {
-    Hello hello;
-    hello.job.id = job;
-    hello.job.nodes = {nodes, nodes};
+    Hello hello = testing_support::hello_of(job, "agent of " + host, {nodes, nodes});
     hello.job.max_restarts = 3;
-    hello.node = {.agent_id = "agent of " + host,
-                  .host = host,
-                  .slots = slots,
-                  .node_rank = {},
-                  .address = "10.0.0.1"};
-    table_.receive({.connection = connection}, hello, now_.boot);
+    hello.node.host = host;
+    hello.node.slots = slots;
+    table_.receive({.connection = AgentConnectionId(connection)}, hello, now_.boot);
   }
   void pass(Duration time) {
     now_.boot += time;
@@ -73,7 +74,7 @@ TEST_F(StatusPageTest, ShowsJobsNodesAndRanks) {
 TEST_F(StatusPageTest, EventsHaveTheTimeOfTheCalendarAndTheVerdictIsThere) {
   join(1, "job", "node0");
   pass(std::chrono::milliseconds(1500));
-  table_.receive({.connection = 1},
+  table_.receive({.connection = AgentConnectionId(1)},
                  AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)},
                  now_.boot);
   pass(std::chrono::hours(24));
@@ -89,8 +90,8 @@ TEST_F(StatusPageTest, EventsHaveTheTimeOfTheCalendarAndTheVerdictIsThere) {
 
 TEST_F(StatusPageTest, TellsNothingThatCouldTakeAnAgentsPlace) {
   join(1, "job", "node0");
-  EXPECT_EQ(page().find("agent of"), std::string::npos);
-  EXPECT_EQ(page().find("s-1"), std::string::npos) << "the instance";
+  EXPECT_THAT(page(), Not(HasSubstr("agent of")));
+  EXPECT_THAT(page(), Not(HasSubstr("s-1"))) << "the instance";
 }
 
 // --- what strangers choose ---
@@ -104,7 +105,7 @@ TEST_F(StatusPageTest, IsBoundedHoweverManyJobsThereAre) {
   constexpr int kJobs = 3000;
   const std::string name(kMaxNameBytes - 10, '\x01');  // six bytes each in JSON
   for (int i = 0; i < kJobs; ++i) {
-    join(static_cast<AgentConnectionId>(i) + 1, std::to_string(i) + name, std::to_string(i) + name);
+    join(static_cast<std::uint64_t>(i) + 1, std::to_string(i) + name, std::to_string(i) + name);
   }
   EXPECT_LT(page().size(), kMaxStatusBytes);
   const Json status = seen();
@@ -116,7 +117,7 @@ TEST_F(StatusPageTest, AJobIsBoundedHoweverManyNodesItHas) {
   constexpr int kNodes = 3000;
   join(1, "small", "node0");
   for (int i = 0; i < kNodes; ++i) {
-    join(static_cast<AgentConnectionId>(i) + 2, "large", "node" + std::to_string(i), kNodes + 1);
+    join(static_cast<std::uint64_t>(i) + 2, "large", "node" + std::to_string(i), kNodes + 1);
   }
   const Json status = seen();
   ASSERT_EQ(status["jobs"].size(), 2u);

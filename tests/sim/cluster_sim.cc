@@ -30,7 +30,7 @@ struct ClusterSim::Worker {
 };
 
 struct ClusterSim::Connection {
-  AgentConnectionId id = 0;
+  AgentConnectionId id;
   std::size_t node = 0;
   std::uint64_t agent = 0;
   bool open = true;
@@ -707,7 +707,7 @@ void ClusterSim::connect(Agent& agent) {
       return;
     }
     auto connection = std::make_shared<Connection>();
-    connection->id = next_serial_++;
+    connection->id = AgentConnectionId(next_serial_++);
     connection->node = connecting->node;
     connection->agent = serial;
     connections_[connection->id] = connection;

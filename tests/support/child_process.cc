@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -21,6 +22,8 @@
 
 namespace ddprun::testing_support {
 namespace {
+
+using testing::HasSubstr;
 
 Pipe must_make_pipe() {
   Result<Pipe> pipe = make_pipe();
@@ -151,7 +154,7 @@ void ChildProcess::read_output() {
 
 std::string listening_address(ChildProcess& service) {
   const std::string line = service.line().value_or("");
-  EXPECT_NE(line.find(": listening on "), std::string::npos) << line << service.err();
+  EXPECT_THAT(line, HasSubstr(": listening on ")) << line << service.err();
   return line.substr(line.rfind(' ') + 1);
 }
 

@@ -5,6 +5,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/parse_number.h"
 #include "base/random_id.h"
 #include "base/usable_cpus.h"
 #include "worker_lib/core/node_layout.h"
@@ -58,12 +59,13 @@ Result<Card> read_card(const std::string& text, int rank) {
   std::getline(lines, card.token);
   std::getline(lines, card.cpus);
   std::getline(lines, card.node, '\0');
-  if (version != kCardVersion || !lines) {
+  const std::optional<std::uint16_t> number = parse_number<std::uint16_t>(port);
+  if (version != kCardVersion || !lines || !number) {
     return Error{.kind = ErrorKind::kProtocol,
                  .doing = "read the address of rank " + std::to_string(rank),
                  .cause = "it was not written by this version of ddprun"};
   }
-  card.address.port = static_cast<std::uint16_t>(std::strtoul(port.c_str(), nullptr, 10));
+  card.address.port = *number;
   return card;
 }
 

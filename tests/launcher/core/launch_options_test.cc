@@ -1,9 +1,12 @@
 #include "launcher/core/launch_options.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace ddprun {
 namespace {
+
+using testing::HasSubstr;
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -14,7 +17,7 @@ TEST(ParseNodes, TakesANumberOrARange) {
 }
 
 TEST(ParseNodes, SaysWhatWouldBeRight) {
-  EXPECT_NE(parse_nodes("3:2").error().cause.find("2:3"), std::string::npos);
+  EXPECT_THAT(parse_nodes("3:2").error().cause, HasSubstr("2:3"));
   for (const char* bad :
        {"", "0", "-1", "two", "1:2:3", "1:", ":2", "0:2", "2.5", " 2", "1:32768"}) {
     EXPECT_FALSE(parse_nodes(bad)) << bad;
@@ -47,24 +50,12 @@ TEST(ParseRdzvConf, TakesKeysAndValues) {
   EXPECT_FALSE(parse_rdzv_conf("=1"));
 }
 
-TEST(ParseSeconds, TakesFractions) {
-  EXPECT_EQ(*parse_seconds("0.5"), milliseconds(500));
-  for (const char* bad : {"", "-1", "1s", "nan", "inf", "1e99"})
-    EXPECT_FALSE(parse_seconds(bad)) << bad;
-}
-
 TEST(ParseOnJoin, TakesOneOfThreeWords) {
   EXPECT_EQ(*parse_on_join("now"), OnJoin::kNow);
   EXPECT_EQ(*parse_on_join("checkpoint"), OnJoin::kCheckpoint);
   EXPECT_EQ(*parse_on_join("restart"), OnJoin::kRestart);
   EXPECT_EQ(parse_on_join("later").error().cause, "'later': give now, checkpoint or restart");
   EXPECT_FALSE(parse_on_join(""));
-}
-
-TEST(ParseLease, TakesSecondsThatALeaseCanHave) {
-  EXPECT_EQ(*parse_lease("0.5"), milliseconds(500));
-  EXPECT_EQ(*parse_lease("3600"), seconds(3600));
-  for (const char* bad : {"0.4", "0", "3601", "x", ""}) EXPECT_FALSE(parse_lease(bad)) << bad;
 }
 
 // --- plan_rendezvous
@@ -173,7 +164,7 @@ TEST(PlanRendezvous, NamesTheOptionThatDoesNotFit) {
   for (const Case& one : cases) {
     const auto plan = plan_rendezvous(one.options);
     ASSERT_FALSE(plan) << one.named;
-    EXPECT_NE(plan.error().message().find(one.named), std::string::npos) << plan.error().message();
+    EXPECT_THAT(plan.error().message(), HasSubstr(one.named));
   }
 }
 

@@ -1,11 +1,14 @@
 #include "launcher/core/supervisor.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <csignal>
 
 namespace ddprun {
 namespace {
+
+using testing::HasSubstr;
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -135,7 +138,7 @@ TEST_F(SupervisorTest, AFailureStopsTheOthersAndIsReportedWithItsRank) {
 TEST_F(SupervisorTest, EndsSeenAtOneInstantAreJudgedTogether) {
   run();
   step(WorkersEnded{{one(0, EndKind::kExited, 1), one(1, EndKind::kSignaled, SIGKILL)}});
-  EXPECT_NE(said().find("rank 3"), std::string::npos) << "the killed one is the cause: " << said();
+  EXPECT_THAT(said(), HasSubstr("rank 3")) << "the killed one is the cause: " << said();
   for (const WorkerEnd& end : status().ends) EXPECT_FALSE(end.after_stop);
 }
 
@@ -158,7 +161,7 @@ TEST_F(SupervisorTest, WhatCannotBeKilledMakesTheNodeLeave) {
   pass(seconds(20));
   ASSERT_TRUE(exit_ && leave_);
   EXPECT_EQ(exit_->code, 70);
-  EXPECT_NE(leave_->reason.find("cannot be killed"), std::string::npos);
+  EXPECT_THAT(leave_->reason, HasSubstr("cannot be killed"));
 }
 
 TEST_F(SupervisorTest, AStopFromTheServiceEndsTheGenerationAndIsConfirmed) {
@@ -290,7 +293,7 @@ TEST_F(SupervisorTest, AWorkerThatDiedOfSigtermAloneIsAFailureAfterAMoment) {
   run();
   killed(0, SIGTERM);
   pass(Supervisor::kSignalHoldBack);
-  EXPECT_NE(said().find("was killed by SIGTERM"), std::string::npos);
+  EXPECT_THAT(said(), HasSubstr("was killed by SIGTERM"));
   ASSERT_EQ(status().ends.size(), 1u);
 }
 
@@ -327,7 +330,7 @@ TEST_F(SupervisorTest, AServiceLostForGoodEndsTheJobHereWithADocumentedCode) {
 
 TEST_F(SupervisorTest, ARefusalEndsWithItsReason) {
   step(ServiceRefused{"other version"});
-  EXPECT_NE(said().find("other version"), std::string::npos);
+  EXPECT_THAT(said(), HasSubstr("other version"));
   ASSERT_TRUE(exit_);
   EXPECT_EQ(exit_->code, 66);
 }
@@ -341,7 +344,7 @@ TEST_F(SupervisorTest, WithoutItsGuardianTheAgentKillsAndLeaves) {
   step(TreeEmpty{});
   ASSERT_TRUE(exit_ && leave_);
   EXPECT_EQ(exit_->code, 70);
-  EXPECT_NE(leave_->reason.find("guardian"), std::string::npos);
+  EXPECT_THAT(leave_->reason, HasSubstr("guardian"));
 }
 
 TEST_F(SupervisorTest, AWorkerThatCannotBeStartedFailsTheGeneration) {

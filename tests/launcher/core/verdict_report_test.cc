@@ -1,11 +1,14 @@
 #include "launcher/core/verdict_report.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <csignal>
 
 namespace ddprun {
 namespace {
+
+using testing::HasSubstr;
 
 WorkerEnd worker(int rank, EndKind kind, int code, int age_ms) {
   WorkerEnd end{.kind = kind, .code = code};
@@ -64,10 +67,10 @@ TEST(FailureReport, DoesNotListThousandsOfVictims) {
     verdict.ends.push_back(worker(rank, EndKind::kExited, 1, 0));
   const std::vector<std::string> lines = failure_report("j", verdict);
   EXPECT_LT(lines.size(), 30u);
-  EXPECT_NE(joined(lines).find("983 more"), std::string::npos);
+  EXPECT_THAT(joined(lines), HasSubstr("983 more"));
   verdict.ends.resize(3);
   verdict.more_ends = 997;
-  EXPECT_NE(joined(failure_report("j", verdict)).find("997 more"), std::string::npos);
+  EXPECT_THAT(joined(failure_report("j", verdict)), HasSubstr("997 more"));
 }
 
 }  // namespace

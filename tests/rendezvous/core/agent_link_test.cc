@@ -1,11 +1,14 @@
 #include "rendezvous/core/agent_link.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <csignal>
 
 namespace ddprun {
 namespace {
+
+using testing::HasSubstr;
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -109,7 +112,7 @@ TEST_F(AgentLinkTest, IsLostWhenNothingIsAnsweredForItsPatience) {
   pass(milliseconds(1200), false);
   ASSERT_EQ(lost_count_, 1);
   EXPECT_FALSE(lost_->for_good) << "a service of its own may come back";
-  EXPECT_NE(lost_->reason.find("node0:29400"), std::string::npos);
+  EXPECT_THAT(lost_->reason, HasSubstr("node0:29400"));
 }
 
 // The clock of the lease starts when the answered message was sent, not when the answer came.
@@ -142,7 +145,7 @@ TEST_F(AgentLinkTest, LosingAnEmbeddedServiceIsForGoodAndNamesItsNode) {
   pass(seconds(5), false);
   ASSERT_EQ(lost_count_, 1);
   EXPECT_TRUE(lost_->for_good);
-  EXPECT_NE(lost_->reason.find("agent on node0"), std::string::npos);
+  EXPECT_THAT(lost_->reason, HasSubstr("agent on node0"));
   EXPECT_FALSE(link_->deadline());
 }
 
@@ -155,7 +158,7 @@ TEST_F(AgentLinkTest, AServiceThatNeverAnswersIsGivenUpAtTheJoinDeadline) {
   ASSERT_EQ(lost_count_, 1);
   EXPECT_TRUE(lost_->for_good);
   EXPECT_EQ(lost_->code, ExitCode::kJoinTimeout);
-  EXPECT_NE(lost_->reason.find("Connection refused"), std::string::npos);
+  EXPECT_THAT(lost_->reason, HasSubstr("Connection refused"));
 }
 
 TEST_F(AgentLinkTest, ATryThatHangsIsEndedAndMadeAgain) {
@@ -191,7 +194,7 @@ TEST_F(AgentLinkTest, ANameServiceThatNeverAnswersIsNamedAtTheJoinDeadline) {
   pass(seconds(61), false);
   ASSERT_EQ(lost_count_, 1);
   EXPECT_EQ(lost_->code, ExitCode::kJoinTimeout);
-  EXPECT_NE(lost_->reason.find("name service"), std::string::npos) << lost_->reason;
+  EXPECT_THAT(lost_->reason, HasSubstr("name service"));
 }
 
 TEST_F(AgentLinkTest, WhoListensButNeverSaysWelcomeIsNoService) {
@@ -208,7 +211,7 @@ TEST_F(AgentLinkTest, WhoListensButNeverSaysWelcomeIsNoService) {
   }
   ASSERT_EQ(lost_count_, 1);
   EXPECT_EQ(lost_->code, ExitCode::kAddress);
-  EXPECT_NE(lost_->reason.find("no rendezvous service"), std::string::npos);
+  EXPECT_THAT(lost_->reason, HasSubstr("no rendezvous service"));
 }
 
 // A daemon on the agent's own host that is stopped for a while still listens, and is a service.
@@ -249,7 +252,7 @@ TEST_F(AgentLinkTest, ASilenceChangesNothingButWhatIsSaid) {
   pass(seconds(2), false);
   ASSERT_EQ(lost_count_, 1);
   EXPECT_FALSE(lost_->for_good);
-  EXPECT_NE(lost_->reason.find("it is started again"), std::string::npos) << lost_->reason;
+  EXPECT_THAT(lost_->reason, HasSubstr("it is started again"));
 }
 
 // It has no room for its state, and says so instead of a Welcome.
@@ -270,7 +273,7 @@ TEST_F(AgentLinkTest, WhoSaysThatItAdmitsNobodyNowIsTriedUntilTheJoinDeadline) {
   pass(seconds(61), false);
   ASSERT_EQ(lost_count_, 1);
   EXPECT_EQ(lost_->code, ExitCode::kJoinTimeout);
-  EXPECT_NE(lost_->reason.find("No space left"), std::string::npos) << lost_->reason;
+  EXPECT_THAT(lost_->reason, HasSubstr("No space left"));
 }
 
 TEST_F(AgentLinkTest, WhatIsNoMessageOfOursComesFromNoService) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/hello_of.h"
+
 namespace ddprun {
 namespace {
 
@@ -10,22 +12,18 @@ using std::chrono::seconds;
 class JobTableTest : public testing::Test {
  protected:
   static Hello hello(const std::string& job, const std::string& agent) {
-    Hello hello;
-    hello.job.id = job;
-    hello.node = {.agent_id = agent,
-                  .host = "host-" + agent,
-                  .slots = 1,
-                  .node_rank = {},
-                  .address = "10.0.0.1"};
+    Hello hello = testing_support::hello_of(job, agent);
+    hello.node.host = "host-" + agent;
     return hello;
   }
-  ServiceOutput receive(AgentConnectionId connection, const AgentMessage& message) {
-    return table_.receive({.connection = connection}, message, now_);
+  ServiceOutput receive(std::uint64_t connection, const AgentMessage& message) {
+    return table_.receive({.connection = AgentConnectionId(connection)}, message, now_);
   }
+  void leave(std::uint64_t connection) { table_.disconnected(AgentConnectionId(connection)); }
   template <class T>
-  static const T* find(const ServiceOutput& out, AgentConnectionId connection) {
+  static const T* find(const ServiceOutput& out, std::uint64_t connection) {
     for (const ServiceOutput::Send& send : out.sends) {
-      if (send.connection != connection) continue;
+      if (send.connection.value != connection) continue;
       if (const T* message = std::get_if<T>(&send.message)) return message;
     }
     return nullptr;
@@ -62,7 +60,7 @@ TEST_F(JobTableTest, RefusesAnotherProtocolAndSaysBothVersions) {
       find<Refused>(out, 1)->reason,
       "this service speaks control protocol 1, this agent (ddprun 9.9) speaks 99: use the same "
       "ddprun on all nodes");
-  EXPECT_EQ(out.closes, std::vector<AgentConnectionId>{1});
+  EXPECT_EQ(out.closes, std::vector{AgentConnectionId(1)});
 }
 
 TEST_F(JobTableTest, RefusesWhoDoesNotSayHelloFirst) {
@@ -80,8 +78,8 @@ TEST_F(JobTableTest, AnswersHeartbeatsWithTheirNumber) {
 TEST_F(JobTableTest, ASecondConnectionOfAnAgentReplacesTheFirst) {
   receive(1, hello("j", "a"));
   const ServiceOutput out = receive(2, hello("j", "a"));
-  EXPECT_EQ(out.closes, std::vector<AgentConnectionId>{1});
-  table_.disconnected(1);  // the shell reports the close; the agent is still there
+  EXPECT_EQ(out.closes, std::vector{AgentConnectionId(1)});
+  leave(1);  // the shell reports the close; the agent is still there
   EXPECT_FALSE(table_.is_idle());
   EXPECT_TRUE(find<HeartbeatAck>(receive(2, Heartbeat{1}), 2));
 }
@@ -89,7 +87,7 @@ TEST_F(JobTableTest, ASecondConnectionOfAnAgentReplacesTheFirst) {
 TEST_F(JobTableTest, ANewAgentWithTheIdOfAnEndedJobBeginsANewOne) {
   receive(1, hello("j", "a"));
   receive(1, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
-  table_.disconnected(1);
+  leave(1);
   const ServiceOutput out = receive(2, hello("j", "b"));
   ASSERT_TRUE(find<Assignment>(out, 2));
   EXPECT_EQ(find<Assignment>(out, 2)->generation, Generation(0));
@@ -99,9 +97,9 @@ TEST_F(JobTableTest, AnAgentThatComesBackLateHearsTheVerdictEvenIfItWasASpare) {
   const ServiceOutput first = receive(1, hello("j", "a"));
   const std::string instance = find<Welcome>(first, 1)->instance;
   receive(3, hello("j", "spare"));
-  table_.disconnected(3);
+  leave(3);
   receive(1, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
-  table_.disconnected(1);
+  leave(1);
   Hello back = hello("j", "a");
   back.status = {.phase = AgentPhase::kFinished, .generation = Generation(0)};
   back.instance = instance;
@@ -114,7 +112,7 @@ TEST_F(JobTableTest, AnAgentThatComesBackLateHearsTheVerdictEvenIfItWasASpare) {
 TEST_F(JobTableTest, AnAgentOfAnEarlierJobIsNotTakenIntoALaterOneOfTheSameId) {
   const std::string instance = find<Welcome>(receive(1, hello("j", "a")), 1)->instance;
   receive(1, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
-  table_.disconnected(1);
+  leave(1);
   receive(2, hello("j", "b"));
   Hello late = hello("j", "a");
   late.instance = instance;
@@ -137,7 +135,7 @@ TEST_F(JobTableTest, ARefusedAgentErasesNoVerdict) {
   Hello member = hello("j", "a");
   member.instance = find<Welcome>(receive(1, member), 1)->instance;
   receive(1, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
-  table_.disconnected(1);
+  leave(1);
   Hello wrong = hello("j", "b");
   wrong.node.node_rank = 5;
   EXPECT_TRUE(find<Refused>(receive(2, wrong), 2));
@@ -160,7 +158,7 @@ TEST_F(JobTableTest, AJobOfTheServicesEarlierLifeIsRecalled) {
   Hello newcomer = hello("j", "new");
   newcomer.job.nodes = {2, 2};
   EXPECT_TRUE(find<Wait>(receive(1, newcomer), 1));
-  const auto back = [&](AgentConnectionId connection, const std::string& agent, int rank) {
+  const auto back = [&](std::uint64_t connection, const std::string& agent, int rank) {
     Hello hello = newcomer;
     hello.node.agent_id = agent;
     hello.instance = "earlier-1";
@@ -175,7 +173,7 @@ TEST_F(JobTableTest, AJobOfTheServicesEarlierLifeIsRecalled) {
   EXPECT_EQ(table_.find("j")->generation(), Generation(4));
 
   // And once only: who comes when that job has ended is no part of the next one of its id.
-  for (const AgentConnectionId connection : {2, 3}) {
+  for (const std::uint64_t connection : {2, 3}) {
     receive(connection, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(4)});
   }
   newcomer.node.agent_id = "newer";
@@ -257,7 +255,7 @@ TEST_F(RestoredTableTest, AForgottenJobIsForgottenForGood) {
   for (std::size_t i = 0; i < JobTable::kEndedJobsKept + 10; ++i) {
     keep(receive(i, hello("j" + std::to_string(i), "a" + std::to_string(i))));
     keep(receive(i, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)}));
-    table_.disconnected(i);
+    leave(i);
   }
   keep(table_.tick(now_));
   EXPECT_EQ(kept_.jobs.size(), JobTable::kEndedJobsKept);
@@ -268,11 +266,11 @@ TEST_F(RestoredTableTest, AForgottenJobIsForgottenForGood) {
 
 TEST_F(RestoredTableTest, EndedJobsKeepTheirOrderOverLivesOfTheService) {
   const AgentStatus finished{.phase = AgentPhase::kFinished, .generation = Generation(0)};
-  AgentConnectionId connection = 1;
+  std::uint64_t connection = 1;
   const auto run = [&](const std::string& job) {
     keep(receive(connection, hello(job, "agent-" + job)));
     keep(receive(connection, finished));
-    table_.disconnected(connection++);
+    leave(connection++);
   };
   for (const char* job : {"m", "z", "a"}) run(job);
   restart();
@@ -301,7 +299,7 @@ TEST_F(JobTableTest, AdmitsNothingNewWhileItIsClosedAndServesWhatRuns) {
   const ServiceOutput newcomer = receive(2, hello("k", "b"));
   ASSERT_TRUE(find<Silence>(newcomer, 2));
   EXPECT_EQ(find<Silence>(newcomer, 2)->reason, "the disk is full");
-  EXPECT_EQ(newcomer.closes, std::vector<AgentConnectionId>{2});
+  EXPECT_EQ(newcomer.closes, std::vector{AgentConnectionId(2)});
   EXPECT_FALSE(table_.find("k"));
   EXPECT_TRUE(find<Silence>(receive(3, hello("j", "c")), 3)) << "no new agent, either";
   EXPECT_TRUE(find<HeartbeatAck>(receive(1, Heartbeat{1}), 1));
@@ -317,13 +315,13 @@ TEST_F(JobTableTest, AJobThatTheDiskRefusedHasNeverBeen) {
   receive(2, hello("k", "b"));
   const ServiceOutput out = table_.take_back(safe, "the disk is full");
   EXPECT_TRUE(find<Silence>(out, 2));
-  EXPECT_EQ(out.closes, std::vector<AgentConnectionId>{2});
+  EXPECT_EQ(out.closes, std::vector{AgentConnectionId(2)});
   EXPECT_FALSE(find<Silence>(out, 1));
   ASSERT_EQ(out.changes.size(), 1u);
   EXPECT_TRUE(std::get_if<JobForgotten>(&out.changes[0].what));
   EXPECT_TRUE(table_.find("j"));
   EXPECT_FALSE(table_.find("k"));
-  table_.disconnected(2);
+  leave(2);
   const ServiceOutput again = receive(3, hello("k", "b"));
   ASSERT_TRUE(find<Assignment>(again, 3));
   EXPECT_EQ(find<Assignment>(again, 3)->restart_count, 0);
@@ -338,7 +336,7 @@ TEST_F(JobTableTest, AnEndedJobIsReplacedWhenItsEndIsSafe) {
   ASSERT_FALSE(ended.changes.empty());
   const ServiceOutput too_early = receive(2, hello("j", "b"));
   EXPECT_TRUE(find<Silence>(too_early, 2));
-  EXPECT_EQ(too_early.closes, std::vector<AgentConnectionId>{2});
+  EXPECT_EQ(too_early.closes, std::vector{AgentConnectionId(2)});
   EXPECT_EQ(table_.find("j")->phase(), JobPhase::kEnded);
   table_.note_safe(ended.changes.back().number);
   EXPECT_TRUE(find<Assignment>(receive(3, hello("j", "b")), 3));
@@ -392,12 +390,12 @@ TEST_F(JobTableTest, AnAgentWhoseJobIsForgottenIsToldSo) {
     const std::string name = "j" + std::to_string(i);
     receive(i + 2, hello(name, "a" + std::to_string(i)));
     receive(i + 2, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
-    table_.disconnected(i + 2);
+    leave(i + 2);
   }
   table_.tick(now_);
   ASSERT_FALSE(table_.find("j"));
   EXPECT_TRUE(find<Refused>(receive(1, Heartbeat{1}), 1));
-  table_.disconnected(1);
+  leave(1);
   EXPECT_TRUE(table_.is_idle());
 }
 
@@ -405,7 +403,7 @@ TEST_F(JobTableTest, IsIdleWhenTheLastAgentHasGone) {
   EXPECT_TRUE(table_.is_idle());
   receive(1, hello("j", "a"));
   EXPECT_FALSE(table_.is_idle());
-  table_.disconnected(1);
+  leave(1);
   EXPECT_TRUE(table_.is_idle());
 }
 
@@ -414,7 +412,7 @@ TEST_F(JobTableTest, ForgetsTheOldestVerdictsWhenThereAreTooMany) {
     const std::string name = "j" + std::to_string(i);
     receive(i, hello(name, "a" + std::to_string(i)));
     receive(i, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
-    table_.disconnected(i);
+    leave(i);
   }
   table_.tick(now_);
   EXPECT_FALSE(table_.find("j0"));
@@ -423,7 +421,7 @@ TEST_F(JobTableTest, ForgetsTheOldestVerdictsWhenThereAreTooMany) {
 
 TEST_F(JobTableTest, ShowsJobsThatGoOnBeforeThoseThatHaveEnded) {
   const AgentStatus finished{.phase = AgentPhase::kFinished, .generation = Generation(0)};
-  AgentConnectionId connection = 1;
+  std::uint64_t connection = 1;
   for (const char* job : {"d", "a", "c", "b"}) {
     receive(connection, hello(job, std::string("agent-") + job));
     if (*job == 'a' || *job == 'c') receive(connection, finished);
@@ -437,14 +435,14 @@ TEST_F(JobTableTest, ShowsJobsThatGoOnBeforeThoseThatHaveEnded) {
 TEST_F(JobTableTest, CountsOfAJobOutliveIt) {
   receive(1, hello("j", "a"));
   receive(1, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
-  table_.disconnected(1);
+  leave(1);
   receive(2, hello("j", "b"));
   EXPECT_EQ(table_.counts().generations_formed, 2u);
   EXPECT_EQ(table_.counts().refusals, 0u);
   receive(2, hello("j", "b"));
   EXPECT_EQ(table_.counts().refusals, 1u) << "a connection says hello once";
-  EXPECT_TRUE(table_.has_agent(2));
-  EXPECT_FALSE(table_.has_agent(1));
+  EXPECT_TRUE(table_.has_agent(AgentConnectionId(2)));
+  EXPECT_FALSE(table_.has_agent(AgentConnectionId(1)));
 }
 
 }  // namespace

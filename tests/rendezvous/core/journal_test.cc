@@ -1,5 +1,6 @@
 #include "rendezvous/core/journal.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,8 @@
 
 namespace ddprun {
 namespace {
+
+using testing::HasSubstr;
 
 // A journal of a few writes, and what was acknowledged after each.
 struct Written {
@@ -108,8 +111,7 @@ TEST(Journal, ADamagedMiddleIsRefusedWithItsOffset) {
   ASSERT_FALSE(reading);
   EXPECT_EQ(reading.error().kind, ErrorKind::kCorrupt);
   for (const std::size_t offset : {written.ends[1], written.ends[2]}) {
-    EXPECT_NE(reading.error().cause.find(std::to_string(offset)), std::string::npos)
-        << reading.error().cause;
+    EXPECT_THAT(reading.error().cause, HasSubstr(std::to_string(offset)));
   }
 }
 

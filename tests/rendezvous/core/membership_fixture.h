@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "rendezvous/core/membership.h"
+#include "tests/support/hello_of.h"
 
 namespace ddprun::testing_support {
 
@@ -31,13 +32,10 @@ class MembershipFixture : public testing::Test {
   }
 
   Hello hello(const std::string& host, int slots = 1) {
-    Hello hello;
+    Hello hello = hello_of(job_->spec().id, "id-" + host);
     hello.job = job_->spec();
-    hello.node = {.agent_id = "id-" + host,
-                  .host = host,
-                  .slots = slots,
-                  .node_rank = {},
-                  .address = "10.0.0.1"};
+    hello.node.host = host;
+    hello.node.slots = slots;
     hello.status.store_port = 4000;
     return hello;
   }

@@ -4,6 +4,9 @@
 namespace ddprun {
 namespace {
 
+using testing::HasSubstr;
+using testing::Not;
+
 using MembershipTest = testing_support::MembershipFixture;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -114,7 +117,7 @@ TEST_F(RecallTest, ANodeThatDoesNotComeBackToARunningGenerationIsLost) {
   say("a", AgentPhase::kIdle, 7);
   ASSERT_TRUE(told<Assignment>("a"));
   EXPECT_EQ(told<Assignment>("a")->restart_count, 3);
-  EXPECT_NE(told<Assignment>("a")->reason.find("node 1"), std::string::npos);
+  EXPECT_THAT(told<Assignment>("a")->reason, HasSubstr("node 1"));
 }
 
 TEST_F(RecallTest, WhoRunsAnOlderGenerationThanOthersIsStopped) {
@@ -181,7 +184,7 @@ TEST_F(RestoredTest, GoesOnWhereItWasWithItsGenerationAndItsBudget) {
   EXPECT_FALSE(told<Stop>("b"));
   EXPECT_EQ(job_->phase(), JobPhase::kRunning);
   EXPECT_EQ(job_->generation(), Generation(1));
-  EXPECT_EQ(log_.find("lost"), std::string::npos) << log_;
+  EXPECT_THAT(log_, Not(HasSubstr("lost")));
   say("b", AgentPhase::kIdle, 1, {killed(1)});
   say("a", AgentPhase::kIdle, 1);
   ASSERT_TRUE(told<Assignment>("a"));
@@ -218,8 +221,7 @@ TEST_F(RestoredTest, AFailureThatWasKnownUsesBudgetAndKeepsItsStory) {
   ASSERT_TRUE(told<Assignment>("b"));
   EXPECT_EQ(told<Assignment>("b")->generation, Generation(2));
   EXPECT_EQ(told<Assignment>("b")->restart_count, 2);
-  EXPECT_NE(told<Assignment>("b")->reason.find("rank 0"), std::string::npos)
-      << told<Assignment>("b")->reason;
+  EXPECT_THAT(told<Assignment>("b")->reason, HasSubstr("rank 0"));
 }
 
 TEST_F(RestoredTest, ABudgetThatWasUsedUpStaysUsedUp) {
@@ -246,8 +248,7 @@ TEST_F(RestoredTest, ARestartThatWaitsForANodeIsCountedOnce) {
   join("c");
   ASSERT_TRUE(told<Assignment>("a"));
   EXPECT_EQ(told<Assignment>("a")->restart_count, 2);
-  EXPECT_NE(told<Assignment>("a")->reason.find("node 1 (b)"), std::string::npos)
-      << told<Assignment>("a")->reason;
+  EXPECT_THAT(told<Assignment>("a")->reason, HasSubstr("node 1 (b)"));
 }
 
 TEST_F(RestoredTest, AnOutageThatTheAgentsDidNotSitOutUsesNoBudget) {
@@ -273,8 +274,7 @@ TEST_F(RestoredTest, ANodeThatDoesNotComeBackIsLostAndNamed) {
   EXPECT_FALSE(told<Stop>("a"));
   pass(milliseconds(200));
   ASSERT_TRUE(told<Stop>("a"));
-  EXPECT_NE(told<Stop>("a")->reason.find("node 1 (b)"), std::string::npos)
-      << told<Stop>("a")->reason;
+  EXPECT_THAT(told<Stop>("a")->reason, HasSubstr("node 1 (b)"));
   say("a", AgentPhase::kIdle, 1);
   ASSERT_TRUE(told<Assignment>("a"));
   EXPECT_EQ(told<Assignment>("a")->restart_count, 2);

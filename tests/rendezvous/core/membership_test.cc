@@ -5,6 +5,8 @@
 namespace ddprun {
 namespace {
 
+using testing::HasSubstr;
+
 using MembershipTest = testing_support::MembershipFixture;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -90,7 +92,7 @@ TEST_F(MembershipTest, RefusesWhoDoesNotAgreeOnTheJob) {
   Hello other = hello("node1");
   other.job.nodes = {3, 3};
   ASSERT_TRUE(job_->refusal(other));
-  EXPECT_NE(job_->refusal(other)->find("--nnodes=2"), std::string::npos);
+  EXPECT_THAT(*job_->refusal(other), HasSubstr("--nnodes=2"));
   other = hello("node1");
   other.job.max_restarts = 1;
   EXPECT_TRUE(job_->refusal(other));
@@ -105,7 +107,7 @@ TEST_F(MembershipTest, RefusesANodeRankThatIsTakenOrOutOfRange) {
   Hello second = hello("node1");
   second.node.node_rank = 0;
   ASSERT_TRUE(job_->refusal(second));
-  EXPECT_NE(job_->refusal(second)->find("taken by node0"), std::string::npos);
+  EXPECT_THAT(*job_->refusal(second), HasSubstr("taken by node0"));
   second.node.node_rank = 2;
   EXPECT_TRUE(job_->refusal(second));
   second.node.node_rank = 1;
@@ -228,7 +230,7 @@ TEST_F(MembershipTest, ASilentNodeIsLostAfterItsLeaseAndBlamedBeforeItsVictims) 
   ASSERT_TRUE(told<Assignment>("a"));
   EXPECT_EQ(told<Assignment>("a")->generation, Generation(1));
   EXPECT_EQ(told<Assignment>("a")->world_size, 1);
-  EXPECT_NE(told<Assignment>("a")->reason.find("node 1 (b) was lost"), std::string::npos);
+  EXPECT_THAT(told<Assignment>("a")->reason, HasSubstr("node 1 (b) was lost"));
 }
 
 TEST_F(MembershipTest, AJobOfFixedSizeWaitsForAReplacementOfALostNode) {
@@ -350,7 +352,7 @@ TEST_F(MembershipTest, ASurplusNodeIsASpareAndTakesTheNextHole) {
   join("b");
   join("c");
   ASSERT_TRUE(told<Wait>("c"));
-  EXPECT_NE(told<Wait>("c")->reason.find("spare"), std::string::npos);
+  EXPECT_THAT(told<Wait>("c")->reason, HasSubstr("spare"));
   say("a", AgentPhase::kRunning, 0);
   say("b", AgentPhase::kRunning, 0);
   beating_ = {"b", "c"};
@@ -368,7 +370,7 @@ TEST_F(MembershipTest, TooFewNodesEndTheJobAtTheJoinDeadlineAndItSaysWhoWasThere
   pass(seconds(601));
   ASSERT_TRUE(told<End>("a"));
   EXPECT_EQ(told<End>("a")->verdict.exit_code, 65);
-  EXPECT_NE(told<End>("a")->verdict.headline.find("1 of 2 nodes here: a"), std::string::npos);
+  EXPECT_THAT(told<End>("a")->verdict.headline, HasSubstr("1 of 2 nodes here: a"));
 }
 
 TEST_F(MembershipTest, ASignalToOneNodeEndsAJobOfFixedSizeEverywhere) {
@@ -493,7 +495,7 @@ TEST_F(MembershipTest, KeepsItsLogLinesAsEventsWithTheirTimes) {
   EXPECT_EQ(events.front().when, failed_at - seconds(7));
   EXPECT_EQ(events.front().what, "node0 joined job 'job' with 1 slots (1 of 1 nodes here: node0)");
   EXPECT_EQ(events.back().when, failed_at);
-  EXPECT_NE(events.back().what.find("generation 1"), std::string::npos);
+  EXPECT_THAT(events.back().what, HasSubstr("generation 1"));
 }
 
 TEST_F(MembershipTest, ItsEventsAreBoundedInNumberAndLength) {

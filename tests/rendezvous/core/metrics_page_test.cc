@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "tests/support/docs_table.h"
+#include "tests/support/hello_of.h"
 
 namespace ddprun {
 namespace {
@@ -71,15 +72,11 @@ class ParsedPage {
 
 class MetricsPageTest : public testing::Test {
  protected:
-  ServiceOutput hello(AgentConnectionId connection, const std::string& job,
-                      const std::string& agent, int nodes = 1) {
-    Hello hello;
-    hello.job.id = job;
-    hello.job.nodes = {nodes, nodes};
+  ServiceOutput hello(std::uint64_t connection, const std::string& job, const std::string& agent,
+                      int nodes = 1) {
+    Hello hello = testing_support::hello_of(job, agent, {nodes, nodes});
     hello.job.max_restarts = 3;
-    hello.node = {
-        .agent_id = agent, .host = agent, .slots = 1, .node_rank = {}, .address = "10.0.0.1"};
-    return table_.receive({.connection = connection}, hello, now_);
+    return table_.receive({.connection = AgentConnectionId(connection)}, hello, now_);
   }
   ParsedPage page() { return ParsedPage(metrics_page(table_, figures_)); }
 
@@ -92,11 +89,11 @@ TEST_F(MetricsPageTest, ShowsJobsGenerationsMembersRestartsAndLosses) {
   hello(1, "one", "a");
   hello(2, "two", "b", 2);
   hello(3, "over", "c");
-  table_.receive({.connection = 3},
+  table_.receive({.connection = AgentConnectionId(3)},
                  AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)}, now_);
   WorkerEnd killed{.kind = EndKind::kSignaled, .code = 9};
   table_.receive(
-      {.connection = 1},
+      {.connection = AgentConnectionId(1)},
       AgentStatus{.phase = AgentPhase::kIdle, .generation = Generation(0), .ends = {killed}}, now_);
   const ParsedPage seen = page();
   EXPECT_EQ(seen.value("ddprun_jobs{phase=\"running\"}"), "1");
@@ -116,7 +113,7 @@ TEST_F(MetricsPageTest, ShowsJobsGenerationsMembersRestartsAndLosses) {
 }
 
 TEST_F(MetricsPageTest, CountsRefusalsOfAgentsAndOfOtherConnectionsTogether) {
-  table_.receive({.connection = 1}, Heartbeat{}, now_);
+  table_.receive({.connection = AgentConnectionId(1)}, Heartbeat{}, now_);
   figures_.service.closed_before_hello = 4;
   EXPECT_EQ(page().value("ddprun_refused_handshakes_total"), "5");
 }
@@ -172,7 +169,7 @@ TEST_F(MetricsPageTest, TwoJobsThatWouldLookAlikeAreListedOnce) {
 TEST_F(MetricsPageTest, ThePageIsBoundedHoweverManyJobsThereAre) {
   constexpr int kJobs = 1000;
   for (int i = 0; i < kJobs; ++i) {
-    hello(static_cast<AgentConnectionId>(i) + 1,
+    hello(static_cast<std::uint64_t>(i) + 1,
           std::to_string(i) + std::string(kMaxNameBytes - 4, '"'), "a" + std::to_string(i));
   }
   figures_.store.emplace();

@@ -11,9 +11,9 @@ using testing::ElementsAre;
 
 class OutboxTest : public testing::Test {
  protected:
-  static Outbox::Send directive(AgentConnectionId connection, const std::string& reason,
+  static Outbox::Send directive(std::uint64_t connection, const std::string& reason,
                                 std::uint64_t after) {
-    return {connection, Wait{reason}, after};
+    return {AgentConnectionId(connection), Wait{reason}, after};
   }
   bool leaves(Outbox::Send send) { return box_.put(std::move(send)).has_value(); }
   // "1:reason" of a directive, "1:welcome".
@@ -21,7 +21,7 @@ class OutboxTest : public testing::Test {
     std::vector<std::string> words;
     for (const Outbox::Send& send : box_.take_safe(number)) {
       const Wait* wait = std::get_if<Wait>(&send.message);
-      words.push_back(std::to_string(send.connection) + ":" + (wait ? wait->reason : "welcome"));
+      words.push_back(to_text(send.connection) + ":" + (wait ? wait->reason : "welcome"));
     }
     return words;
   }
@@ -29,7 +29,7 @@ class OutboxTest : public testing::Test {
 };
 
 TEST_F(OutboxTest, WhatTellsOfNothingNewLeavesAtOnce) {
-  EXPECT_TRUE(leaves({1, HeartbeatAck{1}, 0}));
+  EXPECT_TRUE(leaves({AgentConnectionId(1), HeartbeatAck{1}, 0}));
   EXPECT_FALSE(leaves(directive(1, "a", 3)));
   EXPECT_THAT(taken(3), ElementsAre("1:a"));
   EXPECT_EQ(box_.safe(), 3u);
@@ -45,7 +45,7 @@ TEST_F(OutboxTest, TheRestWaitsForItsChange) {
 }
 
 TEST_F(OutboxTest, OnlyTheNewestDirectiveWaitsBehindItsWelcome) {
-  leaves({1, Welcome{}, 1});
+  leaves({AgentConnectionId(1), Welcome{}, 1});
   leaves(directive(1, "old", 2));
   leaves(directive(1, "new", 4));
   EXPECT_THAT(taken(2), ElementsAre("1:welcome"));
@@ -55,7 +55,7 @@ TEST_F(OutboxTest, OnlyTheNewestDirectiveWaitsBehindItsWelcome) {
 TEST_F(OutboxTest, ForgetsAConnection) {
   leaves(directive(1, "a", 1));
   leaves(directive(2, "b", 1));
-  box_.forget(1);
+  box_.forget(AgentConnectionId(1));
   EXPECT_THAT(taken(1), ElementsAre("2:b"));
 }
 

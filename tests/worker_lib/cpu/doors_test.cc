@@ -1,4 +1,5 @@
 // Who gets in when a group is formed: the ranks of the group, and nobody else.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -15,6 +16,8 @@
 
 namespace ddprun {
 namespace {
+
+using testing::HasSubstr;
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -75,7 +78,7 @@ TEST(NodeMeeting, TheFirstRankNamesThoseWhoDidNotCome) {
   const auto members = meet_node(*door, door->name, meeting(0, "secret", milliseconds(50)));
   ASSERT_FALSE(members);
   EXPECT_EQ(members.error().kind, ErrorKind::kTimeout);
-  EXPECT_NE(members.error().message().find("ranks 4 and 9 did not come"), std::string::npos);
+  EXPECT_THAT(members.error().message(), HasSubstr("ranks 4 and 9 did not come"));
 }
 
 TEST(NodeMeeting, ARankWithTheWrongTokenGetsNothing) {
@@ -193,7 +196,7 @@ TEST(TcpDoor, ACallToNobodySaysWhomItWasFor) {
   const auto socket =
       call_at_door(address, "secret", 2, 5, ConnectionUse::kData, Deadline(seconds(5)));
   ASSERT_FALSE(socket);
-  EXPECT_NE(socket.error().message().find("connect to rank 5 at 127.0.0.1:"), std::string::npos);
+  EXPECT_THAT(socket.error().message(), HasSubstr("connect to rank 5 at 127.0.0.1:"));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Ranks as processes (rank_main.cc), killed and stopped from outside at random moments.
 #include <dirent.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -15,6 +16,7 @@
 namespace ddprun {
 namespace {
 
+using testing::HasSubstr;
 using testing_support::ChildProcess;
 using testing_support::let_pass;
 using testing_support::program;
@@ -113,7 +115,7 @@ TEST_P(CpuGroupFaults, AStoppedRankIsNamedByAllOthersWhenTimeIsUp) {
               std::chrono::milliseconds(kTimeoutMs) + std::chrono::seconds(1));
     // In a chain of send and recv each rank knows only the one before it.
     if (scenario() == "send_recv") continue;
-    EXPECT_NE(line->find("rank " + std::to_string(victim)), std::string::npos) << *line;
+    EXPECT_THAT(*line, HasSubstr("rank " + std::to_string(victim)));
   }
 }
 

@@ -1,0 +1,25 @@
+// read_all(): read(2) until everything is there. Any thread.
+#pragma once
+
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+
+namespace ddprun {
+
+// How many bytes were read: fewer than `size` at the end of the file alone. -1: see errno.
+inline ssize_t read_all(int fd, char* bytes, std::size_t size) {
+  std::size_t done = 0;
+  while (done < size) {
+    const ssize_t count = ::read(fd, bytes + done, size - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return -1;
+    if (count == 0) break;
+    done += static_cast<std::size_t>(count);
+  }
+  return static_cast<ssize_t>(done);
+}
+
+}  // namespace ddprun

@@ -1,0 +1,35 @@
+// Words: the one table of the words by which an enumeration is written and read, in messages, files
+// and options. Pure; any thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace ddprun {
+
+template <class Enum, std::size_t N>
+using Words = std::array<std::pair<Enum, std::string_view>, N>;
+
+template <class Enum, std::size_t N>
+constexpr std::string_view word_of(const Words<Enum, N>& words, Enum value) {
+  for (const auto& [known, word] : words) {
+    if (known == value) return word;
+  }
+  DDPRUN_ASSERT(false, "every enumerator has a word");
+}
+
+// nullopt: no enumerator is written so.
+template <class Enum, std::size_t N>
+constexpr std::optional<Enum> meant_by(const Words<Enum, N>& words, std::string_view text) {
+  for (const auto& [known, word] : words) {
+    if (text == word) return known;
+  }
+  return std::nullopt;
+}
+
+}  // namespace ddprun

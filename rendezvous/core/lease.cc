@@ -1,0 +1,15 @@
+#include "rendezvous/core/lease.h"
+
+#include "base/parse_seconds.h"
+
+namespace ddprun {
+
+Result<Duration> parse_lease(std::string_view text) {
+  Result<Duration> lease = parse_seconds(text);
+  if (lease && (*lease < kShortestLease || *lease > kLongestLease)) {
+    return invalid_argument("'" + std::string(text) + "' is no lease: give 0.5 to 3600 seconds");
+  }
+  return lease;
+}
+
+}  // namespace ddprun
