@@ -121,7 +121,14 @@ std::vector<Heavy> heavy_clients() {
     client.receive(8 * keys.size());
   };
 
+  // Asks for nothing: what a second busy thread of this process costs the ordinary client.
+  const auto compute = [] {
+    volatile std::uint64_t sum = 0;
+    for (std::uint64_t i = 0; i < 10'000'000; ++i) sum = sum + i;
+  };
+
   return {
+      {"floor: a thread that computes and asks nothing", compute},
       {"CHECK of 131072 keys", [bytes = request(Command::kCheck, there)] { client.ask(bytes, 1); }},
       {"WAIT for 131072 keys, CANCEL_WAIT", [wait, cancel] { client.ask(wait + cancel, 1); }},
       {"WAIT for 131072 keys, close",

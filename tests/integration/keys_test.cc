@@ -111,7 +111,7 @@ TEST_F(Keys, AreWantedByThoseWhoSaySo) {
 TEST_F(Keys, WhoListensToEverybodyWithoutSaysSoLoudly) {
   auto service = start_service({"--listen=*:0"});
   EXPECT_NE(listening_address(*service), "");
-  EXPECT_THAT(service->err(), HasSubstr("warning: ANYONE who can reach"));
+  EXPECT_TRUE(service->wait_for_err("warning: ANYONE who can reach")) << service->err();
   service->signal(SIGTERM);
   EXPECT_EQ(service->wait(), 0);
 }
