@@ -55,16 +55,6 @@ class FunctionSink final : public spdlog::sinks::base_sink<spdlog::details::null
   LineSink sink_;
 };
 
-spdlog::level::level_enum spdlog_level(Logger::Level level) {
-  switch (level) {
-    case Logger::Level::kDebug: return spdlog::level::debug;
-    case Logger::Level::kInfo: return spdlog::level::info;
-    case Logger::Level::kWarning: return spdlog::level::warn;
-    case Logger::Level::kError: return spdlog::level::err;
-  }
-  return spdlog::level::info;
-}
-
 }  // namespace
 
 struct Logger::Impl {
@@ -79,15 +69,13 @@ struct Logger::Impl {
   spdlog::logger logger;
 };
 
-Logger::Logger(const std::string& program, LineSink sink, Level level)
+Logger::Logger(const std::string& program, LineSink sink)
     : impl_(std::make_unique<Impl>(program, std::move(sink))) {
   impl_->logger.set_formatter(std::make_unique<LineFormatter>(program));
-  impl_->logger.set_level(spdlog_level(level));
 }
 
 Logger::~Logger() = default;
 
-void Logger::debug(std::string_view text) { impl_->log(spdlog::level::debug, text); }
 void Logger::info(std::string_view text) { impl_->log(spdlog::level::info, text); }
 void Logger::warning(std::string_view text) { impl_->log(spdlog::level::warn, text); }
 void Logger::error(std::string_view text) { impl_->log(spdlog::level::err, text); }

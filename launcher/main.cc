@@ -17,6 +17,7 @@
 #include "launcher/guardian.h"
 #include "launcher/machine.h"
 #include "launcher/program.h"
+#include "launcher/signal_source.h"
 #include "rendezvous/core/control_message.h"
 #include "rendezvous/key_file.h"
 
@@ -96,15 +97,6 @@ Result<void> find_keys_of(AgentConfig& config) {
   return {};
 }
 
-// From here on there is something to remove at the end, so no signal may end this process by
-// itself: they wait for the guardian.
-void hold_back(const std::vector<int>& signals) {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : signals) sigaddset(&set, signal);
-  sigprocmask(SIG_BLOCK, &set, nullptr);
-}
-
 int run(const std::vector<std::string>& arguments) {
   Result<CommandLine> line = parse_command_line(arguments);
   if (!line) return fail(line.error(), ExitCode::kUsage);
@@ -119,10 +111,11 @@ int run(const std::vector<std::string>& arguments) {
   Result<AgentConfig> config = plan(std::move(line->options));
   if (!config) return fail(config.error(), ExitCode::kUsage);
   if (const Result<void> found = find_keys_of(*config); !found) {
-    const bool usage = found.error().kind == ErrorKind::kInvalidArgument;
-    return fail(found.error(), usage ? ExitCode::kUsage : ExitCode::kFiles);
+    return fail(found.error(), usage_or(ExitCode::kFiles, found.error()));
   }
-  hold_back(config->signals);
+  // From here on there is something to remove at the end, so no signal may end this process by
+  // itself: they wait for the guardian.
+  block_signals(config->signals);
   if (const Result<void> made = make_log_directory(*config); !made) {
     return fail(made.error(), ExitCode::kFiles);
   }

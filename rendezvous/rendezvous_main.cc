@@ -74,8 +74,7 @@ std::optional<int> print_read_token(const Options& given) {
   if (!given.print_read_token) return std::nullopt;
   const Result<FoundKeys> found = find_keys(given.key_file);
   if (!found) {
-    const bool usage = found.error().kind == ErrorKind::kInvalidArgument;
-    return fail(kName, found.error(), usage ? ExitCode::kUsage : ExitCode::kFiles);
+    return fail(kName, found.error(), usage_or(ExitCode::kFiles, found.error()));
   }
   const std::optional<std::string>& key = found->keys.for_every_job();
   if (!key) {

@@ -388,11 +388,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   void perform(ServiceOutput out) {
     for (const std::string& line : out.log) {
-      if (quiet_) {
-        log_.debug(line);
-      } else {
-        log_.info(line);
-      }
+      if (!quiet_) log_.info(line);
     }
     for (const ServiceOutput::Change& change : out.changes) {
       last_change_ = change.number;

@@ -163,7 +163,7 @@ Result<JobTable::Job*> JobTable::begin_job(const Hello& hello, TimePoint now) {
     membership.expect_past(*options_.strangers_until);
   }
   jobs_.erase(id);
-  ended_.erase(std::remove(ended_.begin(), ended_.end(), id), ended_.end());
+  std::erase(ended_, id);
   return &jobs_.emplace(id, Job{std::move(instance), "", std::move(membership)}).first->second;
 }
 
@@ -240,7 +240,7 @@ ServiceOutput JobTable::take_back(std::uint64_t after, const std::string& why) {
       agents_.erase(connection);
     }
     out.changes.push_back({++changes_, JobForgotten{job->first}});
-    ended_.erase(std::remove(ended_.begin(), ended_.end(), job->first), ended_.end());
+    std::erase(ended_, job->first);
     jobs_.erase(job);
   }
   return out;

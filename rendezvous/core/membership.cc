@@ -126,10 +126,7 @@ JobState Membership::state(TimePoint now) const {
                  .missing = missing_,
                  .node_failures = failures_.counts()};
   if (phase_ == JobPhase::kEnded) return state;
-  for (const DatedEnd& dated : ends_) {
-    state.ends.push_back(dated.end);
-    state.ends.back().age = now - dated.when;
-  }
+  for (const DatedEnd& dated : ends_) state.ends.push_back(dated.as_of(now));
   keep_likeliest(state.ends);
   for (const auto& [id, member] : members_) {
     if (!member.assignment) continue;
@@ -192,7 +189,7 @@ MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint no
   member.awaited = false;
   member.last_heard = now;
   if (is_new) member.checkpoints_seen = checkpoints_;
-  missing_.erase(std::remove(missing_.begin(), missing_.end(), hello.node.host), missing_.end());
+  std::erase(missing_, hello.node.host);
   if (is_new && phase_ != JobPhase::kEnded) {
     note(hello.node.host + " joined job '" + spec_.id + "' with " +
              std::to_string(hello.node.slots) + " slots (" + presence() + ")",
@@ -401,7 +398,7 @@ void Membership::collect(const Member& member, TimePoint now) {
 void Membership::take_down(const WorkerEnd& end, TimePoint when, TimePoint now) {
   ends_.push_back({bounded(end), when});
   if (ends_.size() <= kEndsKept) return;
-  for (DatedEnd& dated : ends_) dated.end.age = now - dated.when;
+  for (DatedEnd& dated : ends_) dated.end = dated.as_of(now);
   ends_.erase(std::max_element(
       ends_.begin(), ends_.end(),
       [](const DatedEnd& a, const DatedEnd& b) { return is_likelier_cause(a.end, b.end); }));
@@ -568,7 +565,7 @@ void Membership::end(Verdict verdict, TimePoint now, MembershipOutput& out) {
 // The generation that failed is gone from every node. True: the job goes on.
 bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
   failed_ = false;
-  for (DatedEnd& dated : ends_) dated.end.age = now - dated.when;
+  for (DatedEnd& dated : ends_) dated.end = dated.as_of(now);
   std::stable_sort(ends_.begin(), ends_.end(), [](const DatedEnd& a, const DatedEnd& b) {
     return is_likelier_cause(a.end, b.end);
   });
@@ -699,14 +696,11 @@ std::size_t Membership::connected_count() const {
 }
 
 std::string Membership::presence() const {
-  std::string names;
-  std::size_t shown = 0;
+  std::vector<std::string> hosts;
   for (const auto& [id, member] : members_) {
-    if (!member.connected) continue;
-    if (++shown > kNamesShown) continue;
-    names += (names.empty() ? "" : ", ") + member.node.host;
+    if (member.connected) hosts.push_back(member.node.host);
   }
-  if (shown > kNamesShown) names += ", ...";
+  const std::string names = list_of(hosts);
   const std::string gone = missing();
   return std::to_string(connected_count()) + " of " + to_text(spec_.nodes) + " nodes here" +
          (names.empty() ? "" : ": " + names) + (gone.empty() ? "" : "; missing: " + gone);

@@ -165,12 +165,6 @@ class Membership {
   const std::deque<JobEvent>& events() const { return events_; }
 
  private:
-  // One more thing that ended badly in the current generation, and when.
-  struct DatedEnd {
-    WorkerEnd end;
-    TimePoint when;
-  };
-
   void note(std::string what, TimePoint now, MembershipOutput& out);
   bool anyone_busy() const;
   bool is_elastic() const { return spec_.nodes.min != spec_.nodes.max; }

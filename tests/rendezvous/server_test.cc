@@ -394,10 +394,7 @@ TEST_F(ServerTest, AStoreOnTheSamePortIsServedAndShown) {
     service_.server().show_store(&*store);
   });
   RawTcpClient client(service_.port());
-  std::string bytes;
-  put_handshake(bytes);
-  put_request(bytes, Command::kPing, {}, 7);
-  client.send(bytes);
+  client.send(testing_support::handshake() + testing_support::request(Command::kPing, {}, 7));
   EXPECT_EQ(client.receive(4), std::string("\x07\0\0\0", 4));
   RawTcpClient agent(service_.port());
   say(agent, hello_of("job", "a"));
