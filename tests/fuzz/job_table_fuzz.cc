@@ -54,10 +54,6 @@ constexpr int kMostLines = 64;
 constexpr std::size_t kLongestText = 70'000;
 constexpr std::size_t kMostExpanded = 32;  // texts of a line
 
-Json json_of(const AgentMessage& message) {
-  return Json::parse(encode(message)->substr(kControlHeaderBytes));
-}
-
 void expand_texts(Json& json, std::size_t& left) {
   if (json.is_structured()) {
     for (Json& inner : json) expand_texts(inner, left);
@@ -70,6 +66,15 @@ void expand_texts(Json& json, std::size_t& left) {
   if (std::from_chars(text.data() + 1, text.data() + text.size(), length).ec != std::errc()) return;
   --left;
   json = std::string(std::min(length, kLongestText), 'x');
+}
+
+// As a liar sends it.
+std::string merged(const AgentMessage& message, const Json& patch) {
+  Json json = Json::parse(encode(message)->substr(kControlHeaderBytes));
+  json.merge_patch(patch);
+  std::size_t texts = kMostExpanded;
+  expand_texts(json, texts);
+  return json.dump();
 }
 
 class Story {
@@ -116,22 +121,20 @@ class Story {
     if (what == 'x') return disconnect(slot);
     std::optional<AgentMessage> message = plain(index, what);
     if (!message) return;
-    Json json = json_of(*message);
-    if (const Json patch = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-        patch.is_object()) {
-      json.merge_patch(patch);
+    // What cannot be merged in leaves an honest message, which needs no decoder.
+    const Json patch = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (patch.is_object()) {
+      const Result<AgentMessage> decoded = decode_agent_message(merged(*message, patch));
+      if (!decoded) return disconnect(slot);
+      message = *decoded;
     }
-    std::size_t expanded = kMostExpanded;
-    expand_texts(json, expanded);
-    const Result<AgentMessage> decoded = decode_agent_message(json.dump());
-    if (!decoded) return disconnect(slot);
     if (slot.connection == 0) slot.connection = ++connections_;
     const bool local = index == kLocalSlot;
     perform(table_->receive({.connection = slot.connection,
                              .local = local,
                              .service_address = local ? "" : "10.0.0.100",
                              .peer_address = local ? "" : "10.0.0." + std::to_string(index)},
-                            *decoded, now_));
+                            *message, now_));
   }
 
   // What an honest agent would say.
