@@ -272,7 +272,8 @@ MembershipOutput Membership::left(const std::string& agent_id, const Leave& leav
   const auto found = members_.find(agent_id);
   if (found == members_.end()) return out;
   if (leave.signal == 0) {
-    lose(found, leave.reason, now, out);
+    // What is made of it is told to others, and kept: with more around it, within the same bounds.
+    lose(found, clipped(leave.reason, kMaxMessageBytes), now, out);
   } else {
     const Member member = std::move(found->second);
     members_.erase(found);
