@@ -109,7 +109,7 @@ class Story {
 
  private:
   struct Slot {
-    AgentConnectionId connection = 0;  // 0: none is open
+    AgentConnectionId connection;  // 0: none is open
     // What the agent at its end was told.
     std::string instance;
     std::optional<Assignment> assignment;
@@ -128,7 +128,7 @@ class Story {
       if (!decoded) return disconnect(slot);
       message = *decoded;
     }
-    if (slot.connection == 0) slot.connection = ++connections_;
+    if (slot.connection.value == 0) slot.connection = AgentConnectionId(++connections_);
     const bool local = index == kLocalSlot;
     perform(table_->receive({.connection = slot.connection,
                              .local = local,
@@ -165,11 +165,11 @@ class Story {
   }
 
   void disconnect(Slot& slot) {
-    if (slot.connection == 0) return;
+    if (slot.connection.value == 0) return;
     table_->disconnected(slot.connection);
     outbox_.forget(slot.connection);
     DDPRUN_ASSERT(!table_->has_agent(slot.connection), "who is gone is not here");
-    slot.connection = 0;
+    slot.connection = {};
   }
 
   // As a shell does: at each deadline, at its time.
@@ -214,7 +214,7 @@ class Story {
   void restart() {
     const Result<ServiceState> past = decode_state(image_);
     DDPRUN_ASSERT(past, "what a service has written, it can read");
-    for (Slot& slot : slots_) slot.connection = 0;
+    for (Slot& slot : slots_) slot.connection = {};
     unsafe_.clear();
     last_change_ = 0;
     outbox_ = Outbox();
@@ -294,7 +294,7 @@ class Story {
   std::optional<JobTable> table_;
   TimePoint now_ = kStart;
   std::array<Slot, kSlots> slots_;
-  AgentConnectionId connections_ = 0;
+  std::uint64_t connections_ = 0;
   int lives_ = 0;
   std::uint64_t last_change_ = 0;  // of this life
   Outbox outbox_;                  // what waits for the disk
