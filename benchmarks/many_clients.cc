@@ -181,8 +181,8 @@ Process::~Process() {
   ::waitpid(pid_, nullptr, 0);
 }
 
-double Process::cpu_seconds() const {
-  std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
+double cpu_seconds_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
   std::getline(file, line);
   std::istringstream fields(line.substr(line.rfind(')') + 1));

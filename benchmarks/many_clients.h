@@ -53,6 +53,9 @@ class ManyClients {
   std::uint64_t bytes_received_ = 0;
 };
 
+// Of all threads of a process, in user and in kernel mode.
+double cpu_seconds_of(pid_t pid);
+
 // A process of this program's; it is killed when this object goes away.
 class Process {
  public:
@@ -61,8 +64,8 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  // Of all its threads, in user and in kernel mode.
-  double cpu_seconds() const;
+  double cpu_seconds() const { return cpu_seconds_of(pid_); }
+  pid_t pid() const { return pid_; }
   std::uint64_t resident_bytes() const;
 
  private:

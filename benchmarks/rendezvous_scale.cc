@@ -219,12 +219,13 @@ class BareJoin {
 };
 
 void measure_join() {
-  std::vector<double> ours, floor, bytes;
+  std::vector<double> ours, floor, bytes, cpu;
   for (int round = 0; round < kJoins; ++round) {
     const Server service(service_command);
     const std::uint64_t before = service.process.resident_bytes();
     auto agents = std::make_unique<Agents>(service.port, kJoining);
     ours.push_back(ms_of([&] { agents->join(); }));
+    cpu.push_back(service.process.cpu_seconds() * 1000);
     const std::size_t answer = agents->bytes_received() / kJoining;
     agents->say_running();
     bytes.push_back(static_cast<double>(service.process.resident_bytes() - before) / kJoining);
@@ -236,6 +237,7 @@ void measure_join() {
   const double total = percentile(ours, 0.5), least = percentile(floor, 0.5);
   std::printf("%zu agents join: %.0f ms, floor %.0f ms, beyond it %.0f ms (worst %.0f ms)\n",
               kJoining, total, least, total - least, percentile(ours, 1) - least);
+  std::printf("CPU time of the service for that: %.0f ms\n", percentile(cpu, 0.5));
   std::printf("memory of the service: %.1f KiB an agent (worst %.1f)\n",
               percentile(bytes, 0.5) / 1024, percentile(bytes, 1) / 1024);
 }

@@ -1,6 +1,6 @@
 // How long a barrier of 1,000 clients takes, for store_barrier.py, which starts the servers.
 //
-//   store_barrier DDP_STORE_PORT LIBUV_PORT [CLIENTS]
+//   store_barrier DDP_STORE_PORT ITS_PID LIBUV_PORT ITS_PID [CLIENTS]
 //
 // All clients are connections of this one process (many_clients.h), which costs the same with every
 // server. The floor is a bare server that is sent the same bytes and answers each at once, plain recv()
@@ -111,28 +111,61 @@ BareAnswer answer(std::string_view bytes) {
   }
 }
 
-void run(std::uint16_t ours_port, std::uint16_t theirs_port, std::size_t count) {
+// One server, and what its barriers took.
+struct Side {
+  Side(pid_t server, std::uint16_t port, std::size_t count, const std::string& hello)
+      : pid(server), clients(port, count, hello) {}
+
+  template <class Act>
+  void measure(const std::string& way, Act&& act) {
+    const double before = cpu_seconds_of(pid);
+    milliseconds[way].push_back(act(clients));
+    cpu_ms[way] += (cpu_seconds_of(pid) - before) * 1000 / kRounds;
+  }
+  double median(const std::string& way) const { return percentile(milliseconds.at(way), 0.5); }
+
+  pid_t pid;
+  Clients clients;
+  std::map<std::string, std::vector<double>> milliseconds;
+  std::map<std::string, double> cpu_ms;  // of the server, a barrier
+};
+
+const std::string kAddWait = "add + wait";
+const std::string kBarrier = "BARRIER";
+
+void print(std::size_t count, const std::string& way, const Side& ours, const Side& theirs,
+           const Side& floor) {
+  const std::string label = std::to_string(count) + " clients, " + way;
+  std::printf("%-26s%10.1f%10.1f%10.1f%8.2f |%10.1f%10.1f%10.1f%8.2f\n", label.c_str(),
+              ours.median(way), theirs.median(kAddWait), floor.median(way),
+              theirs.median(kAddWait) / ours.median(way), ours.cpu_ms.at(way),
+              theirs.cpu_ms.at(kAddWait), floor.cpu_ms.at(way),
+              theirs.cpu_ms.at(kAddWait) / ours.cpu_ms.at(way));
+}
+
+struct Address {
+  std::uint16_t port;
+  pid_t pid;
+};
+
+void run(Address ours_at, Address theirs_at, std::size_t count) {
   const BareServer bare(answer);
   std::string handshake;
   put_handshake(handshake);
-  Clients ours(ours_port, count, handshake), theirs(theirs_port, count, handshake);
-  Clients floor(bare.port, count, "");
-  std::map<std::string, std::vector<double>> times;
+  Side ours(ours_at.pid, ours_at.port, count, handshake);
+  Side theirs(theirs_at.pid, theirs_at.port, count, handshake);
+  Side floor(bare.process.pid(), bare.port, count, "");
   for (int round = 0; round < kRounds; ++round) {
-    times["ours, add + wait"].push_back(ours.add_and_wait(round));
-    times["theirs, add + wait"].push_back(theirs.add_and_wait(round));
-    times["floor, add + wait"].push_back(floor.add_and_wait(round));
-    times["ours, BARRIER"].push_back(ours.barrier(round));
-    times["floor, BARRIER"].push_back(floor.barrier(round));
+    const auto add_and_wait = [&](Clients& clients) { return clients.add_and_wait(round); };
+    const auto barrier = [&](Clients& clients) { return clients.barrier(round); };
+    for (Side* side : {&ours, &theirs, &floor}) side->measure(kAddWait, add_and_wait);
+    for (Side* side : {&ours, &floor}) side->measure(kBarrier, barrier);
   }
-  const auto median = [&](const std::string& name) { return percentile(times.at(name), 0.5); };
-  std::printf("%-24s%12s%12s%12s%8s\n", "milliseconds", "ddp-store", "libuv", "floor", "R");
-  const double theirs_time = median("theirs, add + wait");
-  for (const std::string way : {"add + wait", "BARRIER"}) {
-    const std::string label = std::to_string(count) + " clients, " + way;
-    std::printf("%-24s%12.1f%12.1f%12.1f%8.2f\n", label.c_str(), median("ours, " + way),
-                theirs_time, median("floor, " + way), theirs_time / median("ours, " + way));
-  }
+  std::printf("%-26s%38s |%38s\n", "", "milliseconds, median", "CPU milliseconds of the server");
+  std::printf("%-26s%10s%10s%10s%8s |%10s%10s%10s%8s\n", "", "ddp-store", "libuv", "floor", "R",
+              "ddp-store", "libuv", "floor", "R");
+  print(count, kAddWait, ours, theirs, floor);
+  print(count, kBarrier, ours, theirs, floor);
   std::printf("libuv has no BARRIER: its add + wait stands in both rows\n");
 }
 
@@ -141,9 +174,11 @@ void run(std::uint16_t ours_port, std::uint16_t theirs_port, std::size_t count) 
 
 int main(int argc, char** argv) {
   using namespace ddprun::benchmarks;
-  if (argc < 3) give_up("store_barrier DDP_STORE_PORT LIBUV_PORT [CLIENTS]");
+  if (argc < 5) give_up("store_barrier DDP_STORE_PORT ITS_PID LIBUV_PORT ITS_PID [CLIENTS]");
   ddprun::raise_descriptor_limit();
-  const auto port = [](const char* text) { return static_cast<std::uint16_t>(std::atoi(text)); };
-  run(port(argv[1]), port(argv[2]), argc > 3 ? static_cast<std::size_t>(std::atoi(argv[3])) : 1000);
+  const auto at = [&](int first) {
+    return Address{static_cast<std::uint16_t>(std::atoi(argv[first])), std::atoi(argv[first + 1])};
+  };
+  run(at(1), at(3), argc > 5 ? static_cast<std::size_t>(std::atoi(argv[5])) : 1000);
   return 0;
 }

@@ -8,6 +8,7 @@ store_barrier, which says what is measured.
 """
 
 import argparse
+import multiprocessing
 import os
 import resource
 import subprocess
@@ -27,7 +28,9 @@ def main():
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # PyTorch's server inherits it
     with ddp_store(options.bin) as ours, pytorch_store(use_libuv=True) as theirs:
         program = os.path.join(options.bin, "store_barrier")
-        subprocess.run([program, str(ours.port), str(theirs), str(options.clients)], check=True)
+        (peer,) = multiprocessing.active_children()
+        servers = [ours.port, ours.pid, theirs, peer.pid]
+        subprocess.run([program, *map(str, servers), str(options.clients)], check=True)
 
 
 if __name__ == "__main__":
