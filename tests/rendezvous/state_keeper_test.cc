@@ -17,6 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
+using testing_support::in;
 using testing_support::TemporaryDirectory;
 
 class StateKeeperTest : public testing::Test {
