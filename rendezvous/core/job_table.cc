@@ -200,15 +200,21 @@ ServiceOutput JobTable::tick(TimePoint now) {
     const std::optional<TimePoint> due = job.membership.deadline();
     if (due && *due <= now) forward(id, job.membership.tick(now), now, out);
   }
+  forget_deserted_jobs(now, out);
   forget_old_verdicts(out);
   return out;
 }
 
 std::optional<TimePoint> JobTable::deadline() const {
   std::optional<TimePoint> earliest;
-  for (const auto& [id, job] : jobs_) {
-    const std::optional<TimePoint> due = job.membership.deadline();
+  const auto consider = [&](std::optional<TimePoint> due) {
     if (due && (!earliest || *due < *earliest)) earliest = due;
+  };
+  for (const auto& [id, job] : jobs_) {
+    consider(job.membership.deadline());
+    if (!job.membership.is_deserted()) continue;
+    // At once, so that it is known since when.
+    consider(job.deserted_since ? *job.deserted_since + options_.membership.lease : TimePoint());
   }
   return earliest;
 }
@@ -290,6 +296,22 @@ void JobTable::forward(const std::string& job_id, MembershipOutput&& from, TimeP
   const bool over = job.membership.phase() == JobPhase::kEnded;
   if (over && std::find(ended_.begin(), ended_.end(), job_id) == ended_.end()) {
     ended_.push_back(job_id);
+  }
+}
+
+void JobTable::forget_deserted_jobs(TimePoint now, ServiceOutput& out) {
+  for (auto it = jobs_.begin(); it != jobs_.end();) {
+    const auto job = it++;
+    std::optional<TimePoint>& since = job->second.deserted_since;
+    if (!job->second.membership.is_deserted()) {
+      since.reset();
+    } else if (!since) {
+      since = now;
+    } else if (now >= *since + options_.membership.lease) {
+      out.log.push_back("job '" + job->first + "' is forgotten: nobody waits for it any more");
+      out.changes.push_back({++changes_, JobForgotten{job->first}});
+      jobs_.erase(job);
+    }
   }
 }
 

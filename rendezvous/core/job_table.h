@@ -135,6 +135,7 @@ class JobTable {
     std::uint64_t first_change = 0;  // 0: of an earlier life
     std::uint64_t last_change = 0;
     std::uint64_t end_number = 0;  // as in its JobRecord
+    std::optional<TimePoint> deserted_since = {};
   };
   struct Agent {
     std::string job;
@@ -153,6 +154,8 @@ class JobTable {
   void forward(const std::string& job_id, MembershipOutput&& from, TimePoint now,
                ServiceOutput& out);
   void forget_old_verdicts(ServiceOutput& out);
+  // Whoever has left one for longer than a lease may begin it anew; strangers cannot fill the table.
+  void forget_deserted_jobs(TimePoint now, ServiceOutput& out);
 
   ServiceOptions options_;
   std::map<std::string, Job> jobs_;

@@ -174,6 +174,12 @@ class Membership {
   int restarts_used() const { return restarts_used_; }
   const Members& members() const { return members_; }
   std::size_t connected_count() const { return tally_.connected; }
+  // Nobody is here, and no generation was ever formed: all there is to know is what the next one to
+  // come will say again.
+  bool is_deserted() const {
+    return members_.empty() && phase_ == JobPhase::kForming && generation_ < Generation(0) &&
+           !recall_until_;
+  }
   // For tests: what is kept so that no event of one member makes us look at all the others agrees
   // with the members.
   bool is_consistent() const;

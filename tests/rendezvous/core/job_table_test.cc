@@ -445,5 +445,50 @@ TEST_F(JobTableTest, CountsOfAJobOutliveIt) {
   EXPECT_FALSE(table_.has_agent(AgentConnectionId(1)));
 }
 
+// Or whoever may say hello could fill the table with jobs that nobody waits for.
+TEST_F(JobTableTest, AJobThatAllHaveLeftBeforeItBeganIsForgottenAfterALease) {
+  Hello patient = hello("j", "a");
+  patient.job.nodes = {2, 2};
+  patient.job.join_timeout = kMaxTime;
+  const ServiceOutput welcome = receive(1, patient);
+  const std::string instance = find<Welcome>(welcome, 1)->instance;
+  leave(1);
+  ASSERT_TRUE(table_.deadline());
+  EXPECT_LE(*table_.deadline(), now_) << "it is looked at when the last one has gone";
+  table_.tick(now_);
+  EXPECT_EQ(*table_.deadline(), now_ + kDefaultLease);
+  table_.tick(now_ + kDefaultLease - seconds(1));
+  EXPECT_TRUE(table_.find("j"));
+  const ServiceOutput out = table_.tick(now_ + kDefaultLease);
+  ASSERT_EQ(out.changes.size(), 1u);
+  EXPECT_EQ(std::get<JobForgotten>(out.changes[0].what).id, "j");
+  EXPECT_FALSE(table_.find("j"));
+  EXPECT_EQ(table_.deadline(), std::nullopt);
+  patient.instance = instance;  // it was only cut off
+  EXPECT_EQ(find<Welcome>(receive(2, patient), 2)->instance, instance);
+}
+
+TEST_F(JobTableTest, AJobWhoseAgentComesBackIsNotForgotten) {
+  Hello first = hello("j", "a");
+  first.job.nodes = {2, 2};
+  receive(1, first);
+  leave(1);
+  table_.tick(now_);
+  receive(2, first);
+  table_.tick(now_ + seconds(3));
+  leave(2);
+  table_.tick(now_ + seconds(4));
+  table_.tick(now_ + kDefaultLease + seconds(3));
+  EXPECT_TRUE(table_.find("j")) << "a lease runs from the last time";
+}
+
+TEST_F(JobTableTest, AJobThatHasBegunIsNotForgottenWithItsAgents) {
+  receive(1, hello("j", "a"));
+  leave(1);
+  table_.tick(now_);
+  table_.tick(now_ + 3 * kDefaultLease);
+  EXPECT_TRUE(table_.find("j"));
+}
+
 }  // namespace
 }  // namespace ddprun
