@@ -365,8 +365,8 @@ void to_json(Json& json, const Knock& knock) {
   if (knock.method != ProofMethod::kKey) json["method"] = word_of(kProofMethodWords, knock.method);
 }
 void from_json(const Json& json, Knock& knock) {
-  if (json.contains("method")) knock.method = value_in(kProofMethodWords, json.at("method"));
   if (!read_protocol(json, knock.protocol, knock.version)) return;
+  if (json.contains("method")) knock.method = value_in(kProofMethodWords, json.at("method"));
   read_name(json, "job", knock.job);
   read_name(json, "nonce", knock.nonce);
 }

@@ -6,6 +6,20 @@ namespace ddprun {
 
 // --- the service ---------------------------------------------------------------------------------
 
+namespace {
+
+constexpr const char* kNoKeyHere =
+    "this service has no key, but this node has been given one: start the service with "
+    "--rdzv-key-file, too, or this node without";
+constexpr const char* kKeyWanted =
+    "this service admits nobody without a key: give this node --rdzv-key-file or DDPRUN_RDZV_KEY";
+constexpr const char* kMungeWanted =
+    "this service asks munge who an agent is, but this node cannot (no munged, or --munge-socket "
+    "none): start munged here, or give --rdzv-key-file to the service and to all nodes, or "
+    "--munge-socket none to the service";
+
+}  // namespace
+
 ServiceHandshake::Step ServiceHandshake::receive(const AgentHandshakeMessage& message) {
   const Knock* knock = std::get_if<Knock>(&message);
   const Proof* proof = std::get_if<Proof>(&message);
@@ -13,15 +27,7 @@ ServiceHandshake::Step ServiceHandshake::receive(const AgentHandshakeMessage& me
   switch (state_) {
     case State::kFresh:
       if (knock) return knocked(*knock);
-      if (munge_user_ && keys_.empty()) {
-        return refuse(
-            "this service asks munge who an agent is, but this node cannot (no munged, or "
-            "--munge-socket none): start munged here, or give --rdzv-key-file to the service and "
-            "to all nodes, or --munge-socket none to the service");
-      }
-      return refuse(
-          "this service admits nobody without a key: give this node --rdzv-key-file or "
-          "DDPRUN_RDZV_KEY");
+      return refuse(keys_.empty() ? kMungeWanted : kKeyWanted);
     case State::kChallenged:
       if (proof) return prove(*proof);
       break;
@@ -38,14 +44,10 @@ ServiceHandshake::Step ServiceHandshake::receive(const AgentHandshakeMessage& me
 ServiceHandshake::Step ServiceHandshake::without_proof(const AgentHandshakeMessage& message) {
   const Knock* knock = std::get_if<Knock>(&message);
   if (!knock && !std::holds_alternative<Proof>(message)) return {};
-  if (!knock || knock->method == ProofMethod::kKey) {
-    return refuse(
-        "this service has no key, but this node has been given one: start the service with "
-        "--rdzv-key-file, too, or this node without");
-  }
-  if (knock->protocol != kControlProtocol) {
+  if (knock && knock->protocol != kControlProtocol) {
     return refuse(other_protocol(knock->protocol, knock->version));
   }
+  if (!knock || knock->method == ProofMethod::kKey) return refuse(kNoKeyHere);
   if (state_ == State::kOpened) return refuse("a handshake is a knock, once, where all is open");
   state_ = State::kOpened;
   return answer(Open());
@@ -58,18 +60,14 @@ ServiceHandshake::Step ServiceHandshake::knocked(const Knock& knock) {
   Challenge challenge{nonce_, std::nullopt};
   if (!keys_.empty()) {
     if (knock.method != ProofMethod::kKey) {
-      return refuse(
-          "this service admits nobody without a key: give this node --rdzv-key-file or "
-          "DDPRUN_RDZV_KEY");
+      return refuse(kKeyWanted);
     }
     const std::optional<std::string> key = keys_.key_of(knock.job);
     if (!key) return refuse("this service has no key for job '" + knock.job + "'");
     key_ = *key;
   } else {
     if (knock.method != ProofMethod::kMunge) {
-      return refuse(
-          "this service has no key, but this node has been given one: start the service with "
-          "--rdzv-key-file, too, or this node without");
+      return refuse(kNoKeyHere);
     }
     challenge.user = munge_user_;
   }
