@@ -164,9 +164,10 @@ class Agent {
     options.embedded = true;
     options.host = host_name();
     options.service_id = random_hex(8);
+    if (config_.munge.munge) options.owner = config_.munge.munge->user();
     std::vector<UniqueFd> listeners;
     if (listener) {
-      const std::string exposure = exposure_of(listener->address, config_.keys);
+      const std::string exposure = exposure_of(listener->address, config_.keys, config_.munge);
       if (!exposure.empty()) log_.warning(exposure);
       listeners.push_back(std::move(listener->socket));
     }
@@ -175,6 +176,7 @@ class Agent {
     server_ =
         std::make_unique<RendezvousServer>(io_, log_, std::move(options), std::move(listeners));
     server_->set_keys(config_.keys);
+    if (config_.munge.munge) server_->set_munge(config_.munge.munge);
     server_->start();
     link_ = make_local_link(*server_, link_events());
     return {};
@@ -190,6 +192,8 @@ class Agent {
     options.link.join_timeout = plan.join_timeout;
     options.link.must_answer = must_answer;
     options.key = config_.keys.key_of(config_.options.rdzv_id).value_or("");
+    options.munge = config_.munge.munge;
+    options.demands_proof = config_.options.require_auth;
     link_ = make_remote_link(io_, std::move(options), link_events());
     return {};
   }

@@ -151,8 +151,12 @@ const std::vector<OptionSpec>& option_table() {
        "file with the key that all nodes and the service must have, a line of 16 characters or "
        "more; else DDPRUN_RDZV_KEY",
        "--rdzv-key-file=$HOME/.ddprun-key", text_into(&LaunchOptions::rdzv_key_file)},
-      {"Nodes", "require-auth", "", "", "do not meet other nodes without a key", "--require-auth",
-       switch_into(&LaunchOptions::require_auth)},
+      {"Nodes", "munge-socket", "", "PATH|none",
+       "socket of munged, which says who agents are where there is no key, if not where munge "
+       "looks for it; none: not used",
+       "--munge-socket=/run/munge/munge.socket.2", text_into(&LaunchOptions::munge_socket)},
+      {"Nodes", "require-auth", "", "", "do not meet other nodes with neither a key nor munge",
+       "--require-auth", switch_into(&LaunchOptions::require_auth)},
       {"Nodes", "store-allow", "", "NET,...",
        "who may reach the store, beside the nodes of the job: addresses and networks",
        "--store-allow=10.1.0.0/16", parsed(&LaunchOptions::store_allow, parse_list)},

@@ -20,6 +20,7 @@
 #include "launcher/signal_source.h"
 #include "rendezvous/core/control_message.h"
 #include "rendezvous/key_file.h"
+#include "rendezvous/munge.h"
 
 namespace ddprun {
 namespace {
@@ -77,6 +78,27 @@ Result<AgentConfig> plan(LaunchOptions options) {
   return config;
 }
 
+Error wrong(const char* option, std::string cause) {
+  return Error{.kind = ErrorKind::kInvalidArgument, .doing = option, .cause = std::move(cause)};
+}
+
+// Where there is no key.
+Result<void> find_munge_of(AgentConfig& config) {
+  const LaunchOptions& options = config.options;
+  config.munge = find_munge({.socket = options.munge_socket});
+  const std::string& why_not = config.munge.why_not;
+  if (config.munge.munge) return {};
+  if (options.require_auth) {
+    return wrong(
+        "option --require-auth",
+        "no key was given: --rdzv-key-file or DDPRUN_RDZV_KEY; and munge is not there: " + why_not);
+  }
+  if (is_named(options.munge_socket)) {
+    config.rendezvous.remarks.push_back("munge is not used: " + why_not);
+  }
+  return {};
+}
+
 // For every job that meets other nodes; the variable is taken out of the environment for all.
 Result<void> find_keys_of(AgentConfig& config) {
   const LaunchOptions& options = config.options;
@@ -84,13 +106,8 @@ Result<void> find_keys_of(AgentConfig& config) {
   if (!found) return std::move(found).error();
   if (config.rendezvous.mode == Rendezvous::Mode::kLocal) return {};
   if (!found->remark.empty()) config.rendezvous.remarks.push_back(found->remark);
-  const auto wrong = [](const char* option, std::string cause) {
-    return Error{.kind = ErrorKind::kInvalidArgument, .doing = option, .cause = std::move(cause)};
-  };
-  if (found->keys.empty() && options.require_auth) {
-    return wrong("option --require-auth", "no key was given: --rdzv-key-file or DDPRUN_RDZV_KEY");
-  }
-  if (!found->keys.empty() && !found->keys.key_of(options.rdzv_id)) {
+  if (found->keys.empty()) return find_munge_of(config);
+  if (!found->keys.key_of(options.rdzv_id)) {
     return wrong("option --rdzv-key-file", "it has no key for job '" + options.rdzv_id + "'");
   }
   config.keys = std::move(found->keys);

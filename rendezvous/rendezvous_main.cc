@@ -5,10 +5,12 @@
 
 #include "base/fail.h"
 #include "base/random_id.h"
+#include "rendezvous/core/handshake.h"
 #include "rendezvous/core/lease.h"
 #include "rendezvous/core/proof.h"
 #include "rendezvous/daemon.h"
 #include "rendezvous/key_file.h"
+#include "rendezvous/munge.h"
 #include "rendezvous/server.h"
 #include "rendezvous/state_codec.h"
 #include "rendezvous/tcp_address.h"
@@ -23,6 +25,7 @@ struct Options {
   Duration lease = kDefaultLease;
   std::string state_directory;  // empty: none
   std::string key_file;         // empty: none
+  std::string munge_socket;     // empty: munge's own default
   bool require_auth = false;
   bool print_read_token = false;
 };
@@ -48,8 +51,14 @@ void add_options(CLI::App& app, Options& options) {
                  "KEY or JOB KEY; read again at SIGHUP. Without it: DDPRUN_RDZV_KEY in the "
                  "environment")
       ->type_name("FILE");
+  app.add_option(
+         "--munge-socket", options.munge_socket,
+         "Socket of munged, if not where munge itself looks for it. Where munged answers and "
+         "there is no key, agents have it say what user they run as; a job is the user's "
+         "who comes first. none: not used")
+      ->type_name("PATH|none");
   app.add_flag("--require-auth", options.require_auth,
-               "Do not listen beyond this host without a key");
+               "Do not listen beyond this host with neither a key nor munge");
   app.add_flag("--print-read-token", options.print_read_token,
                "Print the token for /metrics and /status.json that follows from the key, and end");
 }
@@ -98,17 +107,35 @@ void reload(const Options& given, Logger& log, RendezvousServer& server) {
   log.info("has read the keys again");
 }
 
+// A key is better: with one, munge is not asked.
+Result<FoundMunge> find_munge_for(const Options& given, const HostPort& listening,
+                                  const Keyring& keys, Logger& log) {
+  if (!keys.empty()) return FoundMunge{nullptr, "there are keys"};
+  FoundMunge found = find_munge({.socket = given.munge_socket});
+  if (const std::string open = exposure_of(listening, keys, found); !open.empty()) {
+    if (given.require_auth) {
+      return Error{.kind = ErrorKind::kInvalidArgument, .doing = "--require-auth", .cause = open};
+    }
+    log.warning(open);
+  } else if (!found.munge && is_named(given.munge_socket)) {
+    log.warning("munge is not used: " + found.why_not);
+  }
+  if (!found.munge) return found;
+  const UserId user = found.munge->user();
+  log.info(
+      "munge says who agents are; those of " +
+      std::string(user < kFirstUserOfPeople ? "all users" : "user " + to_text(user) + " alone") +
+      " follow a service of user " + to_text(user));
+  return found;
+}
+
 Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, Logger& log,
                             DaemonSocket socket) {
   Result<FoundKeys> found = find_keys(given.key_file);
   if (!found) return std::move(found).error();
   if (!found->remark.empty()) log.warning(found->remark);
-  if (const std::string open = exposure_of(socket.address, found->keys); !open.empty()) {
-    if (given.require_auth) {
-      return Error{.kind = ErrorKind::kInvalidArgument, .doing = "--require-auth", .cause = open};
-    }
-    log.warning(open);
-  }
+  const Result<FoundMunge> munge = find_munge_for(given, socket.address, found->keys, log);
+  if (!munge) return munge.error();
   std::optional<KeptState> kept;
   if (!given.state_directory.empty()) {
     Result<KeptState> opened = open_state(given.state_directory, log);
@@ -129,6 +156,7 @@ Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, L
   auto server = std::make_shared<RendezvousServer>(io, log, std::move(options),
                                                    std::move(listeners), std::move(kept));
   server->set_keys(std::move(found->keys));
+  if (munge->munge) server->set_munge(munge->munge);
   server->start();
   DaemonService service{
       .service = server,

@@ -19,6 +19,7 @@
 #include "rendezvous/core/outbox.h"
 #include "rendezvous/http_entry.h"
 #include "rendezvous/limited_log.h"
+#include "rendezvous/munge_desk.h"
 #include "rendezvous/page_cache.h"
 #include "rendezvous/state_keeper.h"
 #include "rendezvous/status_page.h"
@@ -38,11 +39,12 @@ constexpr auto kLagPeriod = std::chrono::seconds(1);
 
 // One agent on TCP. Lives as long as an operation of its socket does.
 struct Session : std::enable_shared_from_this<Session> {
-  Session(tcp::socket the_socket, AgentConnectionId number, const Keyring& keys)
+  Session(tcp::socket the_socket, AgentConnectionId number, const Keyring& keys,
+          std::optional<UserId> munge_user)
       : socket(std::move(the_socket)),
         id(number),
         hello_timer(socket.get_executor()),
-        handshake(keys, random_hex(kNonceBytes)) {
+        handshake(keys, random_hex(kNonceBytes), munge_user) {
     if (handshake.is_closed()) frames.set_limit(kMaxHandshakeBytes);
   }
 
@@ -111,6 +113,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     lag_timer_.cancel();
     drain_timer_.cancel();
     keeper_.reset();
+    munge_.reset();
     for (auto& [id, session] : sessions_) {
       session->socket.close(ignored);
       session->hello_timer.cancel();
@@ -144,6 +147,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   void show_store(const StoreServer* store) { shown_store_ = store; }
 
   void set_keys(Keyring keys) { keys_ = std::move(keys); }
+  void set_munge(std::shared_ptr<const Munge> munge) { munge_.emplace(io_, std::move(munge)); }
 
   void when_idle(std::function<void()> then) {
     ends_soon_ = true;
@@ -171,6 +175,10 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
  private:
   AgentConnectionId next_id() { return AgentConnectionId(++last_id_); }
 
+  std::optional<UserId> munge_user() const {
+    return munge_ ? std::optional(munge_->munge().user()) : std::nullopt;
+  }
+
   void welcome(tcp::socket socket, const SocketAddress& peer) {
     const std::string peer_host = peer.host();
     if (failures_.is_blocked(peer_host, BootClock::now())) {
@@ -181,7 +189,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     error_code ignored;
     socket.non_blocking(true, ignored);
     socket.set_option(tcp::no_delay(true), ignored);
-    auto session = std::make_shared<Session>(std::move(socket), next_id(), keys_);
+    auto session = std::make_shared<Session>(std::move(socket), next_id(), keys_, munge_user());
     session->peer = peer;
     session->peer_host = peer_host;
     session->service_address = local_address_of(session->socket.native_handle()).host();
@@ -250,10 +258,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       const Result<AgentHandshakeMessage> opening = decode_agent_handshake(frame);
       if (!opening) return opening.error();
       const ServiceHandshake::Step step = session->handshake.receive(*opening);
-      if (step.what == ServiceHandshake::Step::What::kRefuse) return refuse(session, step.answer);
-      if (step.what == ServiceHandshake::Step::What::kAnswer) {
-        if (!session->handshake.is_closed()) session->frames.set_limit(kMaxControlFrameBytes);
-        send(session, step.answer);
+      if (step.what != ServiceHandshake::Step::What::kPass) {
+        carry_out(session, step);
         return {};
       }
     }
@@ -266,27 +272,55 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     }
     if (const Hello* hello = std::get_if<Hello>(&*message)) {
       if (!session->handshake.may_join(hello->job.id)) {
-        return refuse(session,
-                      Refused{"the key was proved for another job than '" + hello->job.id + "'"});
+        refuse(session, Refused{"the key was proved for another job than '" + hello->job.id + "'"});
+        return {};
       }
       settle(session);
     }
     perform(table_.receive({.connection = session->id,
                             .local = false,
                             .service_address = session->service_address,
-                            .peer_address = session->peer_host},
+                            .peer_address = session->peer_host,
+                            .user = session->handshake.proven_user()},
                            *message, BootClock::now()));
     return {};
   }
 
+  void carry_out(const SessionPtr& session, const ServiceHandshake::Step& step) {
+    using What = ServiceHandshake::Step::What;
+    switch (step.what) {
+      case What::kPass: return;
+      case What::kRefuse: return refuse(session, step.answer);
+      case What::kPutOff: return put_off(session, step.answer);
+      case What::kAskMunge: return ask_munge(session, step.task);
+      case What::kAnswer:
+        if (!session->handshake.is_closed()) session->frames.set_limit(kMaxControlFrameBytes);
+        return send(session, step.answer);
+    }
+  }
+
+  void ask_munge(const SessionPtr& session, const MungeTask& task) {
+    munge_->ask(task, [this, weak = std::weak_ptr(session)](const MungeOutcome& outcome) {
+      const SessionPtr asker = weak.lock();
+      if (!asker || !sessions_.contains(asker->id) || asker->close_when_sent) return;
+      carry_out(asker, asker->handshake.answered(outcome));
+    });
+  }
+
   // A stranger, or somebody with the wrong key.
-  Result<void> refuse(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
+  void refuse(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
     failures_.note(session->peer_host, BootClock::now());
     ++counters_.closed_before_hello;
     warn_of(session, std::get<Refused>(answer).reason);
     session->close_when_sent = true;
     send(session, answer);
-    return {};
+  }
+
+  // Who can do nothing for it.
+  void put_off(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
+    warn_of(session, std::get<Silence>(answer).reason);
+    session->close_when_sent = true;
+    send(session, answer);
   }
 
   void identify(const SessionPtr& session, std::string_view bytes) {
@@ -552,6 +586,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   std::map<AgentConnectionId, SessionPtr> sessions_;
   std::set<AgentConnectionId> pending_;  // of them, those that have not said hello
   Keyring keys_;
+  std::optional<MungeDesk> munge_;
   FailureRate failures_;  // before a hello
   std::map<AgentConnectionId, std::shared_ptr<std::function<void(const ServiceMessage&)>>> locals_;
   StoreServer* store_ = nullptr;  // of the same port
@@ -584,6 +619,9 @@ RendezvousServer::~RendezvousServer() { impl_->stop(); }
 
 void RendezvousServer::start() { impl_->start(); }
 void RendezvousServer::set_keys(Keyring keys) { impl_->set_keys(std::move(keys)); }
+void RendezvousServer::set_munge(std::shared_ptr<const Munge> munge) {
+  impl_->set_munge(std::move(munge));
+}
 AgentConnectionId RendezvousServer::attach(std::function<void(const ServiceMessage&)> deliver) {
   return impl_->attach(std::move(deliver));
 }

@@ -14,6 +14,7 @@
 
 #include "base/random_id.h"
 #include "rendezvous/control_codec.h"
+#include "rendezvous/munge_desk.h"
 #include "rendezvous/server.h"
 #include "rendezvous/tcp_address.h"
 
@@ -98,6 +99,7 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
         desk_(std::make_shared<LookUpDesk>()),
         timer_(io) {
     desk_->io = &io;
+    if (options_.munge) munge_.emplace(io, options_.munge);
   }
 
   void start() { perform(link_.start(BootClock::now())); }
@@ -154,11 +156,19 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   }
 
   void greet() {
-    if (options_.key.empty()) return say_hello();
+    if (options_.key.empty() && !munge_) return say_hello();
     const Hello hello = present();
-    handshake_.emplace(
-        options_.key,
-        Knock{.version = hello.version, .job = hello.job.id, .nonce = random_hex(kNonceBytes)});
+    const Knock knock{
+        .version = hello.version, .job = hello.job.id, .nonce = random_hex(kNonceBytes)};
+    if (!options_.key.empty()) {
+      handshake_.emplace(options_.key, knock);
+    } else {
+      // Who comes in the place of a service that has proved itself must do so, too.
+      const bool demands_proof = options_.demands_proof || service_has_proved_;
+      handshake_.emplace(
+          AgentHandshake::ByMunge{.own = options_.munge->user(), .demands_proof = demands_proof},
+          knock);
+    }
     transmit(AgentHandshakeMessage(handshake_->knock()));
   }
 
@@ -173,17 +183,38 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   void take_handshake(std::string_view frame) {
     const Result<ServiceHandshakeMessage> message = decode_service_handshake(frame);
     if (!message) return garbled(message.error().message());
-    const auto step = handshake_->receive(*message);
-    if (!step) return garbled(step.error().message());
-    if (const Proof* proof = std::get_if<Proof>(&*step)) {
-      transmit(AgentHandshakeMessage(*proof));
-      return say_hello();
+    carry_out(handshake_->receive(*message));
+  }
+
+  void carry_out(const Result<AgentHandshake::Step>& step) {
+    if (!step) return distrust(step.error());
+    if (const MungeTask* task = std::get_if<MungeTask>(&*step)) return ask_munge(*task);
+    if (const Refused* refused = std::get_if<Refused>(&*step)) {
+      // Whoever took the place of a service that is gone could say so, and must not end a job.
+      if (!link_.instance().empty()) return broken("refused: " + refused->reason);
+      return perform(link_.received(*refused, BootClock::now()));
     }
-    const Refused* refused = std::get_if<Refused>(&*step);
-    if (!refused) return;
-    // Whoever took the place of a service that is gone could say so, and must not end a job.
-    if (!link_.instance().empty()) return broken("refused: " + refused->reason);
-    perform(link_.received(*refused, BootClock::now()));
+    if (const Silence* silence = std::get_if<Silence>(&*step)) {
+      return perform(link_.received(*silence, BootClock::now()));
+    }
+    if (const Proof* proof = std::get_if<Proof>(&*step)) transmit(AgentHandshakeMessage(*proof));
+    if (std::holds_alternative<Proven>(*step)) service_has_proved_ = true;
+    if (handshake_->is_time_for_hello()) say_hello();
+  }
+
+  void distrust(const Error& why) {
+    if (why.kind == ErrorKind::kProtocol) return garbled(why.message());
+    if (why.kind != ErrorKind::kUnsupported) return broken(why.message());
+    close();
+    perform(link_.distrusted(why.cause, BootClock::now()));
+  }
+
+  void ask_munge(const MungeTask& task) {
+    munge_->ask(task, [this, asking = std::weak_ptr(socket_)](const MungeOutcome& outcome) {
+      const auto socket = asking.lock();
+      if (over_ || !socket || socket_ != socket) return;
+      carry_out(handshake_->answered(outcome));
+    });
   }
 
   // An address that has worked is tried at once, while the name service is asked anew if it does
@@ -351,7 +382,9 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   std::shared_ptr<tcp::socket> socket_;
   std::array<char, 4096> buffer_;
   FrameReader frames_;
-  std::optional<AgentHandshake> handshake_;  // of this connection, where there is a key
+  std::optional<AgentHandshake> handshake_;  // of this connection, where there is a key or munge
+  std::optional<MungeDesk> munge_;
+  bool service_has_proved_ = false;  // on this connection or an earlier one
   std::string unsent_;
   std::string sending_;
   bool over_ = false;

@@ -16,6 +16,7 @@
 
 namespace ddprun {
 
+class Munge;
 class RendezvousServer;
 
 struct ServiceLinkEvents {
@@ -47,8 +48,10 @@ struct RemoteLinkOptions {
   std::string host;
   std::uint16_t port = 0;
   AgentLinkOptions link;
-  // The job's key, which the service must have, too; empty: neither side proves anything.
+  // The job's key, which the service must have, too; empty: munge, if it is there.
   std::string key;
+  std::shared_ptr<const Munge> munge;  // null: without a key neither side proves anything
+  bool demands_proof = false;          // of a service without a key, too
   // Tests put a name service of their own here.
   std::function<void(const HostPort&, ResolveHandler)> look_up = resolve_in_background;
 };

@@ -87,6 +87,9 @@ class AgentLink {
   // it, a Refused ends everything. A Silence changes nothing but what is said later: idle agents say
   // why they wait, and an agent that gives up says what the service said.
   LinkActions received(const ServiceMessage& message, TimePoint now);
+  // The service is there, but is not one that this node follows. Ends everything before the first
+  // Welcome; after it, somebody may only have taken the place of a service that is gone.
+  LinkActions distrusted(const std::string& why, TimePoint now);
   // What came is no message of this protocol.
   LinkActions garbled(const std::string& why, TimePoint now);
   // Time has passed: to be called at deadline(), harmless at other times.

@@ -303,6 +303,23 @@ TEST_F(AgentLinkTest, LeavingEndsTheTries) {
   EXPECT_FALSE(link_->deadline());
 }
 
+TEST_F(AgentLinkTest, AServiceThatIsNotToBeFollowedEndsAllButWhoWasWelcomed) {
+  take(link_->start(now_));
+  take(link_->connected(now_));
+  const LinkActions out = link_->distrusted("it is another user's", now_);
+  ASSERT_EQ(out.size(), 2u);
+  EXPECT_EQ(
+      std::get<LinkRefused>(out[1]).reason,
+      "this node does not follow the rendezvous service at node0:29400: it is another user's");
+  EXPECT_FALSE(link_->deadline());
+
+  SetUp();
+  welcome_.instance = "i";
+  bring_up();
+  take(link_->distrusted("it is another user's", now_));
+  EXPECT_TRUE(link_->deadline()) << "somebody has taken its place; it may come back";
+}
+
 TEST_F(AgentLinkTest, DirectivesAreHandedOn) {
   bring_up();
   take(link_->received(Stop{Generation(3), "failure"}, now_));

@@ -36,6 +36,16 @@ TEST(Proof, DiffersWithEveryPartOfIt) {
   EXPECT_NE(proof_of(Side::kAgent, kOtherKey, first), proof);
 }
 
+TEST(Proof, WhatMungeSealsIsADigestOfTheSameAndOfThePurpose) {
+  const Introduction first{1, "0.1", "job", "aa", "bb"};
+  EXPECT_EQ(statement_of(Side::kAgent, first),
+            "a6ae72effcab42572d35c23bd961db94aced58b0ed2bcf22c8d9805b62d50fb3");
+  Introduction other = first;
+  other.service_nonce = "ba";
+  EXPECT_NE(statement_of(Side::kAgent, other), statement_of(Side::kAgent, first));
+  EXPECT_NE(statement_of(Side::kService, first), statement_of(Side::kAgent, first));
+}
+
 TEST(Proof, SecretsAreComparedWhole) {
   EXPECT_TRUE(is_same_secret("abc", "abc"));
   EXPECT_FALSE(is_same_secret("abc", "abd"));
