@@ -43,19 +43,21 @@ ServiceHandshake::Step ServiceHandshake::knocked(const Knock& knock) {
                    .version = knock.version,
                    .job = knock.job,
                    .agent_nonce = knock.nonce,
-                   .service_nonce = nonce_};
+                   .service_nonce = nonce_,
+                   .channel = std::move(introduction_.channel)};
   state_ = State::kChallenged;
   return {Step::What::kAnswer, Challenge{nonce_}};
 }
 
-AgentHandshake::AgentHandshake(std::string key, Knock knock)
+AgentHandshake::AgentHandshake(std::string key, Knock knock, std::string channel)
     : key_(std::move(key)),
       knock_(std::move(knock)),
       introduction_{.protocol = knock_.protocol,
                     .version = knock_.version,
                     .job = knock_.job,
                     .agent_nonce = knock_.nonce,
-                    .service_nonce = {}} {}
+                    .service_nonce = {},
+                    .channel = std::move(channel)} {}
 
 Result<std::variant<Proof, Proven, Refused>> AgentHandshake::receive(
     const ServiceHandshakeMessage& message) {

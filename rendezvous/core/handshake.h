@@ -66,6 +66,10 @@ class ServiceHandshake {
   };
   Step receive(const AgentHandshakeMessage& message);
 
+  // What the connection goes through is called so at both ends, and what is proved is bound to it
+  // (Introduction::channel). REQUIRES: nothing was received yet.
+  void bind_to(std::string channel) { introduction_.channel = std::move(channel); }
+
   // Nothing but handshake messages is welcome yet.
   bool is_closed() const { return !keys_.empty() && state_ != State::kProven; }
   // Whether an agent of that job may speak here.
@@ -89,8 +93,8 @@ class ServiceHandshake {
 
 class AgentHandshake {
  public:
-  // key: of the job. nonce: random, of this connection alone.
-  AgentHandshake(std::string key, Knock knock);
+  // key: of the job. nonce: random, of this connection alone. channel: of Introduction.
+  AgentHandshake(std::string key, Knock knock, std::string channel = {});
 
   const Knock& knock() const { return knock_; }
 

@@ -38,6 +38,7 @@ std::string proof_of(Side side, std::string_view key, const Introduction& introd
   add(text, introduction.job);
   add(text, introduction.agent_nonce);
   add(text, introduction.service_nonce);
+  if (!introduction.channel.empty()) add(text, introduction.channel);
   return hmac_hex(key, text);
 }
 
