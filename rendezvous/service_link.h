@@ -13,6 +13,7 @@
 #include "rendezvous/core/agent_link.h"
 #include "rendezvous/core/control_message.h"
 #include "rendezvous/tcp_address.h"
+#include "rendezvous/tls_context.h"
 
 namespace ddprun {
 
@@ -49,6 +50,10 @@ struct RemoteLinkOptions {
   AgentLinkOptions link;
   // The job's key, which the service must have, too; empty: neither side proves anything.
   std::string key;
+  // Of an agent; null: without TLS. The files that it was made of are read again for each connection
+  // after the first, because they may have been renewed since; a mistake in them changes nothing.
+  TlsContextPtr tls;
+  TlsFiles tls_files;
   // Tests put a name service of their own here.
   std::function<void(const HostPort&, ResolveHandler)> look_up = resolve_in_background;
 };
