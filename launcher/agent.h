@@ -15,6 +15,7 @@
 #include "launcher/process_tree.h"
 #include "rendezvous/address_set.h"
 #include "rendezvous/core/keyring.h"
+#include "rendezvous/tls_context.h"
 
 namespace ddprun {
 
@@ -22,7 +23,9 @@ struct AgentConfig {
   LaunchOptions options;
   Rendezvous rendezvous;
   WorkerCommand command;
-  Keyring keys;            // of the service that this node meets others at; empty: none
+  Keyring keys;  // of the service that this node meets others at; empty: none
+  TlsFiles tls_files;
+  TlsContextPtr tls;       // of tls_files, to join with; null: without TLS
   AddressSet store_allow;  // beside the nodes of the job
   int slots = 1;
   std::string log_root;                   // of this run; empty with --log-dir /dev/null

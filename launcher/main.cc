@@ -76,6 +76,20 @@ Result<AgentConfig> plan(LaunchOptions options) {
   return config;
 }
 
+// For every job that meets other nodes.
+Result<void> find_tls_of(AgentConfig& config) {
+  const LaunchOptions& options = config.options;
+  config.tls_files = {
+      .cert = options.rdzv_tls_cert, .key = options.rdzv_tls_key, .ca = options.rdzv_tls_ca};
+  const bool meets = config.rendezvous.mode != Rendezvous::Mode::kLocal;
+  if (!meets || !config.tls_files.is_given()) return {};
+  Result<FoundTls> found = TlsContext::for_agent(config.tls_files);
+  if (!found) return std::move(found).error();
+  if (!found->remark.empty()) config.rendezvous.remarks.push_back(found->remark);
+  config.tls = std::move(found->context);
+  return {};
+}
+
 // For every job that meets other nodes; the variable is taken out of the environment for all.
 Result<void> find_keys_of(AgentConfig& config) {
   const LaunchOptions& options = config.options;
@@ -86,8 +100,12 @@ Result<void> find_keys_of(AgentConfig& config) {
   const auto wrong = [](const char* option, std::string cause) {
     return Error{.kind = ErrorKind::kInvalidArgument, .doing = option, .cause = std::move(cause)};
   };
-  if (found->keys.empty() && options.require_auth) {
-    return wrong("option --require-auth", "no key was given: --rdzv-key-file or DDPRUN_RDZV_KEY");
+  const bool shows_certificates =
+      config.tls && !config.tls_files.cert.empty() && config.tls_files.has_authority();
+  if (found->keys.empty() && !shows_certificates && options.require_auth) {
+    return wrong("option --require-auth",
+                 "no key was given: --rdzv-key-file or DDPRUN_RDZV_KEY; nor --rdzv-tls-cert, -key "
+                 "and -ca");
   }
   if (!found->keys.empty() && !found->keys.key_of(options.rdzv_id)) {
     return wrong("option --rdzv-key-file", "it has no key for job '" + options.rdzv_id + "'");
@@ -118,7 +136,9 @@ int run(const std::vector<std::string>& arguments) {
   }
   Result<AgentConfig> config = plan(std::move(line->options));
   if (!config) return fail(config.error(), ExitCode::kUsage);
-  if (const Result<void> found = find_keys_of(*config); !found) {
+  for (const auto find : {&find_tls_of, &find_keys_of}) {
+    const Result<void> found = find(*config);
+    if (found) continue;
     const bool usage = found.error().kind == ErrorKind::kInvalidArgument;
     return fail(found.error(), usage ? ExitCode::kUsage : ExitCode::kFiles);
   }

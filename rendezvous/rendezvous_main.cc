@@ -12,6 +12,7 @@
 #include "rendezvous/server.h"
 #include "rendezvous/state_codec.h"
 #include "rendezvous/tcp_address.h"
+#include "rendezvous/tls_context.h"
 
 namespace {
 
@@ -23,6 +24,7 @@ struct Options {
   Duration lease = kDefaultLease;
   std::string state_directory;  // empty: none
   std::string key_file;         // empty: none
+  TlsFiles tls;
   bool require_auth = false;
   bool print_read_token = false;
 };
@@ -48,8 +50,17 @@ void add_options(CLI::App& app, Options& options) {
                  "KEY or JOB KEY; read again at SIGHUP. Without it: DDPRUN_RDZV_KEY in the "
                  "environment")
       ->type_name("FILE");
+  app.add_option("--rdzv-tls-cert", options.tls.cert,
+                 "Certificate for TLS, in PEM with those between it and its authority: agents and "
+                 "readers of the pages must use TLS then. Read again at SIGHUP, like the other two")
+      ->type_name("FILE");
+  app.add_option("--rdzv-tls-key", options.tls.key, "Its private key, in PEM without a passphrase")
+      ->type_name("FILE");
+  app.add_option("--rdzv-tls-ca", options.tls.ca,
+                 "Admit only those who have a certificate of this authority (PEM)")
+      ->type_name("FILE");
   app.add_flag("--require-auth", options.require_auth,
-               "Do not listen beyond this host without a key");
+               "Do not listen beyond this host without a key or --rdzv-tls-ca");
   app.add_flag("--print-read-token", options.print_read_token,
                "Print the token for /metrics and /status.json that follows from the key, and end");
 }
@@ -90,8 +101,9 @@ std::optional<int> print_read_token(const Options& given) {
   return to_int(ExitCode::kSuccess);
 }
 
-// What it needs to go on is there already, so a mistake in the file changes nothing.
-void reload(const Options& given, Logger& log, RendezvousServer& server) {
+// What it needs to go on is there already, so a mistake in a file changes nothing.
+void reload_keys(const Options& given, Logger& log, RendezvousServer& server) {
+  if (given.key_file.empty()) return;  // those of the environment stay
   Result<FoundKeys> found = find_keys(given.key_file);
   if (!found) return log.error("the keys stay as they are: " + found.error().message());
   if (!found->remark.empty()) log.warning(found->remark);
@@ -99,12 +111,30 @@ void reload(const Options& given, Logger& log, RendezvousServer& server) {
   log.info("has read the keys again");
 }
 
+void reload_tls(const Options& given, Logger& log, RendezvousServer& server) {
+  if (!given.tls.is_given()) return;
+  Result<FoundTls> found = TlsContext::for_service(given.tls);
+  if (!found) return log.error("the certificates stay as they are: " + found.error().message());
+  if (!found->remark.empty()) log.warning(found->remark);
+  server.set_tls(std::move(found->context));
+  log.info("has read the certificates again");
+}
+
 Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, Logger& log,
                             DaemonSocket socket) {
   Result<FoundKeys> found = find_keys(given.key_file);
   if (!found) return std::move(found).error();
   if (!found->remark.empty()) log.warning(found->remark);
-  if (const std::string open = exposure_of(socket.address, found->keys); !open.empty()) {
+  FoundTls tls;
+  if (given.tls.is_given()) {
+    Result<FoundTls> made = TlsContext::for_service(given.tls);
+    if (!made) return std::move(made).error();
+    tls = std::move(*made);
+  }
+  if (!tls.remark.empty()) log.warning(tls.remark);
+  const bool is_closed = tls.context && tls.context->demands_certificates();
+  const std::string open = is_closed ? "" : exposure_of(socket.address, found->keys);
+  if (!open.empty()) {
     if (given.require_auth) {
       return Error{.kind = ErrorKind::kInvalidArgument, .doing = "--require-auth", .cause = open};
     }
@@ -130,13 +160,17 @@ Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, L
   auto server = std::make_shared<RendezvousServer>(io, log, std::move(options),
                                                    std::move(listeners), std::move(kept));
   server->set_keys(std::move(found->keys));
+  server->set_tls(std::move(tls.context));
   server->start();
   DaemonService service{
       .service = server,
       .drain = [server](std::function<void()> then) { server->drain(std::move(then)); },
       .reload = {}};
-  if (!given.key_file.empty()) {
-    service.reload = [server, &given, &log] { reload(given, log, *server); };
+  if (!given.key_file.empty() || given.tls.is_given()) {
+    service.reload = [server, &given, &log] {
+      reload_keys(given, log, *server);
+      reload_tls(given, log, *server);
+    };
   }
   return service;
 }
