@@ -68,12 +68,12 @@ TlsChannel TlsChannel::agent(TlsContextPtr context, const std::string& host) {
                   "without a name every certificate would do");
     SSL_set_tlsext_host_name(ssl, name.c_str());
   }
-  const Result<void> begun = channel.shake_hands();
-  DDPRUN_ASSERT(begun, "a client hello needs nothing");
+  if (const Result<void> begun = channel.shake_hands(); !begun) channel.cannot_ = begun.error();
   return channel;
 }
 
 Result<void> TlsChannel::receive(std::string_view wire) {
+  if (cannot_) return *cannot_;
   if (!is_open_ && (handshake_bytes_ += wire.size()) > kMaxHandshakeBytes) {
     return Error{.kind = ErrorKind::kProtocol,
                  .doing = "TLS handshake",

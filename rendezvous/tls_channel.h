@@ -14,8 +14,10 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/result.h"
 #include "rendezvous/tls_context.h"
@@ -33,7 +35,8 @@ class TlsChannel {
   // The side that accepts.
   static TlsChannel service(TlsContextPtr context);
   // The side that connects; the peer's certificate has to be for this host name or numeric address.
-  // The first bytes for the wire are there at once.
+  // The first bytes for the wire are there at once. Where this system's configuration of OpenSSL
+  // leaves no version or cipher to offer, receive() says so, even when nothing has come.
   static TlsChannel agent(TlsContextPtr context, const std::string& host);
 
   // Bytes that have come. kProtocol: they are no TLS, or the two sides cannot agree, with the
@@ -70,7 +73,8 @@ class TlsChannel {
 
   TlsContextPtr context_;
   std::unique_ptr<ssl_st, Free> ssl_;
-  std::string host_;  // of the peer, for messages; empty at the service
+  std::string host_;             // of the peer, for messages; empty at the service
+  std::optional<Error> cannot_;  // begin
   std::string plain_;
   std::size_t handshake_bytes_ = 0;
   bool is_open_ = false;

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "base/assert.h"
 #include "base/unique_fd.h"
 
 namespace ddprun {
@@ -31,9 +30,14 @@ Result<struct stat> look_at(const std::string& doing, const std::string& path) {
 // Else OpenSSL asks the terminal.
 int no_passphrase(char*, int, int, void*) { return 0; }
 
-ssl_ctx_st* make_context() {
+// Fails where OpenSSL's configuration on this system is wrong.
+Result<ssl_ctx_st*> make_context() {
+  ERR_clear_error();
   ssl_ctx_st* context = SSL_CTX_new(TLS_method());
-  DDPRUN_ASSERT(context != nullptr, "OpenSSL has TLS");
+  if (!context) {
+    return Error{.doing = "prepare OpenSSL for TLS",
+                 .cause = take_openssl_reason("no reason is known")};
+  }
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
   // Every connection is a full handshake: what a session ticket would save is not worth a secret
   // that outlives the connection.
@@ -103,7 +107,9 @@ Result<FoundTls> TlsContext::for_service(const TlsFiles& files) {
                  "'system' would admit everybody who has any certificate: name a file with the "
                  "authority of the nodes");
   }
-  const std::shared_ptr<TlsContext> context(new TlsContext(make_context()));
+  const Result<ssl_ctx_st*> made = make_context();
+  if (!made) return made.error();
+  const std::shared_ptr<TlsContext> context(new TlsContext(*made));
   Result<FoundTls> found = read(*context, files);
   if (!found) return found;
   if (!files.ca.empty()) {
@@ -117,7 +123,9 @@ Result<FoundTls> TlsContext::for_service(const TlsFiles& files) {
 }
 
 Result<FoundTls> TlsContext::for_agent(const TlsFiles& files) {
-  const std::shared_ptr<TlsContext> context(new TlsContext(make_context()));
+  const Result<ssl_ctx_st*> made = make_context();
+  if (!made) return made.error();
+  const std::shared_ptr<TlsContext> context(new TlsContext(*made));
   Result<FoundTls> found = read(*context, files);
   if (!found) return found;
   SSL_CTX_set_verify(context->get(), SSL_VERIFY_PEER, nullptr);

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <openssl/ssl.h>
 
 #include <algorithm>
 #include <optional>
@@ -198,6 +199,17 @@ TEST_F(TlsChannelTest, AGoodbyeIsTold) {
   EXPECT_EQ(ends.agent.take_plain(), "last");
   EXPECT_TRUE(ends.agent.is_ended());
   EXPECT_EQ(ends.agent_error, "");
+}
+
+// With the extended master secret, which OpenSSL always offers.
+TEST_F(TlsChannelTest, Tls12IsGoodEnough) {
+  SSL_CTX_set_max_proto_version(agent_->get(), TLS1_2_VERSION);
+  const Ends ends = meet(agent_, service_);
+  ASSERT_TRUE(ends.are_open()) << ends.agent_error << ends.service_error;
+  EXPECT_EQ(ends.agent.binding(), ends.service.binding());
+  SSL_CTX_set_max_proto_version(agent_->get(), TLS1_1_VERSION);
+  SSL_CTX_set_min_proto_version(agent_->get(), TLS1_1_VERSION);
+  EXPECT_FALSE(meet(agent_, service_).are_open());
 }
 
 TEST_F(TlsChannelTest, BothEndsCallTheConnectionTheSameAndNoOtherOne) {
