@@ -90,7 +90,7 @@ class Agent {
     for (const std::string& remark : config_.rendezvous.remarks) log_.warning(remark);
     if (const Result<void> ready = meet(); !ready) {
       log_.error(ready.error().message());
-      exit_code_ = to_int(ExitCode::kAddress);
+      exit_code_ = to_int(cannot_meet_);
       return;
     }
     link_->start();
@@ -166,8 +166,19 @@ class Agent {
     options.service_id = random_hex(8);
     if (config_.munge.munge) options.owner = config_.munge.munge->user();
     std::vector<UniqueFd> listeners;
+    TlsContextPtr tls;
     if (listener) {
-      const std::string exposure = exposure_of(listener->address, config_.keys, config_.munge);
+      if (config_.tls) {
+        Result<FoundTls> found = TlsContext::for_service(config_.tls_files);
+        if (!found) {
+          cannot_meet_ = ExitCode::kUsage;
+          return std::move(found).error().within("this host starts the service");
+        }
+        tls = std::move(found->context);
+      }
+      const bool is_closed = tls && tls->demands_certificates();
+      const std::string exposure =
+          is_closed ? "" : exposure_of(listener->address, config_.keys, config_.munge);
       if (!exposure.empty()) log_.warning(exposure);
       listeners.push_back(std::move(listener->socket));
     }
@@ -177,6 +188,7 @@ class Agent {
         std::make_unique<RendezvousServer>(io_, log_, std::move(options), std::move(listeners));
     server_->set_keys(config_.keys);
     if (config_.munge.munge) server_->set_munge(config_.munge.munge);
+    server_->set_tls(std::move(tls));
     server_->start();
     link_ = make_local_link(*server_, link_events());
     return {};
@@ -194,6 +206,8 @@ class Agent {
     options.key = config_.keys.key_of(config_.options.rdzv_id).value_or("");
     options.munge = config_.munge.munge;
     options.demands_proof = config_.options.require_auth;
+    options.tls = config_.tls;
+    options.tls_files = config_.tls_files;
     link_ = make_remote_link(io_, std::move(options), link_events());
     return {};
   }
@@ -582,6 +596,7 @@ class Agent {
   int told_signal_ = 0;
   NodeRank node_rank_{0};
   std::optional<Leave> last_word_;
+  ExitCode cannot_meet_ = ExitCode::kAddress;  // where meet() fails
   int exit_code_ = to_int(ExitCode::kInternal);
 };
 

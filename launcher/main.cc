@@ -78,20 +78,35 @@ Result<AgentConfig> plan(LaunchOptions options) {
   return config;
 }
 
+// For every job that meets other nodes.
+Result<void> find_tls_of(AgentConfig& config) {
+  const LaunchOptions& options = config.options;
+  config.tls_files = {
+      .cert = options.rdzv_tls_cert, .key = options.rdzv_tls_key, .ca = options.rdzv_tls_ca};
+  const bool meets = config.rendezvous.mode != Rendezvous::Mode::kLocal;
+  if (!meets || !config.tls_files.is_given()) return {};
+  Result<FoundTls> found = TlsContext::for_agent(config.tls_files);
+  if (!found) return std::move(found).error();
+  if (!found->remark.empty()) config.rendezvous.remarks.push_back(found->remark);
+  config.tls = std::move(found->context);
+  return {};
+}
+
 Error wrong(const char* option, std::string cause) {
   return Error{.kind = ErrorKind::kInvalidArgument, .doing = option, .cause = std::move(cause)};
 }
 
-// Where there is no key.
+// Where there are neither keys nor certificates on both sides.
 Result<void> find_munge_of(AgentConfig& config) {
   const LaunchOptions& options = config.options;
   config.munge = find_munge({.socket = options.munge_socket});
   const std::string& why_not = config.munge.why_not;
   if (config.munge.munge) return {};
   if (options.require_auth) {
-    return wrong(
-        "option --require-auth",
-        "no key was given: --rdzv-key-file or DDPRUN_RDZV_KEY; and munge is not there: " + why_not);
+    return wrong("option --require-auth",
+                 "no key was given: --rdzv-key-file or DDPRUN_RDZV_KEY; nor --rdzv-tls-cert, -key "
+                 "and -ca; and munge is not there: " +
+                     why_not);
   }
   if (is_named(options.munge_socket)) {
     config.rendezvous.remarks.push_back("munge is not used: " + why_not);
@@ -106,7 +121,11 @@ Result<void> find_keys_of(AgentConfig& config) {
   if (!found) return std::move(found).error();
   if (config.rendezvous.mode == Rendezvous::Mode::kLocal) return {};
   if (!found->remark.empty()) config.rendezvous.remarks.push_back(found->remark);
-  if (found->keys.empty()) return find_munge_of(config);
+  const bool shows_certificates =
+      config.tls && !config.tls_files.cert.empty() && config.tls_files.has_authority();
+  if (found->keys.empty()) {
+    return shows_certificates ? Result<void>() : find_munge_of(config);
+  }
   if (!found->keys.key_of(options.rdzv_id)) {
     return wrong("option --rdzv-key-file", "it has no key for job '" + options.rdzv_id + "'");
   }
@@ -127,8 +146,9 @@ int run(const std::vector<std::string>& arguments) {
   }
   Result<AgentConfig> config = plan(std::move(line->options));
   if (!config) return fail(config.error(), ExitCode::kUsage);
-  if (const Result<void> found = find_keys_of(*config); !found) {
-    return fail(found.error(), usage_or(ExitCode::kFiles, found.error()));
+  for (const auto find : {&find_tls_of, &find_keys_of}) {
+    const Result<void> found = find(*config);
+    if (!found) return fail(found.error(), usage_or(ExitCode::kFiles, found.error()));
   }
   // From here on there is something to remove at the end, so no signal may end this process by
   // itself: they wait for the guardian.

@@ -3,7 +3,6 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/write.hpp>
 #include <map>
 #include <optional>
 #include <set>
@@ -26,6 +25,7 @@
 #include "rendezvous/store_server.h"
 #include "rendezvous/tcp_acceptor.h"
 #include "rendezvous/tcp_address.h"
+#include "rendezvous/wire.h"
 
 namespace ddprun {
 
@@ -41,21 +41,20 @@ constexpr auto kLagPeriod = std::chrono::seconds(1);
 struct Session : std::enable_shared_from_this<Session> {
   Session(tcp::socket the_socket, AgentConnectionId number, const Keyring& keys,
           std::optional<UserId> munge_user)
-      : socket(std::move(the_socket)),
+      : wire(std::make_shared<Wire>(std::move(the_socket))),
         id(number),
-        hello_timer(socket.get_executor()),
+        hello_timer(wire->socket().get_executor()),
         handshake(keys, random_hex(kNonceBytes), munge_user) {
     if (handshake.is_closed()) frames.set_limit(kMaxHandshakeBytes);
   }
 
-  tcp::socket socket;
+  const WirePtr wire;
   AgentConnectionId id;
   asio::steady_timer hello_timer;
   ServiceHandshake handshake;
   SocketAddress peer;
   std::string peer_host;        // numeric
   std::string service_address;  // our end, numeric
-  std::array<char, 4096> buffer;
   FrameReader frames;
   std::string unsent;
   std::string sending;
@@ -106,7 +105,6 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   void stop() {
     stopped_ = true;
-    error_code ignored;
     acceptors_.clear();
     http_.reset();
     timer_.cancel();
@@ -115,7 +113,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     keeper_.reset();
     munge_.reset();
     for (auto& [id, session] : sessions_) {
-      session->socket.close(ignored);
+      session->wire->close();
       session->hello_timer.cancel();
     }
     sessions_.clear();
@@ -148,6 +146,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   void set_keys(Keyring keys) { keys_ = std::move(keys); }
   void set_munge(std::shared_ptr<const Munge> munge) { munge_.emplace(io_, std::move(munge)); }
+  void set_tls(TlsContextPtr tls) { tls_ = std::move(tls); }
 
   void when_idle(std::function<void()> then) {
     ends_soon_ = true;
@@ -187,12 +186,11 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     }
     if (pending_.size() >= kMaxPending) make_room();
     error_code ignored;
-    socket.non_blocking(true, ignored);
     socket.set_option(tcp::no_delay(true), ignored);
     auto session = std::make_shared<Session>(std::move(socket), next_id(), keys_, munge_user());
     session->peer = peer;
     session->peer_host = peer_host;
-    session->service_address = local_address_of(session->socket.native_handle()).host();
+    session->service_address = local_address_of(session->wire->socket().native_handle()).host();
     sessions_[session->id] = session;
     pending_.insert(session->id);
     session->hello_timer.expires_after(hello_timeout_);
@@ -206,7 +204,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   // A store's client may be silent for as long as it likes (StoreServer).
   bool may_be_silent(const SessionPtr& session) const {
-    return store_ && !session->identified && session->first_bytes.empty();
+    return store_ && !session->identified && session->first_bytes.empty() &&
+           !session->wire->is_tls();
   }
 
   // The oldest has the smallest number.
@@ -223,17 +222,16 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     pending_.erase(session->id);
   }
 
-  // Waits first: while nothing has been read, the connection can be given to another server.
   void read(const SessionPtr& session) {
-    session->socket.async_wait(
-        tcp::socket::wait_read, [self = shared_from_this(), session](error_code error) {
+    session->wire->read(
+        [self = shared_from_this(), session](const Result<std::string_view>& bytes) {
           if (self->stopped_ || !self->sessions_.contains(session->id)) return;
-          std::size_t size = 0;
-          if (!error) size = session->socket.read_some(asio::buffer(session->buffer), error);
-          if (error == asio::error::would_block) return self->read(session);
-          if (error) return self->drop(session, "");
+          if (!bytes && bytes.error().kind == ErrorKind::kProtocol) {
+            return self->fail(session, bytes.error().message());
+          }
+          if (!bytes) return self->drop(session, "");
           if (self->draining_) return self->read(session);  // nothing is decided any more
-          self->take(session, std::string_view(session->buffer.data(), size));
+          self->take(session, *bytes);
         });
   }
 
@@ -329,26 +327,48 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     if (!caller) return read(session);
     const std::string first_bytes = std::exchange(session->first_bytes, {});
     session->identified = true;
+    const bool is_tls = session->wire->is_tls();
     switch (*caller) {
-      case Caller::kAgent: return take(session, first_bytes);
-      case Caller::kHttp: return http_->adopt(release(session), first_bytes);
-      case Caller::kStoreClient: break;
+      case Caller::kAgent:
+        if (is_tls || !tls_) return meet_agent(session, first_bytes);
+        (void)refuse(session, Refused{"this service admits nobody without TLS: give this node "
+                                      "--rdzv-tls-ca"});
+        return read(session);
+      case Caller::kHttp:
+        settle(session);
+        sessions_.erase(session->id);
+        return http_->adopt(session->wire, first_bytes);
+      case Caller::kTls:
+        if (!is_tls) return start_tls(session, first_bytes);
+        break;
+      case Caller::kStoreClient:
+        if (store_ && !is_tls) return give_to_store(session, first_bytes);
+        break;
     }
-    if (!store_) return drop(session, "it speaks no control protocol");
-    give_to_store(session, first_bytes);
+    drop(session, "it speaks no control protocol");
   }
 
+  void meet_agent(const SessionPtr& session, const std::string& first_bytes) {
+    if (session->wire->is_tls()) session->handshake.bind_to(session->wire->binding());
+    take(session, first_bytes);
+  }
+
+  // Who is calling is to be told anew from the first bytes inside it.
+  void start_tls(const SessionPtr& session, const std::string& first_bytes) {
+    if (!tls_) {
+      session->wire->write({asio::buffer(kNoTlsHere)}, [](const Result<void>&) {});
+      return fail(session, "it speaks TLS, and this service has no --rdzv-tls-cert");
+    }
+    session->identified = false;
+    session->wire->start_tls(TlsChannel::service(tls_), first_bytes);
+    read(session);
+  }
+
+  // It is another server's from now on.
   void give_to_store(const SessionPtr& session, std::string_view first_bytes) {
-    store_->adopt(release(session), first_bytes);
-  }
-
-  // Of a connection that is another server's.
-  tcp::socket release(const SessionPtr& session) {
     settle(session);
     sessions_.erase(session->id);
-    error_code ignored;
-    session->socket.cancel(ignored);
-    return std::move(session->socket);
+    store_->adopt(session->wire->release(), first_bytes);
   }
 
   // --- seen from outside ------------------------------------------------------------------------
@@ -363,6 +383,10 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       }
       if (!ends_soon_) return HttpPage{.body = body_of("ok\n")};
       return HttpPage{.body = body_of("this service ends with its job\n"), .status = 503};
+    }
+    if (tls_ && !request.encrypted) {
+      return HttpPage{.body = body_of("without TLS there are /healthz and /readyz: https://\n"),
+                      .status = 403};
     }
     if (!may_read(request.authorization)) {
       return HttpPage{.body = body_of("this page wants the token of --print-read-token: "
@@ -516,14 +540,14 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       return check_drained();
     }
     session->sending.swap(session->unsent);
-    asio::async_write(session->socket, asio::buffer(session->sending),
-                      [self = shared_from_this(), session](error_code error, std::size_t sent) {
-                        if (self->stopped_ || !self->sessions_.contains(session->id)) return;
-                        self->counters_.bytes_sent += sent;
-                        session->sending.clear();
-                        if (error) return self->drop(session, "");
-                        self->flush(session);
-                      });
+    session->wire->write({asio::buffer(session->sending)},
+                         [self = shared_from_this(), session](const Result<void>& written) {
+                           if (self->stopped_ || !self->sessions_.contains(session->id)) return;
+                           if (!written) return self->drop(session, "");
+                           self->counters_.bytes_sent += session->sending.size();
+                           session->sending.clear();
+                           self->flush(session);
+                         });
   }
 
   // For what it sent, or did not send in time.
@@ -536,8 +560,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   void drop(SessionPtr session, const std::string& why) {
     if (!why.empty()) warn_of(session, why);
     if (!why.empty() && session->is_pending) ++counters_.closed_before_hello;
-    error_code ignored;
-    session->socket.close(ignored);
+    session->wire->close();
     settle(session);
     sessions_.erase(session->id);
     gone(session->id);
@@ -587,6 +610,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   std::set<AgentConnectionId> pending_;  // of them, those that have not said hello
   Keyring keys_;
   std::optional<MungeDesk> munge_;
+  TlsContextPtr tls_;
   FailureRate failures_;  // before a hello
   std::map<AgentConnectionId, std::shared_ptr<std::function<void(const ServiceMessage&)>>> locals_;
   StoreServer* store_ = nullptr;  // of the same port
@@ -622,6 +646,7 @@ void RendezvousServer::set_keys(Keyring keys) { impl_->set_keys(std::move(keys))
 void RendezvousServer::set_munge(std::shared_ptr<const Munge> munge) {
   impl_->set_munge(std::move(munge));
 }
+void RendezvousServer::set_tls(TlsContextPtr tls) { impl_->set_tls(std::move(tls)); }
 AgentConnectionId RendezvousServer::attach(std::function<void(const ServiceMessage&)> deliver) {
   return impl_->attach(std::move(deliver));
 }

@@ -17,6 +17,9 @@
 // of those that are not there yet at most kMaxPending are kept, and an address that fails too often
 // (rendezvous/core/failure_rate.h) is not listened to for a while.
 //
+// With TLS (rendezvous/wire.h) agents and HTTP begin inside it, and without they are sent away; what
+// a probe asks for is told to everybody.
+//
 // The same port answers HTTP (docs/monitoring.md), and in torchrun's static mode the store's
 // clients, too. Callers are told apart by a connection's first bytes
 // (rendezvous/core/first_bytes.h); one that is silent for hello_timeout is a store's client.
@@ -34,6 +37,7 @@
 #include "rendezvous/core/job_table.h"
 #include "rendezvous/core/keyring.h"
 #include "rendezvous/state_directory.h"
+#include "rendezvous/tls_context.h"
 
 namespace ddprun {
 
@@ -69,6 +73,9 @@ class RendezvousServer {
 
   // Who comes from now on needs one of these keys; none: nobody needs any, as at first.
   void set_keys(Keyring keys);
+  // Who comes from now on has to speak TLS with this context, of a service; null: nobody can, as at
+  // first.
+  void set_tls(TlsContextPtr tls);
 
   // Who comes from now on proves by munge what user he is, unless there are keys. Asked on a thread
   // of its own (rendezvous/munge_desk.h); while munged does not answer, newcomers are put off.

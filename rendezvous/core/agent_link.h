@@ -92,6 +92,9 @@ class AgentLink {
   LinkActions distrusted(const std::string& why, TimePoint now);
   // What came is no message of this protocol.
   LinkActions garbled(const std::string& why, TimePoint now);
+  // The connection cannot be protected: the service has no TLS, or one side does not accept what the
+  // other has shown.
+  LinkActions without_tls(const std::string& why, TimePoint now);
   // Time has passed: to be called at deadline(), harmless at other times.
   LinkActions tick(TimePoint now);
   // Sends a message if the link is up. A status that cannot be sent is made up for by the next

@@ -75,7 +75,8 @@ ServiceHandshake::Step ServiceHandshake::knocked(const Knock& knock) {
                    .version = knock.version,
                    .job = knock.job,
                    .agent_nonce = knock.nonce,
-                   .service_nonce = nonce_};
+                   .service_nonce = nonce_,
+                   .channel = std::move(introduction_.channel)};
   state_ = State::kChallenged;
   return answer(challenge);
 }
@@ -128,12 +129,13 @@ Error bad(std::string cause, ErrorKind kind = ErrorKind::kProtocol) {
 
 constexpr const char* kNotProven = "it did not prove that it holds the key of this job";
 
-Introduction introduction_of(const Knock& knock) {
+Introduction introduction_of(const Knock& knock, std::string channel) {
   return {.protocol = knock.protocol,
           .version = knock.version,
           .job = knock.job,
           .agent_nonce = knock.nonce,
-          .service_nonce = {}};
+          .service_nonce = {},
+          .channel = std::move(channel)};
 }
 
 Knock with_method(Knock knock, ProofMethod method) {
@@ -143,15 +145,15 @@ Knock with_method(Knock knock, ProofMethod method) {
 
 }  // namespace
 
-AgentHandshake::AgentHandshake(std::string key, Knock knock)
+AgentHandshake::AgentHandshake(std::string key, Knock knock, std::string channel)
     : key_(std::move(key)),
       knock_(with_method(std::move(knock), ProofMethod::kKey)),
-      introduction_(introduction_of(knock_)) {}
+      introduction_(introduction_of(knock_, std::move(channel))) {}
 
-AgentHandshake::AgentHandshake(const ByMunge& munge, Knock knock)
+AgentHandshake::AgentHandshake(const ByMunge& munge, Knock knock, std::string channel)
     : munge_(munge),
       knock_(with_method(std::move(knock), ProofMethod::kMunge)),
-      introduction_(introduction_of(knock_)) {}
+      introduction_(introduction_of(knock_, std::move(channel))) {}
 
 Result<AgentHandshake::Step> AgentHandshake::receive(const ServiceHandshakeMessage& message) {
   if (const Refused* refused = std::get_if<Refused>(&message)) return Step(*refused);

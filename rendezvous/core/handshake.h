@@ -94,6 +94,10 @@ class ServiceHandshake {
   // REQUIRES: the last step was kAskMunge.
   Step answered(const MungeOutcome& outcome);
 
+  // What the connection goes through is called so at both ends, and what is proved is bound to it
+  // (Introduction::channel). REQUIRES: nothing was received yet.
+  void bind_to(std::string channel) { introduction_.channel = std::move(channel); }
+
   // Nothing but handshake messages is welcome yet.
   bool is_closed() const { return (!keys_.empty() || munge_user_) && state_ != State::kProven; }
   // Whether an agent of that job may speak here.
@@ -134,14 +138,14 @@ constexpr bool is_believable(UserId service, UserId own) {
 
 class AgentHandshake {
  public:
-  // key: of the job. nonce: random, of this connection alone.
-  AgentHandshake(std::string key, Knock knock);
+  // key: of the job. nonce: random, of this connection alone. channel: of Introduction.
+  AgentHandshake(std::string key, Knock knock, std::string channel = {});
   // By munge, where there is no key.
   struct ByMunge {
     UserId own;                  // the agent's user
     bool demands_proof = false;  // an open service is not good enough
   };
-  AgentHandshake(const ByMunge& munge, Knock knock);
+  AgentHandshake(const ByMunge& munge, Knock knock, std::string channel = {});
 
   const Knock& knock() const { return knock_; }
 

@@ -37,6 +37,7 @@ std::string text_of(std::string_view purpose, const Introduction& introduction) 
   add(text, introduction.job);
   add(text, introduction.agent_nonce);
   add(text, introduction.service_nonce);
+  if (!introduction.channel.empty()) add(text, introduction.channel);
   return text;
 }
 

@@ -18,6 +18,7 @@ struct Introduction {
   std::string job;
   std::string agent_nonce;
   std::string service_nonce;
+  std::string channel;  // what TLS calls this connection (TlsChannel::binding()); empty without TLS
 };
 
 enum class Side { kAgent, kService };

@@ -82,6 +82,14 @@ class RawTcpClient {
     return bytes;
   }
 
+  // What has come, at least a byte; none when the peer closes or the time is up.
+  std::string receive_some() {
+    std::string bytes(4096, '\0');
+    const ssize_t got = ::recv(socket_.get(), bytes.data(), bytes.size(), 0);
+    bytes.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+    return bytes;
+  }
+
   // Everything up to this text, and no more; without it when the peer closes or the time is up.
   std::string receive_through(std::string_view end) {
     std::string bytes;

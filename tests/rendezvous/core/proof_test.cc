@@ -24,13 +24,14 @@ TEST(Proof, IsAnHmacOverEverythingThatWasSaid) {
 
 TEST(Proof, DiffersWithEveryPartOfIt) {
   const Introduction first{1, "0.1", "job", "aa", "bb"};
-  std::vector<Introduction> others(5, first);
+  std::vector<Introduction> others(6, first);
   others[0].protocol = 2;
   others[1].version = "0.2";
   others[2].job = "jo";
   others[3].agent_nonce = "aab";  // what moves from one field to the next is seen, too
   others[3].service_nonce = "b";
   others[4].service_nonce = "ba";
+  others[5].channel = "x";
   const std::string proof = proof_of(Side::kAgent, kKey, first);
   for (const Introduction& other : others) EXPECT_NE(proof_of(Side::kAgent, kKey, other), proof);
   EXPECT_NE(proof_of(Side::kAgent, kOtherKey, first), proof);
