@@ -137,68 +137,70 @@ Result<FoundMunge> find_munge_for(const Options& given, const HostPort& listenin
       std::string(user < kFirstUserOfPeople ? "all users" : "user " + to_text(user) + " alone") +
       " follow a service of user " + to_text(user));
   return found;
-  void reload_tls(const Options& given, Logger& log, RendezvousServer& server) {
-    if (!given.tls.is_given()) return;
-    Result<FoundTls> found = TlsContext::for_service(given.tls);
-    if (!found) return log.error("the certificates stay as they are: " + found.error().message());
-    if (!found->remark.empty()) log.warning(found->remark);
-    server.set_tls(std::move(found->context));
-    log.info("has read the certificates again");
-  }
+}
 
-  Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, Logger& log,
-                              DaemonSocket socket) {
-    Result<FoundKeys> found = find_keys(given.key_file);
-    if (!found) return std::move(found).error();
-    if (!found->remark.empty()) log.warning(found->remark);
-    FoundTls tls;
-    if (given.tls.is_given()) {
-      Result<FoundTls> made = TlsContext::for_service(given.tls);
-      if (!made) return std::move(made).error();
-      tls = std::move(*made);
-    }
-    if (!tls.remark.empty()) log.warning(tls.remark);
-    const bool is_closed =
-        !found->keys.empty() || (tls.context && tls.context->demands_certificates());
-    const Result<FoundMunge> munge = is_closed
-                                         ? FoundMunge{nullptr, "there are keys, or certificates"}
-                                         : find_munge_for(given, socket.address, log);
-    if (!munge) return munge.error();
-    std::optional<KeptState> kept;
-    if (!given.state_directory.empty()) {
-      Result<KeptState> opened = open_state(given.state_directory, log);
-      if (!opened) return std::move(opened).error();
-      kept = std::move(*opened);
-    }
-    ServiceOptions options;
-    set_lease(options, given.lease);
-    options.host = host_name();
-    options.service_id = random_hex(8);
-    // Was there a service here before that nothing was kept of?
-    const bool knows_its_past = kept && !kept->directory.is_new();
-    if (!knows_its_past && !socket.port_is_new) {
-      options.strangers_until = BootClock::now() + options.agent_patience;
-    }
-    std::vector<UniqueFd> listeners;
-    listeners.push_back(std::move(socket.listener));
-    auto server = std::make_shared<RendezvousServer>(io, log, std::move(options),
-                                                     std::move(listeners), std::move(kept));
-    server->set_keys(std::move(found->keys));
-    if (munge->munge) server->set_munge(munge->munge);
-    server->set_tls(std::move(tls.context));
-    server->start();
-    DaemonService service{
-        .service = server,
-        .drain = [server](std::function<void()> then) { server->drain(std::move(then)); },
-        .reload = {}};
-    if (!given.key_file.empty() || given.tls.is_given()) {
-      service.reload = [server, &given, &log] {
-        reload_keys(given, log, *server);
-        reload_tls(given, log, *server);
-      };
-    }
-    return service;
+void reload_tls(const Options& given, Logger& log, RendezvousServer& server) {
+  if (!given.tls.is_given()) return;
+  Result<FoundTls> found = TlsContext::for_service(given.tls);
+  if (!found) return log.error("the certificates stay as they are: " + found.error().message());
+  if (!found->remark.empty()) log.warning(found->remark);
+  server.set_tls(std::move(found->context));
+  log.info("has read the certificates again");
+}
+
+Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, Logger& log,
+                            DaemonSocket socket) {
+  Result<FoundKeys> found = find_keys(given.key_file);
+  if (!found) return std::move(found).error();
+  if (!found->remark.empty()) log.warning(found->remark);
+  FoundTls tls;
+  if (given.tls.is_given()) {
+    Result<FoundTls> made = TlsContext::for_service(given.tls);
+    if (!made) return std::move(made).error();
+    tls = std::move(*made);
   }
+  if (!tls.remark.empty()) log.warning(tls.remark);
+  const bool is_closed =
+      !found->keys.empty() || (tls.context && tls.context->demands_certificates());
+  const Result<FoundMunge> munge = is_closed
+                                       ? FoundMunge{nullptr, "there are keys, or certificates"}
+                                       : find_munge_for(given, socket.address, log);
+  if (!munge) return munge.error();
+  std::optional<KeptState> kept;
+  if (!given.state_directory.empty()) {
+    Result<KeptState> opened = open_state(given.state_directory, log);
+    if (!opened) return std::move(opened).error();
+    kept = std::move(*opened);
+  }
+  ServiceOptions options;
+  set_lease(options, given.lease);
+  options.host = host_name();
+  options.service_id = random_hex(8);
+  // Was there a service here before that nothing was kept of?
+  const bool knows_its_past = kept && !kept->directory.is_new();
+  if (!knows_its_past && !socket.port_is_new) {
+    options.strangers_until = BootClock::now() + options.agent_patience;
+  }
+  std::vector<UniqueFd> listeners;
+  listeners.push_back(std::move(socket.listener));
+  auto server = std::make_shared<RendezvousServer>(io, log, std::move(options),
+                                                   std::move(listeners), std::move(kept));
+  server->set_keys(std::move(found->keys));
+  if (munge->munge) server->set_munge(munge->munge);
+  server->set_tls(std::move(tls.context));
+  server->start();
+  DaemonService service{
+      .service = server,
+      .drain = [server](std::function<void()> then) { server->drain(std::move(then)); },
+      .reload = {}};
+  if (!given.key_file.empty() || given.tls.is_given()) {
+    service.reload = [server, &given, &log] {
+      reload_keys(given, log, *server);
+      reload_tls(given, log, *server);
+    };
+  }
+  return service;
+}
 
 }  // namespace
 

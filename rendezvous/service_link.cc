@@ -229,9 +229,9 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   }
 
   void ask_munge(const MungeTask& task) {
-    munge_->ask(task, [this, asking = std::weak_ptr(socket_)](const MungeOutcome& outcome) {
-      const auto socket = asking.lock();
-      if (over_ || !socket || socket_ != socket) return;
+    munge_->ask(task, [this, asking = std::weak_ptr(wire_)](const MungeOutcome& outcome) {
+      const WirePtr wire = asking.lock();
+      if (over_ || !wire || wire_ != wire) return;
       carry_out(handshake_->answered(outcome));
     });
   }
