@@ -90,6 +90,10 @@ std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& e
   return variables;
 }
 
+HostPort store_address(const WorkerEnv& env) {
+  return {.host = env.master_addr, .port = env.master_port};
+}
+
 Result<std::optional<WorkerEnv>> read_worker_env(const EnvLookup& lookup) {
   if (!lookup("RANK") && !lookup("WORLD_SIZE")) return std::optional<WorkerEnv>();
 
@@ -105,7 +109,8 @@ Result<std::optional<WorkerEnv>> read_worker_env(const EnvLookup& lookup) {
                              (env.world_size + env.local_world_size - 1) / env.local_world_size);
   env.node_rank = NodeRank(
       ints.read("GROUP_RANK", 0, env.node_count - 1, env.rank.value / env.local_world_size));
-  env.master_port = ints.read("MASTER_PORT", 1, 65535, kDefaultMasterPort);
+  env.master_port =
+      static_cast<std::uint16_t>(ints.read("MASTER_PORT", 1, 65535, kDefaultMasterPort));
   env.restart_count = ints.read("TORCHELASTIC_RESTART_COUNT", 0, kMaxWorld, 0);
   env.max_restarts = ints.read("TORCHELASTIC_MAX_RESTARTS", 0, kMaxWorld, 0);
   // A stock torchrun sets no generation: there the restart count is the nearest thing.

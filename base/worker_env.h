@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -67,7 +68,7 @@ struct WorkerEnv {
   int node_count = 1;
   std::string role = "default";
   std::string master_addr;
-  int master_port = 0;
+  std::uint16_t master_port = 0;
   bool agent_store = false;  // an agent hosts the store, so this rank must not
   int restart_count = 0;
   int max_restarts = 0;
@@ -84,6 +85,9 @@ struct WorkerEnv {
 
 // Name and value of every variable that the launcher sets, in the order of kWorkerVariables.
 std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& env);
+
+// Where the store of the worker's generation listens.
+HostPort store_address(const WorkerEnv& env);
 
 // Looks a variable up; nullopt when it is not set.
 using EnvLookup = std::function<std::optional<std::string>(std::string_view name)>;

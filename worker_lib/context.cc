@@ -99,8 +99,9 @@ Choice choose(const InitOptions& options, LocalRank local_rank, const BackendFac
 // node.
 Result<std::unique_ptr<StoreClient>> connect_to_store(const WorkerEnv& env, Duration timeout) {
   const Duration patience = env.agent_store ? kPatienceWithLauncher : kPatienceByHand;
-  auto store = StoreClient::connect({.host = env.master_addr,
-                                     .port = static_cast<std::uint16_t>(env.master_port),
+  const HostPort address = store_address(env);
+  auto store = StoreClient::connect({.host = address.host,
+                                     .port = address.port,
                                      .prefix = kKeyPrefix,
                                      .connect_timeout = std::min(timeout, patience),
                                      .timeout = timeout});
@@ -108,9 +109,8 @@ Result<std::unique_ptr<StoreClient>> connect_to_store(const WorkerEnv& env, Dura
   Error error = store.error();
   error.cause +=
       "; without a launcher a store must be there already: start the program with ddprun or "
-      "torchrun, "
-      "or run 'ddp-store --listen " +
-      env.master_addr + ":" + std::to_string(env.master_port) + "' first";
+      "torchrun, or run 'ddp-store --listen " +
+      to_text(address) + "' first";
   return error;
 }
 

@@ -193,6 +193,14 @@ TEST(Context, ByHandItSaysHowToComeByAStore) {
                     HasSubstr("run 'ddp-store --listen 127.0.0.1:" + port + "' first")));
 }
 
+TEST(Context, TheStoreToStartByHandIsWrittenAsDdpStoreReadsIt) {
+  const ScopedEnvironment by_hand(
+      {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "::1"}, {"MASTER_PORT", kNobodysPort}});
+  const DistError failure =
+      dist_error_of([] { init_with({.timeout = milliseconds(50)}, nullptr); });
+  EXPECT_THAT(failure.what(), HasSubstr("run 'ddp-store --listen [::1]:1' first"));
+}
+
 TEST(Context, NamesTheRanksThatDidNotCome) {
   const testing_support::RunningStore store;
   const ScopedEnvironment launched(
