@@ -10,6 +10,10 @@ namespace {
 
 constexpr int kDefaultLeaseMs = static_cast<int>(kDefaultLease / std::chrono::milliseconds(1));
 
+std::string reading(std::string_view name) {
+  return "read environment variable " + std::string(name);
+}
+
 // Reads integers one after the other and keeps the first error, so that the list of variables below
 // reads as a list. After an error every read returns its minimum.
 class IntReader {
@@ -37,9 +41,7 @@ class IntReader {
 
  private:
   int fail(std::string_view name, std::string cause, int value) {
-    error_ = Error{.kind = ErrorKind::kInvalidArgument,
-                   .doing = "read environment variable " + std::string(name),
-                   .cause = std::move(cause)};
+    error_ = invalid_argument(std::move(cause)).within(reading(name));
     return value;
   }
 
@@ -121,9 +123,7 @@ Result<std::optional<WorkerEnv>> read_worker_env(const EnvLookup& lookup) {
 
   if (const std::optional<std::string> text = lookup("DDPRUN_PORT_RANGE")) {
     const Result<PortRange> ports = parse_port_range(*text);
-    if (!ports) {
-      return Error(ports.error()).within("read environment variable DDPRUN_PORT_RANGE");
-    }
+    if (!ports) return Error(ports.error()).within(reading("DDPRUN_PORT_RANGE"));
     env.ports = *ports;
   }
   env.master_addr = lookup("MASTER_ADDR").value_or("127.0.0.1");

@@ -75,7 +75,7 @@ Result<void> check_agreement(const CallHeader& mine, std::span<const CallHeader>
     }
     table += (first == 0 ? " " : "; ") + name_ranks(same) + " called " + describe(by_rank[first]);
   }
-  return Error{.kind = ErrorKind::kInvalidArgument, .doing = describe(mine), .cause = table};
+  return invalid_argument(table).within(describe(mine));
 }
 
 }  // namespace ddprun

@@ -223,9 +223,7 @@ Result<std::unique_ptr<CpuGroup>> form_group(const ExchangeCards& exchange,
                             to_text(options.rank) + " of " + std::to_string(options.world_size);
   if (options.world_size < 1 || options.rank.value < 0 ||
       options.rank.value >= options.world_size) {
-    return Error{.kind = ErrorKind::kInvalidArgument,
-                 .doing = doing,
-                 .cause = "ranks go from 0 to the size of the world minus one"};
+    return invalid_argument("ranks go from 0 to the size of the world minus one").within(doing);
   }
   if (options.world_size == 1) return make_solo_group();
   Result<std::unique_ptr<CpuGroup>> group = form_shared(exchange, local_address, options);

@@ -219,9 +219,7 @@ bool Mailbox::take_set_aside(Inbox& inbox, int tag, std::vector<char>& body) {
 }
 
 Error Mailbox::wrong_size(const Attempt& attempt, std::size_t sent) {
-  return Error{.kind = ErrorKind::kInvalidArgument,
-               .doing = attempt.doing(),
-               .cause = "the message has " + std::to_string(sent) + " B"};
+  return invalid_argument("the message has " + std::to_string(sent) + " B").within(attempt.doing());
 }
 
 Error Mailbox::broken(const Attempt& attempt, WaitEnd end) {
