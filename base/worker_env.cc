@@ -128,8 +128,8 @@ Result<std::optional<WorkerEnv>> read_worker_env(const EnvLookup& lookup) {
   }
   env.master_addr = lookup("MASTER_ADDR").value_or("127.0.0.1");
   env.agent_store = lookup("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  env.run_id = lookup("TORCHELASTIC_RUN_ID").value_or("none");
-  env.role = lookup("ROLE_NAME").value_or("default");
+  env.run_id = lookup("TORCHELASTIC_RUN_ID").value_or(env.run_id);
+  env.role = lookup("ROLE_NAME").value_or(env.role);
   env.error_file = lookup("TORCHELASTIC_ERROR_FILE").value_or("");
   return std::optional<WorkerEnv>(std::move(env));
 }

@@ -24,7 +24,10 @@
 
 namespace ddprun {
 
-inline constexpr std::uint16_t kDefaultMasterPort = 29500;  // as torchrun
+// As torchrun.
+inline constexpr std::uint16_t kDefaultMasterPort = 29500;
+inline constexpr const char* kDefaultJobId = "none";
+inline constexpr const char* kDefaultRole = "default";
 
 // A node that is silent for so long counts as lost, unless its service is told otherwise.
 inline constexpr Duration kDefaultLease = std::chrono::seconds(5);
@@ -66,13 +69,13 @@ struct WorkerEnv {
   int local_world_size = 1;
   NodeRank node_rank{0};
   int node_count = 1;
-  std::string role = "default";
+  std::string role = kDefaultRole;
   std::string master_addr;
   std::uint16_t master_port = 0;
   bool agent_store = false;  // an agent hosts the store, so this rank must not
   int restart_count = 0;
   int max_restarts = 0;
-  std::string run_id = "none";
+  std::string run_id = kDefaultJobId;
   std::string error_file;
   // Empty: the worker finds what its agent has inherited, or nothing. plan_workers() always says the
   // first one, with the inherited value where there is one.
