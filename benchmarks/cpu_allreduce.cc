@@ -187,7 +187,8 @@ int run_rank(int rank, std::uint16_t port, const Plan& plan, const Arena& arena)
   auto group = CpuGroup::form(**store, {.rank = Rank(rank),
                                         .world_size = plan.ranks,
                                         .node_id = std::to_string(rank * plan.nodes / plan.ranks),
-                                        .name = "bench"});
+                                        .name = "bench",
+                                        .timeout = kTimeout});
   if (!group) return std::fprintf(stderr, "%s\n", group.error().message().c_str()), 1;
   if (!(*group)->barrier(kTimeout)) return 1;
   if (rank == 0) {

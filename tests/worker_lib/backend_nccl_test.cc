@@ -26,6 +26,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing_support::dist_error_of;
 using testing_support::eventually;
+using testing_support::kPatience;
 using testing_support::run_ranks;
 using torch::Tensor;
 
@@ -34,6 +35,7 @@ constexpr CallOptions kCall{.timeout = seconds(60), .async = true};
 std::unique_ptr<NcclBackend> world_of_one(const NcclBackendOptions& changed = {}) {
   NcclBackendOptions options = changed;
   options.device = torch::kCPU;
+  options.timeout = kPatience;
   options.close_grace = milliseconds(200);
   auto backend = NcclBackend::form(NcclDouble::api(), nullptr, options);
   if (!backend) throw std::runtime_error(backend.error().message());
@@ -85,7 +87,7 @@ TEST(NcclBackend, WaitingBlocksTheCallersStreamAndNotTheHost) {
     auto client = StoreClient::connect({.host = "127.0.0.1", .port = store.port()});
     auto backend = NcclBackend::form(
         NcclDouble::api(), client->get(),
-        {.rank = Rank(rank), .world_size = 2, .device = torch::kCPU, .timeout = seconds(20)});
+        {.rank = Rank(rank), .world_size = 2, .device = torch::kCPU, .timeout = kPatience});
     ASSERT_TRUE(backend) << backend.error().message();
     if (rank == 0) {
       const Work work = (*backend)->all_reduce(torch::ones({4}), ReduceOp::kSum, kCall);
@@ -211,9 +213,10 @@ TEST(NcclBackend, ADeadPeerEndsWhatIsInFlight) {
   NcclDouble cuda;
   auto peers = make_solo_group();
   CpuGroup& group = *peers;
-  auto backend = NcclBackend::form(NcclDouble::api(), nullptr,
-                                   {.device = torch::kCPU, .close_grace = milliseconds(200)},
-                                   std::move(peers));
+  auto backend = NcclBackend::form(
+      NcclDouble::api(), nullptr,
+      {.device = torch::kCPU, .timeout = kPatience, .close_grace = milliseconds(200)},
+      std::move(peers));
   ASSERT_TRUE(backend) << backend.error().message();
   cuda.close_stream();
   const Work work = (*backend)->all_reduce(torch::ones({4}), ReduceOp::kSum, kCall);
@@ -275,7 +278,7 @@ class NcclForming : public testing::Test {
 
 TEST_F(NcclForming, TheIdIsGoneFromTheStoreWhenAllHaveIt) {
   run_ranks(3, [&](int rank) {
-    const auto backend = form(rank, 3, seconds(20));
+    const auto backend = form(rank, 3, kPatience);
     ASSERT_TRUE(backend) << backend.error().message();
     backend->get()->barrier(kCall).wait(seconds(30));
     EXPECT_FALSE(*connect()->check({"group-7/nccl/id"}));
@@ -317,7 +320,7 @@ TEST_F(NcclForming, NobodyWaitsForTheIdOfADeadRankZero) {
 TEST_F(NcclForming, NobodyWaitsForAnIdThatRankZeroCannotMake) {
   cuda.fail_next("get_unique_id", NcclResult::kSystemError);
   run_ranks(3, [&](int rank) {
-    const auto backend = form(rank, 3, seconds(20));
+    const auto backend = form(rank, 3, kPatience);
     ASSERT_FALSE(backend);
     EXPECT_THAT(backend.error().message(), HasSubstr("a failure that was planned"));
     EXPECT_EQ(backend.error().peer_rank, rank == 0 ? -1 : 0);
@@ -327,7 +330,8 @@ TEST_F(NcclForming, NobodyWaitsForAnIdThatRankZeroCannotMake) {
 TEST_F(NcclForming, AnInitThatFailsIsAborted) {
   cuda.fail_next("stream_create", static_cast<CudaResult>(2));
   run_ranks(1, [&](int) {
-    const auto backend = NcclBackend::form(NcclDouble::api(), nullptr, {.device = torch::kCPU});
+    const auto backend = NcclBackend::form(NcclDouble::api(), nullptr,
+                                           {.device = torch::kCPU, .timeout = kPatience});
     ASSERT_FALSE(backend);
     EXPECT_THAT(backend.error().message(), HasSubstr("make a stream for NCCL"));
   });
