@@ -72,8 +72,8 @@ struct Logger::Impl {
       : logger(program, std::make_shared<FunctionSink>(std::move(sink))) {}
 
   // Never a format string: the text is what somebody else may have written.
-  void log(spdlog::level::level_enum level, std::string_view text) {
-    logger.log(level, spdlog::string_view_t(text.data(), text.size()));
+  void log(Level level, std::string_view text) {
+    logger.log(spdlog_level(level), spdlog::string_view_t(text.data(), text.size()));
   }
 
   spdlog::logger logger;
@@ -87,10 +87,10 @@ Logger::Logger(const std::string& program, LineSink sink, Level level)
 
 Logger::~Logger() = default;
 
-void Logger::debug(std::string_view text) { impl_->log(spdlog::level::debug, text); }
-void Logger::info(std::string_view text) { impl_->log(spdlog::level::info, text); }
-void Logger::warning(std::string_view text) { impl_->log(spdlog::level::warn, text); }
-void Logger::error(std::string_view text) { impl_->log(spdlog::level::err, text); }
+void Logger::debug(std::string_view text) { impl_->log(Level::kDebug, text); }
+void Logger::info(std::string_view text) { impl_->log(Level::kInfo, text); }
+void Logger::warning(std::string_view text) { impl_->log(Level::kWarning, text); }
+void Logger::error(std::string_view text) { impl_->log(Level::kError, text); }
 
 LineSink stderr_sink() {
   return [](std::string_view line) {

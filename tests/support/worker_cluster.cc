@@ -47,7 +47,7 @@ void WorkerCluster::signal(int rank, int number) {
 }
 
 bool WorkerCluster::wait_for_all(Duration timeout) {
-  const TimePoint end = BootClock::now() + timeout;
+  const TimePoint end = in(timeout);
   bool all = true;
   for (const auto& worker : workers_) all &= worker->wait(end - BootClock::now()).has_value();
   return all;
