@@ -347,9 +347,9 @@ TEST_F(CheckpointTest, AnotherOptimizerOrModelIsAClearError) {
 TEST_F(CheckpointTest, OptionsThatCannotBeMeantAreRefused) {
   ThreadWorld(1).run([&](ProcessGroup& group) {
     EXPECT_DIST_ERROR(CheckpointManager(group, 0, {.directory = ""}), Kind::kInvalidArgument,
-                      HasSubstr("`directory` is empty"));
+                      HasSubstr("'directory' is empty"));
     EXPECT_DIST_ERROR(CheckpointManager(group, 0, {.directory = "x", .keep_last = 0}),
-                      Kind::kInvalidArgument, HasSubstr("`keep_last` is 0"));
+                      Kind::kInvalidArgument, HasSubstr("'keep_last' is 0"));
     EXPECT_DIST_ERROR(CheckpointManager(group, 0, {.directory = "/proc/none"}), Kind::kSystem,
                       HasSubstr("/proc/none"));
   });
