@@ -9,7 +9,7 @@
 #include "worker_lib/backend_cpu.h"
 #include "worker_lib/backend_nccl.h"
 #include "worker_lib/checkpoint_announcement.h"
-#include "worker_lib/cpu/call_header.h"  // name_ranks
+#include "worker_lib/cpu/rank_names.h"
 #include "worker_lib/cpu/solo_group.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/work_state.h"

@@ -159,7 +159,7 @@ TEST(NcclBackend, WhatNcclNoticesEndsEverythingInFlightWithinASecond) {
   const DistError later = failure_of(backend->barrier(kCall));
   EXPECT_EQ(later.kind(), DistError::Kind::kStopped);
   EXPECT_THAT(later.what(),
-              HasSubstr("nccl call 3, barrier: the group is finished: nccl group: NCCL"));
+              HasSubstr("nccl call 3, barrier: the group is finished since nccl group: NCCL"));
   cuda.open_stream();
 }
 

@@ -11,6 +11,7 @@
 #include "worker_lib/core/node_layout.h"
 #include "worker_lib/cpu/group_core.h"
 #include "worker_lib/cpu/node_meeting.h"
+#include "worker_lib/cpu/rank_names.h"
 #include "worker_lib/cpu/shared_group.h"
 #include "worker_lib/cpu/solo_group.h"
 
@@ -62,7 +63,7 @@ Result<Card> read_card(const std::string& text, int rank) {
   const std::optional<std::uint16_t> number = parse_number<std::uint16_t>(port);
   if (version != kCardVersion || !lines || !number) {
     return Error{.kind = ErrorKind::kProtocol,
-                 .doing = "read the address of rank " + std::to_string(rank),
+                 .doing = "read the address of " + name_rank(rank),
                  .cause = "it was not written by this version of ddprun"};
   }
   card.address.port = *number;

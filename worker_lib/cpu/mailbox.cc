@@ -9,6 +9,8 @@
 #include <cstring>
 
 #include "base/poll_until.h"
+#include "worker_lib/cpu/not_now.h"
+#include "worker_lib/cpu/rank_names.h"
 
 namespace ddprun {
 namespace {
@@ -111,7 +113,7 @@ class SocketStream final : public MessageStream {
         done += static_cast<std::size_t>(moved);
         continue;
       }
-      if (moved == 0 || (errno != EAGAIN && errno != EINTR)) return WaitEnd::kLeft;
+      if (moved == 0 || !is_not_now(errno)) return WaitEnd::kLeft;
       if (board_.failed()) return WaitEnd::kFailed;
       const TimePoint now = BootClock::now();
       if (now >= deadline) return WaitEnd::kTimedOut;
@@ -186,7 +188,7 @@ Result<void> Mailbox::recv(void* data, std::size_t bytes, Rank source, int tag, 
     }
     if (inbox.set_aside_bytes + head.bytes > kMaxSetAsideBytes && head.tag != tag) {
       return core_.fail(attempt, ErrorKind::kResource, source.value,
-                        "rank " + to_text(source) + " sent more than " +
+                        name_rank(source.value) + " sent more than " +
                             std::to_string(kMaxSetAsideBytes >> 20) +
                             " MiB under other tags before tag " + std::to_string(tag));
     }
