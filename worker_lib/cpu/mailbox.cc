@@ -16,8 +16,10 @@ namespace ddprun {
 namespace {
 
 struct RingHeader {
-  alignas(64) std::atomic<std::uint64_t> written;  // bytes so far, ever; moved by the sender
-  alignas(64) std::atomic<std::uint64_t> read;     // moved by the receiver
+  // Bytes so far, ever; moved by the sender.
+  alignas(kCacheLineBytes) std::atomic<std::uint64_t> written;
+  // Moved by the receiver.
+  alignas(kCacheLineBytes) std::atomic<std::uint64_t> read;
 };
 
 // A ring in the segment; both ends use this class, each its half of it.
