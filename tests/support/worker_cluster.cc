@@ -28,7 +28,6 @@ WorkerCluster::WorkerCluster(const WorkerClusterOptions& options)
     : store_(std::make_unique<RunningStore>()) {
   for (int rank = 0; rank < options.nodes * options.per_node; ++rank) {
     ChildProcess::Options process;
-    process.variables.assign(options.environment.begin(), options.environment.end());
     for (auto& variable : variables_of(env_of(rank, options, store_->port())))
       process.variables.push_back(std::move(variable));
     workers_.push_back(std::make_unique<ChildProcess>(options.command, std::move(process)));
