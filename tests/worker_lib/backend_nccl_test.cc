@@ -9,13 +9,14 @@
 #include <latch>
 
 #include "ddprun/error.h"
-#include "rendezvous/store_client.h"
+#include "tests/support/client_of.h"
 #include "tests/support/eventually.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/running_store.h"
 #include "tests/worker_lib/nccl_double.h"
 #include "worker_lib/cpu/solo_group.h"
+#include "worker_lib/error_bridge.h"
 
 namespace ddprun {
 namespace {
@@ -24,6 +25,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing_support::client_of;
 using testing_support::dist_error_of;
 using testing_support::eventually;
 using testing_support::kPatience;
@@ -37,9 +39,7 @@ std::unique_ptr<NcclBackend> world_of_one(const NcclBackendOptions& changed = {}
   options.device = torch::kCPU;
   options.timeout = kPatience;
   options.close_grace = milliseconds(200);
-  auto backend = NcclBackend::form(NcclDouble::api(), nullptr, options);
-  if (!backend) throw std::runtime_error(backend.error().message());
-  return std::move(*backend);
+  return value_or_throw(NcclBackend::form(NcclDouble::api(), nullptr, options));
 }
 
 DistError failure_of(const Work& work) {
@@ -80,9 +80,9 @@ TEST(NcclBackend, WaitingBlocksTheCallersStreamAndNotTheHost) {
   testing_support::RunningStore store;
   std::latch issued(2);
   run_ranks(2, [&](int rank) {
-    auto client = StoreClient::connect({.host = "127.0.0.1", .port = store.port()});
+    const auto client = value_or_throw(client_of(store.port()));
     auto backend = NcclBackend::form(
-        NcclDouble::api(), client->get(),
+        NcclDouble::api(), client.get(),
         {.rank = Rank(rank), .world_size = 2, .device = torch::kCPU, .timeout = kPatience});
     ASSERT_TRUE(backend) << backend.error().message();
     if (rank == 0) {
@@ -254,9 +254,7 @@ TEST(NcclBackend, ItsDestructorLetsFinishWhatCanFinish) {
 
 class NcclForming : public testing::Test {
  protected:
-  std::unique_ptr<StoreClient> connect() {
-    return std::move(*StoreClient::connect({.host = "127.0.0.1", .port = store.port()}));
-  }
+  std::unique_ptr<StoreClient> connect() { return value_or_throw(client_of(store_.port())); }
   Result<std::unique_ptr<NcclBackend>> form(int rank, int size, Duration timeout) {
     const auto client = connect();
     return NcclBackend::form(NcclDouble::api(), client.get(),
@@ -268,8 +266,8 @@ class NcclForming : public testing::Test {
                               .close_grace = milliseconds(200)});
   }
 
-  NcclDouble cuda;
-  testing_support::RunningStore store;
+  NcclDouble cuda_;
+  testing_support::RunningStore store_;
 };
 
 TEST_F(NcclForming, TheIdIsGoneFromTheStoreWhenAllHaveIt) {
@@ -279,7 +277,7 @@ TEST_F(NcclForming, TheIdIsGoneFromTheStoreWhenAllHaveIt) {
     backend->get()->barrier(kCall).wait(seconds(30));
     EXPECT_FALSE(*connect()->check({"group-7/nccl/id"}));
   });
-  EXPECT_EQ(cuda.count("get_unique_id"), 1);
+  EXPECT_EQ(cuda_.count("get_unique_id"), 1);
 }
 
 TEST_F(NcclForming, ARankThatDoesNotComeIsATimeoutForTheOthers) {
@@ -290,7 +288,7 @@ TEST_F(NcclForming, ARankThatDoesNotComeIsATimeoutForTheOthers) {
     EXPECT_EQ(backend.error().kind, ErrorKind::kTimeout);
     EXPECT_THAT(backend.error().message(), HasSubstr("a rank has not come"));
   });
-  EXPECT_EQ(cuda.count("comm_abort"), 2);
+  EXPECT_EQ(cuda_.count("comm_abort"), 2);
 }
 
 TEST_F(NcclForming, ARankZeroThatDoesNotComeIsNamed) {
@@ -314,7 +312,7 @@ TEST_F(NcclForming, NobodyWaitsForTheIdOfADeadRankZero) {
 }
 
 TEST_F(NcclForming, NobodyWaitsForAnIdThatRankZeroCannotMake) {
-  cuda.fail_next("get_unique_id", NcclResult::kSystemError);
+  cuda_.fail_next("get_unique_id", NcclResult::kSystemError);
   run_ranks(3, [&](int rank) {
     const auto backend = form(rank, 3, kPatience);
     ASSERT_FALSE(backend);
@@ -324,7 +322,7 @@ TEST_F(NcclForming, NobodyWaitsForAnIdThatRankZeroCannotMake) {
 }
 
 TEST_F(NcclForming, AnInitThatFailsIsAborted) {
-  cuda.fail_next("stream_create", static_cast<CudaResult>(2));
+  cuda_.fail_next("stream_create", static_cast<CudaResult>(2));
   run_ranks(1, [&](int) {
     const auto backend = NcclBackend::form(NcclDouble::api(), nullptr,
                                            {.device = torch::kCPU, .timeout = kPatience});
@@ -335,9 +333,9 @@ TEST_F(NcclForming, AnInitThatFailsIsAborted) {
 
 TEST_F(NcclForming, AFactoryWithoutADriverSeesNoDevices) {
   const BackendFactory factory(NcclDouble::api());
-  cuda.set_device_count(2);
+  cuda_.set_device_count(2);
   EXPECT_EQ(factory.device_count(), 2);
-  cuda.fail_next("get_device_count", static_cast<CudaResult>(35));
+  cuda_.fail_next("get_device_count", static_cast<CudaResult>(35));
   EXPECT_EQ(factory.device_count(), 0);
 }
 
