@@ -3,24 +3,27 @@
 #include <cerrno>
 #include <system_error>
 
+#include "base/words.h"
+
 namespace ddprun {
 
-std::string_view to_text(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::kInvalidArgument: return "invalid argument";
-    case ErrorKind::kNotFound: return "not found";
-    case ErrorKind::kTimeout: return "timeout";
-    case ErrorKind::kConnection: return "connection";
-    case ErrorKind::kProtocol: return "protocol";
-    case ErrorKind::kPeerLost: return "peer lost";
-    case ErrorKind::kStopped: return "stopped";
-    case ErrorKind::kResource: return "resource";
-    case ErrorKind::kCorrupt: return "corrupt";
-    case ErrorKind::kUnsupported: return "unsupported";
-    case ErrorKind::kSystem: return "system";
-  }
-  return "unknown";
-}
+namespace {
+
+constexpr Words<ErrorKind, 11> kErrorKindWords{{{ErrorKind::kInvalidArgument, "invalid argument"},
+                                                {ErrorKind::kNotFound, "not found"},
+                                                {ErrorKind::kTimeout, "timeout"},
+                                                {ErrorKind::kConnection, "connection"},
+                                                {ErrorKind::kProtocol, "protocol"},
+                                                {ErrorKind::kPeerLost, "peer lost"},
+                                                {ErrorKind::kStopped, "stopped"},
+                                                {ErrorKind::kResource, "resource"},
+                                                {ErrorKind::kCorrupt, "corrupt"},
+                                                {ErrorKind::kUnsupported, "unsupported"},
+                                                {ErrorKind::kSystem, "system"}}};
+
+}  // namespace
+
+std::string_view to_text(ErrorKind kind) { return word_of(kErrorKindWords, kind); }
 
 std::string Error::message() const {
   std::string text = doing;

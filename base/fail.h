@@ -12,4 +12,9 @@ namespace ddprun {
 // return. Any thread.
 int fail(const std::string& program, const Error& error, ExitCode code);
 
+// kUsage where somebody gave what cannot be meant, `otherwise` where something else went wrong.
+inline ExitCode usage_or(ExitCode otherwise, const Error& error) {
+  return error.kind == ErrorKind::kInvalidArgument ? ExitCode::kUsage : otherwise;
+}
+
 }  // namespace ddprun

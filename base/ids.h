@@ -20,6 +20,7 @@ using Rank = Id<struct RankTag, int>;            // of a worker in the world: 0.
 using LocalRank = Id<struct LocalRankTag, int>;  // of a worker on its node
 using NodeRank = Id<struct NodeRankTag, int>;    // of a node in the generation
 using Generation = Id<struct GenerationTag, std::int64_t>;  // one forming of the world, from 0
+using UserId = Id<struct UserTag, std::uint32_t>;           // as the kernel numbers users; 0: root
 
 template <class Tag, class Number>
 std::string to_text(Id<Tag, Number> id) {

@@ -55,16 +55,6 @@ class FunctionSink final : public spdlog::sinks::base_sink<spdlog::details::null
   LineSink sink_;
 };
 
-spdlog::level::level_enum spdlog_level(Logger::Level level) {
-  switch (level) {
-    case Logger::Level::kDebug: return spdlog::level::debug;
-    case Logger::Level::kInfo: return spdlog::level::info;
-    case Logger::Level::kWarning: return spdlog::level::warn;
-    case Logger::Level::kError: return spdlog::level::err;
-  }
-  return spdlog::level::info;
-}
-
 }  // namespace
 
 struct Logger::Impl {
@@ -72,25 +62,23 @@ struct Logger::Impl {
       : logger(program, std::make_shared<FunctionSink>(std::move(sink))) {}
 
   // Never a format string: the text is what somebody else may have written.
-  void log(Level level, std::string_view text) {
-    logger.log(spdlog_level(level), spdlog::string_view_t(text.data(), text.size()));
+  void log(spdlog::level::level_enum level, std::string_view text) {
+    logger.log(level, spdlog::string_view_t(text.data(), text.size()));
   }
 
   spdlog::logger logger;
 };
 
-Logger::Logger(const std::string& program, LineSink sink, Level level)
+Logger::Logger(const std::string& program, LineSink sink)
     : impl_(std::make_unique<Impl>(program, std::move(sink))) {
   impl_->logger.set_formatter(std::make_unique<LineFormatter>(program));
-  impl_->logger.set_level(spdlog_level(level));
 }
 
 Logger::~Logger() = default;
 
-void Logger::debug(std::string_view text) { impl_->log(Level::kDebug, text); }
-void Logger::info(std::string_view text) { impl_->log(Level::kInfo, text); }
-void Logger::warning(std::string_view text) { impl_->log(Level::kWarning, text); }
-void Logger::error(std::string_view text) { impl_->log(Level::kError, text); }
+void Logger::info(std::string_view text) { impl_->log(spdlog::level::info, text); }
+void Logger::warning(std::string_view text) { impl_->log(spdlog::level::warn, text); }
+void Logger::error(std::string_view text) { impl_->log(spdlog::level::err, text); }
 
 LineSink stderr_sink() {
   return [](std::string_view line) {

@@ -22,14 +22,10 @@ LineSink stderr_sink();
 
 class Logger {
  public:
-  enum class Level { kDebug, kInfo, kWarning, kError };
-
   // Lines begin with "<program>: ", warnings and errors with "<program>: warning: " and so on.
-  // Below `level` nothing is written.
-  Logger(const std::string& program, LineSink sink, Level level = Level::kInfo);
+  Logger(const std::string& program, LineSink sink);
   ~Logger();
 
-  void debug(std::string_view text);
   void info(std::string_view text);
   void warning(std::string_view text);
   void error(std::string_view text);

@@ -12,7 +12,8 @@ find_package(fmt REQUIRED)
 find_package(CLI11 REQUIRED)
 
 find_package(nlohmann_json 3.9 REQUIRED)  # control messages, reports, manifests, object collectives
-find_package(OpenSSL REQUIRED COMPONENTS Crypto)  # SHA-256 of checkpoints
+# libcrypto: SHA-256 of checkpoints, proofs of keys. libssl: launcher and rendezvous programs only.
+find_package(OpenSSL REQUIRED COMPONENTS Crypto SSL)
 
 if(DDPRUN_WORKER)
   find_package(LibTorch 2.2 REQUIRED)

@@ -90,7 +90,7 @@ class Agent {
     for (const std::string& remark : config_.rendezvous.remarks) log_.warning(remark);
     if (const Result<void> ready = meet(); !ready) {
       log_.error(ready.error().message());
-      exit_code_ = to_int(ExitCode::kAddress);
+      exit_code_ = to_int(cannot_meet_);
       return;
     }
     link_->start();
@@ -164,9 +164,21 @@ class Agent {
     options.embedded = true;
     options.host = host_name();
     options.service_id = random_hex(8);
+    if (config_.munge.munge) options.owner = config_.munge.munge->user();
     std::vector<UniqueFd> listeners;
+    TlsContextPtr tls;
     if (listener) {
-      const std::string exposure = exposure_of(listener->address, config_.keys);
+      if (config_.tls) {
+        Result<FoundTls> found = TlsContext::for_service(config_.tls_files);
+        if (!found) {
+          cannot_meet_ = ExitCode::kUsage;
+          return std::move(found).error().within("this host starts the service");
+        }
+        tls = std::move(found->context);
+      }
+      const bool is_closed = tls && tls->demands_certificates();
+      const std::string exposure =
+          is_closed ? "" : exposure_of(listener->address, config_.keys, config_.munge);
       if (!exposure.empty()) log_.warning(exposure);
       listeners.push_back(std::move(listener->socket));
     }
@@ -175,6 +187,8 @@ class Agent {
     server_ =
         std::make_unique<RendezvousServer>(io_, log_, std::move(options), std::move(listeners));
     server_->set_keys(config_.keys);
+    if (config_.munge.munge) server_->set_munge(config_.munge.munge);
+    server_->set_tls(std::move(tls));
     server_->start();
     link_ = make_local_link(*server_, link_events());
     return {};
@@ -190,6 +204,10 @@ class Agent {
     options.link.join_timeout = plan.join_timeout;
     options.link.must_answer = must_answer;
     options.key = config_.keys.key_of(config_.options.rdzv_id).value_or("");
+    options.munge = config_.munge.munge;
+    options.demands_proof = config_.options.require_auth;
+    options.tls = config_.tls;
+    options.tls_files = config_.tls_files;
     link_ = make_remote_link(io_, std::move(options), link_events());
     return {};
   }
@@ -578,6 +596,7 @@ class Agent {
   int told_signal_ = 0;
   NodeRank node_rank_{0};
   std::optional<Leave> last_word_;
+  ExitCode cannot_meet_ = ExitCode::kAddress;  // where meet() fails
   int exit_code_ = to_int(ExitCode::kInternal);
 };
 

@@ -15,6 +15,8 @@
 #include "launcher/process_tree.h"
 #include "rendezvous/address_set.h"
 #include "rendezvous/core/keyring.h"
+#include "rendezvous/munge.h"
+#include "rendezvous/tls_context.h"
 
 namespace ddprun {
 
@@ -22,7 +24,11 @@ struct AgentConfig {
   LaunchOptions options;
   Rendezvous rendezvous;
   WorkerCommand command;
-  Keyring keys;            // of the service that this node meets others at; empty: none
+  Keyring keys;  // of the service that this node meets others at; empty: none
+  // Where there are other nodes, neither keys nor certificates, and munge is of use; else null.
+  FoundMunge munge;
+  TlsFiles tls_files;
+  TlsContextPtr tls;       // of tls_files, to join with; null: without TLS
   AddressSet store_allow;  // beside the nodes of the job
   int slots = 1;
   std::string log_root;                   // of this run; empty with --log-dir /dev/null

@@ -151,8 +151,25 @@ const std::vector<OptionSpec>& option_table() {
        "file with the key that all nodes and the service must have, a line of 16 characters or "
        "more; else DDPRUN_RDZV_KEY",
        "--rdzv-key-file=$HOME/.ddprun-key", text_into(&LaunchOptions::rdzv_key_file)},
-      {"Nodes", "require-auth", "", "", "do not meet other nodes without a key", "--require-auth",
-       switch_into(&LaunchOptions::require_auth)},
+      {"Nodes", "munge-socket", "", "PATH|none",
+       "socket of munged, which says who agents are where there is no key, if not where munge "
+       "looks for it; none: not used",
+       "--munge-socket=/run/munge/munge.socket.2", text_into(&LaunchOptions::munge_socket)},
+      {"Nodes", "rdzv-tls-cert", "", "FILE",
+       "certificate of this node, in PEM with those between it and its authority: needed where "
+       "this "
+       "host starts the service, and where the service asks for one",
+       "--rdzv-tls-cert=/etc/ddprun/tls/tls.crt", text_into(&LaunchOptions::rdzv_tls_cert)},
+      {"Nodes", "rdzv-tls-key", "", "FILE", "its private key, in PEM without a passphrase",
+       "--rdzv-tls-key=/etc/ddprun/tls/tls.key", text_into(&LaunchOptions::rdzv_tls_key)},
+      {"Nodes", "rdzv-tls-ca", "", "FILE",
+       "meet over TLS, with a service whose certificate comes from this authority; 'system' for "
+       "those that this host trusts. A service that this host starts asks the others for such a "
+       "certificate, too",
+       "--rdzv-tls-ca=/etc/ddprun/tls/ca.crt", text_into(&LaunchOptions::rdzv_tls_ca)},
+      {"Nodes", "require-auth", "", "",
+       "do not meet other nodes without a key, munge, or certificates on both sides",
+       "--require-auth", switch_into(&LaunchOptions::require_auth)},
       {"Nodes", "store-allow", "", "NET,...",
        "who may reach the store, beside the nodes of the job: addresses and networks",
        "--store-allow=10.1.0.0/16", parsed(&LaunchOptions::store_allow, parse_list)},

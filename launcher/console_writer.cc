@@ -1,6 +1,5 @@
 #include "launcher/console_writer.h"
 
-#include <sys/select.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,31 +10,9 @@
 #include <utility>
 
 #include "base/background_thread.h"
+#include "base/write_all.h"
 
 namespace ddprun {
-namespace {
-
-// Writes all of it; false when the reader is gone.
-bool write_all(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      if (errno != EAGAIN) return false;
-      // Somebody who shares this terminal or pipe made it non-blocking.
-      fd_set writable;
-      FD_ZERO(&writable);
-      FD_SET(fd, &writable);
-      ::select(fd + 1, nullptr, &writable, nullptr, nullptr);
-      continue;
-    }
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return true;
-}
-
-}  // namespace
-
 struct ConsoleWriter::State {
   std::function<void()> on_drained;
   std::function<void()> on_flushed;

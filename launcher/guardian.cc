@@ -18,6 +18,7 @@
 #include "base/exit_codes.h"
 #include "base/pipe.h"
 #include "base/poll_until.h"
+#include "base/read_all.h"
 #include "base/result.h"
 #include "base/signal_names.h"
 #include "launcher/process_tree.h"
@@ -210,8 +211,7 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
   agent_pid.write.reset();
 
   pid_t agent_process = -1;
-  while (read(agent_pid.read.get(), &agent_process, sizeof agent_process) < 0 && errno == EINTR) {
-  }
+  read_all(agent_pid.read.get(), reinterpret_cast<char*>(&agent_process), sizeof agent_process);
   // It cannot have ended unnoticed: until the keeper has reaped it, its number is its own.
   const ProcessHandle agent_handle(agent_process);
   std::optional<int> status;

@@ -17,8 +17,10 @@
 #include "launcher/guardian.h"
 #include "launcher/machine.h"
 #include "launcher/program.h"
+#include "launcher/signal_source.h"
 #include "rendezvous/core/control_message.h"
 #include "rendezvous/key_file.h"
+#include "rendezvous/munge.h"
 
 namespace ddprun {
 namespace {
@@ -76,6 +78,42 @@ Result<AgentConfig> plan(LaunchOptions options) {
   return config;
 }
 
+// For every job that meets other nodes.
+Result<void> find_tls_of(AgentConfig& config) {
+  const LaunchOptions& options = config.options;
+  config.tls_files = {
+      .cert = options.rdzv_tls_cert, .key = options.rdzv_tls_key, .ca = options.rdzv_tls_ca};
+  const bool meets = config.rendezvous.mode != Rendezvous::Mode::kLocal;
+  if (!meets || !config.tls_files.is_given()) return {};
+  Result<FoundTls> found = TlsContext::for_agent(config.tls_files);
+  if (!found) return std::move(found).error();
+  if (!found->remark.empty()) config.rendezvous.remarks.push_back(found->remark);
+  config.tls = std::move(found->context);
+  return {};
+}
+
+Error wrong(const char* option, std::string cause) {
+  return Error{.kind = ErrorKind::kInvalidArgument, .doing = option, .cause = std::move(cause)};
+}
+
+// Where there are neither keys nor certificates on both sides.
+Result<void> find_munge_of(AgentConfig& config) {
+  const LaunchOptions& options = config.options;
+  config.munge = find_munge({.socket = options.munge_socket});
+  const std::string& why_not = config.munge.why_not;
+  if (config.munge.munge) return {};
+  if (options.require_auth) {
+    return wrong("option --require-auth",
+                 "no key was given: --rdzv-key-file or DDPRUN_RDZV_KEY; nor --rdzv-tls-cert, -key "
+                 "and -ca; and munge is not there: " +
+                     why_not);
+  }
+  if (is_named(options.munge_socket)) {
+    config.rendezvous.remarks.push_back("munge is not used: " + why_not);
+  }
+  return {};
+}
+
 // For every job that meets other nodes; the variable is taken out of the environment for all.
 Result<void> find_keys_of(AgentConfig& config) {
   const LaunchOptions& options = config.options;
@@ -83,26 +121,16 @@ Result<void> find_keys_of(AgentConfig& config) {
   if (!found) return std::move(found).error();
   if (config.rendezvous.mode == Rendezvous::Mode::kLocal) return {};
   if (!found->remark.empty()) config.rendezvous.remarks.push_back(found->remark);
-  const auto wrong = [](const char* option, std::string cause) {
-    return Error{.kind = ErrorKind::kInvalidArgument, .doing = option, .cause = std::move(cause)};
-  };
-  if (found->keys.empty() && options.require_auth) {
-    return wrong("option --require-auth", "no key was given: --rdzv-key-file or DDPRUN_RDZV_KEY");
+  const bool shows_certificates =
+      config.tls && !config.tls_files.cert.empty() && config.tls_files.has_authority();
+  if (found->keys.empty()) {
+    return shows_certificates ? Result<void>() : find_munge_of(config);
   }
-  if (!found->keys.empty() && !found->keys.key_of(options.rdzv_id)) {
+  if (!found->keys.key_of(options.rdzv_id)) {
     return wrong("option --rdzv-key-file", "it has no key for job '" + options.rdzv_id + "'");
   }
   config.keys = std::move(found->keys);
   return {};
-}
-
-// From here on there is something to remove at the end, so no signal may end this process by
-// itself: they wait for the guardian.
-void hold_back(const std::vector<int>& signals) {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : signals) sigaddset(&set, signal);
-  sigprocmask(SIG_BLOCK, &set, nullptr);
 }
 
 int run(const std::vector<std::string>& arguments) {
@@ -118,11 +146,13 @@ int run(const std::vector<std::string>& arguments) {
   }
   Result<AgentConfig> config = plan(std::move(line->options));
   if (!config) return fail(config.error(), ExitCode::kUsage);
-  if (const Result<void> found = find_keys_of(*config); !found) {
-    const bool usage = found.error().kind == ErrorKind::kInvalidArgument;
-    return fail(found.error(), usage ? ExitCode::kUsage : ExitCode::kFiles);
+  for (const auto find : {&find_tls_of, &find_keys_of}) {
+    const Result<void> found = find(*config);
+    if (!found) return fail(found.error(), usage_or(ExitCode::kFiles, found.error()));
   }
-  hold_back(config->signals);
+  // From here on there is something to remove at the end, so no signal may end this process by
+  // itself: they wait for the guardian.
+  block_signals(config->signals);
   if (const Result<void> made = make_log_directory(*config); !made) {
     return fail(made.error(), ExitCode::kFiles);
   }

@@ -10,8 +10,8 @@
 
 namespace ddprun {
 
-// The command of every worker. kNotFound and kInvalidArgument name the program, what is wrong with
-// it, and what would be right.
+// The command of every worker. kNotFound names the program, what is wrong with it, and what would
+// be right.
 Result<WorkerCommand> find_program(const LaunchOptions& options);
 
 }  // namespace ddprun

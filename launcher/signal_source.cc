@@ -19,11 +19,25 @@ std::vector<int> without_ignored(std::vector<int> signals) {
   return signals;
 }
 
-Result<UniqueFd> open_signal_source(const std::vector<int>& signals) {
+namespace {
+
+sigset_t set_of(const std::vector<int>& signals) {
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : signals) sigaddset(&set, signal);
+  return set;
+}
+
+}  // namespace
+
+void block_signals(const std::vector<int>& signals) {
+  const sigset_t set = set_of(signals);
   DDPRUN_ASSERT(pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0, "the set is valid");
+}
+
+Result<UniqueFd> open_signal_source(const std::vector<int>& signals) {
+  block_signals(signals);
+  const sigset_t set = set_of(signals);
   UniqueFd source(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!source.valid()) return system_error("open a descriptor for signals", errno);
   return source;

@@ -21,6 +21,9 @@ struct TakenSignal {
 // ignored, so a signal source must not get it.
 std::vector<int> without_ignored(std::vector<int> signals);
 
+// In this thread, and in what it starts.
+void block_signals(const std::vector<int>& signals);
+
 // Blocks the signals in this thread and returns a descriptor that is readable when one has come; to
 // a process forked from here that means its own signals. None of them is ignored. Fails where no
 // descriptor is to be had.

@@ -72,9 +72,7 @@ WorkersEnded::One Worker::describe_end() {
   if (err_) err_->drain();
   if (end.kind == EndKind::kExited && end.code == 0) return end;
   end.stderr_tail = err_ ? err_->tail() : tail_of_file(err_file_);
-  if (!plan_.directory.empty()) {
-    end.message = message_of_error_file(plan_.directory + "/error.json");
-  }
+  if (!plan_.error_file.empty()) end.message = message_of_error_file(plan_.error_file);
   return end;
 }
 

@@ -84,7 +84,7 @@ std::string message_of_error_file(const std::string& path) {
 }
 
 std::vector<std::string> tail_of_file(const std::string& path) {
-  constexpr std::size_t kBytes = StderrTail::kLines * StderrTail::kLineBytes;
+  constexpr std::size_t kBytes = kMaxTailLines * kMaxTailLineBytes;
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return {};
   const std::size_t size = static_cast<std::size_t>(file.tellg());

@@ -46,6 +46,7 @@ constexpr Bounds kAnyInt{std::numeric_limits<int>::min(), kMaxInt};
 constexpr Bounds kCount{0, kMaxInt};
 constexpr Bounds kPort{0, 65535};
 constexpr Bounds kSignal{0, 64};
+constexpr Bounds kUser{0, std::numeric_limits<std::uint32_t>::max()};
 constexpr Bounds kCode{0, 65535};  // exit codes, signals, errno
 
 std::int64_t integer(const Json& json, const char* key, Bounds bounds) {
@@ -361,9 +362,11 @@ void to_json(Json& json, const Knock& knock) {
           {"version", knock.version},
           {"job", knock.job},
           {"nonce", knock.nonce}};
+  if (knock.method != ProofMethod::kKey) json["method"] = word_of(kProofMethodWords, knock.method);
 }
 void from_json(const Json& json, Knock& knock) {
   if (!read_protocol(json, knock.protocol, knock.version)) return;
+  if (json.contains("method")) knock.method = value_in(kProofMethodWords, json.at("method"));
   read_name(json, "job", knock.job);
   read_name(json, "nonce", knock.nonce);
 }
@@ -371,13 +374,20 @@ void from_json(const Json& json, Knock& knock) {
 void to_json(Json& json, const Proof& proof) { json = {{"proof", proof.proof}}; }
 void from_json(const Json& json, Proof& proof) { read_name(json, "proof", proof.proof); }
 
-void to_json(Json& json, const Challenge& challenge) { json = {{"nonce", challenge.nonce}}; }
+void to_json(Json& json, const Challenge& challenge) {
+  json = {{"nonce", challenge.nonce}};
+  if (challenge.user) json["user"] = challenge.user->value;
+}
 void from_json(const Json& json, Challenge& challenge) {
   read_name(json, "nonce", challenge.nonce);
+  if (json.contains("user")) read(json, "user", challenge.user.emplace(), kUser);
 }
 
 void to_json(Json& json, const Proven& proven) { json = {{"proof", proven.proof}}; }
 void from_json(const Json& json, Proven& proven) { read_name(json, "proof", proven.proof); }
+
+void to_json(Json& json, const Open&) { json = Json::object(); }
+void from_json(const Json&, Open&) {}
 
 void to_json(Json&, const NoHandshake&) {
   DDPRUN_ASSERT(false, "what is no message of the handshake is not written as one");
@@ -399,7 +409,7 @@ constexpr std::array<const char*, std::variant_size_v<ServiceMessage>> kServiceT
 constexpr std::array<const char*, std::variant_size_v<AgentHandshakeMessage>> kAgentHandshakeTypes{
     "", "knock", "proof"};
 constexpr std::array<const char*, std::variant_size_v<ServiceHandshakeMessage>>
-    kServiceHandshakeTypes{"", "refused", "challenge", "proven"};
+    kServiceHandshakeTypes{"", "refused", "silence", "challenge", "proven", "open"};
 
 Result<std::string> frame(const Json& json, const char* type) {
   const std::string text = text_of(json);

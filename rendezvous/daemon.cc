@@ -50,8 +50,7 @@ void run(boost::asio::io_context& io, boost::asio::signal_set& ends, const Daemo
 int serve(const Daemon& daemon, const HostPort& address) {
   Result<Listener> listener = listen_tcp(address);
   if (!listener) {
-    const bool meant = listener.error().kind != ErrorKind::kInvalidArgument;
-    return fail(daemon.name, listener.error(), meant ? ExitCode::kAddress : ExitCode::kUsage);
+    return fail(daemon.name, listener.error(), usage_or(ExitCode::kAddress, listener.error()));
   }
   raise_descriptor_limit();
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads our log may leave
@@ -65,8 +64,7 @@ int serve(const Daemon& daemon, const HostPort& address) {
                                                       .address = listener->address,
                                                       .port_is_new = address.port == 0});
   if (!service) {
-    const bool usage = service.error().kind == ErrorKind::kInvalidArgument;
-    return fail(daemon.name, service.error(), usage ? ExitCode::kUsage : ExitCode::kFiles);
+    return fail(daemon.name, service.error(), usage_or(ExitCode::kFiles, service.error()));
   }
   if (service->reload) {
     hangups.add(SIGHUP);

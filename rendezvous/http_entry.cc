@@ -1,9 +1,7 @@
 #include "rendezvous/http_entry.h"
 
 #include <algorithm>
-#include <array>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/write.hpp>
 #include <new>
 #include <set>
 #include <utility>
@@ -11,7 +9,6 @@
 namespace ddprun {
 
 namespace asio = boost::asio;
-using asio::ip::tcp;
 using boost::system::error_code;
 
 namespace {
@@ -23,15 +20,14 @@ constexpr std::size_t kMaxIgnoredBytes = 64 * 1024;
 // One client. Its handlers hold it alive; `closed` tells them that the entry is done with it, or
 // gone.
 struct Connection {
-  Connection(tcp::socket from, HttpPages pages, std::size_t requests)
-      : socket(std::move(from)),
-        deadline(socket.get_executor()),
+  Connection(WirePtr from, HttpPages pages, std::size_t requests)
+      : wire(std::move(from)),
+        deadline(wire->socket().get_executor()),
         exchange(std::move(pages), requests) {}
 
-  tcp::socket socket;
+  const WirePtr wire;
   asio::steady_timer deadline;
   HttpExchange exchange;
-  std::array<char, 4096> buffer;
   HttpAnswer sending;
   bool is_reading = false;
   bool is_sending = false;
@@ -46,10 +42,10 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
  public:
   Impl(HttpPages pages, const HttpLimits& limits) : pages_(std::move(pages)), limits_(limits) {}
 
-  void adopt(tcp::socket socket, std::string_view first_bytes) {
+  void adopt(WirePtr wire, std::string_view first_bytes) {
     if (connections_.size() >= limits_.connections) close(longest_waited_for());
-    const auto connection =
-        std::make_shared<Connection>(std::move(socket), pages_, limits_.requests);
+    const auto connection = std::make_shared<Connection>(
+        wire, wire->is_tls() ? over_tls(pages_) : pages_, limits_.requests);
     connections_.insert(connection);
     connection->exchange.append(first_bytes);
     begin_waiting(connection);
@@ -67,6 +63,13 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
   }
 
  private:
+  static HttpPages over_tls(HttpPages pages) {
+    return [pages = std::move(pages)](HttpRequest request) {
+      request.encrypted = true;
+      return pages(request);
+    };
+  }
+
   ConnectionPtr longest_waited_for() const {
     return *std::min_element(connections_.begin(), connections_.end(),
                              [](const ConnectionPtr& a, const ConnectionPtr& b) {
@@ -85,13 +88,12 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
 
   void read(const ConnectionPtr& connection) {
     if (std::exchange(connection->is_reading, true)) return;
-    connection->socket.async_read_some(
-        asio::buffer(connection->buffer),
-        [self = shared_from_this(), connection](error_code error, std::size_t size) {
+    connection->wire->read(
+        [self = shared_from_this(), connection](const Result<std::string_view>& bytes) {
           if (connection->closed) return;
           connection->is_reading = false;
-          if (error) return self->close(connection);
-          self->take(connection, {connection->buffer.data(), size});
+          if (!bytes) return self->close(connection);
+          self->take(connection, *bytes);
         });
   }
 
@@ -112,14 +114,13 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
     connection->is_sending = true;
     begin_waiting(connection);
     const HttpBody& body = connection->sending.body;
-    const std::array<asio::const_buffer, 2> bytes{
-        asio::buffer(connection->sending.head), body ? asio::buffer(*body) : asio::const_buffer()};
-    asio::async_write(connection->socket, bytes,
-                      [self = shared_from_this(), connection](error_code error, std::size_t) {
-                        if (connection->closed) return;
-                        if (error) return self->close(connection);
-                        self->sent(connection);
-                      });
+    connection->wire->write(
+        {asio::buffer(connection->sending.head), body ? asio::buffer(*body) : asio::const_buffer()},
+        [self = shared_from_this(), connection](const Result<void>& written) {
+          if (connection->closed) return;
+          if (!written) return self->close(connection);
+          self->sent(connection);
+        });
   }
 
   void sent(const ConnectionPtr& connection) {
@@ -127,8 +128,7 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
     connection->sending.body.reset();
     begin_waiting(connection);
     if (!connection->sending.last) return serve(connection);
-    error_code ignored;
-    connection->socket.shutdown(tcp::socket::shutdown_send, ignored);
+    connection->wire->end_writing();
     read(connection);
   }
 
@@ -155,8 +155,7 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
 
   static void release(Connection& connection) {
     connection.closed = true;
-    error_code ignored;
-    connection.socket.close(ignored);
+    connection.wire->close();
     connection.deadline.cancel();
   }
 
@@ -171,8 +170,8 @@ HttpEntry::HttpEntry(HttpPages pages, const HttpLimits& limits)
 
 HttpEntry::~HttpEntry() { impl_->stop(); }
 
-void HttpEntry::adopt(tcp::socket socket, std::string_view first_bytes) {
-  impl_->adopt(std::move(socket), first_bytes);
+void HttpEntry::adopt(WirePtr wire, std::string_view first_bytes) {
+  impl_->adopt(std::move(wire), first_bytes);
 }
 
 HttpCounters HttpEntry::counters() const { return impl_->counters(); }

@@ -6,13 +6,13 @@
 // time it may take are bounded (HttpLimits). Nothing is logged: probes and strangers come often.
 #pragma once
 
-#include <boost/asio/ip/tcp.hpp>
 #include <memory>
 #include <string_view>
 
 #include "base/clock.h"
 #include "rendezvous/core/counters.h"
 #include "rendezvous/http_exchange.h"
+#include "rendezvous/wire.h"
 
 namespace ddprun {
 
@@ -32,8 +32,8 @@ class HttpEntry {
   // Closes every connection at once; `pages` is not called any more.
   ~HttpEntry();
 
-  // Takes over a connection, with the bytes that were read from it.
-  void adopt(boost::asio::ip::tcp::socket socket, std::string_view first_bytes);
+  // Takes over a connection, with the plain bytes that were read from it. Over TLS it is https.
+  void adopt(WirePtr wire, std::string_view first_bytes);
 
   HttpCounters counters() const;
 

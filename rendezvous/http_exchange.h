@@ -39,6 +39,7 @@ struct HttpPage {
 struct HttpRequest {
   std::string_view path;           // without what follows a ?
   std::string_view authorization;  // that field's value; empty where there is none
+  bool encrypted = false;          // nobody on the way has seen it, nor will see the answer
 };
 
 // The page that a request is about; nullopt: there is none.

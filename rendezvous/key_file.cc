@@ -68,11 +68,12 @@ Result<FoundKeys> find_keys(const std::string& path) {
   return found;
 }
 
-std::string exposure_of(const HostPort& listening, const Keyring& keys) {
-  if (!keys.empty() || is_loopback_host(listening.host)) return "";
+std::string exposure_of(const HostPort& listening, const Keyring& keys, const FoundMunge& munge) {
+  if (!keys.empty() || munge.munge || is_loopback_host(listening.host)) return "";
   return "ANYONE who can reach " + to_text(listening) +
          " can join jobs, read their addresses and end them: give every node and the service the "
-         "same --rdzv-key-file";
+         "same --rdzv-key-file (munge is not used: " +
+         munge.why_not + ")";
 }
 
 }  // namespace ddprun

@@ -7,6 +7,7 @@
 #include "base/host_port.h"
 #include "base/result.h"
 #include "rendezvous/core/keyring.h"
+#include "rendezvous/munge.h"
 
 namespace ddprun {
 
@@ -24,7 +25,7 @@ struct FoundKeys {
 Result<FoundKeys> find_keys(const std::string& path);
 
 // What whoever runs a service that listens there should know; empty: only those with a key can
-// join, or only this host can.
-std::string exposure_of(const HostPort& listening, const Keyring& keys);
+// join, or munge keeps users apart, or only this host can come.
+std::string exposure_of(const HostPort& listening, const Keyring& keys, const FoundMunge& munge);
 
 }  // namespace ddprun

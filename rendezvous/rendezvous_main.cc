@@ -5,13 +5,16 @@
 
 #include "base/fail.h"
 #include "base/random_id.h"
+#include "rendezvous/core/handshake.h"
 #include "rendezvous/core/lease.h"
 #include "rendezvous/core/proof.h"
 #include "rendezvous/daemon.h"
 #include "rendezvous/key_file.h"
+#include "rendezvous/munge.h"
 #include "rendezvous/server.h"
 #include "rendezvous/state_codec.h"
 #include "rendezvous/tcp_address.h"
+#include "rendezvous/tls_context.h"
 
 namespace {
 
@@ -23,6 +26,8 @@ struct Options {
   Duration lease = kDefaultLease;
   std::string state_directory;  // empty: none
   std::string key_file;         // empty: none
+  std::string munge_socket;     // empty: munge's own default
+  TlsFiles tls;
   bool require_auth = false;
   bool print_read_token = false;
 };
@@ -48,8 +53,23 @@ void add_options(CLI::App& app, Options& options) {
                  "KEY or JOB KEY; read again at SIGHUP. Without it: DDPRUN_RDZV_KEY in the "
                  "environment")
       ->type_name("FILE");
+  app.add_option(
+         "--munge-socket", options.munge_socket,
+         "Socket of munged, if not where munge itself looks for it. Where munged answers and "
+         "there is no key, agents have it say what user they run as; a job is the user's "
+         "who comes first. none: not used")
+      ->type_name("PATH|none");
+  app.add_option("--rdzv-tls-cert", options.tls.cert,
+                 "Certificate for TLS, in PEM with those between it and its authority: agents and "
+                 "readers of the pages must use TLS then. Read again at SIGHUP, like the other two")
+      ->type_name("FILE");
+  app.add_option("--rdzv-tls-key", options.tls.key, "Its private key, in PEM without a passphrase")
+      ->type_name("FILE");
+  app.add_option("--rdzv-tls-ca", options.tls.ca,
+                 "Admit only those who have a certificate of this authority (PEM)")
+      ->type_name("FILE");
   app.add_flag("--require-auth", options.require_auth,
-               "Do not listen beyond this host without a key");
+               "Do not listen beyond this host with neither a key, nor munge, nor --rdzv-tls-ca");
   app.add_flag("--print-read-token", options.print_read_token,
                "Print the token for /metrics and /status.json that follows from the key, and end");
 }
@@ -74,8 +94,7 @@ std::optional<int> print_read_token(const Options& given) {
   if (!given.print_read_token) return std::nullopt;
   const Result<FoundKeys> found = find_keys(given.key_file);
   if (!found) {
-    const bool usage = found.error().kind == ErrorKind::kInvalidArgument;
-    return fail(kName, found.error(), usage ? ExitCode::kUsage : ExitCode::kFiles);
+    return fail(kName, found.error(), usage_or(ExitCode::kFiles, found.error()));
   }
   const std::optional<std::string>& key = found->keys.for_every_job();
   if (!key) {
@@ -90,8 +109,9 @@ std::optional<int> print_read_token(const Options& given) {
   return to_int(ExitCode::kSuccess);
 }
 
-// What it needs to go on is there already, so a mistake in the file changes nothing.
-void reload(const Options& given, Logger& log, RendezvousServer& server) {
+// What it needs to go on is there already, so a mistake in a file changes nothing.
+void reload_keys(const Options& given, Logger& log, RendezvousServer& server) {
+  if (given.key_file.empty()) return;  // those of the environment stay
   Result<FoundKeys> found = find_keys(given.key_file);
   if (!found) return log.error("the keys stay as they are: " + found.error().message());
   if (!found->remark.empty()) log.warning(found->remark);
@@ -99,47 +119,86 @@ void reload(const Options& given, Logger& log, RendezvousServer& server) {
   log.info("has read the keys again");
 }
 
-Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, Logger& log,
-                            DaemonSocket socket) {
-  Result<FoundKeys> found = find_keys(given.key_file);
-  if (!found) return std::move(found).error();
-  if (!found->remark.empty()) log.warning(found->remark);
-  if (const std::string open = exposure_of(socket.address, found->keys); !open.empty()) {
+// Where there are neither keys nor certificates that agents have to show.
+Result<FoundMunge> find_munge_for(const Options& given, const HostPort& listening, Logger& log) {
+  FoundMunge found = find_munge({.socket = given.munge_socket});
+  if (const std::string open = exposure_of(listening, {}, found); !open.empty()) {
     if (given.require_auth) {
       return Error{.kind = ErrorKind::kInvalidArgument, .doing = "--require-auth", .cause = open};
     }
     log.warning(open);
+  } else if (!found.munge && is_named(given.munge_socket)) {
+    log.warning("munge is not used: " + found.why_not);
   }
-  std::optional<KeptState> kept;
-  if (!given.state_directory.empty()) {
-    Result<KeptState> opened = open_state(given.state_directory, log);
-    if (!opened) return std::move(opened).error();
-    kept = std::move(*opened);
+  if (!found.munge) return found;
+  const UserId user = found.munge->user();
+  log.info(
+      "munge says who agents are; those of " +
+      std::string(user < kFirstUserOfPeople ? "all users" : "user " + to_text(user) + " alone") +
+      " follow a service of user " + to_text(user));
+  return found;
+  void reload_tls(const Options& given, Logger& log, RendezvousServer& server) {
+    if (!given.tls.is_given()) return;
+    Result<FoundTls> found = TlsContext::for_service(given.tls);
+    if (!found) return log.error("the certificates stay as they are: " + found.error().message());
+    if (!found->remark.empty()) log.warning(found->remark);
+    server.set_tls(std::move(found->context));
+    log.info("has read the certificates again");
   }
-  ServiceOptions options;
-  set_lease(options, given.lease);
-  options.host = host_name();
-  options.service_id = random_hex(8);
-  // Was there a service here before that nothing was kept of?
-  const bool knows_its_past = kept && !kept->directory.is_new();
-  if (!knows_its_past && !socket.port_is_new) {
-    options.strangers_until = BootClock::now() + options.agent_patience;
+
+  Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, Logger& log,
+                              DaemonSocket socket) {
+    Result<FoundKeys> found = find_keys(given.key_file);
+    if (!found) return std::move(found).error();
+    if (!found->remark.empty()) log.warning(found->remark);
+    FoundTls tls;
+    if (given.tls.is_given()) {
+      Result<FoundTls> made = TlsContext::for_service(given.tls);
+      if (!made) return std::move(made).error();
+      tls = std::move(*made);
+    }
+    if (!tls.remark.empty()) log.warning(tls.remark);
+    const bool is_closed =
+        !found->keys.empty() || (tls.context && tls.context->demands_certificates());
+    const Result<FoundMunge> munge = is_closed
+                                         ? FoundMunge{nullptr, "there are keys, or certificates"}
+                                         : find_munge_for(given, socket.address, log);
+    if (!munge) return munge.error();
+    std::optional<KeptState> kept;
+    if (!given.state_directory.empty()) {
+      Result<KeptState> opened = open_state(given.state_directory, log);
+      if (!opened) return std::move(opened).error();
+      kept = std::move(*opened);
+    }
+    ServiceOptions options;
+    set_lease(options, given.lease);
+    options.host = host_name();
+    options.service_id = random_hex(8);
+    // Was there a service here before that nothing was kept of?
+    const bool knows_its_past = kept && !kept->directory.is_new();
+    if (!knows_its_past && !socket.port_is_new) {
+      options.strangers_until = BootClock::now() + options.agent_patience;
+    }
+    std::vector<UniqueFd> listeners;
+    listeners.push_back(std::move(socket.listener));
+    auto server = std::make_shared<RendezvousServer>(io, log, std::move(options),
+                                                     std::move(listeners), std::move(kept));
+    server->set_keys(std::move(found->keys));
+    if (munge->munge) server->set_munge(munge->munge);
+    server->set_tls(std::move(tls.context));
+    server->start();
+    DaemonService service{
+        .service = server,
+        .drain = [server](std::function<void()> then) { server->drain(std::move(then)); },
+        .reload = {}};
+    if (!given.key_file.empty() || given.tls.is_given()) {
+      service.reload = [server, &given, &log] {
+        reload_keys(given, log, *server);
+        reload_tls(given, log, *server);
+      };
+    }
+    return service;
   }
-  std::vector<UniqueFd> listeners;
-  listeners.push_back(std::move(socket.listener));
-  auto server = std::make_shared<RendezvousServer>(io, log, std::move(options),
-                                                   std::move(listeners), std::move(kept));
-  server->set_keys(std::move(found->keys));
-  server->start();
-  DaemonService service{
-      .service = server,
-      .drain = [server](std::function<void()> then) { server->drain(std::move(then)); },
-      .reload = {}};
-  if (!given.key_file.empty()) {
-    service.reload = [server, &given, &log] { reload(given, log, *server); };
-  }
-  return service;
-}
 
 }  // namespace
 

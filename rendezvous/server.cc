@@ -3,7 +3,6 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/write.hpp>
 #include <map>
 #include <optional>
 #include <set>
@@ -19,12 +18,14 @@
 #include "rendezvous/core/outbox.h"
 #include "rendezvous/http_entry.h"
 #include "rendezvous/limited_log.h"
+#include "rendezvous/munge_desk.h"
 #include "rendezvous/page_cache.h"
 #include "rendezvous/state_keeper.h"
 #include "rendezvous/status_page.h"
 #include "rendezvous/store_server.h"
 #include "rendezvous/tcp_acceptor.h"
 #include "rendezvous/tcp_address.h"
+#include "rendezvous/wire.h"
 
 namespace ddprun {
 
@@ -38,22 +39,22 @@ constexpr auto kLagPeriod = std::chrono::seconds(1);
 
 // One agent on TCP. Lives as long as an operation of its socket does.
 struct Session : std::enable_shared_from_this<Session> {
-  Session(tcp::socket the_socket, AgentConnectionId number, const Keyring& keys)
-      : socket(std::move(the_socket)),
+  Session(tcp::socket the_socket, AgentConnectionId number, const Keyring& keys,
+          std::optional<UserId> munge_user)
+      : wire(std::make_shared<Wire>(std::move(the_socket))),
         id(number),
-        hello_timer(socket.get_executor()),
-        handshake(keys, random_hex(kNonceBytes)) {
+        hello_timer(wire->socket().get_executor()),
+        handshake(keys, random_hex(kNonceBytes), munge_user) {
     if (handshake.is_closed()) frames.set_limit(kMaxHandshakeBytes);
   }
 
-  tcp::socket socket;
+  const WirePtr wire;
   AgentConnectionId id;
   asio::steady_timer hello_timer;
   ServiceHandshake handshake;
   SocketAddress peer;
   std::string peer_host;        // numeric
   std::string service_address;  // our end, numeric
-  std::array<char, 4096> buffer;
   FrameReader frames;
   std::string unsent;
   std::string sending;
@@ -104,15 +105,15 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   void stop() {
     stopped_ = true;
-    error_code ignored;
     acceptors_.clear();
     http_.reset();
     timer_.cancel();
     lag_timer_.cancel();
     drain_timer_.cancel();
     keeper_.reset();
+    munge_.reset();
     for (auto& [id, session] : sessions_) {
-      session->socket.close(ignored);
+      session->wire->close();
       session->hello_timer.cancel();
     }
     sessions_.clear();
@@ -144,6 +145,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   void show_store(const StoreServer* store) { shown_store_ = store; }
 
   void set_keys(Keyring keys) { keys_ = std::move(keys); }
+  void set_munge(std::shared_ptr<const Munge> munge) { munge_.emplace(io_, std::move(munge)); }
+  void set_tls(TlsContextPtr tls) { tls_ = std::move(tls); }
 
   void when_idle(std::function<void()> then) {
     ends_soon_ = true;
@@ -171,6 +174,10 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
  private:
   AgentConnectionId next_id() { return AgentConnectionId(++last_id_); }
 
+  std::optional<UserId> munge_user() const {
+    return munge_ ? std::optional(munge_->munge().user()) : std::nullopt;
+  }
+
   void welcome(tcp::socket socket, const SocketAddress& peer) {
     const std::string peer_host = peer.host();
     if (failures_.is_blocked(peer_host, BootClock::now())) {
@@ -179,12 +186,11 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     }
     if (pending_.size() >= kMaxPending) make_room();
     error_code ignored;
-    socket.non_blocking(true, ignored);
     socket.set_option(tcp::no_delay(true), ignored);
-    auto session = std::make_shared<Session>(std::move(socket), next_id(), keys_);
+    auto session = std::make_shared<Session>(std::move(socket), next_id(), keys_, munge_user());
     session->peer = peer;
     session->peer_host = peer_host;
-    session->service_address = local_address_of(session->socket.native_handle()).host();
+    session->service_address = local_address_of(session->wire->socket().native_handle()).host();
     sessions_[session->id] = session;
     pending_.insert(session->id);
     session->hello_timer.expires_after(hello_timeout_);
@@ -198,7 +204,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   // A store's client may be silent for as long as it likes (StoreServer).
   bool may_be_silent(const SessionPtr& session) const {
-    return store_ && !session->identified && session->first_bytes.empty();
+    return store_ && !session->identified && session->first_bytes.empty() &&
+           !session->wire->is_tls();
   }
 
   // The oldest has the smallest number.
@@ -215,17 +222,16 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     pending_.erase(session->id);
   }
 
-  // Waits first: while nothing has been read, the connection can be given to another server.
   void read(const SessionPtr& session) {
-    session->socket.async_wait(
-        tcp::socket::wait_read, [self = shared_from_this(), session](error_code error) {
+    session->wire->read(
+        [self = shared_from_this(), session](const Result<std::string_view>& bytes) {
           if (self->stopped_ || !self->sessions_.contains(session->id)) return;
-          std::size_t size = 0;
-          if (!error) size = session->socket.read_some(asio::buffer(session->buffer), error);
-          if (error == asio::error::would_block) return self->read(session);
-          if (error) return self->drop(session, "");
+          if (!bytes && bytes.error().kind == ErrorKind::kProtocol) {
+            return self->fail(session, bytes.error().message());
+          }
+          if (!bytes) return self->drop(session, "");
           if (self->draining_) return self->read(session);  // nothing is decided any more
-          self->take(session, std::string_view(session->buffer.data(), size));
+          self->take(session, *bytes);
         });
   }
 
@@ -250,10 +256,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       const Result<AgentHandshakeMessage> opening = decode_agent_handshake(frame);
       if (!opening) return opening.error();
       const ServiceHandshake::Step step = session->handshake.receive(*opening);
-      if (step.what == ServiceHandshake::Step::What::kRefuse) return refuse(session, step.answer);
-      if (step.what == ServiceHandshake::Step::What::kAnswer) {
-        if (!session->handshake.is_closed()) session->frames.set_limit(kMaxControlFrameBytes);
-        send(session, step.answer);
+      if (step.what != ServiceHandshake::Step::What::kPass) {
+        carry_out(session, step);
         return {};
       }
     }
@@ -266,27 +270,55 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     }
     if (const Hello* hello = std::get_if<Hello>(&*message)) {
       if (!session->handshake.may_join(hello->job.id)) {
-        return refuse(session,
-                      Refused{"the key was proved for another job than '" + hello->job.id + "'"});
+        refuse(session, Refused{"the key was proved for another job than '" + hello->job.id + "'"});
+        return {};
       }
       settle(session);
     }
     perform(table_.receive({.connection = session->id,
                             .local = false,
                             .service_address = session->service_address,
-                            .peer_address = session->peer_host},
+                            .peer_address = session->peer_host,
+                            .user = session->handshake.proven_user()},
                            *message, BootClock::now()));
     return {};
   }
 
+  void carry_out(const SessionPtr& session, const ServiceHandshake::Step& step) {
+    using What = ServiceHandshake::Step::What;
+    switch (step.what) {
+      case What::kPass: return;
+      case What::kRefuse: return refuse(session, step.answer);
+      case What::kPutOff: return put_off(session, step.answer);
+      case What::kAskMunge: return ask_munge(session, step.task);
+      case What::kAnswer:
+        if (!session->handshake.is_closed()) session->frames.set_limit(kMaxControlFrameBytes);
+        return send(session, step.answer);
+    }
+  }
+
+  void ask_munge(const SessionPtr& session, const MungeTask& task) {
+    munge_->ask(task, [this, weak = std::weak_ptr(session)](const MungeOutcome& outcome) {
+      const SessionPtr asker = weak.lock();
+      if (!asker || !sessions_.contains(asker->id) || asker->close_when_sent) return;
+      carry_out(asker, asker->handshake.answered(outcome));
+    });
+  }
+
   // A stranger, or somebody with the wrong key.
-  Result<void> refuse(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
+  void refuse(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
     failures_.note(session->peer_host, BootClock::now());
     ++counters_.closed_before_hello;
     warn_of(session, std::get<Refused>(answer).reason);
     session->close_when_sent = true;
     send(session, answer);
-    return {};
+  }
+
+  // Who can do nothing for it.
+  void put_off(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
+    warn_of(session, std::get<Silence>(answer).reason);
+    session->close_when_sent = true;
+    send(session, answer);
   }
 
   void identify(const SessionPtr& session, std::string_view bytes) {
@@ -295,26 +327,48 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     if (!caller) return read(session);
     const std::string first_bytes = std::exchange(session->first_bytes, {});
     session->identified = true;
+    const bool is_tls = session->wire->is_tls();
     switch (*caller) {
-      case Caller::kAgent: return take(session, first_bytes);
-      case Caller::kHttp: return http_->adopt(release(session), first_bytes);
-      case Caller::kStoreClient: break;
+      case Caller::kAgent:
+        if (is_tls || !tls_) return meet_agent(session, first_bytes);
+        (void)refuse(session, Refused{"this service admits nobody without TLS: give this node "
+                                      "--rdzv-tls-ca"});
+        return read(session);
+      case Caller::kHttp:
+        settle(session);
+        sessions_.erase(session->id);
+        return http_->adopt(session->wire, first_bytes);
+      case Caller::kTls:
+        if (!is_tls) return start_tls(session, first_bytes);
+        break;
+      case Caller::kStoreClient:
+        if (store_ && !is_tls) return give_to_store(session, first_bytes);
+        break;
     }
-    if (!store_) return drop(session, "it speaks no control protocol");
-    give_to_store(session, first_bytes);
+    drop(session, "it speaks no control protocol");
   }
 
+  void meet_agent(const SessionPtr& session, const std::string& first_bytes) {
+    if (session->wire->is_tls()) session->handshake.bind_to(session->wire->binding());
+    take(session, first_bytes);
+  }
+
+  // Who is calling is to be told anew from the first bytes inside it.
+  void start_tls(const SessionPtr& session, const std::string& first_bytes) {
+    if (!tls_) {
+      session->wire->write({asio::buffer(kNoTlsHere)}, [](const Result<void>&) {});
+      return fail(session, "it speaks TLS, and this service has no --rdzv-tls-cert");
+    }
+    session->identified = false;
+    session->wire->start_tls(TlsChannel::service(tls_), first_bytes);
+    read(session);
+  }
+
+  // It is another server's from now on.
   void give_to_store(const SessionPtr& session, std::string_view first_bytes) {
-    store_->adopt(release(session), first_bytes);
-  }
-
-  // Of a connection that is another server's.
-  tcp::socket release(const SessionPtr& session) {
     settle(session);
     sessions_.erase(session->id);
-    error_code ignored;
-    session->socket.cancel(ignored);
-    return std::move(session->socket);
+    store_->adopt(session->wire->release(), first_bytes);
   }
 
   // --- seen from outside ------------------------------------------------------------------------
@@ -329,6 +383,10 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       }
       if (!ends_soon_) return HttpPage{.body = body_of("ok\n")};
       return HttpPage{.body = body_of("this service ends with its job\n"), .status = 503};
+    }
+    if (tls_ && !request.encrypted) {
+      return HttpPage{.body = body_of("without TLS there are /healthz and /readyz: https://\n"),
+                      .status = 403};
     }
     if (!may_read(request.authorization)) {
       return HttpPage{.body = body_of("this page wants the token of --print-read-token: "
@@ -388,11 +446,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   void perform(ServiceOutput out) {
     for (const std::string& line : out.log) {
-      if (quiet_) {
-        log_.debug(line);
-      } else {
-        log_.info(line);
-      }
+      if (!quiet_) log_.info(line);
     }
     for (const ServiceOutput::Change& change : out.changes) {
       last_change_ = change.number;
@@ -486,14 +540,14 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       return check_drained();
     }
     session->sending.swap(session->unsent);
-    asio::async_write(session->socket, asio::buffer(session->sending),
-                      [self = shared_from_this(), session](error_code error, std::size_t sent) {
-                        if (self->stopped_ || !self->sessions_.contains(session->id)) return;
-                        self->counters_.bytes_sent += sent;
-                        session->sending.clear();
-                        if (error) return self->drop(session, "");
-                        self->flush(session);
-                      });
+    session->wire->write({asio::buffer(session->sending)},
+                         [self = shared_from_this(), session](const Result<void>& written) {
+                           if (self->stopped_ || !self->sessions_.contains(session->id)) return;
+                           if (!written) return self->drop(session, "");
+                           self->counters_.bytes_sent += session->sending.size();
+                           session->sending.clear();
+                           self->flush(session);
+                         });
   }
 
   // For what it sent, or did not send in time.
@@ -506,8 +560,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   void drop(SessionPtr session, const std::string& why) {
     if (!why.empty()) warn_of(session, why);
     if (!why.empty() && session->is_pending) ++counters_.closed_before_hello;
-    error_code ignored;
-    session->socket.close(ignored);
+    session->wire->close();
     settle(session);
     sessions_.erase(session->id);
     gone(session->id);
@@ -556,6 +609,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   std::map<AgentConnectionId, SessionPtr> sessions_;
   std::set<AgentConnectionId> pending_;  // of them, those that have not said hello
   Keyring keys_;
+  std::optional<MungeDesk> munge_;
+  TlsContextPtr tls_;
   FailureRate failures_;  // before a hello
   std::map<AgentConnectionId, std::shared_ptr<std::function<void(const ServiceMessage&)>>> locals_;
   StoreServer* store_ = nullptr;  // of the same port
@@ -588,6 +643,10 @@ RendezvousServer::~RendezvousServer() { impl_->stop(); }
 
 void RendezvousServer::start() { impl_->start(); }
 void RendezvousServer::set_keys(Keyring keys) { impl_->set_keys(std::move(keys)); }
+void RendezvousServer::set_munge(std::shared_ptr<const Munge> munge) {
+  impl_->set_munge(std::move(munge));
+}
+void RendezvousServer::set_tls(TlsContextPtr tls) { impl_->set_tls(std::move(tls)); }
 AgentConnectionId RendezvousServer::attach(std::function<void(const ServiceMessage&)> deliver) {
   return impl_->attach(std::move(deliver));
 }

@@ -11,10 +11,14 @@
 // it has changed is no more than the newest directive.
 //
 // With keys, an agent and the service first prove to each other that they hold the job's
-// (rendezvous/core/handshake.h), and pages that show more than health want a token. Until somebody
+// (rendezvous/core/handshake.h), and pages that show more than health want a token. Without keys,
+// but with munge, agents prove what user they are instead; pages are open then. Until somebody
 // has been admitted he costs little: a connection has hello_timeout for everything up to its Hello,
 // of those that are not there yet at most kMaxPending are kept, and an address that fails too often
 // (rendezvous/core/failure_rate.h) is not listened to for a while.
+//
+// With TLS (rendezvous/wire.h) agents and HTTP begin inside it, and without they are sent away; what
+// a probe asks for is told to everybody.
 //
 // The same port answers HTTP (docs/monitoring.md), and in torchrun's static mode the store's
 // clients, too. Callers are told apart by a connection's first bytes
@@ -33,9 +37,11 @@
 #include "rendezvous/core/job_table.h"
 #include "rendezvous/core/keyring.h"
 #include "rendezvous/state_directory.h"
+#include "rendezvous/tls_context.h"
 
 namespace ddprun {
 
+class Munge;
 class StoreServer;
 
 // Where a service's state is kept, and what it held.
@@ -67,6 +73,13 @@ class RendezvousServer {
 
   // Who comes from now on needs one of these keys; none: nobody needs any, as at first.
   void set_keys(Keyring keys);
+  // Who comes from now on has to speak TLS with this context, of a service; null: nobody can, as at
+  // first.
+  void set_tls(TlsContextPtr tls);
+
+  // Who comes from now on proves by munge what user he is, unless there are keys. Asked on a thread
+  // of its own (rendezvous/munge_desk.h); while munged does not answer, newcomers are put off.
+  void set_munge(std::shared_ptr<const Munge> munge);
 
   // An agent in this process. `deliver` is called from the io_context, never from within receive().
   AgentConnectionId attach(std::function<void(const ServiceMessage&)> deliver);

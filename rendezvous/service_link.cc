@@ -7,15 +7,16 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/write.hpp>
 #include <cstring>
 #include <mutex>
 #include <vector>
 
 #include "base/random_id.h"
 #include "rendezvous/control_codec.h"
+#include "rendezvous/munge_desk.h"
 #include "rendezvous/server.h"
 #include "rendezvous/tcp_address.h"
+#include "rendezvous/wire.h"
 
 namespace ddprun {
 
@@ -98,6 +99,7 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
         desk_(std::make_shared<LookUpDesk>()),
         timer_(io) {
     desk_->io = &io;
+    if (options_.munge) munge_.emplace(io, options_.munge);
   }
 
   void start() { perform(link_.start(BootClock::now())); }
@@ -109,7 +111,7 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     over_ = true;
     timer_.cancel();
     nobody_waits();
-    if (!socket_ || !socket_->is_open() || (sending_.empty() && unsent_.empty())) {
+    if (!wire_ || !wire_->is_open() || (sending_.empty() && unsent_.empty())) {
       close();
       return then();
     }
@@ -153,19 +155,46 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     arm();
   }
 
+  // The same deadline holds for TLS, the handshake and the Welcome.
   void greet() {
-    if (options_.key.empty()) return say_hello();
+    if (!options_.tls) return introduce();
+    wire_->start_tls(TlsChannel::agent(options_.tls, options_.host));
+    wire_->open([self = shared_from_this(), wire = wire_](const Result<void>& opened) {
+      if (self->over_ || self->wire_ != wire) return;
+      if (!opened) return self->failed(opened.error());
+      self->introduce();
+    });
+  }
+
+  void introduce() {
+    if (options_.key.empty() && !munge_) {
+      say_hello();
+    } else {
+      begin_handshake();
+    }
+    if (!over_ && wire_) read(wire_);
+  }
+
+  void begin_handshake() {
     const Hello hello = present();
-    handshake_.emplace(
-        options_.key,
-        Knock{.version = hello.version, .job = hello.job.id, .nonce = random_hex(kNonceBytes)});
+    const Knock knock{
+        .version = hello.version, .job = hello.job.id, .nonce = random_hex(kNonceBytes)};
+    if (!options_.key.empty()) {
+      handshake_.emplace(options_.key, knock, wire_->binding());
+    } else {
+      // Who comes in the place of a service that has proved itself must do so, too.
+      const bool demands_proof = options_.demands_proof || service_has_proved_;
+      handshake_.emplace(
+          AgentHandshake::ByMunge{.own = options_.munge->user(), .demands_proof = demands_proof},
+          knock, wire_->binding());
+    }
     transmit(AgentHandshakeMessage(handshake_->knock()));
   }
 
   void say_hello() { transmit(AgentMessage(present())); }
 
   Hello present() {
-    Hello hello = events_.hello(local_address_of(socket_->native_handle()).host());
+    Hello hello = events_.hello(local_address_of(wire_->socket().native_handle()).host());
     hello.instance = link_.instance();
     return hello;
   }
@@ -173,17 +202,38 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   void take_handshake(std::string_view frame) {
     const Result<ServiceHandshakeMessage> message = decode_service_handshake(frame);
     if (!message) return garbled(message.error().message());
-    const auto step = handshake_->receive(*message);
-    if (!step) return garbled(step.error().message());
-    if (const Proof* proof = std::get_if<Proof>(&*step)) {
-      transmit(AgentHandshakeMessage(*proof));
-      return say_hello();
+    carry_out(handshake_->receive(*message));
+  }
+
+  void carry_out(const Result<AgentHandshake::Step>& step) {
+    if (!step) return distrust(step.error());
+    if (const MungeTask* task = std::get_if<MungeTask>(&*step)) return ask_munge(*task);
+    if (const Refused* refused = std::get_if<Refused>(&*step)) {
+      // Whoever took the place of a service that is gone could say so, and must not end a job.
+      if (!link_.instance().empty()) return broken("refused: " + refused->reason);
+      return perform(link_.received(*refused, BootClock::now()));
     }
-    const Refused* refused = std::get_if<Refused>(&*step);
-    if (!refused) return;
-    // Whoever took the place of a service that is gone could say so, and must not end a job.
-    if (!link_.instance().empty()) return broken("refused: " + refused->reason);
-    perform(link_.received(*refused, BootClock::now()));
+    if (const Silence* silence = std::get_if<Silence>(&*step)) {
+      return perform(link_.received(*silence, BootClock::now()));
+    }
+    if (const Proof* proof = std::get_if<Proof>(&*step)) transmit(AgentHandshakeMessage(*proof));
+    if (std::holds_alternative<Proven>(*step)) service_has_proved_ = true;
+    if (handshake_->is_time_for_hello()) say_hello();
+  }
+
+  void distrust(const Error& why) {
+    if (why.kind == ErrorKind::kProtocol) return garbled(why.message());
+    if (why.kind != ErrorKind::kUnsupported) return broken(why.message());
+    close();
+    perform(link_.distrusted(why.cause, BootClock::now()));
+  }
+
+  void ask_munge(const MungeTask& task) {
+    munge_->ask(task, [this, asking = std::weak_ptr(socket_)](const MungeOutcome& outcome) {
+      const auto socket = asking.lock();
+      if (over_ || !socket || socket_ != socket) return;
+      carry_out(handshake_->answered(outcome));
+    });
   }
 
   // An address that has worked is tried at once, while the name service is asked anew if it does
@@ -229,40 +279,45 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
 
   void connect() {
     close();
-    auto socket = std::make_shared<tcp::socket>(io_);
-    socket_ = socket;
+    if (std::exchange(has_tried_, true)) renew_tls();
+    auto wire = std::make_shared<Wire>(tcp::socket(io_));
+    wire_ = wire;
     reached_ = false;
-    asio::async_connect(
-        *socket, endpoints_,
-        [self = shared_from_this(), socket](error_code failed, const tcp::endpoint&) {
-          if (self->over_ || self->socket_ != socket) return;
-          if (failed) return self->broken(failed.message());
-          self->reached_ = true;
-          error_code ignored;
-          socket->set_option(tcp::no_delay(true), ignored);
-          end_when_cut_off(socket->native_handle());
-          self->frames_ = FrameReader();
-          self->handshake_.reset();
-          self->perform(self->link_.connected(BootClock::now()));
-          if (!self->over_ && self->socket_ == socket) self->read(socket);
-        });
+    asio::async_connect(wire->socket(), endpoints_,
+                        [self = shared_from_this(), wire](error_code failed, const tcp::endpoint&) {
+                          if (self->over_ || self->wire_ != wire) return;
+                          if (failed) return self->broken(failed.message());
+                          self->reached_ = true;
+                          error_code ignored;
+                          wire->socket().set_option(tcp::no_delay(true), ignored);
+                          end_when_cut_off(wire->socket().native_handle());
+                          self->frames_ = FrameReader();
+                          self->handshake_.reset();
+                          self->perform(self->link_.connected(BootClock::now()));
+                        });
   }
 
-  void read(const std::shared_ptr<tcp::socket>& socket) {
-    socket->async_read_some(asio::buffer(buffer_), [self = shared_from_this(), socket](
-                                                       error_code error, std::size_t size) {
-      if (self->over_ || self->socket_ != socket) return;
-      if (error) return self->broken(error.message());
-      self->frames_.append(std::string_view(self->buffer_.data(), size));
-      self->take_frames(socket);
+  void renew_tls() {
+    const TlsFiles& files = options_.tls_files;
+    if (!options_.tls || (files.cert.empty() && !files.has_authority())) return;
+    Result<FoundTls> found = TlsContext::for_agent(files);
+    if (found) options_.tls = std::move(found->context);
+  }
+
+  void read(const WirePtr& wire) {
+    wire->read([self = shared_from_this(), wire](const Result<std::string_view>& bytes) {
+      if (self->over_ || self->wire_ != wire) return;
+      if (!bytes) return self->failed(bytes.error());
+      self->frames_.append(*bytes);
+      self->take_frames(wire);
     });
   }
 
-  void take_frames(const std::shared_ptr<tcp::socket>& socket) {
-    while (!over_ && socket_ == socket) {
+  void take_frames(const WirePtr& wire) {
+    while (!over_ && wire_ == wire) {
       const auto frame = frames_.next();
       if (!frame) return garbled(frame.error().message());
-      if (!*frame) return read(socket);
+      if (!*frame) return read(wire);
       if (handshake_ && !handshake_->is_over()) {
         take_handshake(**frame);
         continue;
@@ -286,26 +341,33 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   }
 
   void flush() {
-    if (!sending_.empty() || !socket_) return;
+    if (!sending_.empty() || !wire_) return;
     if (unsent_.empty()) {
       if (when_sent_) farewell_said();
       return;
     }
     sending_.swap(unsent_);
-    asio::async_write(*socket_, asio::buffer(sending_),
-                      [self = shared_from_this(), socket = socket_](error_code error, std::size_t) {
-                        if (self->socket_ != socket) return;
-                        self->sending_.clear();
-                        if (!error) return self->flush();
-                        if (self->over_) return self->farewell_said();
-                        self->broken(error.message());
-                      });
+    wire_->write({asio::buffer(sending_)},
+                 [self = shared_from_this(), wire = wire_](const Result<void>& written) {
+                   if (self->wire_ != wire) return;
+                   self->sending_.clear();
+                   if (written) return self->flush();
+                   if (self->over_) return self->farewell_said();
+                   self->broken(written.error().message());
+                 });
   }
 
   void farewell_said() {
     if (farewell_) farewell_->cancel();
     close();
     if (when_sent_) std::exchange(when_sent_, nullptr)();
+  }
+
+  // TLS that does not come about does not come about the next time, either.
+  void failed(const Error& error) {
+    if (error.kind != ErrorKind::kProtocol) return broken(error.message());
+    close();
+    perform(link_.without_tls(error.message(), BootClock::now()));
   }
 
   void broken(const std::string& why) {
@@ -319,11 +381,9 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   }
 
   void close() {
-    if (!socket_) return;
-    error_code ignored;
-    socket_->shutdown(tcp::socket::shutdown_send, ignored);
-    socket_->close(ignored);
-    socket_.reset();
+    if (!wire_) return;
+    wire_->close();
+    wire_.reset();
     unsent_.clear();
     sending_ = std::string();
   }
@@ -347,11 +407,13 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   bool asking_ = false;                   // the name service
   bool awaits_address_ = false;           // the link cannot go on without its answer
   bool reached_ = false;                  // the last try got a connection
+  bool has_tried_ = false;                // to connect
   asio::steady_timer timer_;
-  std::shared_ptr<tcp::socket> socket_;
-  std::array<char, 4096> buffer_;
+  WirePtr wire_;
   FrameReader frames_;
-  std::optional<AgentHandshake> handshake_;  // of this connection, where there is a key
+  std::optional<AgentHandshake> handshake_;  // of this connection, where there is a key or munge
+  std::optional<MungeDesk> munge_;
+  bool service_has_proved_ = false;  // on this connection or an earlier one
   std::string unsent_;
   std::string sending_;
   bool over_ = false;

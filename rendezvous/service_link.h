@@ -13,9 +13,11 @@
 #include "rendezvous/core/agent_link.h"
 #include "rendezvous/core/control_message.h"
 #include "rendezvous/tcp_address.h"
+#include "rendezvous/tls_context.h"
 
 namespace ddprun {
 
+class Munge;
 class RendezvousServer;
 
 struct ServiceLinkEvents {
@@ -47,8 +49,14 @@ struct RemoteLinkOptions {
   std::string host;
   std::uint16_t port = 0;
   AgentLinkOptions link;
-  // The job's key, which the service must have, too; empty: neither side proves anything.
+  // The job's key, which the service must have, too; empty: munge, if it is there.
   std::string key;
+  std::shared_ptr<const Munge> munge;  // null: without a key neither side proves anything
+  bool demands_proof = false;          // of a service without a key, too
+  // Of an agent; null: without TLS. The files that it was made of are read again for each connection
+  // after the first, because they may have been renewed since; a mistake in them changes nothing.
+  TlsContextPtr tls;
+  TlsFiles tls_files;
   // Tests put a name service of their own here.
   std::function<void(const HostPort&, ResolveHandler)> look_up = resolve_in_background;
 };

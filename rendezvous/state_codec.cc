@@ -48,6 +48,7 @@ Json json_of(const JobRecord& record) {
   put(json, "ending", state.ending);
   put(json, "verdict", state.verdict);
   if (record.end_number > 0) json["end_number"] = record.end_number;
+  if (record.owner) json["owner"] = record.owner->value;
   // All places have one reason, which may be long: it is said once.
   if (!state.places.empty()) json["placed_for"] = state.places.front().assignment.reason;
   for (const Place& place : state.places) {
@@ -73,6 +74,7 @@ JobRecord record_of(const Json& json) {
   take(json, "ending", state.ending);
   take(json, "verdict", state.verdict);
   if (json.contains("end_number")) json.at("end_number").get_to(record.end_number);
+  if (json.contains("owner")) json.at("owner").get_to(record.owner.emplace().value);
   // Earlier versions did not write these.
   if (json.contains("missing")) json.at("missing").get_to(state.missing);
   if (json.contains("node_failures")) json.at("node_failures").get_to(state.node_failures);

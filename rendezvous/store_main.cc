@@ -38,12 +38,15 @@ void add_options(CLI::App& app, ddprun::StoreServerOptions& options) {
   app.add_option_function<std::string>(
          "--legacy-dialect",
          [&options](const std::string& name) {
-           options.legacy_dialect = name == "l2" ? ddprun::Dialect::kL2 : ddprun::Dialect::kL1;
+           const auto dialect = ddprun::meant_by(ddprun::kLegacyDialectWords, name);
+           if (!dialect)
+             throw CLI::ValidationError("--legacy-dialect", "'" + name + "': give l1 or l2");
+           options.legacy_dialect = *dialect;
          },
          "How clients older than PyTorch 2.2 are understood: l1 (up to 2.0) or l2 (2.1)")
       ->type_name("DIALECT")
-      ->check(CLI::IsMember({"l1", "l2"}))
-      ->default_str(options.legacy_dialect == ddprun::Dialect::kL2 ? "l2" : "l1");
+      ->default_str(
+          std::string(ddprun::word_of(ddprun::kLegacyDialectWords, options.legacy_dialect)));
   app.add_option_function<std::vector<std::string>>(
          "--store-allow",
          [&options](const std::vector<std::string>& networks) {

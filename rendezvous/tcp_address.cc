@@ -13,6 +13,8 @@
 #include <system_error>
 #include <thread>
 
+#include "base/deadline.h"
+
 namespace ddprun {
 namespace {
 
@@ -133,7 +135,7 @@ Result<Addresses> resolve(const HostPort& address, Duration allowed) {
     std::condition_variable came;
     std::optional<Result<Addresses>> addresses;
   };
-  const TimePoint start = BootClock::now();
+  const Deadline deadline(allowed);
   const auto answer = std::make_shared<Answer>();
   resolve_in_background(address, [answer](Result<Addresses> addresses) {
     const std::lock_guard lock(answer->mutex);
@@ -141,10 +143,10 @@ Result<Addresses> resolve(const HostPort& address, Duration allowed) {
     answer->came.notify_all();
   });
   std::unique_lock lock(answer->mutex);
-  const auto wait = std::min(allowed, kLongestTimeout);
-  if (!answer->came.wait_for(lock, wait, [&] { return answer->addresses.has_value(); })) {
+  if (!answer->came.wait_for(lock, deadline.remaining(),
+                             [&] { return answer->addresses.has_value(); })) {
     return timeout_error("resolve " + address.host, "the name service has not answered",
-                         BootClock::now() - start, allowed);
+                         deadline.waited(), deadline.allowed());
   }
   return std::move(*answer->addresses);
 }

@@ -78,6 +78,10 @@ struct LaunchOptions {
   std::string local_addr;  // as given
   PortRange ports;
   std::string rdzv_key_file;  // empty: none
+  std::string munge_socket;   // empty: munge's own default; kNoMunge: not used
+  std::string rdzv_tls_cert;  // files; empty: none
+  std::string rdzv_tls_key;
+  std::string rdzv_tls_ca;
   bool require_auth = false;
   std::vector<std::string> store_allow;  // addresses and networks, not looked at yet
   bool no_python = false;

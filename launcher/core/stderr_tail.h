@@ -9,19 +9,20 @@
 #include <string_view>
 #include <vector>
 
+#include "rendezvous/core/worker_end.h"
+
 namespace ddprun {
 
 class StderrTail {
  public:
-  static constexpr std::size_t kLines = 20;
-  static constexpr std::size_t kLineBytes = 400;
-
   // One piece; its end does not count, and an empty line says nothing.
   void add(std::string_view piece) {
     while (!piece.empty() && (piece.back() == '\n' || piece.back() == '\r')) piece.remove_suffix(1);
     if (piece.empty()) return;
-    lines_.emplace_back(piece.substr(0, kLineBytes));
-    if (lines_.size() > kLines) lines_.pop_front();
+    // Not all of a line that may have no end is copied to be cut.
+    lines_.push_back(
+        clipped(std::string(piece.substr(0, kMaxTailLineBytes + 1)), kMaxTailLineBytes));
+    if (lines_.size() > kMaxTailLines) lines_.pop_front();
   }
 
   // Without their ends.

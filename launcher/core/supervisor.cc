@@ -57,10 +57,7 @@ AgentStatus Supervisor::status(TimePoint now) const {
     case State::kFinished: status.phase = AgentPhase::kFinished; break;
   }
   if (hold_back_until_) return status;  // what is held back may yet turn out to be no failure
-  for (const DatedEnd& dated : ends_) {
-    status.ends.push_back(dated.end);
-    status.ends.back().age = now - dated.when;
-  }
+  for (const DatedEnd& dated : ends_) status.ends.push_back(dated.as_of(now));
   status.more_ends = static_cast<int>(keep_likeliest(status.ends));
   return status;
 }
@@ -180,11 +177,10 @@ void Supervisor::take_down(const WorkersEnded& ended, TimePoint now) {
 void Supervisor::declare_failure(TimePoint now, SupervisorActions& out) {
   hold_back_until_.reset();
   // Ages make the earlier of two ends the likelier cause.
-  const auto first = std::min_element(ends_.begin(), ends_.end(), [&](DatedEnd a, DatedEnd b) {
-    a.end.age = now - a.when;
-    b.end.age = now - b.when;
-    return is_likelier_cause(a.end, b.end);
-  });
+  const auto first =
+      std::min_element(ends_.begin(), ends_.end(), [&](const DatedEnd& a, const DatedEnd& b) {
+        return is_likelier_cause(a.as_of(now), b.as_of(now));
+      });
   std::string text = describe(first->end);
   if (alive_ > 0) text += "; stopping the other " + workers_text(alive_);
   out.push_back(Say{Say::Level::kError, std::move(text)});
@@ -223,11 +219,9 @@ void Supervisor::on(const UserSignal& signal, TimePoint now, SupervisorActions& 
   }
   leaving_ = signal.signal;
   hold_back_until_.reset();
-  ends_.erase(std::remove_if(ends_.begin(), ends_.end(),
-                             [](const DatedEnd& dated) {
-                               return !dated.end.after_stop && may_be_an_order(dated.end);
-                             }),
-              ends_.end());
+  std::erase_if(ends_, [](const DatedEnd& dated) {
+    return !dated.end.after_stop && may_be_an_order(dated.end);
+  });
   if (!exit_code_) exit_code_ = 128 + signal.signal;
   if (!has_workers()) return finish_exit(out);
   out.push_back(Say{Say::Level::kInfo, signal_name(signal.signal) + ": passing it on to " +

@@ -160,11 +160,6 @@ class Supervisor {
   State state() const { return state_; }
 
  private:
-  struct DatedEnd {
-    WorkerEnd end;
-    TimePoint when;
-  };
-
   void on(const Wait& wait, TimePoint now, SupervisorActions& out);
   void on(const Assignment& assignment, TimePoint now, SupervisorActions& out);
   void on(const Stop& stop, TimePoint now, SupervisorActions& out);

@@ -42,7 +42,8 @@ std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignmen
     env.restart_count = assignment.restart_count;
     env.max_restarts = options.max_restarts;
     env.run_id = options.run_id;
-    if (!plan.directory.empty()) env.error_file = plan.directory + "/error.json";
+    if (!plan.directory.empty()) plan.error_file = plan.directory + "/error.json";
+    env.error_file = plan.error_file;
     env.nccl_async_error_handling = options.inherited_nccl_async_error_handling.empty()
                                         ? "1"
                                         : options.inherited_nccl_async_error_handling;

@@ -36,7 +36,8 @@ struct WorkerPlan {
   Rank rank{0};
   std::vector<std::string> arguments;
   std::vector<std::pair<std::string, std::string>> variables;
-  std::string directory;  // of this worker's files; empty: none
+  std::string directory;   // of this worker's files; empty: none
+  std::string error_file;  // of its own words on its failure; empty: none
 };
 
 // One plan per local rank.

@@ -47,6 +47,20 @@ LinkActions AgentLink::garbled(const std::string& why, TimePoint now) {
   return out;
 }
 
+LinkActions AgentLink::distrusted(const std::string& why, TimePoint now) {
+  if (!instance_.empty() || state_ == State::kOver) return disconnected(why, now);
+  state_ = State::kOver;
+  return {LinkClose{}, LinkRefused{"this node does not follow the rendezvous service at " +
+                                   options_.service + ": " + why}};
+}
+
+LinkActions AgentLink::without_tls(const std::string& why, TimePoint now) {
+  if (has_spoken_ || state_ == State::kOver) return disconnected(why, now);
+  LinkActions out;
+  give_up("no TLS connection with " + options_.service + ": " + why, ExitCode::kRefused, out);
+  return out;
+}
+
 LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
   LinkActions out;
   if (state_ == State::kOver) return out;

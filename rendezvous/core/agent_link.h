@@ -87,8 +87,14 @@ class AgentLink {
   // it, a Refused ends everything. A Silence changes nothing but what is said later: idle agents say
   // why they wait, and an agent that gives up says what the service said.
   LinkActions received(const ServiceMessage& message, TimePoint now);
+  // The service is there, but is not one that this node follows. Ends everything before the first
+  // Welcome; after it, somebody may only have taken the place of a service that is gone.
+  LinkActions distrusted(const std::string& why, TimePoint now);
   // What came is no message of this protocol.
   LinkActions garbled(const std::string& why, TimePoint now);
+  // The connection cannot be protected: the service has no TLS, or one side does not accept what the
+  // other has shown.
+  LinkActions without_tls(const std::string& why, TimePoint now);
   // Time has passed: to be called at deadline(), harmless at other times.
   LinkActions tick(TimePoint now);
   // Sends a message if the link is up. A status that cannot be sent is made up for by the next

@@ -3,6 +3,7 @@
 //
 //   kControlMagic          an agent (rendezvous/control_codec.h)
 //   another letter first   HTTP: a request begins with the name of its method
+//   16 03                  TLS: a handshake record; inside it an agent or HTTP begins anew
 //   anything else          a client of the store: it begins with an opcode, which is no letter
 //
 // A pure function; any thread.
@@ -15,7 +16,7 @@ namespace ddprun {
 
 inline constexpr std::string_view kControlMagic = "DDPR";
 
-enum class Caller { kAgent, kHttp, kStoreClient };
+enum class Caller { kAgent, kHttp, kTls, kStoreClient };
 
 // nullopt: more bytes are needed to tell; two always suffice.
 std::optional<Caller> caller_of(std::string_view first_bytes);

@@ -50,6 +50,7 @@ struct JobRecord {
   std::string former_instance;  // in a life of the service that nothing was kept of
   // The how-manyth of all jobs to end; 0: it has not ended, or in a life that did not say.
   std::uint64_t end_number = 0;
+  std::optional<UserId> owner = {};  // whose job it is; nullopt: nobody has proved that
   JobState state;
 };
 

@@ -5,6 +5,21 @@
 #include "base/assert.h"
 
 namespace ddprun {
+namespace {
+
+// Who has proved something else than his user was let in for that.
+bool may_use(std::optional<UserId> owner, std::optional<UserId> user) {
+  constexpr UserId kRoot{0};
+  return !owner || !user || user == owner || user == kRoot;
+}
+
+Error not_his(const std::string& job, UserId owner, UserId user) {
+  return Error{.kind = ErrorKind::kInvalidArgument,
+               .cause = "job '" + job + "' belongs to user " + to_text(owner) +
+                        ", and munge says that this node's agent runs as user " + to_text(user)};
+}
+
+}  // namespace
 
 void set_lease(ServiceOptions& options, Duration lease) {
   options.membership.lease = lease;
@@ -23,7 +38,8 @@ JobTable::JobTable(ServiceOptions options, const ServiceState& past, TimePoint n
   jobs_begun_ = past.jobs_begun;
   for (const auto& [id, kept] : past.jobs) {
     Job job{kept.instance, kept.former_instance, Membership(kept.state, options_.membership, now)};
-    job.recorded = {job.membership.landmark(), job.former_instance};
+    job.owner = kept.owner;
+    job.recorded = job.mark();
     job.end_number = kept.end_number;
     jobs_ended_ = std::max(jobs_ended_, kept.end_number);
     if (kept.state.phase == JobPhase::kEnded) ended_.push_back(id);
@@ -77,8 +93,9 @@ void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, Se
     return;
   }
   forget_old_verdicts(out);
-  const Result<Job*> job = job_for(hello, now);
+  const Result<Job*> job = job_for(hello, origin.user, now);
   if (!job) return refuse(origin.connection, job.error().cause, out);
+  if (!(*job)->owner) (*job)->owner = options_.owner ? options_.owner : origin.user;
   Membership& membership = (*job)->membership;
   if (const auto old = connections_.find(hello.node.agent_id); old != connections_.end()) {
     agents_.erase(old->second);
@@ -121,13 +138,15 @@ bool JobTable::is_known(const Hello& hello) const {
 
 // The job that the agent means: the present one of that id, or a new one. An agent that is refused
 // changes nothing.
-Result<JobTable::Job*> JobTable::job_for(const Hello& hello, TimePoint now) {
+Result<JobTable::Job*> JobTable::job_for(const Hello& hello, std::optional<UserId> user,
+                                         TimePoint now) {
   const auto found = jobs_.find(hello.job.id);
-  if (found == jobs_.end()) return begin_job(hello, now);
+  if (found == jobs_.end()) return begin_job(hello, user, now);
   Job& job = found->second;
   const bool over = job.membership.phase() == JobPhase::kEnded;
   const bool of_it = is_known(hello);
-  if (over && hello.instance.empty()) return begin_job(hello, now);
+  if (over && hello.instance.empty()) return begin_job(hello, user, now);
+  if (!may_use(job.owner, user)) return not_his(hello.job.id, *job.owner, *user);
   // A newcomer was faster than those who were there before; nothing was formed with it yet.
   const bool recalls = !of_it && has_past(hello) && !over && job.former_instance.empty() &&
                        job.membership.generation() < Generation(0) && can_recall(hello.instance);
@@ -148,8 +167,10 @@ Result<JobTable::Job*> JobTable::job_for(const Hello& hello, TimePoint now) {
 }
 
 // In the place of one that has ended, if there is one.
-Result<JobTable::Job*> JobTable::begin_job(const Hello& hello, TimePoint now) {
+Result<JobTable::Job*> JobTable::begin_job(const Hello& hello, std::optional<UserId> user,
+                                           TimePoint now) {
   const std::string& id = hello.job.id;
+  if (!may_use(options_.owner, user)) return not_his(id, *options_.owner, *user);
   Membership membership(hello.job, options_.membership, now);
   if (std::optional<std::string> why_not = membership.refusal(hello)) {
     return Error{.kind = ErrorKind::kInvalidArgument, .cause = std::move(*why_not)};
@@ -163,7 +184,7 @@ Result<JobTable::Job*> JobTable::begin_job(const Hello& hello, TimePoint now) {
     membership.expect_past(*options_.strangers_until);
   }
   jobs_.erase(id);
-  ended_.erase(std::remove(ended_.begin(), ended_.end(), id), ended_.end());
+  std::erase(ended_, id);
   return &jobs_.emplace(id, Job{std::move(instance), "", std::move(membership)}).first->second;
 }
 
@@ -200,15 +221,21 @@ ServiceOutput JobTable::tick(TimePoint now) {
     const std::optional<TimePoint> due = job.membership.deadline();
     if (due && *due <= now) forward(id, job.membership.tick(now), now, out);
   }
+  forget_deserted_jobs(now, out);
   forget_old_verdicts(out);
   return out;
 }
 
 std::optional<TimePoint> JobTable::deadline() const {
   std::optional<TimePoint> earliest;
-  for (const auto& [id, job] : jobs_) {
-    const std::optional<TimePoint> due = job.membership.deadline();
+  const auto consider = [&](std::optional<TimePoint> due) {
     if (due && (!earliest || *due < *earliest)) earliest = due;
+  };
+  for (const auto& [id, job] : jobs_) {
+    consider(job.membership.deadline());
+    if (!job.membership.is_deserted()) continue;
+    // At once, so that it is known since when.
+    consider(job.deserted_since ? *job.deserted_since + options_.membership.lease : TimePoint());
   }
   return earliest;
 }
@@ -240,7 +267,7 @@ ServiceOutput JobTable::take_back(std::uint64_t after, const std::string& why) {
       agents_.erase(connection);
     }
     out.changes.push_back({++changes_, JobForgotten{job->first}});
-    ended_.erase(std::remove(ended_.begin(), ended_.end(), job->first), ended_.end());
+    std::erase(ended_, job->first);
     jobs_.erase(job);
   }
   return out;
@@ -254,11 +281,11 @@ ServiceOutput JobTable::farewell(const std::string& why) const {
 
 // What the job's last change does not tell becomes a new one.
 void JobTable::record(Job& job, TimePoint now, ServiceOutput& out) {
-  const std::pair landmark(job.membership.landmark(), job.former_instance);
-  if (job.recorded == landmark) return;
+  const auto mark = job.mark();
+  if (job.recorded == mark) return;
   const bool is_first = !job.recorded;
   if (is_first) out.changes.push_back({++changes_, ServiceBegun{options_.service_id, jobs_begun_}});
-  job.recorded = landmark;
+  job.recorded = mark;
   job.last_change = ++changes_;
   if (is_first) job.first_change = changes_;
   const bool over = job.membership.phase() == JobPhase::kEnded;
@@ -266,6 +293,7 @@ void JobTable::record(Job& job, TimePoint now, ServiceOutput& out) {
   out.changes.push_back({changes_, JobChanged{{.instance = job.instance,
                                                .former_instance = job.former_instance,
                                                .end_number = job.end_number,
+                                               .owner = job.owner,
                                                .state = job.membership.state(now)}}});
 }
 
@@ -290,6 +318,22 @@ void JobTable::forward(const std::string& job_id, MembershipOutput&& from, TimeP
   const bool over = job.membership.phase() == JobPhase::kEnded;
   if (over && std::find(ended_.begin(), ended_.end(), job_id) == ended_.end()) {
     ended_.push_back(job_id);
+  }
+}
+
+void JobTable::forget_deserted_jobs(TimePoint now, ServiceOutput& out) {
+  for (auto it = jobs_.begin(); it != jobs_.end();) {
+    const auto job = it++;
+    std::optional<TimePoint>& since = job->second.deserted_since;
+    if (!job->second.membership.is_deserted()) {
+      since.reset();
+    } else if (!since) {
+      since = now;
+    } else if (now >= *since + options_.membership.lease) {
+      out.log.push_back("job '" + job->first + "' is forgotten: nobody waits for it any more");
+      out.changes.push_back({++changes_, JobForgotten{job->first}});
+      jobs_.erase(job);
+    }
   }
 }
 

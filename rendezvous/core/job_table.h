@@ -12,6 +12,10 @@
 // Hellos repeat. An instance that this service did not give out is of its earlier life, before it
 // was restarted: that job is recalled (rendezvous/core/membership.h).
 //
+// Where munge says who agents are, a job is the user's who was the first to come: nobody else's
+// agents are admitted to it, or told how it ended, but root's. Its id is free again when it has
+// ended.
+//
 // What outlives the service comes out as changes, numbered from 1; what is sent names the one that
 // must be safe on the disk before it leaves. A service without a disk sends at once.
 #pragma once
@@ -22,6 +26,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -38,7 +43,9 @@ struct ServiceOptions {
   Duration agent_patience = std::chrono::seconds(4);  // must be below membership.lease
   Duration hello_timeout = std::chrono::seconds(10);  // of a connection that says nothing
   bool embedded = false;
-  std::string host;        // what agents call this service's host
+  std::string host;  // what agents call this service's host
+  // Whose all jobs here are, whoever comes first: of a service that one user runs for himself.
+  std::optional<UserId> owner;
   std::string service_id;  // random; begins every instance
   // Until then agents may come that an earlier life of this service has welcomed, and this one has
   // never heard of: no job is begun without them. nullopt: there are none.
@@ -85,9 +92,10 @@ class JobTable {
   // Where a message comes from.
   struct Origin {
     AgentConnectionId connection;
-    bool local = false;           // the agent lives in this process
-    std::string service_address;  // numeric; our end of the connection, empty for a local agent
-    std::string peer_address;     // numeric; the other end
+    bool local = false;               // the agent lives in this process
+    std::string service_address;      // numeric; our end of the connection, empty for a local agent
+    std::string peer_address;         // numeric; the other end
+    std::optional<UserId> user = {};  // that was proved; nullopt: something else was, or nothing
   };
   // A message came. It is answered or refused; nothing that a codec lets through does harm beyond
   // its own job.
@@ -130,11 +138,14 @@ class JobTable {
     std::string instance;
     std::string former_instance;  // in the service's earlier life, where that became known later
     Membership membership;
-    std::optional<std::pair<Membership::Landmark, std::string>> recorded =
+    std::optional<UserId> owner = {};
+    std::optional<std::tuple<Membership::Landmark, std::string, std::optional<UserId>>> recorded =
         {};                          // at the last change
     std::uint64_t first_change = 0;  // 0: of an earlier life
     std::uint64_t last_change = 0;
     std::uint64_t end_number = 0;  // as in its JobRecord
+    std::optional<TimePoint> deserted_since = {};
+    auto mark() const { return std::tuple(membership.landmark(), former_instance, owner); }
   };
   struct Agent {
     std::string job;
@@ -142,8 +153,8 @@ class JobTable {
   };
 
   void hello(const Origin& origin, const Hello& hello, TimePoint now, ServiceOutput& out);
-  Result<Job*> job_for(const Hello& hello, TimePoint now);
-  Result<Job*> begin_job(const Hello& hello, TimePoint now);
+  Result<Job*> job_for(const Hello& hello, std::optional<UserId> user, TimePoint now);
+  Result<Job*> begin_job(const Hello& hello, std::optional<UserId> user, TimePoint now);
   bool has_past(const Hello& hello) const;
   bool can_recall(const std::string& instance) const;
   std::optional<std::string> why_not_now(const Hello& hello) const;
@@ -153,6 +164,8 @@ class JobTable {
   void forward(const std::string& job_id, MembershipOutput&& from, TimePoint now,
                ServiceOutput& out);
   void forget_old_verdicts(ServiceOutput& out);
+  // Whoever has left one for longer than a lease may begin it anew; strangers cannot fill the table.
+  void forget_deserted_jobs(TimePoint now, ServiceOutput& out);
 
   ServiceOptions options_;
   std::map<std::string, Job> jobs_;

@@ -65,9 +65,9 @@ std::optional<Refusal> KvState::handle(StoreConnectionId from, const Request& re
     case Command::kPing:
       put_u32(replies.to(from), static_cast<std::uint32_t>(request.number));
       break;
-    case Command::kSet: return set_one(request, replies);
+    case Command::kSet: return set_one(request, progress, replies);
     case Command::kCompareSet: return compare_set(from, request, replies);
-    case Command::kGet: return get(from, request, replies);
+    case Command::kGet: return get(from, request, progress, replies);
     case Command::kAdd: return add(from, request, replies);
     case Command::kCheck: check(from, request, progress, replies); break;
     case Command::kWait: return wait(from, request, progress, replies);
@@ -91,7 +91,7 @@ std::optional<Refusal> KvState::handle(StoreConnectionId from, const Request& re
     case Command::kBarrier: return barrier(from, request, replies);
     // Of L1, which nobody but C++ code could call. The key is not watched: no change is ever told.
     case Command::kWatchKey: put_u8(replies.to(from), kAnswerWatching); break;
-    case Command::kFetch: return fetch(from, request, replies);
+    case Command::kFetch: return fetch(from, request, progress, replies);
     case Command::kTryFetch: return try_fetch(from, request, progress, replies);
   }
   return std::nullopt;
@@ -129,6 +129,11 @@ KvState::MaybeRefusal KvState::full(Command command) const {
                           std::to_string(limits_.held_bytes) + " are held");
 }
 
+KvState::MaybeRefusal KvState::too_long(Command command, const Value* value) const {
+  const std::size_t reply_bytes = kLengthBytes + (value ? value->size() : 0);
+  return reply_bytes > limits_.reply_bytes ? too_long(command, reply_bytes) : std::nullopt;
+}
+
 KvState::MaybeRefusal KvState::too_long(Command command, std::size_t reply_bytes) const {
   return make_refusal(Refusal::kReplyLimit, command,
                       "a reply of " + std::to_string(reply_bytes) + " bytes, at most " +
@@ -141,30 +146,107 @@ bool KvState::has_room_to_set(std::string_view key, std::size_t value_bytes) con
   return value_bytes <= place->second.size() || fits(value_bytes - place->second.size());
 }
 
-void KvState::set(std::string_view key, std::string_view value, Replies& replies) {
+void KvState::set(std::string_view key, std::string value, Replies& replies) {
+  const std::size_t size = value.size();
   const auto place = values_.lower_bound(key);
   if (place != values_.end() && place->first == key) {
     const std::size_t before = place->second.size();
-    place->second = value;
-    held_bytes_ = held_bytes_ - before + value.size();
+    place->second = std::move(value);
+    held_bytes_ = held_bytes_ - before + size;
     return;
   }
-  values_.emplace_hint(place, key, value);
-  held_bytes_ += key.size() + value.size() + kEntryBytes;
+  values_.emplace_hint(place, key, std::move(value));
+  held_bytes_ += key.size() + size + kEntryBytes;
   wake_all(key, replies);
 }
 
-KvState::MaybeRefusal KvState::set_one(const Request& request, Replies& replies) {
+const Value* KvState::find(std::string_view key) const {
+  const auto place = values_.find(key);
+  return place == values_.end() ? nullptr : &place->second;
+}
+
+bool KvState::copy_in(std::string_view value, Progress& progress) {
+  std::string& copy = progress.incoming_;
+  if (value.size() < Value::kLongBytes) {
+    spend(value.size() / kBytesPerStep);
+    copy = value;
+    return true;
+  }
+  copy.reserve(value.size());
+  while (copy.size() < value.size()) {
+    if (!step(progress)) return false;
+    const std::size_t steps = std::min(cost_left_, (value.size() - copy.size()) / kBytesPerStep);
+    spend(steps);
+    copy += value.substr(copy.size(), (1 + steps) * kBytesPerStep);
+  }
+  return true;
+}
+
+void KvState::begin_copy(const Value* value, Progress& progress, std::string& out) {
+  if (!value || !value->shared()) {
+    const std::string_view bytes = value ? value->bytes() : std::string_view();
+    spend(bytes.size() / kBytesPerStep);
+    return put_string(out, bytes);
+  }
+  put_u64(out, value->size());
+  progress.outgoing_ = value->shared();
+  progress.copied_ = 0;
+}
+
+bool KvState::copy_out(Progress& progress, std::string& out) {
+  if (!progress.outgoing_) return true;
+  const std::string_view value = *progress.outgoing_;
+  while (progress.copied_ < value.size()) {
+    if (!step(progress)) return false;
+    const std::size_t steps =
+        std::min(cost_left_, (value.size() - progress.copied_) / kBytesPerStep);
+    spend(steps);
+    const std::string_view piece = value.substr(progress.copied_, (1 + steps) * kBytesPerStep);
+    out += piece;
+    progress.copied_ += piece.size();
+  }
+  progress.outgoing_.reset();
+  return true;
+}
+
+void KvState::give_back(Progress& progress) {
+  held_bytes_ -= std::exchange(progress.reserved_, 0);
+  progress.stores_ = false;
+}
+
+// A long value is copied in slices and stored when it is whole, where there is room for it beside
+// what it replaces.
+KvState::MaybeRefusal KvState::set_one(const Request& request, Progress& progress,
+                                       Replies& replies) {
+  const std::string_view key = request.key(), value = request.value();
+  const std::size_t needed = key.size() + value.size() + kEntryBytes;
+  if (!progress.stores_) {
+    if (value.size() < Value::kLongBytes || !fits(needed)) return set_at_once(request, replies);
+    progress.stores_ = true;
+    held_bytes_ += progress.reserved_ = needed;
+  }
+  try {
+    if (!copy_in(value, progress)) return std::nullopt;
+    set(key, std::exchange(progress.incoming_, {}), replies);
+  } catch (const std::bad_alloc&) {
+    give_back(progress);
+    throw;
+  }
+  give_back(progress);
+  return std::nullopt;
+}
+
+KvState::MaybeRefusal KvState::set_at_once(const Request& request, Replies& replies) {
   if (!has_room_to_set(request.key(), request.value().size())) return full(request.command);
-  set(request.key(), request.value(), replies);
+  set(request.key(), std::string(request.value()), replies);
   return std::nullopt;
 }
 
 KvState::MaybeRefusal KvState::append(const Request& request, Replies& replies) {
   const auto place = values_.find(request.key());
-  if (place == values_.end()) return set_one(request, replies);
+  if (place == values_.end()) return set_at_once(request, replies);
   if (!fits(request.value().size())) return full(request.command);
-  place->second += request.value();
+  place->second.append(request.value());
   held_bytes_ += request.value().size();
   return std::nullopt;
 }
@@ -175,38 +257,48 @@ KvState::MaybeRefusal KvState::append(const Request& request, Replies& replies) 
 KvState::MaybeRefusal KvState::multi_set(const Request& request, Progress& progress,
                                          Replies& replies) {
   const std::vector<std::string_view>& strings = request.strings;
-  if (progress.next_ == 0) {
+  if (!progress.stores_) {
     std::size_t needed = strings.size() / 2 * kEntryBytes;
     for (const std::string_view text : strings) needed += text.size();
     if (!fits(needed)) return full(request.command);
+    progress.stores_ = true;
     held_bytes_ += progress.reserved_ = needed;
   }
   try {
     while (progress.next_ < strings.size() && step(progress)) {
       const std::string_view key = strings[progress.next_], value = strings[progress.next_ + 1];
-      spend(value.size() / kBytesPerStep);
-      set(key, value, replies);
+      if (!copy_in(value, progress)) return std::nullopt;
+      set(key, std::exchange(progress.incoming_, {}), replies);
       progress.next_ += 2;
       progress.reserved_ -= key.size() + value.size() + kEntryBytes;
       held_bytes_ -= key.size() + value.size() + kEntryBytes;
     }
   } catch (const std::bad_alloc&) {
-    held_bytes_ -= std::exchange(progress.reserved_, 0);
+    give_back(progress);
     throw;
   }
+  if (progress.done_) give_back(progress);
   return std::nullopt;
 }
 
 // A missing key answers with an empty value, as PyTorch's libuv server does; its other one hangs
 // up.
 KvState::MaybeRefusal KvState::get(StoreConnectionId from, const Request& request,
-                                   Replies& replies) {
-  const auto place = values_.find(request.key());
-  const std::string_view value = place == values_.end() ? std::string_view() : place->second;
-  if (kLengthBytes + value.size() > limits_.reply_bytes) {
-    return too_long(request.command, kLengthBytes + value.size());
+                                   Progress& progress, Replies& replies) {
+  if (!progress.outgoing_) {
+    const Value* value = find(request.key());
+    if (const MaybeRefusal refusal = too_long(request.command, value)) return refusal;
+    begin_copy(value, progress, replies.to(from));
   }
-  put_string(replies.to(from), value);
+  copy_out(progress, replies.to(from));
+  return std::nullopt;
+}
+
+KvState::MaybeRefusal KvState::get_at_once(StoreConnectionId from, const Request& request,
+                                           Replies& replies) {
+  const Value* value = find(request.key());
+  if (const MaybeRefusal refusal = too_long(request.command, value)) return refusal;
+  put_string(replies.to(from), value ? value->bytes() : std::string_view());
   return std::nullopt;
 }
 
@@ -220,23 +312,23 @@ KvState::MaybeRefusal KvState::compare_set(StoreConnectionId from, const Request
   }
   const auto place = values_.find(request.key());
   const bool exists = place != values_.end();
-  if (exists ? place->second == expected : expected.empty()) {
+  if (exists ? place->second.bytes() == expected : expected.empty()) {
     if (kLengthBytes + desired.size() > limits_.reply_bytes) {
       return too_long(request.command, kLengthBytes + desired.size());
     }
     if (!has_room_to_set(request.key(), desired.size())) return full(request.command);
-    set(request.key(), desired, replies);
+    set(request.key(), std::string(desired), replies);
   } else if (!exists) {
     put_string(replies.to(from), expected);  // nothing is stored: PyTorch's way to say so
     return std::nullopt;
   }
-  return get(from, request, replies);
+  return get_at_once(from, request, replies);
 }
 
 std::optional<std::int64_t> KvState::sum_of(std::string_view key, std::int64_t delta) const {
   const auto place = values_.find(key);
   if (place == values_.end()) return delta;
-  const std::optional<std::int64_t> value = leading_integer(place->second);
+  const std::optional<std::int64_t> value = leading_integer(place->second.bytes());
   if (!value) return std::nullopt;
   return wrapping_sum(*value, delta);
 }
@@ -278,14 +370,11 @@ void KvState::delete_key(StoreConnectionId from, const Request& request, Replies
 
 KvState::MaybeRefusal KvState::multi_get(StoreConnectionId from, const Request& request,
                                          Progress& progress, Replies& replies) {
-  while (progress.next_ < request.strings.size() && step(progress)) {
-    const auto place = values_.find(request.strings[progress.next_++]);
-    const std::string_view value = place == values_.end() ? std::string_view() : place->second;
-    if (kLengthBytes + value.size() > limits_.reply_bytes) {
-      return too_long(request.command, kLengthBytes + value.size());
-    }
-    spend(value.size() / kBytesPerStep);
-    put_string(replies.to(from), value);
+  while (copy_out(progress, replies.to(from)) && progress.next_ < request.strings.size() &&
+         step(progress)) {
+    const Value* value = find(request.strings[progress.next_++]);
+    if (const MaybeRefusal refusal = too_long(request.command, value)) return refusal;
+    begin_copy(value, progress, replies.to(from));
   }
   return std::nullopt;
 }
@@ -306,9 +395,10 @@ KvState::MaybeRefusal KvState::try_fetch(StoreConnectionId from, const Request& 
 
 // WAIT, and then GET.
 KvState::MaybeRefusal KvState::fetch(StoreConnectionId from, const Request& request,
-                                     Replies& replies) {
-  if (present(request.key())) {
-    answer_fetch(from, request.key(), replies);
+                                     Progress& progress, Replies& replies) {
+  if (progress.outgoing_ || present(request.key())) {
+    if (!progress.outgoing_) begin_fetch(request.key(), progress, replies.to(from));
+    copy_out(progress, replies.to(from));
     return std::nullopt;
   }
   if (parked_.contains(from.value)) return waits_already(request.command);
@@ -322,18 +412,26 @@ KvState::MaybeRefusal KvState::fetch(StoreConnectionId from, const Request& requ
 
 // Many may be answered in one turn, and none of them can be refused there: so what is too long is
 // said instead.
-void KvState::answer_fetch(StoreConnectionId to, std::string_view key, Replies& replies) {
-  const auto place = values_.find(key);
-  const std::string_view value = place == values_.end() ? std::string_view() : place->second;
-  std::string& out = replies.to(to);
-  if (sizeof(Fetched) + kLengthBytes + value.size() > limits_.reply_bytes) {
+void KvState::begin_fetch(std::string_view key, Progress& progress, std::string& out) {
+  const Value* value = find(key);
+  const std::size_t size = value ? value->size() : 0;
+  if (sizeof(Fetched) + kLengthBytes + size > limits_.reply_bytes) {
     put_u8(out, to_u8(Fetched::kTooLong));
     return;
   }
-  out.reserve(out.size() + sizeof(Fetched) + kLengthBytes + value.size());  // all of it, or nothing
-  spend(value.size() / kBytesPerStep);
   put_u8(out, to_u8(Fetched::kHere));
-  put_string(out, value);
+  begin_copy(value, progress, out);
+}
+
+void KvState::answer_fetch(StoreConnectionId to, std::string_view key, Replies& replies) {
+  const Value* value = find(key);
+  std::string& out = replies.to(to);
+  out.reserve(out.size() + sizeof(Fetched) + kLengthBytes + (value ? value->size() : 0));
+  Progress progress;
+  begin_fetch(key, progress, out);
+  if (!progress.outgoing_) return;
+  out += *progress.outgoing_;
+  spend(progress.outgoing_->size() / kBytesPerStep);
 }
 
 // The reply begins with the number of keys, so all of them are collected before it can begin.

@@ -39,6 +39,7 @@
 #include <deque>
 #include <list>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -90,6 +91,42 @@ class Replies {
   std::vector<Start> starts_;
 };
 
+// What a key holds. A long value that is being copied into a reply, in slices, is not changed but
+// replaced: so the reply goes on with what it has begun, whatever happens to the key.
+class Value {
+ public:
+  static constexpr std::size_t kLongBytes = 128 * 1024;
+
+  explicit Value(std::string bytes) { *this = std::move(bytes); }
+  Value& operator=(std::string bytes) {
+    short_.clear();
+    long_.reset();
+    if (bytes.size() < kLongBytes) {
+      short_ = std::move(bytes);
+    } else {
+      long_ = std::make_shared<std::string>(std::move(bytes));
+    }
+    return *this;
+  }
+
+  void append(std::string_view more) {
+    if (long_ && long_.use_count() == 1) {
+      long_->append(more);
+    } else {
+      *this = std::string(bytes()).append(more);
+    }
+  }
+
+  std::string_view bytes() const { return long_ ? std::string_view(*long_) : short_; }
+  std::size_t size() const { return bytes().size(); }
+  // Null where the value is short.
+  std::shared_ptr<const std::string> shared() const { return long_; }
+
+ private:
+  std::string short_;
+  std::shared_ptr<std::string> long_;
+};
+
 class KvState {
  public:
   // What an entry counts beside its bytes, about what it costs to keep: a key with its value, a
@@ -107,8 +144,9 @@ class KvState {
   class Progress {
    public:
     bool done() const { return done_; }
-    // Whether it must go on although its connection has been closed: MULTI_SET is applied whole.
-    bool must_go_on() const { return !done_ && reserved_ > 0; }
+    // Whether it must go on although its connection has been closed: what has begun to be stored is
+    // stored whole.
+    bool must_go_on() const { return !done_ && stores_; }
 
    private:
     friend class KvState;
@@ -116,7 +154,11 @@ class KvState {
     std::size_t next_ = 0;                 // the string whose turn it is
     bool checked_ = false;                 // of TRY_FETCH: all keys are there, and that is said
     std::optional<std::uint64_t> ticket_;  // of a WAIT that has missed a key
-    std::size_t reserved_ = 0;  // bytes held for the pairs of a MULTI_SET that are to come
+    bool stores_ = false;                  // it is a MULTI_SET or the SET of a long value
+    std::size_t reserved_ = 0;             // bytes held for what is yet to be stored
+    std::string incoming_;                 // a long value, as far as it has been copied
+    std::shared_ptr<const std::string> outgoing_;  // the long value that is being copied
+    std::size_t copied_ = 0;                       // bytes of it that are in replies already
     // Of LIST_KEYS: its reply, in pieces, as far as it is known.
     std::optional<std::string> last_key_;
     std::size_t listed_ = 0;
@@ -186,7 +228,9 @@ class KvState {
     std::uint64_t before;  // of waiters: who came later waits at a new counter under the same key
   };
 
-  MaybeRefusal get(StoreConnectionId from, const Request& request, Replies& replies);
+  MaybeRefusal get(StoreConnectionId from, const Request& request, Progress& progress,
+                   Replies& replies);
+  MaybeRefusal get_at_once(StoreConnectionId from, const Request& request, Replies& replies);
   MaybeRefusal compare_set(StoreConnectionId from, const Request& request, Replies& replies);
   MaybeRefusal add(StoreConnectionId from, const Request& request, Replies& replies);
   MaybeRefusal wait(StoreConnectionId from, const Request& request, Progress& progress,
@@ -197,15 +241,19 @@ class KvState {
   MaybeRefusal list_keys(StoreConnectionId from, Progress& progress, Replies& replies);
   MaybeRefusal collect_keys(Progress& progress);
   MaybeRefusal barrier(StoreConnectionId from, const Request& request, Replies& replies);
-  MaybeRefusal fetch(StoreConnectionId from, const Request& request, Replies& replies);
+  MaybeRefusal fetch(StoreConnectionId from, const Request& request, Progress& progress,
+                     Replies& replies);
   MaybeRefusal try_fetch(StoreConnectionId from, const Request& request, Progress& progress,
                          Replies& replies);
   void check(StoreConnectionId from, const Request& request, Progress& progress, Replies& replies);
   // Whether all keys are there; nullopt when the slice is used up before that is known.
   std::optional<bool> all_present(const Request& request, Progress& progress);
+  void begin_fetch(std::string_view key, Progress& progress, std::string& out);
+  // Whole, in one go.
   void answer_fetch(StoreConnectionId to, std::string_view key, Replies& replies);
   void delete_key(StoreConnectionId from, const Request& request, Replies& replies);
-  MaybeRefusal set_one(const Request& request, Replies& replies);
+  MaybeRefusal set_one(const Request& request, Progress& progress, Replies& replies);
+  MaybeRefusal set_at_once(const Request& request, Replies& replies);
   MaybeRefusal append(const Request& request, Replies& replies);
   MaybeRefusal multi_set(const Request& request, Progress& progress, Replies& replies);
   MaybeRefusal queue_push(const Request& request, Replies& replies);
@@ -214,10 +262,21 @@ class KvState {
   bool fits(std::size_t more) const;
   MaybeRefusal full(Command command) const;
   MaybeRefusal too_long(Command command, std::size_t reply_bytes) const;
+  // Where a reply cannot hold the value.
+  MaybeRefusal too_long(Command command, const Value* value) const;
   bool has_room_to_set(std::string_view key, std::size_t value_bytes) const;
 
   bool present(std::string_view key) const;
-  void set(std::string_view key, std::string_view value, Replies& replies);
+  void set(std::string_view key, std::string value, Replies& replies);
+  // The value under the key; null: there is none.
+  const Value* find(std::string_view key) const;
+  // Takes the value into progress.incoming_, as far as the slice reaches. False: not all of it.
+  bool copy_in(std::string_view value, Progress& progress);
+  // Begins the string of a reply: a short value whole, a long one with its length.
+  void begin_copy(const Value* value, Progress& progress, std::string& out);
+  // Goes on with a long value. False: the slice is used up before its end.
+  bool copy_out(Progress& progress, std::string& out);
+  void give_back(Progress& progress);
   // What ADD makes of the counter under the key; nullopt when it holds no number.
   std::optional<std::int64_t> sum_of(std::string_view key, std::int64_t delta) const;
   // Takes a step of the slice. False: the slice is used up, and the request is not done.
@@ -247,7 +306,7 @@ class KvState {
   KvLimits limits_;
   std::string identity_;
   std::size_t held_bytes_ = 0;
-  ByKey<std::string> values_;
+  ByKey<Value> values_;
   ByKey<std::list<std::string>> queues_;  // a deque takes 600 bytes for its first item
   std::unordered_map<std::uint64_t, Parked> parked_;
   std::map<Ticket, Wait> waits_;

@@ -88,7 +88,9 @@ Membership::Membership(const JobState& state, MembershipOptions options, TimePoi
         .last_heard = now,
         .node_rank = place.assignment.node_rank.value,
         .assignment = place.assignment};
+    recalled_nodes_ = place.assignment.node_count;
   }
+  recount_all();
   for (const WorkerEnd& end : state.ends) ends_.push_back({end, now - end.age});
   if (!ends_.empty()) ends_known_at_ = now;
 }
@@ -103,15 +105,12 @@ JobPhase Membership::durable_phase() const {
 
 // During a recall nodes come one by one; what is known of them is worth a record when it is over.
 Membership::Landmark Membership::landmark() const {
-  const auto places = std::count_if(members_.begin(), members_.end(), [](const auto& entry) {
-    return entry.second.assignment.has_value();
-  });
   return {.phase = durable_phase(),
           .generation = generation_,
           .restarts_used = restarts_used_,
           .failed = failed_,
           .ending = ending_.has_value(),
-          .places = recall_until_ ? 0 : static_cast<std::size_t>(places)};
+          .places = recall_until_ ? 0 : tally_.assigned};
 }
 
 JobState Membership::state(TimePoint now) const {
@@ -126,10 +125,7 @@ JobState Membership::state(TimePoint now) const {
                  .missing = missing_,
                  .node_failures = failures_.counts()};
   if (phase_ == JobPhase::kEnded) return state;
-  for (const DatedEnd& dated : ends_) {
-    state.ends.push_back(dated.end);
-    state.ends.back().age = now - dated.when;
-  }
+  for (const DatedEnd& dated : ends_) state.ends.push_back(dated.as_of(now));
   keep_likeliest(state.ends);
   for (const auto& [id, member] : members_) {
     if (!member.assignment) continue;
@@ -141,6 +137,94 @@ JobState Membership::state(TimePoint now) const {
 
 void Membership::set_service_address(const std::string& address) {
   if (!is_loopback_host(address)) service_address_ = address;
+}
+
+// --- sums ----------------------------------------------------------------------------------------
+
+// Ten thousand nodes send a message each when a generation begins, and a heartbeat every second: to
+// go through all members for each would take the service minutes.
+
+namespace {
+
+void add(Membership::Tally& sum, const Membership::Tally& one) {
+  sum.connected += one.connected;
+  sum.busy += one.busy;
+  sum.available += one.available;
+  sum.assigned += one.assigned;
+  sum.finished += one.finished;
+  sum.present += one.present;
+  sum.quit += one.quit;
+}
+
+void subtract(Membership::Tally& sum, const Membership::Tally& one) {
+  sum.connected -= one.connected;
+  sum.busy -= one.busy;
+  sum.available -= one.available;
+  sum.assigned -= one.assigned;
+  sum.finished -= one.finished;
+  sum.present -= one.present;
+  sum.quit -= one.quit;
+}
+
+}  // namespace
+
+Membership::Tally Membership::tally_of(const Member& member) const {
+  Tally one{.connected = member.connected ? 1U : 0U,
+            .busy = runs_workers(member) ? 1U : 0U,
+            .available = is_available(member) ? 1U : 0U};
+  if (!member.assignment) return one;
+  const AgentPhase phase = member.status.phase;
+  const bool finished = phase == AgentPhase::kFinished && member.status.generation == generation_;
+  // Who has not heard of the generation yet is about to be told.
+  const bool quit = !member.awaited && member.status.generation >= member.assignment->generation &&
+                    (phase == AgentPhase::kIdle || phase == AgentPhase::kStopping);
+  one.assigned = 1;
+  one.finished = finished ? 1 : 0;
+  one.present = member.awaited ? 0 : 1;
+  one.quit = quit ? 1 : 0;
+  return one;
+}
+
+void Membership::recount(Member& member) {
+  subtract(tally_, member.counted);
+  member.counted = tally_of(member);
+  add(tally_, member.counted);
+}
+
+void Membership::recount_all() {
+  for (auto& [id, member] : members_) recount(member);
+}
+
+Membership::Members::iterator Membership::erase(Members::iterator member) {
+  subtract(tally_, member->second.counted);
+  const Members::iterator next = members_.erase(member);
+  if (members_.empty()) first_lease_.reset();
+  return next;
+}
+
+bool Membership::has_lease(const Member& member) const {
+  return !member.local && !(member.awaited && recall_until_);
+}
+
+void Membership::find_first_lease() {
+  first_lease_.reset();
+  for (const auto& [id, member] : members_) {
+    if (!has_lease(member)) continue;
+    const TimePoint end = member.last_heard + options_.lease;
+    if (!first_lease_ || end < *first_lease_) first_lease_ = end;
+  }
+}
+
+bool Membership::is_consistent() const {
+  Tally sum;
+  for (const auto& [id, member] : members_) {
+    const Tally one = tally_of(member);
+    if (one != member.counted) return false;
+    add(sum, one);
+    if (phase_ == JobPhase::kEnded || !has_lease(member)) continue;
+    if (!first_lease_ || member.last_heard + options_.lease < *first_lease_) return false;
+  }
+  return sum == tally_;
 }
 
 // --- who may come in -----------------------------------------------------------------------------
@@ -192,7 +276,10 @@ MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint no
   member.awaited = false;
   member.last_heard = now;
   if (is_new) member.checkpoints_seen = checkpoints_;
-  missing_.erase(std::remove(missing_.begin(), missing_.end(), hello.node.host), missing_.end());
+  recount(member);
+  const TimePoint lease_end = now + options_.lease;
+  if (has_lease(member) && (!first_lease_ || lease_end < *first_lease_)) first_lease_ = lease_end;
+  std::erase(missing_, hello.node.host);
   if (is_new && phase_ != JobPhase::kEnded) {
     note(hello.node.host + " joined job '" + spec_.id + "' with " +
              std::to_string(hello.node.slots) + " slots (" + presence() + ")",
@@ -214,9 +301,10 @@ void Membership::disconnected(const std::string& agent_id) {
   if (found == members_.end()) return;
   Member& member = found->second;
   member.connected = false;
+  recount(member);
   // Where nothing can be running there is nothing to wait for: it says Hello again when it comes
   // back.
-  if (phase_ == JobPhase::kEnded || !runs_workers(member)) members_.erase(found);
+  if (phase_ == JobPhase::kEnded || !runs_workers(member)) erase(found);
 }
 
 // --- what agents say -----------------------------------------------------------------------------
@@ -231,6 +319,7 @@ MembershipOutput Membership::status(const std::string& agent_id, const AgentStat
   if (!is_possible(status.generation)) return out;
   const bool waited = is_available(member);
   member.status = status;
+  recount(member);
   if (phase_ == JobPhase::kEnded) return out;
 
   if (status.leaving != 0) note_leaving(member, status.leaving, now, out);
@@ -275,10 +364,11 @@ MembershipOutput Membership::left(const std::string& agent_id, const Leave& leav
   const auto found = members_.find(agent_id);
   if (found == members_.end()) return out;
   if (leave.signal == 0) {
-    lose(found, leave.reason, now, out);
+    // What is made of it is told to others, and kept: with more around it, within the same bounds.
+    lose(found, clipped(leave.reason, kMaxMessageBytes), now, out);
   } else {
-    const Member member = std::move(found->second);
-    members_.erase(found);
+    const Member member = found->second;
+    erase(found);
     if (member.assignment) missing_.push_back(member.node.host);
     note_leaving(member, leave.signal, now, out);
   }
@@ -316,6 +406,7 @@ MembershipOutput Membership::tick(TimePoint now) {
     lose(current, "nothing was heard of it for " + to_text(options_.lease), now, out);
     ++out.lease_losses;
   }
+  find_first_lease();
   advance(now, out);
   return out;
 }
@@ -326,10 +417,7 @@ std::optional<TimePoint> Membership::deadline() const {
   const auto consider = [&](TimePoint time) {
     if (!earliest || time < *earliest) earliest = time;
   };
-  for (const auto& [id, member] : members_) {
-    if (member.local || (member.awaited && recall_until_)) continue;
-    consider(member.last_heard + options_.lease);
-  }
+  if (first_lease_) consider(*first_lease_);
   if (phase_ == JobPhase::kForming) {
     // While somebody still ends its workers nothing is due: its own supervisor bounds that, and its
     // lease bounds the supervisor.
@@ -371,17 +459,20 @@ bool Membership::is_last_candidate(const Member& member) const {
   return failures_.of(member.node.host) >= spec_.node_failures;
 }
 
-bool Membership::anyone_busy() const {
-  return std::any_of(members_.begin(), members_.end(),
-                     [this](const auto& entry) { return runs_workers(entry.second); });
-}
-
 std::vector<Membership::Members::iterator> Membership::candidates() {
   std::vector<Members::iterator> found;
   for (auto it = members_.begin(); it != members_.end(); ++it) {
     if (is_available(it->second)) found.push_back(it);
   }
   return found;
+}
+
+bool Membership::someone_may_join_now() const {
+  if (tally_.available == 0) return false;
+  return std::any_of(members_.begin(), members_.end(), [this](const auto& entry) {
+    const Member& member = entry.second;
+    return !member.assignment && is_available(member) && may_join_now(member);
+  });
 }
 
 // Takes down what the member says of the current generation. An agent repeats its list; what is
@@ -401,7 +492,7 @@ void Membership::collect(const Member& member, TimePoint now) {
 void Membership::take_down(const WorkerEnd& end, TimePoint when, TimePoint now) {
   ends_.push_back({bounded(end), when});
   if (ends_.size() <= kEndsKept) return;
-  for (DatedEnd& dated : ends_) dated.end.age = now - dated.when;
+  for (DatedEnd& dated : ends_) dated.end = dated.as_of(now);
   ends_.erase(std::max_element(
       ends_.begin(), ends_.end(),
       [](const DatedEnd& a, const DatedEnd& b) { return is_likelier_cause(a.end, b.end); }));
@@ -419,8 +510,8 @@ void Membership::begin_forming(std::string reason, TimePoint now, MembershipOutp
 }
 
 void Membership::lose(Members::iterator it, std::string how, TimePoint now, MembershipOutput& out) {
-  const Member member = std::move(it->second);
-  members_.erase(it);
+  const Member member = it->second;
+  erase(it);
   if (!member.assignment) {
     note(member.node.host + " is gone: " + how, now, out);
     return;
@@ -439,26 +530,13 @@ void Membership::lose(Members::iterator it, std::string how, TimePoint now, Memb
 
 // While a generation runs: has everyone finished, or can a newcomer be taken in?
 void Membership::advance_running(TimePoint now, MembershipOutput& out) {
-  std::size_t in_generation = 0;
-  std::size_t finished = 0;
-  bool newcomer = false;
-  for (const auto& [id, member] : members_) {
-    if (member.assignment) {
-      ++in_generation;
-      const bool done =
-          member.status.phase == AgentPhase::kFinished && member.status.generation == generation_;
-      finished += done ? 1 : 0;
-    } else {
-      newcomer = newcomer || (is_available(member) && may_join_now(member));
-    }
-  }
-  if (finished == in_generation) {
+  if (tally_.finished == tally_.assigned) {
     Verdict verdict;
     verdict.success = true;
     verdict.headline = "every worker ended with 0";
     end(std::move(verdict), now, out);
-  } else if (newcomer && finished == 0 &&
-             in_generation < static_cast<std::size_t>(spec_.nodes.max)) {
+  } else if (tally_.finished == 0 && tally_.assigned < static_cast<std::size_t>(spec_.nodes.max) &&
+             someone_may_join_now()) {
     begin_forming(
         spec_.on_join == OnJoin::kCheckpoint ? "a node joined at a checkpoint" : "a node joined",
         now, out);
@@ -473,7 +551,7 @@ void Membership::advance(TimePoint now, MembershipOutput& out) {
   if (ending_) return end(std::move(*ending_), now, out);
   if (failed_ && !settle_failure(now, out)) return;
 
-  const std::size_t here = candidates().size();
+  const std::size_t here = tally_.available;
   if (here < static_cast<std::size_t>(spec_.nodes.min)) {
     last_call_.reset();
     if (generation_ >= Generation(0) && !told_to_wait_) {
@@ -545,6 +623,7 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
     it->second.node_rank = static_cast<int>(rank);
     it->second.assignment = assignment;
   }
+  recount_all();
   for (const std::size_t index : order) tell(*here[index], out);
   ++out.generations_formed;
   note("job '" + spec_.id + "': generation " + ddprun::to_text(generation_) + " with " +
@@ -568,7 +647,7 @@ void Membership::end(Verdict verdict, TimePoint now, MembershipOutput& out) {
 // The generation that failed is gone from every node. True: the job goes on.
 bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
   failed_ = false;
-  for (DatedEnd& dated : ends_) dated.end.age = now - dated.when;
+  for (DatedEnd& dated : ends_) dated.end = dated.as_of(now);
   std::stable_sort(ends_.begin(), ends_.end(), [](const DatedEnd& a, const DatedEnd& b) {
     return is_likelier_cause(a.end, b.end);
   });
@@ -693,20 +772,13 @@ void Membership::tell(const Members::value_type& member, MembershipOutput& out) 
   if (member.second.connected) out.tells.push_back({member.first, directive_for(member.second)});
 }
 
-std::size_t Membership::connected_count() const {
-  return static_cast<std::size_t>(std::count_if(
-      members_.begin(), members_.end(), [](const auto& entry) { return entry.second.connected; }));
-}
-
 std::string Membership::presence() const {
-  std::string names;
-  std::size_t shown = 0;
+  std::vector<std::string> hosts;
   for (const auto& [id, member] : members_) {
-    if (!member.connected) continue;
-    if (++shown > kNamesShown) continue;
-    names += (names.empty() ? "" : ", ") + member.node.host;
+    if (hosts.size() > kNamesShown) break;
+    if (member.connected) hosts.push_back(member.node.host);
   }
-  if (shown > kNamesShown) names += ", ...";
+  const std::string names = list_of(hosts);
   const std::string gone = missing();
   return std::to_string(connected_count()) + " of " + to_text(spec_.nodes) + " nodes here" +
          (names.empty() ? "" : ": " + names) + (gone.empty() ? "" : "; missing: " + gone);
@@ -716,13 +788,14 @@ std::string Membership::presence() const {
 // for. Empty where nobody can know.
 std::string Membership::missing() const {
   if (!missing_.empty()) return list_of(missing_);
+  if (is_elastic()) return "";
   std::set<int> asked;
   for (const auto& [id, member] : members_) {
     if (!member.connected) continue;
     if (!member.node.node_rank) return "";
     asked.insert(*member.node.node_rank);
   }
-  if (asked.empty() || is_elastic()) return "";
+  if (asked.empty()) return "";
   std::vector<std::string> ranks;
   for (int rank = 0; rank < spec_.nodes.max && ranks.size() <= kNamesShown; ++rank) {
     if (!asked.contains(rank)) ranks.push_back("node rank " + std::to_string(rank));
@@ -732,9 +805,7 @@ std::string Membership::missing() const {
 
 // Of a member that has no part in the running generation.
 std::string Membership::why_it_waits(const Member& member) const {
-  int in_generation = 0;
-  for (const auto& [id, other] : members_) in_generation += other.assignment ? 1 : 0;
-  if (in_generation < spec_.nodes.max) {
+  if (tally_.assigned < static_cast<std::size_t>(spec_.nodes.max)) {
     if (spec_.on_join == OnJoin::kCheckpoint) {
       return "this node joins at the next checkpoint that is announced (--on-join=checkpoint)";
     }

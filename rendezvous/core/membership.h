@@ -88,6 +88,18 @@ struct MembershipOutput {
 
 class Membership {
  public:
+  // How many members are so; of one member: 0 or 1 of each.
+  struct Tally {
+    std::size_t connected = 0;
+    std::size_t busy = 0;       // processes of some generation may exist on its node
+    std::size_t available = 0;  // could be in the next generation
+    std::size_t assigned = 0;   // in the current generation
+    std::size_t finished = 0;   // of these, all workers ended well
+    std::size_t present = 0;    // assigned, and heard in this life of the service
+    std::size_t quit = 0;       // of these, the workers end or have ended
+
+    friend bool operator==(const Tally&, const Tally&) = default;
+  };
   struct Member {
     NodeSpec node;
     AgentStatus status;
@@ -98,6 +110,7 @@ class Membership {
     std::int64_t checkpoints_seen = 0;  // that were announced before it began to wait
     std::optional<int> node_rank;       // in the last generation it was in, if that is the latest
     std::optional<Assignment> assignment;  // of the current generation
+    Tally counted = {};                    // what it adds to the sum that is kept of all
   };
   using Members = std::map<std::string, Member>;  // by agent id: a fixed order
 
@@ -131,7 +144,8 @@ class Membership {
   // Time has passed: to be called at deadline(), harmless at other times.
   MembershipOutput tick(TimePoint now);
 
-  // When tick() has something to do; nullopt: not before another event.
+  // When tick() may have something to do, never later than it has; nullopt: not before another
+  // event.
   std::optional<TimePoint> deadline() const;
 
   // Where agents that reached the service through a loopback address can be reached from other
@@ -159,26 +173,38 @@ class Membership {
   const JobSpec& spec() const { return spec_; }
   int restarts_used() const { return restarts_used_; }
   const Members& members() const { return members_; }
-  std::size_t connected_count() const;
+  std::size_t connected_count() const { return tally_.connected; }
+  // Nobody is here, and no generation was ever formed: all there is to know is what the next one to
+  // come will say again.
+  bool is_deserted() const {
+    return members_.empty() && phase_ == JobPhase::kForming && generation_ < Generation(0) &&
+           !recall_until_;
+  }
+  // For tests: what is kept so that no event of one member makes us look at all the others agrees
+  // with the members.
+  bool is_consistent() const;
   const std::optional<Verdict>& verdict() const { return verdict_; }
   // The last kEventsKept, the oldest first; of each at most kEventBytes.
   const std::deque<JobEvent>& events() const { return events_; }
 
  private:
-  // One more thing that ended badly in the current generation, and when.
-  struct DatedEnd {
-    WorkerEnd end;
-    TimePoint when;
-  };
-
   void note(std::string what, TimePoint now, MembershipOutput& out);
-  bool anyone_busy() const;
+  // To be called after each change of a member that counts, before sums are looked at.
+  Tally tally_of(const Member& member) const;
+  void recount(Member& member);
+  void recount_all();
+  Members::iterator erase(Members::iterator member);
+  bool has_lease(const Member& member) const;
+  void find_first_lease();
+
+  bool anyone_busy() const { return tally_.busy > 0; }
   bool is_elastic() const { return spec_.nodes.min != spec_.nodes.max; }
   bool runs_workers(const Member& member) const;
   bool is_available(const Member& member) const;
   bool may_join_now(const Member& member) const;
   bool is_last_candidate(const Member& member) const;
   std::vector<Members::iterator> candidates();
+  bool someone_may_join_now() const;
 
   void collect(const Member& member, TimePoint now);
   void take_down(const WorkerEnd& end, TimePoint when, TimePoint now);
@@ -209,6 +235,8 @@ class Membership {
   JobSpec spec_;
   MembershipOptions options_;
   Members members_;
+  Tally tally_;
+  std::optional<TimePoint> first_lease_;  // no member's lease runs out before
   JobPhase phase_ = JobPhase::kForming;
   Generation generation_{-1};
   int restarts_used_ = 0;
@@ -216,6 +244,7 @@ class Membership {
   TimePoint forming_since_;
   std::optional<TimePoint> last_call_;     // the first generation is formed then, if MIN are here
   std::optional<TimePoint> recall_until_;  // the job's earlier life is being recalled
+  int recalled_nodes_ = 0;                 // of the generation that is recalled; 0: not known
   bool recall_broken_ = false;             // it cannot go on, and everyone is told to stop
   bool was_forming_ = false;               // the earlier life had begun to end the generation
   bool remembers_ = false;                 // the job's past is known from its JobState

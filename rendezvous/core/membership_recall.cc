@@ -32,19 +32,34 @@ void Membership::recall(Member& member, const Hello& hello) {
     checkpoints_ = 0;
     missing_.clear();
     was_forming_ = recall_broken_ = false;
+    recalled_nodes_ = 0;
+    recount_all();
   }
   if (!hello.assignment) return;
   restarts_used_ = std::max(restarts_used_, hello.assignment->restart_count);
   if (hello.assignment->generation != generation_) return;
   member.assignment = hello.assignment;
   member.node_rank = hello.assignment->node_rank.value;
+  recalled_nodes_ = hello.assignment->node_count;
+  recount(member);
 }
 
 // True: the recall is over, and the job goes on in one way or another.
 bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
+  // Of a job that is known never to have run, nobody is needed but as many as it takes.
+  if (remembers_ && generation_ < Generation(0) &&
+      tally_.available >= static_cast<std::size_t>(spec_.nodes.max)) {
+    recall_until_.reset();
+    find_first_lease();
+    return true;
+  }
+  bool ended = recall_broken_ || ending_ || !ends_.empty() || tally_.quit > 0;
+  // Most often one more node has come, and others are to come.
+  const bool some_are_missing =
+      tally_.present == 0 || tally_.present < static_cast<std::size_t>(recalled_nodes_);
+  if (!ended && some_are_missing && now < *recall_until_) return false;
   std::set<NodeRank> here;
   int nodes = 0;
-  bool ended = recall_broken_ || ending_ || !ends_.empty();
   bool awaiting = false;
   for (const auto& [id, member] : members_) {
     awaiting = awaiting || member.awaited;
@@ -52,16 +67,6 @@ bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
     nodes = member.assignment->node_count;
     if (member.awaited) continue;
     here.insert(member.assignment->node_rank);
-    // Who has not heard of the generation yet is about to be told.
-    const AgentPhase phase = member.status.phase;
-    ended = ended || (member.status.generation >= member.assignment->generation &&
-                      (phase == AgentPhase::kIdle || phase == AgentPhase::kStopping));
-  }
-  // Of a job that is known never to have run, nobody is needed but as many as it takes.
-  if (remembers_ && generation_ < Generation(0) &&
-      candidates().size() >= static_cast<std::size_t>(spec_.nodes.max)) {
-    recall_until_.reset();
-    return true;
   }
   const bool complete = nodes > 0 && static_cast<int>(here.size()) >= nodes;
   if (complete && !ended) {
@@ -79,6 +84,7 @@ bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
   if (!complete && !can_end && now < *recall_until_) return false;
   recall_until_.reset();
   std::vector<WorkerEnd> lost = give_up_awaited(here);
+  find_first_lease();
   if (ended) return true;
   if (here.empty()) {  // nobody has seen the outage's end: it may be all that has happened
     if (generation_ >= Generation(0)) reason_ = kServiceRestarted;
@@ -112,7 +118,7 @@ std::vector<WorkerEnd> Membership::give_up_awaited(const std::set<NodeRank>& her
       missing_.push_back(end.host);
       lost.push_back(end);
     }
-    members_.erase(current);
+    erase(current);
   }
   if (!lost.empty()) return lost;
   end.node_rank = NodeRank(0);
@@ -123,6 +129,7 @@ std::vector<WorkerEnd> Membership::give_up_awaited(const std::set<NodeRank>& her
 
 void Membership::take_over(TimePoint now, MembershipOutput& out) {
   recall_until_.reset();
+  find_first_lease();
   phase_ = JobPhase::kRunning;
   failed_ = false;
   for (auto& [id, member] : members_) {

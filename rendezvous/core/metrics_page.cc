@@ -64,14 +64,13 @@ std::string seconds(Duration duration) {
 class Page {
  public:
   enum class Kind { kCounter, kGauge, kHistogram };
+  static constexpr Words<Kind, 3> kKindWords{
+      {{Kind::kCounter, "counter"}, {Kind::kGauge, "gauge"}, {Kind::kHistogram, "histogram"}}};
 
   void family(std::string_view name, Kind kind, std::string_view help) {
     name_ = name;
     text_ += "# HELP " + name_ + " " + std::string(help) + "\n# TYPE " + name_ + " " +
-             (kind == Kind::kCounter ? "counter"
-              : kind == Kind::kGauge ? "gauge"
-                                     : "histogram") +
-             "\n";
+             std::string(word_of(kKindWords, kind)) + "\n";
   }
   void sample(std::string_view labels, std::string_view value, std::string_view suffix = "") {
     text_ += name_;
@@ -209,8 +208,8 @@ void add_store(Page& page, const StoreCounters& store) {
   page.counter("ddprun_store_accepted_total", "Connections of clients.", store.accepted);
   page.family("ddprun_store_refused_total", Kind::kCounter,
               "Connections of clients that the store closed, by its reason.");
-  for (std::size_t kind = 0; kind < Refusal::kKinds; ++kind) {
-    page.sample(label("reason", Refusal::kNames[kind]), store.refusals[kind]);
+  for (const auto& [kind, word] : Refusal::kWords) {
+    page.sample(label("reason", word), store.refusals[kind]);
   }
   page.gauge("ddprun_store_connections", "Open connections of clients.", store.connections);
   page.gauge("ddprun_store_waiters", "Clients whose WAIT, FETCH or BARRIER is pending.",

@@ -28,17 +28,34 @@ void add(std::string& text, std::string_view field) {
   text += field;
 }
 
-}  // namespace
-
-std::string proof_of(Side side, std::string_view key, const Introduction& introduction) {
+// All that was said, by whom and for what.
+std::string text_of(std::string_view purpose, const Introduction& introduction) {
   std::string text;
-  add(text, side == Side::kAgent ? "ddprun agent" : "ddprun service");
+  add(text, purpose);
   add(text, std::to_string(introduction.protocol));
   add(text, introduction.version);
   add(text, introduction.job);
   add(text, introduction.agent_nonce);
   add(text, introduction.service_nonce);
-  return hmac_hex(key, text);
+  if (!introduction.channel.empty()) add(text, introduction.channel);
+  return text;
+}
+
+}  // namespace
+
+std::string proof_of(Side side, std::string_view key, const Introduction& introduction) {
+  const char* purpose = side == Side::kAgent ? "ddprun agent" : "ddprun service";
+  return hmac_hex(key, text_of(purpose, introduction));
+}
+
+std::string statement_of(Side side, const Introduction& introduction) {
+  const char* purpose = side == Side::kAgent ? "ddprun munge agent" : "ddprun munge service";
+  const std::string text = text_of(purpose, introduction);
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
+  unsigned size = 0;
+  DDPRUN_ASSERT(EVP_Digest(text.data(), text.size(), digest.data(), &size, EVP_sha256(), nullptr),
+                "OpenSSL has SHA-256");
+  return to_hex({digest.data(), size});
 }
 
 std::string read_token_of(std::string_view key) { return hmac_hex(key, "ddprun read token"); }

@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/words.h"
 #include "rendezvous/core/byte_buffer.h"
 
 namespace ddprun {
@@ -103,6 +104,10 @@ enum class Dialect : std::uint8_t {
   kModern,  // PyTorch 2.2 and newer; opens with the handshake
 };
 
+// The two that a connection's first bytes do not tell apart.
+inline constexpr Words<Dialect, 2> kLegacyDialectWords{
+    {{Dialect::kL1, "l1"}, {Dialect::kL2, "l2"}}};
+
 // The opcode is the index. PyTorch only ever added at the end of kModern's, so one table serves all
 // of them; BARRIER is newer than 2.11.
 inline constexpr std::array kOpcodesL1{
@@ -175,10 +180,14 @@ struct Refusal {
     kNotAllowed,  // an address that may not connect
   };
   static constexpr std::size_t kKinds = kNotAllowed + 1;
-  // By Kind, as they are called in figures.
-  static constexpr std::array<std::string_view, kKinds> kNames{
-      "bad_request",          "request_limit", "reply_limit", "held_limit",
-      "too_many_connections", "out_of_memory", "not_allowed"};
+  // As they are called in figures.
+  static constexpr Words<Kind, kKinds> kWords{{{kBadRequest, "bad_request"},
+                                               {kRequestLimit, "request_limit"},
+                                               {kReplyLimit, "reply_limit"},
+                                               {kHeldLimit, "held_limit"},
+                                               {kTooManyConnections, "too_many_connections"},
+                                               {kOutOfMemory, "out_of_memory"},
+                                               {kNotAllowed, "not_allowed"}}};
 
   Kind kind = kBadRequest;
   std::string reason;

@@ -42,6 +42,19 @@ struct WorkerEnd {
   friend bool operator==(const WorkerEnd&, const WorkerEnd&) = default;
 };
 
+// An end, and when it was by the clock of whoever keeps it.
+struct DatedEnd {
+  WorkerEnd end;
+  TimePoint when;
+
+  // As it is told now.
+  WorkerEnd as_of(TimePoint now) const {
+    WorkerEnd told = end;
+    told.age = now - when;
+    return told;
+  }
+};
+
 // "rank 1 (local rank 1 on node0, pid 4711) was killed by SIGKILL".
 std::string describe(const WorkerEnd& end);
 

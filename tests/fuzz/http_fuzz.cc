@@ -1,9 +1,8 @@
 // Fuzzes what stands in front of the service's port: who is calling, and HTTP as HttpExchange
 // understands it, with the bytes of one connection.
 //
-//   cmake -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DDDPRUN_FUZZ=ON -DDDPRUN_WORKER=OFF
-//   cmake --build build/fuzz --target http_fuzz
-//   build/fuzz/bin/http_fuzz -max_total_time=60 -max_len=20000 tests/fuzz/corpus/http
+//   scripts/build fuzz http_fuzz
+//   build/fuzz/bin/http_fuzz -max_total_time=60 tests/fuzz/corpus/http
 //
 // Every build replays the corpus through the same function (corpus_test.cc).
 #include <cstdint>

@@ -1,8 +1,7 @@
 // Fuzzes the reading of a journal with the bytes of a file.
 //
-//   cmake -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DDDPRUN_FUZZ=ON -DDDPRUN_WORKER=OFF
-//   cmake --build build/fuzz --target journal_fuzz
-//   build/fuzz/bin/journal_fuzz -max_total_time=60 -max_len=4096 tests/fuzz/corpus/journal
+//   scripts/build fuzz journal_fuzz
+//   build/fuzz/bin/journal_fuzz -max_total_time=60 tests/fuzz/corpus/journal
 //
 // Every build replays the corpus through the same function (corpus_test.cc).
 #include <cstdint>

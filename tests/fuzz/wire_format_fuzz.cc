@@ -1,8 +1,7 @@
 // Fuzzes the store's parser and state with the bytes of one connection, of any dialect.
 //
-//   cmake -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DDDPRUN_FUZZ=ON -DDDPRUN_WORKER=OFF
-//   cmake --build build/fuzz --target wire_format_fuzz
-//   build/fuzz/bin/wire_format_fuzz -max_total_time=60 -max_len=4096 tests/fuzz/corpus/wire_format
+//   scripts/build fuzz wire_format_fuzz
+//   build/fuzz/bin/wire_format_fuzz -max_total_time=60 tests/fuzz/corpus/wire_format
 //
 // Every build replays the corpus through the same function (corpus_test.cc).
 #include <cstdint>

@@ -3,8 +3,13 @@ import importlib.util
 import sys
 
 
+def skip(reason: str) -> None:
+    """Ends the program with 77, which ctest shows as skipped."""
+    print(f"skipped: {reason}")
+    sys.exit(77)
+
+
 def module(name: str, remedy: str = "") -> None:
-    """Ends the program with 77, which ctest shows as skipped, where there is no such module."""
+    """Skips the test where there is no such module."""
     if importlib.util.find_spec(name) is None:
-        print(f"skipped: this python has no {name}{remedy}")
-        sys.exit(77)
+        skip(f"this python has no {name}{remedy}")

@@ -9,6 +9,7 @@ import datetime
 import multiprocessing
 import os
 import re
+import socket
 import subprocess
 import threading
 import time
@@ -38,6 +39,13 @@ HAS_LIBUV = "use_libuv: bool = True" in dist.TCPStore.__init__.__doc__
 
 
 # --- servers ---
+
+
+def free_port() -> int:
+    """A port of loopback that nobody has now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 @contextlib.contextmanager

@@ -14,14 +14,14 @@ import tempfile
 import traceback
 import unittest
 
-try:
-    import numpy  # object collectives turn tensors into bytes with it
-    import pytorch_clients
-    import torch
-    from pytorch_clients import WAIT, connect, dist, processes, pytorch_store
-except ImportError as error:
-    print(f"skipped: this python has no torch, or no numpy ({error}); scripts/setup --tests installs both")
-    sys.exit(77)
+import needs
+
+needs.module("torch", "; scripts/setup --tests installs it into .venv")
+needs.module("numpy", "; scripts/setup --tests installs it into .venv")  # object collectives use it
+
+import pytorch_clients
+import torch
+from pytorch_clients import WAIT, connect, dist, processes, pytorch_store
 
 # What a rank needs is imported before it is forked. A PyTorch that has less of it passes over that.
 processes.set_forkserver_preload(

@@ -10,20 +10,19 @@ servers. Needs torch; exits with 77 (skipped) without it.
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
 import unittest
 
-try:
-    import pytorch_clients
-    import store_transcripts
-    from pytorch_clients import Told, connect, dist, pytorch_store
-    from store_stories import STORIES
-except ImportError as error:
-    print(f"skipped: this python has no torch ({error})")
-    sys.exit(77)
+import needs
+
+needs.module("torch")
+
+import pytorch_clients
+import store_transcripts
+from pytorch_clients import Told, connect, dist, free_port, pytorch_store
+from store_stories import STORIES
 
 BIN = ""  # given on the command line
 
@@ -82,9 +81,7 @@ class OurStore(unittest.TestCase):
         self.assertEqual(server.log.count("closed the connection"), 2)
 
     def test_clients_that_come_before_the_store_get_in(self):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         sums = []
         client = threading.Thread(target=lambda: sums.append(connect(port).add("n", 7)))
         client.start()
@@ -122,9 +119,7 @@ class OurClient(unittest.TestCase):
                 self.assertEqual(self.probe(ours.port, *known), self.probe(theirs, *known))
 
     def test_gets_the_same_under_the_stock_torchrun(self):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         known = ["queues", "list_keys"]
         done = subprocess.run(
             [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1"]

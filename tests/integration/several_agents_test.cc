@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/poll_until.h"
 #include "rendezvous/control_codec.h"
 #include "rendezvous/listen.h"
 #include "tests/integration/launcher_frame.h"
@@ -220,8 +221,7 @@ TEST_F(LauncherTest, AStopThatComesWithItsAssignmentFindsWorkersThatCouldNotBeSt
   ASSERT_TRUE(service);
   auto job = start({"--rdzv-endpoint=" + to_text(service->address), "./broken"});
   pollfd ready{service->socket.get(), POLLIN, 0};
-  ASSERT_EQ(poll(&ready, 1, static_cast<int>(kPatience / std::chrono::milliseconds(1))), 1)
-      << job->err();
+  ASSERT_EQ(poll_until({&ready, 1}, in(kPatience)), 1) << job->err();
   const UniqueFd agent(accept4(service->socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
   Assignment assignment;
   assignment.store_host = "127.0.0.1";

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The sbatch script of examples/slurm, unchanged, on a real Slurm of two nodes: once with a worker killed,
-# once requeued in the middle. Needs root, the packages slurm-wlm and munge, and the testbed's folder in
-# DDPRUN_TESTBED. Exit code 77: skipped, with the reason.
+# once requeued in the middle. Its nodes know each other by munge, as on every Slurm cluster. Needs root, the
+# packages slurm-wlm and munge, and the testbed's folder in DDPRUN_TESTBED. Exit code 77: skipped, with the
+# reason.
 #
 #   slurm_test.sh SOURCE_DIR BIN_DIR
 set -uo pipefail
@@ -25,6 +26,8 @@ finish() {
   rm -rf "$work"
 }
 trap finish EXIT
+# Each node has its own munged there; with a munge that is not used the job does not run at all.
+export PET_MUNGE_SOCKET=$NC_STATE/local/munge.socket PET_REQUIRE_AUTH=1
 slurm-cluster up 2 || { echo "slurm-cluster did not come up"; exit 1; }
 cd "$work" || exit 1
 
@@ -63,6 +66,7 @@ done | head -n 1)
 check "there is a worker on node1" test -n "$victim"
 kill -9 "$victim"
 check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 90
+check "the nodes met by munge" bash -c '! grep -qE "ANYONE|munge is not used" "$1"' _ "$log"
 check "the log names the killed worker" grep -qE "on ddpnode1, pid [0-9]+\) was killed by SIGKILL" "$log"
 check "it resumed from a checkpoint" grep -qE 'resumed at step [1-9]' "$log"
 undisturbed=$(digest_of "$log")

@@ -12,6 +12,7 @@
 
 #include "base/pipe.h"
 #include "launcher/process_tree.h"
+#include "launcher/signal_source.h"
 #include "tests/support/eventually.h"
 #include "tests/support/temporary_directory.h"
 
@@ -30,11 +31,8 @@ class RunningAgent {
     if (pid_ != 0) return;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     become_subreaper();
-    sigset_t signals;
-    sigemptyset(&signals);
-    for (const int signal : config.signals) sigaddset(&signals, signal);
-    sigaddset(&signals, SIGCHLD);
-    sigprocmask(SIG_BLOCK, &signals, nullptr);
+    block_signals(config.signals);
+    block_signals({SIGCHLD});
     UniqueFd again(dup(guard_.read.get()));
     _exit(run_agent(config, {std::move(guard_.read), std::move(again), test}));
   }

@@ -66,6 +66,10 @@ TEST(CommandLine, ReadsEveryOption) {
                         "--rdzv-backend=c10d",
                         "--rdzv-conf=a=1",
                         "--rdzv-key-file=/k",
+                        "--munge-socket=/m",
+                        "--rdzv-tls-cert=/c",
+                        "--rdzv-tls-key=/s",
+                        "--rdzv-tls-ca=/a",
                         "--require-auth",
                         "--store-allow=10.0.0.0/8,::1",
                         "--port-range=7-9",
@@ -95,6 +99,10 @@ TEST(CommandLine, ReadsEveryOption) {
   EXPECT_EQ(options.slots.number, 6);
   EXPECT_TRUE(options.standalone);
   EXPECT_EQ(options.rdzv_key_file, "/k");
+  EXPECT_EQ(options.munge_socket, "/m");
+  EXPECT_EQ(options.rdzv_tls_cert, "/c");
+  EXPECT_EQ(options.rdzv_tls_key, "/s");
+  EXPECT_EQ(options.rdzv_tls_ca, "/a");
   EXPECT_TRUE(options.require_auth);
   EXPECT_EQ(options.store_allow, (Arguments{"10.0.0.0/8", "::1"}));
   EXPECT_EQ(options.ports, (PortRange{7, 9}));

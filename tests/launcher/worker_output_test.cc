@@ -18,13 +18,12 @@ namespace {
 class WorkerOutputTest : public testing::Test {
  protected:
   WorkerOutputTest() {
-    Result<Pipe> pipe = make_pipe();
-    EXPECT_TRUE(pipe) << "no pipe";
-    writer_ = std::move(pipe->write);
+    Pipe pipe = make_pipe().value();
+    writer_ = std::move(pipe.write);
     null_.reset(open("/dev/null", O_WRONLY | O_CLOEXEC));
     console_.emplace([] {}, std::array<int, 2>{null_.get(), null_.get()});
     output_ =
-        std::make_shared<WorkerOutput>(io_, *console_, std::move(pipe->read),
+        std::make_shared<WorkerOutput>(io_, *console_, std::move(pipe.read),
                                        WorkerOutputOptions{ConsoleStream::kErr, "", UniqueFd()});
   }
 

@@ -281,6 +281,22 @@ TEST(ControlCodec, TheHandshakeIsWhatWasMeant) {
   EXPECT_EQ(std::get<Refused>(refused.value()).reason, "why");
 }
 
+TEST(ControlCodec, TheHandshakeByMungeIsWhatWasMeant) {
+  const auto knock = decode_agent_handshake(
+      body(encode(AgentHandshakeMessage(Knock{.method = ProofMethod::kMunge, .version = "0.1"}))));
+  EXPECT_EQ(std::get<Knock>(knock.value()).method, ProofMethod::kMunge);
+  const auto challenge = decode_service_handshake(
+      body(encode(ServiceHandshakeMessage(Challenge{"n", UserId(4'294'967'295)}))));
+  EXPECT_EQ(std::get<Challenge>(challenge.value()).user, UserId(4'294'967'295));
+  const auto open = decode_service_handshake(body(encode(ServiceHandshakeMessage(Open()))));
+  EXPECT_TRUE(std::holds_alternative<Open>(open.value()));
+  const auto silence = decode_service_handshake(body(encode(ServiceMessage(Silence{"why"}))));
+  EXPECT_EQ(std::get<Silence>(silence.value()).reason, "why");
+  EXPECT_FALSE(decode_service_handshake(R"({"type":"challenge","nonce":"n","user":-1})"));
+  EXPECT_FALSE(decode_agent_handshake(
+      R"({"type":"knock","method":"magic","protocol":1,"version":"v","job":"j","nonce":"n"})"));
+}
+
 TEST(ControlCodec, OtherMessagesAreNoPartOfTheHandshake) {
   const auto other = decode_agent_handshake(body(encode(AgentMessage(Heartbeat{1}))));
   EXPECT_TRUE(std::holds_alternative<NoHandshake>(other.value()));

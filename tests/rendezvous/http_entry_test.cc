@@ -9,9 +9,12 @@
 #include <vector>
 
 #include "rendezvous/tcp_acceptor.h"
+#include "tests/support/certificates.h"
 #include "tests/support/eventually.h"
 #include "tests/support/raw_tcp_client.h"
+#include "tests/support/raw_tls_client.h"
 #include "tests/support/running_server.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ddprun {
 namespace {
@@ -30,12 +33,18 @@ constexpr std::size_t kLarge = 1 << 20;
 // An acceptor in front of the entry, which in ddprun is the rendezvous service.
 class Server {
  public:
-  Server(boost::asio::io_context& io, UniqueFd listener, const HttpLimits& limits)
+  // tls: null for http, else https.
+  Server(boost::asio::io_context& io, UniqueFd listener, const HttpLimits& limits,
+         const TlsContextPtr& tls)
       : entry_(&page, limits),
-        acceptor_(
-            io, std::move(listener),
-            {.client = [this](auto socket, const auto&) { entry_.adopt(std::move(socket), ""); },
-             .cannot_accept = [](const std::string&) {}}) {}
+        acceptor_(io, std::move(listener),
+                  {.client =
+                       [this, tls](auto socket, const auto&) {
+                         const auto wire = std::make_shared<Wire>(std::move(socket));
+                         if (tls) wire->start_tls(TlsChannel::service(tls));
+                         entry_.adopt(wire, "");
+                       },
+                   .cannot_accept = [](const std::string&) {}}) {}
   void start() { acceptor_.open(); }
   HttpCounters counters() const { return entry_.counters(); }
 
@@ -43,6 +52,7 @@ class Server {
   static std::optional<HttpPage> page(const HttpRequest& request) {
     const std::string_view path = request.path;
     if (path == "/page") return HttpPage{.body = body_of("hello\n")};
+    if (path == "/sealed") return HttpPage{.body = body_of(request.encrypted ? "yes\n" : "no\n")};
     if (path == "/large") return HttpPage{.body = body_of(std::string(kLarge, 'x'))};
     return std::nullopt;
   }
@@ -52,10 +62,10 @@ class Server {
 
 class RunningHttp : public testing_support::RunningServer<Server> {
  public:
-  explicit RunningHttp(const HttpLimits& limits = {})
+  explicit RunningHttp(const HttpLimits& limits = {}, const TlsContextPtr& tls = nullptr)
       : RunningServer({.host = "127.0.0.1", .port = 0}, Start::kNow,
                       [&](auto& place, auto& io, Logger&, std::vector<UniqueFd> sockets) {
-                        place.emplace(io, std::move(sockets.front()), limits);
+                        place.emplace(io, std::move(sockets.front()), limits, tls);
                       }) {}
   HttpCounters counters() {
     HttpCounters counters;
@@ -94,6 +104,24 @@ TEST(HttpEntry, ALargeAnswerArrivesWhole) {
   RawTcpClient client(http.port());
   client.send("GET /large HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
   EXPECT_THAT(receive_all(client), EndsWith(std::string(kLarge, 'x')));
+}
+
+TEST(HttpEntry, IsHttpsOverTls) {
+  const testing_support::TemporaryDirectory directory;
+  const testing_support::Authority authority(directory.path(), "ours");
+  const auto own = authority.issue("service");
+  RunningHttp server(
+      {}, TlsContext::for_service({.cert = own.cert, .key = own.key, .ca = {}})->context);
+  testing_support::RawTlsClient client(
+      server.port(),
+      TlsContext::for_agent({.cert = {}, .key = {}, .ca = authority.ca_file()})->context);
+  client.send("GET /sealed HTTP/1.1\r\nHost: here\r\n\r\n");
+  const std::string first = client.receive(1);
+  client.send("GET /large HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
+  const std::string answers = first + client.receive(4 * kLarge);
+  EXPECT_THAT(answers, HasSubstr("\r\n\r\nyes\n"));
+  EXPECT_TRUE(answers.ends_with("\r\n\r\n" + std::string(kLarge, 'x'))) << answers.size();
+  EXPECT_TRUE(client.channel().is_ended()) << "the end is said, not cut off";
 }
 
 // --- what is bounded ---

@@ -81,10 +81,12 @@ TEST_F(KeyFileTest, SaysWhatIsWrong) {
 }
 
 TEST_F(KeyFileTest, WhoIsExposed) {
-  EXPECT_THAT(exposure_of({"0.0.0.0", 29400}, {}), HasSubstr("0.0.0.0:29400"));
-  EXPECT_NE(exposure_of({"::", 29400}, {}), "");
-  EXPECT_EQ(exposure_of({"127.0.0.1", 29400}, {}), "");
-  EXPECT_EQ(exposure_of({"::", 29400}, Keyring::parse("0123456789abcdef").value()), "");
+  const FoundMunge none{nullptr, "no munged"};
+  EXPECT_THAT(exposure_of({"0.0.0.0", 29400}, {}, none),
+              testing::AllOf(HasSubstr("0.0.0.0:29400"), HasSubstr("no munged")));
+  EXPECT_NE(exposure_of({"::", 29400}, {}, none), "");
+  EXPECT_EQ(exposure_of({"127.0.0.1", 29400}, {}, none), "");
+  EXPECT_EQ(exposure_of({"::", 29400}, Keyring::parse("0123456789abcdef").value(), none), "");
 }
 
 }  // namespace

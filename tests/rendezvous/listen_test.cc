@@ -8,15 +8,15 @@
 #include <set>
 #include <vector>
 
+#include "tests/support/host_has_ipv6.h"
 #include "tests/support/raw_tcp_client.h"
 
 namespace ddprun {
 namespace {
 
 using testing::HasSubstr;
+using testing_support::host_has_ipv6;
 using testing_support::RawTcpClient;
-
-bool host_has_ipv6() { return listen_tcp({.host = "::1", .port = 0}).has_value(); }
 
 TEST(ListenTcp, TakesAFreePortAndSaysWhich) {
   const Result<Listener> listener = listen_tcp({.host = "127.0.0.1", .port = 0});

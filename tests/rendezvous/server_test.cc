@@ -105,9 +105,13 @@ TEST_F(ServerTest, AHelloThatCannotBeMeantEndsItsOwnConnectionOnly) {
 TEST_F(ServerTest, AFailureOfAThousandWorkersIsTold) {
   constexpr int kNodes = 10;
   constexpr int kSlots = 100;
+  // These agents send no heartbeats, and a sanitizer may need more than a lease for all of this.
+  ServiceOptions patient{.service_id = "s"};
+  set_lease(patient, std::chrono::minutes(2));
+  testing_support::RunningService service(patient);
   std::vector<std::unique_ptr<RawTcpClient>> agents;
   for (int node = 0; node < kNodes; ++node) {
-    agents.push_back(std::make_unique<RawTcpClient>(service_.port()));
+    agents.push_back(std::make_unique<RawTcpClient>(service.port()));
     Hello first = hello_of("large", "agent" + std::to_string(node));
     first.job.nodes = {kNodes, kNodes};
     first.node.slots = kSlots;
@@ -394,10 +398,7 @@ TEST_F(ServerTest, AStoreOnTheSamePortIsServedAndShown) {
     service_.server().show_store(&*store);
   });
   RawTcpClient client(service_.port());
-  std::string bytes;
-  put_handshake(bytes);
-  put_request(bytes, Command::kPing, {}, 7);
-  client.send(bytes);
+  client.send(testing_support::handshake() + testing_support::request(Command::kPing, {}, 7));
   EXPECT_EQ(client.receive(4), std::string("\x07\0\0\0", 4));
   RawTcpClient agent(service_.port());
   say(agent, hello_of("job", "a"));

@@ -11,9 +11,11 @@
 
 #include "rendezvous/control_codec.h"
 #include "rendezvous/core/wire_format.h"
+#include "tests/support/certificates.h"
 #include "tests/support/eventually.h"
 #include "tests/support/hello_of.h"
 #include "tests/support/running_service.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ddprun {
 namespace {
@@ -28,7 +30,7 @@ class ServiceLinkTest : public testing::Test {
  protected:
   void make_link(RemoteLinkOptions options) {
     if (options.port == 0) options.port = port_;
-    options.link.connect_timeout = milliseconds(50);
+    options.link.connect_timeout = connect_timeout_;
     link_ = make_remote_link(io_, std::move(options),
                              {.hello =
                                   [](const std::string& address) {
@@ -49,6 +51,7 @@ class ServiceLinkTest : public testing::Test {
 
   std::unique_ptr<RunningService> service_ = std::make_unique<RunningService>();
   const std::uint16_t port_ = service_->port();
+  Duration connect_timeout_ = milliseconds(50);
   boost::asio::io_context io_{1};
   std::unique_ptr<ServiceLink> link_;
   int directives_ = 0;
@@ -196,6 +199,140 @@ TEST_F(ServiceLinkWithAKey, AStrangerInTheServicesPlaceEndsNothing) {
   give_service(kKey);
   directives_ = 0;
   EXPECT_TRUE(run_until([&] { return directives_ > 0; })) << trouble_;
+}
+
+// --- TLS ---------------------------------------------------------------------------------------------
+
+using testing_support::Authority;
+using testing_support::IssuedFiles;
+
+class ServiceLinkWithTls : public ServiceLinkTest {
+ protected:
+  ServiceLinkWithTls() { connect_timeout_ = std::chrono::seconds(3); }
+
+  void give_service(const TlsFiles& files) {
+    const TlsContextPtr tls = TlsContext::for_service(files)->context;
+    service_->on_thread([&] { service_->server().set_tls(tls); });
+  }
+  void make_link_with(const TlsFiles& files, const std::string& key = "",
+                      const std::string& host = "127.0.0.1") {
+    RemoteLinkOptions options;
+    options.host = host;
+    options.key = key;
+    if (files.is_given()) options.tls = TlsContext::for_agent(files)->context;
+    options.tls_files = files;
+    make_link(std::move(options));
+  }
+  // Why an agent that was never welcomed gives up at once.
+  std::string gives_up(const TlsFiles& files, const std::string& host = "127.0.0.1") {
+    trouble_.clear();
+    make_link_with(files, "", host);
+    EXPECT_TRUE(run_until([&] { return !trouble_.empty(); }));
+    EXPECT_EQ(directives_, 0);
+    return trouble_;
+  }
+  bool joins() {
+    directives_ = 0;
+    return run_until([&] { return directives_ > 0; });
+  }
+  void restart_service() {
+    service_.reset();
+    service_ = std::make_unique<RunningService>(ServiceOptions{.service_id = "t"}, port_);
+  }
+  bool service_has_logged(const std::string& text) {
+    return run_until([&] {
+      for (const std::string& line : service_->log_lines()) {
+        if (line.find(text) != std::string::npos) return true;
+      }
+      return false;
+    });
+  }
+
+  const testing_support::TemporaryDirectory directory_;
+  const Authority ours_{directory_.path(), "ours"};
+  const Authority theirs_{directory_.path(), "theirs"};
+  const IssuedFiles service_files_ = ours_.issue("service");
+  const TlsFiles plain_tls_{.cert = service_files_.cert, .key = service_files_.key, .ca = {}};
+  const TlsFiles mutual_{
+      .cert = service_files_.cert, .key = service_files_.key, .ca = ours_.ca_file()};
+  const TlsFiles knows_us_{.cert = {}, .key = {}, .ca = ours_.ca_file()};
+};
+
+TEST_F(ServiceLinkWithTls, JoinsThroughItByAddressAndByName) {
+  give_service(plain_tls_);
+  for (const char* host : {"127.0.0.1", "localhost"}) {
+    make_link_with(knows_us_, "", host);
+    EXPECT_TRUE(joins()) << trouble_;
+  }
+}
+
+TEST_F(ServiceLinkWithTls, TheKeyIsProvedInsideIt) {
+  give_service(plain_tls_);
+  service_->on_thread(
+      [&] { service_->server().set_keys(Keyring::parse("0123456789abcdef").value()); });
+  make_link_with(knows_us_, "0123456789abcdef");
+  EXPECT_TRUE(joins()) << trouble_;
+  make_link_with(knows_us_, "fedcba9876543210");
+  ASSERT_TRUE(run_until([&] { return !trouble_.empty(); }));
+  EXPECT_THAT(trouble_, HasSubstr("the key of this node is not the key"));
+}
+
+TEST_F(ServiceLinkWithTls, AServiceThatIsNotToBeTrustedEndsTheJoinWithTheReason) {
+  give_service(plain_tls_);
+  EXPECT_THAT(gives_up({.cert = {}, .key = {}, .ca = theirs_.ca_file()}),
+              HasSubstr("the certificate of the peer is not accepted: "));
+  EXPECT_THAT(gives_up({.cert = {}, .key = {}, .ca = TlsFiles::kSystem}),
+              HasSubstr("not accepted"));
+  const IssuedFiles other = ours_.issue("other", {.names = "DNS:node7"});
+  give_service({.cert = other.cert, .key = other.key, .ca = {}});
+  EXPECT_THAT(gives_up(knows_us_, "localhost"), HasSubstr("it is not for 'localhost'"));
+  const IssuedFiles late = ours_.issue("late", {.valid_for = -std::chrono::hours(1)});
+  give_service({.cert = late.cert, .key = late.key, .ca = {}});
+  EXPECT_THAT(gives_up(knows_us_), HasSubstr("certificate has expired"));
+  EXPECT_THAT(trouble_, HasSubstr("no TLS connection with"));
+}
+
+TEST_F(ServiceLinkWithTls, SaysWhatTheServiceWants) {
+  give_service(mutual_);
+  EXPECT_THAT(gives_up(knows_us_), HasSubstr("--rdzv-tls-cert and --rdzv-tls-key"));
+  const IssuedFiles stranger = theirs_.issue("stranger");
+  EXPECT_THAT(gives_up({.cert = stranger.cert, .key = stranger.key, .ca = ours_.ca_file()}),
+              HasSubstr("does not come from its --rdzv-tls-ca"));
+  EXPECT_THAT(gives_up({}), HasSubstr("nobody without TLS: give this node --rdzv-tls-ca"));
+  make_link_with(mutual_);
+  EXPECT_TRUE(joins()) << trouble_;
+}
+
+TEST_F(ServiceLinkWithTls, DoesNotFollowAServiceWithoutIt) {
+  EXPECT_THAT(gives_up(knows_us_), HasSubstr("has no --rdzv-tls-cert"));
+}
+
+TEST_F(ServiceLinkWithTls, AStrangerInTheServicesPlaceEndsNothing) {
+  give_service(plain_tls_);
+  make_link_with(knows_us_);
+  ASSERT_TRUE(joins()) << trouble_;
+  restart_service();  // without TLS, and then with a certificate of somebody else's
+  ASSERT_TRUE(service_has_logged("it speaks TLS"));
+  const IssuedFiles stranger = theirs_.issue("stranger");
+  give_service({.cert = stranger.cert, .key = stranger.key, .ca = {}});
+  ASSERT_TRUE(service_has_logged("the peer says: "));
+  EXPECT_EQ(trouble_, "") << "it goes on trying";
+  give_service(plain_tls_);
+  EXPECT_TRUE(joins()) << trouble_;
+}
+
+TEST_F(ServiceLinkWithTls, ReadsItsFilesAgainForTheNextConnection) {
+  give_service(mutual_);
+  const IssuedFiles node = ours_.issue("node");
+  make_link_with({.cert = node.cert, .key = node.key, .ca = ours_.ca_file()});
+  ASSERT_TRUE(joins()) << trouble_;
+  // The authority is a new one, and so is everything that it signs.
+  const Authority renewed(directory_.path(), "ours");
+  renewed.issue("node");
+  renewed.issue("service");
+  restart_service();
+  give_service(mutual_);
+  EXPECT_TRUE(joins()) << trouble_;
 }
 
 }  // namespace

@@ -107,6 +107,15 @@ TEST(StateCodec, KeepsTheHowManythAJobWasToEndAndReadsRecordsWithoutIt) {
   EXPECT_EQ(older->jobs.at("a job").end_number, 0u);
 }
 
+TEST(StateCodec, KeepsWhoseJobItIsAndReadsRecordsWithoutIt) {
+  JobRecord record = a_record();
+  JournalEntry entry = to_entry(JobChanged{record});
+  EXPECT_FALSE(decode_state({{entry.key, entry.value}})->jobs.at("a job").owner);
+  record.owner = UserId(4'000'000'000);
+  entry = to_entry(JobChanged{record});
+  EXPECT_EQ(decode_state({{entry.key, entry.value}})->jobs.at("a job").owner, record.owner);
+}
+
 TEST(StateCodec, NoValueLooksLikeTheBeginningOfAFrame) {
   for (const auto& [key, value] : image_of({.service_id = "s", .jobs = {{"a job", a_record()}}})) {
     EXPECT_THAT((key + value), Not(HasSubstr("\xff")));

@@ -17,6 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
+using testing_support::in;
 using testing_support::TemporaryDirectory;
 
 class StateKeeperTest : public testing::Test {
@@ -74,7 +75,7 @@ TEST_F(StateKeeperTest, TriesAgainUntilTheDiskHasRoom) {
     keeper_->keep(1, begun(1));
     ASSERT_TRUE(eventually([&] { return troubles_ == 1; }));
     keeper_->keep(2, begun(2));
-    const TimePoint later = BootClock::now() + 2 * StateKeeper::kRetryPause;
+    const TimePoint later = in(2 * StateKeeper::kRetryPause);
     ASSERT_TRUE(eventually([&] { return BootClock::now() > later; }));
     EXPECT_EQ(troubles_, 1) << "it is said once";
     EXPECT_EQ(safe_, 0u);
@@ -93,7 +94,7 @@ TEST_F(StateKeeperTest, NothingIsSafeBehindAChangeThatIsTooLargeToBeWritten) {
   ASSERT_TRUE(eventually([&] { return troubles_ == 1; }));
   EXPECT_THAT(trouble_, HasSubstr("more than the limit"));
   keeper_->keep(2, JobForgotten{"j"});
-  const TimePoint later = BootClock::now() + 2 * StateKeeper::kRetryPause;
+  const TimePoint later = in(2 * StateKeeper::kRetryPause);
   ASSERT_TRUE(eventually([&] { return BootClock::now() > later; }));
   EXPECT_EQ(safe_, 0u) << "it was never written";
   EXPECT_EQ(recoveries_, 0);

@@ -818,6 +818,9 @@ void ClusterSim::pump(const std::shared_ptr<Connection>& connection, bool to_ser
 }
 
 void ClusterSim::take(ServiceOutput out) {
+  for (const Membership* job : service_->jobs()) {
+    if (!job->is_consistent()) violate("what the service has counted is not what there is");
+  }
   for (const std::string& line : out.log) {
     note("service: " + line);
     if (line.find("took over") != std::string::npos) saw(Happening::kTakeOver);

@@ -74,11 +74,7 @@ enum class Happening {
   kTakeOver,
   kJobEndedWell,
 };
-struct HappeningName {
-  Happening what;
-  std::string_view name;
-};
-inline constexpr std::array kHappenings = std::to_array<HappeningName>({
+inline constexpr Words<Happening, 23> kHappenings{{
     {Happening::kWorkerCrash, "worker crashes"},
     {Happening::kStubbornWorker, "workers that ignore SIGTERM"},
     {Happening::kBrokenNode, "nodes where workers always crash"},
@@ -102,7 +98,7 @@ inline constexpr std::array kHappenings = std::to_array<HappeningName>({
     {Happening::kReplacedNode, "nodes replaced by a spare"},
     {Happening::kTakeOver, "generations taken over by a service"},
     {Happening::kJobEndedWell, "jobs that ended well"},
-});
+}};
 
 class Happenings {
  public:

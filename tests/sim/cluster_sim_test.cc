@@ -6,13 +6,10 @@
 #include <iomanip>
 #include <iostream>
 
+#include "tests/support/test_seed.h"
+
 namespace ddprun::sim {
 namespace {
-
-std::uint64_t number_from(const char* variable, std::uint64_t fallback) {
-  const char* text = std::getenv(variable);
-  return text ? std::strtoull(text, nullptr, 10) : fallback;
-}
 
 // One # for each doubling.
 std::string bar(int count) {
@@ -24,8 +21,8 @@ std::string bar(int count) {
 // DDPRUN_SIM_SEED replays one seed with its trace; DDPRUN_SIM_SEEDS sets how many are run.
 TEST(ClusterSim, HoldsItsInvariantsAndEndsForEverySeed) {
   const bool replay = std::getenv("DDPRUN_SIM_SEED") != nullptr;
-  const std::uint64_t first = number_from("DDPRUN_SIM_SEED", 0);
-  const std::uint64_t count = replay ? 1 : number_from("DDPRUN_SIM_SEEDS", 300);
+  const std::uint64_t first = testing_support::number_from("DDPRUN_SIM_SEED", 0);
+  const std::uint64_t count = replay ? 1 : testing_support::number_from("DDPRUN_SIM_SEEDS", 300);
   Happenings total;
   int generations = 0;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {

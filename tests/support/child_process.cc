@@ -25,19 +25,12 @@ namespace {
 
 using testing::HasSubstr;
 
-Pipe must_make_pipe() {
-  Result<Pipe> pipe = make_pipe();
-  if (pipe) return std::move(*pipe);
-  ADD_FAILURE() << pipe.error().message();
-  return {};
-}
-
 }  // namespace
 
 ChildProcess::ChildProcess(Arguments argv, Options options) {
-  auto [out_read, out_write] = must_make_pipe();
-  auto [err_read, err_write] = must_make_pipe();
-  auto [stop_read, stop_write] = must_make_pipe();
+  auto [out_read, out_write] = make_pipe().value();
+  auto [err_read, err_write] = make_pipe().value();
+  auto [stop_read, stop_write] = make_pipe().value();
   std::vector<char*> pointers;
   for (std::string& argument : argv) pointers.push_back(argument.data());
   pointers.push_back(nullptr);

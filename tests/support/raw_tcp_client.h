@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 
@@ -12,6 +11,7 @@
 #include <string_view>
 
 #include "base/unique_fd.h"
+#include "rendezvous/blocking_socket.h"
 #include "rendezvous/tcp_address.h"
 #include "tests/support/eventually.h"
 
@@ -33,10 +33,9 @@ class RawTcpClient {
     const auto address = numeric_address({host, port});
     socket_.reset(::socket(address->family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
     const timeval limit{.tv_sec = kPatience / std::chrono::seconds(1), .tv_usec = 0};
-    const int yes = 1;
     setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    send_at_once(socket_.get());
     if (receive_buffer_bytes > 0) {
       setsockopt(socket_.get(), SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes,
                  sizeof receive_buffer_bytes);
@@ -80,6 +79,14 @@ class RawTcpClient {
       have += static_cast<std::size_t>(got);
     }
     bytes.resize(have);
+    return bytes;
+  }
+
+  // What has come, at least a byte; none when the peer closes or the time is up.
+  std::string receive_some() {
+    std::string bytes(4096, '\0');
+    const ssize_t got = ::recv(socket_.get(), bytes.data(), bytes.size(), 0);
+    bytes.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
     return bytes;
   }
 

@@ -8,9 +8,12 @@
 
 namespace ddprun::testing_support {
 
-inline std::uint64_t test_seed(std::uint64_t unless_given) {
-  const char* given = std::getenv("DDPRUN_TEST_SEED");
+inline std::uint64_t number_from(const char* variable, std::uint64_t unless_given) {
+  const char* given = std::getenv(variable);
   return given ? std::strtoull(given, nullptr, 10) : unless_given;
+}
+inline std::uint64_t test_seed(std::uint64_t unless_given) {
+  return number_from("DDPRUN_TEST_SEED", unless_given);
 }
 
 // For a SCOPED_TRACE: what a failure says.

@@ -16,11 +16,12 @@ TEST(StderrTail, KeepsLinesWithoutTheirEndsAndNoEmptyOnes) {
 
 TEST(StderrTail, KeepsTheLastLinesAndTheBeginningOfALongOne) {
   StderrTail tail;
-  for (std::size_t i = 0; i < StderrTail::kLines + 3; ++i) tail.add(std::to_string(i));
-  tail.add(std::string(StderrTail::kLineBytes + 1, 'x'));
-  ASSERT_EQ(tail.lines().size(), StderrTail::kLines);
+  for (std::size_t i = 0; i < kMaxTailLines + 3; ++i) tail.add(std::to_string(i));
+  tail.add(std::string(kMaxTailLineBytes + 1, 'x'));
+  ASSERT_EQ(tail.lines().size(), kMaxTailLines);
   EXPECT_EQ(tail.lines().front(), "4");
-  EXPECT_EQ(tail.lines().back(), std::string(StderrTail::kLineBytes, 'x'));
+  EXPECT_EQ(tail.lines().back(),
+            clipped(std::string(kMaxTailLineBytes + 1, 'x'), kMaxTailLineBytes));
 }
 
 }  // namespace

@@ -379,10 +379,10 @@ TEST_F(SupervisorTest, AfterExitNothingHappens) {
 
 TEST_F(SupervisorTest, TellsTheServiceOfAnAnnouncedCheckpoint) {
   run();
-  EXPECT_EQ(supervisor_.status(now_).checkpoints, 0);
+  EXPECT_EQ(status().checkpoints, 0);
   step(CheckpointAnnounced{Generation(0)});
   EXPECT_TRUE(has<SendStatus>());
-  EXPECT_EQ(supervisor_.status(now_).checkpoints, 1);
+  EXPECT_EQ(status().checkpoints, 1);
 }
 
 TEST_F(SupervisorTest, ManyCheckpointsAreToldOfOnceInASecond) {
@@ -398,7 +398,7 @@ TEST_F(SupervisorTest, ManyCheckpointsAreToldOfOnceInASecond) {
   now_ = *supervisor_.deadline();
   step(Tick{});
   EXPECT_TRUE(has<SendStatus>());
-  EXPECT_EQ(supervisor_.status(now_).checkpoints, 101);
+  EXPECT_EQ(status().checkpoints, 101);
   EXPECT_EQ(supervisor_.deadline(), std::nullopt);
 }
 
@@ -415,10 +415,10 @@ TEST_F(SupervisorTest, ACheckpointOfAnotherGenerationIsNone) {
   exited(1, 1);
   step(TreeEmpty{});
   run(1);
-  EXPECT_EQ(supervisor_.status(now_).checkpoints, 0);
+  EXPECT_EQ(status().checkpoints, 0);
   EXPECT_EQ(supervisor_.deadline(), std::nullopt);
   step(CheckpointAnnounced{Generation(0)});
-  EXPECT_EQ(supervisor_.status(now_).checkpoints, 0) << "it was on its way when 1 began";
+  EXPECT_EQ(status().checkpoints, 0) << "it was on its way when 1 began";
 }
 
 }  // namespace

@@ -284,6 +284,26 @@ TEST_F(AgentLinkTest, WhatIsNoMessageOfOursComesFromNoService) {
   EXPECT_TRUE(lost_->for_good);
 }
 
+TEST_F(AgentLinkTest, WithoutTlsItEndsOnlyWhereNobodyHasSpokenYet) {
+  take(link_->start(now_));
+  take(link_->connected(now_));
+  take(link_->received(welcome_, now_));
+  take(link_->disconnected("cut", now_));
+  next_try();
+  take(link_->connected(now_));
+  take(link_->without_tls("the certificate has expired", now_));
+  EXPECT_EQ(lost_count_, 0) << "whoever is in the service's place ends nothing";
+
+  SetUp();  // another agent, which has never been welcomed
+  take(link_->start(now_));
+  take(link_->connected(now_));
+  take(link_->without_tls("the certificate has expired", now_));
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_TRUE(lost_->for_good);
+  EXPECT_EQ(lost_->code, ExitCode::kRefused);
+  EXPECT_NE(lost_->reason.find("the certificate has expired"), std::string::npos);
+}
+
 TEST_F(AgentLinkTest, StatusIsSentOnlyWhileTheLinkIsUp) {
   take(link_->start(now_));
   take(link_->send(AgentStatus{}));
@@ -301,6 +321,23 @@ TEST_F(AgentLinkTest, LeavingEndsTheTries) {
   EXPECT_FALSE(link_->deadline());
   take(link_->disconnected("closed", now_));
   EXPECT_FALSE(link_->deadline());
+}
+
+TEST_F(AgentLinkTest, AServiceThatIsNotToBeFollowedEndsAllButWhoWasWelcomed) {
+  take(link_->start(now_));
+  take(link_->connected(now_));
+  const LinkActions out = link_->distrusted("it is another user's", now_);
+  ASSERT_EQ(out.size(), 2u);
+  EXPECT_EQ(
+      std::get<LinkRefused>(out[1]).reason,
+      "this node does not follow the rendezvous service at node0:29400: it is another user's");
+  EXPECT_FALSE(link_->deadline());
+
+  SetUp();
+  welcome_.instance = "i";
+  bring_up();
+  take(link_->distrusted("it is another user's", now_));
+  EXPECT_TRUE(link_->deadline()) << "somebody has taken its place; it may come back";
 }
 
 TEST_F(AgentLinkTest, DirectivesAreHandedOn) {

@@ -17,7 +17,7 @@ TEST(FirstBytes, TellAgentsHttpAndTheStoresClientsApart) {
   std::string handshake;
   put_handshake(handshake);
   EXPECT_EQ(caller_of(handshake), Caller::kStoreClient);
-  EXPECT_EQ(caller_of("\x16\x03\x01"), Caller::kStoreClient) << "TLS, which the store refuses";
+  EXPECT_EQ(caller_of("\x16\x03\x01"), Caller::kTls);
 }
 
 // An agent's magic may come byte by byte, and so may DELETE.
@@ -29,11 +29,19 @@ TEST(FirstBytes, OneByteOfTheMagicDoesNotTellYet) {
   EXPECT_EQ(caller_of(std::string_view("D\0", 2)), Caller::kHttp);
 }
 
+TEST(FirstBytes, TlsIsAHandshakeRecordOfSomeVersion) {
+  EXPECT_EQ(caller_of("\x16"), std::nullopt);
+  EXPECT_EQ(caller_of("\x16\x03"), Caller::kTls);
+  EXPECT_EQ(caller_of("\x16\x04"), Caller::kStoreClient) << "who refuses it";
+  EXPECT_EQ(caller_of("\x15\x03"), Caller::kStoreClient) << "an alert opens nothing";
+}
+
 TEST(FirstBytes, NoOpcodeOfTheStoreIsALetter) {
   for (const Dialect dialect : {Dialect::kL1, Dialect::kL2, Dialect::kModern}) {
     for (int opcode = 0; opcode < 256; ++opcode) {
       if (!command_of(dialect, static_cast<std::uint8_t>(opcode))) continue;
       const char first = static_cast<char>(opcode);
+      EXPECT_NE(first, '\x16') << "with which TLS begins";
       EXPECT_EQ(caller_of({&first, 1}), Caller::kStoreClient) << opcode;
     }
   }

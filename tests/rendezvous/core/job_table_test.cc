@@ -445,5 +445,138 @@ TEST_F(JobTableTest, CountsOfAJobOutliveIt) {
   EXPECT_FALSE(table_.has_agent(AgentConnectionId(1)));
 }
 
+// Or whoever may say hello could fill the table with jobs that nobody waits for.
+TEST_F(JobTableTest, AJobThatAllHaveLeftBeforeItBeganIsForgottenAfterALease) {
+  Hello patient = hello("j", "a");
+  patient.job.nodes = {2, 2};
+  patient.job.join_timeout = kMaxTime;
+  const ServiceOutput welcome = receive(1, patient);
+  const std::string instance = find<Welcome>(welcome, 1)->instance;
+  leave(1);
+  ASSERT_TRUE(table_.deadline());
+  EXPECT_LE(*table_.deadline(), now_) << "it is looked at when the last one has gone";
+  table_.tick(now_);
+  EXPECT_EQ(*table_.deadline(), now_ + kDefaultLease);
+  table_.tick(now_ + kDefaultLease - seconds(1));
+  EXPECT_TRUE(table_.find("j"));
+  const ServiceOutput out = table_.tick(now_ + kDefaultLease);
+  ASSERT_EQ(out.changes.size(), 1u);
+  EXPECT_EQ(std::get<JobForgotten>(out.changes[0].what).id, "j");
+  EXPECT_FALSE(table_.find("j"));
+  EXPECT_EQ(table_.deadline(), std::nullopt);
+  patient.instance = instance;  // it was only cut off
+  EXPECT_EQ(find<Welcome>(receive(2, patient), 2)->instance, instance);
+}
+
+TEST_F(JobTableTest, AJobWhoseAgentComesBackIsNotForgotten) {
+  Hello first = hello("j", "a");
+  first.job.nodes = {2, 2};
+  receive(1, first);
+  leave(1);
+  table_.tick(now_);
+  receive(2, first);
+  table_.tick(now_ + seconds(3));
+  leave(2);
+  table_.tick(now_ + seconds(4));
+  table_.tick(now_ + kDefaultLease + seconds(3));
+  EXPECT_TRUE(table_.find("j")) << "a lease runs from the last time";
+}
+
+TEST_F(JobTableTest, AJobThatHasBegunIsNotForgottenWithItsAgents) {
+  receive(1, hello("j", "a"));
+  leave(1);
+  table_.tick(now_);
+  table_.tick(now_ + 3 * kDefaultLease);
+  EXPECT_TRUE(table_.find("j"));
+}
+
+// --- whose job it is ---------------------------------------------------------------------------------
+
+class OwnedJobTest : public JobTableTest {
+ protected:
+  ServiceOutput come(std::uint64_t connection, const Hello& hello,
+                     std::optional<std::uint32_t> user) {
+    JobTable::Origin origin{.connection = AgentConnectionId(connection)};
+    if (user) origin.user = UserId(*user);
+    return table_.receive(origin, hello, now_);
+  }
+  static Hello one_of_two(const std::string& job, const std::string& agent) {
+    Hello first = hello(job, agent);
+    first.job.nodes = {2, 2};
+    return first;
+  }
+  // nullptr: it was let in.
+  static const Refused* refusal(const ServiceOutput& out, std::uint64_t connection) {
+    return find<Refused>(out, connection);
+  }
+};
+
+TEST_F(OwnedJobTest, IsTheUsersWhoComesFirstAndRootMayJoin) {
+  EXPECT_FALSE(refusal(come(1, one_of_two("j", "a"), 1000), 1));
+  const ServiceOutput out = come(2, one_of_two("j", "b"), 1001);
+  const Refused* refused = refusal(out, 2);
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(
+      refused->reason,
+      "job 'j' belongs to user 1000, and munge says that this node's agent runs as user 1001");
+  EXPECT_EQ(table_.find("j")->connected_count(), 1u);
+  EXPECT_FALSE(refusal(come(3, one_of_two("other", "c"), 1001), 3)) << "his own";
+  EXPECT_FALSE(refusal(come(4, one_of_two("j", "d"), 0), 4)) << "root";
+}
+
+TEST_F(OwnedJobTest, OfRootIsRootsAlone) {
+  come(1, one_of_two("j", "a"), 0);
+  EXPECT_TRUE(refusal(come(2, one_of_two("j", "b"), 1000), 2));
+}
+
+TEST_F(OwnedJobTest, IsNobodysUntilSomebodyHasProvedWhoHeIs) {
+  come(1, one_of_two("j", "a"), std::nullopt);
+  const ServiceOutput out = come(2, one_of_two("j", "b"), 1000);
+  EXPECT_FALSE(refusal(out, 2));
+  EXPECT_TRUE(refusal(come(3, one_of_two("j", "c"), 1001), 3));
+  EXPECT_FALSE(refusal(come(4, one_of_two("j", "d"), std::nullopt), 4)) << "he had a key";
+}
+
+TEST_F(OwnedJobTest, TellsNobodyElseHowItEndedAndLeavesItsIdToTheNext) {
+  Hello member = hello("j", "a");
+  member.instance = find<Welcome>(come(1, member, 1000), 1)->instance;
+  receive(1, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
+  leave(1);
+  EXPECT_TRUE(refusal(come(2, member, 1001), 2));
+  EXPECT_FALSE(refusal(come(3, member, 1000), 3));
+  leave(3);
+  EXPECT_FALSE(refusal(come(4, one_of_two("j", "b"), 1001), 4));
+  EXPECT_TRUE(refusal(come(5, one_of_two("j", "c"), 1000), 5));
+}
+
+TEST_F(OwnedJobTest, StaysHisWhenTheServiceIsRestarted) {
+  ServiceState kept{.service_id = "s"};
+  const ServiceOutput out = come(1, one_of_two("j", "a"), 1000);
+  for (const ServiceOutput::Change& change : out.changes) {
+    if (const auto* job = std::get_if<JobChanged>(&change.what)) kept.jobs["j"] = job->record;
+  }
+  ASSERT_EQ(kept.jobs.at("j").owner, UserId(1000));
+  table_ = JobTable(ServiceOptions{}, kept, now_);
+  EXPECT_TRUE(refusal(come(1, one_of_two("j", "b"), 1001), 1));
+  EXPECT_FALSE(refusal(come(2, one_of_two("j", "c"), 1000), 2));
+}
+
+TEST_F(OwnedJobTest, AnOwnerThatBecomesKnownLaterIsKept) {
+  come(1, one_of_two("j", "a"), std::nullopt);
+  const ServiceOutput out = come(2, one_of_two("j", "b"), 1000);
+  ASSERT_FALSE(out.changes.empty());
+  EXPECT_EQ(std::get<JobChanged>(out.changes.back().what).record.owner, UserId(1000));
+}
+
+TEST_F(OwnedJobTest, OfAServiceThatOneUserRunsForHimselfIsHis) {
+  table_ = JobTable(ServiceOptions{.owner = UserId(1000)});
+  const ServiceOutput out = come(1, one_of_two("j", "a"), 1001);
+  EXPECT_TRUE(refusal(out, 1));
+  EXPECT_FALSE(table_.find("j"));
+  EXPECT_FALSE(refusal(come(2, one_of_two("j", "b"), 0), 2));
+  EXPECT_TRUE(refusal(come(3, one_of_two("j", "c"), 1001), 3));
+  EXPECT_FALSE(refusal(come(4, one_of_two("j", "d"), 1000), 4));
+}
+
 }  // namespace
 }  // namespace ddprun

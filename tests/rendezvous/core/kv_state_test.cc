@@ -779,13 +779,92 @@ TEST(KvState, ARequestOfManyKeysIsCutIntoSlicesAndAnsweredAsAWhole) {
   EXPECT_EQ(store.state().parked_count(), 0u);
 }
 
-TEST(KvState, ALongValueIsASliceOfItsOwn) {
+TEST(KvState, ShortValuesShareASliceByTheirBytes) {
   Store store;
-  const std::string large(KvState::kSliceCost * KvState::kBytesPerStep, 'v');
-  store.ask(1, Command::kMultiSet, {"a", large, "b", large, "c", large});
-  EXPECT_EQ(store.slices, 3);
-  EXPECT_EQ(store.ask(1, Command::kMultiGet, {"a", "b", "c"}).size(), 3 * (8 + large.size()));
-  EXPECT_EQ(store.slices, 6);
+  const std::string half(KvState::kSliceCost * KvState::kBytesPerStep / 2, 'v');
+  store.ask(1, Command::kMultiSet, {"a", half, "b", half, "c", half, "d", half});
+  EXPECT_EQ(store.slices, 2);
+  EXPECT_EQ(store.ask(1, Command::kMultiGet, {"a", "b", "c", "d"}).size(), 4 * (8 + half.size()));
+  EXPECT_EQ(store.slices, 4);
+}
+
+constexpr std::size_t kLongSlices = 10;
+
+std::string long_value(char letter) {
+  std::string value(kLongSlices * Value::kLongBytes + 1, letter);
+  value.back() = '.';
+  return value;
+}
+
+TEST(KvState, ALongValueIsCopiedInSlicesAndThereWhenItIsWhole) {
+  const std::string value = long_value('v');
+  for (const auto& [command, strings] : std::vector<std::pair<Command, std::vector<std::string>>>{
+           {Command::kSet, {"k", value}}, {Command::kMultiSet, {"k", value}}}) {
+    Store store;
+    int seen_without = 0;
+    store.between_slices = [&] {
+      const auto between = std::exchange(store.between_slices, nullptr);
+      if (store.ask(2, Command::kCheck, {"k"}) == u8(1)) {
+        ++seen_without;
+        EXPECT_GE(store.state().held_bytes(), value.size()) << "its room is taken from the start";
+        store.between_slices = between;
+      }
+    };
+    store.ask(1, command, strings);
+    EXPECT_GE(seen_without, static_cast<int>(kLongSlices) - 1) << rule_of(command).name;
+    EXPECT_EQ(store.state().held_bytes(), 1 + value.size() + kEntry) << rule_of(command).name;
+    EXPECT_EQ(store.get("k"), value) << rule_of(command).name;
+  }
+}
+
+TEST(KvState, AReplyGoesOnWithTheLongValueItHasBegun) {
+  const std::string value = long_value('v');
+  const std::vector<std::pair<Command, std::string>> ways{
+      {Command::kGet, string_reply(value)},
+      {Command::kMultiGet, string_reply(value)},
+      {Command::kFetch, u8(to_u8(Fetched::kHere)) + string_reply(value)},
+      {Command::kTryFetch, u8(to_u8(Fetched::kHere)) + string_reply(value)}};
+  const std::vector<std::pair<Command, std::vector<std::string>>> changes{
+      {Command::kSet, {"k", "short"}},
+      {Command::kSet, {"k", long_value('w')}},
+      {Command::kAppend, {"k", "more"}},
+      {Command::kDeleteKey, {"k"}}};
+  for (const auto& [command, reply] : ways) {
+    for (const auto& [change, strings] : changes) {
+      SCOPED_TRACE(std::string(rule_of(command).name) + " and " +
+                   std::string(rule_of(change).name));
+      Store store;
+      store.set("k", value);
+      const int before = store.slices;
+      store.between_slices = [&] {
+        const auto running = std::exchange(store.between_slices, nullptr);
+        store.ask(2, change, strings);
+      };
+      EXPECT_EQ(store.ask(1, command, {"k"}), reply);
+      EXPECT_GE(store.slices - before, static_cast<int>(kLongSlices));
+    }
+  }
+}
+
+TEST(KvState, WhatIsAppendedToALongValueIsThere) {
+  Store store;
+  store.set("k", long_value('v'));
+  store.ask(1, Command::kAppend, {"k", "more"});
+  EXPECT_EQ(store.get("k"), long_value('v') + "more");
+  store.set("short", "s");
+  store.ask(1, Command::kAppend, {"short", long_value('v')});
+  EXPECT_EQ(store.get("short"), "s" + long_value('v'));
+}
+
+TEST(KvState, ALongValueMayReplaceOneThoughBothHaveNoRoom) {
+  const std::string value = long_value('v');
+  Store store({.held_bytes = value.size() + 1000});
+  store.set("k", value);
+  store.set("k", long_value('w'));
+  EXPECT_EQ(store.last_refusal, "");
+  EXPECT_EQ(store.get("k"), long_value('w'));
+  store.set("other", value);
+  EXPECT_THAT(store.last_refusal, HasSubstr("at most"));
 }
 
 TEST(KvState, AKeyCountsWhetherItComesBeforeOrAfterAWaitHasLookedAtIt) {
@@ -855,13 +934,17 @@ TEST(KvState, AMultiSetIsAppliedOnceAndWholeWhateverOthersDoMeanwhile) {
   for (const std::string& key : keys) EXPECT_EQ(store.get(key), "value of " + key);
 }
 
-TEST(KvState, OnlyAMultiSetThatHasBegunMustGoOnWithoutItsConnection) {
+TEST(KvState, OnlyWhatHasBegunToBeStoredMustGoOnWithoutItsConnection) {
   const std::vector<std::string> keys = many_keys("k", kMany), pairs = pairs_of(keys);
   KvState state;
   Replies replies;
-  for (const Command command : {Command::kMultiSet, Command::kWait, Command::kCheck,
+  const std::vector<std::string> key_and_long_value{"k", long_value('v')};
+  for (const Command command : {Command::kMultiSet, Command::kSet, Command::kWait, Command::kCheck,
                                 Command::kMultiGet, Command::kListKeys}) {
-    const std::vector<std::string>& strings = command == Command::kMultiSet ? pairs : keys;
+    const bool stores = command == Command::kMultiSet || command == Command::kSet;
+    const std::vector<std::string>& strings = command == Command::kSet ? key_and_long_value
+                                              : stores                 ? pairs
+                                                                       : keys;
     Request request;
     request.command = command;
     if (command != Command::kListKeys) request.strings.assign(strings.begin(), strings.end());
@@ -869,7 +952,7 @@ TEST(KvState, OnlyAMultiSetThatHasBegunMustGoOnWithoutItsConnection) {
     EXPECT_FALSE(progress.must_go_on());
     EXPECT_FALSE(state.handle(StoreConnectionId(1), request, progress, replies));
     EXPECT_FALSE(progress.done());
-    EXPECT_EQ(progress.must_go_on(), command == Command::kMultiSet);
+    EXPECT_EQ(progress.must_go_on(), stores);
     while (!progress.done()) {
       EXPECT_FALSE(state.handle(StoreConnectionId(1), request, progress, replies));
     }

@@ -407,6 +407,22 @@ TEST_F(MembershipTest, ASignalToOneNodeLetsAnElasticJobGoOnWithoutIt) {
   EXPECT_EQ(told<Assignment>("a")->world_size, 1);
 }
 
+// Found by job_table_fuzz: agents refused what they were told then, and a service that was restarted
+// refused its own journal.
+TEST_F(MembershipTest, ALongFarewellIsShortenedBeforeItIsToldToOthersOrKept) {
+  start({2, 2});
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  take(job_->left("id-b", Leave{.reason = std::string(kMaxTextBytes, 'x')}, now_));
+  ASSERT_TRUE(told<Stop>("a"));
+  EXPECT_LE(told<Stop>("a")->reason.size(), kMaxTextBytes);
+  say("a", AgentPhase::kIdle, 0);
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_LE(told<End>("a")->verdict.headline.size(), kMaxTextBytes);
+  EXPECT_THAT(told<End>("a")->verdict.headline, testing::HasSubstr("was lost: xxx"));
+}
+
 TEST_F(MembershipTest, AnAgentThatEndedItsWorkersByItselfFailsTheGeneration) {
   start({2, 2}, 1);
   join("a");

@@ -24,16 +24,27 @@ TEST(Proof, IsAnHmacOverEverythingThatWasSaid) {
 
 TEST(Proof, DiffersWithEveryPartOfIt) {
   const Introduction first{1, "0.1", "job", "aa", "bb"};
-  std::vector<Introduction> others(5, first);
+  std::vector<Introduction> others(6, first);
   others[0].protocol = 2;
   others[1].version = "0.2";
   others[2].job = "jo";
   others[3].agent_nonce = "aab";  // what moves from one field to the next is seen, too
   others[3].service_nonce = "b";
   others[4].service_nonce = "ba";
+  others[5].channel = "x";
   const std::string proof = proof_of(Side::kAgent, kKey, first);
   for (const Introduction& other : others) EXPECT_NE(proof_of(Side::kAgent, kKey, other), proof);
   EXPECT_NE(proof_of(Side::kAgent, kOtherKey, first), proof);
+}
+
+TEST(Proof, WhatMungeSealsIsADigestOfTheSameAndOfThePurpose) {
+  const Introduction first{1, "0.1", "job", "aa", "bb"};
+  EXPECT_EQ(statement_of(Side::kAgent, first),
+            "a6ae72effcab42572d35c23bd961db94aced58b0ed2bcf22c8d9805b62d50fb3");
+  Introduction other = first;
+  other.service_nonce = "ba";
+  EXPECT_NE(statement_of(Side::kAgent, other), statement_of(Side::kAgent, first));
+  EXPECT_NE(statement_of(Side::kService, first), statement_of(Side::kAgent, first));
 }
 
 TEST(Proof, SecretsAreComparedWhole) {

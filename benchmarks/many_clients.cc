@@ -1,0 +1,258 @@
+#include "benchmarks/many_clients.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "base/pipe.h"
+#include "rendezvous/listen.h"
+
+namespace ddprun::benchmarks {
+namespace {
+
+constexpr int kEvents = 512;
+
+void must(bool good, const char* what) {
+  if (!good) give_up(std::string(what) + ": " + std::strerror(errno));
+}
+
+void send_at_once(int socket) {
+  const int yes = 1;
+  must(::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes) == 0, "TCP_NODELAY");
+}
+
+void watch(int epoll, int operation, int fd, std::uint32_t events, std::uint64_t number) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = number;
+  must(::epoll_ctl(epoll, operation, fd, &event) == 0, "epoll_ctl");
+}
+
+// What a child does first: it does not outlive this program.
+void die_with_parent(pid_t parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(1);
+}
+
+[[noreturn]] void serve_bare(int listener,
+                             const std::function<BareAnswer(std::string_view)>& answer) {
+  const int epoll = ::epoll_create1(EPOLL_CLOEXEC);
+  must(epoll >= 0, "epoll_create1");
+  watch(epoll, EPOLL_CTL_ADD, listener, EPOLLIN, static_cast<std::uint64_t>(listener));
+  std::vector<int> clients;
+  std::vector<char> room(65536);
+  const std::string words(65536, 'x');
+  std::array<epoll_event, kEvents> events;
+  const auto say = [&](int client, std::size_t bytes) {
+    must(::send(client, words.data(), std::min(bytes, words.size()), MSG_NOSIGNAL) >= 0, "send");
+  };
+  for (;;) {
+    const int count = ::epoll_wait(epoll, events.data(), kEvents, -1);
+    for (int i = 0; i < count; ++i) {
+      const int fd = static_cast<int>(events[static_cast<std::size_t>(i)].data.u64);
+      if (fd == listener) {
+        for (int client; (client = ::accept4(fd, nullptr, nullptr, SOCK_NONBLOCK)) >= 0;) {
+          send_at_once(client);
+          watch(epoll, EPOLL_CTL_ADD, client, EPOLLIN, static_cast<std::uint64_t>(client));
+          clients.push_back(client);
+        }
+        continue;
+      }
+      const ssize_t size = ::recv(fd, room.data(), room.size(), 0);
+      if (size <= 0) {
+        clients.erase(std::remove(clients.begin(), clients.end(), fd), clients.end());
+        ::close(fd);
+        continue;
+      }
+      const BareAnswer said = answer({room.data(), static_cast<std::size_t>(size)});
+      if (said.bytes == 0) continue;
+      if (!said.to_all) {
+        say(fd, said.bytes);
+      } else {
+        for (const int client : clients) say(client, said.bytes);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void give_up(const std::string& why) {
+  std::fprintf(stderr, "%s\n", why.c_str());
+  std::exit(1);
+}
+
+// --- ManyClients --------------------------------------------------------------------------------
+
+ManyClients::ManyClients(std::uint16_t port, Receive receive)
+    : port_(port),
+      receive_(std::move(receive)),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      room_(1 << 20) {
+  must(epoll_.valid(), "epoll_create1");
+}
+
+std::size_t ManyClients::connect() {
+  const std::size_t client = connections_.size();
+  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  must(socket.valid(), "socket");
+  // One source address has ports for so many.
+  constexpr std::size_t kPerAddress = 20000;
+  sockaddr_in from{};
+  from.sin_family = AF_INET;
+  from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + static_cast<std::uint32_t>(client / kPerAddress));
+  const int yes = 1;
+  ::setsockopt(socket.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &yes, sizeof yes);
+  must(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&from), sizeof from) == 0, "bind");
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  to.sin_port = htons(port_);
+  must(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0, "connect");
+  send_at_once(socket.get());
+  watch(epoll_.get(), EPOLL_CTL_ADD, socket.get(), EPOLLIN, client);
+  connections_.push_back({std::move(socket), {}});
+  return client;
+}
+
+void ManyClients::send(std::size_t client, std::string_view bytes) {
+  Connection& connection = connections_[client];
+  const bool idle = connection.unsent.empty();
+  connection.unsent += bytes;
+  if (idle) flush(client);
+}
+
+void ManyClients::flush(std::size_t client) {
+  Connection& connection = connections_[client];
+  const ssize_t sent = ::send(connection.socket.get(), connection.unsent.data(),
+                              connection.unsent.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  must(sent >= 0 || errno == EAGAIN, "send");
+  const bool whole = sent == static_cast<ssize_t>(connection.unsent.size());
+  connection.unsent.erase(0, static_cast<std::size_t>(std::max<ssize_t>(sent, 0)));
+  if (whole) return;
+  benchmarks::watch(epoll_.get(), EPOLL_CTL_MOD, connection.socket.get(), EPOLLIN | EPOLLOUT,
+                    client);
+}
+
+void ManyClients::serve(Duration wait) {
+  std::array<epoll_event, kEvents> events;
+  const int timeout_ms =
+      static_cast<int>((wait + std::chrono::microseconds(999)) / std::chrono::milliseconds(1));
+  const int count = ::epoll_wait(epoll_.get(), events.data(), kEvents, timeout_ms);
+  for (int i = 0; i < count; ++i) {
+    const auto& event = events[static_cast<std::size_t>(i)];
+    const std::size_t client = event.data.u64;
+    Connection& connection = connections_[client];
+    if ((event.events & EPOLLOUT) != 0) {
+      benchmarks::watch(epoll_.get(), EPOLL_CTL_MOD, connection.socket.get(), EPOLLIN, client);
+      flush(client);
+    }
+    if ((event.events & ~EPOLLOUT) == 0) continue;
+    const ssize_t size = ::recv(connection.socket.get(), room_.data(), room_.size(), MSG_DONTWAIT);
+    if (size == 0)
+      give_up("the server has closed the connection of client " + std::to_string(client));
+    if (size < 0 && errno == EAGAIN) continue;
+    must(size > 0, "recv");
+    bytes_received_ += static_cast<std::uint64_t>(size);
+    receive_(client, {room_.data(), static_cast<std::size_t>(size)});
+  }
+}
+
+// --- processes ----------------------------------------------------------------------------------
+
+Process::~Process() {
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+}
+
+double cpu_seconds_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  std::istringstream fields(line.substr(line.rfind(')') + 1));
+  std::string skipped;
+  for (int field = 3; field < 14; ++field) fields >> skipped;
+  double user = 0, system = 0;
+  fields >> user >> system;
+  return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+std::uint64_t Process::resident_bytes() const {
+  std::ifstream file("/proc/" + std::to_string(pid_) + "/statm");
+  std::uint64_t size = 0, resident = 0;
+  file >> size >> resident;
+  return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+Server::Started Server::start(const std::vector<std::string>& command) {
+  Result<Pipe> out = make_pipe();
+  if (!out) give_up(out.error().message());
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  must(pid >= 0, "fork");
+  if (pid == 0) {
+    die_with_parent(parent);
+    ::dup2(out->write.get(), STDOUT_FILENO);
+    std::vector<char*> argv;
+    for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+    argv.push_back(nullptr);
+    ::execv(argv[0], argv.data());
+    std::perror(argv[0]);
+    ::_exit(1);
+  }
+  out->write.reset();
+  std::string line;
+  for (char letter; ::read(out->read.get(), &letter, 1) == 1 && letter != '\n';) line += letter;
+  const std::size_t colon = line.rfind(':');
+  if (line.find("listening on ") == std::string::npos) give_up(command[0] + " said: " + line);
+  return {pid, static_cast<std::uint16_t>(std::atoi(line.c_str() + colon + 1))};
+}
+
+Server::Started BareServer::start(const std::function<BareAnswer(std::string_view)>& answer) {
+  const Result<Listener> listener = listen_tcp(HostPort{"127.0.0.1", 0});
+  if (!listener) give_up(listener.error().message());
+  std::fflush(nullptr);
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  must(pid >= 0, "fork");
+  if (pid == 0) {
+    die_with_parent(parent);
+    // Other connections of this program are none of its.
+    const auto own = static_cast<unsigned>(listener->socket.get());
+    ::close_range(3, own - 1, 0);
+    ::close_range(own + 1, ~0U, 0);
+    serve_bare(listener->socket.get(), answer);
+  }
+  return {pid, listener->address.port};
+}
+
+// --- figures ------------------------------------------------------------------------------------
+
+double to_ms(Duration duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
+}
+
+double percentile(std::vector<double> all, double part) {
+  const auto place =
+      all.begin() + static_cast<std::ptrdiff_t>(part * static_cast<double>(all.size() - 1));
+  std::nth_element(all.begin(), place, all.end());
+  return *place;
+}
+
+}  // namespace ddprun::benchmarks

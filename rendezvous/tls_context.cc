@@ -1,0 +1,161 @@
+#include "rendezvous/tls_context.h"
+
+#include <fcntl.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/unique_fd.h"
+
+namespace ddprun {
+namespace {
+
+Error wrong(std::string doing, std::string cause) {
+  return Error{
+      .kind = ErrorKind::kInvalidArgument, .doing = std::move(doing), .cause = std::move(cause)};
+}
+
+// What the system says about a file; OpenSSL says only that something failed.
+Result<struct stat> look_at(const std::string& doing, const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status {};
+  if (!file.valid() || fstat(file.get(), &status) != 0) return system_error(doing, errno);
+  if (S_ISDIR(status.st_mode)) return system_error(doing, EISDIR);
+  return status;
+}
+
+// Else OpenSSL asks the terminal.
+int no_passphrase(char*, int, int, void*) { return 0; }
+
+// Fails where OpenSSL's configuration on this system is wrong.
+Result<ssl_ctx_st*> make_context() {
+  ERR_clear_error();
+  ssl_ctx_st* context = SSL_CTX_new(TLS_method());
+  if (!context) {
+    return Error{.doing = "prepare OpenSSL for TLS",
+                 .cause = take_openssl_reason("no reason is known")};
+  }
+  SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+  // Every connection is a full handshake: what a session ticket would save is not worth a secret
+  // that outlives the connection.
+  SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION);
+  SSL_CTX_set_num_tickets(context, 0);
+  SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+  // Most connections are idle most of the time.
+  SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);
+  SSL_CTX_set_default_passwd_cb(context, &no_passphrase);
+  // What --rdzv-tls-ca holds is trusted, whether or not somebody else has signed it.
+  X509_VERIFY_PARAM_set_flags(SSL_CTX_get0_param(context), X509_V_FLAG_PARTIAL_CHAIN);
+  return context;
+}
+
+Result<void> use_certificate(ssl_ctx_st* context, const std::string& path) {
+  const std::string doing = "option --rdzv-tls-cert: read the certificate in " + path;
+  if (const auto file = look_at(doing, path); !file) return file.error();
+  if (SSL_CTX_use_certificate_chain_file(context, path.c_str()) == 1) return {};
+  return wrong(doing, take_openssl_reason("there is none in PEM"));
+}
+
+// REQUIRES: the certificate is there. The remark is about the file.
+Result<std::string> use_key(ssl_ctx_st* context, const TlsFiles& files) {
+  const std::string doing = "option --rdzv-tls-key: read the key in " + files.key;
+  const auto file = look_at(doing, files.key);
+  if (!file) return file.error();
+  const bool read = SSL_CTX_use_PrivateKey_file(context, files.key.c_str(), SSL_FILETYPE_PEM) == 1;
+  const int reason = ERR_GET_REASON(ERR_peek_last_error());
+  if (!read && reason != X509_R_KEY_VALUES_MISMATCH) {
+    return wrong(doing, take_openssl_reason("there is none in PEM") +
+                            " (it has to be in PEM, without a passphrase)");
+  }
+  if (!read || SSL_CTX_check_private_key(context) != 1) {
+    ERR_clear_error();
+    return wrong(doing, "it is not the key of the certificate in " + files.cert);
+  }
+  if ((file->st_mode & (S_IRGRP | S_IROTH)) == 0) return std::string();
+  return "others can read the key in " + files.key + ": chmod 600 " + files.key;
+}
+
+Result<void> use_authorities(ssl_ctx_st* context, const std::string& path) {
+  const std::string doing = "option --rdzv-tls-ca: read the authorities in " + path;
+  if (const auto file = look_at(doing, path); !file) return file.error();
+  if (SSL_CTX_load_verify_locations(context, path.c_str(), nullptr) == 1) return {};
+  return wrong(doing, take_openssl_reason("there are none in PEM"));
+}
+
+}  // namespace
+
+std::string take_openssl_reason(const std::string& otherwise) {
+  const unsigned long first = ERR_get_error();
+  ERR_clear_error();
+  const char* reason = first == 0 ? nullptr : ERR_reason_error_string(first);
+  return reason ? reason : otherwise;
+}
+
+TlsContext::~TlsContext() { SSL_CTX_free(context_); }
+
+Result<FoundTls> TlsContext::for_service(const TlsFiles& files) {
+  if (files.cert.empty()) {
+    return wrong("option --rdzv-tls-cert",
+                 "who serves TLS needs a certificate, and its key: --rdzv-tls-cert and "
+                 "--rdzv-tls-key");
+  }
+  if (files.ca == TlsFiles::kSystem) {
+    return wrong("option --rdzv-tls-ca",
+                 "'system' would admit everybody who has any certificate: name a file with the "
+                 "authority of the nodes");
+  }
+  const Result<ssl_ctx_st*> made = make_context();
+  if (!made) return made.error();
+  const std::shared_ptr<TlsContext> context(new TlsContext(*made));
+  Result<FoundTls> found = read(*context, files);
+  if (!found) return found;
+  if (!files.ca.empty()) {
+    SSL_CTX_set_verify(context->get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+    SSL_CTX_set_client_CA_list(context->get(), SSL_load_client_CA_file(files.ca.c_str()));
+    ERR_clear_error();
+    context->demands_certificates_ = true;
+  }
+  found->context = context;
+  return found;
+}
+
+Result<FoundTls> TlsContext::for_agent(const TlsFiles& files) {
+  const Result<ssl_ctx_st*> made = make_context();
+  if (!made) return made.error();
+  const std::shared_ptr<TlsContext> context(new TlsContext(*made));
+  Result<FoundTls> found = read(*context, files);
+  if (!found) return found;
+  SSL_CTX_set_verify(context->get(), SSL_VERIFY_PEER, nullptr);
+  if (!files.has_authority()) {
+    SSL_CTX_set_default_verify_paths(context->get());
+    ERR_clear_error();
+  }
+  found->context = context;
+  return found;
+}
+
+Result<FoundTls> TlsContext::read(TlsContext& context, const TlsFiles& files) {
+  FoundTls found;
+  if (files.cert.empty() != files.key.empty()) {
+    const bool lacks_key = files.key.empty();
+    return wrong(lacks_key ? "option --rdzv-tls-cert" : "option --rdzv-tls-key",
+                 std::string("it goes with ") + (lacks_key ? "--rdzv-tls-key" : "--rdzv-tls-cert") +
+                     ", which was not given");
+  }
+  ERR_clear_error();
+  if (!files.cert.empty()) {
+    if (const auto used = use_certificate(context.get(), files.cert); !used) return used.error();
+    Result<std::string> remark = use_key(context.get(), files);
+    if (!remark) return std::move(remark).error();
+    found.remark = std::move(*remark);
+  }
+  if (files.has_authority()) {
+    if (const auto used = use_authorities(context.get(), files.ca); !used) return used.error();
+  }
+  return found;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,305 @@
+// Twenty agents with real workers, while ddp-rendezvous or agents are killed at random moments, over
+// and over. chaos_worker, the worker, checks its own place; here is checked what all of them are
+// together. DDPRUN_CHAOS_ROUNDS says how many kills there are.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "base/poll_until.h"
+#include "base/rng.h"
+#include "base/unique_fd.h"
+#include "tests/integration/launcher_frame.h"
+#include "tests/support/test_seed.h"
+
+namespace ddprun::testing_support {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr int kNodes = 20;
+constexpr Duration kAllowed = seconds(60);  // twenty agents on a machine that does other things
+
+int rounds(int unless_given) {
+  const char* given = std::getenv("DDPRUN_CHAOS_ROUNDS");
+  return given ? std::atoi(given) : unless_given;
+}
+
+Duration up_to(Duration longest, Rng& rng) {
+  return Duration(
+      static_cast<Duration::rep>(rng.below(static_cast<std::uint64_t>(longest.count()))));
+}
+
+struct Worker {
+  int rank = -1;
+  int world_size = 0;
+  int restarts = -1;
+  pid_t pid = -1;
+};
+
+class Chaos : public LauncherTest {
+ protected:
+  void SetUp() override {
+    LauncherTest::SetUp();
+    reports_ = make_fifo("reports");
+    go_ = make_fifo("go");
+  }
+  void TearDown() override {
+    agents_.clear();
+    service_.reset();
+    LauncherTest::TearDown();
+  }
+
+  // Open on both sides, so that it is there as long as this test is.
+  UniqueFd make_fifo(const std::string& name) const {
+    const std::string path = directory_ / name;
+    EXPECT_EQ(::mkfifo(path.c_str(), 0600), 0) << path;
+    return UniqueFd(::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  }
+
+  void start_service(const std::string& lease) {
+    Arguments argv{program("ddp-rendezvous"), "--listen", address_, "--lease", lease};
+    if (keeps_state_) argv.insert(argv.end(), {"--state-dir", directory_ / "state"});
+    service_ = std::make_unique<ChildProcess>(std::move(argv), environment());
+    address_ = listening_address(*service_);
+    ASSERT_NE(address_, "") << service_->err();
+  }
+  void kill_service() {
+    service_->signal(SIGKILL);
+    ASSERT_EQ(service_->wait(), 128 + SIGKILL) << service_->err();
+  }
+  std::unique_ptr<ChildProcess> start_agent() const {
+    return start({"--nnodes=" + std::to_string(kNodes), "--max-restarts=100000",
+                  "--rdzv-endpoint=" + address_, "--rdzv-id=chaos", program("chaos_worker"),
+                  directory_.path()});
+  }
+  void start_agents() {
+    for (int i = 0; i < kNodes; ++i) agents_.push_back(start_agent());
+  }
+
+  // What workers have said since the last look.
+  void read_reports() {
+    std::array<char, 4096> buffer;
+    for (ssize_t size; (size = ::read(reports_.get(), buffer.data(), buffer.size())) > 0;) {
+      unread_.append(buffer.data(), static_cast<std::size_t>(size));
+    }
+    for (std::size_t end; (end = unread_.find('\n')) != std::string::npos;) {
+      take_report(unread_.substr(0, end));
+      unread_.erase(0, end + 1);
+    }
+  }
+  void take_report(const std::string& line) {
+    std::istringstream words(line);
+    std::string kind;
+    std::int64_t generation = -1;
+    Worker worker;
+    words >> kind >> generation >> worker.rank >> worker.world_size >> worker.restarts >>
+        worker.pid;
+    if (kind != "started" || !words) {
+      ADD_FAILURE() << line;
+      return;
+    }
+    ++starts_;
+    EXPECT_GE(generation, generation_) << "after that of a newer generation: " << line;
+    if (generation > generation_) workers_.clear();
+    generation_ = generation;
+    EXPECT_TRUE(workers_.emplace(worker.rank, worker).second) << "its rank is taken: " << line;
+    EXPECT_EQ(worker.world_size, kNodes) << line;
+    EXPECT_EQ(worker.restarts, workers_.begin()->second.restarts) << "not as the others: " << line;
+    EXPECT_TRUE(worker.rank >= 0 && worker.rank < kNodes) << line;
+  }
+
+  // Until every rank of this generation, or of a later one, has started.
+  void wait_for_generation(std::int64_t least) {
+    const TimePoint deadline = in(kAllowed);
+    for (;;) {
+      read_reports();
+      ASSERT_FALSE(HasFailure()) << last_words();
+      if (generation_ >= least && workers_.size() == kNodes) return;
+      pollfd ready{reports_.get(), POLLIN, 0};
+      ASSERT_TRUE(poll_until({&ready, 1}, deadline))
+          << "of generation " << least << " or a later one; the newest is " << generation_
+          << " with " << workers_.size() << " workers\n"
+          << last_words();
+    }
+  }
+
+  std::set<pid_t> living_workers() const {
+    std::set<pid_t> found;
+    for (const pid_t pid : left_behind()) {
+      if (read_file("/proc/" + std::to_string(pid) + "/comm") == "chaos_worker\n") {
+        found.insert(pid);
+      }
+    }
+    return found;
+  }
+  // Of everything that was ever started, the workers of the newest generation live, and no others.
+  // An agent that the machine has kept waiting for too long may begin another one meanwhile.
+  void expect_only_the_newest_workers() {
+    std::set<pid_t> living, newest;
+    EXPECT_TRUE(eventually(
+        [&] {
+          read_reports();
+          newest.clear();
+          for (const auto& [rank, worker] : workers_) newest.insert(worker.pid);
+          living = living_workers();
+          return newest.size() == kNodes && living == newest;
+        },
+        kAllowed))
+        << "generation " << generation_ << " has " << newest.size() << " workers\n"
+        << describe_processes({living.begin(), living.end()}) << last_words();
+  }
+
+  // Workers see that there is something to read; nobody reads it.
+  void expect_a_good_end() {
+    EXPECT_EQ(::write(go_.get(), "\n", 1), 1);
+    for (const auto& agent : agents_) EXPECT_EQ(agent->wait(kAllowed), 0) << agent->err();
+    read_reports();
+    EXPECT_EQ(living_workers(), std::set<pid_t>());
+  }
+
+  std::string last_words() const {
+    const auto tail = [](const std::string& text) {
+      return text.substr(text.size() - std::min<std::size_t>(text.size(), 2000));
+    };
+    std::string text = "the service:\n" + tail(service_->err());
+    for (const auto& agent : agents_) text += "an agent:\n" + tail(agent->err());
+    return text;
+  }
+
+  std::string address_ = "127.0.0.1:0";
+  bool keeps_state_ = true;
+  std::unique_ptr<ChildProcess> service_;
+  std::vector<std::unique_ptr<ChildProcess>> agents_;
+  std::int64_t generation_ = -1;   // the newest that a worker has started in
+  std::map<int, Worker> workers_;  // of it, by rank
+  int starts_ = 0;                 // of workers, in all generations
+
+ private:
+  UniqueFd reports_;
+  UniqueFd go_;
+  std::string unread_;
+};
+
+// --- kill -9 of the service ---------------------------------------------------------------------
+
+class ServiceKills : public Chaos, public testing::WithParamInterface<bool> {
+ protected:
+  // All twenty nodes have come back to it, and what has happened is known.
+  void expect_taken_over() {
+    const std::string line = "took over generation " + std::to_string(generation_) + ", " +
+                             std::to_string(restarts_) + " of 100000 restarts used";
+    ASSERT_TRUE(service_->wait_for_err(line, kAllowed)) << line << "\n" << last_words();
+  }
+  // The next generation is the next one, and costs one restart.
+  void fail_one_worker(Rng& rng) {
+    const std::int64_t next = generation_ + 1;
+    ::kill(workers_.at(static_cast<int>(rng.below(kNodes))).pid, SIGKILL);
+    ASSERT_NO_FATAL_FAILURE(wait_for_generation(next));
+    ASSERT_EQ(generation_, next) << last_words();
+    ++restarts_;
+    for (const auto& [rank, worker] : workers_) ASSERT_EQ(worker.restarts, restarts_) << rank;
+  }
+
+  int restarts_ = 0;
+};
+
+TEST_P(ServiceKills, AtRandomMomentsRestartNoWorkerAndLoseNothing) {
+  const std::uint64_t seed = test_seed(20261122);
+  SCOPED_TRACE(seed_text(seed));
+  Rng rng(seed);
+  keeps_state_ = GetParam();
+  // A lease that no load of the machine uses up; its agents' patience is as much longer.
+  const std::string lease = "60";
+  ASSERT_NO_FATAL_FAILURE(start_service(lease));
+  start_agents();
+  ASSERT_NO_FATAL_FAILURE(wait_for_generation(0));
+  ASSERT_NO_FATAL_FAILURE(fail_one_worker(rng));  // some budget is used, which is not to be lost
+  const int count = rounds(5);
+  for (int round = 0; round < count; ++round) {
+    SCOPED_TRACE("round " + std::to_string(round));
+    let_pass(up_to(milliseconds(400), rng));
+    ASSERT_NO_FATAL_FAILURE(kill_service());
+    let_pass(up_to(milliseconds(300), rng));
+    ASSERT_NO_FATAL_FAILURE(start_service(lease));
+    // Sometimes there is a need for the service between two kills.
+    if (rng.chance(0.1) || round == count - 1) {
+      ASSERT_NO_FATAL_FAILURE(expect_taken_over());
+      ASSERT_NO_FATAL_FAILURE(fail_one_worker(rng));
+    }
+    read_reports();
+    ASSERT_EQ(starts_, kNodes * (1 + restarts_)) << last_words();
+  }
+  expect_only_the_newest_workers();
+  expect_a_good_end();
+  EXPECT_EQ(starts_, kNodes * (1 + restarts_));
+}
+INSTANTIATE_TEST_SUITE_P(Of, ServiceKills, testing::Bool(), [](const auto& one) {
+  return one.param ? "AServiceWithAStateDirectory" : "AServiceThatForgets";
+});
+
+// --- kill -9 of agents --------------------------------------------------------------------------
+
+class AgentKills : public Chaos {
+ protected:
+  // A node's end, as far as it can come from within: two of its three guards at once. Another node
+  // takes its place.
+  void replace_one_node(Rng& rng) {
+    auto& job = agents_[rng.below(kNodes)];
+    const Tree tree = tree_of(*job);
+    const std::array<pid_t, 3> guards{tree.guardian, tree.keeper, tree.agent};
+    const std::size_t spared = rng.below(3);
+    for (std::size_t i = 0; i < guards.size(); ++i) {
+      // One that has only just been started may have no others yet.
+      if (i != spared && guards[i] > 1) ::kill(guards[i], SIGKILL);
+    }
+    if (guards[1] <= 1 || guards[2] <= 1) job->signal(SIGKILL);
+    std::unique_ptr<ChildProcess> old = std::exchange(job, start_agent());
+    ASSERT_TRUE(old->wait()) << old->err();
+    if (old->err().find(": starting") == std::string::npos) ++killed_early_;
+  }
+
+  int killed_early_ = 0;  // nodes that had not had a worker yet
+};
+
+TEST_F(AgentKills, AtRandomMomentsLeaveTheRanksRightAndNoWorker) {
+  const std::uint64_t seed = test_seed(20261123);
+  SCOPED_TRACE(seed_text(seed));
+  Rng rng(seed);
+  // Short, because every round waits for it.
+  ASSERT_NO_FATAL_FAILURE(start_service("2"));
+  start_agents();
+  ASSERT_NO_FATAL_FAILURE(wait_for_generation(0));
+  const int count = rounds(10);
+  for (int kills = 0; kills < count;) {
+    SCOPED_TRACE("after " + std::to_string(kills) + " kills");
+    let_pass(up_to(milliseconds(200), rng));
+    const std::int64_t before = generation_;
+    // Sometimes another one is killed while the job is formed again.
+    do {
+      ASSERT_NO_FATAL_FAILURE(replace_one_node(rng));
+      ++kills;
+      let_pass(up_to(milliseconds(200), rng));
+    } while (kills < count && rng.chance(0.25));
+    ASSERT_NO_FATAL_FAILURE(wait_for_generation(before + 1));
+    expect_only_the_newest_workers();
+    ASSERT_FALSE(HasFailure());
+  }
+  expect_a_good_end();
+  if (killed_early_ == 0) return;
+  // A guardian that is killed while it starts may leave the directory it has just made.
+  for (const auto& entry : std::filesystem::directory_iterator(tmp())) {
+    std::filesystem::remove_all(entry.path());
+  }
+}
+
+}  // namespace
+}  // namespace ddprun::testing_support

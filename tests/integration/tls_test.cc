@@ -1,0 +1,227 @@
+// ddprun and ddp-rendezvous with TLS, as whole programs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <fstream>
+
+#include "tests/integration/launcher_frame.h"
+#include "tests/support/certificates.h"
+#include "tests/support/held_port.h"
+#include "tests/support/http_get.h"
+#include "tests/support/raw_tls_client.h"
+
+namespace ddprun::testing_support {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+class Tls : public LauncherTest {
+ protected:
+  Arguments own(const IssuedFiles& files) const {
+    return {"--rdzv-tls-cert=" + files.cert, "--rdzv-tls-key=" + files.key};
+  }
+  Arguments mutual(const IssuedFiles& files) const {
+    Arguments options = own(files);
+    options.push_back(ca());
+    return options;
+  }
+  std::string ca() const { return "--rdzv-tls-ca=" + ours_.ca_file(); }
+
+  std::unique_ptr<ChildProcess> start_service(const Arguments& tls, const std::string& listen,
+                                              const Arguments& more = {}) const {
+    Arguments command{program("ddp-rendezvous"), "--listen=" + listen};
+    command.insert(command.end(), tls.begin(), tls.end());
+    command.insert(command.end(), more.begin(), more.end());
+    return std::make_unique<ChildProcess>(command, environment());
+  }
+  std::unique_ptr<ChildProcess> node(const std::string& endpoint, const Arguments& tls,
+                                     const std::string& script, const Arguments& more = {}) const {
+    Arguments options{"--rdzv-endpoint=" + endpoint, "--rdzv-id=job", "--nnodes=2"};
+    options.insert(options.end(), tls.begin(), tls.end());
+    options.insert(options.end(), more.begin(), more.end());
+    return start_shell(options, script);
+  }
+  static void end(ChildProcess& service) {
+    service.signal(SIGTERM);
+    EXPECT_EQ(service.wait(), 0) << service.err();
+  }
+  static std::uint16_t port_of(const std::string& endpoint) {
+    return static_cast<std::uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1)));
+  }
+
+  const Authority ours_{directory_.path(), "ours"};
+  const Authority theirs_{directory_.path(), "theirs"};
+  const IssuedFiles service_ = ours_.issue("service");
+  const IssuedFiles node_ = ours_.issue("node");
+};
+
+TEST_F(Tls, AJobOfTwoNodesDoesNotNoticeThatItsServiceIsKilled) {
+  const HeldPort held;
+  const Arguments durable{"--state-dir=" + (directory_ / "state"), "--lease=60"};
+  {
+    // With a past it need not wait for agents that it might not know of.
+    auto first = start_service(mutual(service_), "127.0.0.1:0", durable);
+    ASSERT_NE(listening_address(*first), "") << first->err();
+    end(*first);
+  }
+  auto service = start_service(mutual(service_), held.endpoint(), durable);
+  ASSERT_EQ(listening_address(*service), held.endpoint()) << service->err();
+  const std::string go = directory_ / "go";
+  const std::string script = "echo started; while ! [ -e " + go + " ]; do sleep 0.05; done";
+  auto one = node(held.endpoint(), mutual(node_), script);
+  auto two = node(held.endpoint(), mutual(ours_.issue("node2")), script);
+  ASSERT_TRUE(one->wait_for_out("started")) << one->err();
+  ASSERT_TRUE(two->wait_for_out("started")) << two->err();
+
+  service->signal(SIGKILL);
+  ASSERT_EQ(service->wait(), 128 + SIGKILL);
+  service = start_service(mutual(service_), held.endpoint(), durable);
+  ASSERT_EQ(listening_address(*service), held.endpoint()) << service->err();
+  ASSERT_TRUE(service->wait_for_err("took over generation 0")) << service->err();
+
+  std::ofstream(go).put('\n');
+  EXPECT_EQ(one->wait(), 0) << one->err();
+  EXPECT_EQ(two->wait(), 0) << two->err();
+  for (const auto* job : {one.get(), two.get()}) {
+    EXPECT_EQ(lines_of(job->out()).size(), 1u) << "its worker was started once: " << job->out();
+    EXPECT_THAT(job->err(), Not(HasSubstr("rendezvous service"))) << "its agent had nothing to say";
+  }
+  end(*service);
+}
+
+TEST_F(Tls, AnAgentThatServesTakesTheSameOptions) {
+  const HeldPort held;
+  auto one = node(held.endpoint(), mutual(service_), "true");
+  ASSERT_TRUE(one->wait_for_err("waiting")) << one->err();
+  auto plain = node(held.endpoint(), {}, "true");
+  EXPECT_EQ(plain->wait(), 66);
+  EXPECT_THAT(plain->err(), HasSubstr("give this node --rdzv-tls-ca"));
+  auto stranger = node(held.endpoint(), {ca()}, "true");
+  EXPECT_EQ(stranger->wait(), 66);
+  EXPECT_THAT(stranger->err(), HasSubstr("--rdzv-tls-cert and --rdzv-tls-key"));
+  auto two = node(held.endpoint(), mutual(node_), "true");
+  EXPECT_EQ(two->wait(), 0) << two->err();
+  EXPECT_EQ(one->wait(), 0) << one->err();
+}
+
+TEST_F(Tls, WhoServesNeedsACertificate) {
+  const HeldPort held;
+  auto job = node(held.endpoint(), {ca()}, "true");
+  EXPECT_EQ(job->wait(), 2);
+  EXPECT_THAT(job->err(), HasSubstr("this host starts the service: option --rdzv-tls-cert"));
+}
+
+TEST_F(Tls, StaticModeTakesThemToo) {
+  const HeldPort held;
+  const auto rank = [&](int number, const Arguments& tls) {
+    Arguments options{"--nnodes=2", "--master-addr=127.0.0.1",
+                      "--master-port=" + std::to_string(held.port()),
+                      "--node-rank=" + std::to_string(number)};
+    options.insert(options.end(), tls.begin(), tls.end());
+    return start_shell(options, "true");
+  };
+  auto zero = rank(0, mutual(service_));
+  auto one = rank(1, mutual(node_));
+  EXPECT_EQ(one->wait(), 0) << one->err();
+  EXPECT_EQ(zero->wait(), 0) << zero->err();
+}
+
+TEST_F(Tls, CertificatesOnBothSidesAreAsGoodAsAKey) {
+  auto closed = start_service(mutual(service_), "*:0", {"--require-auth"});
+  EXPECT_NE(listening_address(*closed), "") << closed->err();
+  EXPECT_THAT(closed->err(), Not(HasSubstr("ANYONE")));
+  end(*closed);
+  auto open = start_service(own(service_), "*:0");
+  EXPECT_NE(listening_address(*open), "") << open->err();
+  EXPECT_THAT(open->err(), HasSubstr("ANYONE"));
+  end(*open);
+  auto refused = start_service(own(service_), "*:0", {"--require-auth"});
+  EXPECT_EQ(refused->wait(), 2);
+
+  const HeldPort held;
+  auto node_without = node(held.endpoint(), {ca()}, "true", {"--require-auth"});
+  EXPECT_EQ(node_without->wait(), 2);
+  auto one = node(held.endpoint(), mutual(service_), "true", {"--require-auth"});
+  auto two = node(held.endpoint(), mutual(service_), "true", {"--require-auth"});
+  EXPECT_EQ(one->wait(), 0) << one->err();
+  EXPECT_EQ(two->wait(), 0) << two->err();
+}
+
+TEST_F(Tls, AServiceOfAnotherAuthorityIsNotJoined) {
+  auto service = start_service(own(theirs_.issue("service2")), "127.0.0.1:0");
+  auto job = node(listening_address(*service), {ca()}, "true");
+  EXPECT_EQ(job->wait(), 66);
+  EXPECT_THAT(job->err(), AllOf(HasSubstr("no TLS connection with 127.0.0.1:"),
+                                HasSubstr("the certificate of the peer is not accepted")));
+  end(*service);
+}
+
+TEST_F(Tls, CertificatesAreReadAgainAtSighup) {
+  auto service = start_service(own(service_), "127.0.0.1:0");
+  const std::string endpoint = listening_address(*service);
+  ASSERT_NE(endpoint, "") << service->err();
+  const auto is_believed = [&] {
+    const auto context =
+        TlsContext::for_agent({.cert = {}, .key = {}, .ca = ours_.ca_file()})->context;
+    return RawTlsClient(port_of(endpoint), context).is_open();
+  };
+  EXPECT_TRUE(is_believed());
+  const IssuedFiles other = theirs_.issue("service");  // in the place of ours
+  ASSERT_EQ(other.cert, service_.cert);
+  EXPECT_TRUE(is_believed()) << "nothing is read before it is told";
+  service->signal(SIGHUP);
+  ASSERT_TRUE(service->wait_for_err("has read the certificates again")) << service->err();
+  EXPECT_FALSE(is_believed());
+  std::ofstream(other.key) << "mistake\n";
+  service->signal(SIGHUP);
+  ASSERT_TRUE(service->wait_for_err("the certificates stay as they are")) << service->err();
+  ours_.issue("service");
+  service->signal(SIGHUP);
+  EXPECT_TRUE(eventually(is_believed)) << service->err();
+  end(*service);
+}
+
+TEST_F(Tls, KeysOfTheEnvironmentSurviveAReload) {
+  auto environment_with_key = environment({{"DDPRUN_RDZV_KEY", "0123456789abcdef"}});
+  Arguments command = own(service_);
+  command.insert(command.begin(), {program("ddp-rendezvous"), "--listen=127.0.0.1:0"});
+  ChildProcess service(command, environment_with_key);
+  const std::string endpoint = listening_address(service);
+  service.signal(SIGHUP);
+  ASSERT_TRUE(service.wait_for_err("has read the certificates again")) << service.err();
+  auto job = node(endpoint, {ca()}, "true");
+  EXPECT_EQ(job->wait(), 66);
+  EXPECT_THAT(job->err(), HasSubstr("admits nobody without a key"));
+  end(service);
+}
+
+TEST_F(Tls, WrongFilesAreNamedInOneLine) {
+  const HeldPort held;
+  const auto run = [&](const Arguments& tls) {
+    auto job = node(held.endpoint(), tls, "true");
+    const int code = job->wait().value_or(-1);
+    EXPECT_EQ(lines_of(job->err()).size(), 1u) << job->err();
+    return std::pair(code, job->err());
+  };
+  EXPECT_THAT(run({"--rdzv-tls-ca=" + (directory_ / "nothing")}),
+              testing::Pair(73, HasSubstr("/nothing: No such file")));
+  EXPECT_THAT(run({"--rdzv-tls-cert=" + node_.cert}),
+              testing::Pair(2, HasSubstr("it goes with --rdzv-tls-key")));
+  EXPECT_THAT(run({"--rdzv-tls-cert=" + node_.cert, "--rdzv-tls-key=" + service_.key}),
+              testing::Pair(2, HasSubstr("it is not the key of the certificate in")));
+  auto service = start_service({ca()}, "127.0.0.1:0");
+  EXPECT_EQ(service->wait(), 2);
+  EXPECT_THAT(service->err(), HasSubstr("who serves TLS needs a certificate"));
+  ASSERT_EQ(chmod(node_.key.c_str(), 0644), 0);
+  auto remarked = start_service(own(node_), "127.0.0.1:0");
+  EXPECT_NE(listening_address(*remarked), "") << remarked->err();
+  EXPECT_THAT(remarked->err(), HasSubstr("others can read the key in " + node_.key));
+  end(*remarked);
+}
+
+}  // namespace
+}  // namespace ddprun::testing_support

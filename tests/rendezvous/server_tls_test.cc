@@ -1,0 +1,313 @@
+// The rendezvous service with TLS on a real socket: who gets in, and strangers of all kinds.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/random_id.h"
+#include "rendezvous/control_codec.h"
+#include "rendezvous/core/wire_format.h"
+#include "rendezvous/server.h"
+#include "rendezvous/store_server.h"
+#include "tests/support/certificates.h"
+#include "tests/support/eventually.h"
+#include "tests/support/hello_of.h"
+#include "tests/support/http_get.h"
+#include "tests/support/raw_store_client.h"
+#include "tests/support/raw_tls_client.h"
+#include "tests/support/running_service.h"
+#include "tests/support/temporary_directory.h"
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+using testing_support::Authority;
+using testing_support::eventually;
+using testing_support::hello_of;
+using testing_support::http_get;
+using testing_support::IssuedFiles;
+using testing_support::RawTcpClient;
+using testing_support::RawTlsClient;
+using testing_support::RunningService;
+using testing_support::TemporaryDirectory;
+
+constexpr const char* kKey = "0123456789abcdef";
+
+class ServerWithTls : public testing::Test {
+ protected:
+  ServerWithTls() { set_tls({.cert = own_.cert, .key = own_.key, .ca = {}}); }
+
+  void set_tls(const TlsFiles& files) {
+    const TlsContextPtr context = TlsContext::for_service(files)->context;
+    service_.on_thread([&] { service_.server().set_tls(context); });
+  }
+  void demand_certificates() {
+    set_tls({.cert = own_.cert, .key = own_.key, .ca = ours_.ca_file()});
+  }
+  void set_key() {
+    service_.on_thread([&] { service_.server().set_keys(Keyring::parse(kKey).value()); });
+  }
+  TlsContextPtr agent(const IssuedFiles& own = {}) const {
+    return TlsContext::for_agent({.cert = own.cert, .key = own.key, .ca = ours_.ca_file()})
+        ->context;
+  }
+
+  template <class Client>
+  static std::string next_frame(Client& client) {
+    const std::string header = client.receive(kControlHeaderBytes);
+    if (header.size() < kControlHeaderBytes) return "";
+    return client.receive(get_u32(std::string_view(header).substr(kControlMagic.size())));
+  }
+  // The next message of this type; nullopt where there is none any more.
+  template <class T, class Client>
+  static std::optional<T> await(Client& client) {
+    while (true) {
+      const std::string frame = next_frame(client);
+      if (frame.empty()) return std::nullopt;
+      const auto message = decode_service_message(frame);
+      if (!message) return std::nullopt;
+      if (const T* wanted = std::get_if<T>(&*message)) return *wanted;
+    }
+  }
+  template <class Client>
+  static void say(Client& client, const AgentMessage& message) {
+    client.send(*encode(message));
+  }
+  bool has_logged(const std::string& text) {
+    return eventually([&] {
+      const auto lines = service_.log_lines();
+      return std::any_of(lines.begin(), lines.end(),
+                         [&](const std::string& line) { return line.find(text) != line.npos; });
+    });
+  }
+  int status_over_tls(const std::string& path, const std::string& field = "") {
+    RawTlsClient client(service_.port(), agent());
+    client.send("GET " + path + " HTTP/1.1\r\nHost: x\r\n" + field + "Connection: close\r\n\r\n");
+    const std::string answer = client.receive(16 << 20);
+    EXPECT_TRUE(client.channel().is_ended()) << "the end is said, not cut off";
+    return answer.starts_with("HTTP/1.1 ") ? std::stoi(answer.substr(9)) : 0;
+  }
+
+  const TemporaryDirectory directory_;
+  const Authority ours_{directory_.path(), "ours"};
+  const Authority theirs_{directory_.path(), "theirs"};
+  const IssuedFiles own_ = ours_.issue("service");
+  RunningService service_{{.hello_timeout = std::chrono::seconds(5), .service_id = "s"}};
+};
+
+TEST_F(ServerWithTls, AnAgentJoinsThroughItByteByByteToo) {
+  for (const std::size_t pieces_of : {std::size_t{0}, std::size_t{1}}) {
+    RawTlsClient client(service_.port(), agent(), pieces_of);
+    ASSERT_TRUE(client.is_open()) << client.error();
+    say(client, hello_of("job" + std::to_string(pieces_of), "a"));
+    EXPECT_TRUE(await<Assignment>(client)) << client.error();
+  }
+}
+
+// The verdict with all their last words is near the largest frame there is.
+TEST_F(ServerWithTls, LargeFramesPassBothWays) {
+  RawTlsClient client(service_.port(), agent());
+  say(client, hello_of("large", "a"));
+  const auto assignment = await<Assignment>(client);
+  ASSERT_TRUE(assignment);
+  AgentStatus status{.phase = AgentPhase::kIdle, .generation = assignment->generation};
+  for (int i = 0; i < 64; ++i) {
+    WorkerEnd end{.kind = EndKind::kSignaled, .code = 11};
+    end.message = std::string(500, 'm');
+    end.stderr_tail.assign(20, std::string(400, 'x'));
+    status.ends.push_back(std::move(end));
+  }
+  const AgentMessage message(status);
+  ASSERT_GT(encode(message)->size(), 100000u);
+  say(client, message);
+  const auto end = await<End>(client);
+  ASSERT_TRUE(end) << client.error();
+  EXPECT_EQ(end->verdict.ends.front().stderr_tail.size(), 20u);
+}
+
+TEST_F(ServerWithTls, AnAgentWithoutItIsToldWhatToDo) {
+  for (const auto& bytes :
+       {*encode(AgentMessage(hello_of("job", "a"))),
+        *encode(AgentHandshakeMessage(Knock{.version = "v", .job = "job", .nonce = "n"}))}) {
+    RawTcpClient plain(service_.port());
+    plain.send(bytes);
+    const auto refused = await<Refused>(plain);
+    ASSERT_TRUE(refused);
+    EXPECT_THAT(refused->reason, HasSubstr("nobody without TLS: give this node --rdzv-tls-ca"));
+    EXPECT_TRUE(plain.is_closed());
+  }
+  service_.on_thread([&] { EXPECT_TRUE(service_.server().jobs().jobs().empty()); });
+}
+
+TEST_F(ServerWithTls, WhereItIsMutualNobodyGetsInWithoutACertificate) {
+  demand_certificates();
+  for (const IssuedFiles& stranger : {IssuedFiles{}, theirs_.issue("stranger")}) {
+    RawTlsClient client(service_.port(), agent(stranger));
+    EXPECT_TRUE(client.is_closed());
+    EXPECT_THAT(client.error(), HasSubstr("the peer says: "));
+  }
+  EXPECT_TRUE(has_logged("the peer has shown no certificate"));
+  RawTlsClient node(service_.port(), agent(ours_.issue("node")));
+  say(node, hello_of("job", "a"));
+  EXPECT_TRUE(await<Assignment>(node)) << node.error();
+}
+
+TEST_F(ServerWithTls, ProbesNeedNoneAndPagesDo) {
+  for (const char* path : {"/healthz", "/readyz"}) {
+    EXPECT_EQ(http_get(service_.port(), path).status, 200) << path;
+    EXPECT_EQ(status_over_tls(path), 200) << path;
+  }
+  for (const char* path : {"/metrics", "/status.json"}) {
+    const auto plain = http_get(service_.port(), path);
+    EXPECT_EQ(plain.status, 403) << path;
+    EXPECT_THAT(plain.body, HasSubstr("https://"));
+    EXPECT_EQ(status_over_tls(path), 200) << path;
+  }
+  set_key();
+  EXPECT_EQ(status_over_tls("/metrics"), 401);
+  EXPECT_EQ(status_over_tls("/metrics", "Authorization: Bearer " + read_token_of(kKey) + "\r\n"),
+            200);
+}
+
+TEST_F(ServerWithTls, AKeyIsProvedForTheConnectionThatItIsProvedOn) {
+  set_key();
+  const auto prove = [&](const std::string& channel, RawTlsClient& client) {
+    const Knock knock{.version = "v", .job = "job", .nonce = random_hex(kNonceBytes)};
+    AgentHandshake handshake(kKey, knock, channel);
+    client.send(*encode(AgentHandshakeMessage(handshake.knock())));
+    const auto proof = handshake.receive(decode_service_handshake(next_frame(client)).value());
+    client.send(*encode(AgentHandshakeMessage(std::get<Proof>(proof.value()))));
+    return decode_service_handshake(next_frame(client)).value();
+  };
+  RawTlsClient honest(service_.port(), agent());
+  EXPECT_TRUE(std::holds_alternative<Proven>(prove(honest.channel().binding(), honest)));
+  // What somebody in the middle passes on was made for his own connection to the agent.
+  RawTlsClient middle(service_.port(), agent()), other(service_.port(), agent());
+  EXPECT_TRUE(std::holds_alternative<Refused>(prove(other.channel().binding(), middle)));
+  RawTlsClient without(service_.port(), agent());
+  EXPECT_TRUE(std::holds_alternative<Refused>(prove("", without)));
+}
+
+TEST_F(ServerWithTls, NewCertificatesCountForThoseWhoComeThen) {
+  RawTlsClient before(service_.port(), agent());
+  ASSERT_TRUE(before.is_open());
+  const IssuedFiles other = theirs_.issue("service2");
+  set_tls({.cert = other.cert, .key = other.key, .ca = {}});
+  RawTlsClient after(service_.port(), agent());
+  EXPECT_FALSE(after.is_open());
+  EXPECT_THAT(after.error(), HasSubstr("not accepted"));
+  say(before, hello_of("job", "a"));
+  EXPECT_TRUE(await<Assignment>(before));
+}
+
+TEST_F(ServerWithTls, GarbageInsideOrInsteadOfItEndsItsOwnConnectionOnly) {
+  RawTlsClient friendly(service_.port(), agent());
+  say(friendly, hello_of("good", "a"));
+  ASSERT_TRUE(await<Assignment>(friendly));
+
+  RawTcpClient after_hello(service_.port());
+  TlsChannel hello = TlsChannel::agent(agent(), "localhost");
+  after_hello.send(hello.take_wire() + std::string(100, '\x55'));
+  EXPECT_NE(after_hello.receive(1 << 20), "") << "the service's hello, at least";
+  EXPECT_TRUE(has_logged("TLS handshake: "));
+
+  RawTlsClient inside(service_.port(), agent());
+  inside.send(std::string("\x01\x02\x03", 3));
+  EXPECT_TRUE(inside.is_closed());
+  RawTlsClient twice(service_.port(), agent());
+  twice.send(std::string("\x16\x03\x01", 3));
+  EXPECT_TRUE(twice.is_closed()) << "TLS inside TLS";
+
+  say(friendly, Heartbeat{1});
+  EXPECT_TRUE(await<HeartbeatAck>(friendly));
+}
+
+TEST_F(ServerWithTls, AStrangerMaySendLittleBeforeItIsOpen) {
+  RawTcpClient stranger(service_.port());
+  stranger.send(std::string("\x16\x03\x01\x40\x00\x01\x00\xff\xff", 9));
+  EXPECT_TRUE(stranger.send_until_closed(std::string(64 * 1024, '\0'), 100));
+}
+
+TEST_F(ServerWithTls, WhoDoesNotReadIsClosedAndTheOthersLiveOn) {
+  RawTlsClient friendly(service_.port(), agent());
+  say(friendly, hello_of("good", "a"));
+  ASSERT_TRUE(await<Assignment>(friendly));
+  RawTlsClient greedy(service_.port(), agent());
+  say(greedy, hello_of("greedy", "b"));
+  std::string beats;
+  for (std::uint64_t i = 0; i < 1000; ++i) beats += *encode(AgentMessage(Heartbeat{i}));
+  bool is_closed = false;
+  for (int i = 0; i < 1000 && !is_closed; ++i) {
+    greedy.channel().send(beats);
+    is_closed = !greedy.tcp().offer(greedy.channel().take_wire());
+  }
+  EXPECT_TRUE(is_closed);
+  say(friendly, Heartbeat{1});
+  EXPECT_TRUE(await<HeartbeatAck>(friendly));
+}
+
+// --- deadlines, and services without -----------------------------------------------------------------
+
+class ServerInAHurry : public ServerWithTls {
+ protected:
+  ServerInAHurry() {
+    hurried_.on_thread([&] { hurried_.server().set_tls(context_); });
+  }
+  const TlsContextPtr context_ =
+      TlsContext::for_service({.cert = own_.cert, .key = own_.key, .ca = {}})->context;
+  RunningService hurried_{{.hello_timeout = std::chrono::milliseconds(100), .service_id = "s"}};
+};
+
+TEST_F(ServerInAHurry, AHandshakeThatStopsInTheMiddleHasTheDeadlineOfAHello) {
+  RawTcpClient half(hurried_.port());
+  TlsChannel hello = TlsChannel::agent(agent(), "localhost");
+  half.send(hello.take_wire());
+  EXPECT_NE(half.receive(1 << 20), "") << "its answer, and then the end";
+  RawTlsClient silent(hurried_.port(), agent());
+  EXPECT_TRUE(silent.is_closed()) << "TLS alone is no hello";
+  const auto lines = hurried_.log_lines();
+  EXPECT_EQ(std::count_if(
+                lines.begin(), lines.end(),
+                [](const std::string& line) { return line.find("no hello within") != line.npos; }),
+            2);
+}
+
+TEST_F(ServerInAHurry, AStoreOnTheSamePortTakesItsClientsAsEver) {
+  std::string store_log;
+  Logger log("test", [&](std::string_view line) { store_log += line; });
+  std::optional<StoreServer> store;
+  hurried_.on_thread([&] {
+    store.emplace(hurried_.io(), log);
+    hurried_.server().share_port_with(&*store);
+  });
+  testing_support::RawStoreClient client(hurried_);
+  EXPECT_EQ(client.add("n", 1), 1);
+  RawTlsClient sealed(hurried_.port(), agent());
+  sealed.send(testing_support::handshake());
+  EXPECT_TRUE(sealed.is_closed()) << "PyTorch's clients know no TLS, so it is nobody's";
+  RawTlsClient silent(hurried_.port(), agent());
+  EXPECT_TRUE(silent.is_closed()) << "who has begun TLS is no silent client of the store";
+  hurried_.on_thread([&] {
+    hurried_.server().share_port_with(nullptr);
+    store.reset();
+  });
+}
+
+TEST(ServerWithoutTls, SaysSoToWhoeverSpeaksIt) {
+  const TemporaryDirectory directory;
+  const Authority authority(directory.path(), "ours");
+  RunningService service;
+  RawTlsClient client(
+      service.port(),
+      TlsContext::for_agent({.cert = {}, .key = {}, .ca = authority.ca_file()})->context);
+  EXPECT_FALSE(client.is_open());
+  EXPECT_THAT(client.error(), HasSubstr("has no --rdzv-tls-cert"));
+  EXPECT_TRUE(eventually([&] {
+    const auto lines = service.log_lines();
+    return lines.size() == 1 && lines[0].find("it speaks TLS") != std::string::npos;
+  }));
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,10 @@
+// host_has_ipv6(): whether tests of IPv6 can run here.
+#pragma once
+
+#include "rendezvous/listen.h"
+
+namespace ddprun::testing_support {
+
+inline bool host_has_ipv6() { return listen_tcp({.host = "::1", .port = 0}).has_value(); }
+
+}  // namespace ddprun::testing_support
