@@ -1,7 +1,5 @@
 #include "base/clock.h"
 
-#include <time.h>
-
 #include <cstdio>
 
 #include "base/assert.h"
@@ -13,6 +11,11 @@ TimePoint BootClock::now() noexcept {
   DDPRUN_ASSERT(clock_gettime(CLOCK_BOOTTIME, &ts) == 0,
                 "CLOCK_BOOTTIME exists since Linux 2.6.39");
   return TimePoint(std::chrono::seconds(ts.tv_sec) + std::chrono::nanoseconds(ts.tv_nsec));
+}
+
+timespec to_timespec(Duration duration) {
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(duration);
+  return {.tv_sec = seconds.count(), .tv_nsec = (duration - seconds).count()};
 }
 
 std::string to_text(Duration duration) {

@@ -5,6 +5,8 @@
 // TimePoint as an argument and never call now(); shells call it from any thread.
 #pragma once
 
+#include <time.h>
+
 #include <chrono>
 #include <string>
 
@@ -26,6 +28,9 @@ using TimePoint = BootClock::time_point;
 
 // What a longer timeout is cut to: a point in time that far away can still be computed.
 inline constexpr Duration kLongestTimeout = std::chrono::hours(24 * 365);
+
+// What system calls take; a negative duration has negative seconds.
+timespec to_timespec(Duration duration);
 
 // "250 ms", "4.0 s", "12.5 min": for people, not for parsing.
 std::string to_text(Duration duration);

@@ -49,7 +49,7 @@ struct Error {
 // An Error from errno, with the system's words as the cause.
 Error system_error(std::string doing, int sys_errno);
 
-// A kInvalidArgument Error.
+// A kInvalidArgument Error; within() says what was being done.
 Error invalid_argument(std::string cause);
 
 // A kTimeout Error.

@@ -8,8 +8,7 @@ namespace ddprun {
 namespace {
 
 Error invalid(std::string_view text, const std::string& what) {
-  return Error{.kind = ErrorKind::kInvalidArgument,
-               .cause = "'" + std::string(text) + "': " + what};
+  return invalid_argument("'" + std::string(text) + "': " + what);
 }
 
 }  // namespace

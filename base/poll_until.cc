@@ -7,8 +7,7 @@ namespace ddprun {
 bool poll_until(std::span<pollfd> watched, TimePoint deadline) {
   for (;;) {
     const Duration left = std::max(Duration::zero(), deadline - BootClock::now());
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
-    const timespec timeout{.tv_sec = seconds.count(), .tv_nsec = (left - seconds).count()};
+    const timespec timeout = to_timespec(left);
     if (::ppoll(watched.data(), watched.size(), &timeout, nullptr) > 0) return true;
     if (BootClock::now() >= deadline) return false;
   }

@@ -10,6 +10,10 @@ namespace {
 
 constexpr int kDefaultLeaseMs = static_cast<int>(kDefaultLease / std::chrono::milliseconds(1));
 
+std::string reading(std::string_view name) {
+  return "read environment variable " + std::string(name);
+}
+
 // Reads integers one after the other and keeps the first error, so that the list of variables below
 // reads as a list. After an error every read returns its minimum.
 class IntReader {
@@ -37,9 +41,7 @@ class IntReader {
 
  private:
   int fail(std::string_view name, std::string cause, int value) {
-    error_ = Error{.kind = ErrorKind::kInvalidArgument,
-                   .doing = "read environment variable " + std::string(name),
-                   .cause = std::move(cause)};
+    error_ = invalid_argument(std::move(cause)).within(reading(name));
     return value;
   }
 
@@ -90,6 +92,10 @@ std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& e
   return variables;
 }
 
+HostPort store_address(const WorkerEnv& env) {
+  return {.host = env.master_addr, .port = env.master_port};
+}
+
 Result<std::optional<WorkerEnv>> read_worker_env(const EnvLookup& lookup) {
   if (!lookup("RANK") && !lookup("WORLD_SIZE")) return std::optional<WorkerEnv>();
 
@@ -105,7 +111,8 @@ Result<std::optional<WorkerEnv>> read_worker_env(const EnvLookup& lookup) {
                              (env.world_size + env.local_world_size - 1) / env.local_world_size);
   env.node_rank = NodeRank(
       ints.read("GROUP_RANK", 0, env.node_count - 1, env.rank.value / env.local_world_size));
-  env.master_port = ints.read("MASTER_PORT", 1, 65535, kDefaultMasterPort);
+  env.master_port =
+      static_cast<std::uint16_t>(ints.read("MASTER_PORT", 1, 65535, kDefaultMasterPort));
   env.restart_count = ints.read("TORCHELASTIC_RESTART_COUNT", 0, kMaxWorld, 0);
   env.max_restarts = ints.read("TORCHELASTIC_MAX_RESTARTS", 0, kMaxWorld, 0);
   // A stock torchrun sets no generation: there the restart count is the nearest thing.
@@ -116,15 +123,13 @@ Result<std::optional<WorkerEnv>> read_worker_env(const EnvLookup& lookup) {
 
   if (const std::optional<std::string> text = lookup("DDPRUN_PORT_RANGE")) {
     const Result<PortRange> ports = parse_port_range(*text);
-    if (!ports) {
-      return Error(ports.error()).within("read environment variable DDPRUN_PORT_RANGE");
-    }
+    if (!ports) return Error(ports.error()).within(reading("DDPRUN_PORT_RANGE"));
     env.ports = *ports;
   }
   env.master_addr = lookup("MASTER_ADDR").value_or("127.0.0.1");
   env.agent_store = lookup("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  env.run_id = lookup("TORCHELASTIC_RUN_ID").value_or("none");
-  env.role = lookup("ROLE_NAME").value_or("default");
+  env.run_id = lookup("TORCHELASTIC_RUN_ID").value_or(env.run_id);
+  env.role = lookup("ROLE_NAME").value_or(env.role);
   env.error_file = lookup("TORCHELASTIC_ERROR_FILE").value_or("");
   return std::optional<WorkerEnv>(std::move(env));
 }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -23,7 +24,10 @@
 
 namespace ddprun {
 
-inline constexpr std::uint16_t kDefaultMasterPort = 29500;  // as torchrun
+// As torchrun.
+inline constexpr std::uint16_t kDefaultMasterPort = 29500;
+inline constexpr const char* kDefaultJobId = "none";
+inline constexpr const char* kDefaultRole = "default";
 
 // A node that is silent for so long counts as lost, unless its service is told otherwise.
 inline constexpr Duration kDefaultLease = std::chrono::seconds(5);
@@ -65,13 +69,13 @@ struct WorkerEnv {
   int local_world_size = 1;
   NodeRank node_rank{0};
   int node_count = 1;
-  std::string role = "default";
+  std::string role = kDefaultRole;
   std::string master_addr;
-  int master_port = 0;
+  std::uint16_t master_port = 0;
   bool agent_store = false;  // an agent hosts the store, so this rank must not
   int restart_count = 0;
   int max_restarts = 0;
-  std::string run_id = "none";
+  std::string run_id = kDefaultJobId;
   std::string error_file;
   // Empty: the worker finds what its agent has inherited, or nothing. plan_workers() always says the
   // first one, with the inherited value where there is one.
@@ -84,6 +88,9 @@ struct WorkerEnv {
 
 // Name and value of every variable that the launcher sets, in the order of kWorkerVariables.
 std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& env);
+
+// Where the store of the worker's generation listens.
+HostPort store_address(const WorkerEnv& env);
 
 // Looks a variable up; nullopt when it is not set.
 using EnvLookup = std::function<std::optional<std::string>(std::string_view name)>;

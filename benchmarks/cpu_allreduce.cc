@@ -29,6 +29,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/usable_cpus.h"
 #include "rendezvous/listen.h"
 #include "rendezvous/store_client.h"
 #include "rendezvous/store_server.h"
@@ -166,17 +167,11 @@ class Rank0AndFriends {
 // Ranks on cores of their own, as a launcher binds them; with more ranks than cores they take
 // turns.
 void bind_to_core(int rank) {
-  cpu_set_t usable;
-  if (sched_getaffinity(0, sizeof usable, &usable) != 0) return;
-  int skip = rank % CPU_COUNT(&usable);
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &usable) || skip-- > 0) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
-    sched_setaffinity(0, sizeof one, &one);
-    return;
-  }
+  const std::vector<int> cpus = usable_cpus();
+  cpu_set_t own;
+  CPU_ZERO(&own);
+  CPU_SET(cpus[static_cast<std::size_t>(rank) % cpus.size()], &own);
+  sched_setaffinity(0, sizeof own, &own);
 }
 
 int run_rank(int rank, std::uint16_t port, const Plan& plan, const Arena& arena) {
@@ -187,7 +182,8 @@ int run_rank(int rank, std::uint16_t port, const Plan& plan, const Arena& arena)
   auto group = CpuGroup::form(**store, {.rank = Rank(rank),
                                         .world_size = plan.ranks,
                                         .node_id = std::to_string(rank * plan.nodes / plan.ranks),
-                                        .name = "bench"});
+                                        .name = "bench",
+                                        .timeout = kTimeout});
   if (!group) return std::fprintf(stderr, "%s\n", group.error().message().c_str()), 1;
   if (!(*group)->barrier(kTimeout)) return 1;
   if (rank == 0) {

@@ -1,30 +1,32 @@
 #include "worker_lib/argument_check.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
-#include "base/clock.h"
-#include "ddprun/error.h"
+#include "worker_lib/error_bridge.h"
 #include "worker_lib/tensor_facts.h"
 #include "worker_lib/work_state.h"
 
 namespace ddprun {
 namespace {
 
+constexpr std::array kKnownDtypes{
+    torch::kBool,  torch::kUInt8,   torch::kInt8,     torch::kInt16,   torch::kInt32,
+    torch::kInt64, torch::kFloat16, torch::kBFloat16, torch::kFloat32, torch::kFloat64};
+
 constexpr bool is_known_dtype(torch::ScalarType type) {
-  switch (type) {
-    case torch::kBool:
-    case torch::kUInt8:
-    case torch::kInt8:
-    case torch::kInt16:
-    case torch::kInt32:
-    case torch::kInt64:
-    case torch::kFloat16:
-    case torch::kBFloat16:
-    case torch::kFloat32:
-    case torch::kFloat64: return true;
-    default: return false;
+  return std::ranges::find(kKnownDtypes, type) != kKnownDtypes.end();
+}
+
+// "Bool, Byte, ... and Double".
+std::string known_dtypes() {
+  std::string text;
+  for (const torch::ScalarType type : kKnownDtypes) {
+    if (type != kKnownDtypes.front()) text += type == kKnownDtypes.back() ? " and " : ", ";
+    text += c10::toString(type);
   }
+  return text;
 }
 
 std::string element(const char* name, std::size_t index) {
@@ -78,9 +80,8 @@ void ArgumentCheck::explain(const std::string& name, const torch::Tensor& tensor
            tensor.device().str());
   }
   if (!is_known_dtype(tensor.scalar_type())) {
-    refuse(
-        name + " is " + c10::toString(tensor.scalar_type()) +
-        "; collectives know Bool, Byte, Char, Short, Int, Long, Half, BFloat16, Float and Double");
+    refuse(name + " is " + c10::toString(tensor.scalar_type()) + "; collectives know " +
+           known_dtypes());
   }
   if (!tensor.has_storage()) refuse(name + " has no memory of its own (a wrapper or fake tensor)");
   if (tensor.is_neg()) {
@@ -167,37 +168,35 @@ void ArgumentCheck::op(ReduceOp op, const torch::Tensor& tensor) const {
   }
 }
 
-void ArgumentCheck::root(int root) const {
-  if (root >= 0 && root < size_) return;
-  refuse("root " + std::to_string(root) + " is no rank of this group; its ranks are 0 .. " +
-         std::to_string(size_ - 1));
-}
+void ArgumentCheck::root(int root) const { must_be_rank("root", root); }
 
 void ArgumentCheck::peer(const char* name, int peer) const {
-  if (peer < 0 || peer >= size_) {
-    refuse(std::string(name) + " " + std::to_string(peer) +
-           " is no rank of this group; its ranks are 0 .. " + std::to_string(size_ - 1));
-  }
+  must_be_rank(name, peer);
   if (peer == rank_) {
     refuse(std::string(name) + " " + std::to_string(peer) +
            " is this rank itself; copy the tensor instead");
   }
 }
 
+void ArgumentCheck::must_be_rank(const char* name, int rank) const {
+  if (rank >= 0 && rank < size_) return;
+  refuse(std::string(name) + " " + std::to_string(rank) +
+         " is no rank of this group; its ranks are 0 .. " + std::to_string(size_ - 1));
+}
+
 void ArgumentCheck::tag(int tag) const {
   if (tag < 0) refuse("tag " + std::to_string(tag) + " must not be negative");
 }
 
-std::chrono::nanoseconds ArgumentCheck::timeout(std::optional<std::chrono::nanoseconds> asked,
-                                                std::chrono::nanoseconds of_group) const {
-  if (asked && *asked <= std::chrono::nanoseconds::zero()) {
+Duration ArgumentCheck::timeout(std::optional<Duration> asked, Duration of_group) const {
+  if (asked && *asked <= Duration::zero()) {
     refuse("timeout must be more than zero, but is " + std::to_string(asked->count()) + " ns");
   }
-  return std::min<Duration>(asked.value_or(of_group), kLongestTimeout);
+  return std::min(asked.value_or(of_group), kLongestTimeout);
 }
 
 void ArgumentCheck::refuse(const std::string& why) const {
-  throw DistError(DistError::Kind::kInvalidArgument, std::string(call_) + ": " + why);
+  ddprun::refuse(std::string(call_) + ": " + why);
 }
 
 }  // namespace ddprun

@@ -6,11 +6,11 @@
 
 #include <torch/types.h>
 
-#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "ddprun/reduce_op.h"
 
 namespace ddprun {
@@ -56,14 +56,14 @@ class ArgumentCheck {
 
   // The timeout of the call: what was asked for, else the group's; more than zero, and no longer than
   // a backend can compute with (kLongestTimeout).
-  std::chrono::nanoseconds timeout(std::optional<std::chrono::nanoseconds> asked,
-                                   std::chrono::nanoseconds of_group) const;
+  Duration timeout(std::optional<Duration> asked, Duration of_group) const;
 
   [[noreturn]] void refuse(const std::string& why) const;
 
  private:
   bool on_device(const torch::Tensor& tensor) const;
   bool is_sound(const torch::Tensor& tensor) const;
+  void must_be_rank(const char* name, int rank) const;
   [[noreturn]] void explain(const std::string& name, const torch::Tensor& tensor) const;
 
   const char* call_;

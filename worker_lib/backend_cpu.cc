@@ -1,6 +1,7 @@
 #include "worker_lib/backend_cpu.h"
 
 #include "base/deadline.h"
+#include "worker_lib/cpu/group_end.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/tensor_facts.h"
 #include "worker_lib/work_state.h"
@@ -41,7 +42,7 @@ std::vector<const void*> read(const std::vector<torch::Tensor>& tensors) {
 CpuBackend::CpuBackend(std::unique_ptr<CpuGroup> group) : group_(std::move(group)) {}
 
 CpuBackend::~CpuBackend() {
-  if (!executor_.is_idle()) group_->abort("the process group was destroyed");
+  if (!executor_.is_idle()) group_->abort(kGroupDestroyed);
 }
 
 // Blocking calls with nothing before them run in the caller's thread: two thread switches would

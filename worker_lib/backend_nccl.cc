@@ -3,6 +3,7 @@
 #include <initializer_list>
 
 #include "base/background_thread.h"
+#include "worker_lib/cpu/group_end.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/nccl_pause.h"
 #include "worker_lib/tensor_facts.h"
@@ -174,7 +175,7 @@ NcclBackend::~NcclBackend() {
   const DeviceGuard guard(api_, device_index());
   const Deadline deadline(options_.close_grace);
   if (drain(deadline)) communicator_->close(deadline);
-  fail(Error{.kind = ErrorKind::kStopped, .cause = "the process group was destroyed"});
+  fail(Error{.kind = ErrorKind::kStopped, .cause = kGroupDestroyed});
   {
     const std::lock_guard lock(mutex_);
     closing_ = true;
@@ -206,9 +207,7 @@ bool NcclBackend::drain(const Deadline& deadline) {
 Work NcclBackend::issue(Issue issue, CallOptions call) {
   issue.what.number = ++calls_;
   if (const std::optional<Error> first = communicator_->failure()) {
-    return detail::work_of(Error{.kind = ErrorKind::kStopped,
-                                 .doing = to_text(issue.what),
-                                 .cause = "the group is finished: " + first->message()});
+    return detail::work_of(group_finished(to_text(issue.what), *first));
   }
   const DeviceGuard guard(api_, device_index());
   Result<std::shared_ptr<NcclWork>> work = enqueue(issue, Deadline(call.timeout));

@@ -40,8 +40,8 @@ struct NcclBackendOptions {
   Rank rank{0};
   int world_size = 1;
   torch::Device device{torch::kCUDA, 0};
-  std::string name;                             // begins every key in the store
-  Duration timeout = std::chrono::minutes(30);  // of forming the group
+  std::string name;    // begins every key in the store
+  Duration timeout{};  // of forming the group
   // The destructor gives what is in flight, and the peers' leave, so long before it aborts.
   Duration close_grace = std::chrono::seconds(5);
   Duration abort_grace = std::chrono::seconds(10);  // see NcclCommunicatorOptions

@@ -18,6 +18,9 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kSaving = "save a checkpoint";
+constexpr const char* kRestoring = "restore a checkpoint";
+
 torch::Tensor cpu_generator_state() {
   auto generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard<std::mutex> lock(generator.mutex());
@@ -99,8 +102,8 @@ std::vector<torch::Tensor> CheckpointManager::Impl::gather_generators(std::int64
     tensor = tensor.cpu();
     const auto theirs = tensor.narrow(0, tensor.size(0) - 8, 8).clone().view(torch::kInt64);
     if (theirs.item<std::int64_t>() != step)
-      refuse("save a checkpoint: rank " + std::to_string(&tensor - all.data()) + " is at step " +
-             std::to_string(theirs.item<std::int64_t>()) + ", rank " +
+      refuse(std::string(kSaving) + ": rank " + std::to_string(&tensor - all.data()) +
+             " is at step " + std::to_string(theirs.item<std::int64_t>()) + ", rank " +
              std::to_string(group.rank()) + " at step " + std::to_string(step));
     tensor = tensor.narrow(0, 0, tensor.size(0) - 8).clone();
   }
@@ -213,7 +216,7 @@ std::optional<Loaded> CheckpointManager::Impl::find_common(std::vector<std::stri
     for (std::size_t rank = 0; rank < reports.size(); ++rank) {
       const json& report = reports[rank];
       throw_reported(report.at("failure"),
-                     "restore a checkpoint: rank " + std::to_string(rank) + ": ");
+                     std::string(kRestoring) + ": rank " + std::to_string(rank) + ": ");
       if (somebody_reads.empty() && report.at("step") >= 0)
         somebody_reads =
             "rank " + std::to_string(rank) + " can read " + report.at("file").get<std::string>();
@@ -224,8 +227,9 @@ std::optional<Loaded> CheckpointManager::Impl::find_common(std::vector<std::stri
     }
     const RestoreRound round = agree_on_step(candidates);
     if (round.done && round.step < 0 && !somebody_reads.empty())
-      refuse("restore a checkpoint: the ranks have none in common: " + somebody_reads + ", rank " +
-                 std::to_string(round.rank) + " none that is the same; is " + directory.path() +
+      refuse(std::string(kRestoring) + ": the ranks have none in common: " + somebody_reads +
+                 ", rank " + std::to_string(round.rank) + " none that is the same; is " +
+                 directory.path() +
                  " one directory that all ranks see? (To start anew, use an empty one.)",
              DistError::Kind::kSystem);
     if (round.done && round.step < 0) return std::nullopt;
@@ -283,9 +287,9 @@ CheckpointManager::CheckpointManager(ProcessGroup& group, std::int64_t generatio
                                      std::function<void(std::int64_t)> announce)
     : impl_(new Impl{group, generation, options, CheckpointDirectory(options.directory),
                      std::move(announce)}) {
-  if (options.directory.empty()) refuse("CheckpointManager: the option `directory` is empty");
+  if (options.directory.empty()) refuse("CheckpointManager: the option 'directory' is empty");
   if (options.keep_last < 1)
-    refuse("CheckpointManager: the option `keep_last` is " + std::to_string(options.keep_last) +
+    refuse("CheckpointManager: the option 'keep_last' is " + std::to_string(options.keep_last) +
            ", at least 1 is needed");
   if (group.rank() == 0) value_or_throw(impl_->directory.prepare());
 }
@@ -295,12 +299,12 @@ CheckpointManager::CheckpointManager(CheckpointManager&&) noexcept = default;
 CheckpointManager& CheckpointManager::operator=(CheckpointManager&&) noexcept = default;
 
 void CheckpointManager::save(std::int64_t step, const TrainingState& state) {
-  with_dist_errors("save a checkpoint", [&] {
-    if (step < 0) refuse("save a checkpoint: step " + std::to_string(step) + " is negative");
+  with_dist_errors(kSaving, [&] {
+    if (step < 0) refuse(std::string(kSaving) + ": step " + std::to_string(step) + " is negative");
     const auto generators = impl_->gather_generators(step);
     std::optional<DistError> failure;
     try {
-      with_dist_errors("save a checkpoint", [&] {
+      with_dist_errors(kSaving, [&] {
         if (impl_->group.rank() == 0) impl_->write(step, state, generators);
       });
     } catch (const DistError& thrown) {
@@ -312,7 +316,7 @@ void CheckpointManager::save(std::int64_t step, const TrainingState& state) {
 }
 
 Restored CheckpointManager::restore(TrainingState& state) {
-  return with_dist_errors("restore a checkpoint", [&] {
+  return with_dist_errors(kRestoring, [&] {
     Restored result;
     std::optional<Loaded> found = impl_->find_common(result.skipped);
     for (const std::int64_t step : value_or_throw(impl_->directory.steps()))

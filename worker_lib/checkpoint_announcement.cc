@@ -8,8 +8,9 @@ namespace ddprun {
 
 Result<void> announce_checkpoint(const WorkerEnv& env, std::int64_t step) {
   const std::string doing = "announce the checkpoint of step " + std::to_string(step);
-  auto store = StoreClient::connect({.host = env.master_addr,
-                                     .port = static_cast<std::uint16_t>(env.master_port),
+  const HostPort address = store_address(env);
+  auto store = StoreClient::connect({.host = address.host,
+                                     .port = address.port,
                                      .prefix = "",
                                      .connect_timeout = kAnnouncementPatience,
                                      .timeout = kAnnouncementPatience});

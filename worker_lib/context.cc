@@ -9,7 +9,7 @@
 #include "worker_lib/backend_cpu.h"
 #include "worker_lib/backend_nccl.h"
 #include "worker_lib/checkpoint_announcement.h"
-#include "worker_lib/cpu/call_header.h"  // name_ranks
+#include "worker_lib/cpu/rank_names.h"
 #include "worker_lib/cpu/solo_group.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/work_state.h"
@@ -38,8 +38,9 @@ struct Choice {
   bool is_nccl;
 };
 
-[[noreturn]] void refuse_init(DistError::Kind kind, const std::string& why) {
-  refuse("ddprun::init: " + why, kind);
+[[noreturn]] void refuse_init(const std::string& what,
+                              DistError::Kind kind = DistError::Kind::kInvalidArgument) {
+  refuse("ddprun::init: " + what, kind);
 }
 
 int count_gpus(const BackendFactory* nccl) { return nccl ? nccl->device_count() : 0; }
@@ -48,20 +49,19 @@ torch::Device choose_gpu(std::optional<torch::Device> asked, LocalRank local_ran
                          const BackendFactory* nccl) {
   if (!nccl) {
     refuse_init(
-        DistError::Kind::kUnsupported,
         "device cuda and backend nccl need a program that is linked with ddprun::worker_cuda; "
-        "this one is linked with ddprun::worker");
+        "this one is linked with ddprun::worker",
+        DistError::Kind::kUnsupported);
   }
   const int gpus = count_gpus(nccl);
   if (gpus == 0)
-    refuse_init(DistError::Kind::kUnsupported, "there is no GPU here, or no driver for it");
+    refuse_init("there is no GPU here, or no driver for it", DistError::Kind::kUnsupported);
   if (!asked || !asked->has_index()) {
     return torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(local_rank.value % gpus));
   }
   if (asked->index() >= gpus) {
-    refuse_init(DistError::Kind::kInvalidArgument,
-                "device " + asked->str() + " does not exist; there are " + std::to_string(gpus) +
-                    " GPUs, cuda:0 to cuda:" + std::to_string(gpus - 1));
+    refuse_init("device " + asked->str() + " does not exist; there are " + std::to_string(gpus) +
+                " GPUs, cuda:0 to cuda:" + std::to_string(gpus - 1));
   }
   return *asked;
 }
@@ -70,20 +70,18 @@ Choice choose(const InitOptions& options, LocalRank local_rank, const BackendFac
   const auto& device = options.device;
   const auto& backend = options.backend;
   if (backend && *backend != "cpu" && *backend != "nccl") {
-    refuse_init(DistError::Kind::kInvalidArgument,
-                "there is no backend '" + *backend + "'; there are cpu and nccl");
+    refuse_init("there is no backend '" + *backend + "'; there are cpu and nccl");
   }
   if (device && !device->is_cpu() && !device->is_cuda()) {
-    refuse_init(DistError::Kind::kInvalidArgument,
-                "device " + device->str() + " is not known here; there are cpu and cuda");
+    refuse_init("device " + device->str() + " is not known here; there are cpu and cuda");
   }
   if (device && device->is_cpu() && backend == "nccl") {
-    refuse_init(DistError::Kind::kInvalidArgument, "backend nccl is for device cuda, not cpu");
+    refuse_init("backend nccl is for device cuda, not cpu");
   }
   if (device && device->is_cuda() && backend == "cpu") {
     refuse_init(
-        DistError::Kind::kUnsupported,
-        "backend cpu takes tensors on the cpu only; use backend nccl with device " + device->str());
+        "backend cpu takes tensors on the cpu only; use backend nccl with device " + device->str(),
+        DistError::Kind::kUnsupported);
   }
   const bool wants_gpu = (device && device->is_cuda()) || backend == "nccl";
   const bool wants_cpu = device || backend;
@@ -99,8 +97,9 @@ Choice choose(const InitOptions& options, LocalRank local_rank, const BackendFac
 // node.
 Result<std::unique_ptr<StoreClient>> connect_to_store(const WorkerEnv& env, Duration timeout) {
   const Duration patience = env.agent_store ? kPatienceWithLauncher : kPatienceByHand;
-  auto store = StoreClient::connect({.host = env.master_addr,
-                                     .port = static_cast<std::uint16_t>(env.master_port),
+  const HostPort address = store_address(env);
+  auto store = StoreClient::connect({.host = address.host,
+                                     .port = address.port,
                                      .prefix = kKeyPrefix,
                                      .connect_timeout = std::min(timeout, patience),
                                      .timeout = timeout});
@@ -108,9 +107,8 @@ Result<std::unique_ptr<StoreClient>> connect_to_store(const WorkerEnv& env, Dura
   Error error = store.error();
   error.cause +=
       "; without a launcher a store must be there already: start the program with ddprun or "
-      "torchrun, "
-      "or run 'ddp-store --listen " +
-      env.master_addr + ":" + std::to_string(env.master_port) + "' first";
+      "torchrun, or run 'ddp-store --listen " +
+      to_text(address) + "' first";
   return error;
 }
 
@@ -211,7 +209,7 @@ struct Context::Impl {
 Context init_with(const InitOptions& options, BackendFactory* nccl) {
   return with_dist_errors("ddprun::init", [&] {
     if (options.timeout <= Timeout::zero()) {
-      refuse_init(DistError::Kind::kInvalidArgument, "timeout must be more than zero");
+      refuse_init("timeout must be more than zero");
     }
     const Result<std::optional<WorkerEnv>> read = read_worker_env(variable);
     if (!read) throw to_dist_error(Error(read.error()).within("ddprun::init"));

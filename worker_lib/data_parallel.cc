@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/assert.h"
+#include "worker_lib/checkpoint_state.h"  // tensors_of
 #include "worker_lib/core/bucket_plan.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/reducer.h"
@@ -37,9 +38,9 @@ std::vector<std::string> describe(const torch::nn::Module& module,
   }
   for (const auto& item : module.named_buffers())
     lines.push_back("buffer '" + item.key() + "' " + dtype_and_shape(item.value()));
-  lines.push_back("option first_bucket_bytes " + std::to_string(options.first_bucket_bytes));
-  lines.push_back("option bucket_bytes " + std::to_string(options.bucket_bytes));
-  lines.push_back(std::string("option broadcast_buffers ") +
+  lines.push_back("option 'first_bucket_bytes' " + std::to_string(options.first_bucket_bytes));
+  lines.push_back("option 'bucket_bytes' " + std::to_string(options.bucket_bytes));
+  lines.push_back(std::string("option 'broadcast_buffers' ") +
                   (options.broadcast_buffers ? "on" : "off"));
   return lines;
 }
@@ -104,27 +105,28 @@ std::vector<Reducer::Parameter> trainable(const torch::nn::Module& module) {
 }
 
 void expect_on_device(const torch::nn::Module& module, torch::Device device) {
-  for (const auto& item : module.named_parameters())
-    if (item.value().device() != device)
-      refuse_to_construct("parameter '" + item.key() + "' is on " + item.value().device().str() +
-                          ", the group works on " + device.str() + "; move the module first");
-  for (const auto& item : module.named_buffers())
-    if (item.value().device() != device)
-      refuse_to_construct("buffer '" + item.key() + "' is on " + item.value().device().str() +
-                          ", the group works on " + device.str() + "; move the module first");
+  const auto expect = [device](const std::string& what, const auto& tensors) {
+    for (const auto& item : tensors)
+      if (item.value().device() != device)
+        refuse_to_construct(what + " '" + item.key() + "' is on " + item.value().device().str() +
+                            ", the group works on " + device.str() + "; move the module first");
+  };
+  expect("parameter", module.named_parameters());
+  expect("buffer", module.named_buffers());
 }
 
 void expect_supported(const torch::nn::Module* module, const DataParallelOptions& options) {
   if (!module) refuse_to_construct("there is no module");
   if (options.find_unused_parameters)
-    refuse_to_construct("find_unused_parameters is not supported yet",
+    refuse_to_construct("'find_unused_parameters' is not supported yet",
                         DistError::Kind::kUnsupported);
   if (options.static_graph)
-    refuse_to_construct("static_graph is not supported yet", DistError::Kind::kUnsupported);
+    refuse_to_construct("'static_graph' is not supported yet", DistError::Kind::kUnsupported);
   if (options.first_bucket_bytes == 0 || options.bucket_bytes == 0)
     refuse_to_construct(
-        "a bucket of 0 bytes holds nothing; options first_bucket_bytes and bucket_bytes are at "
-        "least 1");
+        "a bucket of 0 bytes holds nothing; the options 'first_bucket_bytes' and 'bucket_bytes' "
+        "are "
+        "at least 1");
 }
 
 }  // namespace
@@ -148,8 +150,8 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module, Pr
     expect_on_device(net, group.device());
     std::vector<Reducer::Parameter> parameters = trainable(net);
     if (parameters.empty()) refuse_to_construct("no parameter of the module requires a gradient");
-    std::vector<torch::Tensor> state = net.parameters();
-    for (const torch::Tensor& buffer : net.buffers()) state.push_back(buffer);
+    std::vector<torch::Tensor> state;
+    for (const auto& [name, tensor] : tensors_of(net)) state.push_back(tensor);
     broadcast_coalesced(state, group, options.timeout);
     impl_->reducer = Reducer::make(
         std::move(parameters), group,

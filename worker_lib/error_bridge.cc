@@ -53,7 +53,9 @@ DistError to_dist_error(const Error& error) {
                    error.allowed);
 }
 
-void refuse(const std::string& what, DistError::Kind kind) { throw DistError(kind, what); }
+void refuse(const std::string& what, DistError::Kind kind, int peer_rank) {
+  throw DistError(kind, what, peer_rank);
+}
 
 Error error_in_flight(std::string_view doing) {
   Error error{.kind = ErrorKind::kSystem, .doing = std::string(doing)};

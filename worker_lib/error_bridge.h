@@ -27,7 +27,8 @@ Error error_in_flight(std::string_view doing);
 
 // Throws a DistError of this rank's own making. what: what was being done, and why it cannot be.
 [[noreturn]] void refuse(const std::string& what,
-                         DistError::Kind kind = DistError::Kind::kInvalidArgument);
+                         DistError::Kind kind = DistError::Kind::kInvalidArgument,
+                         int peer_rank = -1);
 
 // The value, or throws the DistError of the failure.
 template <class T>

@@ -47,8 +47,8 @@ nlohmann::json decode(const torch::Tensor& tensor, std::int64_t size, int from) 
                                      /*allow_exceptions=*/true,
                                      nlohmann::json::cbor_tag_handler_t::store);
   } catch (const nlohmann::json::exception& malformed) {
-    throw DistError(DistError::Kind::kCorrupt,
-                    "decode the value of rank " + std::to_string(from) + ": " + malformed.what());
+    refuse("decode the value of rank " + std::to_string(from) + ": " + malformed.what(),
+           DistError::Kind::kCorrupt);
   }
 }
 

@@ -9,15 +9,18 @@
 #include <numeric>
 
 #include "base/assert.h"
+#include "worker_lib/error_bridge.h"
 
 namespace ddprun {
 namespace {
 
-constexpr const char* kDoing = "backward pass of DistributedDataParallel: ";
+constexpr const char* kDoing = "backward pass of DistributedDataParallel";
 constexpr std::size_t kMaxNames = 10;  // in one message
 
-[[noreturn]] void fail(DistError::Kind kind, const std::string& what, int peer_rank = -1) {
-  throw DistError(kind, kDoing + what, peer_rank);
+[[noreturn]] void refuse_pass(const std::string& what,
+                              DistError::Kind kind = DistError::Kind::kInvalidArgument,
+                              int peer_rank = -1) {
+  refuse(std::string(kDoing) + ": " + what, kind, peer_rank);
 }
 
 // Complex gradients are reduced as pairs of reals.
@@ -140,14 +143,14 @@ void Reducer::on_gradient(std::size_t index) {
   const torch::Tensor& gradient = slot.parameter.tensor.grad();
   if (!gradient.defined()) return;  // the end of the pass finds it missing
   if (at::GradMode::is_enabled())
-    fail(DistError::Kind::kUnsupported,
-         "create_graph is not supported; use torch::autograd::grad for second derivatives");
+    refuse_pass("create_graph is not supported; use torch::autograd::grad for second derivatives",
+                DistError::Kind::kUnsupported);
   if (gradient.layout() != torch::kStrided)
-    fail(DistError::Kind::kUnsupported,
-         "'" + name + "' has a sparse gradient; make the layer with sparse(false)");
+    refuse_pass("'" + name + "' has a sparse gradient; make the layer with sparse(false)",
+                DistError::Kind::kUnsupported);
   if (!pass_->mark_ready(index))
-    fail(DistError::Kind::kInvalidArgument,
-         "'" + name + "' got its gradient twice in one pass; is there a backward pass within it?");
+    refuse_pass("'" + name +
+                "' got its gradient twice in one pass; is there a backward pass within it?");
   take_over(slot);
   for (int bucket = pass_->take_due(); bucket >= 0; bucket = pass_->take_due())
     send(bucket, /*async=*/true);
@@ -238,9 +241,9 @@ void Reducer::give_up() noexcept {
 void Reducer::report(const std::vector<int>& codes, const std::vector<std::size_t>& missing) {
   for (std::size_t rank = 0; rank < codes.size(); ++rank)
     if (codes[rank] == static_cast<int>(Code::kGivenUp))
-      fail(DistError::Kind::kInvalidArgument,
-           "an exception left it on rank " + std::to_string(rank) + ", whose gradients are missing",
-           static_cast<int>(rank));
+      refuse_pass(
+          "an exception left it on rank " + std::to_string(rank) + ", whose gradients are missing",
+          DistError::Kind::kInvalidArgument, static_cast<int>(rank));
   std::vector<std::string> names;
   for (const std::size_t index : missing) {
     const Parameter& parameter = slots_[index].parameter;
@@ -255,11 +258,10 @@ void Reducer::report(const std::vector<int>& codes, const std::vector<std::size_
             join(theirs);
   }
   const bool nested = torch::autograd::get_current_node() != nullptr;
-  fail(DistError::Kind::kInvalidArgument,
-       text + (nested
-                   ? ". It is a backward pass within another one, which is not supported yet"
-                   : ". Each parameter that required grad at construction must take part in every "
-                     "synchronised pass; unused parameters are not supported yet"));
+  refuse_pass(text + (nested
+                          ? ". It is a backward pass within another one, which is not supported yet"
+                          : ". Each parameter that required grad at construction must take part in "
+                            "every synchronised pass; unused parameters are not supported yet"));
 }
 
 // Once, after the first pass, when all gradients lie in their places.

@@ -35,7 +35,7 @@ DistributedSamplerOptions in_group(DistributedSamplerOptions options, const Proc
 
 const nlohmann::json& entry(const nlohmann::json& state, const char* key) {
   const auto found = state.find(key);
-  if (found == state.end()) refuse_sampler("the saved state has no \"" + std::string(key) + "\"");
+  if (found == state.end()) refuse_sampler("the saved state has no '" + std::string(key) + "'");
   return *found;
 }
 
@@ -109,7 +109,7 @@ std::size_t DistributedSampler::size() const { return state_->shard.size(); }
 void DistributedSampler::delivered(std::size_t samples) {
   State& s = *state_;
   if (!s.options.prefetched)
-    refuse_sampler("delivered() is for samplers with the option `prefetched`");
+    refuse_sampler("delivered() is for samplers with the option 'prefetched'");
   if (samples > s.handed_out - s.reported)
     refuse_sampler("delivered(" + std::to_string(samples) + ") after only " +
                    std::to_string(s.handed_out - s.reported) + " more samples were handed out");

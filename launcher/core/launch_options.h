@@ -89,7 +89,7 @@ struct LaunchOptions {
   std::string log_dir;
   StreamMap redirects;
   StreamMap tee;
-  std::string role = "default";
+  std::string role = kDefaultRole;
   Duration grace = std::chrono::seconds(30);
   std::string program;
   std::vector<std::string> args;

@@ -20,8 +20,8 @@ struct WorkerCommand {
 struct PlanOptions {
   WorkerCommand command;
   int slots = 1;
-  std::string role = "default";
-  std::string run_id = "none";
+  std::string role = kDefaultRole;
+  std::string run_id = kDefaultJobId;
   int max_restarts = 0;
   PortRange ports;
   std::string log_directory;  // of this generation: error files go to <it>/<local rank>/error.json;

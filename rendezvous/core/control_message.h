@@ -85,8 +85,7 @@ enum class OnJoin {
 inline constexpr Words<OnJoin, 3> kOnJoinWords{
     {{OnJoin::kNow, "now"}, {OnJoin::kCheckpoint, "checkpoint"}, {OnJoin::kRestart, "restart"}}};
 
-// What a job asks for that does not say otherwise. The id and the times are torchrun's.
-inline constexpr const char* kDefaultJobId = "none";
+// What a job asks for that does not say otherwise. The times are torchrun's.
 inline constexpr Duration kDefaultJoinTimeout = std::chrono::seconds(600);
 inline constexpr Duration kDefaultLastCall = std::chrono::seconds(30);
 inline constexpr int kDefaultNodeFailures = 3;

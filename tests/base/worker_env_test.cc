@@ -88,6 +88,8 @@ TEST(WorkerEnv, FillsWhatAHandMadeEnvironmentLeavesOut) {
   EXPECT_EQ((*read)->master_addr, "127.0.0.1");
   EXPECT_EQ((*read)->master_port, 29500);
   EXPECT_EQ((*read)->lease, kDefaultLease);
+  EXPECT_EQ((*read)->run_id, kDefaultJobId);
+  EXPECT_EQ((*read)->role, kDefaultRole);
 }
 
 struct BadVariables {

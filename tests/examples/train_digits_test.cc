@@ -9,6 +9,7 @@
 
 #include "base/rng.h"
 #include "tests/support/program.h"
+#include "tests/support/read_file.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/test_mark.h"
 #include "tests/support/test_seed.h"
@@ -24,6 +25,8 @@ using testing::HasSubstr;
 using testing::MatchesRegex;
 using testing_support::ChildProcess;
 using testing_support::eventually;
+using testing_support::first_line_of;
+using testing_support::kPatience;
 using testing_support::processes_with;
 using testing_support::program;
 using testing_support::seed_text;
@@ -45,13 +48,6 @@ double number_after(const std::string& text, const std::string& words) {
   if (at != std::string::npos) return std::strtod(text.c_str() + at + words.size(), nullptr);
   ADD_FAILURE() << "no '" << words << "' in:\n" << text;
   return -1;
-}
-
-std::string line_of(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
 }
 
 // A job of some ranks, started again after every failure, as a launcher does it.
@@ -92,12 +88,12 @@ class Job {
 
   // In all generations so far.
   std::int64_t executed_steps() const {
-    return std::atoll(line_of(directory_ / "checkpoints/executed-steps").c_str());
+    return std::atoll(first_line_of(directory_ / "checkpoints/executed-steps").c_str());
   }
 
   // The others notice by themselves that a rank is lost.
   void await_the_end() {
-    ASSERT_TRUE(cluster_->wait_for_all(seconds(20)));
+    ASSERT_TRUE(cluster_->wait_for_all(kPatience));
     output_ = cluster_->output(0);
   }
 
@@ -112,7 +108,7 @@ class Job {
   const std::string& output() const { return output_; }
   std::string output(int rank) const { return cluster_->output(rank); }
   std::string digest_file() const { return directory_ / "digest"; }
-  std::string digest() const { return line_of(digest_file()); }
+  std::string digest() const { return first_line_of(digest_file()); }
 
  private:
   const TemporaryDirectory directory_;
@@ -225,7 +221,8 @@ TEST(TrainDigitsUnderDdprun, EndsWithTheSameBitsAfterKillsFromOutside) {
   EXPECT_THAT(job->out(), HasSubstr("resumed at step "));
   const double steps = number_after(job->out(), " steps ");
   EXPECT_LE(number_after(job->out(), "executed in all generations "), steps + 3 * 7);
-  EXPECT_EQ(line_of(directory / "killed.sha256"), line_of(directory / "undisturbed.sha256"));
+  EXPECT_EQ(first_line_of(directory / "killed.sha256"),
+            first_line_of(directory / "undisturbed.sha256"));
   EXPECT_TRUE(mark.processes().empty());
 }
 
@@ -246,7 +243,7 @@ TEST(TrainDigits, ADamagedCheckpointIsPassedOverInWords) {
 // One worker that is refused: its exit code and what it said.
 std::pair<int, std::string> alone(std::vector<std::string> options) {
   WorkerCluster cluster({.command = command(std::move(options)), .per_node = 1});
-  EXPECT_TRUE(cluster.wait_for_all(seconds(20)));
+  EXPECT_TRUE(cluster.wait_for_all(kPatience));
   return {cluster.exit_code(0), cluster.output(0)};
 }
 

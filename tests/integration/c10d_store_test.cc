@@ -5,15 +5,14 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <regex>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "tests/support/read_file.h"
 #include "tests/support/running_ddp_store.h"
 
 namespace ddprun {
@@ -339,8 +338,7 @@ TEST(C10dStore, TheClientGetsWhatPyTorchsOlderServerAnswers) {
 
 // Names of the functions that a class of the header has and others may call.
 std::set<std::string> public_functions(const std::string& header, const std::string& name) {
-  std::ifstream file(C10D_INCLUDE_DIR "/" + header);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  std::string text = testing_support::read_file(C10D_INCLUDE_DIR "/" + header);
   text = std::regex_replace(text, std::regex("//[^\n]*|/\\*[^*]*\\*/"), "");
   text.erase(0, text.find("class TORCH_API " + name + " "));
   text.erase(std::min(text.find(" private:"), text.find(" protected:")));

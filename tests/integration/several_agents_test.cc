@@ -13,8 +13,8 @@
 #include "base/poll_until.h"
 #include "rendezvous/control_codec.h"
 #include "rendezvous/listen.h"
-#include "rendezvous/store_client.h"
 #include "tests/integration/launcher_frame.h"
+#include "tests/support/client_of.h"
 #include "tests/support/held_port.h"
 #include "tests/support/http_get.h"
 
@@ -164,7 +164,7 @@ TEST_F(TwoAgents, ANewcomerJoinsWhenTheWorkersAnnounceACheckpoint) {
   EXPECT_THAT(a->err(), Not(HasSubstr("stopping")));
   const std::string at = a->out().substr(a->out().find(" at ") + 4);
   const auto port = static_cast<std::uint16_t>(std::stoi(at));
-  auto store = StoreClient::connect({.host = "127.0.0.1", .port = port});
+  auto store = client_of(port);
   ASSERT_TRUE(store) << store.error().message();
   ASSERT_TRUE((*store)->set(kCheckpointKey, "100"));
   ASSERT_TRUE(a->wait_for_out("gen 1 world 4") && b->wait_for_out("gen 1 world 4")) << a->err();

@@ -6,11 +6,11 @@
 
 #include <chrono>
 #include <csignal>
-#include <fstream>
 #include <sstream>
 
 #include "base/rng.h"
 #include "tests/integration/several_hosts.h"
+#include "tests/support/read_file.h"
 #include "tests/support/worker_failure.h"
 
 namespace ddprun {
@@ -21,6 +21,7 @@ using testing::HasSubstr;
 using testing_support::Arguments;
 using testing_support::ChildProcess;
 using testing_support::failure_in;
+using testing_support::first_line_of;
 using testing_support::NetnsCluster;
 using testing_support::program;
 using testing_support::SeveralHosts;
@@ -106,10 +107,8 @@ TEST_F(RanksWithoutAgents, AKilledOneIsNamedOnEveryHostWithinASecond) {
   // By its rank: with a process that enters the host first, which forks in any order, time would run.
   std::vector<pid_t> rank3 = testing_support::processes_with("RANK", "3");
   std::erase_if(rank3, [](pid_t pid) {
-    std::ifstream file("/proc/" + std::to_string(pid) + "/comm");
-    std::string name;
-    std::getline(file, name);
-    return name != "worker_test_ran";  // the kernel keeps 15 letters
+    return first_line_of("/proc/" + std::to_string(pid) + "/comm") !=
+           "worker_test_ran";  // the kernel keeps 15 letters
   });
   ASSERT_EQ(rank3.size(), 1u);
   const TimePoint killed = BootClock::now();
@@ -157,12 +156,7 @@ class Training : public SeveralHosts {
                                                    << jobs_[node]->out() << jobs_[node]->err();
   }
   std::string digest_file(const std::string& name) const { return scratch_ / (name + ".sha256"); }
-  std::string digest(const std::string& name) const {
-    std::ifstream file(digest_file(name));
-    std::string line;
-    std::getline(file, line);
-    return line;
-  }
+  std::string digest(const std::string& name) const { return first_line_of(digest_file(name)); }
   void await_epoch(int epoch) {
     ASSERT_TRUE(jobs_[0]->wait_for_out("epoch  " + std::to_string(epoch) + "  loss"))
         << jobs_[0]->out() << jobs_[0]->err();

@@ -1,6 +1,5 @@
 #include "tests/support/child_process.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,6 +12,7 @@
 #include <array>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -162,11 +162,10 @@ pid_t first_child_of(pid_t parent) {
 std::vector<pid_t> processes_with(const std::string& variable, const std::string& value) {
   const std::string wanted = variable + "=" + value;
   std::vector<pid_t> found;
-  DIR* proc = opendir("/proc");
-  while (const dirent* entry = readdir(proc)) {
-    const auto pid = parse_number<pid_t>(entry->d_name);
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const auto pid = parse_number<pid_t>(entry.path().filename().native());
     if (!pid) continue;
-    std::ifstream file("/proc/" + std::string(entry->d_name) + "/environ", std::ios::binary);
+    std::ifstream file(entry.path() / "environ", std::ios::binary);
     for (std::string text; std::getline(file, text, '\0');) {
       if (text == wanted) {
         found.push_back(*pid);
@@ -174,7 +173,6 @@ std::vector<pid_t> processes_with(const std::string& variable, const std::string
       }
     }
   }
-  closedir(proc);
   return found;
 }
 

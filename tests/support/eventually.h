@@ -1,8 +1,6 @@
 // How a test waits: for a condition, with a deadline, always.
 #pragma once
 
-#include <time.h>
-
 #include <chrono>
 
 #include "base/clock.h"
@@ -14,8 +12,7 @@ inline constexpr Duration kPatience = std::chrono::seconds(20);
 // Time that passes because it must: the moment of a random fault, the length of an outage. Never a
 // guess at how long something takes.
 inline void let_pass(Duration duration) {
-  const auto whole = std::chrono::duration_cast<std::chrono::seconds>(duration);
-  timespec left{whole.count(), (duration - whole) / std::chrono::nanoseconds(1)};
+  timespec left = to_timespec(duration);
   while (nanosleep(&left, &left) != 0) {
   }
 }
@@ -26,7 +23,7 @@ inline TimePoint in(Duration duration) { return BootClock::now() + duration; }
 // Waits until the condition holds; false when the time is over. Looks again every few milliseconds.
 template <class Condition>
 bool eventually(Condition&& condition, Duration allowed = kPatience) {
-  const TimePoint deadline = BootClock::now() + allowed;
+  const TimePoint deadline = in(allowed);
   while (!condition()) {
     if (BootClock::now() > deadline) return false;
     let_pass(std::chrono::milliseconds(2));
@@ -37,7 +34,7 @@ bool eventually(Condition&& condition, Duration allowed = kPatience) {
 // The same for what an io_context of the test's own thread brings about: lets its loop turn.
 template <class IoContext, class Condition>
 bool eventually_on(IoContext& io, Condition&& condition, Duration allowed = kPatience) {
-  const TimePoint deadline = BootClock::now() + allowed;
+  const TimePoint deadline = in(allowed);
   while (!condition()) {
     if (BootClock::now() > deadline) return false;
     if (io.run_one_for(std::chrono::milliseconds(100)) > 0 || !io.stopped()) continue;

@@ -27,7 +27,6 @@ class NetnsCluster {
   explicit NetnsCluster(int nodes);
   ~NetnsCluster();
 
-  int size() const { return static_cast<int>(nodes_.size()); }
   static std::string name(int node) { return "node" + std::to_string(node); }
   static std::string address(int node) { return "10.77.1." + std::to_string(10 + node); }
 

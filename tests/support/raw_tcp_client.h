@@ -117,7 +117,6 @@ class RawTcpClient {
   // Sends FIN; still reads.
   void close_sending_side() { ::shutdown(socket_.get(), SHUT_WR); }
   void close() { socket_.reset(); }
-  int fd() const { return socket_.get(); }
 
  private:
   UniqueFd socket_;

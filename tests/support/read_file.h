@@ -1,4 +1,4 @@
-// A whole file as text, for tests that look at one.
+// A file as text, for tests that look at one.
 #pragma once
 
 #include <fstream>
@@ -11,6 +11,14 @@ namespace ddprun::testing_support {
 inline std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+// Its first line, without the end of it. Empty where it cannot be read.
+inline std::string first_line_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string line;
+  std::getline(file, line);
+  return line;
 }
 
 }  // namespace ddprun::testing_support

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace ddprun::testing_support {
 
@@ -29,5 +31,14 @@ class TemporaryDirectory {
  private:
   std::string path_;
 };
+
+// The names of what lies in a directory, in order.
+inline std::vector<std::string> listing(const std::string& path) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(path))
+    names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  return names;
+}
 
 }  // namespace ddprun::testing_support

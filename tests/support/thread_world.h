@@ -14,12 +14,13 @@
 #include <vector>
 
 #include "ddprun/process_group.h"
+#include "tests/support/eventually.h"
 
 namespace ddprun::testing_support {
 
 class ThreadWorld {
  public:
-  explicit ThreadWorld(int size, Timeout timeout = std::chrono::seconds(20));
+  explicit ThreadWorld(int size, Timeout timeout = kPatience);
   ~ThreadWorld();
 
   // Runs `rank_body` once for each rank, each on a thread of its own, and returns when all have

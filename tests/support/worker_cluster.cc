@@ -28,7 +28,6 @@ WorkerCluster::WorkerCluster(const WorkerClusterOptions& options)
     : store_(std::make_unique<RunningStore>()) {
   for (int rank = 0; rank < options.nodes * options.per_node; ++rank) {
     ChildProcess::Options process;
-    process.variables.assign(options.environment.begin(), options.environment.end());
     for (auto& variable : variables_of(env_of(rank, options, store_->port())))
       process.variables.push_back(std::move(variable));
     workers_.push_back(std::make_unique<ChildProcess>(options.command, std::move(process)));
@@ -47,7 +46,7 @@ void WorkerCluster::signal(int rank, int number) {
 }
 
 bool WorkerCluster::wait_for_all(Duration timeout) {
-  const TimePoint end = BootClock::now() + timeout;
+  const TimePoint end = in(timeout);
   bool all = true;
   for (const auto& worker : workers_) all &= worker->wait(end - BootClock::now()).has_value();
   return all;

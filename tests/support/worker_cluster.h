@@ -5,7 +5,6 @@
 // One thread.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,15 +21,12 @@ struct WorkerClusterOptions {
   int nodes = 1;                     // simulated: one GROUP_RANK each
   int per_node = 2;
   long generation = 0;
-  std::map<std::string, std::string> environment = {};  // beside the launcher's variables
 };
 
 class WorkerCluster {
  public:
   explicit WorkerCluster(const WorkerClusterOptions& options);
   ~WorkerCluster();
-
-  int size() const { return static_cast<int>(workers_.size()); }
 
   // What the worker has written so far: to stdout, then to stderr.
   std::string output(int rank) const;

@@ -22,6 +22,13 @@ struct WorkerFailure {
   std::string what;
 };
 
+// What failure_in() reads: "failed KIND PEER TIME_NS what()".
+inline std::string failure_line(const DistError& failure) {
+  return "failed " + std::to_string(static_cast<int>(failure.kind())) + " " +
+         std::to_string(failure.peer_rank()) + " " +
+         std::to_string(BootClock::now().time_since_epoch().count()) + " " + failure.what();
+}
+
 inline WorkerFailure failure_in(const std::string& output) {
   const std::size_t begin = output.find("failed ");
   if (begin == std::string::npos) {

@@ -7,12 +7,13 @@
 #include <latch>
 
 #include "ddprun/process_group.h"
-#include "rendezvous/store_client.h"
+#include "tests/support/client_of.h"
 #include "tests/support/eventually.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/running_store.h"
 #include "tests/worker_lib/nccl_double.h"
+#include "tests/worker_lib/reduce_ops.h"
 #include "worker_lib/backend_cpu.h"
 #include "worker_lib/backend_nccl.h"
 #include "worker_lib/error_bridge.h"
@@ -24,6 +25,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::_;
 using testing::HasSubstr;
+using testing_support::kPatience;
 using testing_support::run_ranks;
 using torch::Tensor;
 using Tensors = std::vector<Tensor>;
@@ -35,7 +37,7 @@ class World {
   virtual ~World() = default;
 
   std::unique_ptr<ProcessGroup> form(int rank) {
-    auto store = value_or_throw(StoreClient::connect({.host = "127.0.0.1", .port = store_.port()}));
+    auto store = value_or_throw(testing_support::client_of(store_.port()));
     return std::make_unique<ProcessGroup>(form_backend(rank, *store), torch::kCPU, seconds(30));
   }
 
@@ -66,7 +68,7 @@ class NcclWorld final : public World {
                                      .world_size = size,
                                      .device = torch::kCPU,
                                      .name = "world",
-                                     .timeout = seconds(20),
+                                     .timeout = kPatience,
                                      .close_grace = milliseconds(300)};
     return value_or_throw(BackendFactory(NcclDouble::api()).form(&store, options));
   }
@@ -81,7 +83,7 @@ class CpuWorld final : public World {
  private:
   std::unique_ptr<Backend> form_backend(int rank, StoreClient& store) override {
     return std::make_unique<CpuBackend>(value_or_throw(CpuGroup::form(
-        store, {.rank = Rank(rank), .world_size = size, .name = "world", .timeout = seconds(20)})));
+        store, {.rank = Rank(rank), .world_size = size, .name = "world", .timeout = kPatience})));
   }
 };
 
@@ -177,15 +179,11 @@ bool is_supported(const BackendUnderTest& backend, ReduceOp op, torch::ScalarTyp
   return type == torch::kBool || (op != ReduceOp::kBitAnd && op != ReduceOp::kBitOr);
 }
 
-const std::vector<ReduceOp> kAllOps{ReduceOp::kSum,   ReduceOp::kAvg,   ReduceOp::kProduct,
-                                    ReduceOp::kMin,   ReduceOp::kMax,   ReduceOp::kBitAnd,
-                                    ReduceOp::kBitOr, ReduceOp::kBitXor};
-
 TEST_P(BackendConformance, AllReduceKnowsEveryDtypeAndReduction) {
   in_every_world([&](ProcessGroup& group) {
     for (const torch::ScalarType type : kAllDtypes) {
       const Tensors inputs = inputs_of_all(group.size(), type);
-      for (const ReduceOp op : kAllOps) {
+      for (const ReduceOp op : kReduceOps) {
         if (!is_defined(op, type)) continue;
         const std::string what = std::string(to_text(op)) + " of " + c10::toString(type);
         const Tensor tensor = inputs[static_cast<std::size_t>(group.rank())].clone();
@@ -326,7 +324,7 @@ TEST_P(BackendConformance, GatherAndScatterWorkInPlaceOnTheRoot) {
 
 TEST_P(BackendConformance, MessagesOfAPairArriveInOrder) {
   in_every_world([&](ProcessGroup& group) {
-    // Around the ring: even ranks send first.
+    // Around the ring; rank 0 begins.
     if (group.size() == 1) return;
     const int next = (group.rank() + 1) % group.size();
     const int previous = (group.rank() + group.size() - 1) % group.size();

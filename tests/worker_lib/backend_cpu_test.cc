@@ -118,28 +118,28 @@ class CpuBackendTest : public testing::Test {
   static constexpr CallOptions kBlocking{.timeout = seconds(60)};
   static constexpr CallOptions kAsync{.timeout = seconds(60), .async = true};
 
-  EngineRecord engine;
-  std::unique_ptr<CpuBackend> backend =
-      std::make_unique<CpuBackend>(std::make_unique<GatedGroup>(engine));
-  const torch::Tensor x = torch::ones({6}, torch::kFloat64);
+  EngineRecord engine_;
+  std::unique_ptr<CpuBackend> backend_ =
+      std::make_unique<CpuBackend>(std::make_unique<GatedGroup>(engine_));
+  const torch::Tensor x_ = torch::ones({6}, torch::kFloat64);
 };
 
 TEST_F(CpuBackendTest, EveryCallReachesTheEngineWithItsSizes) {
   const std::vector<torch::Tensor> two{torch::zeros({6}), torch::zeros({6})};
-  backend->all_reduce(x, ReduceOp::kMax, kBlocking);
-  backend->all_reduce(x.to(torch::kBFloat16), ReduceOp::kSum, kBlocking);
-  backend->reduce(x, ReduceOp::kSum, 1, kBlocking);
-  backend->broadcast(x, 1, kBlocking);
-  backend->all_gather(two, two[0], kBlocking);
-  backend->reduce_scatter(two[0], two, ReduceOp::kSum, kBlocking);
-  backend->gather(two, two[0], 0, kBlocking);
-  backend->gather({}, two[0], 1, kBlocking);
-  backend->scatter(two[0], two, 0, kBlocking);
-  backend->barrier(kBlocking);
-  backend->send(x, 1, 7, kBlocking);
-  backend->recv(x, 1, 8, kBlocking);
+  backend_->all_reduce(x_, ReduceOp::kMax, kBlocking);
+  backend_->all_reduce(x_.to(torch::kBFloat16), ReduceOp::kSum, kBlocking);
+  backend_->reduce(x_, ReduceOp::kSum, 1, kBlocking);
+  backend_->broadcast(x_, 1, kBlocking);
+  backend_->all_gather(two, two[0], kBlocking);
+  backend_->reduce_scatter(two[0], two, ReduceOp::kSum, kBlocking);
+  backend_->gather(two, two[0], 0, kBlocking);
+  backend_->gather({}, two[0], 1, kBlocking);
+  backend_->scatter(two[0], two, 0, kBlocking);
+  backend_->barrier(kBlocking);
+  backend_->send(x_, 1, 7, kBlocking);
+  backend_->recv(x_, 1, 8, kBlocking);
   EXPECT_THAT(
-      engine.calls,
+      engine_.calls,
       ElementsAre("all_reduce max 6 of 8 bytes", "all_reduce sum 6 of 2 bytes", "reduce to 1",
                   "broadcast 48 from 1", "all_gather 2 x 24", "reduce_scatter 2 x 6",
                   "gather 2 x 24 to 0", "gather 0 x 24 to 1", "scatter 2 x 24 from 0", "barrier",
@@ -147,63 +147,63 @@ TEST_F(CpuBackendTest, EveryCallReachesTheEngineWithItsSizes) {
 }
 
 TEST_F(CpuBackendTest, ABlockingCallRunsInTheCallersThread) {
-  EXPECT_TRUE(backend->all_reduce(x, ReduceOp::kSum, kBlocking).is_completed());
-  EXPECT_EQ(engine.last_thread, std::this_thread::get_id());
+  EXPECT_TRUE(backend_->all_reduce(x_, ReduceOp::kSum, kBlocking).is_completed());
+  EXPECT_EQ(engine_.last_thread, std::this_thread::get_id());
 }
 
 TEST_F(CpuBackendTest, ABlockingCallBehindAsynchronousOnesTakesItsTurn) {
-  engine.is_open = false;
-  const Work first = backend->all_reduce(x, ReduceOp::kSum, kAsync);
-  const Work second = backend->broadcast(x, 0, kAsync);
-  const Work third = backend->barrier(kBlocking);
+  engine_.is_open = false;
+  const Work first = backend_->all_reduce(x_, ReduceOp::kSum, kAsync);
+  const Work second = backend_->broadcast(x_, 0, kAsync);
+  const Work third = backend_->barrier(kBlocking);
   EXPECT_FALSE(first.is_completed());
   EXPECT_FALSE(third.is_completed());
-  engine.open();
+  engine_.open();
   third.wait(seconds(30));
   EXPECT_TRUE(second.is_completed());
-  EXPECT_THAT(engine.calls,
+  EXPECT_THAT(engine_.calls,
               ElementsAre("all_reduce sum 6 of 8 bytes", "broadcast 48 from 0", "barrier"));
-  EXPECT_NE(engine.last_thread, std::this_thread::get_id());
+  EXPECT_NE(engine_.last_thread, std::this_thread::get_id());
 }
 
 TEST_F(CpuBackendTest, ATimeoutRunsFromTheCallAndNotFromItsTurn) {
-  engine.is_open = false;
-  backend->barrier(kAsync);
-  const Work late = backend->barrier({.timeout = milliseconds(1), .async = true});
-  const Work patient = backend->barrier({.timeout = seconds(60), .async = true});
+  engine_.is_open = false;
+  backend_->barrier(kAsync);
+  const Work late = backend_->barrier({.timeout = milliseconds(1), .async = true});
+  const Work patient = backend_->barrier({.timeout = seconds(60), .async = true});
   testing_support::let_pass(milliseconds(2));
-  engine.open();
+  engine_.open();
   patient.wait(seconds(30));
-  EXPECT_EQ(engine.timeouts[1], Duration::zero());
-  EXPECT_LE(engine.timeouts[2], seconds(60) - milliseconds(2));
-  EXPECT_GT(engine.timeouts[2], seconds(1));
+  EXPECT_EQ(engine_.timeouts[1], Duration::zero());
+  EXPECT_LE(engine_.timeouts[2], seconds(60) - milliseconds(2));
+  EXPECT_GT(engine_.timeouts[2], seconds(1));
 }
 
 TEST_F(CpuBackendTest, DestroyingItAbortsWhatIsInFlightAndFailsItsWorks) {
-  engine.is_open = false;
+  engine_.is_open = false;
   std::vector<Work> works;
-  for (int i = 0; i < 5; ++i) works.push_back(backend->all_reduce(x, ReduceOp::kSum, kAsync));
-  backend.reset();
-  EXPECT_EQ(engine.aborted, "the process group was destroyed");
+  for (int i = 0; i < 5; ++i) works.push_back(backend_->all_reduce(x_, ReduceOp::kSum, kAsync));
+  backend_.reset();
+  EXPECT_EQ(engine_.aborted, "the process group was destroyed");
   for (const Work& work : works) {
     EXPECT_DIST_ERROR(work.wait(seconds(30)), DistError::Kind::kStopped, testing::_);
   }
 }
 
 TEST_F(CpuBackendTest, DestroyingAnIdleOneAbortsNothing) {
-  backend->barrier(kAsync).wait(seconds(30));
-  backend.reset();
-  EXPECT_EQ(engine.aborted, "");
+  backend_->barrier(kAsync).wait(seconds(30));
+  backend_.reset();
+  EXPECT_EQ(engine_.aborted, "");
 }
 
 TEST_F(CpuBackendTest, TensorsLiveUntilTheirCallIsOver) {
-  engine.is_open = false;
+  engine_.is_open = false;
   torch::Tensor tensor = torch::ones({4});
   const c10::weak_intrusive_ptr<c10::TensorImpl> seen(tensor.getIntrusivePtr());
-  const Work work = backend->all_reduce(tensor, ReduceOp::kSum, kAsync);
+  const Work work = backend_->all_reduce(tensor, ReduceOp::kSum, kAsync);
   tensor.reset();
   EXPECT_FALSE(seen.expired());
-  engine.open();
+  engine_.open();
   work.wait(seconds(30));
   EXPECT_TRUE(seen.expired());
 }

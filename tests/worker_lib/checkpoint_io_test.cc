@@ -25,6 +25,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
+using testing_support::listing;
 using testing_support::read_file;
 using testing_support::TemporaryDirectory;
 
@@ -40,14 +41,6 @@ Result<AnnouncedCheckpoint> announce(CheckpointDirectory& directory, std::int64_
                                      const std::string& data) {
   return directory.announce({.step = step, .epoch = step / 10, .generation = 2, .world_size = 3},
                             [&](AtomicFile& file) { file.write(data.data(), data.size()); });
-}
-
-std::vector<std::string> listing(const std::string& path) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(path))
-    names.push_back(entry.path().filename().string());
-  std::ranges::sort(names);
-  return names;
 }
 
 void overwrite(const std::string& path, const std::string& text) {

@@ -19,7 +19,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using testing::UnorderedElementsAre;
+using testing_support::listing;
 using testing_support::TemporaryDirectory;
 using testing_support::ThreadWorld;
 using Kind = DistError::Kind;
@@ -43,13 +43,6 @@ struct Training {
   DistributedSampler sampler;
   TrainingState state;
 };
-
-std::vector<std::string> listing(const std::string& path) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(path))
-    names.push_back(entry.path().filename().string());
-  return names;
-}
 
 void flip_a_bit(const std::string& path) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
@@ -149,10 +142,10 @@ TEST_F(CheckpointTest, EveryRankGetsRankZerosState) {
 
 TEST_F(CheckpointTest, TheLastKAreKept) {
   save_steps({1, 2, 3, 4, 5});
-  EXPECT_THAT(listing(directory_.path()),
-              UnorderedElementsAre("step-000000000003.json", "step-000000000003.pt",
-                                   "step-000000000004.json", "step-000000000004.pt",
-                                   "step-000000000005.json", "step-000000000005.pt"));
+  EXPECT_THAT(
+      listing(directory_.path()),
+      ElementsAre("step-000000000003.json", "step-000000000003.pt", "step-000000000004.json",
+                  "step-000000000004.pt", "step-000000000005.json", "step-000000000005.pt"));
 }
 
 TEST_F(CheckpointTest, DamagedOnesAreSkippedInWords) {
@@ -181,8 +174,8 @@ TEST_F(CheckpointTest, WhatWasPassedOverIsGoneAfterTheNextSave) {
   flip_a_bit(file(20, ".json"));
   save_steps({15});  // restores 10
   EXPECT_THAT(listing(directory_.path()),
-              UnorderedElementsAre("step-000000000010.json", "step-000000000010.pt",
-                                   "step-000000000015.json", "step-000000000015.pt"));
+              ElementsAre("step-000000000010.json", "step-000000000010.pt",
+                          "step-000000000015.json", "step-000000000015.pt"));
 }
 
 TEST_F(CheckpointTest, ANewRunDoesNotSaveBelowAnotherRunsCheckpoint) {
@@ -347,9 +340,9 @@ TEST_F(CheckpointTest, AnotherOptimizerOrModelIsAClearError) {
 TEST_F(CheckpointTest, OptionsThatCannotBeMeantAreRefused) {
   ThreadWorld(1).run([&](ProcessGroup& group) {
     EXPECT_DIST_ERROR(CheckpointManager(group, 0, {.directory = ""}), Kind::kInvalidArgument,
-                      HasSubstr("`directory` is empty"));
+                      HasSubstr("'directory' is empty"));
     EXPECT_DIST_ERROR(CheckpointManager(group, 0, {.directory = "x", .keep_last = 0}),
-                      Kind::kInvalidArgument, HasSubstr("`keep_last` is 0"));
+                      Kind::kInvalidArgument, HasSubstr("'keep_last' is 0"));
     EXPECT_DIST_ERROR(CheckpointManager(group, 0, {.directory = "/proc/none"}), Kind::kSystem,
                       HasSubstr("/proc/none"));
   });

@@ -7,14 +7,15 @@
 #include <torch/torch.h>
 
 #include <filesystem>
-#include <fstream>
 
-#include "rendezvous/store_client.h"
+#include "tests/support/client_of.h"
 #include "tests/support/expect_dist_error.h"
+#include "tests/support/read_file.h"
 #include "tests/support/running_store.h"
 #include "tests/worker_lib/nccl_double.h"
 #include "tests/worker_lib/scoped_environment.h"
 #include "worker_lib/backend_nccl.h"
+#include "worker_lib/error_bridge.h"
 
 namespace ddprun {
 namespace {
@@ -64,8 +65,7 @@ TEST(Context, AWorldOfOneHasNoThreadsAndItsCollectivesAreCopies) {
 
 // torch_cuda costs every start 0.1 s and 350 MB.
 TEST(Context, AProgramForTheCpuDoesNotLoadTheCudaPartOfLibTorch) {
-  std::ifstream maps("/proc/self/maps");
-  const std::string loaded((std::istreambuf_iterator<char>(maps)), {});
+  const std::string loaded = testing_support::read_file("/proc/self/maps");
   EXPECT_THAT(loaded, HasSubstr("libtorch_cpu"));
   EXPECT_THAT(loaded, testing::Not(HasSubstr("libtorch_cuda")));
 }
@@ -193,6 +193,14 @@ TEST(Context, ByHandItSaysHowToComeByAStore) {
                     HasSubstr("run 'ddp-store --listen 127.0.0.1:" + port + "' first")));
 }
 
+TEST(Context, TheStoreToStartByHandIsWrittenAsDdpStoreReadsIt) {
+  const ScopedEnvironment by_hand(
+      {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "::1"}, {"MASTER_PORT", kNobodysPort}});
+  const DistError failure =
+      dist_error_of([] { init_with({.timeout = milliseconds(50)}, nullptr); });
+  EXPECT_THAT(failure.what(), HasSubstr("run 'ddp-store --listen [::1]:1' first"));
+}
+
 TEST(Context, NamesTheRanksThatDidNotCome) {
   const testing_support::RunningStore store;
   const ScopedEnvironment launched(
@@ -212,8 +220,8 @@ TEST(Context, ItsKeysBeginWithItsOwnPrefixAndNameTheGeneration) {
                                     {"TORCHELASTIC_RUN_ID", "job"},
                                     {"DDPRUN_GENERATION", "3"}});
   dist_error_of([] { init_with({.timeout = milliseconds(1000)}, nullptr); });
-  const auto client = StoreClient::connect({.host = "127.0.0.1", .port = store.port()});
-  const auto keys = (*client)->list_keys();
+  const auto client = value_or_throw(testing_support::client_of(store.port()));
+  const auto keys = client->list_keys();
   ASSERT_FALSE(keys->empty());
   EXPECT_THAT(*keys, testing::Each(testing::StartsWith("ddprun/job/generation-3/")));
 }

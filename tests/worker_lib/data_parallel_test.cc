@@ -100,8 +100,8 @@ TEST(DataParallelConstruction, DifferentOptionsAreNoticed) {
     torch::nn::Linear net(2, 2);
     const DataParallelOptions options{.bucket_bytes = 100u + static_cast<unsigned>(group.rank())};
     EXPECT_DIST_ERROR(DistributedDataParallel(net, group, options), Kind::kInvalidArgument,
-                      HasSubstr("rank 0 has option bucket_bytes 100 where rank 1 has option "
-                                "bucket_bytes 101"));
+                      HasSubstr("rank 0 has option 'bucket_bytes' 100 where rank 1 has option "
+                                "'bucket_bytes' 101"));
   });
 }
 
@@ -132,9 +132,9 @@ TEST(DataParallelConstruction, WhatIsNotThereYetSaysSo) {
   ThreadWorld(1).run([](ProcessGroup& group) {
     torch::nn::Linear net(2, 2);
     EXPECT_DIST_ERROR(DistributedDataParallel(net, group, {.find_unused_parameters = true}),
-                      Kind::kUnsupported, HasSubstr("find_unused_parameters"));
+                      Kind::kUnsupported, HasSubstr("'find_unused_parameters'"));
     EXPECT_DIST_ERROR(DistributedDataParallel(net, group, {.static_graph = true}),
-                      Kind::kUnsupported, HasSubstr("static_graph"));
+                      Kind::kUnsupported, HasSubstr("'static_graph'"));
     DistributedDataParallel model(net, group);
     EXPECT_DIST_ERROR(model.join(), Kind::kUnsupported, HasSubstr("join()"));
     EXPECT_DIST_ERROR(model.register_comm_hook([] {}), Kind::kUnsupported,

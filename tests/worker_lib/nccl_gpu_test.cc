@@ -17,22 +17,22 @@ class NcclOnGpu : public testing::Test {
  protected:
   void SetUp() override {
     if (nccl_backend_factory()->device_count() == 0) GTEST_SKIP() << "there is no GPU here";
-    context.emplace(init());
+    context_.emplace(init());
     ASSERT_EQ(group().backend_name(), "nccl");
   }
 
-  ProcessGroup& group() { return context->group(); }
-  Tensor values() const { return torch::arange(1000, context->device()).to(torch::kFloat32); }
+  ProcessGroup& group() { return context_->group(); }
+  Tensor values() const { return torch::arange(1000, context_->device()).to(torch::kFloat32); }
   void expect_values(const Tensor& tensor) const {
     EXPECT_TRUE(torch::equal(tensor.cpu(), values().cpu()));
   }
 
-  const ScopedEnvironment none{{}};
-  std::optional<Context> context;
+  const ScopedEnvironment none_{{}};
+  std::optional<Context> context_;
 };
 
 TEST_F(NcclOnGpu, IsChosenWithTheFirstDevice) {
-  EXPECT_EQ(context->device(), torch::Device(torch::kCUDA, 0));
+  EXPECT_EQ(context_->device(), torch::Device(torch::kCUDA, 0));
 }
 
 TEST_F(NcclOnGpu, EveryCollectiveOfAWorldOfOneGivesWhatItGot) {

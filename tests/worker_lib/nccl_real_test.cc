@@ -7,18 +7,19 @@
 #include <set>
 
 #include "ddprun/context.h"
-#include "rendezvous/store_client.h"
+#include "tests/support/client_of.h"
+#include "tests/support/eventually.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/running_store.h"
 #include "tests/worker_lib/scoped_environment.h"
 #include "worker_lib/backend_nccl.h"
+#include "worker_lib/error_bridge.h"
 #include "worker_lib/nccl_communicator.h"
 
 namespace ddprun {
 namespace {
 
-using std::chrono::seconds;
 using testing::HasSubstr;
 using testing::StrEq;
 using testing_support::run_ranks;
@@ -56,9 +57,10 @@ TEST(RealNccl, EveryRankBeginsItsCommunicatorWithTheIdOfRankZero) {
   testing_support::RunningStore store;
   const NcclApi api = real_until_init();
   run_ranks(3, [&](int rank) {
-    const auto client = StoreClient::connect({.host = "127.0.0.1", .port = store.port()});
+    const auto client = value_or_throw(testing_support::client_of(store.port()));
     const auto communicator = NcclCommunicator::form(
-        api, client->get(), {.rank = Rank(rank), .world_size = 3, .timeout = seconds(20)});
+        api, client.get(),
+        {.rank = Rank(rank), .world_size = 3, .timeout = testing_support::kPatience});
     ASSERT_FALSE(communicator);
     EXPECT_THAT(communicator.error().message(), HasSubstr("NCCL: unhandled system error"));
   });

@@ -24,8 +24,8 @@ using torch::Tensor;
 // Rank 1 of 3.
 class ProcessGroupTest : public testing::Test {
  protected:
-  BackendRecord record;
-  ProcessGroup group{std::make_unique<RecordingBackend>(record, 1, 3), torch::kCPU, seconds(60)};
+  BackendRecord record_;
+  ProcessGroup group_{std::make_unique<RecordingBackend>(record_, 1, 3), torch::kCPU, seconds(60)};
 };
 
 std::vector<Tensor> three(const torch::TensorOptions& options = torch::kFloat32) {
@@ -34,19 +34,19 @@ std::vector<Tensor> three(const torch::TensorOptions& options = torch::kFloat32)
 
 TEST_F(ProcessGroupTest, PassesEveryCallOnWithItsOptionsFilledIn) {
   const Tensor tensor = torch::zeros({2});
-  group.all_reduce(tensor);
-  group.reduce(tensor, {.root = 2, .op = ReduceOp::kMax, .timeout = seconds(5), .async = true});
-  group.broadcast(tensor, {.root = 1});
-  group.all_gather(three(), tensor);
-  group.reduce_scatter(tensor, three(), {.op = ReduceOp::kAvg});
-  group.gather({}, tensor);
-  group.gather(three(), tensor, {.root = 1});
-  group.scatter(tensor, {}, {.root = 2});
-  group.scatter(tensor, three(), {.root = 1});
-  group.barrier({.timeout = milliseconds(1)});
-  group.send(tensor, 0, {.tag = 7});
-  group.recv(tensor, 2);
-  EXPECT_THAT(record.calls,
+  group_.all_reduce(tensor);
+  group_.reduce(tensor, {.root = 2, .op = ReduceOp::kMax, .timeout = seconds(5), .async = true});
+  group_.broadcast(tensor, {.root = 1});
+  group_.all_gather(three(), tensor);
+  group_.reduce_scatter(tensor, three(), {.op = ReduceOp::kAvg});
+  group_.gather({}, tensor);
+  group_.gather(three(), tensor, {.root = 1});
+  group_.scatter(tensor, {}, {.root = 2});
+  group_.scatter(tensor, three(), {.root = 1});
+  group_.barrier({.timeout = milliseconds(1)});
+  group_.send(tensor, 0, {.tag = 7});
+  group_.recv(tensor, 2);
+  EXPECT_THAT(record_.calls,
               ElementsAre("all_reduce sum in 60.0 s", "reduce max root 2 async in 5.0 s",
                           "broadcast root 1 in 60.0 s", "all_gather 3 in 60.0 s",
                           "reduce_scatter avg in 60.0 s", "gather 0 root 0 in 60.0 s",
@@ -56,22 +56,22 @@ TEST_F(ProcessGroupTest, PassesEveryCallOnWithItsOptionsFilledIn) {
 }
 
 TEST_F(ProcessGroupTest, ABlockingCallThrowsItsFailureAndAnAsynchronousOneKeepsIt) {
-  record.result = Error{.kind = ErrorKind::kPeerLost, .cause = "rank 2 died", .peer_rank = 2};
-  const DistError failure = dist_error_of([&] { group.barrier(); });
+  record_.result = Error{.kind = ErrorKind::kPeerLost, .cause = "rank 2 died", .peer_rank = 2};
+  const DistError failure = dist_error_of([&] { group_.barrier(); });
   EXPECT_EQ(failure.kind(), DistError::Kind::kPeerLost);
   EXPECT_EQ(failure.peer_rank(), 2);
-  const Work work = group.barrier({.async = true});
+  const Work work = group_.barrier({.async = true});
   EXPECT_THROW(work.wait(), DistError);
 }
 
 TEST_F(ProcessGroupTest, AbortReachesTheBackendWithItsReason) {
-  group.abort("the test wants it");
-  EXPECT_EQ(record.aborted, "the test wants it");
+  group_.abort("the test wants it");
+  EXPECT_EQ(record_.aborted, "the test wants it");
 }
 
 TEST_F(ProcessGroupTest, ATimeoutBeyondAllTimeIsCutToOneThatCanBeAdded) {
-  group.barrier({.timeout = nanoseconds::max()});
-  EXPECT_THAT(record.calls, ElementsAre(HasSubstr("525600.0 min")));
+  group_.barrier({.timeout = nanoseconds::max()});
+  EXPECT_THAT(record_.calls, ElementsAre(HasSubstr("525600.0 min")));
 }
 
 // --- wrong arguments
@@ -104,7 +104,7 @@ std::vector<Tensor> overlapping() {
 
 TEST_F(ProcessGroupTest, RefusesTensorsThatNoBackendCanTakeByName) {
   expect_refused(
-      group, record,
+      group_, record_,
       {WrongCall{"all_reduce: tensor must be a tensor, but is undefined",
                  [](auto& group) { group.all_reduce(Tensor()); }},
        WrongCall{"all_reduce: tensor must be dense, but its layout is Sparse",
@@ -132,7 +132,7 @@ TEST_F(ProcessGroupTest, RefusesTensorsThatNoBackendCanTakeByName) {
 
 TEST_F(ProcessGroupTest, RefusesListsThatDoNotFitTheGroupByName) {
   expect_refused(
-      group, record,
+      group_, record_,
       {WrongCall{"all_gather: outputs must hold one tensor per rank, 3, but holds 2",
                  [](auto& group) { group.all_gather(two_of_three(), torch::zeros({2})); }},
        WrongCall{"all_gather: outputs[1] must be a tensor, but is undefined",
@@ -175,7 +175,7 @@ TEST_F(ProcessGroupTest, RefusesListsThatDoNotFitTheGroupByName) {
 
 TEST_F(ProcessGroupTest, RefusesRanksTagsTimesAndOpsThatCannotBeMeant) {
   expect_refused(
-      group, record,
+      group_, record_,
       {WrongCall{"broadcast: root 3 is no rank of this group; its ranks are 0 .. 2",
                  [](auto& group) { group.broadcast(torch::zeros({2}), {.root = 3}); }},
        WrongCall{"reduce: root -1 is no rank of this group; its ranks are 0 .. 2",
@@ -209,22 +209,22 @@ TEST_F(ProcessGroupTest, RefusesRanksTagsTimesAndOpsThatCannotBeMeant) {
 
 TEST_F(ProcessGroupTest, TheOwnShareMayBeTheSameMemory) {
   const std::vector<Tensor> list = three();
-  group.all_gather(list, list[1]);
-  group.gather(list, list[1], {.root = 1});
-  group.scatter(list[1], list, {.root = 1});
-  EXPECT_EQ(record.calls.size(), 3U);
+  group_.all_gather(list, list[1]);
+  group_.gather(list, list[1], {.root = 1});
+  group_.scatter(list[1], list, {.root = 1});
+  EXPECT_EQ(record_.calls.size(), 3U);
 }
 
 TEST_F(ProcessGroupTest, TensorsOfNoElementsAndOfNoDimensionsAreTaken) {
-  group.all_reduce(torch::zeros({0}));
-  group.all_reduce(torch::zeros({}));
-  group.all_gather({torch::zeros({0}), torch::zeros({0}), torch::zeros({0})}, torch::zeros({0}));
-  EXPECT_EQ(record.calls.size(), 3U);
+  group_.all_reduce(torch::zeros({0}));
+  group_.all_reduce(torch::zeros({}));
+  group_.all_gather({torch::zeros({0}), torch::zeros({0}), torch::zeros({0})}, torch::zeros({0}));
+  EXPECT_EQ(record_.calls.size(), 3U);
 }
 
 TEST_F(ProcessGroupTest, AParameterIsTakenAsItIsAndKeepsRequiringGrad) {
   const Tensor parameter = torch::zeros({2}, torch::requires_grad());
-  group.broadcast(parameter);
+  group_.broadcast(parameter);
   EXPECT_TRUE(parameter.requires_grad());
   EXPECT_TRUE(parameter.is_leaf());
 }
@@ -232,19 +232,19 @@ TEST_F(ProcessGroupTest, AParameterIsTakenAsItIsAndKeepsRequiringGrad) {
 TEST_F(ProcessGroupTest, ABackwardThatSavedAValueWhichACollectiveOverwroteFails) {
   const Tensor parameter = torch::ones({2}, torch::requires_grad());
   const Tensor loss = (parameter * parameter).sum();
-  group.all_reduce(parameter);
+  group_.all_reduce(parameter);
   EXPECT_THROW(loss.backward(), c10::Error);
 }
 
 TEST_F(ProcessGroupTest, ACollectiveThatOnlyReadsATensorLeavesItsVersion) {
   const Tensor tensor = torch::ones({2});
   const auto version = tensor._version();
-  group.send(tensor, 0);
-  group.reduce(tensor, {.root = 0});
-  group.gather({}, tensor);
-  group.broadcast(tensor, {.root = 1});
+  group_.send(tensor, 0);
+  group_.reduce(tensor, {.root = 0});
+  group_.gather({}, tensor);
+  group_.broadcast(tensor, {.root = 1});
   EXPECT_EQ(tensor._version(), version);
-  group.broadcast(tensor, {.root = 0});
+  group_.broadcast(tensor, {.root = 0});
   EXPECT_GT(tensor._version(), version);
 }
 
@@ -254,7 +254,7 @@ TEST_F(ProcessGroupTest, InferenceTensorsAreTaken) {
     const c10::InferenceMode guard;
     tensor = torch::ones({2});
   }
-  EXPECT_NO_THROW(group.all_reduce(tensor));
+  EXPECT_NO_THROW(group_.all_reduce(tensor));
 }
 
 }  // namespace

@@ -188,7 +188,7 @@ TEST(DistributedSampler, DeliveredIsCheckedAgainstWhatWasHandedOut) {
   DistributedSampler plain(8, {}), prefetched(8, {.prefetched = true});
   prefetched.reset();
   prefetched.next(3);
-  EXPECT_DIST_ERROR(plain.delivered(1), Kind::kInvalidArgument, HasSubstr("`prefetched`"));
+  EXPECT_DIST_ERROR(plain.delivered(1), Kind::kInvalidArgument, HasSubstr("'prefetched'"));
   EXPECT_DIST_ERROR(prefetched.delivered(4), Kind::kInvalidArgument,
                     HasSubstr("delivered(4) after only 3"));
 }

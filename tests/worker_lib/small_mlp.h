@@ -44,14 +44,19 @@ inline torch::Tensor loss_of(const torch::Tensor& output, int rank, int step = 0
 }
 inline torch::Tensor input_of(int rank, int step = 0) { return data(rank + 10 * step, {4, 5}); }
 
+inline Tensors gradients_of(torch::nn::Module& net) {
+  Tensors result;
+  for (const torch::Tensor& p : net.parameters()) result.push_back(p.grad().clone());
+  return result;
+}
+
 // What the ranks' gradients are without any communication, for one step.
 inline std::vector<Tensors> local_gradients(int world, int step = 0) {
   std::vector<Tensors> result;
   for (int rank = 0; rank < world; ++rank) {
     auto net = make_mlp();
     loss_of(net->forward(input_of(rank, step)), rank, step).backward();
-    result.emplace_back();
-    for (const torch::Tensor& p : net->parameters()) result.back().push_back(p.grad());
+    result.push_back(gradients_of(*net));
   }
   return result;
 }
@@ -68,12 +73,6 @@ inline Tensors averaged(const std::vector<Tensors>& by_rank) {
   return result;
 }
 
-inline Tensors gradients_of(torch::nn::Module& net) {
-  Tensors result;
-  for (const torch::Tensor& p : net.parameters()) result.push_back(p.grad().clone());
-  return result;
-}
-
 inline void expect_same(const Tensors& a, const Tensors& b) {
   ASSERT_EQ(a.size(), b.size());
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(same_bits(a[i], b[i])) << "tensor " << i;
@@ -81,15 +80,11 @@ inline void expect_same(const Tensors& a, const Tensors& b) {
 
 // Runs `rank_body` in a world and returns what each rank returned.
 template <class Body>
-auto on_each_rank(testing_support::ThreadWorld& world, int size, Body rank_body) {
+auto on_each_rank(int size, Body rank_body) {
+  testing_support::ThreadWorld world(size);
   std::vector<decltype(rank_body(std::declval<ProcessGroup&>()))> results(size);
   world.run([&](ProcessGroup& group) { results[group.rank()] = rank_body(group); });
   return results;
-}
-template <class Body>
-auto on_each_rank(int size, Body rank_body) {
-  testing_support::ThreadWorld world(size);
-  return on_each_rank(world, size, rank_body);
 }
 
 inline std::vector<std::size_t> sizes_of(const testing_support::ThreadWorld& world,

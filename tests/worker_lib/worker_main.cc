@@ -9,7 +9,6 @@
 #include <map>
 #include <string>
 
-#include "base/clock.h"
 #include "tests/support/worker_failure.h"
 
 namespace {
@@ -24,11 +23,8 @@ void say(const std::string& text) {
   [[maybe_unused]] const ssize_t written = write(STDOUT_FILENO, line.data(), line.size());
 }
 
-// "failed KIND PEER TIME_NS what()".
 int report(const DistError& failure) {
-  say("failed " + std::to_string(static_cast<int>(failure.kind())) + " " +
-      std::to_string(failure.peer_rank()) + " " +
-      std::to_string(ddprun::BootClock::now().time_since_epoch().count()) + " " + failure.what());
+  say(ddprun::testing_support::failure_line(failure));
   return kFailedAsExpected;
 }
 

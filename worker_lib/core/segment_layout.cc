@@ -47,7 +47,8 @@ SegmentLayout plan_segment(const NodeLayout& world, int node, std::size_t stage_
 // ones meet too often, and larger ones leave the cache before they are read.
 std::size_t choose_stage_bytes(const NodeLayout& world) {
   // Collectives that move a block for every rank need at least a line for each.
-  return std::max<std::size_t>(256 << 10, 64 * (static_cast<std::size_t>(world.world_size()) + 1));
+  return std::max<std::size_t>(
+      256 << 10, kCacheLineBytes * (static_cast<std::size_t>(world.world_size()) + 1));
 }
 
 }  // namespace ddprun

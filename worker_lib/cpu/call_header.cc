@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "worker_lib/cpu/rank_names.h"
+
 namespace ddprun {
 namespace {
 
@@ -36,25 +38,7 @@ std::string describe(const CallHeader& call) {
   if (reduces(call.kind)) text += std::string(" (") + to_text(call.op) + ")";
   if (call.root >= 0) {
     const bool outward = call.kind == CallKind::kBroadcast || call.kind == CallKind::kScatter;
-    text += (outward ? " from rank " : " to rank ") + std::to_string(call.root);
-  }
-  return text;
-}
-
-std::string name_ranks(std::span<const int> ascending) {
-  std::vector<std::string> parts;
-  for (std::size_t i = 0; i < ascending.size();) {
-    std::size_t last = i;
-    while (last + 1 < ascending.size() && ascending[last + 1] == ascending[last] + 1) ++last;
-    if (last - i < 2) last = i;  // "1, 2" reads better than "1-2"
-    parts.push_back(std::to_string(ascending[i]));
-    if (last > i) parts.back() += "-" + std::to_string(ascending[last]);
-    i = last + 1;
-  }
-  std::string text = ascending.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (i > 0) text += i + 1 == parts.size() ? " and " : ", ";
-    text += parts[i];
+    text += (outward ? " from " : " to ") + name_rank(call.root);
   }
   return text;
 }
@@ -75,7 +59,7 @@ Result<void> check_agreement(const CallHeader& mine, std::span<const CallHeader>
     }
     table += (first == 0 ? " " : "; ") + name_ranks(same) + " called " + describe(by_rank[first]);
   }
-  return Error{.kind = ErrorKind::kInvalidArgument, .doing = describe(mine), .cause = table};
+  return invalid_argument(table).within(describe(mine));
 }
 
 }  // namespace ddprun

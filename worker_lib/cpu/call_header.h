@@ -49,7 +49,4 @@ std::string describe(const CallHeader& call);
 // first words of the error.
 Result<void> check_agreement(const CallHeader& mine, std::span<const CallHeader> by_rank);
 
-// "rank 3", "ranks 1, 4 and 7", "ranks 0-5 and 9".
-std::string name_ranks(std::span<const int> ascending);
-
 }  // namespace ddprun

@@ -61,6 +61,8 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
 
 // Elements (of `element_bytes`) in a cache line: cuts at multiples of it keep ranks off each
 // other's lines.
-constexpr std::size_t elements_per_line(std::size_t element_bytes) { return 64 / element_bytes; }
+constexpr std::size_t elements_per_line(std::size_t element_bytes) {
+  return kCacheLineBytes / element_bytes;
+}
 
 }  // namespace ddprun

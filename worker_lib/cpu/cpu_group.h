@@ -43,9 +43,9 @@ struct CpuGroupOptions {
   std::string node_id;  // ranks that give the same text share memory
   std::string name;     // unique within the store; begins every key the group uses
   PortRange ports;      // to listen on
-  // Of a node that has died or is cut off; the kernel is asked every second at most. A day at most.
+  // Of a node that has died or is cut off; the kernel is asked every second at most.
   Duration node_silence = kDefaultLease;
-  Duration timeout = std::chrono::minutes(30);  // for forming the group
+  Duration timeout{};  // for forming the group
 };
 
 class CpuGroup {

@@ -11,6 +11,7 @@
 #include "worker_lib/core/node_layout.h"
 #include "worker_lib/cpu/group_core.h"
 #include "worker_lib/cpu/node_meeting.h"
+#include "worker_lib/cpu/rank_names.h"
 #include "worker_lib/cpu/shared_group.h"
 #include "worker_lib/cpu/solo_group.h"
 
@@ -62,7 +63,7 @@ Result<Card> read_card(const std::string& text, int rank) {
   const std::optional<std::uint16_t> number = parse_number<std::uint16_t>(port);
   if (version != kCardVersion || !lines || !number) {
     return Error{.kind = ErrorKind::kProtocol,
-                 .doing = "read the address of rank " + std::to_string(rank),
+                 .doing = "read the address of " + name_rank(rank),
                  .cause = "it was not written by this version of ddprun"};
   }
   card.address.port = *number;
@@ -223,9 +224,7 @@ Result<std::unique_ptr<CpuGroup>> form_group(const ExchangeCards& exchange,
                             to_text(options.rank) + " of " + std::to_string(options.world_size);
   if (options.world_size < 1 || options.rank.value < 0 ||
       options.rank.value >= options.world_size) {
-    return Error{.kind = ErrorKind::kInvalidArgument,
-                 .doing = doing,
-                 .cause = "ranks go from 0 to the size of the world minus one"};
+    return invalid_argument("ranks go from 0 to the size of the world minus one").within(doing);
   }
   if (options.world_size == 1) return make_solo_group();
   Result<std::unique_ptr<CpuGroup>> group = form_shared(exchange, local_address, options);

@@ -2,7 +2,6 @@
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <climits>
@@ -16,8 +15,7 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free &&
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, TimePoint deadline) {
   const Duration left = deadline - BootClock::now();
   if (left <= Duration::zero()) return;
-  const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
-  const timespec timeout{.tv_sec = seconds.count(), .tv_nsec = (left - seconds).count()};
+  const timespec timeout = to_timespec(left);
   syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT, expected, &timeout,
           nullptr, 0);
 }

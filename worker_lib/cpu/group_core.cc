@@ -6,6 +6,8 @@
 
 #include "base/assert.h"
 #include "base/poll_until.h"
+#include "worker_lib/cpu/group_end.h"
+#include "worker_lib/cpu/rank_names.h"
 
 namespace ddprun {
 namespace {
@@ -13,8 +15,6 @@ namespace {
 constexpr Duration kAskPatience = std::chrono::milliseconds(250);
 constexpr Duration kNewsPatience = std::chrono::milliseconds(500);
 constexpr Duration kNewsInterval = std::chrono::milliseconds(1);
-
-std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
 
 }  // namespace
 
@@ -49,12 +49,7 @@ GroupCore::~GroupCore() {
 }
 
 Result<void> GroupCore::may_begin(const Attempt& attempt) {
-  if (finished_) {
-    return Error{.kind = ErrorKind::kStopped,
-                 .doing = attempt.doing(),
-                 .cause = "the group is finished since " + finished_->message(),
-                 .peer_rank = finished_->peer_rank};
-  }
+  if (finished_) return group_finished(attempt.doing(), *finished_);
   if (board_.failed()) return from_board(attempt);
   return {};
 }
@@ -100,10 +95,10 @@ Error GroupCore::from_board(const Attempt& attempt) {
     error.waited = attempt.deadline.waited();
     error.allowed = attempt.deadline.allowed();
   } else if (failure.kind == ErrorKind::kTimeout) {
-    error.cause = rank_text(failure.reporter) + " gave up: " + failure.cause;
+    error.cause = name_rank(failure.reporter) + " gave up: " + failure.cause;
   } else if (failure.kind == ErrorKind::kStopped) {
     error.cause =
-        (own ? "the group was aborted: " : rank_text(failure.reporter) + " aborted the group: ") +
+        (own ? "the group was aborted: " : name_rank(failure.reporter) + " aborted the group: ") +
         failure.cause;
   }
   return finish(std::move(error));
@@ -124,7 +119,7 @@ void GroupCore::raise_timeout(const Attempt& attempt) {
 std::string GroupCore::who_is_missing(const Attempt& attempt, int& first) const {
   if (attempt.partner >= 0) {
     first = attempt.partner;
-    return rank_text(first) + " " + attempt.omission;
+    return name_rank(first) + " " + attempt.omission;
   }
   const PeerWatch::Answers answers = watch_->ask(kAskPatience);
   std::set<int> absent, stopped, behind;  // a node may answer over several links
@@ -165,7 +160,7 @@ void GroupCore::raise_departure(const Attempt& attempt, int node) {
     }
     DDPRUN_ASSERT(gone >= 0, "a wait ends with kLeft only when a rank has left");
     const int rank = at.layout.nodes[at.node][gone];
-    return raise(ErrorKind::kPeerLost, rank, rank_text(rank) + " has left the group");
+    return raise(ErrorKind::kPeerLost, rank, name_rank(rank) + " has left the group");
   }
   const int peer = attempt.partner < 0 ? at.layout.lane_leader(at.local, node) : attempt.partner;
   const Deadline patience(kNewsPatience);
@@ -173,7 +168,7 @@ void GroupCore::raise_departure(const Attempt& attempt, int node) {
     poll_until({}, BootClock::now() + kNewsInterval);
   }
   raise(ErrorKind::kPeerLost, peer,
-        rank_text(peer) +
+        name_rank(peer) +
             (watch_->has_left(peer) ? " has left the group" : " closed its connection"));
 }
 

@@ -28,7 +28,7 @@ struct GroupParts {
   Surroundings here;
   std::string token;
   Duration spin{};
-  Duration node_silence = kDefaultLease;  // PeerWatch::Options
+  Duration node_silence{};  // PeerWatch::Options
   std::unique_ptr<ShmSegment> segment;
   std::vector<UniqueFd> lives;  // by local index
   std::vector<PeerWatch::Link> links;

@@ -9,13 +9,17 @@
 #include <cstring>
 
 #include "base/poll_until.h"
+#include "worker_lib/cpu/not_now.h"
+#include "worker_lib/cpu/rank_names.h"
 
 namespace ddprun {
 namespace {
 
 struct RingHeader {
-  alignas(64) std::atomic<std::uint64_t> written;  // bytes so far, ever; moved by the sender
-  alignas(64) std::atomic<std::uint64_t> read;     // moved by the receiver
+  // Bytes so far, ever; moved by the sender.
+  alignas(kCacheLineBytes) std::atomic<std::uint64_t> written;
+  // Moved by the receiver.
+  alignas(kCacheLineBytes) std::atomic<std::uint64_t> read;
 };
 
 // A ring in the segment; both ends use this class, each its half of it.
@@ -111,7 +115,7 @@ class SocketStream final : public MessageStream {
         done += static_cast<std::size_t>(moved);
         continue;
       }
-      if (moved == 0 || (errno != EAGAIN && errno != EINTR)) return WaitEnd::kLeft;
+      if (moved == 0 || !is_not_now(errno)) return WaitEnd::kLeft;
       if (board_.failed()) return WaitEnd::kFailed;
       const TimePoint now = BootClock::now();
       if (now >= deadline) return WaitEnd::kTimedOut;
@@ -186,7 +190,7 @@ Result<void> Mailbox::recv(void* data, std::size_t bytes, Rank source, int tag, 
     }
     if (inbox.set_aside_bytes + head.bytes > kMaxSetAsideBytes && head.tag != tag) {
       return core_.fail(attempt, ErrorKind::kResource, source.value,
-                        "rank " + to_text(source) + " sent more than " +
+                        name_rank(source.value) + " sent more than " +
                             std::to_string(kMaxSetAsideBytes >> 20) +
                             " MiB under other tags before tag " + std::to_string(tag));
     }
@@ -219,9 +223,7 @@ bool Mailbox::take_set_aside(Inbox& inbox, int tag, std::vector<char>& body) {
 }
 
 Error Mailbox::wrong_size(const Attempt& attempt, std::size_t sent) {
-  return Error{.kind = ErrorKind::kInvalidArgument,
-               .doing = attempt.doing(),
-               .cause = "the message has " + std::to_string(sent) + " B"};
+  return invalid_argument("the message has " + std::to_string(sent) + " B").within(attempt.doing());
 }
 
 Error Mailbox::broken(const Attempt& attempt, WaitEnd end) {

@@ -5,8 +5,6 @@
 namespace ddprun {
 namespace {
 
-constexpr std::size_t kQuantum = 64;  // bytes; a cache line
-
 ChunkPipeline::Work work_between_nodes(const Surroundings& here) {
   return here.one_node() ? ChunkPipeline::Work::kNone : ChunkPipeline::Work::kSome;
 }
@@ -25,7 +23,10 @@ std::size_t block_limit(const Surroundings& here) {
 // --- broadcast ---
 
 BroadcastCall::BroadcastCall(const Surroundings& here, char* data, std::size_t bytes, int root)
-    : here_(here), data_(data), root_(root), plan_(bytes, here.segment.stage_bytes, kQuantum) {}
+    : here_(here),
+      data_(data),
+      root_(root),
+      plan_(bytes, here.segment.stage_bytes, kCacheLineBytes) {}
 
 ChunkPipeline::Work BroadcastCall::work_mode() const { return work_between_nodes(here_); }
 
@@ -36,8 +37,8 @@ void BroadcastCall::stage(const Chunk& chunk) {
 }
 
 TcpMesh::End BroadcastCall::work(const Chunk& chunk, TimePoint deadline) {
-  const Range share =
-      ChunkShape::even(here_.layout, plan_.at(chunk.index).size(), kQuantum).share(here_.local);
+  const Range share = ChunkShape::even(here_.layout, plan_.at(chunk.index).size(), kCacheLineBytes)
+                          .share(here_.local);
   const int nodes = here_.layout.node_count();
   const int root_node = here_.layout.node_of[root_];
   const int place = (here_.node - root_node + nodes) % nodes;  // in the chain
@@ -63,7 +64,7 @@ void BroadcastCall::copy_out(const Chunk& chunk) {
     copy_bytes(to, here_.stage(here_.layout.local_of[root_], chunk.number), part.size());
     return;
   }
-  const ChunkShape shape = ChunkShape::even(here_.layout, part.size(), kQuantum);
+  const ChunkShape shape = ChunkShape::even(here_.layout, part.size(), kCacheLineBytes);
   for (int lane = 0; lane < here_.layout.lanes; ++lane) {
     const Range share = shape.share(lane);
     copy_bytes(to + share.begin, here_.stage(lane, chunk.number) + share.begin, share.size());
@@ -78,7 +79,7 @@ GatherCall::GatherCall(const Surroundings& here, const char* input, std::span<vo
       input_(input),
       outputs_(outputs),
       root_(root),
-      plan_(bytes, block_limit(here), kQuantum) {}
+      plan_(bytes, block_limit(here), kCacheLineBytes) {}
 
 ChunkPipeline::Work GatherCall::work_mode() const { return work_between_nodes(here_); }
 
@@ -130,7 +131,7 @@ TcpMesh::End GatherCall::work(const Chunk& chunk, TimePoint deadline) {
 }
 
 void GatherCall::copy_out(const Chunk& chunk) {
-  if (!wants(here_.rank)) return;
+  if (!wants_result()) return;
   const Range part = plan_.at(chunk.index);
   for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
     char* const to = static_cast<char*>(outputs_[rank]) + part.begin;
@@ -147,7 +148,7 @@ ScatterCall::ScatterCall(const Surroundings& here, std::span<const void* const> 
       inputs_(inputs),
       output_(output),
       root_(root),
-      plan_(bytes, here.segment.stage_bytes / here.layout.rank_at.size(), kQuantum) {}
+      plan_(bytes, here.segment.stage_bytes / here.layout.rank_at.size(), kCacheLineBytes) {}
 
 ChunkPipeline::Work ScatterCall::work_mode() const { return work_between_nodes(here_); }
 

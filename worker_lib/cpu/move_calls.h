@@ -50,7 +50,7 @@ class GatherCall final : public ChunkedCall {
   void copy_out(const Chunk& chunk) override;
 
  private:
-  bool wants(int rank) const { return root_ < 0 || root_ == rank; }
+  bool wants_result() const { return root_ < 0 || root_ == here_.rank; }
   // Where the bytes of a rank lie in this node's segment.
   const char* staged(int rank, const Chunk& chunk) const;
   // How many blocks of other ranks lie before this rank's in the stage of its lane's leader here.

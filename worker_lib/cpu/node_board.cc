@@ -6,12 +6,11 @@
 #include <cstring>
 
 #include "base/assert.h"
+#include "worker_lib/core/segment_layout.h"
 #include "worker_lib/cpu/futex.h"
 
 namespace ddprun {
 namespace {
-
-constexpr std::size_t kLine = 64;
 
 // What a sleeper waits for: the tick of one rank (its local index), or
 enum : std::int32_t { kEveryone = -1, kNudge = -2 };
@@ -44,24 +43,24 @@ std::uint64_t pack(const GroupFailure& failure, int reporter_local) {
 }  // namespace
 
 struct NodeBoard::Head {
-  alignas(kLine) std::atomic<std::uint64_t> failure;
-  alignas(kLine) std::atomic<std::uint32_t> sleepers;
+  alignas(kCacheLineBytes) std::atomic<std::uint64_t> failure;
+  alignas(kCacheLineBytes) std::atomic<std::uint32_t> sleepers;
 };
 
 // Lines are grouped by who reads them when: the tick by spinning peers, the call once per
 // collective, the bed only by whoever finds that somebody sleeps.
 struct NodeBoard::Block {
-  alignas(2 * kLine) std::atomic<std::uint64_t> tick;
+  alignas(2 * kCacheLineBytes) std::atomic<std::uint64_t> tick;
   std::atomic<std::uint64_t> entered;
   std::atomic<std::uint32_t> left;
   std::atomic<std::int32_t> core;  // that the rank was last seen on, plus one
-  alignas(kLine)
+  alignas(kCacheLineBytes)
       CallHeader calls[2];  // by sequence number: the next one may begin while one is read
-  alignas(kLine) std::atomic<std::uint32_t> bell;
+  alignas(kCacheLineBytes) std::atomic<std::uint32_t> bell;
   std::atomic<std::uint32_t> asleep;
   std::atomic<std::int32_t> wants_whom;
   std::atomic<std::uint64_t> wants_tick;
-  alignas(kLine) std::int32_t failure_reporter;
+  alignas(kCacheLineBytes) std::int32_t failure_reporter;
   std::uint32_t failure_cause_bytes;
   char failure_cause[GroupFailure::kMaxCauseBytes];
 };

@@ -53,7 +53,8 @@ class NodeBoard {
   // Bytes needed in the segment, which begins as zeros.
   static std::size_t bytes_for(int local_count);
 
-  // memory: bytes_for(local_count) bytes, aligned to 64, the same for all ranks of the node.
+  // memory: bytes_for(local_count) bytes, aligned to 2 * kCacheLineBytes, the same for all ranks of
+  // the node.
   // spin: how long a wait spins before it sleeps.
   NodeBoard(void* memory, int local_count, int local, Duration spin);
 
@@ -94,7 +95,6 @@ class NodeBoard {
   void leave();
   bool has_left(int local) const;
 
-  int local_count() const { return local_count_; }
   int local() const { return local_; }
 
  private:

@@ -15,7 +15,8 @@
 
 #include "base/poll_until.h"
 #include "base/random_id.h"
-#include "worker_lib/cpu/call_header.h"
+#include "worker_lib/cpu/not_now.h"
+#include "worker_lib/cpu/rank_names.h"
 
 namespace ddprun {
 namespace {
@@ -111,7 +112,7 @@ Result<void> try_until(const Deadline& deadline, Try once) {
     Result<void> done = once();
     if (done) return done;
     const int why = done.error().sys_errno;
-    if ((why != EAGAIN && why != ETOOMANYREFS && why != EINTR) || deadline.passed()) return done;
+    if ((!is_not_now(why) && why != ETOOMANYREFS) || deadline.passed()) return done;
     poll_until({}, std::min(deadline.when(), BootClock::now() + kRetry));
   }
 }
@@ -119,7 +120,7 @@ Result<void> try_until(const Deadline& deadline, Try once) {
 Error lost(int rank, const std::string& doing) {
   return Error{.kind = ErrorKind::kPeerLost,
                .doing = doing,
-               .cause = "rank " + std::to_string(rank) + " is gone",
+               .cause = name_rank(rank) + " is gone",
                .peer_rank = rank};
 }
 
@@ -173,7 +174,7 @@ class Leader {
     if (watched[0].revents != 0) {
       UniqueFd stranger(
           accept4(door_.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (!stranger.valid() && errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
+      if (!stranger.valid() && !is_not_now(errno) && errno != ECONNABORTED) {
         return system_error("let the ranks of this node in", errno);
       }
       if (strangers_.size() == kMaxStrangers) strangers_.erase(strangers_.begin());
@@ -260,7 +261,7 @@ Result<NodeMembers> join_leader(const std::string& name, const NodeMeetingOption
   while (fds.size() < options.ranks.size() + 1) {
     std::vector<pollfd> watched{{socket->get(), POLLIN, 0}};
     if (!poll_until(watched, options.deadline.when())) {
-      return timeout_error(kDoing, "rank " + std::to_string(options.ranks[0]) + " did not answer",
+      return timeout_error(kDoing, name_rank(options.ranks[0]) + " did not answer",
                            options.deadline.waited(), options.deadline.allowed());
     }
     std::uint32_t count = 0;

@@ -14,6 +14,8 @@
 
 #include "base/background_thread.h"
 #include "base/process_stat.h"
+#include "worker_lib/cpu/not_now.h"
+#include "worker_lib/cpu/rank_names.h"
 
 namespace ddprun {
 namespace {
@@ -142,7 +144,7 @@ void PeerWatch::neighbour_ended(int local) {
   announce({.kind = ErrorKind::kPeerLost,
             .peer_rank = rank,
             .reporter = rank_,
-            .cause = "rank " + std::to_string(rank) + " died (its process has ended)"});
+            .cause = name_rank(rank) + " died (its process has ended)"});
 }
 
 void PeerWatch::read_link(Peer& peer) {
@@ -152,7 +154,7 @@ void PeerWatch::read_link(Peer& peer) {
     peer.unread.append(buffer, static_cast<std::size_t>(got));
   }
   const int why = got < 0 ? errno : 0;
-  const bool closed = got == 0 || (why != EAGAIN && why != EINTR);
+  const bool closed = got == 0 || !is_not_now(why);
   while (peer.unread.size() >= sizeof(FrameHead)) {
     FrameHead head;
     std::memcpy(static_cast<void*>(&head), peer.unread.data(), sizeof head);
@@ -165,7 +167,7 @@ void PeerWatch::read_link(Peer& peer) {
       announce({.kind = ErrorKind::kProtocol,
                 .peer_rank = peer.rank,
                 .reporter = rank_,
-                .cause = "rank " + std::to_string(peer.rank) + " sent what it must not send"});
+                .cause = name_rank(peer.rank) + " sent what it must not send"});
       return;
     }
     peer.unread.erase(0, sizeof head + head.body_bytes);
@@ -177,7 +179,7 @@ void PeerWatch::read_link(Peer& peer) {
   announce({.kind = ErrorKind::kPeerLost,
             .peer_rank = peer.rank,
             .reporter = rank_,
-            .cause = "rank " + std::to_string(peer.rank) +
+            .cause = name_rank(peer.rank) +
                      (is_silent ? " is out of reach (its node has not answered for " +
                                       to_text(node_silence_) + ")"
                                 : " died (its connection was closed)")});

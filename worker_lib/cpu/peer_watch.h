@@ -32,7 +32,6 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "base/worker_env.h"
 #include "worker_lib/cpu/node_board.h"
 
 namespace ddprun {
@@ -49,7 +48,7 @@ class PeerWatch {
     std::vector<int> node_ranks;  // by local index
     std::vector<UniqueFd> lives;  // pidfds by local index
     std::vector<Link> links;
-    Duration node_silence = kDefaultLease;  // at most a day
+    Duration node_silence{};  // of a node, until it counts as lost
   };
 
   // The board must outlive the watch.

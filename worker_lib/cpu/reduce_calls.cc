@@ -16,7 +16,7 @@ double divisor_of(const ReduceJob& job, const NodeLayout& layout) {
 
 std::size_t chunk_limit(const Surroundings& here, const ReduceJob& job) {
   const std::size_t fits = here.segment.stage_bytes / size_of(job.type);
-  return job.kind == CallKind::kReduceScatter ? fits / here.layout.rank_at.size() : fits;
+  return job.by_rank() ? fits / here.layout.rank_at.size() : fits;
 }
 
 // Pointers to one element range in every rank's memory; a small call should not go to the heap.
@@ -50,7 +50,7 @@ DirectReduce::DirectReduce(const Surroundings& here, const ReduceJob& job)
 
 bool DirectReduce::suits(const Surroundings& here, const ReduceJob& job) {
   if (!here.one_node()) return false;
-  if (job.kind == CallKind::kReduceScatter) return true;
+  if (job.by_rank()) return true;
   if (job.kind == CallKind::kAllReduce && here.local_count() == 2) return true;
   return job.count * size_of(job.type) <= kSmallReduce / here.local_count();
 }
@@ -59,7 +59,7 @@ void DirectReduce::stage(const Chunk& chunk) {
   const Range part = plan_.at(chunk.index);
   const std::size_t bytes = part.size() * size_;
   char* const to = here_.stage(here_.local, chunk.number);
-  if (job_.kind != CallKind::kReduceScatter) {
+  if (!job_.by_rank()) {
     return copy_bytes(to, job_.data + part.begin * size_, bytes);
   }
   for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
@@ -70,9 +70,9 @@ void DirectReduce::stage(const Chunk& chunk) {
 }
 
 void DirectReduce::copy_out(const Chunk& chunk) {
-  if (job_.root >= 0 && job_.root != here_.rank) return;
+  if (!job_.wants_result(here_.rank)) return;
   const Range part = plan_.at(chunk.index);
-  const bool by_rank = job_.kind == CallKind::kReduceScatter;
+  const bool by_rank = job_.by_rank();
   const std::size_t offset =
       by_rank ? static_cast<std::size_t>(here_.rank) * part.size() * size_ : 0;
   Sources sources(here_.local_count());
@@ -101,15 +101,15 @@ SharedReduce::SharedReduce(const Surroundings& here, const ReduceJob& job, Reduc
 
 ChunkShape SharedReduce::shape(const Chunk& chunk) const {
   const std::size_t length = plan_.at(chunk.index).size();
-  return by_rank() ? ChunkShape::by_rank(here_.layout, length)
-                   : ChunkShape::even(here_.layout, length, elements_per_line(size_));
+  return job_.by_rank() ? ChunkShape::by_rank(here_.layout, length)
+                        : ChunkShape::even(here_.layout, length, elements_per_line(size_));
 }
 
 void SharedReduce::stage(const Chunk& chunk) {
   const Range whole = plan_.at(chunk.index);
   const ChunkShape parts = shape(chunk);
   char* const to = here_.stage(here_.local, chunk.number);
-  if (by_rank()) {
+  if (job_.by_rank()) {
     for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
       if (here_.leads() && here_.layout.lane_of(rank) == here_.local) continue;
       copy_bytes(to + parts.block(rank).begin * size_,
@@ -127,10 +127,10 @@ void SharedReduce::stage(const Chunk& chunk) {
 std::vector<SharedReduce::Stretch> SharedReduce::own_share(const Chunk& chunk) const {
   const Range whole = plan_.at(chunk.index);
   const ChunkShape parts = shape(chunk);
-  if (!by_rank()) {
+  if (!job_.by_rank()) {
     const Range share = parts.share(here_.local);
     char* const data = job_.data + (whole.begin + share.begin) * size_;
-    return {{share, data, wants_result() ? data : nullptr}};
+    return {{share, data, job_.wants_result(here_.rank) ? data : nullptr}};
   }
   std::vector<Stretch> stretches;
   const Range positions = here_.layout.lane_positions(here_.local);
@@ -220,7 +220,7 @@ void SharedReduce::fold_over_nodes(const Chunk& chunk) {
 }
 
 TcpMesh::End SharedReduce::spread_pieces(const Chunk& chunk, TimePoint deadline) {
-  if (by_rank()) return {};  // a piece is already where its ranks are
+  if (job_.by_rank()) return {};  // a piece is already where its ranks are
   const ChunkShape parts = shape(chunk);
   const int nodes = here_.layout.node_count();
   const int root_node = job_.root < 0 ? -1 : here_.layout.node_of[job_.root];
@@ -245,14 +245,14 @@ TcpMesh::End SharedReduce::spread_pieces(const Chunk& chunk, TimePoint deadline)
 void SharedReduce::copy_out(const Chunk& chunk) {
   const Range whole = plan_.at(chunk.index);
   const ChunkShape parts = shape(chunk);
-  if (by_rank()) {
+  if (job_.by_rank()) {
     copy_bytes(job_.output + whole.begin * size_,
                here_.stage(here_.layout.lane_of(here_.rank), chunk.number) +
                    parts.block(here_.rank).begin * size_,
                whole.size() * size_);
     return;
   }
-  if (!wants_result()) return;
+  if (!job_.wants_result(here_.rank)) return;
   for (int lane = 0; lane < here_.layout.lanes; ++lane) {
     if (here_.one_node() && lane == here_.local) continue;  // folded into the output
     const Range share = parts.share(lane);

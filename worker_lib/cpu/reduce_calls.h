@@ -46,6 +46,10 @@ struct ReduceJob {
   char* data = nullptr;
   std::span<const void* const> inputs;
   char* output = nullptr;
+
+  // Whether each rank gets a block of its own, and not all (or the root) the whole.
+  bool by_rank() const { return kind == CallKind::kReduceScatter; }
+  bool wants_result(int rank) const { return root < 0 || root == rank; }
 };
 
 class DirectReduce final : public ChunkedCall {
@@ -92,8 +96,6 @@ class SharedReduce final : public ChunkedCall {
     char* output = nullptr;       // private; null: the result is not for this rank
   };
 
-  bool by_rank() const { return job_.kind == CallKind::kReduceScatter; }
-  bool wants_result() const { return job_.root < 0 || job_.root == here_.rank; }
   ChunkShape shape(const Chunk& chunk) const;
   std::vector<Stretch> own_share(const Chunk& chunk) const;
   void fold_over_node(const Chunk& chunk, const Stretch& stretch, FoldForm form, char* out,

@@ -8,6 +8,8 @@
 
 #include "base/poll_until.h"
 #include "rendezvous/blocking_socket.h"
+#include "worker_lib/cpu/not_now.h"
+#include "worker_lib/cpu/rank_names.h"
 
 namespace ddprun {
 namespace {
@@ -88,7 +90,7 @@ void TcpDoor::hear_strangers() {
     char buffer[sizeof(Hello)];
     const ssize_t got =
         recv(stranger->socket.get(), buffer, sizeof(Hello) - stranger->said.size(), MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+    if (got < 0 && is_not_now(errno)) {
       ++stranger;
       continue;
     }
@@ -111,7 +113,7 @@ void TcpDoor::hear_strangers() {
 
 Result<UniqueFd> call_at_door(const HostPort& address, const std::string& token, int from, int to,
                               ConnectionUse use, const Deadline& deadline) {
-  const std::string doing = "connect to rank " + std::to_string(to) + " at " + to_text(address);
+  const std::string doing = "connect to " + name_rank(to) + " at " + to_text(address);
   const std::optional<SocketAddress> numeric = numeric_address(address);
   if (!numeric) {
     return Error{

@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "base/poll_until.h"
+#include "worker_lib/cpu/not_now.h"
 
 namespace ddprun {
 namespace {
@@ -62,7 +63,7 @@ class Progress {
 
 ssize_t not_now_or_closed(ssize_t moved) {
   if (moved > 0) return moved;
-  return moved < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : -1;
+  return moved < 0 && is_not_now(errno) ? 0 : -1;
 }
 
 }  // namespace

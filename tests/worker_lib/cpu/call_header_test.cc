@@ -44,12 +44,5 @@ TEST(CallHeader, DisagreementIsTableOfWhoCalledWhat) {
       "called all_gather #7 of 8 B");
 }
 
-TEST(CallHeader, RanksAreNamedInRuns) {
-  EXPECT_EQ(name_ranks(std::vector<int>{3}), "rank 3");
-  EXPECT_EQ(name_ranks(std::vector<int>{1, 2}), "ranks 1 and 2");
-  EXPECT_EQ(name_ranks(std::vector<int>{0, 1, 2, 3, 9}), "ranks 0-3 and 9");
-  EXPECT_EQ(name_ranks(std::vector<int>{1, 4, 7}), "ranks 1, 4 and 7");
-}
-
 }  // namespace
 }  // namespace ddprun

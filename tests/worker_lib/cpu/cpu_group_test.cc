@@ -8,6 +8,7 @@
 #include <future>
 #include <numeric>
 
+#include "tests/support/eventually.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/running_store.h"
 #include "tests/worker_lib/cpu/world.h"
@@ -19,11 +20,10 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing_support::kPatience;
 using testing_support::run_ranks;
 
-constexpr Duration kTimeout = seconds(20);
-
-Result<void> sum_one(CpuGroup& group, Duration timeout = kTimeout) {
+Result<void> sum_one(CpuGroup& group, Duration timeout = kPatience) {
   float value = 1;
   return group.all_reduce(&value, 1, ElementType::kF32, ReduceOp::kSum, timeout);
 }
@@ -39,22 +39,22 @@ TEST(SoloGroup, EveryCollectiveIsTheIdentity) {
   std::vector<int> output(3);
   void* const outputs[] = {output.data()};
   const void* const inputs[] = {input.data()};
-  EXPECT_TRUE(group.all_reduce(data.data(), 3, ElementType::kI32, ReduceOp::kSum, kTimeout));
+  EXPECT_TRUE(group.all_reduce(data.data(), 3, ElementType::kI32, ReduceOp::kSum, kPatience));
   EXPECT_EQ(data, input);
-  EXPECT_TRUE(group.all_gather(input.data(), outputs, 12, kTimeout));
+  EXPECT_TRUE(group.all_gather(input.data(), outputs, 12, kPatience));
   EXPECT_EQ(output, input);
   output = {};
   output.resize(3);
   EXPECT_TRUE(
-      group.reduce_scatter(inputs, output.data(), 3, ElementType::kI32, ReduceOp::kMax, kTimeout));
+      group.reduce_scatter(inputs, output.data(), 3, ElementType::kI32, ReduceOp::kMax, kPatience));
   EXPECT_EQ(output, input);
-  EXPECT_TRUE(group.barrier(kTimeout));
+  EXPECT_TRUE(group.barrier(kPatience));
 }
 
 TEST(SoloGroup, StopsWhenAborted) {
   EngineWorld world("a");
   world.group(0).abort("enough");
-  EXPECT_EQ(world.group(0).barrier(kTimeout).error().message(),
+  EXPECT_EQ(world.group(0).barrier(kPatience).error().message(),
             "barrier: the group was aborted: enough");
 }
 
@@ -65,17 +65,17 @@ class CpuGroupAgreement : public testing::TestWithParam<const char*> {};
 TEST_P(CpuGroupAgreement, RanksThatCallDifferentThingsAllLearnWhoCalledWhat) {
   EngineWorld world(GetParam());
   world.run([](CpuGroup& group, int rank) {
-    EXPECT_TRUE(group.barrier(kTimeout));
+    EXPECT_TRUE(group.barrier(kPatience));
     float data[8] = {};
     const Result<void> result =
-        rank == 1 ? group.broadcast(data, 32, Rank(0), kTimeout)
-                  : group.all_reduce(data, 8, ElementType::kF32, ReduceOp::kSum, kTimeout);
+        rank == 1 ? group.broadcast(data, 32, Rank(0), kPatience)
+                  : group.all_reduce(data, 8, ElementType::kF32, ReduceOp::kSum, kPatience);
     ASSERT_FALSE(result);
     EXPECT_EQ(result.error().kind, ErrorKind::kInvalidArgument);
     EXPECT_THAT(result.error().message(),
                 HasSubstr("ranks 0 and 2 called all_reduce #2 of 8 f32 (sum); rank 1 "
                           "called broadcast #2 of 32 B from rank 0"));
-    EXPECT_EQ(group.barrier(kTimeout).error().kind, ErrorKind::kStopped);
+    EXPECT_EQ(group.barrier(kPatience).error().kind, ErrorKind::kStopped);
   });
 }
 
@@ -84,7 +84,7 @@ TEST_P(CpuGroupAgreement, RanksThatDifferInSizeAllLearnIt) {
   world.run([](CpuGroup& group, int rank) {
     std::vector<float> data(rank == 2 ? 900'000 : 800'000);
     const Result<void> result =
-        group.all_reduce(data.data(), data.size(), ElementType::kF32, ReduceOp::kSum, kTimeout);
+        group.all_reduce(data.data(), data.size(), ElementType::kF32, ReduceOp::kSum, kPatience);
     ASSERT_FALSE(result);
     EXPECT_THAT(result.error().message(),
                 AllOf(HasSubstr("ranks 0 and 1 called all_reduce #1 of 800000 f32"),
@@ -105,7 +105,7 @@ TEST_P(CpuGroupEnd, ARankThatDoesNotComeIsNamedAndTheGroupIsFinishedForAll) {
   std::shared_future<void> done(others_are_done.get_future());
   std::atomic<int> waiting{2};
   world.run([&](CpuGroup& group, int rank) {
-    EXPECT_TRUE(group.barrier(kTimeout));
+    EXPECT_TRUE(group.barrier(kPatience));
     if (rank == 2) {
       done.wait();
       const Error late = sum_one(group).error();
@@ -119,7 +119,7 @@ TEST_P(CpuGroupEnd, ARankThatDoesNotComeIsNamedAndTheGroupIsFinishedForAll) {
                                          HasSubstr("rank 2 did not arrive")));
       if (--waiting == 0) others_are_done.set_value();
     }
-    const Error later = group.barrier(kTimeout).error();
+    const Error later = group.barrier(kPatience).error();
     EXPECT_EQ(later.kind, ErrorKind::kStopped);
     EXPECT_THAT(later.message(),
                 HasSubstr("the group is finished since all_reduce #2 of 1 f32 (sum): "));
@@ -129,16 +129,16 @@ TEST_P(CpuGroupEnd, ARankThatDoesNotComeIsNamedAndTheGroupIsFinishedForAll) {
 TEST_P(CpuGroupEnd, AbortEndsTheCallInProgressAndTellsTheOthers) {
   EngineWorld world(GetParam());
   world.run([&](CpuGroup& group, int rank) {
-    EXPECT_TRUE(group.barrier(kTimeout));
+    EXPECT_TRUE(group.barrier(kPatience));
     if (rank == 1) {
       // The ranks wait for each other in a barrier that rank 1 does not enter, or are about to.
       group.abort("the supervisor said so");
-      EXPECT_THAT(group.barrier(kTimeout).error().message(),
+      EXPECT_THAT(group.barrier(kPatience).error().message(),
                   HasSubstr("barrier #2: the group was aborted: the supervisor said so"));
       return;
     }
     const TimePoint start = BootClock::now();
-    const Error error = group.barrier(kTimeout).error();
+    const Error error = group.barrier(kPatience).error();
     EXPECT_LT(BootClock::now() - start, seconds(1));
     EXPECT_EQ(error.kind, ErrorKind::kStopped);
     EXPECT_THAT(error.message(), HasSubstr("rank 1 aborted the group: the supervisor said so"));
@@ -154,7 +154,7 @@ TEST_P(CpuGroupEnd, AbortFromAnotherThreadEndsALongWait) {
   });
   const Error error = [&] {
     entered.set_value();
-    return world.group(0).barrier(kTimeout).error();
+    return world.group(0).barrier(kPatience).error();
   }();
   watchdog.join();
   EXPECT_EQ(error.kind, ErrorKind::kStopped);
@@ -163,9 +163,9 @@ TEST_P(CpuGroupEnd, AbortFromAnotherThreadEndsALongWait) {
 TEST_P(CpuGroupEnd, ARankThatLeavesIsNamedByThoseWhoStillNeedIt) {
   EngineWorld world(GetParam());
   world.run([&](CpuGroup& group, int rank) {
-    EXPECT_TRUE(group.barrier(kTimeout));
+    EXPECT_TRUE(group.barrier(kPatience));
     if (rank == 1) return world.destroy(1);
-    const Error error = group.barrier(kTimeout).error();
+    const Error error = group.barrier(kPatience).error();
     EXPECT_EQ(error.kind, ErrorKind::kPeerLost);
     EXPECT_EQ(error.peer_rank, 1);
     EXPECT_THAT(error.message(), HasSubstr("rank 1 has left the group"));
@@ -179,7 +179,7 @@ TEST_P(CpuGroupEnd, LeavingAfterTheLastCollectiveDisturbsNobody) {
     world.run([&](CpuGroup& group, int rank) {
       std::vector<float> data(300'000, 1);
       EXPECT_TRUE(
-          group.all_reduce(data.data(), data.size(), ElementType::kF32, ReduceOp::kSum, kTimeout));
+          group.all_reduce(data.data(), data.size(), ElementType::kF32, ReduceOp::kSum, kPatience));
       EXPECT_EQ(data, std::vector<float>(300'000, 3));
       world.destroy(rank);
     });
@@ -220,10 +220,10 @@ TEST_P(CpuGroupMessages, ArriveInOrderAndWholeWhateverTheirSize) {
       std::vector<int> data = numbers(count, static_cast<int>(count));
       const std::vector<int> expected = data;
       if (rank == 0) {
-        EXPECT_TRUE(group.send(data.data(), count * 4, Rank(1), 0, kTimeout));
+        EXPECT_TRUE(group.send(data.data(), count * 4, Rank(1), 0, kPatience));
       } else if (rank == 1) {
         std::fill(data.begin(), data.end(), 0);
-        EXPECT_TRUE(group.recv(data.data(), count * 4, Rank(0), 0, kTimeout));
+        EXPECT_TRUE(group.recv(data.data(), count * 4, Rank(0), 0, kPatience));
         EXPECT_TRUE(data == expected) << count;
       }
     }
@@ -234,12 +234,12 @@ TEST_P(CpuGroupMessages, AreMatchedByTagAndKeepTheirOrderWithinOne) {
   world_.run([](CpuGroup& group, int rank) {
     if (rank == 0) {
       for (const auto& [tag, value] : {std::pair{7, 70}, {8, 80}, {7, 71}, {9, 90}}) {
-        EXPECT_TRUE(group.send(&value, 4, Rank(1), tag, kTimeout));
+        EXPECT_TRUE(group.send(&value, 4, Rank(1), tag, kPatience));
       }
     } else if (rank == 1) {
       for (const auto& [tag, value] : {std::pair{9, 90}, {7, 70}, {8, 80}, {7, 71}}) {
         int got = 0;
-        EXPECT_TRUE(group.recv(&got, 4, Rank(0), tag, kTimeout));
+        EXPECT_TRUE(group.recv(&got, 4, Rank(0), tag, kPatience));
         EXPECT_EQ(got, value);
       }
     }
@@ -253,10 +253,10 @@ TEST_P(CpuGroupMessages, OfAllPairsAndBothDirectionsDoNotMix) {
       const int from = (rank + group.size() - distance) % group.size();
       const std::vector<int> mine = numbers(2000, 10'000 * rank + to);
       std::vector<int> got(2000);
-      EXPECT_TRUE(group.send(mine.data(), 8000, Rank(to), distance, kTimeout));
-      EXPECT_TRUE(group.recv(got.data(), 8000, Rank(from), distance, kTimeout));
+      EXPECT_TRUE(group.send(mine.data(), 8000, Rank(to), distance, kPatience));
+      EXPECT_TRUE(group.recv(got.data(), 8000, Rank(from), distance, kPatience));
       EXPECT_EQ(got, numbers(2000, 10'000 * from + rank));
-      EXPECT_TRUE(group.barrier(kTimeout));
+      EXPECT_TRUE(group.barrier(kPatience));
     }
   });
 }
@@ -269,11 +269,11 @@ TEST_P(CpuGroupMessages, LargeOnesGoBothWaysWhenOneSideReceivesFirst) {
     std::vector<int> got(count);
     const Rank other(1 - rank);
     if (rank == 0) {
-      EXPECT_TRUE(group.send(mine.data(), count * 4, other, 1, kTimeout));
+      EXPECT_TRUE(group.send(mine.data(), count * 4, other, 1, kPatience));
     }
-    EXPECT_TRUE(group.recv(got.data(), count * 4, other, 1, kTimeout));
+    EXPECT_TRUE(group.recv(got.data(), count * 4, other, 1, kPatience));
     if (rank == 1) {
-      EXPECT_TRUE(group.send(mine.data(), count * 4, other, 1, kTimeout));
+      EXPECT_TRUE(group.send(mine.data(), count * 4, other, 1, kPatience));
     }
     EXPECT_TRUE(got == numbers(count, 1 - rank));
   });
@@ -284,19 +284,19 @@ TEST_P(CpuGroupMessages, OfAnotherSizeAreRefusedAndDroppedAndTheGroupGoesOn) {
     const int values[4] = {1, 2, 3, 4};
     int got[4] = {};
     if (rank == 0) {
-      EXPECT_TRUE(group.send(values, 16, Rank(1), 0, kTimeout));
-      EXPECT_TRUE(group.send(values, 8, Rank(1), 3, kTimeout));
-      EXPECT_TRUE(group.send(values, 4, Rank(1), 0, kTimeout));
+      EXPECT_TRUE(group.send(values, 16, Rank(1), 0, kPatience));
+      EXPECT_TRUE(group.send(values, 8, Rank(1), 3, kPatience));
+      EXPECT_TRUE(group.send(values, 4, Rank(1), 0, kPatience));
     } else if (rank == 1) {
-      const Error error = group.recv(got, 12, Rank(0), 0, kTimeout).error();
+      const Error error = group.recv(got, 12, Rank(0), 0, kPatience).error();
       EXPECT_EQ(error.kind, ErrorKind::kInvalidArgument);
       EXPECT_EQ(error.message(), "recv of 12 B from rank 0 (tag 0): the message has 16 B");
-      EXPECT_TRUE(group.recv(got, 4, Rank(0), 0, kTimeout));
+      EXPECT_TRUE(group.recv(got, 4, Rank(0), 0, kPatience));
       EXPECT_EQ(got[0], 1);
-      EXPECT_EQ(group.recv(got, 4, Rank(0), 3, kTimeout).error().message(),
+      EXPECT_EQ(group.recv(got, 4, Rank(0), 3, kPatience).error().message(),
                 "recv of 4 B from rank 0 (tag 3): the message has 8 B");
     }
-    EXPECT_TRUE(group.barrier(kTimeout));
+    EXPECT_TRUE(group.barrier(kPatience));
   });
 }
 
@@ -305,11 +305,11 @@ TEST_P(CpuGroupMessages, UnderOtherTagsAreSetAsideUpToALimitThatIsNamed) {
     const std::vector<char> block(20 << 20);
     if (rank == 0) {
       for (int tag = 1; tag <= 4; ++tag) {
-        if (!group.send(block.data(), block.size(), Rank(1), tag, kTimeout)) break;
+        if (!group.send(block.data(), block.size(), Rank(1), tag, kPatience)) break;
       }
     } else if (rank == 1) {
       char byte = 0;
-      const Error error = group.recv(&byte, 1, Rank(0), 0, kTimeout).error();
+      const Error error = group.recv(&byte, 1, Rank(0), 0, kPatience).error();
       EXPECT_EQ(error.kind, ErrorKind::kResource);
       EXPECT_THAT(error.message(),
                   HasSubstr("rank 0 sent more than 64 MiB under other tags before tag 0"));
@@ -332,11 +332,11 @@ TEST_P(CpuGroupMessages, FromARankThatHasLeftCountIfTheyWereSent) {
   world_.run([&](CpuGroup& group, int rank) {
     int value = 42;
     if (rank == 0) {
-      EXPECT_TRUE(group.send(&value, 4, Rank(1), 0, kTimeout));
+      EXPECT_TRUE(group.send(&value, 4, Rank(1), 0, kPatience));
       world_.destroy(0);
     } else if (rank == 1) {
-      EXPECT_TRUE(group.recv(&value, 4, Rank(0), 0, kTimeout));
-      const Error error = group.recv(&value, 4, Rank(0), 0, kTimeout).error();
+      EXPECT_TRUE(group.recv(&value, 4, Rank(0), 0, kPatience));
+      const Error error = group.recv(&value, 4, Rank(0), 0, kPatience).error();
       EXPECT_EQ(error.kind, ErrorKind::kPeerLost);
       EXPECT_EQ(error.peer_rank, 0);
     }

@@ -22,10 +22,11 @@ using testing::HasSubstr;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing_support::in;
+using testing_support::kPatience;
 
 // --- the node's door ---
 
-NodeMeetingOptions meeting(int local, const std::string& token, Duration patience = seconds(20)) {
+NodeMeetingOptions meeting(int local, const std::string& token, Duration patience = kPatience) {
   return {.ranks = {3, 4, 9},
           .local = local,
           .token = token,

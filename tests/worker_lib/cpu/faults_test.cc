@@ -1,9 +1,9 @@
 // Ranks as processes (rank_main.cc), killed and stopped from outside at random moments.
-#include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <filesystem>
 #include <optional>
 #include <tuple>
 
@@ -17,6 +17,8 @@ namespace ddprun {
 namespace {
 
 using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
 using testing_support::ChildProcess;
 using testing_support::let_pass;
 using testing_support::program;
@@ -46,19 +48,14 @@ class ProcessWorld {
   std::vector<std::unique_ptr<ChildProcess>> ranks_;
 };
 
-std::string starts_with_word(const std::string& text, const std::string& start) {
-  return text.substr(0, start.size());
-}
-
-int entries_of_ours_in_dev_shm() {
-  int count = 0;
-  DIR* const directory = opendir("/dev/shm");
-  if (!directory) return 0;
-  while (const dirent* entry = readdir(directory)) {
-    if (std::string(entry->d_name).find("ddprun") != std::string::npos) ++count;
+std::vector<std::string> entries_of_ours_in_dev_shm() {
+  std::vector<std::string> entries;
+  std::error_code there_is_none;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm", there_is_none)) {
+    const std::string name = entry.path().filename();
+    if (name.find("ddprun") != std::string::npos) entries.push_back(name);
   }
-  closedir(directory);
-  return count;
+  return entries;
 }
 
 class CpuGroupFaults : public testing::TestWithParam<std::tuple<const char*, const char*>> {
@@ -86,10 +83,10 @@ TEST_P(CpuGroupFaults, AKilledRankIsNamedByAllOthersWithinASecondAndNothingIsLef
     const auto line = world.at(rank).line();
     EXPECT_LT(BootClock::now() - killed, std::chrono::seconds(1));
     ASSERT_TRUE(line) << "rank " << rank << " says nothing";
-    EXPECT_EQ(starts_with_word(*line, expected), expected) << "rank " << rank << ": " << *line;
+    EXPECT_THAT(*line, StartsWith(expected)) << "rank " << rank;
     EXPECT_EQ(world.at(rank).line(), "open 0") << "rank " << rank << " leaks descriptors";
   }
-  EXPECT_EQ(entries_of_ours_in_dev_shm(), 0);
+  EXPECT_THAT(entries_of_ours_in_dev_shm(), IsEmpty());
 }
 
 TEST_P(CpuGroupFaults, AStoppedRankIsNamedByAllOthersWhenTimeIsUp) {
@@ -110,7 +107,7 @@ TEST_P(CpuGroupFaults, AStoppedRankIsNamedByAllOthersWhenTimeIsUp) {
     if (rank == victim) continue;
     const auto line = world.at(rank).line();
     ASSERT_TRUE(line) << "rank " << rank << " says nothing";
-    EXPECT_EQ(starts_with_word(*line, "end timeout"), "end timeout") << *line;
+    EXPECT_THAT(*line, StartsWith("end timeout"));
     EXPECT_LT(BootClock::now() - stopped,
               std::chrono::milliseconds(kTimeoutMs) + std::chrono::seconds(1));
     // In a chain of send and recv each rank knows only the one before it.
@@ -119,26 +116,22 @@ TEST_P(CpuGroupFaults, AStoppedRankIsNamedByAllOthersWhenTimeIsUp) {
   }
 }
 
+constexpr const char* kScenarios[] = {"all_reduce_small", "all_reduce_large", "reduce", "broadcast",
+                                      "all_gather",       "reduce_scatter",   "gather", "scatter",
+                                      "barrier",          "send_recv"};
+
+std::string name_of(const testing::TestParamInfo<CpuGroupFaults::ParamType>& test) {
+  return std::string(std::get<0>(test.param)) + "_" + std::get<1>(test.param);
+}
+
 INSTANTIATE_TEST_SUITE_P(OneNode, CpuGroupFaults,
                          testing::Combine(testing::Values("aa", "aaaa"),
-                                          testing::Values("all_reduce_small", "all_reduce_large",
-                                                          "reduce", "broadcast", "all_gather",
-                                                          "reduce_scatter", "gather", "scatter",
-                                                          "barrier", "send_recv")),
-                         [](const auto& test) {
-                           return std::string(std::get<0>(test.param)) + "_" +
-                                  std::get<1>(test.param);
-                         });
+                                          testing::ValuesIn(kScenarios)),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(Nodes, CpuGroupFaults,
                          testing::Combine(testing::Values("ab", "aab", "abc"),
-                                          testing::Values("all_reduce_small", "all_reduce_large",
-                                                          "reduce", "broadcast", "all_gather",
-                                                          "reduce_scatter", "gather", "scatter",
-                                                          "barrier", "send_recv")),
-                         [](const auto& test) {
-                           return std::string(std::get<0>(test.param)) + "_" +
-                                  std::get<1>(test.param);
-                         });
+                                          testing::ValuesIn(kScenarios)),
+                         name_of);
 
 TEST(CpuGroupFaultsWhileForming, NothingIsLeftWhenAllAreKilledAtAnyMoment) {
   const std::uint64_t seed = test_seed(5);
@@ -149,7 +142,7 @@ TEST(CpuGroupFaultsWhileForming, NothingIsLeftWhenAllAreKilledAtAnyMoment) {
     let_pass(std::chrono::milliseconds(rng.below(12)));
     for (int rank = 0; rank < world.size(); ++rank) world.at(rank).signal(SIGKILL);
   }
-  EXPECT_EQ(entries_of_ours_in_dev_shm(), 0);
+  EXPECT_THAT(entries_of_ours_in_dev_shm(), IsEmpty());
 }
 
 }  // namespace

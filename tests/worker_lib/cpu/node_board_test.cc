@@ -20,6 +20,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing_support::in;
+using testing_support::kPatience;
 
 // The boards of all ranks of a node on one piece of memory.
 class Boards {
@@ -49,7 +50,7 @@ void march(int ranks, std::uint64_t steps, Duration spin) {
     threads.emplace_back([&, local] {
       for (std::uint64_t tick = 1; tick <= steps; ++tick) {
         boards[local].publish(tick);
-        ASSERT_EQ(boards[local].wait_for_all(tick, in(seconds(20))), WaitEnd::kReady)
+        ASSERT_EQ(boards[local].wait_for_all(tick, in(kPatience)), WaitEnd::kReady)
             << "at " << tick;
         for (int other = 0; other < ranks; ++other) ASSERT_GE(boards[local].tick(other), tick);
       }
@@ -74,8 +75,7 @@ TEST(NodeBoard, WaitsForOneRankOnly) {
 
 TEST(NodeBoard, ASleeperIsWokenByTheRankItWaitsFor) {
   Boards boards(2);
-  std::thread sleeper(
-      [&] { EXPECT_EQ(boards[0].wait_for(1, 7, in(seconds(20))), WaitEnd::kReady); });
+  std::thread sleeper([&] { EXPECT_EQ(boards[0].wait_for(1, 7, in(kPatience)), WaitEnd::kReady); });
   boards[1].publish(6);
   boards[1].publish(7);
   sleeper.join();
@@ -85,7 +85,7 @@ TEST(NodeBoard, ACounterIsWaitedForAndNudged) {
   Boards boards(2);
   std::atomic<std::uint64_t> counter{0};
   std::thread sleeper([&] {
-    EXPECT_EQ(boards[0].wait_for_counter(counter, 1000, 1, in(seconds(20))), WaitEnd::kReady);
+    EXPECT_EQ(boards[0].wait_for_counter(counter, 1000, 1, in(kPatience)), WaitEnd::kReady);
   });
   for (std::uint64_t value = 1; value <= 1000; ++value) {
     counter.store(value);
@@ -102,7 +102,7 @@ TEST(NodeBoard, AWakeUpThatADeadRankOwedIsMadeUpFor) {
   std::atomic<pid_t> waiting = 0;
   std::thread waiter([&] {
     waiting = gettid();
-    EXPECT_EQ(boards[0].wait_for_counter(counter, 1, 1, in(seconds(20))), WaitEnd::kReady);
+    EXPECT_EQ(boards[0].wait_for_counter(counter, 1, 1, in(kPatience)), WaitEnd::kReady);
   });
   EXPECT_TRUE(testing_support::eventually([&] {
     const std::optional<ProcessStat> stat = process_stat(waiting);
@@ -118,9 +118,8 @@ TEST(NodeBoard, AFailureWakesEverybodyAndTheFirstIsTheStory) {
   Boards boards(3);
   std::vector<std::thread> sleepers;
   for (const int local : {0, 2}) {
-    sleepers.emplace_back([&, local] {
-      EXPECT_EQ(boards[local].wait_for_all(1, in(seconds(20))), WaitEnd::kFailed);
-    });
+    sleepers.emplace_back(
+        [&, local] { EXPECT_EQ(boards[local].wait_for_all(1, in(kPatience)), WaitEnd::kFailed); });
   }
   EXPECT_TRUE(boards[1].raise(
       {.kind = ErrorKind::kPeerLost, .peer_rank = 17, .reporter = 4, .cause = "rank 17 died"}));
@@ -161,8 +160,7 @@ TEST(NodeBoard, WhatIsThereCountsEvenWhenItsMakerHasFailedOrLeft) {
 
 TEST(NodeBoard, LeavingWakesWhoWaitsForTheLeaver) {
   Boards boards(2);
-  std::thread sleeper(
-      [&] { EXPECT_EQ(boards[0].wait_for_all(1, in(seconds(20))), WaitEnd::kLeft); });
+  std::thread sleeper([&] { EXPECT_EQ(boards[0].wait_for_all(1, in(kPatience)), WaitEnd::kLeft); });
   boards[1].leave();
   sleeper.join();
 }

@@ -9,13 +9,14 @@
 //
 // destroys the group, and says "open N" with the descriptors that are left beyond those it began
 // with.
-#include <dirent.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <string>
@@ -26,12 +27,9 @@
 namespace ddprun {
 namespace {
 
-int open_descriptors() {
-  DIR* const directory = opendir("/proc/self/fd");
-  int count = 0;
-  while (readdir(directory)) ++count;
-  closedir(directory);
-  return count;
+std::ptrdiff_t open_descriptors() {
+  const std::filesystem::directory_iterator descriptors("/proc/self/fd");
+  return std::distance(begin(descriptors), end(descriptors));
 }
 
 using Numbers = std::vector<std::int32_t>;
@@ -172,7 +170,7 @@ int run(char** argv) {
   const std::string letters = argv[2];
   const Duration timeout = std::chrono::milliseconds(std::atoi(argv[5]));
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  const int before = open_descriptors();
+  const std::ptrdiff_t before = open_descriptors();
   std::unique_ptr<CpuGroup> group = form_rank(port, letters, std::atoi(argv[3]), "world");
   if (!group->barrier(std::chrono::seconds(30))) return 1;
   std::printf("ready\n");
@@ -186,7 +184,7 @@ int run(char** argv) {
     break;
   }
   group.reset();
-  std::printf("open %d\n", open_descriptors() - before);
+  std::printf("open %td\n", open_descriptors() - before);
   return 0;
 }
 

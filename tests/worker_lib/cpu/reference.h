@@ -9,6 +9,7 @@
 
 #include "base/rng.h"
 #include "ddprun/reduce_op.h"
+#include "tests/worker_lib/reduce_ops.h"
 #include "worker_lib/cpu/element_type.h"
 
 namespace ddprun {
@@ -19,9 +20,6 @@ inline constexpr ElementType kElementTypes[] = {
     ElementType::kBool, ElementType::kU8,  ElementType::kI8,  ElementType::kI16,
     ElementType::kI32,  ElementType::kI64, ElementType::kF16, ElementType::kBF16,
     ElementType::kF32,  ElementType::kF64};
-inline constexpr ReduceOp kReduceOps[] = {ReduceOp::kSum,   ReduceOp::kAvg,   ReduceOp::kProduct,
-                                          ReduceOp::kMin,   ReduceOp::kMax,   ReduceOp::kBitAnd,
-                                          ReduceOp::kBitOr, ReduceOp::kBitXor};
 
 bool is_defined(ElementType type, ReduceOp op);
 

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "rendezvous/store_client.h"
+#include "tests/support/client_of.h"
 #include "tests/support/rank_threads.h"
 
 namespace ddprun {
@@ -22,7 +22,7 @@ T must(Result<T> result) {
 
 std::unique_ptr<CpuGroup> form_rank(std::uint16_t store_port, const std::string& letters, int rank,
                                     const std::string& name) {
-  const auto store = must(StoreClient::connect({.host = "127.0.0.1", .port = store_port}));
+  const auto store = must(testing_support::client_of(store_port));
   return must(CpuGroup::form(*store, {.rank = Rank(rank),
                                       .world_size = static_cast<int>(letters.size()),
                                       .node_id = std::string(1, letters[rank]),

@@ -29,7 +29,7 @@
 // different shapes, every rank of a cpu group throws kInvalidArgument naming both, and the group is
 // finished, too: nobody knows any more who is where.
 //
-// A dead process is noticed within 1 s, a node that has gone silent within the job's lease (5 s).
+// A dead process is noticed within 1 s, a node that has gone silent after the job's lease (5 s).
 //
 // Determinism: on the cpu backend the result of a reduction is a function of the inputs, the world
 // size and the node layout only, the same bits on every rank and in every run.

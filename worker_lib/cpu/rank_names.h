@@ -1,0 +1,15 @@
+// How messages of the CPU engine name ranks. Pure functions; any thread.
+#pragma once
+
+#include <span>
+#include <string>
+
+namespace ddprun {
+
+// "rank 3".
+std::string name_rank(int rank);
+
+// "rank 3", "ranks 1, 4 and 7", "ranks 0-5 and 9".
+std::string name_ranks(std::span<const int> ascending);
+
+}  // namespace ddprun
