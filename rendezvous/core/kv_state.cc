@@ -193,7 +193,7 @@ void KvState::begin_copy(const Value* value, Progress& progress, std::string& ou
   progress.copied_ = 0;
 }
 
-bool KvState::copy_out(Progress& progress, std::string& out) {
+bool KvState::copy_out(StoreConnectionId to, Progress& progress, Replies& replies) {
   if (!progress.outgoing_) return true;
   const std::string_view value = *progress.outgoing_;
   while (progress.copied_ < value.size()) {
@@ -202,7 +202,7 @@ bool KvState::copy_out(Progress& progress, std::string& out) {
         std::min(cost_left_, (value.size() - progress.copied_) / kBytesPerStep);
     spend(steps);
     const std::string_view piece = value.substr(progress.copied_, (1 + steps) * kBytesPerStep);
-    out += piece;
+    replies.to(to) += piece;
     progress.copied_ += piece.size();
   }
   progress.outgoing_.reset();
@@ -290,7 +290,7 @@ KvState::MaybeRefusal KvState::get(StoreConnectionId from, const Request& reques
     if (const MaybeRefusal refusal = too_long(request.command, value)) return refusal;
     begin_copy(value, progress, replies.to(from));
   }
-  copy_out(progress, replies.to(from));
+  copy_out(from, progress, replies);
   return std::nullopt;
 }
 
@@ -370,7 +370,7 @@ void KvState::delete_key(StoreConnectionId from, const Request& request, Replies
 
 KvState::MaybeRefusal KvState::multi_get(StoreConnectionId from, const Request& request,
                                          Progress& progress, Replies& replies) {
-  while (copy_out(progress, replies.to(from)) && progress.next_ < request.strings.size() &&
+  while (copy_out(from, progress, replies) && progress.next_ < request.strings.size() &&
          step(progress)) {
     const Value* value = find(request.strings[progress.next_++]);
     if (const MaybeRefusal refusal = too_long(request.command, value)) return refusal;
@@ -398,7 +398,7 @@ KvState::MaybeRefusal KvState::fetch(StoreConnectionId from, const Request& requ
                                      Progress& progress, Replies& replies) {
   if (progress.outgoing_ || present(request.key())) {
     if (!progress.outgoing_) begin_fetch(request.key(), progress, replies.to(from));
-    copy_out(progress, replies.to(from));
+    copy_out(from, progress, replies);
     return std::nullopt;
   }
   if (parked_.contains(from.value)) return waits_already(request.command);

@@ -275,7 +275,7 @@ class KvState {
   // Begins the string of a reply: a short value whole, a long one with its length.
   void begin_copy(const Value* value, Progress& progress, std::string& out);
   // Goes on with a long value. False: the slice is used up before its end.
-  bool copy_out(Progress& progress, std::string& out);
+  bool copy_out(StoreConnectionId to, Progress& progress, Replies& replies);
   void give_back(Progress& progress);
   // What ADD makes of the counter under the key; nullopt when it holds no number.
   std::optional<std::int64_t> sum_of(std::string_view key, std::int64_t delta) const;

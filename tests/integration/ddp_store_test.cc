@@ -80,7 +80,7 @@ TEST(DdpStore, BadInputIsOneLineThatNamesItAndExitCode2) {
       {{"--listen", "127.0.0.1:0", "--max-held-bytes", "much"}, "--max-held-bytes.*much.*"},
       {{"--listen", "127.0.0.1:0", "--max-keys", "0"}, "--max-keys.*0.*"},
       {{"--listen", "127.0.0.1:0", "--max-connections", "-1"}, "--max-connections.*-1.*"},
-      {{"--listen", "127.0.0.1:0", "--legacy-dialect", "l3"}, "--legacy-dialect: l3 .*l1.*l2.*"},
+      {{"--listen", "127.0.0.1:0", "--legacy-dialect", "l3"}, "--legacy-dialect: 'l3': give l1 or l2.*"},
   };
   for (const auto& [arguments, line] : cases) {
     const Ended ended = run(arguments);
