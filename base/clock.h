@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 
 namespace ddprun {
@@ -31,6 +32,9 @@ inline constexpr Duration kLongestTimeout = std::chrono::hours(24 * 365);
 
 // What system calls take; a negative duration has negative seconds.
 timespec to_timespec(Duration duration);
+
+// Whole milliseconds, as messages, variables and pages count time; what is below one is cut off.
+constexpr std::int64_t to_ms(Duration duration) { return duration / std::chrono::milliseconds(1); }
 
 // "250 ms", "4.0 s", "12.5 min": for people, not for parsing.
 std::string to_text(Duration duration);

@@ -1,7 +1,7 @@
 // Result<T>: either a T or an Error. C++20 has no std::expected; this is boost::system::result.
 //
 //   Result<int> port = parse_port(text);
-//   if (!port) return std::move(port).error().within("option --master-port");
+//   if (!port) return std::move(port).error().within("--master-port");
 //   use(*port);
 //
 // Expected failures travel as Results; calling value() on a failed one is a bug and ends the

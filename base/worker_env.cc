@@ -8,7 +8,7 @@
 namespace ddprun {
 namespace {
 
-constexpr int kDefaultLeaseMs = static_cast<int>(kDefaultLease / std::chrono::milliseconds(1));
+constexpr int kDefaultLeaseMs = static_cast<int>(to_ms(kDefaultLease));
 
 std::string reading(std::string_view name) {
   return "read environment variable " + std::string(name);
@@ -85,9 +85,7 @@ std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& e
     variables.emplace_back("OMP_NUM_THREADS", env.omp_num_threads);
   }
   variables.emplace_back("DDPRUN_GENERATION", to_text(env.generation));
-  variables.emplace_back(
-      "DDPRUN_LEASE_MS",
-      std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(env.lease).count()));
+  variables.emplace_back("DDPRUN_LEASE_MS", std::to_string(to_ms(env.lease)));
   if (env.ports != PortRange{}) variables.emplace_back("DDPRUN_PORT_RANGE", to_text(env.ports));
   return variables;
 }

@@ -102,7 +102,7 @@ class Agent {
   Result<void> meet() {
     if (const std::string& wanted = config_.options.local_addr; !wanted.empty()) {
       auto found = find_local_address(wanted, interface_addresses(), kResolveTimeout);
-      if (!found) return std::move(found).error().within("option --local-addr");
+      if (!found) return std::move(found).error().within("--local-addr");
       local_addr_ = std::move(*found);
     }
     const Rendezvous& plan = config_.rendezvous;
@@ -118,7 +118,7 @@ class Agent {
     const Rendezvous& plan = config_.rendezvous;
     const HostPort endpoint{plan.host, plan.port};
     Result<std::vector<SocketAddress>> addresses = resolve(endpoint, kResolveTimeout);
-    if (!addresses) return std::move(addresses).error().within("option --rdzv-endpoint");
+    if (!addresses) return std::move(addresses).error().within("--rdzv-endpoint");
     std::optional<SocketAddress> here;
     for (const SocketAddress& address : *addresses) {
       if (!here && is_local_address(address)) here = address;
@@ -129,7 +129,7 @@ class Agent {
     if (!listener) {
       // Taken: by a ddp-rendezvous, or by another agent of this host. Else it will not say welcome.
       if (listener.error().sys_errno == EADDRINUSE) return connect_to_service(true);
-      return std::move(listener).error().within("option --rdzv-endpoint");
+      return std::move(listener).error().within("--rdzv-endpoint");
     }
     return embed(std::move(*listener), here->host());
   }
@@ -139,16 +139,16 @@ class Agent {
     if (config_.options.node_rank.value_or(0) != 0) return connect_to_service(false);
     const HostPort master{plan.host, plan.port};
     Result<std::vector<SocketAddress>> addresses = resolve(master, kResolveTimeout);
-    if (!addresses) return std::move(addresses).error().within("option --master-addr");
+    if (!addresses) return std::move(addresses).error().within("--master-addr");
     const SocketAddress& address = addresses->front();
     if (!is_local_address(address)) {
-      return Error{.kind = ErrorKind::kInvalidArgument,
-                   .doing = "option --master-addr",
-                   .cause = plan.host + " is no address of this host, but --node-rank 0 runs here"};
+      return invalid_argument(plan.host +
+                              " is no address of this host, but --node-rank 0 runs here")
+          .within("--master-addr");
     }
     const std::string host = listening_host({plan.host, address.host()}, config_.options.nodes);
     Result<Listener> listener = listen_tcp({host, plan.port});
-    if (!listener) return std::move(listener).error().within("option --master-port");
+    if (!listener) return std::move(listener).error().within("--master-port");
     static_port_ = listener->address.port;
     // Workers use the name that was given, as torchrun's do. But where it leads to loopback on this
     // host alone, they would offer their peers a loopback address: then they get what the other

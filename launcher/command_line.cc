@@ -172,7 +172,7 @@ const std::vector<OptionSpec>& option_table() {
        "--require-auth", switch_into(&LaunchOptions::require_auth)},
       {"Nodes", "store-allow", "", "NET,...",
        "who may reach the store, beside the nodes of the job: addresses and networks",
-       "--store-allow=10.1.0.0/16", parsed(&LaunchOptions::store_allow, parse_list)},
+       "--store-allow=10.1.0.0/16", text_into(&LaunchOptions::store_allow)},
       {"Nodes", "master-addr", "", "ADDR", "static: where node rank 0 serves everything",
        "--master-addr=10.0.0.1", text_into(&LaunchOptions::master_addr)},
       {"Nodes", "master-port", "", "PORT", "static: its port (29500)", "--master-port=29500",
@@ -213,10 +213,6 @@ std::string environment_name(const std::string& name) {
   return "PET_" + upper;
 }
 
-Error usage_error(std::string what) {
-  return Error{.kind = ErrorKind::kInvalidArgument, .doing = std::move(what), .cause = ""};
-}
-
 // Edits that make one word of the other: what a typing error is measured in.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
@@ -236,8 +232,8 @@ Error unknown_option(const std::string& given) {
   const std::string name = with_dashes(given.substr(0, given.find('=')));
   const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
   if (std::find(kNotAvailable.begin(), kNotAvailable.end(), bare) != kNotAvailable.end()) {
-    return usage_error("option --" + bare +
-                       " is torchrun's, but not available here yet; see ddprun --help");
+    return invalid_argument("--" + bare +
+                            " is torchrun's, but not available here yet; see ddprun --help");
   }
   const OptionSpec* nearest = nullptr;
   std::size_t best = 4;
@@ -251,7 +247,7 @@ Error unknown_option(const std::string& given) {
   }
   std::string text = "unknown option " + name;
   text += nearest ? ": did you mean --" + nearest->name + "?" : "; ddprun --help lists them";
-  return usage_error(std::move(text));
+  return invalid_argument(std::move(text));
 }
 
 std::string flag_names(const OptionSpec& spec) {
@@ -295,9 +291,9 @@ Result<Found> scan(const std::vector<std::string>& arguments) {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::ArgumentMismatch& mismatch) {
     const std::string text = mismatch.what();
-    return usage_error("option " + with_dashes(text.substr(0, text.find(':'))) + " needs a value");
+    return invalid_argument(with_dashes(text.substr(0, text.find(':'))) + " needs a value");
   } catch (const CLI::ParseError& error) {
-    return usage_error(error.what());
+    return invalid_argument(error.what());
   }
   found.rest = app.remaining();
   if (!found.rest.empty() && found.rest.front().starts_with('-') && found.rest.front().size() > 1) {
@@ -353,11 +349,11 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
   for (std::size_t i = 0; i < table.size(); ++i) {
     if (!found->values[i]) continue;
     if (Result<void> set = table[i].set(line.options, *found->values[i]); !set) {
-      return std::move(set).error().within("option --" + table[i].name);
+      return std::move(set).error().within("--" + table[i].name);
     }
   }
   if (found->rest.empty()) {
-    return usage_error(
+    return invalid_argument(
         "which program? ddprun [options] program [arguments]; ddprun --help tells more");
   }
   line.options.program = found->rest.front();

@@ -62,7 +62,7 @@ Result<int> count_slots(const SlotCount& wanted) {
   const int gpus = count_gpus();
   if (gpus > 0) return gpus;
   return Error{.kind = ErrorKind::kUnsupported,
-               .doing = "option --nproc-per-node",
+               .doing = "--nproc-per-node",
                .cause = "'gpu': no GPU is visible here; give a number, cpu or auto"};
 }
 

@@ -41,7 +41,7 @@ Result<void> make_log_directory(AgentConfig& config) {
   if (!wanted.empty()) {
     config.log_root = wanted + "/" + config.options.rdzv_id + "_" + random_hex(4);
     std::filesystem::create_directories(config.log_root, error);
-    if (error) return system_error("option --log-dir: make " + config.log_root, error.value());
+    if (error) return system_error("--log-dir: make " + config.log_root, error.value());
     return {};
   }
   const std::string base = variable("TMPDIR").empty() ? "/tmp" : variable("TMPDIR");
@@ -62,10 +62,10 @@ Result<AgentConfig> plan(LaunchOptions options) {
   if (!slots) return std::move(slots).error();
   Result<WorkerCommand> command = find_program(options);
   if (!command) return std::move(command).error();
-  for (const std::string& text : options.store_allow) {
-    const Result<Network> network = Network::parse(text);
-    if (!network) return Error(network.error()).within("option --store-allow");
-    config.store_allow.add(*network);
+  if (!options.store_allow.empty()) {
+    Result<AddressSet> allowed = AddressSet::parse(options.store_allow);
+    if (!allowed) return std::move(allowed).error().within("--store-allow");
+    config.store_allow = std::move(*allowed);
   }
   config.rendezvous = std::move(*rendezvous);
   config.slots = *slots;
@@ -92,10 +92,6 @@ Result<void> find_tls_of(AgentConfig& config) {
   return {};
 }
 
-Error wrong(const char* option, std::string cause) {
-  return Error{.kind = ErrorKind::kInvalidArgument, .doing = option, .cause = std::move(cause)};
-}
-
 // Where there are neither keys nor certificates on both sides.
 Result<void> find_munge_of(AgentConfig& config) {
   const LaunchOptions& options = config.options;
@@ -103,10 +99,11 @@ Result<void> find_munge_of(AgentConfig& config) {
   const std::string& why_not = config.munge.why_not;
   if (config.munge.munge) return {};
   if (options.require_auth) {
-    return wrong("option --require-auth",
-                 "no key was given: --rdzv-key-file or DDPRUN_RDZV_KEY; nor --rdzv-tls-cert, -key "
-                 "and -ca; and munge is not there: " +
-                     why_not);
+    return invalid_argument(
+               "no key was given: --rdzv-key-file or DDPRUN_RDZV_KEY; nor --rdzv-tls-cert, -key "
+               "and -ca; and munge is not there: " +
+               why_not)
+        .within("--require-auth");
   }
   if (is_named(options.munge_socket)) {
     config.rendezvous.remarks.push_back("munge is not used: " + why_not);
@@ -127,7 +124,8 @@ Result<void> find_keys_of(AgentConfig& config) {
     return shows_certificates ? Result<void>() : find_munge_of(config);
   }
   if (!found->keys.key_of(options.rdzv_id)) {
-    return wrong("option --rdzv-key-file", "it has no key for job '" + options.rdzv_id + "'");
+    return invalid_argument("it has no key for job '" + options.rdzv_id + "'")
+        .within("--rdzv-key-file");
   }
   config.keys = std::move(found->keys);
   return {};

@@ -82,6 +82,18 @@ bool Network::contains(const SocketAddress& address) const {
   return rest == 0 || ((prefix_[whole] ^ parsed->bytes[whole]) >> (8 - rest)) == 0;
 }
 
+Result<AddressSet> AddressSet::parse(std::string_view text) {
+  AddressSet set;
+  while (true) {
+    const std::size_t comma = text.find(',');
+    const Result<Network> network = Network::parse(text.substr(0, comma));
+    if (!network) return network.error();
+    set.add(*network);
+    if (comma == text.npos) return set;
+    text.remove_prefix(comma + 1);
+  }
+}
+
 void AddressSet::add(const std::string& address) {
   if (const auto numeric = numeric_address({address, 0})) addresses_.insert(numeric->host());
 }

@@ -28,6 +28,9 @@ class Network {
 
 class AddressSet {
  public:
+  // "10.1.0.0/16,10.0.0.7": networks and addresses. kInvalidArgument names the part that is neither.
+  static Result<AddressSet> parse(std::string_view text);
+
   void add(const Network& network) { networks_.push_back(network); }
   // Numeric; no effect for anything else.
   void add(const std::string& address);

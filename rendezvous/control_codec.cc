@@ -15,27 +15,13 @@ namespace ddprun {
 
 using Json = nlohmann::json;
 
-namespace {
-
-// Of what the other side wrote, in an error.
-constexpr std::size_t kShownBytes = 200;
-
-template <class Enum, std::size_t N>
-Enum value_in(const Words<Enum, N>& words, const Json& json) {
-  const std::string& text = json.get_ref<const std::string&>();
-  if (const std::optional<Enum> value = meant_by(words, text)) return *value;
-  throw Json::other_error::create(501, "unknown word '" + clipped(text, kShownBytes) + "'", &json);
-}
-
-std::int64_t to_ms(Duration duration) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
-}
-
-// --- reading fields: each names the key that is missing, of another type, or out of bounds -------
-
-[[noreturn]] void refuse(const Json& json, const std::string& cause) {
+void refuse(const Json& json, const std::string& cause) {
   throw Json::other_error::create(501, cause, &json);
 }
+
+namespace {
+
+// --- reading fields: each names the key that is missing, of another type, or out of bounds -------
 
 struct Bounds {
   std::int64_t min;
@@ -226,7 +212,7 @@ void to_json(Json& json, const NodeSpec& node) {
           {"host", node.host},
           {"slots", node.slots},
           {"address", node.address}};
-  if (node.node_rank) json["node_rank"] = *node.node_rank;
+  put(json, "node_rank", node.node_rank);
   if (!node.other_addresses.empty()) json["other_addresses"] = node.other_addresses;
 }
 void from_json(const Json& json, NodeSpec& node) {

@@ -5,11 +5,36 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "rendezvous/core/control_message.h"
 
 namespace ddprun {
+
+// Throws, for a from_json: what is wrong with the value.
+[[noreturn]] void refuse(const nlohmann::json& json, const std::string& cause);
+
+// Of what the other side wrote, in an error.
+inline constexpr std::size_t kShownBytes = 200;
+
+// The enumerator that a word stands for.
+template <class Enum, std::size_t N>
+Enum value_in(const Words<Enum, N>& words, const nlohmann::json& json) {
+  const std::string& text = json.get_ref<const std::string&>();
+  if (const std::optional<Enum> value = meant_by(words, text)) return *value;
+  refuse(json, "unknown word '" + clipped(text, kShownBytes) + "'");
+}
+
+// A field that is left out where there is no value.
+template <class T>
+void put(nlohmann::json& json, const char* key, const std::optional<T>& value) {
+  if (value) json[key] = *value;
+}
+template <class T>
+void take(const nlohmann::json& json, const char* key, std::optional<T>& value) {
+  if (json.contains(key)) json.at(key).get_to(value.emplace());
+}
 
 // On one line. What is no UTF-8, as strangers and workers may write, is replaced.
 std::string text_of(const nlohmann::json& json);

@@ -60,10 +60,6 @@ HttpAnswer to_answer(const HttpPage& page, bool with_body, bool last) {
           .last = last};
 }
 
-HttpPage line(int status, const std::string& text) {
-  return {.body = body_of(text + "\n"), .status = status};
-}
-
 }  // namespace
 
 std::optional<HttpAnswer> HttpExchange::next() {
@@ -118,14 +114,14 @@ HttpAnswer HttpExchange::answer(std::string_view header) {
   std::optional<HttpPage> page =
       pages_({.path = target.substr(0, target.find('?')),
               .authorization = {authorization.data(), authorization.size()}});
-  if (!page) page = line(404, "there is no such page");
+  if (!page) page = text_page("there is no such page", 404);
   return to_answer(*page, !is_head, last);
 }
 
 HttpAnswer HttpExchange::refuse(int status, const std::string& why) {
   over_ = true;
   buffer_.consume(buffer_.size());
-  return to_answer(line(status, why), true, true);
+  return to_answer(text_page(why, status), true, true);
 }
 
 }  // namespace ddprun

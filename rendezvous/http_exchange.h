@@ -36,6 +36,11 @@ struct HttpPage {
   int status = 200;
 };
 
+// One line of text.
+inline HttpPage text_page(const std::string& line, int status = 200) {
+  return {.body = body_of(line + "\n"), .status = status};
+}
+
 struct HttpRequest {
   std::string_view path;           // without what follows a ?
   std::string_view authorization;  // that field's value; empty where there is none

@@ -16,11 +16,6 @@ namespace {
 
 constexpr std::size_t kMaxFileBytes = 1 << 20;
 
-Error invalid(std::string doing, std::string cause) {
-  return Error{
-      .kind = ErrorKind::kInvalidArgument, .doing = std::move(doing), .cause = std::move(cause)};
-}
-
 std::string taken_from_environment() {
   char* value = std::getenv(kKeyVariable);
   if (!value) return "";
@@ -35,7 +30,8 @@ Result<std::string> contents_of(const UniqueFd& file, const std::string& doing) 
   const ssize_t size = read_all(file.get(), text.data(), text.size());
   if (size < 0) return system_error(doing, errno);
   if (static_cast<std::size_t>(size) > kMaxFileBytes) {
-    return invalid(doing, "more than " + std::to_string(kMaxFileBytes) + " bytes are no keys");
+    return invalid_argument("more than " + std::to_string(kMaxFileBytes) + " bytes are no keys")
+        .within(doing);
   }
   text.resize(static_cast<std::size_t>(size));
   return text;
@@ -53,7 +49,7 @@ Result<FoundKeys> find_keys(const std::string& path) {
     found.keys = std::move(*keys);
     return found;
   }
-  const std::string doing = "option --rdzv-key-file: read the keys in " + path;
+  const std::string doing = "--rdzv-key-file: read the keys in " + path;
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) return system_error(doing, errno);
   Result<std::string> text = contents_of(file, doing);

@@ -43,10 +43,10 @@ Result<Listener> listen_tcp(const HostPort& address) {
   }
   const std::optional<SocketAddress> numeric = numeric_address(address);
   if (!numeric) {
-    return Error{.kind = ErrorKind::kInvalidArgument,
-                 .doing = doing,
-                 .cause = "'" + address.host +
-                          "' is no numeric address (127.0.0.1, ::1, or * for all of this machine)"};
+    return invalid_argument(
+               "'" + address.host +
+               "' is no numeric address (127.0.0.1, ::1, or * for all of this machine)")
+        .within(doing);
   }
   return listen_on(*numeric, doing);
 }

@@ -99,10 +99,9 @@ std::optional<int> print_read_token(const Options& given) {
   const std::optional<std::string>& key = found->keys.for_every_job();
   if (!key) {
     return fail(kName,
-                Error{.kind = ErrorKind::kInvalidArgument,
-                      .doing = "--print-read-token",
-                      .cause = "the token follows from the key for every job, and there is none: "
-                               "--rdzv-key-file FILE"},
+                invalid_argument("the token follows from the key for every job, and there is none: "
+                                 "--rdzv-key-file FILE")
+                    .within("--print-read-token"),
                 ExitCode::kUsage);
   }
   std::printf("%s\n", read_token_of(*key).c_str());
@@ -124,7 +123,7 @@ Result<FoundMunge> find_munge_for(const Options& given, const HostPort& listenin
   FoundMunge found = find_munge({.socket = given.munge_socket});
   if (const std::string open = exposure_of(listening, {}, found); !open.empty()) {
     if (given.require_auth) {
-      return Error{.kind = ErrorKind::kInvalidArgument, .doing = "--require-auth", .cause = open};
+      return invalid_argument(open).within("--require-auth");
     }
     log.warning(open);
   } else if (!found.munge && is_named(given.munge_socket)) {

@@ -22,9 +22,8 @@ Result<void> notify_service_manager(std::string_view state) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if ((name[0] != '/' && name[0] != '@') || name.size() >= sizeof address.sun_path) {
-    return Error{.kind = ErrorKind::kInvalidArgument,
-                 .doing = doing,
-                 .cause = "that is no absolute path, and no abstract name (@...), of a socket"};
+    return invalid_argument("that is no absolute path, and no abstract name (@...), of a socket")
+        .within(doing);
   }
   std::memcpy(address.sun_path, name.data(), name.size());
   if (name[0] == '@') address.sun_path[0] = '\0';

@@ -375,23 +375,19 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   std::optional<HttpPage> page(const HttpRequest& request) {
     const std::string_view path = request.path;
-    if (path == "/healthz") return HttpPage{.body = body_of("ok\n")};
+    if (path == "/healthz") return text_page("ok");
     if (path == "/readyz") {
-      if (draining_) return HttpPage{.body = body_of("it was told to end\n"), .status = 503};
-      if (const auto& why = table_.why_closed()) {
-        return HttpPage{.body = body_of(*why + "\n"), .status = 503};
-      }
-      if (!ends_soon_) return HttpPage{.body = body_of("ok\n")};
-      return HttpPage{.body = body_of("this service ends with its job\n"), .status = 503};
+      if (draining_) return text_page("it was told to end", 503);
+      if (const auto& why = table_.why_closed()) return text_page(*why, 503);
+      if (!ends_soon_) return text_page("ok");
+      return text_page("this service ends with its job", 503);
     }
     if (tls_ && !request.encrypted) {
-      return HttpPage{.body = body_of("without TLS there are /healthz and /readyz: https://\n"),
-                      .status = 403};
+      return text_page("without TLS there are /healthz and /readyz: https://", 403);
     }
     if (!may_read(request.authorization)) {
-      return HttpPage{.body = body_of("this page wants the token of --print-read-token: "
-                                      "Authorization: Bearer TOKEN\n"),
-                      .status = 401};
+      return text_page(
+          "this page wants the token of --print-read-token: Authorization: Bearer TOKEN", 401);
     }
     if (path == "/metrics") {
       return cached(metrics_, [this] {

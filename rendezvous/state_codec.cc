@@ -15,21 +15,6 @@ constexpr int kVersion = 1;
 constexpr std::string_view kServiceKey = "service";
 constexpr std::string_view kJobKey = "job/";
 
-template <class T>
-void put(Json& json, const char* key, const std::optional<T>& value) {
-  if (value) json[key] = *value;
-}
-
-template <class T>
-void take(const Json& json, const char* key, std::optional<T>& value) {
-  if (json.contains(key)) json.at(key).get_to(value.emplace());
-}
-
-JobPhase phase_of(const std::string& name) {
-  if (const std::optional<JobPhase> phase = meant_by(kJobPhaseWords, name)) return *phase;
-  throw Json::other_error::create(501, "unknown phase", nullptr);
-}
-
 Json json_of(const JobRecord& record) {
   const JobState& state = record.state;
   Json json = {{"version", kVersion},
@@ -65,7 +50,7 @@ JobRecord record_of(const Json& json) {
   json.at("instance").get_to(record.instance);
   json.at("former_instance").get_to(record.former_instance);
   json.at("spec").get_to(state.spec);
-  state.phase = phase_of(json.at("phase").get_ref<const std::string&>());
+  state.phase = value_in(kJobPhaseWords, json.at("phase"));
   json.at("generation").get_to(state.generation.value);
   json.at("restarts_used").get_to(state.restarts_used);
   json.at("reason").get_to(state.reason);

@@ -97,11 +97,10 @@ Result<void> StateDirectory::write(std::span<const JournalEntry> entries) {
   for (const JournalEntry& entry : entries) {
     const std::size_t bytes = journal_bytes({&entry, 1});
     if (bytes > kMaxJournalFrameBytes) {
-      return Error{.kind = ErrorKind::kInvalidArgument,
-                   .doing = "write " + path_ + "/" + kJournal,
-                   .cause = "'" + entry.key + "' takes " + std::to_string(bytes) +
-                            " bytes, more than the limit of " +
-                            std::to_string(kMaxJournalFrameBytes)};
+      return invalid_argument("'" + entry.key + "' takes " + std::to_string(bytes) +
+                              " bytes, more than the limit of " +
+                              std::to_string(kMaxJournalFrameBytes))
+          .within("write " + path_ + "/" + kJournal);
     }
   }
   apply_entries(entries, image_);

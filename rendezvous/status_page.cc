@@ -72,8 +72,7 @@ Json describe(const Membership::Member& member, TimePoint now) {
             {"generation", member.status.generation.value}};
   // An agent in the service's own process has no lease.
   if (!member.local) {
-    json["silent_ms"] =
-        std::chrono::duration_cast<std::chrono::milliseconds>(now - member.last_heard).count();
+    json["silent_ms"] = to_ms(now - member.last_heard);
   }
   if (member.status.leaving != 0) json["leaving"] = member.status.leaving;
   if (member.assignment) {

@@ -84,9 +84,7 @@ StoreClient::StoreClient(StoreClientOptions options, BlockingSocket socket)
 Result<std::unique_ptr<StoreClient>> StoreClient::connect(StoreClientOptions options) {
   const std::string what = "connect to " + name_of(options);
   if (options.host.empty() || options.port == 0) {
-    return Error{.kind = ErrorKind::kInvalidArgument,
-                 .doing = what,
-                 .cause = "a host and a port other than 0 are needed"};
+    return invalid_argument("a host and a port other than 0 are needed").within(what);
   }
   const Deadline deadline(options.connect_timeout);
   Backoff backoff{Rng(random_seed())};
@@ -246,8 +244,7 @@ Result<void> StoreClient::send(const Call& call, Command command,
                                std::span<const std::string_view> strings, std::int64_t number) {
   std::string refusal = refusal_of(command, strings, RequestLimits{});
   if (!refusal.empty()) {
-    return Error{
-        .kind = ErrorKind::kInvalidArgument, .doing = doing(call), .cause = std::move(refusal)};
+    return invalid_argument(std::move(refusal)).within(doing(call));
   }
   put_request(queued_, command, strings, number);
   Result<void> sent = send_queued(options_.timeout);

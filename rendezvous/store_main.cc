@@ -47,20 +47,16 @@ void add_options(CLI::App& app, ddprun::StoreServerOptions& options) {
       ->type_name("DIALECT")
       ->default_str(
           std::string(ddprun::word_of(ddprun::kLegacyDialectWords, options.legacy_dialect)));
-  app.add_option_function<std::vector<std::string>>(
+  app.add_option_function<std::string>(
          "--store-allow",
-         [&options](const std::vector<std::string>& networks) {
-           options.allow.emplace();
-           for (const std::string& text : networks) {
-             const auto network = ddprun::Network::parse(text);
-             if (!network) throw CLI::ValidationError("--store-allow", network.error().cause);
-             options.allow->add(*network);
-           }
+         [&options](const std::string& networks) {
+           const auto allowed = ddprun::AddressSet::parse(networks);
+           if (!allowed) throw CLI::ValidationError("--store-allow", allowed.error().cause);
+           options.allow = *allowed;
          },
          "Who may connect, beside this host: addresses and networks, 10.1.0.0/16,fd00::/8. Without "
          "it everyone may")
-      ->type_name("NET,...")
-      ->delimiter(',');
+      ->type_name("NET,...");
 }
 
 }  // namespace

@@ -13,11 +13,6 @@
 namespace ddprun {
 namespace {
 
-Error wrong(std::string doing, std::string cause) {
-  return Error{
-      .kind = ErrorKind::kInvalidArgument, .doing = std::move(doing), .cause = std::move(cause)};
-}
-
 // What the system says about a file; OpenSSL says only that something failed.
 Result<struct stat> look_at(const std::string& doing, const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -53,36 +48,37 @@ Result<ssl_ctx_st*> make_context() {
 }
 
 Result<void> use_certificate(ssl_ctx_st* context, const std::string& path) {
-  const std::string doing = "option --rdzv-tls-cert: read the certificate in " + path;
+  const std::string doing = "--rdzv-tls-cert: read the certificate in " + path;
   if (const auto file = look_at(doing, path); !file) return file.error();
   if (SSL_CTX_use_certificate_chain_file(context, path.c_str()) == 1) return {};
-  return wrong(doing, take_openssl_reason("there is none in PEM"));
+  return invalid_argument(take_openssl_reason("there is none in PEM")).within(doing);
 }
 
 // REQUIRES: the certificate is there. The remark is about the file.
 Result<std::string> use_key(ssl_ctx_st* context, const TlsFiles& files) {
-  const std::string doing = "option --rdzv-tls-key: read the key in " + files.key;
+  const std::string doing = "--rdzv-tls-key: read the key in " + files.key;
   const auto file = look_at(doing, files.key);
   if (!file) return file.error();
   const bool read = SSL_CTX_use_PrivateKey_file(context, files.key.c_str(), SSL_FILETYPE_PEM) == 1;
   const int reason = ERR_GET_REASON(ERR_peek_last_error());
   if (!read && reason != X509_R_KEY_VALUES_MISMATCH) {
-    return wrong(doing, take_openssl_reason("there is none in PEM") +
-                            " (it has to be in PEM, without a passphrase)");
+    return invalid_argument(take_openssl_reason("there is none in PEM") +
+                            " (it has to be in PEM, without a passphrase)")
+        .within(doing);
   }
   if (!read || SSL_CTX_check_private_key(context) != 1) {
     ERR_clear_error();
-    return wrong(doing, "it is not the key of the certificate in " + files.cert);
+    return invalid_argument("it is not the key of the certificate in " + files.cert).within(doing);
   }
   if ((file->st_mode & (S_IRGRP | S_IROTH)) == 0) return std::string();
   return "others can read the key in " + files.key + ": chmod 600 " + files.key;
 }
 
 Result<void> use_authorities(ssl_ctx_st* context, const std::string& path) {
-  const std::string doing = "option --rdzv-tls-ca: read the authorities in " + path;
+  const std::string doing = "--rdzv-tls-ca: read the authorities in " + path;
   if (const auto file = look_at(doing, path); !file) return file.error();
   if (SSL_CTX_load_verify_locations(context, path.c_str(), nullptr) == 1) return {};
-  return wrong(doing, take_openssl_reason("there are none in PEM"));
+  return invalid_argument(take_openssl_reason("there are none in PEM")).within(doing);
 }
 
 }  // namespace
@@ -98,14 +94,16 @@ TlsContext::~TlsContext() { SSL_CTX_free(context_); }
 
 Result<FoundTls> TlsContext::for_service(const TlsFiles& files) {
   if (files.cert.empty()) {
-    return wrong("option --rdzv-tls-cert",
-                 "who serves TLS needs a certificate, and its key: --rdzv-tls-cert and "
-                 "--rdzv-tls-key");
+    return invalid_argument(
+               "who serves TLS needs a certificate, and its key: --rdzv-tls-cert and "
+               "--rdzv-tls-key")
+        .within("--rdzv-tls-cert");
   }
   if (files.ca == TlsFiles::kSystem) {
-    return wrong("option --rdzv-tls-ca",
-                 "'system' would admit everybody who has any certificate: name a file with the "
-                 "authority of the nodes");
+    return invalid_argument(
+               "'system' would admit everybody who has any certificate: name a file with the "
+               "authority of the nodes")
+        .within("--rdzv-tls-ca");
   }
   const Result<ssl_ctx_st*> made = make_context();
   if (!made) return made.error();
@@ -141,9 +139,10 @@ Result<FoundTls> TlsContext::read(TlsContext& context, const TlsFiles& files) {
   FoundTls found;
   if (files.cert.empty() != files.key.empty()) {
     const bool lacks_key = files.key.empty();
-    return wrong(lacks_key ? "option --rdzv-tls-cert" : "option --rdzv-tls-key",
-                 std::string("it goes with ") + (lacks_key ? "--rdzv-tls-key" : "--rdzv-tls-cert") +
-                     ", which was not given");
+    return invalid_argument(std::string("it goes with ") +
+                            (lacks_key ? "--rdzv-tls-key" : "--rdzv-tls-cert") +
+                            ", which was not given")
+        .within(lacks_key ? "--rdzv-tls-cert" : "--rdzv-tls-key");
   }
   ERR_clear_error();
   if (!files.cert.empty()) {

@@ -10,12 +10,6 @@
 namespace ddprun {
 namespace {
 
-Error invalid_option(std::string option, std::string cause) {
-  return Error{.kind = ErrorKind::kInvalidArgument,
-               .doing = "option " + std::move(option),
-               .cause = std::move(cause)};
-}
-
 std::string quoted(std::string_view text) { return "'" + std::string(text) + "'"; }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
@@ -106,15 +100,6 @@ Result<std::map<std::string, std::string>> parse_rdzv_conf(std::string_view text
   return conf;
 }
 
-Result<std::vector<std::string>> parse_list(std::string_view text) {
-  std::vector<std::string> parts;
-  for (const std::string_view part : split(text, ',')) {
-    if (part.empty()) return invalid_argument("there is an empty entry in " + quoted(text));
-    parts.emplace_back(part);
-  }
-  return parts;
-}
-
 Result<OnJoin> parse_on_join(std::string_view text) {
   if (const std::optional<OnJoin> when = meant_by(kOnJoinWords, text)) return *when;
   return invalid_argument(quoted(text) + ": give now, checkpoint or restart");
@@ -145,7 +130,7 @@ Result<void> apply_conf(const LaunchOptions& options, Rendezvous& plan) {
   for (const auto& [key, value] : options.rdzv_conf) {
     const auto seconds = [&](Duration& target) -> Result<void> {
       const Result<Duration> parsed = parse_seconds(value);
-      if (!parsed) return invalid_option("--rdzv-conf", key + ": " + parsed.error().cause);
+      if (!parsed) return invalid_argument(key + ": " + parsed.error().cause).within("--rdzv-conf");
       target = *parsed;
       return {};
     };
@@ -162,8 +147,9 @@ Result<void> apply_conf(const LaunchOptions& options, Rendezvous& plan) {
         plan.remarks.push_back("--rdzv-conf " + key + " does nothing here: " + std::string(why));
       }
       if (!known) {
-        ok = invalid_option("--rdzv-conf", "unknown key " + quoted(key) +
-                                               "; join_timeout and last_call_timeout are known");
+        ok = invalid_argument("unknown key " + quoted(key) +
+                              "; join_timeout and last_call_timeout are known")
+                 .within("--rdzv-conf");
       }
     }
     if (!ok) return ok;
@@ -181,23 +167,25 @@ std::string listening_host(const ServiceAddress& address, const NodeRange& nodes
 Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   const std::string& backend = options.rdzv_backend;
   if (!backend.empty() && backend != "c10d" && backend != "static") {
-    return invalid_option("--rdzv-backend",
-                          quoted(backend) +
-                              " is not available: use c10d or static; ddprun brings its "
-                              "own service (--rdzv-endpoint, or ddp-rendezvous)");
+    return invalid_argument(quoted(backend) +
+                            " is not available: use c10d or static; ddprun brings its "
+                            "own service (--rdzv-endpoint, or ddp-rendezvous)")
+        .within("--rdzv-backend");
   }
   if (options.no_python && options.module) {
-    return invalid_option("--no-python", "it cannot be used with -m: a module is run by python");
+    return invalid_argument("it cannot be used with -m: a module is run by python")
+        .within("--no-python");
   }
 
   for (const auto& [text, name] :
        {std::pair(&options.rdzv_id, "--rdzv-id"), std::pair(&options.local_addr, "--local-addr")}) {
     if (text->size() > kMaxNameBytes) {
-      return invalid_option(name, "it is longer than " + std::to_string(kMaxNameBytes) + " bytes");
+      return invalid_argument("it is longer than " + std::to_string(kMaxNameBytes) + " bytes")
+          .within(name);
     }
     const bool shown = std::none_of(text->begin(), text->end(),
                                     [](unsigned char c) { return c < ' ' || c == 0x7f; });
-    if (!shown) return invalid_option(name, "it has a control character");
+    if (!shown) return invalid_argument("it has a control character").within(name);
   }
 
   Rendezvous plan;
@@ -206,7 +194,8 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   const bool master_given = options.master_addr || options.master_port;
   if (options.standalone) {
     if (options.nodes.max != 1) {
-      return invalid_option("--nnodes", "--standalone is a job of one node: leave one of them out");
+      return invalid_argument("--standalone is a job of one node: leave one of them out")
+          .within("--nnodes");
     }
     for (const auto& [given, name] : {std::pair(!options.rdzv_endpoint.empty(), "--rdzv-endpoint"),
                                       std::pair(master_given, "--master-addr/--master-port"),
@@ -223,44 +212,46 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   if (wants_static) {
     plan.mode = Rendezvous::Mode::kStatic;
     if (options.nodes.min != options.nodes.max) {
-      return invalid_option("--nnodes",
-                            "the static backend needs a fixed number of nodes: use "
-                            "--rdzv-endpoint HOST:PORT for MIN:MAX");
+      return invalid_argument(
+                 "the static backend needs a fixed number of nodes: use "
+                 "--rdzv-endpoint HOST:PORT for MIN:MAX")
+          .within("--nnodes");
     }
     plan.host = options.master_addr.value_or("127.0.0.1");
     plan.port = static_cast<std::uint16_t>(options.master_port.value_or(kDefaultMasterPort));
     if (!options.rdzv_endpoint.empty()) {
       auto endpoint = parse_endpoint(options.rdzv_endpoint, kDefaultMasterPort);
-      if (!endpoint) return invalid_option("--rdzv-endpoint", endpoint.error().cause);
+      if (!endpoint) return invalid_argument(endpoint.error().cause).within("--rdzv-endpoint");
       plan.host = endpoint->host;
       plan.port = endpoint->port;
     }
     if (options.nodes.max > 1 && is_loopback_host(plan.host) && !options.master_addr &&
         options.rdzv_endpoint.empty()) {
-      return invalid_option("--nnodes",
-                            "several nodes need a place to meet: add --rdzv-endpoint HOST:PORT "
-                            "(or --master-addr and --node-rank)");
+      return invalid_argument(
+                 "several nodes need a place to meet: add --rdzv-endpoint HOST:PORT "
+                 "(or --master-addr and --node-rank)")
+          .within("--nnodes");
     }
     if (plan.port == 0 && options.nodes.max > 1) {
-      return invalid_option("--master-port", "0 is no port that other nodes could know");
+      return invalid_argument("0 is no port that other nodes could know").within("--master-port");
     }
     return plan;
   }
 
   if (options.rdzv_endpoint.empty()) {
     if (options.nodes.max > 1) {
-      return invalid_option("--rdzv-endpoint",
-                            "several nodes need a place to meet: give HOST:PORT");
+      return invalid_argument("several nodes need a place to meet: give HOST:PORT")
+          .within("--rdzv-endpoint");
     }
     return plan;  // one node, no endpoint: as --standalone
   }
   plan.mode = Rendezvous::Mode::kDynamic;
   auto endpoint = parse_endpoint(options.rdzv_endpoint, kDefaultRdzvPort);
-  if (!endpoint) return invalid_option("--rdzv-endpoint", endpoint.error().cause);
+  if (!endpoint) return invalid_argument(endpoint.error().cause).within("--rdzv-endpoint");
   plan.host = endpoint->host;
   plan.port = endpoint->port;
   if (plan.port == 0 && options.nodes.max > 1) {
-    return invalid_option("--rdzv-endpoint", "0 is no port that other nodes could know");
+    return invalid_argument("0 is no port that other nodes could know").within("--rdzv-endpoint");
   }
   if (master_given) {
     plan.remarks.push_back(

@@ -52,9 +52,6 @@ Result<StreamMap> parse_streams(std::string_view text);
 // "key=value,key=value" of --rdzv-conf.
 Result<std::map<std::string, std::string>> parse_rdzv_conf(std::string_view text);
 
-// "a,b": its parts, none of them empty.
-Result<std::vector<std::string>> parse_list(std::string_view text);
-
 // --on-join: "now", "checkpoint" or "restart".
 Result<OnJoin> parse_on_join(std::string_view text);
 
@@ -83,7 +80,7 @@ struct LaunchOptions {
   std::string rdzv_tls_key;
   std::string rdzv_tls_ca;
   bool require_auth = false;
-  std::vector<std::string> store_allow;  // addresses and networks, not looked at yet
+  std::string store_allow;  // addresses and networks, not looked at yet; empty: none
   bool no_python = false;
   bool module = false;
   std::string log_dir;

@@ -14,17 +14,16 @@ bool may_use(std::optional<UserId> owner, std::optional<UserId> user) {
 }
 
 Error not_his(const std::string& job, UserId owner, UserId user) {
-  return Error{.kind = ErrorKind::kInvalidArgument,
-               .cause = "job '" + job + "' belongs to user " + to_text(owner) +
-                        ", and munge says that this node's agent runs as user " + to_text(user)};
+  return invalid_argument("job '" + job + "' belongs to user " + to_text(owner) +
+                          ", and munge says that this node's agent runs as user " + to_text(user));
 }
 
 }  // namespace
 
 void set_lease(ServiceOptions& options, Duration lease) {
   options.membership.lease = lease;
-  options.agent_patience = lease / 5 * 4;
-  options.heartbeat_interval = lease / 5;
+  options.agent_patience = patience_of(lease);
+  options.heartbeat_interval = heartbeat_of(lease);
 }
 
 JobTable::JobTable(ServiceOptions options) : options_(std::move(options)) {
@@ -156,7 +155,7 @@ Result<JobTable::Job*> JobTable::job_for(const Hello& hello, std::optional<UserI
         .cause = "its job '" + hello.job.id + "' has ended, and another job of that id runs now"};
   }
   if (std::optional<std::string> why_not = job.membership.refusal(hello)) {
-    return Error{.kind = ErrorKind::kInvalidArgument, .cause = std::move(*why_not)};
+    return invalid_argument(std::move(*why_not));
   }
   if (recalls) {
     recalled_.insert(hello.instance);
@@ -173,7 +172,7 @@ Result<JobTable::Job*> JobTable::begin_job(const Hello& hello, std::optional<Use
   if (!may_use(options_.owner, user)) return not_his(id, *options_.owner, *user);
   Membership membership(hello.job, options_.membership, now);
   if (std::optional<std::string> why_not = membership.refusal(hello)) {
-    return Error{.kind = ErrorKind::kInvalidArgument, .cause = std::move(*why_not)};
+    return invalid_argument(std::move(*why_not));
   }
   std::string instance = hello.instance;
   if (instance.empty()) instance = options_.service_id + "-" + std::to_string(++jobs_begun_);

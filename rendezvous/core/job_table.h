@@ -37,11 +37,16 @@ namespace ddprun {
 
 using AgentConnectionId = Id<struct AgentConnectionTag, std::uint64_t>;
 
+// What follows from a lease: an agent that has no answer for four fifths of it ends its workers, so
+// that they are gone when it is over; in the meantime it asks four times.
+constexpr Duration patience_of(Duration lease) { return lease / 5 * 4; }
+constexpr Duration heartbeat_of(Duration lease) { return lease / 5; }
+
 struct ServiceOptions {
   MembershipOptions membership;
-  Duration heartbeat_interval = std::chrono::seconds(1);
-  Duration agent_patience = std::chrono::seconds(4);  // must be below membership.lease
-  Duration hello_timeout = std::chrono::seconds(10);  // of a connection that says nothing
+  Duration heartbeat_interval = heartbeat_of(kDefaultLease);
+  Duration agent_patience = patience_of(kDefaultLease);  // must be below membership.lease
+  Duration hello_timeout = std::chrono::seconds(10);     // of a connection that says nothing
   bool embedded = false;
   std::string host;  // what agents call this service's host
   // Whose all jobs here are, whoever comes first: of a service that one user runs for himself.
@@ -52,8 +57,7 @@ struct ServiceOptions {
   std::optional<TimePoint> strangers_until;
 };
 
-// Sets the lease and what follows from it: an agent that has no answer for four fifths of it ends
-// its workers, so that they are gone when it is over; in the meantime it asks four times.
+// Sets the lease and what follows from it.
 void set_lease(ServiceOptions& options, Duration lease);
 
 struct ServiceOutput {

@@ -7,7 +7,8 @@ namespace ddprun {
 Result<Duration> parse_lease(std::string_view text) {
   Result<Duration> lease = parse_seconds(text);
   if (lease && (*lease < kShortestLease || *lease > kLongestLease)) {
-    return invalid_argument("'" + std::string(text) + "' is no lease: give 0.5 to 3600 seconds");
+    return invalid_argument("'" + std::string(text) + "' is no lease: give seconds, from " +
+                            to_text(kShortestLease) + " to " + to_text(kLongestLease));
   }
   return lease;
 }

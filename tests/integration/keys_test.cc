@@ -100,7 +100,7 @@ TEST_F(Keys, AreWantedByThoseWhoSaySo) {
   const HeldPort held;
   auto job = start(node(held.endpoint(), {"--require-auth", "--munge-socket=none"}, "true"));
   EXPECT_EQ(job->wait(), 2);
-  EXPECT_THAT(job->err(), HasSubstr("option --require-auth: no key was given"));
+  EXPECT_THAT(job->err(), HasSubstr("--require-auth: no key was given"));
   auto service = start_service({"--listen=*:0", "--require-auth", "--munge-socket=none"});
   EXPECT_EQ(service->wait(), 2);
   EXPECT_THAT(service->err(), HasSubstr("--require-auth: ANYONE who can reach"));
@@ -132,7 +132,7 @@ TEST_F(Keys, WrongOnesAreNamedWithoutBeingShown) {
   EXPECT_THAT(run({"--rdzv-key-file=" + key_file("another " + std::string(kKey))}),
               testing::Pair(2, HasSubstr("it has no key for job 'job'")));
   EXPECT_THAT(run({"--store-allow=10.0.0.0/99"}),
-              testing::Pair(2, HasSubstr("option --store-allow: '10.0.0.0/99' is no network")));
+              testing::Pair(2, HasSubstr("--store-allow: '10.0.0.0/99' is no network")));
 }
 
 TEST_F(Keys, AreReadAgainAtSighup) {

@@ -112,7 +112,7 @@ TEST_F(Tls, WhoServesNeedsACertificate) {
   const HeldPort held;
   auto job = node(held.endpoint(), {ca()}, "true");
   EXPECT_EQ(job->wait(), 2);
-  EXPECT_THAT(job->err(), HasSubstr("this host starts the service: option --rdzv-tls-cert"));
+  EXPECT_THAT(job->err(), HasSubstr("this host starts the service: --rdzv-tls-cert"));
 }
 
 TEST_F(Tls, StaticModeTakesThemToo) {

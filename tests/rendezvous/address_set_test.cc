@@ -64,5 +64,16 @@ TEST(AddressSet, HasItsAddressesAndThoseOfItsNetworks) {
   EXPECT_FALSE(set.contains(SocketAddress()));
 }
 
+TEST(AddressSet, IsReadFromAList) {
+  const auto set = AddressSet::parse("10.0.0.0/8,fd00::1");
+  ASSERT_TRUE(set);
+  EXPECT_TRUE(set->contains(address("10.1.2.3")));
+  EXPECT_TRUE(set->contains(address("fd00::1")));
+  EXPECT_FALSE(set->contains(address("fd00::2")));
+  for (const char* bad : {"", ",", "10.0.0.1,", "10.0.0.1,,::1", "10.0.0.1 ::1"}) {
+    EXPECT_FALSE(AddressSet::parse(bad)) << bad;
+  }
+}
+
 }  // namespace
 }  // namespace ddprun

@@ -77,11 +77,10 @@ TEST_F(TlsContextTest, AFileThatCannotBeReadIsNamedWithTheSystemsWord) {
     EXPECT_NE(found.error().kind, ErrorKind::kInvalidArgument);
     return error_of(found);
   };
-  EXPECT_THAT(with(&TlsFiles::cert), HasSubstr("option --rdzv-tls-cert: read the certificate in " +
-                                               nothing + ": No such file"));
-  EXPECT_THAT(with(&TlsFiles::key), HasSubstr("option --rdzv-tls-key: read the key in " + nothing));
-  EXPECT_THAT(with(&TlsFiles::ca),
-              HasSubstr("option --rdzv-tls-ca: read the authorities in " + nothing));
+  EXPECT_THAT(with(&TlsFiles::cert),
+              HasSubstr("--rdzv-tls-cert: read the certificate in " + nothing + ": No such file"));
+  EXPECT_THAT(with(&TlsFiles::key), HasSubstr("--rdzv-tls-key: read the key in " + nothing));
+  EXPECT_THAT(with(&TlsFiles::ca), HasSubstr("--rdzv-tls-ca: read the authorities in " + nothing));
 }
 
 TEST_F(TlsContextTest, AFileWithSomethingElseInItIsNamedWithOpensslsReason) {

@@ -82,7 +82,7 @@ TEST(PlanRendezvous, NamesHaveABound) {
   EXPECT_TRUE(plan_rendezvous(options));
   options.rdzv_id += 'x';
   ASSERT_FALSE(plan_rendezvous(options));
-  EXPECT_EQ(plan_rendezvous(options).error().doing, "option --rdzv-id");
+  EXPECT_EQ(plan_rendezvous(options).error().doing, "--rdzv-id");
 }
 
 TEST(PlanRendezvous, AnEndpointIsWhereTheNodesMeet) {
