@@ -230,7 +230,7 @@ int benchmark(int argc, char** argv) {
   const pid_t server = fork();
   if (server == 0) {
     boost::asio::io_context io;
-    Logger log("cpu_allreduce", stderr_sink(), Logger::Level::kError);
+    Logger log("cpu_allreduce", stderr_sink());
     std::vector<UniqueFd> sockets;
     sockets.push_back(std::move(listener->socket));
     StoreServer store(io, log, std::move(sockets));
