@@ -122,12 +122,12 @@ Error no_memory() {
 }  // namespace
 
 MungeOutcome Munge::make(const MakeCredential& task) const {
-  const ContextOf context(functions_, options_);
+  const ContextOf context(*functions_, options_);
   if (!context.get()) return no_memory();
-  functions_.set(context.get(), kOptionUserRestriction, static_cast<uid_t>(task.reader.value));
+  functions_->set(context.get(), kOptionUserRestriction, static_cast<uid_t>(task.reader.value));
   char* raw = nullptr;
-  const int code = functions_.encode(&raw, context.get(), task.statement.data(),
-                                     static_cast<int>(task.statement.size()));
+  const int code = functions_->encode(&raw, context.get(), task.statement.data(),
+                                      static_cast<int>(task.statement.size()));
   const std::unique_ptr<char, Freed> credential(raw);
   if (code != kSuccess || !credential) {
     Error error = context.error("have munge make a credential", code);
@@ -144,13 +144,14 @@ MungeOutcome Munge::read(const std::string& credential) const {
   if (credential.empty() || credential.find('\0') != std::string::npos) {
     return Error{.kind = ErrorKind::kProtocol, .doing = doing, .cause = "it is no credential"};
   }
-  const ContextOf context(functions_, options_);
+  const ContextOf context(*functions_, options_);
   if (!context.get()) return no_memory();
   void* raw = nullptr;
   int size = 0;
   uid_t user = 0;
   gid_t group = 0;
-  const int code = functions_.decode(credential.c_str(), context.get(), &raw, &size, &user, &group);
+  const int code =
+      functions_->decode(credential.c_str(), context.get(), &raw, &size, &user, &group);
   const std::unique_ptr<void, Freed> payload(raw);
   if (code != kSuccess) return context.error(doing, code);
   std::string statement;
@@ -169,7 +170,7 @@ FoundMunge ask_munge(const MungeOptions& options) {
     const char* why = dlerror();
     return {nullptr, why ? why : "no " + options.library};
   }
-  auto* functions = new Munge::Functions;  // as long as the library
+  const auto functions = std::make_shared<Munge::Functions>();
   Munge::Functions& f = *functions;
   const bool complete =
       find(library, "munge_ctx_create", f.create) &&
@@ -178,7 +179,7 @@ FoundMunge ask_munge(const MungeOptions& options) {
       find(library, "munge_strerror", f.error) && find(library, "munge_encode", f.encode) &&
       find(library, "munge_decode", f.decode);
   if (!complete) return {nullptr, options.library + " is no libmunge"};
-  const std::shared_ptr<Munge> munge(new Munge(f, options));
+  const std::shared_ptr<Munge> munge(new Munge(functions, options));
   const std::string statement = "is munged there?";
   const MungeOutcome made = munge->make({statement, UserId(geteuid())});
   if (!made) return {nullptr, made.error().message()};

@@ -45,12 +45,12 @@ class Munge {
  private:
   friend struct FoundMunge ask_munge(const MungeOptions& options);
   struct Functions;
-  Munge(const Functions& functions, MungeOptions options)
-      : functions_(functions), options_(std::move(options)) {}
+  Munge(std::shared_ptr<const Functions> functions, MungeOptions options)
+      : functions_(std::move(functions)), options_(std::move(options)) {}
   MungeOutcome make(const MakeCredential& task) const;
   MungeOutcome read(const std::string& credential) const;
 
-  const Functions& functions_;
+  std::shared_ptr<const Functions> functions_;
   MungeOptions options_;
   UserId user_;
 };
