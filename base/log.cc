@@ -6,6 +6,8 @@
 #include <spdlog/sinks/base_sink.h>
 #include <unistd.h>
 
+#include "base/is_control.h"
+
 namespace ddprun {
 namespace {
 
@@ -21,8 +23,7 @@ class LineFormatter final : public spdlog::formatter {
     if (message.level == spdlog::level::warn) append(line, "warning: ");
     if (message.level >= spdlog::level::err) append(line, "error: ");
     for (const char c : std::string_view(message.payload.data(), message.payload.size())) {
-      const bool breaks =
-          (static_cast<unsigned char>(c) < ' ' && c != '\t' && c != '\x1b') || c == 0x7f;
+      const bool breaks = is_control(c) && c != '\t' && c != '\x1b';
       line.push_back(breaks ? '?' : c);
     }
     append(line, "\n");

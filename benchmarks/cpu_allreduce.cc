@@ -176,7 +176,7 @@ void bind_to_core(int rank) {
 
 int run_rank(int rank, std::uint16_t port, const Plan& plan, const Arena& arena) {
   if (plan.bind) bind_to_core(rank);
-  auto store = StoreClient::connect({.host = "127.0.0.1", .port = port});
+  auto store = StoreClient::connect({.address = {"127.0.0.1", port}});
   if (!store) return std::fprintf(stderr, "%s\n", store.error().message().c_str()), 1;
   const TimePoint before = BootClock::now();
   auto group = CpuGroup::form(**store, {.rank = Rank(rank),

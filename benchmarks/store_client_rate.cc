@@ -42,7 +42,7 @@ constexpr int kPipelined = 512;
 
 std::unique_ptr<StoreClient> client_of(const char* port) {
   auto client =
-      StoreClient::connect({.host = "127.0.0.1", .port = static_cast<std::uint16_t>(atoi(port))});
+      StoreClient::connect({.address = {"127.0.0.1", static_cast<std::uint16_t>(atoi(port))}});
   if (!client) {
     std::fprintf(stderr, "%s\n", client.error().message().c_str());
     std::exit(1);

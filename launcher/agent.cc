@@ -116,16 +116,16 @@ class Agent {
 
   Result<void> meet_dynamic() {
     const Rendezvous& plan = config_.rendezvous;
-    const HostPort endpoint{plan.host, plan.port};
-    Result<std::vector<SocketAddress>> addresses = resolve(endpoint, kResolveTimeout);
+    Result<std::vector<SocketAddress>> addresses = resolve(plan.meeting_point, kResolveTimeout);
     if (!addresses) return std::move(addresses).error().within("--rdzv-endpoint");
     std::optional<SocketAddress> here;
     for (const SocketAddress& address : *addresses) {
       if (!here && is_local_address(address)) here = address;
     }
     if (!here) return connect_to_service(false);
-    const std::string host = listening_host({plan.host, here->host()}, config_.options.nodes);
-    Result<Listener> listener = listen_tcp({host, plan.port});
+    const std::string host =
+        listening_host({plan.meeting_point.host, here->host()}, config_.options.nodes);
+    Result<Listener> listener = listen_tcp({host, plan.meeting_point.port});
     if (!listener) {
       // Taken: by a ddp-rendezvous, or by another agent of this host. Else it will not say welcome.
       if (listener.error().sys_errno == EADDRINUSE) return connect_to_service(true);
@@ -137,24 +137,24 @@ class Agent {
   Result<void> meet_static() {
     const Rendezvous& plan = config_.rendezvous;
     if (config_.options.node_rank.value_or(0) != 0) return connect_to_service(false);
-    const HostPort master{plan.host, plan.port};
-    Result<std::vector<SocketAddress>> addresses = resolve(master, kResolveTimeout);
+    Result<std::vector<SocketAddress>> addresses = resolve(plan.meeting_point, kResolveTimeout);
     if (!addresses) return std::move(addresses).error().within("--master-addr");
     const SocketAddress& address = addresses->front();
     if (!is_local_address(address)) {
-      return invalid_argument(plan.host +
+      return invalid_argument(plan.meeting_point.host +
                               " is no address of this host, but --node-rank 0 runs here")
           .within("--master-addr");
     }
-    const std::string host = listening_host({plan.host, address.host()}, config_.options.nodes);
-    Result<Listener> listener = listen_tcp({host, plan.port});
+    const std::string host =
+        listening_host({plan.meeting_point.host, address.host()}, config_.options.nodes);
+    Result<Listener> listener = listen_tcp({host, plan.meeting_point.port});
     if (!listener) return std::move(listener).error().within("--master-port");
     static_port_ = listener->address.port;
     // Workers use the name that was given, as torchrun's do. But where it leads to loopback on this
     // host alone, they would offer their peers a loopback address: then they get what the other
     // nodes have reached, which the service puts in the place of a numeric loopback address.
     const bool misleads = host == "*" && is_loopback_address(address);
-    return embed(std::move(*listener), misleads ? address.host() : plan.host);
+    return embed(std::move(*listener), misleads ? address.host() : plan.meeting_point.host);
   }
 
   // listener: where other nodes come; nullopt for a job of this node alone.
@@ -198,9 +198,8 @@ class Agent {
     const Rendezvous& plan = config_.rendezvous;
     if (const Result<void> ready = prepare_store(); !ready) return ready;
     RemoteLinkOptions options;
-    options.host = plan.host;
-    options.port = plan.port;
-    options.link.service = to_text(HostPort{plan.host, plan.port});
+    options.address = plan.meeting_point;
+    options.link.service = to_text(plan.meeting_point);
     options.link.join_timeout = plan.join_timeout;
     options.link.must_answer = must_answer;
     options.key = config_.keys.key_of(config_.options.rdzv_id).value_or("");

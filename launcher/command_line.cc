@@ -26,7 +26,8 @@ struct OptionSpec {
   std::string placeholder;  // of its value; empty: a switch
   std::string help;
   std::string example;
-  Setter set;  // a switch without =VALUE gets "true"
+  Setter set;                 // a switch without =VALUE gets "true"
+  std::string fallback = {};  // what it is where it is not given, where that is worth a word
 };
 
 // A setter for an option whose text is parsed by `parse` into a member.
@@ -84,24 +85,34 @@ Setter seconds_without_effect() {
   };
 }
 
+// As an option would give it: "30", "0.5".
+std::string in_seconds(Duration duration) {
+  std::ostringstream text;
+  text << std::chrono::duration<double>(duration).count();
+  return text.str();
+}
+
 const std::vector<OptionSpec>& option_table() {
   constexpr int kMaxInt = 1 << 30;
+  const LaunchOptions standard;
   static const std::vector<OptionSpec> table{
       {"Workers", "nproc-per-node", "", "N", "workers on this node: a number, cpu, gpu or auto",
-       "--nproc-per-node=8", parsed(&LaunchOptions::slots, parse_slots)},
+       "--nproc-per-node=8", parsed(&LaunchOptions::slots, parse_slots),
+       std::to_string(standard.slots.number)},
       {"Workers", "max-restarts", "", "N",
        "restarts the whole job may use; each begins all workers anew", "--max-restarts=3",
-       integer_into(&LaunchOptions::max_restarts, 0, kMaxInt)},
+       integer_into(&LaunchOptions::max_restarts, 0, kMaxInt),
+       std::to_string(standard.max_restarts)},
       {"Workers", "module", "m", "", "the program is a Python module", "-m package.train",
        switch_into(&LaunchOptions::module)},
       {"Workers", "no-python", "", "", "execute the program directly, also when it is a .py file",
        "--no-python ./train.py", switch_into(&LaunchOptions::no_python)},
       {"Workers", "role", "", "NAME",
        "name of the workers' role, for ROLE_NAME and torchrun's prefix", "--role=trainer",
-       text_into(&LaunchOptions::role)},
+       text_into(&LaunchOptions::role), standard.role},
       {"Workers", "shutdown-grace", "", "SECONDS",
        "between the first signal to workers and SIGKILL", "--shutdown-grace=10",
-       parsed(&LaunchOptions::grace, parse_seconds)},
+       parsed(&LaunchOptions::grace, parse_seconds), in_seconds(standard.grace)},
       {"Workers", "monitor-interval", "", "SECONDS",
        "accepted; the kernel reports ends at once, nothing is polled", "--monitor-interval=0.1",
        seconds_without_effect()},
@@ -111,13 +122,13 @@ const std::vector<OptionSpec>& option_table() {
        switch_into(&LaunchOptions::standalone)},
       {"Nodes", "nnodes", "", "N|MIN:MAX",
        "nodes of the job; with MIN:MAX it goes on while MIN are there", "--nnodes=2:4",
-       parsed(&LaunchOptions::nodes, parse_nodes)},
+       parsed(&LaunchOptions::nodes, parse_nodes), std::to_string(standard.nodes.max)},
       {"Nodes", "rdzv-endpoint", "", "HOST[:PORT]",
-       "where the nodes meet (port 29400): this host starts the service, or ddp-rendezvous runs "
-       "there",
-       "--rdzv-endpoint=node0:29400", text_into(&LaunchOptions::rdzv_endpoint)},
+       "where the nodes meet: this host starts the service, or ddp-rendezvous runs there",
+       "--rdzv-endpoint=node0:29400", text_into(&LaunchOptions::rdzv_endpoint),
+       "port " + std::to_string(kDefaultRdzvPort)},
       {"Nodes", "rdzv-id", "", "ID", "name of the job at the service", "--rdzv-id=$SLURM_JOB_ID",
-       text_into(&LaunchOptions::rdzv_id)},
+       text_into(&LaunchOptions::rdzv_id), standard.rdzv_id},
       {"Nodes", "rdzv-backend", "", "NAME",
        "c10d (meet at --rdzv-endpoint) or static (at --master-addr)", "--rdzv-backend=c10d",
        text_into(&LaunchOptions::rdzv_backend)},
@@ -128,15 +139,17 @@ const std::vector<OptionSpec>& option_table() {
        "a node that comes to a running job with room joins now (everything is formed again), at "
        "the "
        "next checkpoint that workers announce, or with the next restart",
-       "--on-join=checkpoint", parsed(&LaunchOptions::on_join, parse_on_join)},
+       "--on-join=checkpoint", parsed(&LaunchOptions::on_join, parse_on_join),
+       std::string(word_of(kOnJoinWords, standard.on_join))},
       {"Nodes", "node-failures", "", "N",
-       "a node whose workers were the first to fail N times (3) gives its place to a spare, where "
+       "a node whose workers were the first to fail N times gives its place to a spare, where "
        "there is one",
-       "--node-failures=2", integer_into(&LaunchOptions::node_failures, 1, kMaxInt)},
+       "--node-failures=2", integer_into(&LaunchOptions::node_failures, 1, kMaxInt),
+       std::to_string(standard.node_failures)},
       {"Nodes", "lease", "", "SECONDS",
-       "a node that is silent for so long is lost (5), and its workers have been ended a fifth "
+       "a node that is silent for so long is lost, and its workers have been ended a fifth "
        "earlier; counts where this host starts the service, ddp-rendezvous has its own",
-       "--lease=20", parsed(&LaunchOptions::lease, parse_lease)},
+       "--lease=20", parsed(&LaunchOptions::lease, parse_lease), in_seconds(standard.lease)},
       {"Nodes", "node-rank", "", "N", "rank of this node; without it nodes are ordered by name",
        "--node-rank=0", integer_into(&LaunchOptions::node_rank, 0, kMaxInt)},
       {"Nodes", "local-addr", "", "ADDR",
@@ -175,8 +188,8 @@ const std::vector<OptionSpec>& option_table() {
        "--store-allow=10.1.0.0/16", text_into(&LaunchOptions::store_allow)},
       {"Nodes", "master-addr", "", "ADDR", "static: where node rank 0 serves everything",
        "--master-addr=10.0.0.1", text_into(&LaunchOptions::master_addr)},
-      {"Nodes", "master-port", "", "PORT", "static: its port (29500)", "--master-port=29500",
-       integer_into(&LaunchOptions::master_port, 0, 65535)},
+      {"Nodes", "master-port", "", "PORT", "static: its port", "--master-port=29500",
+       integer_into(&LaunchOptions::master_port, 0, 65535), std::to_string(kDefaultMasterPort)},
 
       {"Output", "log-dir", "", "DIR",
        "keep log and error files in DIR/<id>_<random>/attempt_N/<local rank>/", "--log-dir=logs",
@@ -387,12 +400,14 @@ std::string help_text() {
     } else {
       text += head + std::string(kIndent - head.size(), ' ');
     }
-    append_wrapped(text, spec.help + "; e.g. " + spec.example, kIndent);
+    const std::string fallback = spec.fallback.empty() ? "" : " [" + spec.fallback + "]";
+    append_wrapped(text, spec.help + fallback + "; e.g. " + spec.example, kIndent);
   }
   text +=
       "\nGeneral\n  -h, --help                      this text\n"
       "  --version                       versions of ddprun and its protocol\n"
-      "\nOptions may be written with - or _, and as PET_<NAME> in the environment.\n"
+      "\nIn brackets: what counts where an option is not given.\n"
+      "Options may be written with - or _, and as PET_<NAME> in the environment.\n"
       "\nExit codes: the first failed worker's own, 128+n for signal n, or\n";
   for (const ExitCodeText& row : kExitCodes) {
     const std::string code = std::to_string(to_int(row.code));

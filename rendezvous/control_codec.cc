@@ -76,8 +76,6 @@ void read(const Json& json, const char* key, std::string& text, std::size_t max_
   }
 }
 
-bool is_control(char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }
-
 // For one line, whoever wrote it.
 std::string printable(std::string text) {
   for (char& c : text) {
@@ -99,12 +97,9 @@ void read_addresses(const Json& json, const char* key, std::vector<std::string>&
 
 // Ids, hosts, addresses, versions: what is shown beside others' words.
 void read_name(const Json& json, const char* key, std::string& name) {
-  read(json, key, name, kMaxNameBytes);
-  for (const char c : name) {
-    if (is_control(c)) {
-      refuse(json, std::string(key) + " has a control character");
-    }
-  }
+  json.at(key).get_to(name);
+  const std::string why = why_no_name(name);
+  if (!why.empty()) refuse(json, std::string(key) + " " + why);
 }
 
 // False for another protocol than ours: nothing but its number is sure to be there then, and that

@@ -40,9 +40,10 @@ void add_options(CLI::App& app, Options& options) {
   };
   app.add_option_function<std::string>(
          "--lease", read_lease,
-         "Seconds after which a node that is not heard of counts as lost (default 5). Its agent "
-         "ends its workers a fifth earlier")
-      ->type_name("SECONDS");
+         "After which a node that is not heard of counts as lost. Its agent ends its workers a "
+         "fifth earlier")
+      ->type_name("SECONDS")
+      ->default_str(std::to_string(options.lease / std::chrono::seconds(1)));
   app.add_option("--state-dir", options.state_directory,
                  "Directory for what is decided, so that the service can be killed and started "
                  "again while jobs run: same jobs, generations and budgets. It is made if it does "

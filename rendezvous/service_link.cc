@@ -158,7 +158,7 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   // The same deadline holds for TLS, the handshake and the Welcome.
   void greet() {
     if (!options_.tls) return introduce();
-    wire_->start_tls(TlsChannel::agent(options_.tls, options_.host));
+    wire_->start_tls(TlsChannel::agent(options_.tls, options_.address.host));
     wire_->open([self = shared_from_this(), wire = wire_](const Result<void>& opened) {
       if (self->over_ || self->wire_ != wire) return;
       if (!opened) return self->failed(opened.error());
@@ -250,7 +250,7 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   void ask_name_service() {
     if (asking_) return;
     asking_ = true;
-    options_.look_up({options_.host, options_.port},
+    options_.look_up(options_.address,
                      [desk = desk_, weak = weak_from_this()](Result<Addresses> addresses) {
                        const std::lock_guard lock(desk->mutex);
                        if (!desk->io) return;

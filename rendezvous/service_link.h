@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "base/host_port.h"
 #include "base/log.h"
 #include "rendezvous/core/agent_link.h"
 #include "rendezvous/core/control_message.h"
@@ -42,12 +43,11 @@ class ServiceLink {
 // To a service in this process. The server outlives the link.
 std::unique_ptr<ServiceLink> make_local_link(RendezvousServer& server, ServiceLinkEvents events);
 
-// To a service on TCP; comes back by itself after an outage (rendezvous/core/agent_link.h). host is
-// looked up on another thread, again when it cannot be reached; nothing waits for a name server
+// To a service on TCP; comes back by itself after an outage (rendezvous/core/agent_link.h). Its host
+// is looked up on another thread, again when it cannot be reached; nothing waits for a name server
 // that an address is known to do without.
 struct RemoteLinkOptions {
-  std::string host;
-  std::uint16_t port = 0;
+  HostPort address;
   AgentLinkOptions link;
   // The job's key, which the service must have, too; empty: munge, if it is there.
   std::string key;

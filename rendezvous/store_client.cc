@@ -46,7 +46,7 @@ void pause_before_retry(Backoff& backoff, const Deadline& deadline) {
 }
 
 std::string name_of(const StoreClientOptions& options) {
-  return "store " + to_text(HostPort{.host = options.host, .port = options.port});
+  return "store " + to_text(options.address);
 }
 
 }  // namespace
@@ -83,7 +83,7 @@ StoreClient::StoreClient(StoreClientOptions options, BlockingSocket socket)
 
 Result<std::unique_ptr<StoreClient>> StoreClient::connect(StoreClientOptions options) {
   const std::string what = "connect to " + name_of(options);
-  if (options.host.empty() || options.port == 0) {
+  if (options.address.host.empty() || options.address.port == 0) {
     return invalid_argument("a host and a port other than 0 are needed").within(what);
   }
   const Deadline deadline(options.connect_timeout);
@@ -104,8 +104,7 @@ Result<std::unique_ptr<StoreClient>> StoreClient::connect(StoreClientOptions opt
 // The name is resolved anew each time: the host may have come up, or moved.
 Result<std::unique_ptr<StoreClient>> StoreClient::try_connect(const StoreClientOptions& options,
                                                               const Deadline& deadline) {
-  const auto addresses =
-      resolve({.host = options.host, .port = options.port}, deadline.remaining());
+  const auto addresses = resolve(options.address, deadline.remaining());
   if (!addresses) return addresses.error();
   Error last;
   for (const SocketAddress& address : *addresses) {

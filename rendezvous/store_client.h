@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/host_port.h"
 #include "base/result.h"
 #include "rendezvous/blocking_socket.h"
 #include "rendezvous/core/wire_format.h"
@@ -41,8 +42,7 @@
 namespace ddprun {
 
 struct StoreClientOptions {
-  std::string host;  // name or numeric address; no reverse look-up is ever made
-  std::uint16_t port = 0;
+  HostPort address;    // name or numeric address; no reverse look-up is ever made
   std::string prefix;  // "group/0" makes keys "/group/0/<key>"
   Duration connect_timeout =
       std::chrono::seconds(300);                 // resolving, connecting with retries, handshake

@@ -9,8 +9,7 @@ namespace ddprun {
 Result<void> announce_checkpoint(const WorkerEnv& env, std::int64_t step) {
   const std::string doing = "announce the checkpoint of step " + std::to_string(step);
   const HostPort address = store_address(env);
-  auto store = StoreClient::connect({.host = address.host,
-                                     .port = address.port,
+  auto store = StoreClient::connect({.address = address,
                                      .prefix = "",
                                      .connect_timeout = kAnnouncementPatience,
                                      .timeout = kAnnouncementPatience});

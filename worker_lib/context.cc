@@ -98,8 +98,7 @@ Choice choose(const InitOptions& options, LocalRank local_rank, const BackendFac
 Result<std::unique_ptr<StoreClient>> connect_to_store(const WorkerEnv& env, Duration timeout) {
   const Duration patience = env.agent_store ? kPatienceWithLauncher : kPatienceByHand;
   const HostPort address = store_address(env);
-  auto store = StoreClient::connect({.host = address.host,
-                                     .port = address.port,
+  auto store = StoreClient::connect({.address = address,
                                      .prefix = kKeyPrefix,
                                      .connect_timeout = std::min(timeout, patience),
                                      .timeout = timeout});

@@ -179,13 +179,8 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
 
   for (const auto& [text, name] :
        {std::pair(&options.rdzv_id, "--rdzv-id"), std::pair(&options.local_addr, "--local-addr")}) {
-    if (text->size() > kMaxNameBytes) {
-      return invalid_argument("it is longer than " + std::to_string(kMaxNameBytes) + " bytes")
-          .within(name);
-    }
-    const bool shown = std::none_of(text->begin(), text->end(),
-                                    [](unsigned char c) { return c < ' ' || c == 0x7f; });
-    if (!shown) return invalid_argument("it has a control character").within(name);
+    const std::string why = why_no_name(*text);
+    if (!why.empty()) return invalid_argument("it " + why).within(name);
   }
 
   Rendezvous plan;
@@ -217,22 +212,22 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
                  "--rdzv-endpoint HOST:PORT for MIN:MAX")
           .within("--nnodes");
     }
-    plan.host = options.master_addr.value_or("127.0.0.1");
-    plan.port = static_cast<std::uint16_t>(options.master_port.value_or(kDefaultMasterPort));
+    plan.meeting_point = {
+        options.master_addr.value_or("127.0.0.1"),
+        static_cast<std::uint16_t>(options.master_port.value_or(kDefaultMasterPort))};
     if (!options.rdzv_endpoint.empty()) {
       auto endpoint = parse_endpoint(options.rdzv_endpoint, kDefaultMasterPort);
       if (!endpoint) return invalid_argument(endpoint.error().cause).within("--rdzv-endpoint");
-      plan.host = endpoint->host;
-      plan.port = endpoint->port;
+      plan.meeting_point = std::move(*endpoint);
     }
-    if (options.nodes.max > 1 && is_loopback_host(plan.host) && !options.master_addr &&
-        options.rdzv_endpoint.empty()) {
+    if (options.nodes.max > 1 && is_loopback_host(plan.meeting_point.host) &&
+        !options.master_addr && options.rdzv_endpoint.empty()) {
       return invalid_argument(
                  "several nodes need a place to meet: add --rdzv-endpoint HOST:PORT "
                  "(or --master-addr and --node-rank)")
           .within("--nnodes");
     }
-    if (plan.port == 0 && options.nodes.max > 1) {
+    if (plan.meeting_point.port == 0 && options.nodes.max > 1) {
       return invalid_argument("0 is no port that other nodes could know").within("--master-port");
     }
     return plan;
@@ -248,9 +243,8 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   plan.mode = Rendezvous::Mode::kDynamic;
   auto endpoint = parse_endpoint(options.rdzv_endpoint, kDefaultRdzvPort);
   if (!endpoint) return invalid_argument(endpoint.error().cause).within("--rdzv-endpoint");
-  plan.host = endpoint->host;
-  plan.port = endpoint->port;
-  if (plan.port == 0 && options.nodes.max > 1) {
+  plan.meeting_point = std::move(*endpoint);
+  if (plan.meeting_point.port == 0 && options.nodes.max > 1) {
     return invalid_argument("0 is no port that other nodes could know").within("--rdzv-endpoint");
   }
   if (master_given) {

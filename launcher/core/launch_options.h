@@ -96,12 +96,11 @@ struct LaunchOptions {
 struct Rendezvous {
   enum class Mode {
     kLocal,    // one node: nothing listens but the store, on loopback
-    kDynamic,  // a service at host:port; the node whose address it is starts it if nobody has
-    kStatic,   // torchrun's static way: node rank 0 serves everything on master-addr:master-port
+    kDynamic,  // a service at meeting_point; the node whose address it is starts it if nobody has
+    kStatic,   // torchrun's static way: node rank 0 serves everything there
   };
   Mode mode = Mode::kLocal;
-  std::string host;
-  std::uint16_t port = 0;
+  HostPort meeting_point;
   Duration join_timeout = kDefaultJoinTimeout;
   Duration last_call = kDefaultLastCall;
   std::vector<std::string> remarks;  // options that were given and do nothing here, and why

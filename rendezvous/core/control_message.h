@@ -10,17 +10,20 @@
 // Value types; any thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <variant>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/ids.h"
+#include "base/is_control.h"
 #include "base/words.h"
 #include "base/worker_env.h"
 #include "rendezvous/core/worker_end.h"
@@ -42,6 +45,15 @@ inline constexpr std::size_t kMaxPeersBytes = 800'000;   // of all addresses in 
 inline constexpr std::size_t kMaxTextBytes = 64 * 1024;  // what is written for people
 static_assert(std::int64_t{kMaxNodes} * kMaxSlots <= std::numeric_limits<int>::max(),
               "every rank of the largest world is an int");
+
+// Why an id, a host, an address or a version is none that may be shown beside others' words; what
+// follows "it ". Empty: it is one.
+inline std::string why_no_name(std::string_view text) {
+  if (text.size() > kMaxNameBytes) {
+    return "is longer than " + std::to_string(kMaxNameBytes) + " bytes";
+  }
+  return std::any_of(text.begin(), text.end(), is_control) ? "has a control character" : "";
+}
 
 // How many nodes a job takes. 1 <= min <= max <= kMaxNodes.
 struct NodeRange {

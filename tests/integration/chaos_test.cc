@@ -16,7 +16,7 @@
 #include "base/poll_until.h"
 #include "base/rng.h"
 #include "base/unique_fd.h"
-#include "tests/integration/launcher_frame.h"
+#include "tests/integration/meeting_frame.h"
 #include "tests/support/test_seed.h"
 
 namespace ddprun::testing_support {
@@ -45,17 +45,17 @@ struct Worker {
   pid_t pid = -1;
 };
 
-class Chaos : public LauncherTest {
+class Chaos : public MeetingTest {
  protected:
   void SetUp() override {
-    LauncherTest::SetUp();
+    MeetingTest::SetUp();
     reports_ = make_fifo("reports");
     go_ = make_fifo("go");
   }
   void TearDown() override {
     agents_.clear();
     service_.reset();
-    LauncherTest::TearDown();
+    MeetingTest::TearDown();
   }
 
   // Open on both sides, so that it is there as long as this test is.
@@ -66,9 +66,9 @@ class Chaos : public LauncherTest {
   }
 
   void start_service(const std::string& lease) {
-    Arguments argv{program("ddp-rendezvous"), "--listen", address_, "--lease", lease};
-    if (keeps_state_) argv.insert(argv.end(), {"--state-dir", directory_ / "state"});
-    service_ = std::make_unique<ChildProcess>(std::move(argv), environment());
+    Arguments options{"--listen", address_, "--lease", lease};
+    if (keeps_state_) options.insert(options.end(), {"--state-dir", directory_ / "state"});
+    service_ = start_rendezvous(options);
     address_ = listening_address(*service_);
     ASSERT_NE(address_, "") << service_->err();
   }

@@ -60,7 +60,7 @@ class RunningProgram : public RunningDdpStore {
 
   std::unique_ptr<StoreClient> client() const {
     auto client = StoreClient::connect(
-        {.host = "127.0.0.1", .port = port, .connect_timeout = 10s, .timeout = 10s});
+        {.address = {"127.0.0.1", port}, .connect_timeout = 10s, .timeout = 10s});
     EXPECT_TRUE(client) << client.error().message();
     return std::move(*client);
   }
@@ -80,7 +80,8 @@ TEST(DdpStore, BadInputIsOneLineThatNamesItAndExitCode2) {
       {{"--listen", "127.0.0.1:0", "--max-held-bytes", "much"}, "--max-held-bytes.*much.*"},
       {{"--listen", "127.0.0.1:0", "--max-keys", "0"}, "--max-keys.*0.*"},
       {{"--listen", "127.0.0.1:0", "--max-connections", "-1"}, "--max-connections.*-1.*"},
-      {{"--listen", "127.0.0.1:0", "--legacy-dialect", "l3"}, "--legacy-dialect: 'l3': give l1 or l2.*"},
+      {{"--listen", "127.0.0.1:0", "--legacy-dialect", "l3"},
+       "--legacy-dialect: 'l3': give l1 or l2.*"},
   };
   for (const auto& [arguments, line] : cases) {
     const Ended ended = run(arguments);

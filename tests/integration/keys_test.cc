@@ -8,8 +8,9 @@
 #include <csignal>
 #include <fstream>
 
+#include "base/host_port.h"
 #include "rendezvous/core/proof.h"
-#include "tests/integration/launcher_frame.h"
+#include "tests/integration/meeting_frame.h"
 #include "tests/support/held_port.h"
 #include "tests/support/http_get.h"
 
@@ -22,7 +23,7 @@ using testing::Not;
 constexpr const char* kKey = "0123456789abcdef-of-the-test";
 constexpr const char* kWrongKey = "fedcba9876543210-of-the-test";
 
-class Keys : public LauncherTest {
+class Keys : public MeetingTest {
  protected:
   std::string key_file(const std::string& text, const std::string& name = "key") const {
     std::string path = directory_ / name;
@@ -30,23 +31,12 @@ class Keys : public LauncherTest {
     chmod(path.c_str(), 0600);
     return path;
   }
-  std::unique_ptr<ChildProcess> start_service(Arguments options) const {
-    options.insert(options.begin(), program("ddp-rendezvous"));
-    return std::make_unique<ChildProcess>(options, environment());
-  }
-  static Arguments node(const std::string& endpoint, Arguments more, const std::string& script) {
-    Arguments arguments{"--rdzv-endpoint=" + endpoint, "--rdzv-id=job", "--nnodes=2"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    arguments.insert(arguments.end(), {"sh", "-c", script});
-    return arguments;
-  }
 };
 
 TEST_F(Keys, NodesThatHaveItMeetAndItIsFoundNowhere) {
-  auto service = start_service({"--listen=127.0.0.1:0", "--rdzv-key-file=" + key_file(kKey)});
+  auto service = start_rendezvous({"--listen=127.0.0.1:0", "--rdzv-key-file=" + key_file(kKey)});
   const std::string endpoint = listening_address(*service);
-  const std::string go = directory_ / "go";
-  const std::string script = "env; echo ready; while ! [ -e " + go + " ]; do sleep 0.05; done";
+  const std::string script = until_go_after("env; echo ready");
   auto a = start(node(endpoint, {"--rdzv-key-file=" + key_file(kKey)}, script));
   auto b = start(node(endpoint, {}, script), {{"DDPRUN_RDZV_KEY", kKey}});
   ASSERT_TRUE(a->wait_for_out("ready")) << a->err();
@@ -59,11 +49,10 @@ TEST_F(Keys, NodesThatHaveItMeetAndItIsFoundNowhere) {
           << describe_processes({pid});
     }
   }
-  std::ofstream(go).put('\n');
+  let_go();
   EXPECT_EQ(a->wait(), 0) << a->err();
   EXPECT_EQ(b->wait(), 0) << b->err();
-  service->signal(SIGTERM);
-  EXPECT_EQ(service->wait(), 0);
+  end(*service);
   for (const auto* one : {a.get(), b.get(), service.get()}) {
     EXPECT_THAT(one->out() + one->err(), Not(HasSubstr(kKey)));
     EXPECT_THAT(one->out(), Not(HasSubstr("DDPRUN_RDZV_KEY")));
@@ -72,7 +61,7 @@ TEST_F(Keys, NodesThatHaveItMeetAndItIsFoundNowhere) {
 }
 
 TEST_F(Keys, ANodeWithoutItIsRefusedWithTheReason) {
-  auto service = start_service({"--listen=127.0.0.1:0", "--rdzv-key-file=" + key_file(kKey)});
+  auto service = start_rendezvous({"--listen=127.0.0.1:0", "--rdzv-key-file=" + key_file(kKey)});
   const std::string endpoint = listening_address(*service);
   auto without = start(node(endpoint, {}, "true"));
   EXPECT_EQ(without->wait(), 66);
@@ -80,8 +69,7 @@ TEST_F(Keys, ANodeWithoutItIsRefusedWithTheReason) {
   auto wrong = start(node(endpoint, {}, "true"), {{"DDPRUN_RDZV_KEY", kWrongKey}});
   EXPECT_EQ(wrong->wait(), 66);
   EXPECT_THAT(wrong->err(), HasSubstr("is not the key that this service has for job 'job'"));
-  service->signal(SIGTERM);
-  EXPECT_EQ(service->wait(), 0);
+  end(*service);
 }
 
 TEST_F(Keys, AnAgentThatServesWantsItFromTheOthers) {
@@ -101,7 +89,7 @@ TEST_F(Keys, AreWantedByThoseWhoSaySo) {
   auto job = start(node(held.endpoint(), {"--require-auth", "--munge-socket=none"}, "true"));
   EXPECT_EQ(job->wait(), 2);
   EXPECT_THAT(job->err(), HasSubstr("--require-auth: no key was given"));
-  auto service = start_service({"--listen=*:0", "--require-auth", "--munge-socket=none"});
+  auto service = start_rendezvous({"--listen=*:0", "--require-auth", "--munge-socket=none"});
   EXPECT_EQ(service->wait(), 2);
   EXPECT_THAT(service->err(), HasSubstr("--require-auth: ANYONE who can reach"));
   auto alone = start({"--standalone", "--require-auth", "true"});
@@ -109,11 +97,10 @@ TEST_F(Keys, AreWantedByThoseWhoSaySo) {
 }
 
 TEST_F(Keys, WhoListensToEverybodyWithoutSaysSoLoudly) {
-  auto service = start_service({"--listen=*:0", "--munge-socket=none"});
+  auto service = start_rendezvous({"--listen=*:0", "--munge-socket=none"});
   EXPECT_NE(listening_address(*service), "");
   EXPECT_TRUE(service->wait_for_err("warning: ANYONE who can reach")) << service->err();
-  service->signal(SIGTERM);
-  EXPECT_EQ(service->wait(), 0);
+  end(*service);
 }
 
 TEST_F(Keys, WrongOnesAreNamedWithoutBeingShown) {
@@ -137,7 +124,7 @@ TEST_F(Keys, WrongOnesAreNamedWithoutBeingShown) {
 
 TEST_F(Keys, AreReadAgainAtSighup) {
   const std::string path = key_file(kKey, "service");
-  auto service = start_service({"--listen=127.0.0.1:0", "--rdzv-key-file=" + path});
+  auto service = start_rendezvous({"--listen=127.0.0.1:0", "--rdzv-key-file=" + path});
   const std::string endpoint = listening_address(*service);
   key_file("mistake", "service");
   service->signal(SIGHUP);
@@ -147,12 +134,11 @@ TEST_F(Keys, AreReadAgainAtSighup) {
   ASSERT_TRUE(service->wait_for_err("has read the keys again"));
   auto old = start(node(endpoint, {"--rdzv-key-file=" + key_file(kKey)}, "true"));
   EXPECT_EQ(old->wait(), 66) << old->err();
-  service->signal(SIGTERM);
-  EXPECT_EQ(service->wait(), 0);
+  end(*service);
 }
 
 TEST_F(Keys, WithNothingToReadAgainAHangupEndsTheService) {
-  auto service = start_service({"--listen=127.0.0.1:0"});
+  auto service = start_rendezvous({"--listen=127.0.0.1:0"});
   EXPECT_NE(listening_address(*service), "");
   service->signal(SIGHUP);
   EXPECT_EQ(service->wait(), 128 + SIGHUP);
@@ -160,19 +146,18 @@ TEST_F(Keys, WithNothingToReadAgainAHangupEndsTheService) {
 
 TEST_F(Keys, TheTokenForThePagesFollowsFromThem) {
   const std::string file = "--rdzv-key-file=" + key_file(kKey);
-  auto print = start_service({"--print-read-token", file});
+  auto print = start_rendezvous({"--print-read-token", file});
   ASSERT_EQ(print->wait(), 0) << print->err();
   EXPECT_EQ(print->out(), read_token_of(kKey) + "\n");
-  auto none = start_service({"--print-read-token"});
+  auto none = start_rendezvous({"--print-read-token"});
   EXPECT_EQ(none->wait(), 2);
-  auto service = start_service({"--listen=127.0.0.1:0", file});
+  auto service = start_rendezvous({"--listen=127.0.0.1:0", file});
   const std::string endpoint = listening_address(*service);
-  const auto port = static_cast<std::uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1)));
+  const std::uint16_t port = parse_host_port(endpoint)->port;
   EXPECT_EQ(http_get(port, "/metrics").status, 401);
   const std::string token = print->out().substr(0, print->out().size() - 1);
   EXPECT_EQ(http_get(port, "/metrics", "Bearer " + token).status, 200);
-  service->signal(SIGTERM);
-  EXPECT_EQ(service->wait(), 0);
+  end(*service);
 }
 
 }  // namespace

@@ -60,16 +60,16 @@ bool has_taken_its_signals(pid_t pid) {
 }
 
 TEST_F(LauncherTest, ASigintToTheWholeGroupOfProcessesIsOne) {
-  auto job = start_shell({},
-                         "trap 'until [ -e go ]; do sleep 0.02; done; echo in peace; exit 0' INT; "
-                         "echo ready; while :; do sleep 0.02; done");
+  auto job = start_shell({}, "trap '" + std::string(kUntilGo) +
+                                 "; echo in peace; exit 0' INT; "
+                                 "echo ready; while :; do sleep 0.02; done");
   ASSERT_TRUE(job->wait_for_out("ready"));
   const Tree tree = tree_of(*job);
   for (const pid_t pid : {tree.agent, tree.keeper, tree.guardian}) kill(pid, SIGINT);
   ASSERT_TRUE(job->wait_for_err("passing it on"));
   ASSERT_TRUE(eventually(
       [&] { return has_taken_its_signals(tree.guardian) && has_taken_its_signals(tree.agent); }));
-  std::ofstream(directory_ / "go");
+  let_go();
   EXPECT_EQ(job->wait(), 130);
   EXPECT_THAT(job->out(), HasSubstr("in peace")) << job->err();
   EXPECT_THAT(job->err(), Not(HasSubstr("second SIGINT")));
@@ -141,12 +141,12 @@ TEST_F(LauncherTest, ASignalAtAnyMomentOfTheStartLeavesNothing) {
 
 TEST_F(LauncherTest, UnderNohupAHangupIsIgnored) {
   ChildProcess job({"sh", "-c",
-                    "trap '' HUP; exec '" + program("ddprun") +
-                        "' sh -c 'echo ready; while [ ! -e go ]; do sleep 0.02; done; echo done'"},
+                    "trap '' HUP; exec '" + program("ddprun") + "' sh -c '" +
+                        until_go_after("echo ready") + "; echo done'"},
                    environment());
   ASSERT_TRUE(job.wait_for_out("ready"));
   job.signal(SIGHUP);
-  std::ofstream(directory_ / "go");
+  let_go();
   EXPECT_EQ(job.wait(), 0) << job.err();
   EXPECT_THAT(job.out(), HasSubstr("done"));
 }

@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,13 @@
 #include "tests/support/test_mark.h"
 
 namespace ddprun::testing_support {
+
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+inline Arguments joined(Arguments first, const Arguments& then) {
+  first.insert(first.end(), then.begin(), then.end());
+  return first;
+}
 
 inline std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
@@ -56,8 +65,7 @@ class LauncherTest : public testing::Test {
 
   std::vector<pid_t> left_behind() const { return mark_.processes(); }
 
-  ChildProcess::Options environment(
-      std::vector<std::pair<std::string, std::string>> more = {}) const {
+  ChildProcess::Options environment(Variables more = {}) const {
     ChildProcess::Options options;
     options.variables = {mark_.variable(), {"TMPDIR", tmp()}};
     options.variables.insert(options.variables.end(), more.begin(), more.end());
@@ -65,16 +73,22 @@ class LauncherTest : public testing::Test {
     options.own_session = true;
     return options;
   }
-  std::unique_ptr<ChildProcess> start(
-      Arguments arguments, std::vector<std::pair<std::string, std::string>> more = {}) const {
-    arguments.insert(arguments.begin(), program("ddprun"));
-    return std::make_unique<ChildProcess>(arguments, environment(std::move(more)));
+  std::unique_ptr<ChildProcess> start(const Arguments& arguments, Variables more = {}) const {
+    return std::make_unique<ChildProcess>(joined({program("ddprun")}, arguments),
+                                          environment(std::move(more)));
   }
   // Workers that run a line of shell.
-  std::unique_ptr<ChildProcess> start_shell(Arguments options, const std::string& script) const {
-    options.insert(options.end(), {"sh", "-c", script});
-    return start(std::move(options));
+  std::unique_ptr<ChildProcess> start_shell(const Arguments& options,
+                                            const std::string& script) const {
+    return start(joined(options, {"sh", "-c", script}));
   }
+
+  // In a worker's line of shell: waits for let_go(). Everything here runs in directory_.
+  static constexpr std::string_view kUntilGo = "until [ -e go ]; do sleep 0.02; done";
+  static std::string until_go_after(const std::string& script) {
+    return script + "; " + std::string(kUntilGo);
+  }
+  void let_go() const { std::ofstream(directory_ / "go"); }
 
   const TestMark mark_;
   const TemporaryDirectory directory_;

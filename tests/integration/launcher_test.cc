@@ -163,8 +163,8 @@ TEST_F(LauncherTest, AWorkerStartsClean) {
 
 TEST_F(LauncherTest, AgentsTakeAllDescriptorsTheyMayWorkersWhatTheyWereGiven) {
   ChildProcess job({"sh", "-c",
-                    "ulimit -Sn 256; exec '" + program("ddprun") +
-                        "' sh -c 'ulimit -Sn; while [ ! -e go ]; do sleep 0.02; done'"},
+                    "ulimit -Sn 256; exec '" + program("ddprun") + "' sh -c '" +
+                        until_go_after("ulimit -Sn") + "'"},
                    environment());
   EXPECT_EQ(job.line(), "256");
   const std::string limits = read_file("/proc/" + std::to_string(tree_of(job).agent) + "/limits");
@@ -173,7 +173,7 @@ TEST_F(LauncherTest, AgentsTakeAllDescriptorsTheyMayWorkersWhatTheyWereGiven) {
   std::string hard;
   row >> soft >> hard;
   EXPECT_EQ(soft, hard) << limits;
-  std::ofstream(directory_ / "go");
+  let_go();
   EXPECT_EQ(job.wait(), 0) << job.err();
 }
 

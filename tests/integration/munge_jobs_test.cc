@@ -7,7 +7,8 @@
 
 #include <filesystem>
 
-#include "tests/integration/launcher_frame.h"
+#include "base/host_port.h"
+#include "tests/integration/meeting_frame.h"
 #include "tests/support/held_port.h"
 #include "tests/support/private_munged.h"
 
@@ -17,31 +18,20 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-class MungeJobs : public LauncherTest {
+class MungeJobs : public MeetingTest {
  protected:
   void SetUp() override {
-    LauncherTest::SetUp();
+    MeetingTest::SetUp();
     if (const std::string why = PrivateMunged::missing(); !why.empty()) GTEST_SKIP() << why;
     munged_.emplace();
   }
   void TearDown() override {
     if (munged_) munged_->go_on();
-    LauncherTest::TearDown();
+    MeetingTest::TearDown();
   }
   std::string option() const { return "--munge-socket=" + munged_->socket(); }
   std::unique_ptr<ChildProcess> start_service(const std::string& listen = "127.0.0.1:0") const {
-    return std::make_unique<ChildProcess>(
-        Arguments{program("ddp-rendezvous"), "--listen=" + listen, "--require-auth", option()},
-        environment());
-  }
-  static Arguments node(const std::string& endpoint, const std::string& munge,
-                        const std::string& script) {
-    return {
-        "--rdzv-endpoint=" + endpoint, "--rdzv-id=job", "--nnodes=2", munge, "sh", "-c", script};
-  }
-  static void end(ChildProcess& service) {
-    service.signal(SIGTERM);
-    EXPECT_EQ(service.wait(), 0) << service.err();
+    return start_rendezvous({"--listen=" + listen, "--require-auth", option()});
   }
 
   std::optional<PrivateMunged> munged_;
@@ -51,12 +41,11 @@ constexpr const char* kHasAskedMunge = "grep -q libmunge /proc/$PPID/maps";
 
 TEST_F(MungeJobs, NodesMeetWithNoOtherSetUp) {
   auto service = start_service("*:0");
-  std::string endpoint = listening_address(*service);
-  endpoint = "127.0.0.1" + endpoint.substr(endpoint.rfind(':'));
-  Arguments strict = node(endpoint, option(), kHasAskedMunge);
-  strict.insert(strict.begin(), "--require-auth");
-  auto a = start(strict);
-  auto b = start(node(endpoint, option(), kHasAskedMunge));
+  const auto address = parse_host_port(listening_address(*service));
+  ASSERT_TRUE(address) << service->err();
+  const std::string endpoint = to_text(HostPort{"127.0.0.1", address->port});
+  auto a = start(node(endpoint, {option(), "--require-auth"}, kHasAskedMunge));
+  auto b = start(node(endpoint, {option()}, kHasAskedMunge));
   EXPECT_EQ(a->wait(), 0) << a->err();
   EXPECT_EQ(b->wait(), 0) << b->err();
   end(*service);
@@ -66,12 +55,12 @@ TEST_F(MungeJobs, NodesMeetWithNoOtherSetUp) {
 
 TEST_F(MungeJobs, AnAgentThatServesWantsItFromTheOthers) {
   const HeldPort held;
-  auto a = start(node(held.endpoint(), option(), "true"));
+  auto a = start(node(held.endpoint(), {option()}, "true"));
   ASSERT_TRUE(a->wait_for_err("waiting")) << a->err();
-  auto without = start(node(held.endpoint(), "--munge-socket=none", "true"));
+  auto without = start(node(held.endpoint(), {"--munge-socket=none"}, "true"));
   EXPECT_EQ(without->wait(), 66) << without->err();
   EXPECT_THAT(without->err(), HasSubstr("or --munge-socket none to the service"));
-  auto b = start(node(held.endpoint(), option(), "true"));
+  auto b = start(node(held.endpoint(), {option()}, "true"));
   EXPECT_EQ(b->wait(), 0) << b->err();
   EXPECT_EQ(a->wait(), 0) << a->err();
 }
@@ -86,7 +75,7 @@ TEST_F(MungeJobs, ANodeOfAnotherClusterIsRefused) {
   auto service = start_service();
   const PrivateMunged elsewhere("another key");
   auto job =
-      start(node(listening_address(*service), "--munge-socket=" + elsewhere.socket(), "true"));
+      start(node(listening_address(*service), {"--munge-socket=" + elsewhere.socket()}, "true"));
   EXPECT_EQ(job->wait(), 66) << job->err();
   EXPECT_THAT(job->err(), HasSubstr("made with another munge key"));
   end(*service);
@@ -97,7 +86,7 @@ TEST_F(MungeJobs, ANodeWhereMungedIsDeadOrHangsIsToldWhatToDo) {
   const std::string endpoint = listening_address(*service);
   PrivateMunged own;
   const auto is_refused = [&] {
-    auto job = start(node(endpoint, "--munge-socket=" + own.socket(), "true"));
+    auto job = start(node(endpoint, {"--munge-socket=" + own.socket()}, "true"));
     EXPECT_EQ(job->wait(), 66) << job->err();
     EXPECT_THAT(job->err(), HasSubstr("munge is not used: "));
     EXPECT_THAT(job->err(), HasSubstr("start munged here"));
@@ -115,7 +104,7 @@ TEST_F(MungeJobs, AServiceWhoseMungedHangsPutsNodesOffUntilItGoesOn) {
   const std::string endpoint = listening_address(*service);
   const PrivateMunged other_node;
   munged_->hang();
-  const std::string munge = "--munge-socket=" + other_node.socket();
+  const Arguments munge{"--munge-socket=" + other_node.socket()};
   auto a = start(node(endpoint, munge, "true"));
   auto b = start(node(endpoint, munge, "true"));
   ASSERT_TRUE(service->wait_for_err("munged has not answered")) << service->err();
@@ -157,31 +146,29 @@ class MungeUsers : public MungeJobs {
     }
   }
   static Arguments as_nobody(const Arguments& what) {
-    Arguments arguments{"setpriv", std::string("--reuid=") + kNobody,
-                        std::string("--regid=") + kNobody, "--clear-groups"};
-    arguments.insert(arguments.end(), what.begin(), what.end());
-    return arguments;
+    return joined({"setpriv", std::string("--reuid=") + kNobody, std::string("--regid=") + kNobody,
+                   "--clear-groups"},
+                  what);
   }
-  std::unique_ptr<ChildProcess> start_as_nobody(Arguments arguments) const {
-    arguments.insert(arguments.begin(), program("ddprun"));
-    return std::make_unique<ChildProcess>(as_nobody(arguments), environment());
+  std::unique_ptr<ChildProcess> start_as_nobody(const Arguments& arguments) const {
+    return std::make_unique<ChildProcess>(as_nobody(joined({program("ddprun")}, arguments)),
+                                          environment());
   }
 };
 
 TEST_F(MungeUsers, AJobIsTheUsersWhoBeganItAndRootMayJoin) {
   auto service = start_service();
   const std::string endpoint = listening_address(*service);
-  auto first = start(node(endpoint, option(), "true"));
+  auto first = start(node(endpoint, {option()}, "true"));
   ASSERT_TRUE(first->wait_for_err("waiting")) << first->err();
-  auto stranger = start_as_nobody(node(endpoint, option(), "true"));
+  auto stranger = start_as_nobody(node(endpoint, {option()}, "true"));
   EXPECT_EQ(stranger->wait(), 66) << stranger->err();
   EXPECT_THAT(stranger->err(), HasSubstr("job 'job' belongs to user 0"));
-  auto second = start(node(endpoint, option(), "true"));
+  auto second = start(node(endpoint, {option()}, "true"));
   EXPECT_EQ(second->wait(), 0) << second->err();
   EXPECT_EQ(first->wait(), 0) << first->err();
 
-  Arguments of_nobody = node(endpoint, option(), "true");
-  of_nobody[1] = "--rdzv-id=another";
+  const Arguments of_nobody = node(endpoint, {option(), "--rdzv-id=another"}, "true");
   auto his = start_as_nobody(of_nobody);
   ASSERT_TRUE(his->wait_for_err("waiting")) << his->err();
   auto roots = start(of_nobody);
@@ -192,12 +179,12 @@ TEST_F(MungeUsers, AJobIsTheUsersWhoBeganItAndRootMayJoin) {
 
 TEST_F(MungeUsers, NobodyFollowsAServiceThatAnotherUserRuns) {
   const HeldPort held;
-  auto his = start_as_nobody(node(held.endpoint(), option(), "true"));
+  auto his = start_as_nobody(node(held.endpoint(), {option()}, "true"));
   ASSERT_TRUE(his->wait_for_err("waiting")) << his->err();
-  auto roots = start(node(held.endpoint(), option(), "true"));
+  auto roots = start(node(held.endpoint(), {option()}, "true"));
   EXPECT_EQ(roots->wait(), 66) << roots->err();
   EXPECT_THAT(roots->err(), HasSubstr("runs as user 65534"));
-  auto second = start_as_nobody(node(held.endpoint(), option(), "true"));
+  auto second = start_as_nobody(node(held.endpoint(), {option()}, "true"));
   EXPECT_EQ(second->wait(), 0) << second->err();
   EXPECT_EQ(his->wait(), 0) << his->err();
 }

@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "base/rng.h"
-#include "tests/integration/launcher_frame.h"
+#include "tests/integration/meeting_frame.h"
 #include "tests/support/held_port.h"
 #include "tests/support/hung_file.h"
 #include "tests/support/test_seed.h"
@@ -28,17 +28,16 @@ std::size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-class ServiceRestart : public LauncherTest {
+class ServiceRestart : public MeetingTest {
  protected:
   void TearDown() override {
     service_.reset();
-    LauncherTest::TearDown();
+    MeetingTest::TearDown();
   }
   // With a past it need not wait for agents that it might not know of, although its port is known.
   void give_directory_a_past() {
     start_service();
-    service_->signal(SIGTERM);
-    ASSERT_EQ(service_->wait(), 0) << service_->err();
+    end(*service_);
     address_ = port_.endpoint();
   }
   // A lease that no load of the machine uses up; its patience is as much longer.
@@ -59,19 +58,16 @@ class ServiceRestart : public LauncherTest {
   }
   std::unique_ptr<ChildProcess> agent(const std::string& script, int nodes = 2, int restarts = 3,
                                       const std::string& job = "job") const {
-    return start_shell(
-        {"--nnodes=" + std::to_string(nodes), "--max-restarts=" + std::to_string(restarts),
-         "--rdzv-endpoint=" + address_, "--rdzv-id=" + job},
-        script);
+    return start(node(address_,
+                      {"--nnodes=" + std::to_string(nodes),
+                       "--max-restarts=" + std::to_string(restarts), "--rdzv-id=" + job},
+                      script));
   }
   // A worker that says which generation it is of, and ends well when it is told to go.
-  std::string waits_for_go() const {
-    return "echo started $TORCHELASTIC_RESTART_COUNT pid $$; while ! [ -e " + go_ +
-           " ]; do sleep 0.05; done";
+  static std::string waits_for_go() {
+    return until_go_after("echo started $TORCHELASTIC_RESTART_COUNT pid $$");
   }
-  void let_go() const { std::ofstream(go_).put('\n'); }
 
-  std::string go_ = directory_ / "go";
   std::string state_ = directory_ / "state";
   HeldPort port_;  // while no service has it, nobody else may get it
   std::string address_ = "127.0.0.1:0";
@@ -169,8 +165,7 @@ TEST_F(ServiceRestart, ToldToEndItTellsItsAgentsAndAnotherOneGoesOn) {
   const auto idle = agent(waits_for_go(), 2, 3, "waits");
   ASSERT_TRUE(one->wait_for_out("started 0")) << one->err();
   ASSERT_TRUE(idle->wait_for_err("1 of 2 nodes here")) << idle->err();
-  service_->signal(SIGTERM);
-  ASSERT_EQ(service_->wait(), 0) << service_->err();
+  end(*service_);
   EXPECT_TRUE(idle->wait_for_err("will be silent for a while")) << idle->err();
   start_service();
   ASSERT_TRUE(service_->wait_for_err("took over generation 0")) << service_->err();

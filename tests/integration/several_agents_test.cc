@@ -10,10 +10,11 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/parse_number.h"
 #include "base/poll_until.h"
 #include "rendezvous/control_codec.h"
 #include "rendezvous/listen.h"
-#include "tests/integration/launcher_frame.h"
+#include "tests/integration/meeting_frame.h"
 #include "tests/support/client_of.h"
 #include "tests/support/held_port.h"
 #include "tests/support/http_get.h"
@@ -26,25 +27,19 @@ using testing::Not;
 
 using std::chrono::seconds;
 
-class TwoAgents : public LauncherTest {
+class TwoAgents : public MeetingTest {
  protected:
   std::string start_service() {
-    service_ = std::make_unique<ChildProcess>(
-        Arguments{program("ddp-rendezvous"), "--listen", "127.0.0.1:0"}, environment());
+    service_ = start_rendezvous({"--listen=127.0.0.1:0"});
     return listening_address(*service_);
   }
-  Arguments node(const std::string& endpoint, Arguments more, const std::string& script) const {
-    Arguments arguments{"--rdzv-endpoint=" + endpoint, "--rdzv-id=job", "--nproc-per-node=2"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    arguments.insert(arguments.end(), {"sh", "-c", script});
-    return arguments;
+  static Arguments of_two_workers(const std::string& endpoint, const Arguments& options,
+                                  const std::string& script) {
+    return node(endpoint, joined({"--nproc-per-node=2"}, options), script);
   }
   void TearDown() override {
-    if (service_) {
-      service_->signal(SIGTERM);
-      EXPECT_EQ(service_->wait(), 0) << service_->err();
-    }
-    LauncherTest::TearDown();
+    if (service_) end(*service_);
+    MeetingTest::TearDown();
   }
 
   std::unique_ptr<ChildProcess> service_;
@@ -55,9 +50,9 @@ constexpr const char* kSayPlace =
 
 TEST_F(TwoAgents, MeetAtTheServiceInAnyOrderAndShareAStore) {
   const std::string endpoint = start_service();
-  auto one = start(node(endpoint, {"--nnodes=2", "--node-rank=1"}, kSayPlace));
+  auto one = start(of_two_workers(endpoint, {"--nnodes=2", "--node-rank=1"}, kSayPlace));
   ASSERT_TRUE(one->wait_for_err("waiting: 1 of 2 nodes here")) << one->err();
-  auto zero = start(node(endpoint, {"--nnodes=2", "--node-rank=0"}, kSayPlace));
+  auto zero = start(of_two_workers(endpoint, {"--nnodes=2", "--node-rank=0"}, kSayPlace));
   ASSERT_EQ(zero->wait(), 0) << zero->err();
   ASSERT_EQ(one->wait(), 0) << one->err();
   EXPECT_THAT(zero->out(), HasSubstr("rank 1 of 4 node 0 store"));
@@ -69,8 +64,8 @@ TEST_F(TwoAgents, MeetAtTheServiceInAnyOrderAndShareAStore) {
 TEST_F(TwoAgents, OneOfThemServesWhenNobodyElseDoes) {
   const HeldPort held;
   const std::string endpoint = held.endpoint();
-  auto a = start(node(endpoint, {"--nnodes=2"}, kSayPlace));
-  auto b = start(node(endpoint, {"--nnodes=2"}, kSayPlace));
+  auto a = start(of_two_workers(endpoint, {"--nnodes=2"}, kSayPlace));
+  auto b = start(of_two_workers(endpoint, {"--nnodes=2"}, kSayPlace));
   EXPECT_EQ(a->wait(), 0) << a->err();
   EXPECT_EQ(b->wait(), 0) << b->err();
   EXPECT_EQ(lines_of(a->out() + b->out()).size(), 4u);
@@ -95,16 +90,15 @@ TEST_F(TwoAgents, TorchrunsStaticModeNeedsOnePortForEverything) {
 TEST_F(TwoAgents, TheOnePortOfStaticModeAnswersHttpAsWell) {
   const HeldPort held;
   const std::string port = std::to_string(held.port());
-  const std::string go = directory_ / "go";
   auto job = start_shell(
       {"--nnodes=1", "--master-addr=127.0.0.1", "--master-port=" + port, "--rdzv-id=seen"},
-      "echo started; while ! [ -e " + go + " ]; do sleep 0.05; done");
+      until_go_after("echo started"));
   ASSERT_TRUE(job->wait_for_out("started")) << job->err();
   EXPECT_EQ(http_get(held.port(), "/readyz").status, 200);
   const std::string metrics = http_get(held.port(), "/metrics").body;
   EXPECT_THAT(metrics, HasSubstr("ddprun_job_generation{job=\"seen\"} 0\n"));
   EXPECT_THAT(metrics, HasSubstr("ddprun_store_connections 0\n"));
-  std::ofstream(go).put('\n');
+  let_go();
   EXPECT_EQ(job->wait(), 0) << job->err();
 }
 
@@ -115,8 +109,8 @@ TEST_F(TwoAgents, AFailureOnOneNodeRestartsBoth) {
       "&& kill -9 $$; "
       "exec sleep 1000";
   const Arguments options{"--nnodes=2", "--max-restarts=1"};
-  auto a = start(node(endpoint, options, script));
-  auto b = start(node(endpoint, options, script));
+  auto a = start(of_two_workers(endpoint, options, script));
+  auto b = start(of_two_workers(endpoint, options, script));
   EXPECT_EQ(a->wait(), 0) << a->err();
   EXPECT_EQ(b->wait(), 0) << b->err();
   EXPECT_THAT((a->out() + b->out()), HasSubstr("gen 1 rank 0"));
@@ -128,8 +122,8 @@ TEST_F(TwoAgents, AFailureOnOneNodeRestartsBoth) {
 TEST_F(TwoAgents, BothEndWithTheFirstFailuresCode) {
   const std::string endpoint = start_service();
   const std::string script = "[ $RANK = 2 ] && exit 9; exec sleep 1000";
-  auto a = start(node(endpoint, {"--nnodes=2"}, script));
-  auto b = start(node(endpoint, {"--nnodes=2"}, script));
+  auto a = start(of_two_workers(endpoint, {"--nnodes=2"}, script));
+  auto b = start(of_two_workers(endpoint, {"--nnodes=2"}, script));
   EXPECT_EQ(a->wait(), 9) << a->err();
   EXPECT_EQ(b->wait(), 9) << b->err();
 }
@@ -140,8 +134,8 @@ TEST_F(TwoAgents, AnElasticJobGoesOnWithoutAKilledNode) {
       "echo gen $DDPRUN_GENERATION world $WORLD_SIZE; [ $WORLD_SIZE = 2 ] && exit 0; exec sleep "
       "1000";
   const Arguments options{"--nnodes=1:2", "--max-restarts=1"};
-  auto a = start(node(endpoint, options, script));
-  auto b = start(node(endpoint, options, script));
+  auto a = start(of_two_workers(endpoint, options, script));
+  auto b = start(of_two_workers(endpoint, options, script));
   ASSERT_TRUE(a->wait_for_out("gen 0 world 4") && b->wait_for_out("gen 0 world 4"));
   kill(tree_of(*b).agent, SIGKILL);
   EXPECT_EQ(a->wait(seconds(15)), 0) << a->err();
@@ -153,23 +147,23 @@ TEST_F(TwoAgents, AnElasticJobGoesOnWithoutAKilledNode) {
 TEST_F(TwoAgents, ANewcomerJoinsWhenTheWorkersAnnounceACheckpoint) {
   const std::string endpoint = start_service();
   const std::string script =
-      "echo gen $DDPRUN_GENERATION world $WORLD_SIZE at $MASTER_PORT.; "
-      "while [ ! -e go ]; do sleep 0.02; done";
+      until_go_after("echo gen $DDPRUN_GENERATION world $WORLD_SIZE at $MASTER_PORT.");
   const Arguments options{"--nnodes=1:2", "--on-join=checkpoint",
                           "--rdzv-conf=last_call_timeout=0"};
-  auto a = start(node(endpoint, options, script));
+  auto a = start(of_two_workers(endpoint, options, script));
   ASSERT_TRUE(a->wait_for_out("gen 0 world 2 at ")) << a->err();
-  auto b = start(node(endpoint, options, script));
+  auto b = start(of_two_workers(endpoint, options, script));
   ASSERT_TRUE(b->wait_for_err("joins at the next checkpoint that is announced")) << b->err();
   EXPECT_THAT(a->err(), Not(HasSubstr("stopping")));
   const std::string at = a->out().substr(a->out().find(" at ") + 4);
-  const auto port = static_cast<std::uint16_t>(std::stoi(at));
-  auto store = client_of(port);
+  const auto port = parse_number<std::uint16_t>(at.substr(0, at.find('.')));
+  ASSERT_TRUE(port) << at;
+  auto store = client_of(*port);
   ASSERT_TRUE(store) << store.error().message();
   ASSERT_TRUE((*store)->set(kCheckpointKey, "100"));
   ASSERT_TRUE(a->wait_for_out("gen 1 world 4") && b->wait_for_out("gen 1 world 4")) << a->err();
   EXPECT_THAT(a->err(), HasSubstr("a node joined at a checkpoint"));
-  std::ofstream(directory_ / "go");
+  let_go();
   EXPECT_EQ(a->wait(), 0) << a->err();
   EXPECT_EQ(b->wait(), 0) << b->err();
 }
@@ -189,9 +183,9 @@ TEST_F(TwoAgents, TheLeaseOfTheServiceReachesTheWorkers) {
 TEST_F(TwoAgents, ADeadServiceWithItsNodeEndsTheJobOnTheOthers) {
   const HeldPort held;
   const std::string endpoint = held.endpoint();
-  auto host = start(node(endpoint, {"--nnodes=2"}, "echo ready; exec sleep 1000"));
+  auto host = start(of_two_workers(endpoint, {"--nnodes=2"}, "echo ready; exec sleep 1000"));
   ASSERT_TRUE(host->wait_for_err("waiting"));
-  auto other = start(node(endpoint, {"--nnodes=2"}, "echo ready; exec sleep 1000"));
+  auto other = start(of_two_workers(endpoint, {"--nnodes=2"}, "echo ready; exec sleep 1000"));
   ASSERT_TRUE(other->wait_for_out("ready"));
   const TimePoint killed = BootClock::now();
   kill(tree_of(*host).agent, SIGKILL);
@@ -202,13 +196,13 @@ TEST_F(TwoAgents, ADeadServiceWithItsNodeEndsTheJobOnTheOthers) {
 
 TEST_F(TwoAgents, AnOutageOfTheServiceBelowTheAgentsPatienceGoesUnnoticed) {
   const std::string endpoint = start_service();
-  auto a = start(node(endpoint, {"--nnodes=1", "--max-restarts=0"},
-                      "echo ready $DDPRUN_GENERATION; while [ ! -e go ]; do sleep 0.02; done"));
+  auto a = start(of_two_workers(endpoint, {"--nnodes=1", "--max-restarts=0"},
+                                until_go_after("echo ready $DDPRUN_GENERATION")));
   ASSERT_TRUE(a->wait_for_out("ready 0"));
   service_->signal(SIGSTOP);
   testing_support::let_pass(seconds(2));
   service_->signal(SIGCONT);
-  std::ofstream(directory_ / "go");
+  let_go();
   EXPECT_EQ(a->wait(), 0) << a->err();
   EXPECT_THAT(a->err(), Not(HasSubstr("has not answered")));
 }

@@ -92,11 +92,8 @@ void queues(StoreClient& client) {
 
 int run(int argc, char** argv) {
   const Result<HostPort> address = parse_host_port(argv[1]);
-  auto client = StoreClient::connect({.host = address->host,
-                                      .port = address->port,
-                                      .prefix = "probe",
-                                      .connect_timeout = 10s,
-                                      .timeout = 10s});
+  auto client = StoreClient::connect(
+      {.address = *address, .prefix = "probe", .connect_timeout = 10s, .timeout = 10s});
   if (!client) {
     std::cout << client.error().message() << "\n";
     return 1;

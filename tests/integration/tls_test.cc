@@ -6,7 +6,8 @@
 #include <csignal>
 #include <fstream>
 
-#include "tests/integration/launcher_frame.h"
+#include "base/host_port.h"
+#include "tests/integration/meeting_frame.h"
 #include "tests/support/certificates.h"
 #include "tests/support/held_port.h"
 #include "tests/support/http_get.h"
@@ -19,38 +20,16 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-class Tls : public LauncherTest {
+class Tls : public MeetingTest {
  protected:
   Arguments own(const IssuedFiles& files) const {
     return {"--rdzv-tls-cert=" + files.cert, "--rdzv-tls-key=" + files.key};
   }
-  Arguments mutual(const IssuedFiles& files) const {
-    Arguments options = own(files);
-    options.push_back(ca());
-    return options;
-  }
+  Arguments mutual(const IssuedFiles& files) const { return joined(own(files), {ca()}); }
   std::string ca() const { return "--rdzv-tls-ca=" + ours_.ca_file(); }
-
   std::unique_ptr<ChildProcess> start_service(const Arguments& tls, const std::string& listen,
                                               const Arguments& more = {}) const {
-    Arguments command{program("ddp-rendezvous"), "--listen=" + listen};
-    command.insert(command.end(), tls.begin(), tls.end());
-    command.insert(command.end(), more.begin(), more.end());
-    return std::make_unique<ChildProcess>(command, environment());
-  }
-  std::unique_ptr<ChildProcess> node(const std::string& endpoint, const Arguments& tls,
-                                     const std::string& script, const Arguments& more = {}) const {
-    Arguments options{"--rdzv-endpoint=" + endpoint, "--rdzv-id=job", "--nnodes=2"};
-    options.insert(options.end(), tls.begin(), tls.end());
-    options.insert(options.end(), more.begin(), more.end());
-    return start_shell(options, script);
-  }
-  static void end(ChildProcess& service) {
-    service.signal(SIGTERM);
-    EXPECT_EQ(service.wait(), 0) << service.err();
-  }
-  static std::uint16_t port_of(const std::string& endpoint) {
-    return static_cast<std::uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1)));
+    return start_rendezvous(joined(joined({"--listen=" + listen}, tls), more));
   }
 
   const Authority ours_{directory_.path(), "ours"};
@@ -70,10 +49,9 @@ TEST_F(Tls, AJobOfTwoNodesDoesNotNoticeThatItsServiceIsKilled) {
   }
   auto service = start_service(mutual(service_), held.endpoint(), durable);
   ASSERT_EQ(listening_address(*service), held.endpoint()) << service->err();
-  const std::string go = directory_ / "go";
-  const std::string script = "echo started; while ! [ -e " + go + " ]; do sleep 0.05; done";
-  auto one = node(held.endpoint(), mutual(node_), script);
-  auto two = node(held.endpoint(), mutual(ours_.issue("node2")), script);
+  const std::string script = until_go_after("echo started");
+  auto one = start(node(held.endpoint(), mutual(node_), script));
+  auto two = start(node(held.endpoint(), mutual(ours_.issue("node2")), script));
   ASSERT_TRUE(one->wait_for_out("started")) << one->err();
   ASSERT_TRUE(two->wait_for_out("started")) << two->err();
 
@@ -83,7 +61,7 @@ TEST_F(Tls, AJobOfTwoNodesDoesNotNoticeThatItsServiceIsKilled) {
   ASSERT_EQ(listening_address(*service), held.endpoint()) << service->err();
   ASSERT_TRUE(service->wait_for_err("took over generation 0")) << service->err();
 
-  std::ofstream(go).put('\n');
+  let_go();
   EXPECT_EQ(one->wait(), 0) << one->err();
   EXPECT_EQ(two->wait(), 0) << two->err();
   for (const auto* job : {one.get(), two.get()}) {
@@ -95,22 +73,22 @@ TEST_F(Tls, AJobOfTwoNodesDoesNotNoticeThatItsServiceIsKilled) {
 
 TEST_F(Tls, AnAgentThatServesTakesTheSameOptions) {
   const HeldPort held;
-  auto one = node(held.endpoint(), mutual(service_), "true");
+  auto one = start(node(held.endpoint(), mutual(service_), "true"));
   ASSERT_TRUE(one->wait_for_err("waiting")) << one->err();
-  auto plain = node(held.endpoint(), {}, "true");
+  auto plain = start(node(held.endpoint(), {}, "true"));
   EXPECT_EQ(plain->wait(), 66);
   EXPECT_THAT(plain->err(), HasSubstr("give this node --rdzv-tls-ca"));
-  auto stranger = node(held.endpoint(), {ca()}, "true");
+  auto stranger = start(node(held.endpoint(), {ca()}, "true"));
   EXPECT_EQ(stranger->wait(), 66);
   EXPECT_THAT(stranger->err(), HasSubstr("--rdzv-tls-cert and --rdzv-tls-key"));
-  auto two = node(held.endpoint(), mutual(node_), "true");
+  auto two = start(node(held.endpoint(), mutual(node_), "true"));
   EXPECT_EQ(two->wait(), 0) << two->err();
   EXPECT_EQ(one->wait(), 0) << one->err();
 }
 
 TEST_F(Tls, WhoServesNeedsACertificate) {
   const HeldPort held;
-  auto job = node(held.endpoint(), {ca()}, "true");
+  auto job = start(node(held.endpoint(), {ca()}, "true"));
   EXPECT_EQ(job->wait(), 2);
   EXPECT_THAT(job->err(), HasSubstr("this host starts the service: --rdzv-tls-cert"));
 }
@@ -118,11 +96,10 @@ TEST_F(Tls, WhoServesNeedsACertificate) {
 TEST_F(Tls, StaticModeTakesThemToo) {
   const HeldPort held;
   const auto rank = [&](int number, const Arguments& tls) {
-    Arguments options{"--nnodes=2", "--master-addr=127.0.0.1",
-                      "--master-port=" + std::to_string(held.port()),
-                      "--node-rank=" + std::to_string(number)};
-    options.insert(options.end(), tls.begin(), tls.end());
-    return start_shell(options, "true");
+    const Arguments place{"--nnodes=2", "--master-addr=127.0.0.1",
+                          "--master-port=" + std::to_string(held.port()),
+                          "--node-rank=" + std::to_string(number)};
+    return start_shell(joined(place, tls), "true");
   };
   auto zero = rank(0, mutual(service_));
   auto one = rank(1, mutual(node_));
@@ -143,17 +120,17 @@ TEST_F(Tls, CertificatesOnBothSidesAreAsGoodAsAKey) {
   EXPECT_EQ(refused->wait(), 2);
 
   const HeldPort held;
-  auto node_without = node(held.endpoint(), {ca()}, "true", {"--require-auth"});
+  auto node_without = start(node(held.endpoint(), joined({ca()}, {"--require-auth"}), "true"));
   EXPECT_EQ(node_without->wait(), 2);
-  auto one = node(held.endpoint(), mutual(service_), "true", {"--require-auth"});
-  auto two = node(held.endpoint(), mutual(service_), "true", {"--require-auth"});
+  auto one = start(node(held.endpoint(), joined(mutual(service_), {"--require-auth"}), "true"));
+  auto two = start(node(held.endpoint(), joined(mutual(service_), {"--require-auth"}), "true"));
   EXPECT_EQ(one->wait(), 0) << one->err();
   EXPECT_EQ(two->wait(), 0) << two->err();
 }
 
 TEST_F(Tls, AServiceOfAnotherAuthorityIsNotJoined) {
   auto service = start_service(own(theirs_.issue("service2")), "127.0.0.1:0");
-  auto job = node(listening_address(*service), {ca()}, "true");
+  auto job = start(node(listening_address(*service), {ca()}, "true"));
   EXPECT_EQ(job->wait(), 66);
   EXPECT_THAT(job->err(), AllOf(HasSubstr("no TLS connection with 127.0.0.1:"),
                                 HasSubstr("the certificate of the peer is not accepted")));
@@ -167,7 +144,7 @@ TEST_F(Tls, CertificatesAreReadAgainAtSighup) {
   const auto is_believed = [&] {
     const auto context =
         TlsContext::for_agent({.cert = {}, .key = {}, .ca = ours_.ca_file()})->context;
-    return RawTlsClient(port_of(endpoint), context).is_open();
+    return RawTlsClient(parse_host_port(endpoint)->port, context).is_open();
   };
   EXPECT_TRUE(is_believed());
   const IssuedFiles other = theirs_.issue("service");  // in the place of ours
@@ -186,23 +163,21 @@ TEST_F(Tls, CertificatesAreReadAgainAtSighup) {
 }
 
 TEST_F(Tls, KeysOfTheEnvironmentSurviveAReload) {
-  auto environment_with_key = environment({{"DDPRUN_RDZV_KEY", "0123456789abcdef"}});
-  Arguments command = own(service_);
-  command.insert(command.begin(), {program("ddp-rendezvous"), "--listen=127.0.0.1:0"});
-  ChildProcess service(command, environment_with_key);
-  const std::string endpoint = listening_address(service);
-  service.signal(SIGHUP);
-  ASSERT_TRUE(service.wait_for_err("has read the certificates again")) << service.err();
-  auto job = node(endpoint, {ca()}, "true");
+  auto service = start_rendezvous(joined({"--listen=127.0.0.1:0"}, own(service_)),
+                                  {{"DDPRUN_RDZV_KEY", "0123456789abcdef"}});
+  const std::string endpoint = listening_address(*service);
+  service->signal(SIGHUP);
+  ASSERT_TRUE(service->wait_for_err("has read the certificates again")) << service->err();
+  auto job = start(node(endpoint, {ca()}, "true"));
   EXPECT_EQ(job->wait(), 66);
   EXPECT_THAT(job->err(), HasSubstr("admits nobody without a key"));
-  end(service);
+  end(*service);
 }
 
 TEST_F(Tls, WrongFilesAreNamedInOneLine) {
   const HeldPort held;
   const auto run = [&](const Arguments& tls) {
-    auto job = node(held.endpoint(), tls, "true");
+    auto job = start(node(held.endpoint(), tls, "true"));
     const int code = job->wait().value_or(-1);
     EXPECT_EQ(lines_of(job->err()).size(), 1u) << job->err();
     return std::pair(code, job->err());

@@ -4,11 +4,10 @@
 #include <unistd.h>
 
 #include "base/random_id.h"
-#include "rendezvous/control_codec.h"
-#include "rendezvous/core/wire_format.h"
 #include "rendezvous/munge.h"
 #include "rendezvous/server.h"
 #include "rendezvous/service_link.h"
+#include "tests/support/control_frame.h"
 #include "tests/support/eventually.h"
 #include "tests/support/hello_of.h"
 #include "tests/support/http_get.h"
@@ -22,9 +21,12 @@ namespace {
 using testing::HasSubstr;
 using testing_support::eventually_on;
 using testing_support::hello_of;
+using testing_support::next_handshake;
 using testing_support::PrivateMunged;
 using testing_support::RawTcpClient;
+using testing_support::reason_of;
 using testing_support::RunningService;
+using testing_support::say;
 
 class ServerWithMunge : public testing::Test {
  protected:
@@ -45,23 +47,10 @@ class ServerWithMunge : public testing::Test {
             {.version = "v", .job = "job", .nonce = random_hex(kNonceBytes)}};
   }
 
-  static void say(RawTcpClient& client, const AgentHandshakeMessage& message) {
-    client.send(*encode(message));
-  }
-  static ServiceHandshakeMessage answer(RawTcpClient& client) {
-    const std::string header = client.receive(kControlHeaderBytes);
-    if (header.size() < kControlHeaderBytes) return NoHandshake();
-    const auto size = get_u32(std::string_view(header).substr(kControlMagic.size()));
-    return decode_service_handshake(client.receive(size)).value();
-  }
-  static std::string reason_of(const ServiceHandshakeMessage& message) {
-    const Refused* refused = std::get_if<Refused>(&message);
-    return refused ? refused->reason : "not refused";
-  }
   // Knocks, and has munge do what the challenge asks for: the credential.
   static std::string knock(RawTcpClient& client, AgentHandshake& agent, const Munge& munge) {
     say(client, agent.knock());
-    const auto task = agent.receive(answer(client));
+    const auto task = agent.receive(next_handshake(client));
     const auto proof = agent.answered(munge.carry_out(std::get<MungeTask>(task.value())));
     return std::get<Proof>(proof.value()).proof;
   }
@@ -75,11 +64,11 @@ TEST_F(ServerWithMunge, WhoProvesHisUserJoins) {
   RawTcpClient client(service_.port());
   AgentHandshake agent = an_agent();
   say(client, Proof{knock(client, agent, *munge_)});
-  const ServiceHandshakeMessage proven = answer(client);
+  const ServiceHandshakeMessage proven = next_handshake(client);
   ASSERT_TRUE(std::holds_alternative<Proven>(proven)) << reason_of(proven);
   const auto task = agent.receive(proven);
   ASSERT_TRUE(agent.answered(munge_->carry_out(std::get<MungeTask>(task.value()))));
-  client.send(*encode(AgentMessage(hello_of("job", "a"))));
+  say(client, hello_of("job", "a"));
   client.receive(1);
   service_.on_thread([&] { EXPECT_TRUE(service_.server().jobs().find("job")); });
 }
@@ -90,22 +79,22 @@ TEST_F(ServerWithMunge, ACredentialThatIsSentAgainIsWorthNothing) {
   RawTcpClient first(service_.port());
   const std::string credential = knock(first, agent, *munge_);
   say(first, Proof{credential});
-  ASSERT_TRUE(std::holds_alternative<Proven>(answer(first)));
+  ASSERT_TRUE(std::holds_alternative<Proven>(next_handshake(first)));
 
   RawTcpClient again(service_.port());
   say(again, agent.knock());
-  ASSERT_TRUE(std::holds_alternative<Challenge>(answer(again)));
+  ASSERT_TRUE(std::holds_alternative<Challenge>(next_handshake(again)));
   say(again, Proof{credential});
-  EXPECT_THAT(reason_of(answer(again)), HasSubstr("munge does not vouch for this node"));
+  EXPECT_THAT(reason_of(next_handshake(again)), HasSubstr("munge does not vouch for this node"));
 
   const PrivateMunged other_node;
   RunningService other_service;
   use_munge(other_service, find_munge(other_node.options()).munge);
   RawTcpClient elsewhere(other_service.port());
   say(elsewhere, agent.knock());
-  ASSERT_TRUE(std::holds_alternative<Challenge>(answer(elsewhere)));
+  ASSERT_TRUE(std::holds_alternative<Challenge>(next_handshake(elsewhere)));
   say(elsewhere, Proof{credential});
-  EXPECT_THAT(reason_of(answer(elsewhere)), HasSubstr("made for another connection"));
+  EXPECT_THAT(reason_of(next_handshake(elsewhere)), HasSubstr("made for another connection"));
   EXPECT_TRUE(elsewhere.is_closed());
 }
 
@@ -114,7 +103,7 @@ TEST_F(ServerWithMunge, ACredentialOfAnotherClusterIsWorthNothing) {
   AgentHandshake agent = an_agent();
   RawTcpClient client(service_.port());
   say(client, Proof{knock(client, agent, *find_munge(stranger.options()).munge)});
-  EXPECT_THAT(reason_of(answer(client)), HasSubstr("made with another munge key"));
+  EXPECT_THAT(reason_of(next_handshake(client)), HasSubstr("made with another munge key"));
   EXPECT_TRUE(client.is_closed());
 }
 
@@ -126,9 +115,9 @@ TEST_F(ServerWithMunge, NeitherAreThoseWithAnotherNonceNorGarbage) {
     RawTcpClient client(service_.port());
     say(client,
         Knock{.method = ProofMethod::kMunge, .version = "v", .job = "job", .nonce = "agent-nonce"});
-    ASSERT_TRUE(std::holds_alternative<Challenge>(answer(client)));
+    ASSERT_TRUE(std::holds_alternative<Challenge>(next_handshake(client)));
     say(client, Proof{proof});
-    EXPECT_NE(reason_of(answer(client)), "not refused") << proof;
+    EXPECT_NE(reason_of(next_handshake(client)), "not refused") << proof;
     EXPECT_TRUE(client.is_closed());
   }
   service_.on_thread([&] { EXPECT_TRUE(service_.server().jobs().jobs().empty()); });
@@ -136,8 +125,8 @@ TEST_F(ServerWithMunge, NeitherAreThoseWithAnotherNonceNorGarbage) {
 
 TEST_F(ServerWithMunge, WhoCannotAskMungeIsToldWhatToDo) {
   RawTcpClient client(service_.port());
-  client.send(*encode(AgentMessage(hello_of("job", "a"))));
-  EXPECT_THAT(reason_of(answer(client)), HasSubstr("--munge-socket none"));
+  say(client, hello_of("job", "a"));
+  EXPECT_THAT(reason_of(next_handshake(client)), HasSubstr("--munge-socket none"));
   EXPECT_TRUE(client.is_closed());
 }
 
@@ -149,7 +138,7 @@ TEST_F(ServerWithMunge, WhileMungedHangsTheServiceAnswersOthersAndPutsNewcomersO
   say(client, Proof{credential});
   EXPECT_EQ(testing_support::http_get(service_.port(), "/healthz").status, 200);
   { RawTcpClient gone(service_.port()); }
-  const ServiceHandshakeMessage said = answer(client);
+  const ServiceHandshakeMessage said = next_handshake(client);
   const Silence* silence = std::get_if<Silence>(&said);
   ASSERT_TRUE(silence) << reason_of(said);
   EXPECT_THAT(silence->reason, HasSubstr("munged has not answered"));
@@ -162,8 +151,7 @@ class LinkWithMunge : public ServerWithMunge {
  protected:
   void make_link(bool demands_proof = false) {
     RemoteLinkOptions options;
-    options.host = "127.0.0.1";
-    options.port = service_.port();
+    options.address = {"127.0.0.1", service_.port()};
     options.munge = munge_;
     options.demands_proof = demands_proof;
     link_ = make_remote_link(io_, std::move(options),

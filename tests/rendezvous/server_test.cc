@@ -12,9 +12,9 @@
 #include "base/random_id.h"
 #include "rendezvous/control_codec.h"
 #include "rendezvous/core/failure_rate.h"
-#include "rendezvous/core/wire_format.h"
 #include "rendezvous/state_codec.h"
 #include "rendezvous/store_server.h"
+#include "tests/support/control_frame.h"
 #include "tests/support/eventually.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/hello_of.h"
@@ -30,40 +30,20 @@ namespace {
 
 using testing::HasSubstr;
 
+using testing_support::await;
 using testing_support::eventually;
+using testing_support::frame_of;
 using testing_support::hello_of;
 using testing_support::http_get;
+using testing_support::next_handshake;
+using testing_support::next_message;
 using testing_support::RawTcpClient;
+using testing_support::reason_of;
+using testing_support::say;
 using testing_support::TemporaryDirectory;
 
 class ServerTest : public testing::Test {
  protected:
-  // The next message of the service; a Refused where the connection ended instead.
-  static ServiceMessage next(RawTcpClient& client) {
-    const std::string header = client.receive(kControlHeaderBytes);
-    if (header.size() < kControlHeaderBytes) return Refused{"closed"};
-    const auto size = get_u32(std::string_view(header).substr(kControlMagic.size()));
-    const auto message = decode_service_message(client.receive(size));
-    if (!message) return Refused{message.error().message()};
-    return *message;
-  }
-  template <class T>
-  static std::optional<T> await(RawTcpClient& client) {
-    while (true) {
-      const ServiceMessage message = next(client);
-      if (const T* wanted = std::get_if<T>(&message)) return *wanted;
-      if (std::holds_alternative<Refused>(message)) return std::nullopt;
-    }
-  }
-  static void say(RawTcpClient& client, const AgentMessage& message) {
-    client.send(*encode(message));
-  }
-  static void send_json(RawTcpClient& client, const std::string& json) {
-    std::string frame(kControlMagic);
-    put_u32(frame, static_cast<std::uint32_t>(json.size()));
-    client.send(frame + json);
-  }
-
   // Waits: a page that was made a moment ago may be shown again.
   bool metrics_have(const std::string& line) {
     return eventually([&] {
@@ -82,12 +62,12 @@ TEST_F(ServerTest, AHelloThatCannotBeMeantEndsItsOwnConnectionOnly) {
   const auto bad = [&](const std::string& nodes, const std::string& slots,
                        const std::string& generation, const std::string& timeout) {
     RawTcpClient stranger(service_.port());
-    send_json(stranger,
-              R"({"type":"hello","protocol":1,"version":"x","instance":"","job":{"id":"bad",)" +
-                  nodes + R"(,"max_restarts":0,"join_timeout_ms":)" + timeout +
-                  R"(,"last_call_ms":0},"node":{"agent_id":"b","host":"b","slots":)" + slots +
-                  R"(,"address":"127.0.0.1"},"status":{"phase":"idle","generation":)" + generation +
-                  R"(,"ends":[],"store_port":0,"leaving":0}})");
+    stranger.send(
+        frame_of(R"({"type":"hello","protocol":1,"version":"x","instance":"","job":{"id":"bad",)" +
+                 nodes + R"(,"max_restarts":0,"join_timeout_ms":)" + timeout +
+                 R"(,"last_call_ms":0},"node":{"agent_id":"b","host":"b","slots":)" + slots +
+                 R"(,"address":"127.0.0.1"},"status":{"phase":"idle","generation":)" + generation +
+                 R"(,"ends":[],"store_port":0,"leaving":0}})"));
     EXPECT_TRUE(stranger.is_closed()) << nodes << slots << generation << timeout;
   };
   const std::string one = R"("min_nodes":1,"max_nodes":1)";
@@ -153,29 +133,15 @@ class ServerWithAKey : public ServerTest {
   void set_keys(const std::string& text) {
     service_.on_thread([&] { service_.server().set_keys(Keyring::parse(text).value()); });
   }
-  template <class Message>
-  static void say_frame(RawTcpClient& client, const Message& message) {
-    client.send(*encode(message));
-  }
-  static ServiceHandshakeMessage answer(RawTcpClient& client) {
-    const std::string header = client.receive(kControlHeaderBytes);
-    if (header.size() < kControlHeaderBytes) return NoHandshake();
-    const auto size = get_u32(std::string_view(header).substr(kControlMagic.size()));
-    return decode_service_handshake(client.receive(size)).value();
-  }
   // Knocks and proves; what the service says to the proof.
   static ServiceHandshakeMessage prove(RawTcpClient& client, const std::string& key,
                                        const std::string& job) {
     AgentHandshake agent(key, {.version = "v", .job = job, .nonce = random_hex(kNonceBytes)});
-    say_frame(client, AgentHandshakeMessage(agent.knock()));
-    const auto proof = agent.receive(answer(client));
+    say(client, agent.knock());
+    const auto proof = agent.receive(next_handshake(client));
     if (!proof || !std::holds_alternative<Proof>(*proof)) return NoHandshake();
-    say_frame(client, AgentHandshakeMessage(std::get<Proof>(*proof)));
-    return answer(client);
-  }
-  static std::string reason_of(const ServiceHandshakeMessage& message) {
-    const Refused* refused = std::get_if<Refused>(&message);
-    return refused ? refused->reason : "not refused";
+    say(client, std::get<Proof>(*proof));
+    return next_handshake(client);
   }
 };
 
@@ -189,7 +155,7 @@ TEST_F(ServerWithAKey, WhoHasItJoins) {
 TEST_F(ServerWithAKey, WhoHasItNotIsToldSoAndClosed) {
   RawTcpClient without(service_.port());
   say(without, hello_of("good", "a"));
-  EXPECT_THAT(reason_of(answer(without)), HasSubstr("--rdzv-key-file"));
+  EXPECT_THAT(reason_of(next_handshake(without)), HasSubstr("--rdzv-key-file"));
   EXPECT_TRUE(without.is_closed());
   RawTcpClient wrong(service_.port());
   EXPECT_THAT(reason_of(prove(wrong, "fedcba9876543210", "good")), HasSubstr("is not the key"));
@@ -201,7 +167,7 @@ TEST_F(ServerWithAKey, AJobsOwnKeyOpensNoOther) {
   RawTcpClient agent(service_.port());
   ASSERT_TRUE(std::holds_alternative<Proven>(prove(agent, "fedcba9876543210", "own")));
   say(agent, hello_of("good", "a"));
-  EXPECT_THAT(reason_of(answer(agent)), HasSubstr("another job"));
+  EXPECT_THAT(reason_of(next_handshake(agent)), HasSubstr("another job"));
   EXPECT_TRUE(agent.is_closed());
 }
 
@@ -217,9 +183,8 @@ TEST_F(ServerWithAKey, KeysThatAreReadAgainCountForThoseWhoComeThen) {
 
 TEST_F(ServerWithAKey, ReadsLittleBeforeTheProof) {
   RawTcpClient stranger(service_.port());
-  std::string frame(kControlMagic);
-  put_u32(frame, kMaxHandshakeBytes + 1);
-  stranger.send(frame);
+  const std::string frame = frame_of(std::string(kMaxHandshakeBytes + 1, ' '));
+  stranger.send(std::string_view(frame).substr(0, kControlHeaderBytes));
   EXPECT_TRUE(stranger.is_closed());
 }
 
@@ -278,8 +243,8 @@ TEST_F(ServerTest, WhoWaitsWithoutAHelloKeepsNobodyOut) {
 TEST_F(ServerTest, AnAgentWithAKeyIsToldThatThereIsNone) {
   RawTcpClient agent(service_.port());
   AgentHandshake handshake(kKey, {.version = "v", .job = "good", .nonce = "n"});
-  agent.send(*encode(AgentHandshakeMessage(handshake.knock())));
-  const ServiceMessage refused = next(agent);
+  say(agent, handshake.knock());
+  const ServiceMessage refused = next_message(agent);
   ASSERT_TRUE(std::holds_alternative<Refused>(refused));
   EXPECT_THAT(std::get<Refused>(refused).reason, HasSubstr("has no key"));
 }
@@ -355,18 +320,18 @@ TEST_F(ServerTest, AMessageOfALaterVersionIsPassedOverWhereAnAgentSaysIt) {
   RawTcpClient agent(service_.port());
   say(agent, hello_of("job", "a"));
   ASSERT_TRUE(await<Assignment>(agent));
-  send_json(agent, R"({"type":"fireworks","at":"midnight"})");
+  agent.send(frame_of(R"({"type":"fireworks","at":"midnight"})"));
   say(agent, Heartbeat{1});
   EXPECT_TRUE(await<HeartbeatAck>(agent));
   RawTcpClient stranger(service_.port());
-  send_json(stranger, R"({"type":"fireworks","at":"midnight"})");
+  stranger.send(frame_of(R"({"type":"fireworks","at":"midnight"})"));
   EXPECT_TRUE(stranger.is_closed()) << "it has not said who it is";
 }
 
 TEST_F(ServerTest, AnAgentOfAnotherProtocolHearsWhichOnesAreSpoken) {
   RawTcpClient agent(service_.port());
-  send_json(agent, R"({"type":"hello","protocol":2,"version":"9.9","job":"of another kind"})");
-  const ServiceMessage answer = next(agent);
+  agent.send(frame_of(R"({"type":"hello","protocol":2,"version":"9.9","job":"of another kind"})"));
+  const ServiceMessage answer = next_message(agent);
   const Refused* refused = std::get_if<Refused>(&answer);
   ASSERT_TRUE(refused);
   EXPECT_THAT(refused->reason,
@@ -457,7 +422,7 @@ TEST_F(ServerTest, HttpThatIsCutOffOrNonsenseDisturbsNobody) {
 
 // --- with a state directory ---
 
-class DurableServerTest : public ServerTest {
+class DurableServerTest : public testing::Test {
  protected:
   void start(std::size_t compact_bytes = StateDirectory::kCompactBytes) {
     service_.reset();
@@ -468,17 +433,12 @@ class DurableServerTest : public ServerTest {
     service_.emplace(ServiceOptions{.service_id = "s"}, std::uint16_t{0},
                      KeptState{std::move(*directory), std::move(*state)});
   }
-  bool has_logged(const std::string& text) {
-    for (const std::string& line : service_->log_lines()) {
-      if (line.find(text) != std::string::npos) return true;
-    }
-    return false;
-  }
 
   // The agent's job ends while nothing can be written. False: nobody noticed.
   bool finish_without_room(RawTcpClient& agent) {
     say(agent, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
-    return testing_support::eventually([&] { return has_logged("nothing new is admitted"); });
+    return testing_support::eventually(
+        [&] { return service_->has_logged("nothing new is admitted"); });
   }
   // False: it takes longer than a test waits.
   bool drain() {
@@ -515,7 +475,8 @@ TEST_F(DurableServerTest, ARestartedServiceGoesOnWithTheJobAndItsAgentAlone) {
   const auto welcome = await<Welcome>(agent);
   ASSERT_TRUE(welcome);
   EXPECT_EQ(welcome->instance, first.instance);
-  EXPECT_TRUE(testing_support::eventually([&] { return has_logged("took over generation 0"); }));
+  EXPECT_TRUE(
+      testing_support::eventually([&] { return service_->has_logged("took over generation 0"); }));
 }
 
 TEST_F(DurableServerTest, WithoutRoomItServesWhatRunsAdmitsNothingNewAndRecovers) {
@@ -535,11 +496,12 @@ TEST_F(DurableServerTest, WithoutRoomItServesWhatRunsAdmitsNothingNewAndRecovers
     }
     say(running, Heartbeat{1});
     EXPECT_TRUE(await<HeartbeatAck>(running));
-    EXPECT_TRUE(has_logged("nothing new is admitted"));
-    EXPECT_FALSE(has_logged("can be written again"));
+    EXPECT_TRUE(service_->has_logged("nothing new is admitted"));
+    EXPECT_FALSE(service_->has_logged("can be written again"));
     EXPECT_EQ(http_get(service_->port(), "/readyz").status, 503);
   }
-  ASSERT_TRUE(testing_support::eventually([&] { return has_logged("can be written again"); }));
+  ASSERT_TRUE(
+      testing_support::eventually([&] { return service_->has_logged("can be written again"); }));
   RawTcpClient newcomer(service_->port());
   say(newcomer, hello_of("new", "new"));
   const auto assignment = await<Assignment>(newcomer);
@@ -557,7 +519,7 @@ TEST_F(DurableServerTest, NothingIsToldThatIsNotSafe) {
     const testing_support::FileSizeLimit limit(20);
     ASSERT_TRUE(finish_without_room(agent));
     say(agent, Heartbeat{7});
-    const ServiceMessage next_one = next(agent);
+    const ServiceMessage next_one = next_message(agent);
     ASSERT_TRUE(std::holds_alternative<HeartbeatAck>(next_one)) << "not the verdict";
   }
   EXPECT_TRUE(await<End>(agent));
@@ -580,15 +542,15 @@ TEST_F(DurableServerTest, OfWhatWaitsForTheDiskAnAgentGetsTheNewest) {
     const testing_support::FileSizeLimit limit(20);
     say(fails, AgentStatus{.phase = AgentPhase::kIdle, .generation = Generation(0)});
     say(fails, Heartbeat{1});
-    ASSERT_TRUE(std::holds_alternative<HeartbeatAck>(next(fails)));
+    ASSERT_TRUE(std::holds_alternative<HeartbeatAck>(next_message(fails)));
     const AgentStatus still{.phase = AgentPhase::kRunning, .generation = Generation(0)};
     for (int i = 0; i < 100; ++i) say(runs, still);
     say(runs, Heartbeat{1});
-    ASSERT_TRUE(std::holds_alternative<HeartbeatAck>(next(runs)));
+    ASSERT_TRUE(std::holds_alternative<HeartbeatAck>(next_message(runs)));
   }
-  ASSERT_TRUE(std::holds_alternative<Stop>(next(runs)));
+  ASSERT_TRUE(std::holds_alternative<Stop>(next_message(runs)));
   say(runs, Heartbeat{2});
-  EXPECT_TRUE(std::holds_alternative<HeartbeatAck>(next(runs)));
+  EXPECT_TRUE(std::holds_alternative<HeartbeatAck>(next_message(runs)));
 }
 
 TEST_F(DurableServerTest, WhileTheDiskHangsNothingNewIsAdmittedAndWhatItTookLateHasNeverBeen) {
@@ -599,7 +561,7 @@ TEST_F(DurableServerTest, WhileTheDiskHangsNothingNewIsAdmittedAndWhatItTookLate
   const auto silence = await<Silence>(newcomer);
   ASSERT_TRUE(silence);
   EXPECT_THAT(silence->reason, HasSubstr("has not answered"));
-  EXPECT_TRUE(has_logged("nothing new is admitted"));
+  EXPECT_TRUE(service_->has_logged("nothing new is admitted"));
   EXPECT_EQ(http_get(service_->port(), "/readyz").status, 503);
   hung.release();
   EXPECT_TRUE(eventually([&] { return http_get(service_->port(), "/readyz").status == 200; }));
@@ -623,7 +585,7 @@ TEST_F(DurableServerTest, DrainingWritesTellsEveryoneAndListensNoMore) {
   ASSERT_EQ(drained.get_future().wait_for(testing_support::kPatience), std::future_status::ready);
   EXPECT_TRUE(await<Silence>(agent));
   EXPECT_FALSE(testing_support::can_connect(service_->port()));
-  EXPECT_FALSE(has_logged("is lost"));
+  EXPECT_FALSE(service_->has_logged("is lost"));
   start();
   EXPECT_TRUE(knows("j"));
   EXPECT_TRUE(knows("k"));
@@ -641,7 +603,7 @@ TEST_F(DurableServerTest, DrainingDoesNotWaitForADiskForEver) {
   EXPECT_GE(BootClock::now() - begun, RendezvousServer::kDiskTime);
   const auto silence = await<Silence>(agent);
   EXPECT_TRUE(silence) << "and no verdict";
-  EXPECT_TRUE(has_logged("is lost"));
+  EXPECT_TRUE(service_->has_logged("is lost"));
 }
 
 TEST_F(DurableServerTest, IsNotReadyWhenItWasToldToEnd) {

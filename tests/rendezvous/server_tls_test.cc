@@ -5,11 +5,10 @@
 #include <algorithm>
 
 #include "base/random_id.h"
-#include "rendezvous/control_codec.h"
-#include "rendezvous/core/wire_format.h"
 #include "rendezvous/server.h"
 #include "rendezvous/store_server.h"
 #include "tests/support/certificates.h"
+#include "tests/support/control_frame.h"
 #include "tests/support/eventually.h"
 #include "tests/support/hello_of.h"
 #include "tests/support/http_get.h"
@@ -23,13 +22,16 @@ namespace {
 
 using testing::HasSubstr;
 using testing_support::Authority;
+using testing_support::await;
 using testing_support::eventually;
 using testing_support::hello_of;
 using testing_support::http_get;
 using testing_support::IssuedFiles;
+using testing_support::next_handshake;
 using testing_support::RawTcpClient;
 using testing_support::RawTlsClient;
 using testing_support::RunningService;
+using testing_support::say;
 using testing_support::TemporaryDirectory;
 
 constexpr const char* kKey = "0123456789abcdef";
@@ -53,33 +55,8 @@ class ServerWithTls : public testing::Test {
         ->context;
   }
 
-  template <class Client>
-  static std::string next_frame(Client& client) {
-    const std::string header = client.receive(kControlHeaderBytes);
-    if (header.size() < kControlHeaderBytes) return "";
-    return client.receive(get_u32(std::string_view(header).substr(kControlMagic.size())));
-  }
-  // The next message of this type; nullopt where there is none any more.
-  template <class T, class Client>
-  static std::optional<T> await(Client& client) {
-    while (true) {
-      const std::string frame = next_frame(client);
-      if (frame.empty()) return std::nullopt;
-      const auto message = decode_service_message(frame);
-      if (!message) return std::nullopt;
-      if (const T* wanted = std::get_if<T>(&*message)) return *wanted;
-    }
-  }
-  template <class Client>
-  static void say(Client& client, const AgentMessage& message) {
-    client.send(*encode(message));
-  }
   bool has_logged(const std::string& text) {
-    return eventually([&] {
-      const auto lines = service_.log_lines();
-      return std::any_of(lines.begin(), lines.end(),
-                         [&](const std::string& line) { return line.find(text) != line.npos; });
-    });
+    return eventually([&] { return service_.has_logged(text); });
   }
   int status_over_tls(const std::string& path, const std::string& field = "") {
     RawTlsClient client(service_.port(), agent());
@@ -175,10 +152,10 @@ TEST_F(ServerWithTls, AKeyIsProvedForTheConnectionThatItIsProvedOn) {
   const auto prove = [&](const std::string& channel, RawTlsClient& client) {
     const Knock knock{.version = "v", .job = "job", .nonce = random_hex(kNonceBytes)};
     AgentHandshake handshake(kKey, knock, channel);
-    client.send(*encode(AgentHandshakeMessage(handshake.knock())));
-    const auto proof = handshake.receive(decode_service_handshake(next_frame(client)).value());
-    client.send(*encode(AgentHandshakeMessage(std::get<Proof>(proof.value()))));
-    return decode_service_handshake(next_frame(client)).value();
+    say(client, handshake.knock());
+    const auto proof = handshake.receive(next_handshake(client));
+    say(client, std::get<Proof>(proof.value()));
+    return next_handshake(client);
   };
   RawTlsClient honest(service_.port(), agent());
   EXPECT_TRUE(std::holds_alternative<Proven>(prove(honest.channel().binding(), honest)));

@@ -9,9 +9,8 @@
 #include <functional>
 #include <thread>
 
-#include "rendezvous/control_codec.h"
-#include "rendezvous/core/wire_format.h"
 #include "tests/support/certificates.h"
+#include "tests/support/control_frame.h"
 #include "tests/support/eventually.h"
 #include "tests/support/hello_of.h"
 #include "tests/support/running_service.h"
@@ -29,7 +28,7 @@ using testing_support::RunningService;
 class ServiceLinkTest : public testing::Test {
  protected:
   void make_link(RemoteLinkOptions options) {
-    if (options.port == 0) options.port = port_;
+    if (options.address.port == 0) options.address.port = port_;
     options.link.connect_timeout = connect_timeout_;
     link_ = make_remote_link(io_, std::move(options),
                              {.hello =
@@ -62,7 +61,7 @@ TEST_F(ServiceLinkTest, FindsAServiceByItsNumberAndByItsName) {
   for (const char* host : {"127.0.0.1", "localhost"}) {
     directives_ = 0;
     RemoteLinkOptions options;
-    options.host = host;
+    options.address.host = host;
     make_link(std::move(options));
     EXPECT_TRUE(run_until([&] { return directives_ > 0; })) << host << ": " << trouble_;
   }
@@ -72,7 +71,7 @@ TEST_F(ServiceLinkTest, ANameServiceMayTakeLongerThanATryToConnectMay) {
   ResolveHandler answer;
   int questions = 0;
   RemoteLinkOptions options;
-  options.host = "node0";
+  options.address.host = "node0";
   options.look_up = [&](const HostPort&, ResolveHandler then) {
     ++questions;
     answer = std::move(then);
@@ -87,7 +86,7 @@ TEST_F(ServiceLinkTest, ANameServiceMayTakeLongerThanATryToConnectMay) {
 TEST_F(ServiceLinkTest, AnAddressThatWorkedIsUsedWhileTheNameServiceIsSilent) {
   int questions = 0;
   RemoteLinkOptions options;
-  options.host = "node0";
+  options.address.host = "node0";
   options.look_up = [&](const HostPort&, const ResolveHandler& then) {
     if (++questions == 1) then(std::vector{*numeric_address({"127.0.0.1", port_})});
   };
@@ -107,8 +106,8 @@ TEST_F(ServiceLinkTest, AMessageOfATypeItDoesNotKnowIsPassedOver) {
   tcp::acceptor acceptor(io_, {boost::asio::ip::address_v4::loopback(), 0});
   acceptor.non_blocking(true);
   RemoteLinkOptions options;
-  options.host = "127.0.0.1";
-  options.port = acceptor.local_endpoint().port();
+  options.address.host = "127.0.0.1";
+  options.address.port = acceptor.local_endpoint().port();
   make_link(std::move(options));
   tcp::socket agent(io_);
   ASSERT_TRUE(run_until([&] {
@@ -116,13 +115,11 @@ TEST_F(ServiceLinkTest, AMessageOfATypeItDoesNotKnowIsPassedOver) {
     if (!agent.is_open()) acceptor.accept(agent, error);
     return agent.is_open();
   }));
-  const std::string unknown = R"({"type":"fireworks"})";
   std::string bytes = *encode(ServiceMessage(Welcome{.instance = "i",
                                                      .heartbeat_interval = milliseconds(100),
                                                      .agent_patience = std::chrono::seconds(9)}));
-  bytes += std::string(kControlMagic);
-  put_u32(bytes, static_cast<std::uint32_t>(unknown.size()));
-  bytes += unknown + *encode(ServiceMessage(Wait{"for others"}));
+  bytes += testing_support::frame_of(R"({"type":"fireworks"})");
+  bytes += *encode(ServiceMessage(Wait{"for others"}));
   boost::asio::write(agent, boost::asio::buffer(bytes));
   EXPECT_TRUE(run_until([&] { return directives_ > 0; })) << trouble_;
 }
@@ -130,7 +127,7 @@ TEST_F(ServiceLinkTest, AMessageOfATypeItDoesNotKnowIsPassedOver) {
 TEST_F(ServiceLinkTest, ALookUpThatEndsAfterItsLinkHarmsNobody) {
   ResolveHandler answer;
   RemoteLinkOptions options;
-  options.host = "node0";
+  options.address.host = "node0";
   options.look_up = [&](const HostPort&, ResolveHandler then) { answer = std::move(then); };
   make_link(std::move(options));
   io_.run_for(milliseconds(10));
@@ -150,7 +147,7 @@ class ServiceLinkWithAKey : public ServiceLinkTest {
   }
   void make_link_with(const std::string& key) {
     RemoteLinkOptions options;
-    options.host = "127.0.0.1";
+    options.address.host = "127.0.0.1";
     options.key = key;
     make_link(std::move(options));
   }
@@ -188,13 +185,7 @@ TEST_F(ServiceLinkWithAKey, AStrangerInTheServicesPlaceEndsNothing) {
   ASSERT_TRUE(run_until([&] { return directives_ > 0; })) << trouble_;
   service_.reset();
   service_ = std::make_unique<RunningService>(ServiceOptions{.service_id = "t"}, port_);
-  const auto has_refused = [&] {
-    for (const std::string& line : service_->log_lines()) {
-      if (line.find("this service has no key") != std::string::npos) return true;
-    }
-    return false;
-  };
-  ASSERT_TRUE(run_until(has_refused));
+  ASSERT_TRUE(run_until([&] { return service_->has_logged("this service has no key"); }));
   EXPECT_EQ(trouble_, "") << "it goes on trying";
   give_service(kKey);
   directives_ = 0;
@@ -217,7 +208,7 @@ class ServiceLinkWithTls : public ServiceLinkTest {
   void make_link_with(const TlsFiles& files, const std::string& key = "",
                       const std::string& host = "127.0.0.1") {
     RemoteLinkOptions options;
-    options.host = host;
+    options.address.host = host;
     options.key = key;
     if (files.is_given()) options.tls = TlsContext::for_agent(files)->context;
     options.tls_files = files;
@@ -240,12 +231,7 @@ class ServiceLinkWithTls : public ServiceLinkTest {
     service_ = std::make_unique<RunningService>(ServiceOptions{.service_id = "t"}, port_);
   }
   bool service_has_logged(const std::string& text) {
-    return run_until([&] {
-      for (const std::string& line : service_->log_lines()) {
-        if (line.find(text) != std::string::npos) return true;
-      }
-      return false;
-    });
+    return run_until([&] { return service_->has_logged(text); });
   }
 
   const testing_support::TemporaryDirectory directory_;

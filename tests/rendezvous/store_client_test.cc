@@ -32,11 +32,8 @@ using testing_support::string_reply;
 using ClientPtr = std::unique_ptr<StoreClient>;
 
 ClientPtr client_of(std::uint16_t port, const std::string& prefix = "") {
-  auto client = StoreClient::connect({.host = "127.0.0.1",
-                                      .port = port,
-                                      .prefix = prefix,
-                                      .connect_timeout = 10s,
-                                      .timeout = 10s});
+  auto client = StoreClient::connect(
+      {.address = {"127.0.0.1", port}, .prefix = prefix, .connect_timeout = 10s, .timeout = 10s});
   EXPECT_TRUE(client) << client.error().message();
   return std::move(*client);
 }
@@ -640,7 +637,7 @@ TEST(StoreClient, AnAnswerThatDoesNotComeEndsAtTheTimeout) {
     shake_hands(socket);
     read_to_the_end(socket);
   });
-  auto client = StoreClient::connect({.host = "127.0.0.1", .port = server.port(), .timeout = 20ms});
+  auto client = StoreClient::connect({.address = {"127.0.0.1", server.port()}, .timeout = 20ms});
   ASSERT_TRUE(client);
   const Result<std::int64_t> sum = (*client)->add("n", 1);
   ASSERT_FALSE(sum);
@@ -681,16 +678,16 @@ TEST(StoreClient, NonsenseFinishesTheClient) {
 TEST(StoreClient, ConnectsByNameAndKnowsItsOwnAddress) {
   RunningStore store;
   const auto client =
-      StoreClient::connect({.host = "localhost", .port = store.port(), .connect_timeout = 10s});
+      StoreClient::connect({.address = {"localhost", store.port()}, .connect_timeout = 10s});
   ASSERT_TRUE(client) << client.error().message();
   EXPECT_EQ((*client)->local_address(), "127.0.0.1");
 }
 
 TEST(StoreClient, ConnectsOverIpv6) {
   if (!testing_support::host_has_ipv6()) GTEST_SKIP() << "this machine has no IPv6";
-  RunningStore store({}, RunningStore::Start::kNow, {.host = "::1", .port = 0});
+  RunningStore store({}, RunningStore::Start::kNow, {"::1", 0});
   const auto client =
-      StoreClient::connect({.host = "::1", .port = store.port(), .connect_timeout = 10s});
+      StoreClient::connect({.address = {"::1", store.port()}, .connect_timeout = 10s});
   ASSERT_TRUE(client) << client.error().message();
   EXPECT_EQ((*client)->local_address(), "::1");
   EXPECT_EQ(*(*client)->add("n", 1), 1);
@@ -700,7 +697,7 @@ TEST(StoreClient, TriesAgainUntilTheStoreIsUp) {
   const HeldPort port;
   std::thread connecting([&] { EXPECT_EQ(*client_of(port.port())->add("n", 1), 1); });
   testing_support::let_pass(50ms);  // for which the client is refused
-  RunningStore store({}, RunningStore::Start::kNow, {.host = "127.0.0.1", .port = port.port()});
+  RunningStore store({}, RunningStore::Start::kNow, {"127.0.0.1", port.port()});
   connecting.join();
 }
 
@@ -719,7 +716,7 @@ TEST(StoreClient, TriesAgainWhenTheConnectionBreaksBeforeTheHandshakeIsAnswered)
 TEST(StoreClient, SaysHowLongItTriedAndWhyItFailed) {
   const HeldPort port;
   const auto client =
-      StoreClient::connect({.host = "127.0.0.1", .port = port.port(), .connect_timeout = 50ms});
+      StoreClient::connect({.address = {"127.0.0.1", port.port()}, .connect_timeout = 50ms});
   ASSERT_FALSE(client);
   EXPECT_EQ(client.error().kind, ErrorKind::kConnection);
   EXPECT_THAT(client.error().message(),
@@ -730,7 +727,7 @@ TEST(StoreClient, SaysHowLongItTriedAndWhyItFailed) {
 TEST(StoreClient, AServerThatAcceptsAndStaysSilentEndsAtTheDeadline) {
   const Result<Listener> silent = listen_tcp({.host = "127.0.0.1", .port = 0});
   const auto client = StoreClient::connect(
-      {.host = "127.0.0.1", .port = silent->address.port, .connect_timeout = 50ms});
+      {.address = {"127.0.0.1", silent->address.port}, .connect_timeout = 50ms});
   ASSERT_FALSE(client);
   EXPECT_THAT(client.error().message(),
               ContainsRegex("handshake: no answer \\(waited [0-9]+ ms of 50 ms\\)"));
@@ -745,7 +742,7 @@ TEST(StoreClient, WhatAnswersButIsNoStoreIsNotTriedAgain) {
     read_to_the_end(socket);
   });
   const auto client =
-      StoreClient::connect({.host = "127.0.0.1", .port = server.port(), .connect_timeout = 10s});
+      StoreClient::connect({.address = {"127.0.0.1", server.port()}, .connect_timeout = 10s});
   ASSERT_FALSE(client);
   EXPECT_EQ(client.error().kind, ErrorKind::kProtocol);
   EXPECT_EQ(connections, 1);
@@ -753,7 +750,7 @@ TEST(StoreClient, WhatAnswersButIsNoStoreIsNotTriedAgain) {
 
 TEST(StoreClient, RefusesToConnectToNothing) {
   for (const StoreClientOptions& options :
-       {StoreClientOptions{.host = "", .port = 1}, StoreClientOptions{.host = "a", .port = 0}}) {
+       {StoreClientOptions{.address = {"", 1}}, StoreClientOptions{.address = {"a", 0}}}) {
     const auto client = StoreClient::connect(options);
     ASSERT_FALSE(client);
     EXPECT_EQ(client.error().kind, ErrorKind::kInvalidArgument);

@@ -1,6 +1,5 @@
 #include "rendezvous/store_server.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +7,7 @@
 #include <atomic>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read.hpp>
+#include <filesystem>
 #include <fstream>
 
 #include "tests/support/child_process.h"
@@ -482,9 +482,8 @@ struct SocketFlags {
 // Of the TCP sockets of this process whose own port is `port`.
 SocketFlags sockets_at(std::uint16_t port) {
   SocketFlags flags;
-  DIR* folder = opendir("/proc/self/fd");
-  while (const dirent* entry = readdir(folder)) {
-    const int fd = std::atoi(entry->d_name);
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename());
     if (local_address_of(fd).port() != port || peer_address_of(fd).size == 0) continue;
     ++flags.sockets;
     if (!(fcntl(fd, F_GETFD) & FD_CLOEXEC)) ++flags.inherited;
@@ -493,7 +492,6 @@ SocketFlags sockets_at(std::uint16_t port) {
     getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &no_delay, &size);
     if (!no_delay) ++flags.delayed;
   }
-  closedir(folder);
   return flags;
 }
 

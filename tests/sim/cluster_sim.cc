@@ -596,7 +596,7 @@ AgentStatus ClusterSim::status_of(const Agent& agent) const {
 // A generation that is said to have ended well has: no older one's word counts for it.
 void ClusterSim::check_success(const Verdict& verdict) {
   if (!verdict.success || (life_ > 0 && !keeps_state_)) return;  // numbers may come again
-  const auto ranks = ranks_.find(verdict.generation.value);
+  const auto ranks = ranks_.find(verdict.generation);
   if (ranks == ranks_.end()) return violate("a generation that nobody ran ended well");
   const int world_size = ranks->second.empty() ? 0 : ranks->second.rbegin()->second;
   if (ended_well_[verdict.generation] == world_size) return;
@@ -626,7 +626,7 @@ void ClusterSim::announce_later(std::uint64_t serial, Generation generation) {
     if (!store->second.announce(next_client_++, kCheckpointKey)) {
       return violate(store->second.violation());
     }
-    ++announced_[generation.value];
+    ++announced_[generation];
     take(*agent, agent->supervisor.step(CheckpointAnnounced{generation}, now_));
     arm(*agent);
     announce_later(serial, generation);
@@ -645,9 +645,8 @@ void ClusterSim::check_reason(const Assignment& assignment) {
     case OnJoin::kCheckpoint: break;
   }
   // Generations that were formed and told to nobody have no workers that could announce anything.
-  const bool announced =
-      announced_.upper_bound(assignment.generation.value - 1) != announced_.begin() &&
-      std::prev(announced_.upper_bound(assignment.generation.value - 1))->second > 0;
+  const auto next = announced_.lower_bound(assignment.generation);
+  const bool announced = next != announced_.begin() && std::prev(next)->second > 0;
   if (!announced) violate("a node joined, but no checkpoint was announced");
 }
 
@@ -675,13 +674,12 @@ void ClusterSim::check_tree(Agent& agent) {
 }
 
 void ClusterSim::check_ranks(const Assignment& assignment, int slots) {
-  const std::int64_t generation = assignment.generation.value;
-  std::map<int, int>& blocks = ranks_[generation];
+  std::map<int, int>& blocks = ranks_[assignment.generation];
   const int first = assignment.first_rank.value;
   const auto [it, fresh] = blocks.emplace(first, first + slots);
   if (!fresh)
     violate("two nodes have rank " + std::to_string(first) + " in generation " +
-            std::to_string(generation));
+            to_text(assignment.generation));
   if (static_cast<int>(blocks.size()) > assignment.node_count) violate("more nodes than assigned");
   int expected = 0;
   const bool complete = static_cast<int>(blocks.size()) == assignment.node_count;

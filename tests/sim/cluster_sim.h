@@ -226,15 +226,14 @@ class ClusterSim {
   };
   std::map<StoreSim::Client, ClientOf> clients_;
   StoreSim::Client next_client_ = 1;
-  std::map<std::int64_t, int> announced_;  // checkpoints, by generation
-  int broken_ = -1;                        // the node where workers always crash
-  int life_ = 0;                           // of the service
-  bool exited_ = false;                    // an agent has, since this was looked at
+  std::map<Generation, int> announced_;  // checkpoints, by generation
+  int broken_ = -1;                      // the node where workers always crash
+  int life_ = 0;                         // of the service
+  bool exited_ = false;                  // an agent has, since this was looked at
   std::map<AgentConnectionId, std::shared_ptr<Connection>> connections_;
-  std::map<std::int64_t, std::map<int, int>>
-      ranks_;                           // generation -> first rank -> end of the block
-  std::optional<int> restarts_before_;  // in earlier lives of the service
-  std::set<Generation> restarts_;       // in this one
+  std::map<Generation, std::map<int, int>> ranks_;  // first rank -> end of the block
+  std::optional<int> restarts_before_;              // in earlier lives of the service
+  std::set<Generation> restarts_;                   // in this one
   std::deque<std::string> trace_;
   double crash_rate_ = 0;
   SimResult result_;

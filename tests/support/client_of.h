@@ -9,7 +9,7 @@
 namespace ddprun::testing_support {
 
 inline Result<std::unique_ptr<StoreClient>> client_of(std::uint16_t port) {
-  return StoreClient::connect({.host = "127.0.0.1", .port = port});
+  return StoreClient::connect({.address = {"127.0.0.1", port}});
 }
 
 }  // namespace ddprun::testing_support

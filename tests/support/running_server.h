@@ -3,6 +3,7 @@
 // say which.
 #pragma once
 
+#include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
@@ -67,6 +68,13 @@ class RunningServer {
   boost::asio::io_context& io() { return io_; }
   Server& server() { return *server_; }
 
+  // Whether a line with this text was logged so far.
+  bool has_logged(std::string_view text) {
+    const std::lock_guard lock(mutex_);
+    return std::any_of(lines_.begin(), lines_.end(), [&](const std::string& line) {
+      return line.find(text) != std::string::npos;
+    });
+  }
   // What was logged so far.
   std::vector<std::string> log_lines() {
     const std::lock_guard lock(mutex_);

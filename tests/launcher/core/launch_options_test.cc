@@ -88,13 +88,11 @@ TEST(PlanRendezvous, NamesHaveABound) {
 TEST(PlanRendezvous, AnEndpointIsWhereTheNodesMeet) {
   const Rendezvous plan = *plan_rendezvous(with({2, 4}, "node0"));
   EXPECT_EQ(plan.mode, Rendezvous::Mode::kDynamic);
-  EXPECT_EQ(plan.host, "node0");
-  EXPECT_EQ(plan.port, 29400);
-  EXPECT_EQ(plan_rendezvous(with({2, 2}, "node0:1234"))->port, 1234);
+  EXPECT_EQ(plan.meeting_point, (HostPort{"node0", 29400}));
+  EXPECT_EQ(plan_rendezvous(with({2, 2}, "node0:1234"))->meeting_point.port, 1234);
   const Rendezvous v6 = *plan_rendezvous(with({2, 2}, "[fe80::1]:77"));
-  EXPECT_EQ(v6.host, "fe80::1");
-  EXPECT_EQ(v6.port, 77);
-  EXPECT_EQ(plan_rendezvous(with({2, 2}, "fe80::1"))->host, "fe80::1");
+  EXPECT_EQ(v6.meeting_point, (HostPort{"fe80::1", 77}));
+  EXPECT_EQ(plan_rendezvous(with({2, 2}, "fe80::1"))->meeting_point.host, "fe80::1");
 }
 
 TEST(PlanRendezvous, TorchrunsStaticCommandLineMeansItsMaster) {
@@ -103,14 +101,13 @@ TEST(PlanRendezvous, TorchrunsStaticCommandLineMeansItsMaster) {
   options.node_rank = 1;
   Rendezvous plan = *plan_rendezvous(options);
   EXPECT_EQ(plan.mode, Rendezvous::Mode::kStatic);
-  EXPECT_EQ(plan.host, "10.0.0.1");
-  EXPECT_EQ(plan.port, 29500);
+  EXPECT_EQ(plan.meeting_point, (HostPort{"10.0.0.1", 29500}));
   options.master_port = 1234;
-  EXPECT_EQ(plan_rendezvous(options)->port, 1234);
+  EXPECT_EQ(plan_rendezvous(options)->meeting_point.port, 1234);
   LaunchOptions explicit_static = with({2, 2}, "node0:5");
   explicit_static.rdzv_backend = "static";
   EXPECT_EQ(plan_rendezvous(explicit_static)->mode, Rendezvous::Mode::kStatic);
-  EXPECT_EQ(plan_rendezvous(explicit_static)->port, 5);
+  EXPECT_EQ(plan_rendezvous(explicit_static)->meeting_point.port, 5);
 }
 
 TEST(PlanRendezvous, AGivenMasterPortIsKeptOnASingleNode) {
@@ -118,8 +115,7 @@ TEST(PlanRendezvous, AGivenMasterPortIsKeptOnASingleNode) {
   options.master_port = 29501;
   const Rendezvous plan = *plan_rendezvous(options);
   EXPECT_EQ(plan.mode, Rendezvous::Mode::kStatic);
-  EXPECT_EQ(plan.host, "127.0.0.1");
-  EXPECT_EQ(plan.port, 29501);
+  EXPECT_EQ(plan.meeting_point, (HostPort{"127.0.0.1", 29501}));
 }
 
 TEST(PlanRendezvous, ReadsTimesFromTheConfAndRemarksOnWhatDoesNothing) {

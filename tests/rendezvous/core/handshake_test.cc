@@ -60,6 +60,18 @@ TEST_F(HandshakeTest, AProofIsWorthNothingOnAnotherConnection) {
   EXPECT_EQ(again.receive(std::get<Proof>(*proof)).what, What::kRefuse);
 }
 
+// Somebody in between has a TLS connection with either side, and hands on what they say.
+TEST_F(HandshakeTest, AProofIsWorthNothingOnAnotherTlsConnection) {
+  AgentHandshake agent(kKey, knock(), "channel of the agent");
+  service_.bind_to("channel of the service");
+  const auto proof = agent.receive(service_.receive(agent.knock()).answer);
+  EXPECT_EQ(service_.receive(std::get<Proof>(*proof)).what, What::kRefuse);
+  ServiceHandshake same(keys(kKey), "service-nonce");
+  same.bind_to("channel of the agent");
+  ASSERT_EQ(same.receive(agent.knock()).what, What::kAnswer);
+  EXPECT_EQ(same.receive(std::get<Proof>(*proof)).what, What::kAnswer);
+}
+
 TEST_F(HandshakeTest, AProofIsWorthNothingForAnotherJob) {
   const auto proof = agent_.receive(service_.receive(agent_.knock()).answer);
   ServiceHandshake again(keys(kKey), "service-nonce");
@@ -208,6 +220,17 @@ TEST_F(MungeHandshakeTest, ACredentialIsWorthNothingOnAnotherConnection) {
   again.receive(agent_.knock());
   EXPECT_THAT(refusal(read(again, proof)), HasSubstr("made for another connection"));
   EXPECT_FALSE(again.proven_user());
+}
+
+TEST_F(MungeHandshakeTest, ACredentialIsWorthNothingOnAnotherTlsConnection) {
+  AgentHandshake agent(AgentHandshake::ByMunge{kAgentUser}, knock(), "channel of the agent");
+  service_.bind_to("channel of the service");
+  const std::string proof = proof_for(agent, service_.receive(agent.knock()).answer);
+  EXPECT_THAT(refusal(read(service_, proof)), HasSubstr("made for another connection"));
+  ServiceHandshake same(Keyring(), "service-nonce", kServiceUser);
+  same.bind_to("channel of the agent");
+  same.receive(agent.knock());
+  EXPECT_EQ(read(same, proof).what, What::kAskMunge) << "for its own half of the proof";
 }
 
 TEST_F(MungeHandshakeTest, ACredentialThatMungeDoesNotVouchForIsAFailureOfThePeer) {
