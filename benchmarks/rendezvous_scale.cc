@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <queue>
 #include <string>
 #include <variant>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "base/descriptor_limit.h"
 #include "benchmarks/many_clients.h"
 #include "rendezvous/control_codec.h"
+#include "rendezvous/core/job_table.h"
 
 namespace ddprun::benchmarks {
 namespace {
@@ -118,15 +120,22 @@ class Agents {
     say_all(status_frame(AgentPhase::kIdle, generation_));
     serve_until("an assignment", [&] { return assigned_ == hellos_.size(); });
   }
-  // Nothing but heartbeats, each agent's at its own moment of the interval.
+  // Nothing but heartbeats, when the service asks for them; the first ones at any time.
   void idle(Duration length) {
     const std::string heartbeat = need(encode(AgentMessage(Heartbeat{1})));
     const TimePoint begin = BootClock::now();
-    const Duration pace = interval_ / static_cast<Duration::rep>(hellos_.size());
-    for (std::uint64_t sent = 0; BootClock::now() < begin + length; ++sent) {
-      const TimePoint due = begin + pace * static_cast<Duration::rep>(sent);
-      while (BootClock::now() < due) clients_.serve(1ms);
-      clients_.send(sent % hellos_.size(), heartbeat);
+    for (std::size_t agent = 0; beats_.size() < hellos_.size(); ++agent) {
+      beats_.push({begin + interval_ * static_cast<Duration::rep>(agent) /
+                               static_cast<Duration::rep>(hellos_.size()),
+                   agent});
+    }
+    is_idle_ = true;
+    while (BootClock::now() < begin + length) {
+      clients_.serve(1ms);
+      const TimePoint now = BootClock::now();
+      for (; !beats_.empty() && beats_.top().first <= now; beats_.pop()) {
+        clients_.send(beats_.top().second, heartbeat);
+      }
     }
   }
 
@@ -167,16 +176,22 @@ class Agents {
       } else if (std::holds_alternative<Stop>(message)) {
         ++stopped_;
         stop_bytes_ = frame->size() + kControlHeaderBytes;
-      } else if (std::holds_alternative<HeartbeatAck>(message)) {
+      } else if (const auto* ack = std::get_if<HeartbeatAck>(&message)) {
         ++acknowledged_;
+        if (is_idle_)
+          beats_.push({BootClock::now() + (ack->next > 0s ? ack->next : interval_), agent});
       } else if (!std::holds_alternative<Wait>(message)) {
         give_up("unexpected: " + std::string(*frame));
       }
     }
   }
 
+  using Beat = std::pair<TimePoint, std::size_t>;  // of an agent
+
   ManyClients clients_;
   std::vector<FrameReader> frames_;
+  std::priority_queue<Beat, std::vector<Beat>, std::greater<>> beats_;
+  bool is_idle_ = false;
   std::vector<std::string> hellos_;
   Generation generation_{-1};
   Duration interval_ = 1s;
@@ -287,7 +302,7 @@ void measure_idle() {
   agents.idle(kIdle);
   const double ours = service.process.cpu_seconds() - before;
 
-  const std::size_t ack = need(encode(ServiceMessage(HeartbeatAck{1}))).size();
+  const std::size_t ack = need(encode(ServiceMessage(HeartbeatAck{1, 1s}))).size();
   const std::string heartbeat = need(encode(AgentMessage(Heartbeat{1})));
   const BareServer bare([ack](std::string_view) { return BareAnswer{.bytes = ack}; });
   ManyClients clients(bare.port, [](std::size_t, std::string_view) {});
@@ -295,10 +310,13 @@ void measure_idle() {
   clients.serve(100ms);
   const double bare_before = bare.process.cpu_seconds();
   const TimePoint begin = BootClock::now();
-  const Duration pace = agents.interval() / static_cast<Duration::rep>(kRunning);
-  for (std::uint64_t sent = 0; BootClock::now() < begin + kIdle; ++sent) {
-    while (BootClock::now() < begin + pace * static_cast<Duration::rep>(sent)) clients.serve(1ms);
-    clients.send(sent % kRunning, heartbeat);
+  // Many at a time, as the service asks for them.
+  constexpr std::size_t kTogether = kRunning / ServiceOptions::kBeatTimes;
+  const Duration pace = agents.interval() / ServiceOptions::kBeatTimes;
+  for (std::size_t sent = 0; BootClock::now() < begin + kIdle; sent += kTogether) {
+    const auto times = static_cast<Duration::rep>(sent / kTogether);
+    while (BootClock::now() < begin + pace * times) clients.serve(1ms);
+    for (std::size_t i = 0; i < kTogether; ++i) clients.send((sent + i) % kRunning, heartbeat);
   }
   const double floor = bare.process.cpu_seconds() - bare_before;
   const double seconds = std::chrono::duration<double>(kIdle).count();

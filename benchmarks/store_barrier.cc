@@ -3,8 +3,9 @@
 //   store_barrier DDP_STORE_PORT ITS_PID LIBUV_PORT ITS_PID [CLIENTS]
 //
 // All clients are connections of this one process (many_clients.h), which costs the same with every
-// server. The floor is a bare server that is sent the same bytes and answers each at once, plain recv()
-// and send(): what the kernel and this process take. Servers alternate; medians are printed.
+// server. The floor is a bare server that is sent the same bytes and answers as many, when a barrier
+// may, with plain recv() and send(): what the kernel and this process take. Servers alternate; medians
+// are printed.
 //
 //   add + wait   as torch.distributed.elastic.utils.store does it: ADD; whoever is the last one SETs a
 //                key, for which all WAIT
@@ -100,16 +101,27 @@ class Clients {
   std::size_t through_ = 0;
 };
 
-// Answers as long as the store's, at once.
-BareAnswer answer(std::string_view bytes) {
-  switch (bytes[0]) {
-    case 4: return {.bytes = kSumBytes};  // ADD
-    case 1:
-    case 6:
-    case 18: return {.bytes = kDoneBytes};  // SET with WAIT, WAIT, BARRIER
-    default: return {};
+// Answers as long as the store's. Whoever waits is let through with all others, by the SET or by the
+// last BARRIER; it need not be found out who that is.
+class BareBarrier {
+ public:
+  explicit BareBarrier(std::size_t clients) : clients_(clients) {}
+
+  BareAnswer operator()(std::string_view bytes) {
+    switch (static_cast<Command>(bytes[0])) {
+      case Command::kAdd: return {.bytes = kSumBytes};
+      case Command::kSet: return {.bytes = kDoneBytes, .to_all = true};
+      case Command::kBarrier:
+        if (++arrived_ % clients_ == 0) return {.bytes = kDoneBytes, .to_all = true};
+        return {};
+      default: return {};
+    }
   }
-}
+
+ private:
+  std::size_t clients_;
+  std::size_t arrived_ = 0;
+};
 
 // One server, and what its barriers took.
 struct Side {
@@ -149,7 +161,7 @@ struct Address {
 };
 
 void run(Address ours_at, Address theirs_at, std::size_t count) {
-  const BareServer bare(answer);
+  const BareServer bare{BareBarrier(count)};
   std::string handshake;
   put_handshake(handshake);
   Side ours(ours_at.pid, ours_at.port, count, handshake);

@@ -300,8 +300,13 @@ void from_json(const Json& json, Silence& silence) {
   read(json, "reason", silence.reason, kMaxTextBytes);
 }
 
-void to_json(Json& json, const HeartbeatAck& ack) { json = {{"number", ack.number}}; }
-void from_json(const Json& json, HeartbeatAck& ack) { read(json, "number", ack.number); }
+void to_json(Json& json, const HeartbeatAck& ack) {
+  json = {{"number", ack.number}, {"next_ms", to_ms(ack.next)}};
+}
+void from_json(const Json& json, HeartbeatAck& ack) {
+  read(json, "number", ack.number);
+  if (json.contains("next_ms")) read_ms(json, "next_ms", ack.next);
+}
 
 void to_json(Json& json, const Wait& wait) { json = {{"reason", wait.reason}}; }
 void from_json(const Json& json, Wait& wait) { read(json, "reason", wait.reason, kMaxTextBytes); }

@@ -62,6 +62,7 @@ struct Session : std::enable_shared_from_this<Session> {
   bool identified = false;  // it is an agent, or says so
   bool is_pending = true;   // no Hello of it was taken
   bool close_when_sent = false;
+  bool is_unflushed = false;
 };
 using SessionPtr = std::shared_ptr<Session>;
 
@@ -248,6 +249,10 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         return fail(session, taken.error().message());
       }
     }
+    read_on(session);
+  }
+
+  void read_on(const SessionPtr& session) {
     if (sessions_.contains(session->id)) read(session);
   }
 
@@ -333,7 +338,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         if (is_tls || !tls_) return meet_agent(session, first_bytes);
         (void)refuse(session, Refused{"this service admits nobody without TLS: give this node "
                                       "--rdzv-tls-ca"});
-        return read(session);
+        return read_on(session);
       case Caller::kHttp:
         settle(session);
         sessions_.erase(session->id);
@@ -459,8 +464,9 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       const auto remote = sessions_.find(id);
       if (remote == sessions_.end()) continue;
       remote->second->close_when_sent = true;
-      flush(remote->second);
+      flush_soon(remote->second);
     }
+    flush_all();
     arm();
   }
 
@@ -471,7 +477,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         if (self->locals_.contains(id)) (*deliver)(message);
       });
     } else if (const auto remote = sessions_.find(send.connection); remote != sessions_.end()) {
-      this->send(remote->second, send.message);
+      say(remote->second, send.message);
     }
   }
 
@@ -482,6 +488,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   void safe(std::uint64_t number) {
     table_.note_safe(number);
     for (ServiceOutput::Send& send : outbox_.take_safe(number)) deliver(send);
+    flush_all();
     if (draining_ && is_safe()) say_farewell();
   }
 
@@ -519,21 +526,45 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   // These take the session by value: drop() erases the map's own pointer to it, which may be the
   // one they were called with.
   template <class Message>
-  void send(SessionPtr session, const Message& message) {
+  void send(const SessionPtr& session, const Message& message) {
+    say(session, message);
+    flush_all();
+  }
+
+  // The same, but it leaves with flush_all(), beside all else that is said until then.
+  template <class Message>
+  void say(SessionPtr session, const Message& message) {
     const Result<std::string> bytes = encode(message);
     if (!bytes) return drop(session, bytes.error().message());
     session->unsent += *bytes;
     if (session->unsent.size() > kMaxUnsentBytes) {
       return drop(session, "it does not read what it is sent");
     }
-    flush(session);
+    flush_soon(session);
+  }
+
+  void flush_soon(const SessionPtr& session) {
+    if (!std::exchange(session->is_unflushed, true)) unflushed_.push_back(session);
+  }
+
+  void flush_all() {
+    for (const SessionPtr& session : std::exchange(unflushed_, {})) {
+      session->is_unflushed = false;
+      if (sessions_.contains(session->id)) flush(session);
+    }
+    check_drained();
   }
 
   void flush(SessionPtr session) {
     if (!session->sending.empty()) return;
+    if (!session->unsent.empty()) {
+      const std::size_t sent = session->wire->write_now(session->unsent);
+      session->unsent.erase(0, sent);
+      counters_.bytes_sent += sent;
+    }
     if (session->unsent.empty()) {
       if (session->close_when_sent) drop(session, "");
-      return check_drained();
+      return;
     }
     session->sending.swap(session->unsent);
     session->wire->write({asio::buffer(session->sending)},
@@ -543,6 +574,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
                            self->counters_.bytes_sent += session->sending.size();
                            session->sending.clear();
                            self->flush(session);
+                           self->check_drained();
                          });
   }
 
@@ -604,6 +636,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   std::uint64_t last_id_ = 0;  // of connections
   std::map<AgentConnectionId, SessionPtr> sessions_;
   std::set<AgentConnectionId> pending_;  // of them, those that have not said hello
+  std::vector<SessionPtr> unflushed_;    // something was said to them in this turn
   Keyring keys_;
   std::optional<MungeDesk> munge_;
   TlsContextPtr tls_;

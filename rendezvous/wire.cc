@@ -50,14 +50,20 @@ void Wire::tell_reader() {
 void Wire::wait_for_bytes() {
   socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code error) {
     if (!self->on_read_ && !self->on_open_) return;  // it was closed
-    tcp::socket& socket = self->socket_;
-    if (!socket.non_blocking()) socket.non_blocking(true, error);
     std::size_t size = 0;
-    if (!error) size = socket.read_some(asio::buffer(self->buffer_), error);
+    if (!error && self->never_waits(error)) {
+      size = self->socket_.read_some(asio::buffer(self->buffer_), error);
+    }
     if (error == asio::error::would_block) return self->wait_for_bytes();
     if (error) return self->fail(lost(error));
     self->take({self->buffer_.data(), size});
   });
+}
+
+// For calls that are made here and now.
+bool Wire::never_waits(error_code& error) {
+  if (!socket_.non_blocking()) socket_.non_blocking(true, error);
+  return !error;
 }
 
 void Wire::take(std::string_view bytes) {
@@ -102,6 +108,12 @@ void Wire::write(std::vector<asio::const_buffer> plain, Handler then) {
     const Handler written = std::exchange(self->on_written_, nullptr);
     if (written) written(error ? Result<void>(lost(error)) : Result<void>());
   });
+}
+
+std::size_t Wire::write_now(std::string_view plain) {
+  error_code error;
+  if (tls_ || !never_waits(error)) return 0;
+  return socket_.write_some(asio::buffer(plain), error);
 }
 
 // What TLS itself has to say goes before what the owner says.

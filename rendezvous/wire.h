@@ -54,6 +54,9 @@ class Wire : public std::enable_shared_from_this<Wire> {
   // Writes these, which stay valid until the handler is called. REQUIRES: at least one byte,
   // nothing is being written, and with TLS something was read or it is open.
   void write(std::vector<boost::asio::const_buffer> plain, Handler then);
+  // How much of it the socket has taken, without waiting; what it has not is write()'s, which also
+  // tells of trouble. Nothing with TLS. REQUIRES: nothing is being written.
+  std::size_t write_now(std::string_view plain);
   // Nothing is written after this; the peer is told. Reading goes on. REQUIRES: nothing is being
   // written.
   void end_writing();
@@ -68,6 +71,7 @@ class Wire : public std::enable_shared_from_this<Wire> {
 
  private:
   void wait_for_bytes();
+  bool never_waits(boost::system::error_code& error);
   void take(std::string_view bytes);
   void receive(std::string_view bytes);
   void tell_reader();

@@ -94,10 +94,18 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
       confirmed_ = std::max(confirmed_, beats_.front().sent);
       beats_.pop_front();
     }
+    if (state_ == State::kUp) next_beat_ = now + beat_pause(*ack);
     return out;
   }
   if (const auto directive = directive_of(message)) out.push_back(LinkDeliver{*directive});
   return out;
+}
+
+// As the service asks, but no less often than its leases were made for.
+Duration AgentLink::beat_pause(const HeartbeatAck& ack) const {
+  const Duration interval = welcome_->heartbeat_interval;
+  if (ack.next == Duration(0)) return interval;
+  return std::clamp(ack.next, interval / 2, interval + interval / 2);
 }
 
 LinkActions AgentLink::send(const AgentMessage& message) {

@@ -122,6 +122,7 @@ class AgentLink {
   void give_up(std::string reason, ExitCode code, LinkActions& out);
   void check_patience(TimePoint now, LinkActions& out);
   std::string what_it_said() const;
+  Duration beat_pause(const HeartbeatAck& ack) const;
 
   AgentLinkOptions options_;
   Backoff backoff_;

@@ -181,6 +181,8 @@ struct Silence {
 };
 struct HeartbeatAck {
   std::uint64_t number = 0;
+  // When the agent is to send the next one, about an interval from now; zero: after the interval.
+  Duration next{};
 };
 
 // Directives; Assignment is one, too.

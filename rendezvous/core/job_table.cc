@@ -20,6 +20,12 @@ Error not_his(const std::string& job, UserId owner, UserId user) {
 
 }  // namespace
 
+Duration next_beat_in(Duration interval, TimePoint now) {
+  const Duration grid = interval / ServiceOptions::kBeatTimes;
+  const Duration past = now.time_since_epoch() % grid;
+  return interval - past + (past > grid / 2 ? grid : Duration(0));
+}
+
 void set_lease(ServiceOptions& options, Duration lease) {
   options.membership.lease = lease;
   options.agent_patience = patience_of(lease);
@@ -72,7 +78,9 @@ ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& messag
     forward(agent.job, job.status(agent.agent_id, *status, now), now, out);
   } else if (const Heartbeat* heartbeat = std::get_if<Heartbeat>(&message)) {
     job.heard(agent.agent_id, now);
-    out.sends.push_back({origin.connection, HeartbeatAck{heartbeat->number}});
+    out.sends.push_back(
+        {origin.connection, HeartbeatAck{.number = heartbeat->number,
+                                         .next = next_beat_in(options_.heartbeat_interval, now)}});
   } else if (const Leave* leave = std::get_if<Leave>(&message)) {
     forward(agent.job, job.left(agent.agent_id, *leave, now), now, out);
   }

@@ -43,6 +43,8 @@ constexpr Duration patience_of(Duration lease) { return lease / 5 * 4; }
 constexpr Duration heartbeat_of(Duration lease) { return lease / 5; }
 
 struct ServiceOptions {
+  static constexpr int kBeatTimes = 20;  // of an interval, at which heartbeats come
+
   MembershipOptions membership;
   Duration heartbeat_interval = heartbeat_of(kDefaultLease);
   Duration agent_patience = patience_of(kDefaultLease);  // must be below membership.lease
@@ -59,6 +61,11 @@ struct ServiceOptions {
 
 // Sets the lease and what follows from it.
 void set_lease(ServiceOptions& options, Duration lease);
+
+// When an agent that was heard now is to be heard again: after the interval, and at one of kBeatTimes
+// moments of it that are the same for all, so that a service with many agents wakes for many of them
+// at once. That is most of what their heartbeats cost it.
+Duration next_beat_in(Duration interval, TimePoint now);
 
 struct ServiceOutput {
   struct Send {

@@ -9,6 +9,7 @@
 
 #include "base/host_port.h"
 #include "tests/integration/meeting_frame.h"
+#include "tests/support/certificates.h"
 #include "tests/support/held_port.h"
 #include "tests/support/private_munged.h"
 
@@ -51,6 +52,25 @@ TEST_F(MungeJobs, NodesMeetWithNoOtherSetUp) {
   end(*service);
   EXPECT_THAT(service->err(), HasSubstr("munge says who agents are"));
   EXPECT_THAT(service->err(), Not(HasSubstr("ANYONE")));
+}
+
+// The service shows a certificate, nodes have none: who they are is munge's word, bound to their
+// connections.
+TEST_F(MungeJobs, NodesThatMeetOverTlsAreKnownByIt) {
+  const Authority ours(directory_.path(), "ours");
+  const IssuedFiles own = ours.issue("service");
+  auto service = start_rendezvous({"--listen=127.0.0.1:0", "--rdzv-tls-cert=" + own.cert,
+                                   "--rdzv-tls-key=" + own.key, option()});
+  const std::string endpoint = listening_address(*service);
+  const std::string ca = "--rdzv-tls-ca=" + ours.ca_file();
+  auto without = start(node(endpoint, {ca, "--munge-socket=none"}, "true"));
+  EXPECT_EQ(without->wait(), 66) << without->err();
+  EXPECT_THAT(without->err(), HasSubstr("or --munge-socket none to the service"));
+  auto a = start(node(endpoint, {ca, "--require-auth", option()}, kHasAskedMunge));
+  auto b = start(node(endpoint, {ca, option()}, kHasAskedMunge));
+  EXPECT_EQ(a->wait(), 0) << a->err();
+  EXPECT_EQ(b->wait(), 0) << b->err();
+  end(*service);
 }
 
 TEST_F(MungeJobs, AnAgentThatServesWantsItFromTheOthers) {

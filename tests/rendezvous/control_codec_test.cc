@@ -108,6 +108,11 @@ TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
     ASSERT_TRUE(decoded) << decoded.error().message();
     EXPECT_EQ(decoded->index(), message.index());
   }
+  const HeartbeatAck ack{3, std::chrono::milliseconds(1025)};
+  const auto read = decode_service_message(body(encode(ServiceMessage(ack))));
+  EXPECT_EQ(std::get<HeartbeatAck>(*read).next, ack.next);
+  EXPECT_TRUE(decode_service_message(R"({"type":"heartbeat_ack","number":3})"))
+      << "of an older one";
   const auto end = decode_service_message(body(encode(ServiceMessage(End{verdict}))));
   EXPECT_EQ(std::get<End>(*end).verdict.ends, verdict.ends);
 }

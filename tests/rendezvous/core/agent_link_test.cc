@@ -115,6 +115,26 @@ TEST_F(AgentLinkTest, IsLostWhenNothingIsAnsweredForItsPatience) {
   EXPECT_THAT(lost_->reason, HasSubstr("node0:29400"));
 }
 
+TEST_F(AgentLinkTest, BeatsWhenTheServiceAsksForIt) {
+  bring_up();
+  pass(seconds(1), true);
+  const auto next_after = [&](Duration asked) {
+    take(link_->received(HeartbeatAck{1, asked}, now_));
+    return *link_->deadline() - now_;
+  };
+  EXPECT_EQ(next_after(milliseconds(975)), milliseconds(975));
+  EXPECT_EQ(next_after(milliseconds(1025)), milliseconds(1025));
+  EXPECT_EQ(next_after(Duration(0)), seconds(1)) << "an older service asks for nothing";
+  EXPECT_EQ(next_after(seconds(3600)), milliseconds(1500)) << "its lease is not given away";
+  EXPECT_EQ(next_after(milliseconds(1)), milliseconds(500));
+}
+
+TEST_F(AgentLinkTest, BeatsWithoutBeingAskedWhereNoAnswerComes) {
+  bring_up();
+  pass(seconds(1), false);
+  EXPECT_EQ(*link_->deadline() - now_, seconds(1));
+}
+
 // The clock of the lease starts when the answered message was sent, not when the answer came.
 TEST_F(AgentLinkTest, ALateAnswerDoesNotStretchTheLease) {
   bring_up();

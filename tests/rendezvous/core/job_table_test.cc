@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tests/support/hello_of.h"
 
 namespace ddprun {
@@ -73,6 +75,21 @@ TEST_F(JobTableTest, AnswersHeartbeatsWithTheirNumber) {
   const ServiceOutput out = receive(1, Heartbeat{7});
   ASSERT_TRUE(find<HeartbeatAck>(out, 1));
   EXPECT_EQ(find<HeartbeatAck>(out, 1)->number, 7u);
+}
+
+// A thousand agents that each beat at a moment of its own cost three times as much.
+TEST_F(JobTableTest, AsksAllAgentsForHeartbeatsAtTheSameFewMoments) {
+  const Duration interval = ServiceOptions().heartbeat_interval;
+  const Duration grid = interval / ServiceOptions::kBeatTimes;
+  receive(1, hello("j", "a"));
+  std::set<TimePoint> moments;
+  for (int i = 0; i < 1000; ++i) {
+    now_ += interval / 999;
+    const HeartbeatAck ack = *find<HeartbeatAck>(receive(1, Heartbeat{1}), 1);
+    EXPECT_LE(std::chrono::abs(ack.next - interval), grid / 2 + grid % 2);
+    moments.insert(now_ + ack.next);
+  }
+  EXPECT_EQ(moments.size(), ServiceOptions::kBeatTimes + 1u) << "those of an interval, both ends";
 }
 
 TEST_F(JobTableTest, ASecondConnectionOfAnAgentReplacesTheFirst) {
