@@ -59,8 +59,10 @@ void die_with_parent(pid_t parent) {
   std::vector<char> room(65536);
   const std::string words(65536, 'x');
   std::array<epoll_event, kEvents> events;
-  const auto say = [&](int client, std::size_t bytes) {
-    must(::send(client, words.data(), std::min(bytes, words.size()), MSG_NOSIGNAL) >= 0, "send");
+  const auto say = [&](int client, const BareAnswer& said) {
+    const std::string_view text =
+        said.text.empty() ? std::string_view(words).substr(0, said.bytes) : said.text;
+    must(::send(client, text.data(), text.size(), MSG_NOSIGNAL) >= 0, "send");
   };
   for (;;) {
     const int count = ::epoll_wait(epoll, events.data(), kEvents, -1);
@@ -81,11 +83,11 @@ void die_with_parent(pid_t parent) {
         continue;
       }
       const BareAnswer said = answer({room.data(), static_cast<std::size_t>(size)});
-      if (said.bytes == 0) continue;
+      if (said.bytes == 0 && said.text.empty()) continue;
       if (!said.to_all) {
-        say(fd, said.bytes);
+        say(fd, said);
       } else {
-        for (const int client : clients) say(client, said.bytes);
+        for (const int client : clients) say(client, said);
       }
     }
   }

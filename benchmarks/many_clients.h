@@ -90,10 +90,12 @@ struct Server {
   static Started start(const std::vector<std::string>& command);
 };
 
-// What a bare server says to a piece of input: so many bytes, to its sender or to all clients.
+// What a bare server says to a piece of input, to its sender or to all clients: so many bytes, or
+// these.
 struct BareAnswer {
   std::size_t bytes = 0;
   bool to_all = false;
+  std::string_view text = {};  // valid until the next call
 };
 
 // An epoll loop, recv() and send(), and nothing else, in a process of its own.

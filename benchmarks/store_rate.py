@@ -4,12 +4,14 @@
     benchmarks/store_rate.py [--bin build/release/bin] [--rounds 7] [--seconds 0.5] [--clients 1 16]
 
 Run it with a python that has torch. Each server is a process of its own; each client, too. The rounds
-alternate between the servers, so that what else the machine does hits both; medians are printed. With
-store_client_rate in --bin, ddprun's C++ client is measured as well, and with it the floor: a blocking
+alternate between the servers, so that what else the machine does hits all; medians are printed. The
+floor is bare_store, which answers with as many bytes at once: no server gets more out of these clients
+on this machine. With store_client_rate in --bin, ddprun's C++ client is measured as well, and with it the floor: a blocking
 echo of messages of the same size over the same kind of socket.
 """
 
 import argparse
+import contextlib
 import datetime
 import multiprocessing
 import os
@@ -24,6 +26,17 @@ from pytorch_clients import ddp_store, pytorch_store  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
 WAIT = datetime.timedelta(seconds=30)
+
+
+@contextlib.contextmanager
+def bare_store(binaries):
+    """Yields its port."""
+    server = subprocess.Popen([os.path.join(binaries, "bare_store")], stdout=subprocess.PIPE, text=True)
+    try:
+        yield int(server.stdout.readline().rsplit(":", 1)[1])
+    finally:
+        server.kill()
+        server.wait()
 
 
 def connect(port):
@@ -87,16 +100,16 @@ def main():
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16])
     options = parser.parse_args()
 
-    with ddp_store(options.bin) as server, pytorch_store(use_libuv=True) as theirs:
+    with ddp_store(options.bin) as server, pytorch_store(use_libuv=True) as theirs, bare_store(options.bin) as bare:
         ours = server.port
-        ports = {"ddp-store": ours, "libuv": theirs}
-        print(f"{'operations/s':<28}{'ddp-store':>12}{'libuv':>12}{'ratio':>8}")
+        ports = {"ddp-store": ours, "libuv": theirs, "floor": bare}
+        print(f"{'operations/s':<28}{'ddp-store':>12}{'libuv':>12}{'floor':>12}{'ours/libuv':>12}{'floor/libuv':>12}")
         for clients in options.clients:
             rates = measure(ports, clients, options.rounds, options.seconds)
             for operation in ("get", "add"):
-                a, b = rates[operation, "ddp-store"], rates[operation, "libuv"]
+                a, b, c = (rates[operation, name] for name in ports)
                 label = f"{operation}, {clients} PyTorch client{'s' if clients > 1 else ''}"
-                print(f"{label:<28}{a:>12.0f}{b:>12.0f}{a / b:>8.2f}", flush=True)
+                print(f"{label:<28}{a:>12.0f}{b:>12.0f}{c:>12.0f}{a / b:>12.2f}{c / b:>12.2f}", flush=True)
         probe = os.path.join(options.bin, "store_client_rate")
         if os.path.exists(probe):
             sys.stdout.flush()

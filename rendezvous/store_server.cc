@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/random_id.h"
+#include "base/usable_cpus.h"
 #include "rendezvous/limited_log.h"
 #include "rendezvous/tcp_acceptor.h"
 #include "rendezvous/tcp_address.h"
@@ -60,6 +61,8 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
         log_(log, kLogLines, kLogPeriod),
         options_(options),
         state_(options.state, random_hex(kIdentityBytes / 2)) {
+    // Nobody could ask while this thread looks for it.
+    if (usable_cpus().size() == 1) options_.alertness = Duration(0);
     // Else glibc keeps small chunks that are freed in lists of their own, and when a large one is freed,
     // joins them all at once: after a hundred thousand keys that is a stall of 12 ms. For the whole
     // process; what a thread frees last still comes back quickly.
@@ -137,7 +140,23 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
           connection->parser.commit(count);
           counters_.bytes_received += count;
           serve(connection);
+          stay_alert();
         });
+  }
+
+  // Others are served in the meantime as ever.
+  void stay_alert() {
+    if (options_.alertness == Duration(0)) return;
+    alert_until_ = BootClock::now() + options_.alertness;
+    if (!std::exchange(is_alert_, true)) look_again();
+  }
+  void look_again() {
+    asio::post(io_, [weak = weak_from_this()] {
+      const auto self = weak.lock();
+      if (!self) return;
+      self->is_alert_ = BootClock::now() < self->alert_until_;
+      if (self->is_alert_) self->look_again();
+    });
   }
 
   void serve(const ConnectionPtr& connection) {
@@ -319,6 +338,8 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
   KvState state_;
   Replies replies_;
   bool is_working_ = false;  // work_later() has seen to it
+  bool is_alert_ = false;    // the loop does not sleep
+  TimePoint alert_until_;
   std::vector<TcpAcceptor> acceptors_;
   std::unordered_map<std::uint64_t, ConnectionPtr> connections_;
   std::uint64_t next_id_ = 1;

@@ -94,6 +94,22 @@ TEST(StoreServer, ServesHundredsOfClientsAtOnce) {
   EXPECT_EQ(store.counters().waiting, 0u);
 }
 
+Duration cpu_time_of_this_process() {
+  timespec used{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec);
+}
+
+TEST(StoreServer, SleepsAgainSoonAfterARequest) {
+  RunningStore store;
+  EXPECT_EQ(Client(store).add("n", 1), 1);
+  EXPECT_TRUE(eventually([] {
+    const Duration before = cpu_time_of_this_process();
+    testing_support::let_pass(std::chrono::milliseconds(100));
+    return cpu_time_of_this_process() - before < std::chrono::milliseconds(10);
+  }));
+}
+
 // --- what only harms its own connection ---
 
 struct BadBytes {

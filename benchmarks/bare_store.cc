@@ -1,0 +1,43 @@
+// What store_rate.py measures PyTorch's clients against, beside real stores: a server that answers a
+// client's get and add with the bytes a store would, without looking at what they ask for.
+//
+//   bare_store        says where it listens, and goes on until it is killed
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
+#include "benchmarks/many_clients.h"
+#include "rendezvous/core/wire_format.h"
+
+namespace ddprun::benchmarks {
+namespace {
+
+// Whatever is asked for comes in one piece, because the client waits for each answer; but for the
+// handshake and the PING behind it.
+BareAnswer answer(std::string_view bytes) {
+  static const std::string sum = std::string(1, '\1') + std::string(7, '\0');
+  static const std::string value =
+      std::string(1, '\x10') + std::string(7, '\0') + "0123456789abcdef";
+  static const std::string here(1, '\0');
+  constexpr std::size_t kHandshakeBytes = 1 + sizeof(std::uint32_t);
+  if (static_cast<Command>(bytes[0]) == Command::kValidate) bytes.remove_prefix(kHandshakeBytes);
+  if (bytes.empty()) return {};
+  switch (static_cast<Command>(bytes[0])) {
+    case Command::kPing: return {.text = bytes.substr(1)};
+    case Command::kAdd: return {.text = sum};
+    case Command::kWait: return {.text = here};
+    case Command::kGet: return {.text = value};
+    default: return {};
+  }
+}
+
+}  // namespace
+}  // namespace ddprun::benchmarks
+
+int main() {
+  const ddprun::benchmarks::BareServer server(ddprun::benchmarks::answer);
+  std::printf("bare_store: listening on 127.0.0.1:%u\n", server.port);
+  std::fflush(stdout);
+  for (;;) ::pause();
+}
