@@ -449,6 +449,9 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     for (const std::string& line : out.log) {
       if (!quiet_) log_.info(line);
     }
+    for (const std::string& line : out.provoked) {
+      if (!quiet_) strangers_.warning(line);
+    }
     for (const ServiceOutput::Change& change : out.changes) {
       last_change_ = change.number;
       if (keeper_) keeper_->keep(change.number, change.what);

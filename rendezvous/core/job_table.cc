@@ -207,7 +207,7 @@ bool JobTable::can_recall(const std::string& instance) const {
 
 void JobTable::refuse(AgentConnectionId connection, std::string reason, ServiceOutput& out) {
   ++counts_.refusals;
-  out.log.push_back("refused an agent: " + reason);
+  out.provoked.push_back("refused an agent: " + reason);
   out.sends.push_back({connection, Refused{std::move(reason)}});
   out.closes.push_back(connection);
 }

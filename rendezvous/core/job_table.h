@@ -81,6 +81,8 @@ struct ServiceOutput {
   std::vector<Send> sends;
   std::vector<AgentConnectionId> closes;  // after what was sent to them has left
   std::vector<std::string> log;
+  // Lines, too, but whoever reaches the service can have as many of them as he likes.
+  std::vector<std::string> provoked;
 };
 
 // Since the table was made, of all its jobs, also of those that are forgotten.

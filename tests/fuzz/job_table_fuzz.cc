@@ -241,7 +241,9 @@ class Story {
         if (slot.connection == id) disconnect(slot);
       }
     }
-    for (const std::string& line : out.log) DDPRUN_ASSERT(!line.empty(), "a line says something");
+    for (const auto* lines : {&out.log, &out.provoked}) {
+      for (const std::string& line : *lines) DDPRUN_ASSERT(!line.empty(), "a line says something");
+    }
   }
 
   void deliver(const ServiceOutput::Send& send) {

@@ -82,6 +82,24 @@ TEST_F(ServerTest, AHelloThatCannotBeMeantEndsItsOwnConnectionOnly) {
   EXPECT_TRUE(await<HeartbeatAck>(friendly)) << "the service lives, and this job with it";
 }
 
+TEST_F(ServerTest, ATideOfAgentsThatAreRefusedLeavesFewLines) {
+  RawTcpClient friendly(service_.port());
+  say(friendly, hello_of("good", "a"));
+  ASSERT_TRUE(await<Assignment>(friendly));
+  Hello other = hello_of("good", "b");
+  other.job.max_restarts = 7;
+  for (int i = 0; i < 100; ++i) {
+    RawTcpClient agent(service_.port());
+    say(agent, other);
+    EXPECT_FALSE(await<Welcome>(agent));
+  }
+  const auto lines = service_.log_lines();
+  const auto refusals = std::count_if(lines.begin(), lines.end(), [](const std::string& line) {
+    return line.find("refused an agent") != std::string::npos;
+  });
+  EXPECT_THAT(refusals, testing::AllOf(testing::Ge(1), testing::Le(20)));
+}
+
 TEST_F(ServerTest, AFailureOfAThousandWorkersIsTold) {
   constexpr int kNodes = 10;
   constexpr int kSlots = 100;
