@@ -168,7 +168,9 @@ std::optional<TimePoint> AgentLink::deadline() const {
 
 void AgentLink::pause(TimePoint now) {
   state_ = State::kPausing;
-  retry_at_ = now + backoff_.next();
+  const Duration backoff = backoff_.next();
+  // A service that is there for a moment only is not to be missed while the lease runs out.
+  retry_at_ = now + (welcome_ ? std::min(backoff, welcome_->agent_patience / 16) : backoff);
   beats_.clear();
 }
 

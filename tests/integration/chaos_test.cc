@@ -16,6 +16,7 @@
 #include "base/poll_until.h"
 #include "base/rng.h"
 #include "base/unique_fd.h"
+#include "base/worker_env.h"
 #include "tests/integration/meeting_frame.h"
 #include "tests/support/test_seed.h"
 
@@ -241,6 +242,31 @@ TEST_P(ServiceKills, AtRandomMomentsRestartNoWorkerAndLoseNothing) {
   expect_only_the_newest_workers();
   expect_a_good_end();
   EXPECT_EQ(starts_, kNodes * (1 + restarts_));
+}
+// With the lease that everybody has who asks for no other: the service is back within the agents'
+// patience, and has heard of all when it is killed again.
+TEST_P(ServiceKills, WithTheDefaultLeaseOutagesGoUnnoticed) {
+  const std::uint64_t seed = test_seed(20261124);
+  SCOPED_TRACE(seed_text(seed));
+  Rng rng(seed);
+  keeps_state_ = GetParam();
+  const std::string lease = std::to_string(kDefaultLease / seconds(1));
+  ASSERT_NO_FATAL_FAILURE(start_service(lease));
+  start_agents();
+  ASSERT_NO_FATAL_FAILURE(wait_for_generation(0));
+  for (int left = rounds(5); left > 0; --left) {
+    SCOPED_TRACE(std::to_string(left) + " rounds left");
+    ASSERT_NO_FATAL_FAILURE(kill_service());
+    let_pass(up_to(milliseconds(1500), rng));
+    ASSERT_NO_FATAL_FAILURE(start_service(lease));
+    ASSERT_NO_FATAL_FAILURE(expect_taken_over());
+    let_pass(up_to(milliseconds(400), rng));
+    read_reports();
+    ASSERT_EQ(starts_, kNodes) << last_words();
+  }
+  expect_only_the_newest_workers();
+  expect_a_good_end();
+  EXPECT_EQ(starts_, kNodes);
 }
 INSTANTIATE_TEST_SUITE_P(Of, ServiceKills, testing::Bool(), [](const auto& one) {
   return one.param ? "AServiceWithAStateDirectory" : "AServiceThatForgets";

@@ -27,6 +27,13 @@ class WorkerOutputTest : public testing::Test {
                                        WorkerOutputOptions{ConsoleStream::kErr, "", UniqueFd()});
   }
 
+  // A thread that is writing outlives its ConsoleWriter, and must not outlive null_.
+  void TearDown() override {
+    std::atomic<bool> flushed = false;
+    console_->when_flushed([&] { flushed = true; });
+    ASSERT_TRUE(testing_support::eventually([&] { return flushed.load(); }));
+  }
+
   boost::asio::io_context io_;
   UniqueFd writer_;
   UniqueFd null_;

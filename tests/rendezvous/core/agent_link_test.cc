@@ -104,6 +104,22 @@ TEST_F(AgentLinkTest, HeldLeaseNeedsOnlyAnswers) {
   EXPECT_EQ(lost_count_, 0);
 }
 
+TEST_F(AgentLinkTest, TriesOftenWhileItsLeaseRunsOut) {
+  bring_up();
+  take(link_->disconnected("reset", now_));
+  const int before = connects_;
+  TimePoint last = now_;
+  while (lost_count_ == 0) {
+    const int tried = connects_;
+    pass(milliseconds(1), false);
+    if (connects_ == tried) continue;
+    EXPECT_LE(now_ - last, milliseconds(251));
+    last = now_;
+    take(link_->disconnected("refused", now_));
+  }
+  EXPECT_GE(connects_ - before, 16);
+}
+
 TEST_F(AgentLinkTest, IsLostWhenNothingIsAnsweredForItsPatience) {
   bring_up();
   pass(seconds(10), true);
