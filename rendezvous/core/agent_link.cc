@@ -1,6 +1,7 @@
 #include "rendezvous/core/agent_link.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace ddprun {
 
@@ -25,6 +26,7 @@ LinkActions AgentLink::looked_up(TimePoint now) {
 LinkActions AgentLink::connected(TimePoint now) {
   if (state_ != State::kConnecting) return {};
   state_ = State::kGreeting;
+  unsaid_.reset();
   hello_sent_ = now;
   try_allowed_ = options_.connect_timeout;
   try_until_ = now + try_allowed_;
@@ -87,6 +89,7 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
     beats_.clear();
     backoff_.reset();
     next_beat_ = now + welcome->heartbeat_interval;
+    if (unsaid_) out.push_back(LinkTransmit{*std::exchange(unsaid_, std::nullopt)});
     return out;
   }
   if (const HeartbeatAck* ack = std::get_if<HeartbeatAck>(&message)) {
@@ -109,8 +112,9 @@ Duration AgentLink::beat_pause(const HeartbeatAck& ack) const {
 }
 
 LinkActions AgentLink::send(const AgentMessage& message) {
-  if (state_ != State::kUp) return {};
-  return {LinkTransmit{message}};
+  if (state_ == State::kUp) return {LinkTransmit{message}};
+  if (state_ == State::kGreeting) unsaid_ = message;
+  return {};
 }
 
 LinkActions AgentLink::leave(const Leave& leave) {

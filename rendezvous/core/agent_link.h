@@ -97,8 +97,8 @@ class AgentLink {
   LinkActions without_tls(const std::string& why, TimePoint now);
   // Time has passed: to be called at deadline(), harmless at other times.
   LinkActions tick(TimePoint now);
-  // Sends a message if the link is up. A status that cannot be sent is made up for by the next
-  // Hello.
+  // Sends a status: now, or after the Welcome where a Hello is on its way, which does not say it yet.
+  // Else it is made up for by the next Hello.
   LinkActions send(const AgentMessage& message);
   // The agent is about to end: no more tries.
   LinkActions leave(const Leave& leave);
@@ -133,6 +133,7 @@ class AgentLink {
   TimePoint join_until_;  // of getting (back) in
   TimePoint next_beat_;
   TimePoint hello_sent_;
+  std::optional<AgentMessage> unsaid_;  // the newest since that Hello
   TimePoint confirmed_;
   std::deque<Beat> beats_;  // sent and not answered, oldest first; bounded by patience / interval
   std::uint64_t next_number_ = 1;

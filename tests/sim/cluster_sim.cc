@@ -124,6 +124,7 @@ SimResult ClusterSim::run() {
     events_.pop();
     now_ = event.time;
     if (now_ > must_end) {
+      note_who_is_left();
       violate("the job does not end although all faults are healed");
       break;
     }
@@ -603,6 +604,21 @@ void ClusterSim::check_success(const Verdict& verdict) {
   violate("generation " + to_text(verdict.generation) + " is said to have ended well, but " +
           std::to_string(ended_well_[verdict.generation]) + " of " + std::to_string(world_size) +
           " workers have");
+}
+
+// What each agent believes, and its workers do.
+void ClusterSim::note_who_is_left() {
+  for (const Node& node : nodes_) {
+    if (!node.agent || node.agent->exited) continue;
+    const AgentStatus status = node.agent->supervisor.status(now_);
+    std::string text = node.name + " is " + std::string(word_of(kAgentPhaseWords, status.phase)) +
+                       " in generation " + to_text(status.generation);
+    for (const Worker& worker : node.agent->workers) {
+      text +=
+          worker.alive ? worker.met ? ", a worker works" : ", a worker waits" : ", one has ended";
+    }
+    note(text + (node.agent->connection ? "" : "; it is not connected"));
+  }
 }
 
 // What the kernel does when nobody is left to watch them.

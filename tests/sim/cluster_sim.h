@@ -171,6 +171,7 @@ class ClusterSim {
   void close_store(Agent& agent);
   AgentStatus status_of(const Agent& agent) const;
   void announce_later(std::uint64_t agent_serial, Generation generation);
+  void note_who_is_left();
   void bury(Agent& agent);
   Duration lateness(const Node& node);
   void saw(Happening what) { ++result_.seen[what]; }

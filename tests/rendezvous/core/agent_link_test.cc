@@ -98,6 +98,26 @@ TEST_F(AgentLinkTest, SaysHelloOnEveryNewConnection) {
   EXPECT_EQ(hellos_, 2);
 }
 
+// Its Hello is on the way, and does not say it: workers that have ended meanwhile would run for ever.
+TEST_F(AgentLinkTest, WhatChangesBeforeItsWelcomeIsSaidAfterIt) {
+  take(link_->start(now_));
+  take(link_->connected(now_));
+  take(link_->send(AgentStatus{.phase = AgentPhase::kStopping}));
+  take(link_->send(AgentStatus{.phase = AgentPhase::kFinished}));
+  EXPECT_TRUE(sent_.empty());
+  take(link_->received(welcome_, now_));
+  ASSERT_EQ(sent_.size(), 1u) << "the newest says all there is to say";
+  EXPECT_EQ(std::get<AgentStatus>(sent_[0]).phase, AgentPhase::kFinished);
+  sent_.clear();
+
+  take(link_->disconnected("reset", now_));
+  take(link_->send(AgentStatus{.phase = AgentPhase::kIdle}));
+  pass(milliseconds(100), true);
+  take(link_->connected(now_));
+  take(link_->received(welcome_, now_));
+  EXPECT_TRUE(sent_.empty()) << "the Hello that came after it has said it";
+}
+
 TEST_F(AgentLinkTest, HeldLeaseNeedsOnlyAnswers) {
   bring_up();
   pass(seconds(300), true);
