@@ -18,6 +18,10 @@ Error not_his(const std::string& job, UserId owner, UserId user) {
                           ", and munge says that this node's agent runs as user " + to_text(user));
 }
 
+std::string ended_and_forgotten(const std::string& job) {
+  return "its job '" + job + "' has ended and is forgotten";
+}
+
 }  // namespace
 
 Duration next_beat_in(Duration interval, TimePoint now) {
@@ -70,7 +74,7 @@ ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& messag
   const Agent agent = found->second;
   const auto its_job = jobs_.find(agent.job);
   if (its_job == jobs_.end()) {
-    refuse(origin.connection, "its job '" + agent.job + "' has ended and is forgotten", out);
+    refuse(origin.connection, ended_and_forgotten(agent.job), out);
     return out;
   }
   Membership& job = its_job->second.membership;
@@ -148,7 +152,11 @@ bool JobTable::is_known(const Hello& hello) const {
 Result<JobTable::Job*> JobTable::job_for(const Hello& hello, std::optional<UserId> user,
                                          TimePoint now) {
   const auto found = jobs_.find(hello.job.id);
-  if (found == jobs_.end()) return begin_job(hello, user, now);
+  if (found == jobs_.end()) {
+    const bool is_over = std::find(over_.begin(), over_.end(), hello.instance) != over_.end();
+    if (!is_over) return begin_job(hello, user, now);
+    return Error{.kind = ErrorKind::kStopped, .cause = ended_and_forgotten(hello.job.id)};
+  }
   Job& job = found->second;
   const bool over = job.membership.phase() == JobPhase::kEnded;
   const bool of_it = is_known(hello);
@@ -190,9 +198,17 @@ Result<JobTable::Job*> JobTable::begin_job(const Hello& hello, std::optional<Use
   } else if (options_.strangers_until && now < *options_.strangers_until) {
     membership.expect_past(*options_.strangers_until);
   }
-  jobs_.erase(id);
+  if (const auto ended = jobs_.find(id); ended != jobs_.end()) {
+    note_over(ended->second.instance);
+    jobs_.erase(ended);
+  }
   std::erase(ended_, id);
   return &jobs_.emplace(id, Job{std::move(instance), "", std::move(membership)}).first->second;
+}
+
+void JobTable::note_over(std::string instance) {
+  over_.push_back(std::move(instance));
+  if (over_.size() > kOverKept) over_.pop_front();
 }
 
 // It was welcomed by an earlier life of this service.
@@ -351,6 +367,7 @@ void JobTable::forget_old_verdicts(ServiceOutput& out) {
     });
     if (quiet == ended_.end()) return;
     out.changes.push_back({++changes_, JobForgotten{*quiet}});
+    note_over(jobs_.at(*quiet).instance);
     jobs_.erase(*quiet);
     ended_.erase(quiet);
   }

@@ -21,6 +21,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <map>
 #include <optional>
@@ -97,6 +98,7 @@ class JobTable {
  public:
   static constexpr std::size_t kEndedJobsKept = 1000;
   static constexpr std::size_t kRecallsKept = 10'000;
+  static constexpr std::size_t kOverKept = 1000;
 
   explicit JobTable(ServiceOptions options);
   // Goes on where an earlier life of the service has ended.
@@ -168,6 +170,7 @@ class JobTable {
   void hello(const Origin& origin, const Hello& hello, TimePoint now, ServiceOutput& out);
   Result<Job*> job_for(const Hello& hello, std::optional<UserId> user, TimePoint now);
   Result<Job*> begin_job(const Hello& hello, std::optional<UserId> user, TimePoint now);
+  void note_over(std::string instance);
   bool has_past(const Hello& hello) const;
   bool can_recall(const std::string& instance) const;
   std::optional<std::string> why_not_now(const Hello& hello) const;
@@ -191,6 +194,7 @@ class JobTable {
   std::map<std::string, AgentConnectionId> connections_;  // by agent id
   std::vector<std::string> ended_;                        // oldest first
   std::set<std::string> recalled_;  // instances of the earlier life that were taken on
+  std::deque<std::string> over_;  // instances of jobs that have ended and are forgotten, the newest
   JobCounts counts_;
 };
 

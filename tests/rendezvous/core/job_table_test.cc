@@ -101,6 +101,29 @@ TEST_F(JobTableTest, ASecondConnectionOfAnAgentReplacesTheFirst) {
   EXPECT_TRUE(find<HeartbeatAck>(receive(2, Heartbeat{1}), 2));
 }
 
+// Its place was taken by another job of that id, which nobody waits for any more either.
+TEST_F(JobTableTest, WhoComesBackToAJobThatIsForgottenDoesNotBeginItAnew) {
+  const ServiceOutput first = receive(1, hello("j", "a"));
+  const std::string instance = find<Welcome>(first, 1)->instance;
+  receive(1, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
+  leave(1);
+  Hello newcomer = hello("j", "b");
+  newcomer.job.nodes = {2, 2};
+  receive(2, newcomer);
+  receive(2, Leave{});
+  for (int i = 0; i < 3; ++i) {
+    now_ += seconds(60);
+    table_.tick(now_);
+  }
+  ASSERT_FALSE(table_.find("j"));
+  Hello late = hello("j", "c");
+  late.instance = instance;
+  const ServiceOutput out = receive(3, late);
+  ASSERT_TRUE(find<Refused>(out, 3));
+  EXPECT_EQ(find<Refused>(out, 3)->reason, "its job 'j' has ended and is forgotten");
+  EXPECT_FALSE(table_.find("j"));
+}
+
 TEST_F(JobTableTest, ANewAgentWithTheIdOfAnEndedJobBeginsANewOne) {
   receive(1, hello("j", "a"));
   receive(1, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
