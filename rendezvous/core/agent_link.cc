@@ -104,7 +104,7 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
   return out;
 }
 
-// As the service asks, but no less often than its leases were made for.
+// As the service asks, within half an interval: whoever asks for more would use up the patience.
 Duration AgentLink::beat_pause(const HeartbeatAck& ack) const {
   const Duration interval = welcome_->heartbeat_interval;
   if (ack.next == Duration(0)) return interval;
