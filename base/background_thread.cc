@@ -26,4 +26,11 @@ Result<void> start_thread(std::thread& thread, const std::string& name,
   return {};
 }
 
+Result<void> start_detached_thread(const std::string& name, std::function<void()> body) {
+  std::thread thread;
+  Result<void> started = start_thread(thread, name, std::move(body));
+  if (started) thread.detach();
+  return started;
+}
+
 }  // namespace ddprun

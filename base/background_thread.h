@@ -2,10 +2,16 @@
 // are for the others to handle, and carry a name. Any thread.
 #pragma once
 
+#include <condition_variable>
 #include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
+#include "base/clock.h"
 #include "base/result.h"
 
 namespace ddprun {
@@ -13,5 +19,32 @@ namespace ddprun {
 // Starts `body`, which must not throw, as `thread`. name: at most 15 characters, shown by
 // debuggers.
 Result<void> start_thread(std::thread& thread, const std::string& name, std::function<void()> body);
+
+// The same for a thread that nobody waits for: what `body` uses must live as long as the process, or
+// be its own.
+Result<void> start_detached_thread(const std::string& name, std::function<void()> body);
+
+// What `body` returns, from a detached thread; an error where that cannot be started. nullopt: not
+// within `allowed`; then it is left to itself.
+template <class T>
+std::optional<Result<T>> answer_within(Duration allowed, const std::string& name,
+                                       std::function<Result<T>()> body) {
+  struct Answer {
+    std::mutex mutex;
+    std::condition_variable came;
+    std::optional<Result<T>> value;
+  };
+  const auto answer = std::make_shared<Answer>();
+  const Result<void> started = start_detached_thread(name, [answer, body = std::move(body)] {
+    Result<T> value = body();
+    const std::lock_guard lock(answer->mutex);
+    answer->value = std::move(value);
+    answer->came.notify_all();
+  });
+  if (!started) return Result<T>(started.error());
+  std::unique_lock lock(answer->mutex);
+  answer->came.wait_for(lock, allowed, [&] { return answer->value.has_value(); });
+  return std::move(answer->value);
+}
 
 }  // namespace ddprun

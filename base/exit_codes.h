@@ -44,4 +44,7 @@ inline constexpr std::array kExitCodes = std::to_array<ExitCodeText>({
 
 constexpr int to_int(ExitCode code) { return static_cast<int>(code); }
 
+// Of a process that a signal has ended, or was told by one to end: what shells say, too.
+constexpr int exit_code_of_signal(int signal) { return 128 + signal; }
+
 }  // namespace ddprun

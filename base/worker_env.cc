@@ -1,5 +1,6 @@
 #include "base/worker_env.h"
 
+#include <cstdlib>
 #include <limits>
 
 #include "base/parse_number.h"
@@ -92,6 +93,11 @@ std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& e
 
 HostPort store_address(const WorkerEnv& env) {
   return {.host = env.master_addr, .port = env.master_port};
+}
+
+std::optional<std::string> environment_variable(std::string_view name) {
+  const char* value = std::getenv(std::string(name).c_str());
+  return value ? std::optional<std::string>(value) : std::nullopt;
 }
 
 Result<std::optional<WorkerEnv>> read_worker_env(const EnvLookup& lookup) {

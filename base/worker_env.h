@@ -5,7 +5,7 @@
 // every entry of kWorkerVariables, and a test ties the page to the table. The names and values are
 // torchrun's (2.11), so PyTorch programs find what they expect; DDPRUN_* are our own.
 //
-// Value types and pure functions; any thread.
+// Value types and, but for environment_variable(), pure functions; any thread.
 #pragma once
 
 #include <array>
@@ -94,6 +94,8 @@ HostPort store_address(const WorkerEnv& env);
 
 // Looks a variable up; nullopt when it is not set.
 using EnvLookup = std::function<std::optional<std::string>(std::string_view name)>;
+// In this process's environment.
+std::optional<std::string> environment_variable(std::string_view name);
 
 // What a worker reads at start. nullopt: there is no launcher (neither RANK nor WORLD_SIZE is set),
 // so the worker is a world of one. Variables that torchrun, too, does not always give (GROUP_RANK,

@@ -30,12 +30,14 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/usable_cpus.h"
+#include "benchmarks/give_up.h"
+#include "benchmarks/statistics.h"
 #include "rendezvous/listen.h"
-#include "rendezvous/store_client.h"
 #include "rendezvous/store_server.h"
+#include "tests/support/client_of.h"
 #include "worker_lib/cpu/cpu_group.h"
 
-namespace ddprun {
+namespace ddprun::benchmarks {
 namespace {
 
 constexpr Duration kTimeout = std::chrono::seconds(60);
@@ -56,11 +58,6 @@ struct Arena {
   char* of(int rank) const { return memory + static_cast<std::size_t>(rank) * each; }
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 class Rank0AndFriends {
  public:
   Rank0AndFriends(CpuGroup& group, const Plan& plan, const Arena& arena, std::size_t bytes)
@@ -73,10 +70,8 @@ class Rank0AndFriends {
   void measure_and_print() {
     const int other = (group_.rank() + 1) % group_.size();
     const auto reduce = [&] {
-      if (!group_.all_reduce(data_.data(), bytes_ / 4, ElementType::kF32, ReduceOp::kSum,
-                             kTimeout)) {
-        std::abort();
-      }
+      need(
+          group_.all_reduce(data_.data(), bytes_ / 4, ElementType::kF32, ReduceOp::kSum, kTimeout));
     };
     std::vector<std::function<void()>> floors;
     for (const std::size_t part :
@@ -106,14 +101,13 @@ class Rank0AndFriends {
       one_copy.push_back(single_us);
     }
     double floor = 1e300;
-    for (const auto& times : staged) floor = std::min(floor, median(times));
+    for (const auto& times : staged) floor = std::min(floor, percentile(times, 0.5));
     if (group_.rank() != 0) return;
-    const double us = median(reduced);
+    const double us = percentile(reduced, 0.5), single_us = percentile(one_copy, 0.5);
     std::printf(
         "%11zu B %12.2f us %9.2f GB/s %12.2f us %8.2f x %12.2f us %8.2f x   [%.2f .. %.2f]\n",
-        bytes_, us, static_cast<double>(bytes_) / us / 1e3, floor, us / floor, median(one_copy),
-        us / median(one_copy), *std::min_element(reduced.begin(), reduced.end()),
-        *std::max_element(reduced.begin(), reduced.end()));
+        bytes_, us, static_cast<double>(bytes_) / us / 1e3, floor, us / floor, single_us,
+        us / single_us, percentile(reduced, 0), percentile(reduced, 1));
     std::fflush(stdout);
   }
 
@@ -144,7 +138,7 @@ class Rank0AndFriends {
         std::max<Duration>(BootClock::now() - before, std::chrono::nanoseconds(200));
     std::int64_t count =
         std::clamp<std::int64_t>(std::chrono::milliseconds(plan_.budget_ms) / once, 3, 100'000);
-    if (!group_.broadcast(&count, sizeof count, Rank(0), kTimeout)) std::abort();
+    need(group_.broadcast(&count, sizeof count, Rank(0), kTimeout));
     barrier();
     const TimePoint start = BootClock::now();
     for (std::int64_t i = 0; i < count; ++i) call();
@@ -153,9 +147,7 @@ class Rank0AndFriends {
     return std::chrono::duration<double, std::micro>(all).count() / static_cast<double>(count);
   }
 
-  void barrier() {
-    if (!group_.barrier(kTimeout)) std::abort();
-  }
+  void barrier() { need(group_.barrier(kTimeout)); }
 
   CpuGroup& group_;
   const Plan& plan_;
@@ -174,18 +166,17 @@ void bind_to_core(int rank) {
   sched_setaffinity(0, sizeof own, &own);
 }
 
-int run_rank(int rank, std::uint16_t port, const Plan& plan, const Arena& arena) {
+void run_rank(int rank, std::uint16_t port, const Plan& plan, const Arena& arena) {
   if (plan.bind) bind_to_core(rank);
-  auto store = StoreClient::connect({.address = {"127.0.0.1", port}});
-  if (!store) return std::fprintf(stderr, "%s\n", store.error().message().c_str()), 1;
+  const auto store = need(testing_support::client_of(port));
   const TimePoint before = BootClock::now();
-  auto group = CpuGroup::form(**store, {.rank = Rank(rank),
-                                        .world_size = plan.ranks,
-                                        .node_id = std::to_string(rank * plan.nodes / plan.ranks),
-                                        .name = "bench",
-                                        .timeout = kTimeout});
-  if (!group) return std::fprintf(stderr, "%s\n", group.error().message().c_str()), 1;
-  if (!(*group)->barrier(kTimeout)) return 1;
+  const auto group =
+      need(CpuGroup::form(*store, {.rank = Rank(rank),
+                                   .world_size = plan.ranks,
+                                   .node_id = std::to_string(rank * plan.nodes / plan.ranks),
+                                   .name = "bench",
+                                   .timeout = kTimeout}));
+  need(group->barrier(kTimeout));
   if (rank == 0) {
     std::printf("%d ranks, f32 sum; group formed and first barrier passed in %s\n", plan.ranks,
                 to_text(BootClock::now() - before).c_str());
@@ -194,8 +185,7 @@ int run_rank(int rank, std::uint16_t port, const Plan& plan, const Arena& arena)
                 "[fastest .. slowest round, us]");
   }
   for (const std::size_t bytes : plan.sizes)
-    Rank0AndFriends(**group, plan, arena, bytes).measure_and_print();
-  return 0;
+    Rank0AndFriends(*group, plan, arena, bytes).measure_and_print();
 }
 
 int benchmark(int argc, char** argv) {
@@ -213,27 +203,24 @@ int benchmark(int argc, char** argv) {
   arena.each = *std::max_element(plan.sizes.begin(), plan.sizes.end());
   void* const memory = mmap(nullptr, arena.each * plan.ranks, PROT_READ | PROT_WRITE,
                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return std::perror("mmap"), 1;
+  must(memory != MAP_FAILED, "mmap");
   arena.memory = static_cast<char*>(memory);
 
-  Result<Listener> listener = listen_tcp({.host = "127.0.0.1", .port = 0});
-  if (!listener) return std::fprintf(stderr, "%s\n", listener.error().message().c_str()), 1;
-  const std::uint16_t port = listener->address.port;
+  Listener listener = need(listen_tcp({.host = "127.0.0.1", .port = 0}));
   std::vector<pid_t> ranks;
   for (int rank = 0; rank < plan.ranks; ++rank) {
     ranks.push_back(fork());
     if (ranks.back() == 0) {
-      listener->socket.reset();
-      std::exit(run_rank(rank, port, plan, arena));
+      listener.socket.reset();
+      run_rank(rank, listener.address.port, plan, arena);
+      std::exit(0);
     }
   }
   const pid_t server = fork();
   if (server == 0) {
     boost::asio::io_context io;
     Logger log("cpu_allreduce", stderr_sink());
-    std::vector<UniqueFd> sockets;
-    sockets.push_back(std::move(listener->socket));
-    StoreServer store(io, log, std::move(sockets));
+    StoreServer store(io, log, std::move(listener.socket));
     store.start();
     io.run();
     std::_Exit(0);
@@ -250,6 +237,6 @@ int benchmark(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace ddprun
+}  // namespace ddprun::benchmarks
 
-int main(int argc, char** argv) { return ddprun::benchmark(argc, argv); }
+int main(int argc, char** argv) { return ddprun::benchmarks::benchmark(argc, argv); }

@@ -2,12 +2,12 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,27 +15,17 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
-#include <iterator>
-#include <sstream>
 
 #include "base/pipe.h"
+#include "benchmarks/give_up.h"
+#include "rendezvous/blocking_socket.h"
 #include "rendezvous/listen.h"
 
 namespace ddprun::benchmarks {
 namespace {
 
 constexpr int kEvents = 512;
-
-void must(bool good, const char* what) {
-  if (!good) give_up(std::string(what) + ": " + std::strerror(errno));
-}
-
-void send_at_once(int socket) {
-  const int yes = 1;
-  must(::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes) == 0, "TCP_NODELAY");
-}
 
 void watch(int epoll, int operation, int fd, std::uint32_t events, std::uint64_t number) {
   epoll_event event{};
@@ -94,11 +84,6 @@ void die_with_parent(pid_t parent) {
 }
 
 }  // namespace
-
-void give_up(const std::string& why) {
-  std::fprintf(stderr, "%s\n", why.c_str());
-  std::exit(1);
-}
 
 // --- ManyClients --------------------------------------------------------------------------------
 
@@ -184,15 +169,11 @@ Process::~Process() {
 }
 
 double cpu_seconds_of(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string line;
-  std::getline(file, line);
-  std::istringstream fields(line.substr(line.rfind(')') + 1));
-  std::string skipped;
-  for (int field = 3; field < 14; ++field) fields >> skipped;
-  double user = 0, system = 0;
-  fields >> user >> system;
-  return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  clockid_t clock{};
+  timespec used{};
+  errno = ::clock_getcpuclockid(pid, &clock);
+  must(errno == 0 && ::clock_gettime(clock, &used) == 0, "the CPU clock of a process");
+  return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) / 1e9;
 }
 
 std::uint64_t Process::resident_bytes() const {
@@ -203,14 +184,13 @@ std::uint64_t Process::resident_bytes() const {
 }
 
 Server::Started Server::start(const std::vector<std::string>& command) {
-  Result<Pipe> out = make_pipe();
-  if (!out) give_up(out.error().message());
+  Pipe out = need(make_pipe());
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   must(pid >= 0, "fork");
   if (pid == 0) {
     die_with_parent(parent);
-    ::dup2(out->write.get(), STDOUT_FILENO);
+    ::dup2(out.write.get(), STDOUT_FILENO);
     std::vector<char*> argv;
     for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
     argv.push_back(nullptr);
@@ -218,17 +198,16 @@ Server::Started Server::start(const std::vector<std::string>& command) {
     std::perror(argv[0]);
     ::_exit(1);
   }
-  out->write.reset();
+  out.write.reset();
   std::string line;
-  for (char letter; ::read(out->read.get(), &letter, 1) == 1 && letter != '\n';) line += letter;
+  for (char letter; ::read(out.read.get(), &letter, 1) == 1 && letter != '\n';) line += letter;
   const std::size_t colon = line.rfind(':');
   if (line.find("listening on ") == std::string::npos) give_up(command[0] + " said: " + line);
   return {pid, static_cast<std::uint16_t>(std::atoi(line.c_str() + colon + 1))};
 }
 
 Server::Started BareServer::start(const std::function<BareAnswer(std::string_view)>& answer) {
-  const Result<Listener> listener = listen_tcp(HostPort{"127.0.0.1", 0});
-  if (!listener) give_up(listener.error().message());
+  const Listener listener = need(listen_tcp(HostPort{"127.0.0.1", 0}));
   std::fflush(nullptr);
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
@@ -236,25 +215,12 @@ Server::Started BareServer::start(const std::function<BareAnswer(std::string_vie
   if (pid == 0) {
     die_with_parent(parent);
     // Other connections of this program are none of its.
-    const auto own = static_cast<unsigned>(listener->socket.get());
+    const auto own = static_cast<unsigned>(listener.socket.get());
     ::close_range(3, own - 1, 0);
     ::close_range(own + 1, ~0U, 0);
-    serve_bare(listener->socket.get(), answer);
+    serve_bare(listener.socket.get(), answer);
   }
-  return {pid, listener->address.port};
-}
-
-// --- figures ------------------------------------------------------------------------------------
-
-double to_ms(Duration duration) {
-  return std::chrono::duration<double, std::milli>(duration).count();
-}
-
-double percentile(std::vector<double> all, double part) {
-  const auto place =
-      all.begin() + static_cast<std::ptrdiff_t>(part * static_cast<double>(all.size() - 1));
-  std::nth_element(all.begin(), place, all.end());
-  return *place;
+  return {pid, listener.address.port};
 }
 
 }  // namespace ddprun::benchmarks

@@ -1,6 +1,6 @@
 // For programs that measure a server with many connections: all of them in one process and one thread,
 // the server's process, and a bare server beside it that shows what the kernel takes for as many
-// bytes. What goes wrong ends the program with one line.
+// bytes. What goes wrong ends the program with one line (give_up.h).
 #pragma once
 
 #include <sys/types.h>
@@ -17,8 +17,6 @@
 #include "base/unique_fd.h"
 
 namespace ddprun::benchmarks {
-
-[[noreturn]] void give_up(const std::string& why);
 
 // Connections to one port of this host, numbered from 0.
 class ManyClients {
@@ -106,9 +104,5 @@ struct BareServer : Server {
  private:
   static Started start(const std::function<BareAnswer(std::string_view)>& answer);
 };
-
-double to_ms(Duration duration);
-// part: 0 the least, 0.5 the median, 1 the greatest.
-double percentile(std::vector<double> all, double part);
 
 }  // namespace ddprun::benchmarks

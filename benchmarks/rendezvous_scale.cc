@@ -22,7 +22,9 @@
 #include <vector>
 
 #include "base/descriptor_limit.h"
+#include "benchmarks/give_up.h"
 #include "benchmarks/many_clients.h"
+#include "benchmarks/statistics.h"
 #include "rendezvous/control_codec.h"
 #include "rendezvous/core/job_table.h"
 
@@ -40,12 +42,6 @@ constexpr Duration kIdle = 15s;
 constexpr Duration kPatience = 20s;
 
 std::vector<std::string> service_command;
-
-template <class T>
-T need(Result<T> result) {
-  if (!result) give_up(result.error().message());
-  return std::move(*result);
-}
 
 // Frames that an agent sends, of one length whoever sends them; the generation is that of the next one.
 std::string hello_of(std::size_t agent, std::size_t agents) {
@@ -206,7 +202,7 @@ template <class Act>
 double ms_of(Act&& act) {
   const TimePoint begin = BootClock::now();
   act();
-  return to_ms(BootClock::now() - begin);
+  return ms_since(begin);
 }
 
 // The same connections, each with one message and its answer.

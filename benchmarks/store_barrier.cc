@@ -10,7 +10,7 @@
 //   add + wait   as torch.distributed.elastic.utils.store does it: ADD; whoever is the last one SETs a
 //                key, for which all WAIT
 //   BARRIER      one request and one answer for each client; PyTorch 2.11's servers do not have it
-#include <array>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -19,26 +19,21 @@
 #include <vector>
 
 #include "base/descriptor_limit.h"
+#include "benchmarks/give_up.h"
 #include "benchmarks/many_clients.h"
-#include "rendezvous/core/wire_format.h"
+#include "benchmarks/statistics.h"
+#include "tests/support/store_bytes.h"
 
 namespace ddprun::benchmarks {
 namespace {
 
 using namespace std::chrono_literals;
+using testing_support::handshake;
+using testing_support::request;
 
 constexpr int kRounds = 31;
 constexpr std::size_t kSumBytes = 8;
 constexpr std::size_t kDoneBytes = 1;
-
-std::string request(Command command, std::string_view key, std::string_view value = "",
-                    std::int64_t number = 0) {
-  std::vector<std::string_view> strings{key};
-  if (command == Command::kSet) strings.push_back(value);
-  std::string bytes;
-  put_request(bytes, command, strings, number);
-  return bytes;
-}
 
 // Of one server; each barrier has keys of its own.
 class Clients {
@@ -56,13 +51,13 @@ class Clients {
   double add_and_wait(int number) {
     const std::string name = "/barrier" + std::to_string(number);
     last_ = name + "/last_member";
-    wait_ = request(Command::kWait, last_);
+    wait_ = request(Command::kWait, {last_});
     sum_bytes_ = kSumBytes;
-    return all_ask(request(Command::kAdd, name + "/num_members", "", 1));
+    return all_ask(request(Command::kAdd, {name + "/num_members"}, 1));
   }
   double barrier(int number) {
     sum_bytes_ = 0;
-    return all_ask(request(Command::kBarrier, "/one" + std::to_string(number), "",
+    return all_ask(request(Command::kBarrier, {"/one" + std::to_string(number)},
                            static_cast<std::int64_t>(received_.size())));
   }
 
@@ -79,7 +74,7 @@ class Clients {
       clients_.serve(1s);
       if (BootClock::now() > begin + 60s) give_up("a client is not let through its barrier");
     }
-    return to_ms(BootClock::now() - begin);
+    return ms_since(begin);
   }
   void take(std::size_t client, std::string_view bytes) {
     std::string& received = received_[client];
@@ -88,7 +83,7 @@ class Clients {
     if (sum_bytes_ == 0 || received.size() != sum_bytes_) return;
     // Its sum has come. (It counts itself: the bare server cannot.)
     std::string next = wait_;
-    if (++added_ == received_.size()) next = request(Command::kSet, last_, "<val>") + wait_;
+    if (++added_ == received_.size()) next = request(Command::kSet, {last_, "<val>"}) + wait_;
     clients_.send(client, next);
   }
 
@@ -162,10 +157,8 @@ struct Address {
 
 void run(Address ours_at, Address theirs_at, std::size_t count) {
   const BareServer bare{BareBarrier(count)};
-  std::string handshake;
-  put_handshake(handshake);
-  Side ours(ours_at.pid, ours_at.port, count, handshake);
-  Side theirs(theirs_at.pid, theirs_at.port, count, handshake);
+  Side ours(ours_at.pid, ours_at.port, count, handshake());
+  Side theirs(theirs_at.pid, theirs_at.port, count, handshake());
   Side floor(bare.process.pid(), bare.port, count, "");
   for (int round = 0; round < kRounds; ++round) {
     const auto add_and_wait = [&](Clients& clients) { return clients.add_and_wait(round); };

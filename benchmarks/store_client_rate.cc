@@ -16,17 +16,20 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
+#include "benchmarks/give_up.h"
+#include "benchmarks/statistics.h"
 #include "rendezvous/listen.h"
 #include "rendezvous/store_client.h"
+#include "tests/support/client_of.h"
 
-namespace ddprun {
+namespace ddprun::benchmarks {
 namespace {
 
 using namespace std::chrono_literals;
+using testing_support::client_of;
 
 constexpr int kRounds = 9;
 constexpr Duration kRound = 300ms;
@@ -40,37 +43,22 @@ constexpr Sizes kGet{1 + 8 + 4, 1 + 8 + kValue.size()};  // opcode, "/key"; foun
 constexpr Sizes kAdd{1 + 8 + 8 + 8, 8};                  // opcode, "/counter", delta; sum
 constexpr int kPipelined = 512;
 
-std::unique_ptr<StoreClient> client_of(const char* port) {
-  auto client =
-      StoreClient::connect({.address = {"127.0.0.1", static_cast<std::uint16_t>(atoi(port))}});
-  if (!client) {
-    std::fprintf(stderr, "%s\n", client.error().message().c_str());
-    std::exit(1);
-  }
-  return std::move(*client);
-}
-
-int must(ssize_t result) {
-  if (result > 0) return static_cast<int>(result);
-  std::perror("echo");
-  std::exit(1);
-}
-
 // A blocking socket to a process that answers every request with a reply, until its peer closes.
 class Echo {
  public:
   explicit Echo(const Sizes& sizes) : sizes_(sizes) {
-    Result<Listener> door = listen_tcp({.host = "127.0.0.1", .port = 0});
-    if (fork() == 0) serve(door->socket.get());
-    const SocketAddress address = local_address_of(door->socket.get());
-    socket_ = UniqueFd(must(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0)));
-    if (connect(socket_.get(), address.get(), address.size) != 0) must(-1);
+    const Listener door = need(listen_tcp({.host = "127.0.0.1", .port = 0}));
+    if (fork() == 0) serve(door.socket.get());
+    const SocketAddress address = local_address_of(door.socket.get());
+    socket_ = UniqueFd(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    must(socket_.valid(), "socket");
+    must(connect(socket_.get(), address.get(), address.size) == 0, "connect");
     send_at_once(socket_.get());
   }
 
   void once() {
-    must(send(socket_.get(), bytes_.data(), sizes_.request, MSG_NOSIGNAL));
-    must(recv(socket_.get(), bytes_.data(), sizes_.reply, MSG_WAITALL));
+    must(send(socket_.get(), bytes_.data(), sizes_.request, MSG_NOSIGNAL) > 0, "send");
+    must(recv(socket_.get(), bytes_.data(), sizes_.reply, MSG_WAITALL) > 0, "recv");
   }
 
  private:
@@ -112,32 +100,22 @@ void measure(const std::vector<Measured>& all) {
     for (const Measured& one : all) rates[one.name].push_back(per_second(one));
   }
   for (const Measured& one : all) {
-    std::vector<double>& of_one = rates[one.name];
-    std::nth_element(of_one.begin(), of_one.begin() + kRounds / 2, of_one.end());
-    std::printf("%-36s %10.0f /s\n", one.name, of_one[kRounds / 2]);
+    std::printf("%-36s %10.0f /s\n", one.name, percentile(rates[one.name], 0.5));
   }
 }
 
-void run(const char* our_port, const char* their_port) {
-  const auto ours = client_of(our_port);
-  const auto theirs = client_of(their_port);
+void run(std::uint16_t our_port, std::uint16_t their_port) {
+  const auto ours = need(client_of(our_port));
+  const auto theirs = need(client_of(their_port));
   Echo echo_of_get(kGet), echo_of_add(kAdd);
-  for (StoreClient* client : {ours.get(), theirs.get()}) {
-    if (!client->set("key", kValue)) std::exit(1);
-  }
-  const auto get = [](StoreClient& client) {
-    if (!client.get("key", 10s)) std::exit(1);
-  };
-  const auto add = [](StoreClient& client) {
-    if (!client.add("counter", 1)) std::exit(1);
-  };
+  for (StoreClient* client : {ours.get(), theirs.get()}) need(client->set("key", kValue));
+  const auto get = [](StoreClient& client) { need(client.get("key", 10s)); };
+  const auto add = [](StoreClient& client) { need(client.add("counter", 1)); };
   const auto get_pipelined = [](StoreClient& client) {
     std::vector<PendingGet> pending;
     pending.reserve(kPipelined);
     for (int i = 0; i < kPipelined; ++i) pending.push_back(client.get_async("key", 10s));
-    for (PendingGet& one : pending) {
-      if (!std::move(one).take()) std::exit(1);
-    }
+    for (PendingGet& one : pending) need(std::move(one).take());
   };
   const std::vector<Measured> round_trips{
       {"get, ddprun's client, ddp-store", [&] { get(*ours); }},
@@ -157,10 +135,11 @@ void run(const char* our_port, const char* their_port) {
 }
 
 }  // namespace
-}  // namespace ddprun
+}  // namespace ddprun::benchmarks
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
-  ddprun::run(argv[1], argv[2]);
+  const auto port = [&](int at) { return static_cast<std::uint16_t>(std::atoi(argv[at])); };
+  ddprun::benchmarks::run(port(1), port(2));
   return 0;
 }

@@ -24,13 +24,16 @@
 #include <thread>
 #include <vector>
 
+#include "benchmarks/give_up.h"
+#include "benchmarks/statistics.h"
 #include "rendezvous/blocking_socket.h"
-#include "rendezvous/core/wire_format.h"
+#include "tests/support/store_bytes.h"
 
-namespace ddprun {
+namespace ddprun::benchmarks {
 namespace {
 
 using namespace std::chrono_literals;
+using testing_support::request;
 
 constexpr int kRounds = 3;
 constexpr Duration kRound = 1500ms;
@@ -42,23 +45,12 @@ constexpr std::string_view kValue = "0123456789abcdef";
 
 std::uint16_t store_port = 0;
 
-template <class T>
-T need(Result<T> result) {
-  if (!result) {
-    std::fprintf(stderr, "%s\n", result.error().message().c_str());
-    std::exit(1);
-  }
-  if constexpr (!std::is_void_v<T>) return std::move(*result);
-}
-
 class Client {
  public:
   Client()
       : socket_(need(
             BlockingSocket::connect(*numeric_address({"127.0.0.1", store_port}), Deadline(10s)))) {
-    std::string bytes;
-    put_handshake(bytes);
-    send(bytes);
+    send(testing_support::handshake());
   }
   void send(std::string_view bytes) { need(socket_.send_all(bytes, Deadline(60s))); }
   void receive(std::size_t count) {
@@ -76,14 +68,6 @@ class Client {
   std::vector<char> room_ = std::vector<char>(1 << 20);
 };
 
-std::string request(Command command, const std::vector<std::string>& strings = {},
-                    std::int64_t number = 0) {
-  const std::vector<std::string_view> views(strings.begin(), strings.end());
-  std::string bytes;
-  put_request(bytes, command, views, number);
-  return bytes;
-}
-
 std::string repeated(const std::string& part, std::size_t times) {
   std::string whole;
   for (std::size_t i = 0; i < times; ++i) whole += part;
@@ -96,12 +80,9 @@ std::vector<std::string> many_keys(const std::string& name) {
   return keys;
 }
 
-std::vector<std::string> pairs_of(const std::vector<std::string>& keys) {
-  std::vector<std::string> pairs;
-  for (const std::string& key : keys) {
-    pairs.push_back(key);
-    pairs.emplace_back(kValue);
-  }
+std::vector<std::string_view> pairs_of(const std::vector<std::string_view>& keys) {
+  std::vector<std::string_view> pairs;
+  for (const std::string_view key : keys) pairs.insert(pairs.end(), {key, kValue});
   return pairs;
 }
 
@@ -112,7 +93,10 @@ struct Heavy {
 };
 
 std::vector<Heavy> heavy_clients() {
-  const std::vector<std::string> missing = many_keys("missing"), there = many_keys("there");
+  const std::vector<std::string> missing_keys = many_keys("missing");
+  const std::vector<std::string> there_keys = many_keys("there");
+  const std::vector<std::string_view> missing(missing_keys.begin(), missing_keys.end());
+  const std::vector<std::string_view> there(there_keys.begin(), there_keys.end());
   const std::string set_there = request(Command::kMultiSet, pairs_of(there));
   const std::string wait = request(Command::kWait, missing);
   const std::string cancel = request(Command::kCancelWait);
@@ -122,18 +106,14 @@ std::vector<Heavy> heavy_clients() {
   static Client client;
   client.ask(set_there + count, 8);
   std::size_t list_bytes = 8;
-  for (const std::string& key : there) list_bytes += 8 + key.size();
+  for (const std::string_view key : there) list_bytes += 8 + key.size();
   const std::string set_add = request(Command::kAdd, {"/ordinary"}, 0);
   client.ask(set_add, 8);
   list_bytes += 8 + std::string_view("/ordinary").size();
 
   // The keys of those that come and go must not be in the list.
-  const auto delete_all = [](const std::vector<std::string>& keys) {
-    std::string deletes;
-    for (const std::string& key : keys) deletes += request(Command::kDeleteKey, {key});
-    client.send(deletes);
-    client.receive(8 * keys.size());
-  };
+  std::string deletes;
+  for (const std::string_view key : missing) deletes += request(Command::kDeleteKey, {key});
 
   // Asks for nothing: what a second busy thread of this process costs the ordinary client.
   const auto compute = [] {
@@ -175,12 +155,12 @@ std::vector<Heavy> heavy_clients() {
          for (Client& waiter : waiters) waiter.receive(1);
        }},
       {"MULTI_SET that ends a WAIT for 131072 keys, deletes",
-       [wait, missing, set = request(Command::kMultiSet, pairs_of(missing)), delete_all] {
+       [wait, deletes, set = request(Command::kMultiSet, pairs_of(missing))] {
          static Client other;
          other.send(wait);
          client.ask(set, 0);
          other.receive(1);
-         delete_all(missing);
+         client.ask(deletes, 8 * kMostKeys);
        }},
   };
 }
@@ -195,13 +175,6 @@ void add_for(Client& client, Duration length, std::vector<double>& microseconds)
       microseconds.push_back(std::chrono::duration<double, std::micro>(took).count());
     }
   }
-}
-
-double percentile(std::vector<double>& all, double part) {
-  const auto place =
-      all.begin() + static_cast<std::ptrdiff_t>(part * static_cast<double>(all.size() - 1));
-  std::nth_element(all.begin(), place, all.end());
-  return *place;
 }
 
 void measure(const Heavy& heavy, Client& ordinary) {
@@ -238,11 +211,12 @@ void run(const std::string& wanted) {
 }
 
 }  // namespace
-}  // namespace ddprun
+}  // namespace ddprun::benchmarks
 
 int main(int argc, char** argv) {
+  using namespace ddprun::benchmarks;
   if (argc < 2) return 2;
-  ddprun::store_port = static_cast<std::uint16_t>(std::atoi(argv[1]));
-  ddprun::run(argc > 2 ? argv[2] : "");
+  store_port = static_cast<std::uint16_t>(std::atoi(argv[1]));
+  run(argc > 2 ? argv[2] : "");
   return 0;
 }

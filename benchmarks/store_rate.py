@@ -12,7 +12,6 @@ echo of messages of the same size over the same kind of socket.
 
 import argparse
 import contextlib
-import datetime
 import multiprocessing
 import os
 import statistics
@@ -22,10 +21,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "tests/integration"))
-from pytorch_clients import ddp_store, pytorch_store  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-
-WAIT = datetime.timedelta(seconds=30)
+from pytorch_clients import connect, ddp_store, pytorch_store  # noqa: E402
 
 
 @contextlib.contextmanager
@@ -37,10 +33,6 @@ def bare_store(binaries):
     finally:
         server.kill()
         server.wait()
-
-
-def connect(port):
-    return dist.TCPStore("127.0.0.1", port, None, False, WAIT, wait_for_workers=False)
 
 
 def client_main(ports, pipe):

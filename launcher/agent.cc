@@ -165,7 +165,7 @@ class Agent {
     options.host = host_name();
     options.service_id = random_hex(8);
     if (config_.munge.munge) options.owner = config_.munge.munge->user();
-    std::vector<UniqueFd> listeners;
+    UniqueFd socket;
     TlsContextPtr tls;
     if (listener) {
       if (config_.tls) {
@@ -180,12 +180,11 @@ class Agent {
       const std::string exposure =
           is_closed ? "" : exposure_of(listener->address, config_.keys, config_.munge);
       if (!exposure.empty()) log_.warning(exposure);
-      listeners.push_back(std::move(listener->socket));
+      socket = std::move(listener->socket);
     }
     own_address_ = std::move(address);
     if (const Result<void> ready = prepare_store(); !ready) return ready;
-    server_ =
-        std::make_unique<RendezvousServer>(io_, log_, std::move(options), std::move(listeners));
+    server_ = std::make_unique<RendezvousServer>(io_, log_, std::move(options), std::move(socket));
     server_->set_keys(config_.keys);
     if (config_.munge.munge) server_->set_munge(config_.munge.munge);
     server_->set_tls(std::move(tls));
@@ -218,11 +217,8 @@ class Agent {
             [this](const Directive& directive) {
               std::visit([this](const auto& what) { feed(what); }, directive);
             },
-        .lost =
-            [this](const LinkLost& lost) {
-              feed(ServiceLost{lost.reason, lost.for_good, lost.code});
-            },
-        .refused = [this](const std::string& reason) { feed(ServiceRefused{reason}); },
+        .lost = [this](const ServiceLost& lost) { feed(lost); },
+        .refused = [this](const ServiceRefused& refused) { feed(refused); },
     };
   }
 
@@ -368,8 +364,8 @@ class Agent {
   }
 
   void serve_store(const Assignment& assignment) {
-    std::vector<UniqueFd> listeners;
-    if (listener_) listeners.push_back(std::move(listener_->socket));
+    UniqueFd socket;
+    if (listener_) socket = std::move(listener_->socket);
     listener_.reset();
     if (assignment.node_rank != NodeRank(0)) return;  // another node hosts it; this port is closed
     StoreServerOptions options;
@@ -382,7 +378,7 @@ class Agent {
     options.watched_key_set = [this, generation = assignment.generation] {
       asio::post(io_, [this, generation] { feed(CheckpointAnnounced{generation}); });
     };
-    store_ = std::make_unique<StoreServer>(io_, log_, std::move(listeners), options);
+    store_ = std::make_unique<StoreServer>(io_, log_, std::move(socket), options);
     store_->start();
     if (server_) server_->show_store(store_.get());
     if (static_port_ && server_) server_->share_port_with(store_.get());
@@ -417,7 +413,7 @@ class Agent {
       workers_.push_back(std::make_shared<Worker>(std::move(one)));
       const Result<void> started = start(*workers_.back(), assignment.world_size);
       if (started) continue;
-      WorkersEnded::One end;
+      WorkerEnd end;
       end.local_rank = workers_.back()->local_rank();
       end.kind = EndKind::kNotStarted;
       end.code = started.error().sys_errno;
@@ -590,7 +586,7 @@ class Agent {
   std::unique_ptr<StoreServer> store_;  // of this generation, where rank 0 lives here
   std::vector<std::shared_ptr<Worker>> workers_;
   std::vector<std::shared_ptr<Worker>> newly_ended_;  // not reported yet
-  std::vector<WorkersEnded::One> not_started_;        // not reported yet
+  std::vector<WorkerEnd> not_started_;                // not reported yet
   std::set<pid_t> told_;  // what was below this agent when told_signal_ was sent, and latecomers
   int told_signal_ = 0;
   NodeRank node_rank_{0};

@@ -11,7 +11,7 @@
 
 #include "base/exit_codes.h"
 #include "base/parse_number.h"
-#include "base/parse_seconds.h"
+#include "base/seconds.h"
 #include "rendezvous/core/lease.h"
 
 namespace ddprun {
@@ -83,13 +83,6 @@ Setter seconds_without_effect() {
     if (!value) return value.error();
     return {};
   };
-}
-
-// As an option would give it: "30", "0.5".
-std::string in_seconds(Duration duration) {
-  std::ostringstream text;
-  text << std::chrono::duration<double>(duration).count();
-  return text.str();
 }
 
 const std::vector<OptionSpec>& option_table() {

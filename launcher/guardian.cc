@@ -16,6 +16,7 @@
 #include "base/assert.h"
 #include "base/deadline.h"
 #include "base/exit_codes.h"
+#include "base/pidfd.h"
 #include "base/pipe.h"
 #include "base/poll_until.h"
 #include "base/read_all.h"
@@ -62,13 +63,14 @@ void say(const std::string& text) {
 
 // The exit code that says the same as a child's wait status.
 int exit_code_of(int wait_status) {
-  return WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status);
+  return WIFEXITED(wait_status) ? WEXITSTATUS(wait_status)
+                                : exit_code_of_signal(WTERMSIG(wait_status));
 }
 
 // A process that can be signalled without the risk that its number has been given to another one.
 class ProcessHandle {
  public:
-  explicit ProcessHandle(pid_t pid) : fd_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))) {}
+  explicit ProcessHandle(pid_t pid) : fd_(pidfd_of(pid)) {}
   void signal(int number) const {
     if (fd_.valid()) syscall(SYS_pidfd_send_signal, fd_.get(), number, nullptr, 0);
   }

@@ -1,6 +1,5 @@
 #include "launcher/local_address.h"
 
-#include <boost/asio/ip/address.hpp>
 #include <set>
 
 #include "rendezvous/address_set.h"
@@ -8,12 +7,9 @@
 namespace ddprun {
 namespace {
 
-namespace ip = boost::asio::ip;
-using boost::system::error_code;
-
-ip::address parsed(const SocketAddress& address) {
-  error_code ignored;  // what host() writes can be read
-  return ip::make_address(address.host(), ignored);
+bool is_link_local(const SocketAddress& address) {
+  const auto& ipv6 = reinterpret_cast<const sockaddr_in6&>(address.storage);
+  return address.family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&ipv6.sin6_addr);
 }
 
 std::string names_of(const std::vector<InterfaceAddress>& own) {
@@ -48,9 +44,8 @@ std::string find_at_interface(const std::string& wanted, const std::vector<Inter
   std::string found;
   for (const InterfaceAddress& one : own) {
     if (one.interface != wanted) continue;
-    const ip::address address = parsed(one.address);
-    if (address.is_v4()) return one.address.host();
-    if (found.empty() && !address.to_v6().is_link_local()) found = one.address.host();
+    if (one.address.family() == AF_INET) return one.address.host();
+    if (found.empty() && !is_link_local(one.address)) found = one.address.host();
   }
   return found;
 }

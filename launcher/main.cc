@@ -12,6 +12,7 @@
 #include "base/random_id.h"
 #include "base/signal_names.h"
 #include "base/version.h"
+#include "base/worker_env.h"
 #include "launcher/agent.h"
 #include "launcher/command_line.h"
 #include "launcher/guardian.h"
@@ -27,10 +28,8 @@ namespace {
 
 int fail(const Error& error, ExitCode code) { return ddprun::fail("ddprun", error, code); }
 
-std::string variable(const char* name) {
-  const char* text = std::getenv(name);
-  return text ? text : "";
-}
+// Empty where it is not set: what it is used for here makes no difference of that.
+std::string variable(std::string_view name) { return environment_variable(name).value_or(""); }
 
 // Where this run's log and error files go. Without --log-dir: a directory that is removed at the
 // end. What is wrong then is the disk, not the command line: ExitCode::kFiles.

@@ -56,8 +56,8 @@ Result<void> Worker::start(const WorkerSurroundings& around, const std::string& 
   return {};
 }
 
-WorkersEnded::One Worker::describe_end() {
-  WorkersEnded::One end;
+WorkerEnd Worker::describe_end() {
+  WorkerEnd end;
   end.local_rank = plan_.local_rank;
   end.pid = process_->id();
   process_.reset();

@@ -55,7 +55,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   pid_t pid() const { return process_->id(); }
 
   // How it ended, with its last words. REQUIRES: when_ended was called; not twice.
-  WorkersEnded::One describe_end();
+  WorkerEnd describe_end();
 
   // The console has room again.
   void resume_output();

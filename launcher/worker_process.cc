@@ -15,6 +15,7 @@
 #include <map>
 
 #include "base/assert.h"
+#include "base/pidfd.h"
 
 extern "C" char** environ;  // NOLINT: declared by unistd.h for _GNU_SOURCE only
 
@@ -105,7 +106,7 @@ using Handle = process::basic_process<boost::asio::io_context::executor_type>;
 
 // Boost opens the new process's pidfd after the fork and throws away why it could not.
 Error not_watched(const std::string& executable, pid_t pid, const error_code& thrown) {
-  const UniqueFd again(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  const UniqueFd again = pidfd_of(pid);
   return system_error("start " + executable + ": watch over its process",
                       again.valid() ? thrown.value() : errno);
 }

@@ -39,7 +39,9 @@ class AddressSet {
 
  private:
   std::vector<Network> networks_;
-  std::unordered_set<std::string> addresses_;  // as SocketAddress::host() writes them
+  // As SocketAddress::host() writes them; apart from the networks because a job of ten thousand nodes
+  // has as many, and each connection asks.
+  std::unordered_set<std::string> addresses_;
 };
 
 }  // namespace ddprun

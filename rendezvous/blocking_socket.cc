@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/not_now.h"
 #include "base/poll_until.h"
 
 namespace ddprun {
@@ -78,8 +79,9 @@ Result<std::size_t> BlockingSocket::send_some(std::string_view bytes) {
     const ssize_t sent =
         ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) return static_cast<std::size_t>(sent);
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
-    if (errno != EINTR) return system_error("", errno);
+    if (errno == EINTR) continue;
+    if (is_not_now(errno)) return 0;
+    return system_error("", errno);
   }
 }
 
@@ -94,8 +96,9 @@ Result<std::size_t> BlockingSocket::receive_with(int flags, std::span<char> spac
     if (got == 0) {
       return Error{.kind = ErrorKind::kConnection, .cause = "it has closed the connection"};
     }
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
-    if (errno != EINTR) return system_error("", errno);
+    if (errno == EINTR) continue;
+    if (is_not_now(errno)) return 0;
+    return system_error("", errno);
   }
 }
 
@@ -124,7 +127,7 @@ UniqueFd BlockingSocket::take() && {
 bool BlockingSocket::is_finished() const {
   char byte = 0;
   const ssize_t got = ::recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  return got >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+  return got >= 0 || !is_not_now(errno);
 }
 
 }  // namespace ddprun

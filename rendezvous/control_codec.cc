@@ -226,8 +226,8 @@ void to_json(Json& json, const Assignment& assignment) {
           {"node_count", assignment.node_count},
           {"first_rank", assignment.first_rank.value},
           {"world_size", assignment.world_size},
-          {"store_host", assignment.store_host},
-          {"store_port", assignment.store_port},
+          {"store_host", assignment.store.host},
+          {"store_port", assignment.store.port},
           {"restart_count", assignment.restart_count},
           {"reason", assignment.reason},
           {"lease_ms", to_ms(assignment.lease)}};
@@ -239,8 +239,8 @@ void from_json(const Json& json, Assignment& assignment) {
   read(json, "node_count", assignment.node_count, {1, kMaxNodes});
   read(json, "first_rank", assignment.first_rank, kCount);
   read(json, "world_size", assignment.world_size, {1, kMaxInt});
-  read_name(json, "store_host", assignment.store_host);
-  read(json, "store_port", assignment.store_port, kPort);
+  read_name(json, "store_host", assignment.store.host);
+  read(json, "store_port", assignment.store.port, kPort);
   read(json, "restart_count", assignment.restart_count, kCount);
   read(json, "reason", assignment.reason, kMaxTextBytes);
   read_addresses(json, "peers", assignment.peers, kMaxPeersBytes);
@@ -252,7 +252,7 @@ void from_json(const Json& json, Assignment& assignment) {
 void to_json(Json& json, const Hello& hello) {
   json = {{"protocol", hello.protocol}, {"version", hello.version}, {"instance", hello.instance},
           {"job", hello.job},           {"node", hello.node},       {"status", hello.status}};
-  if (hello.assignment) json["assignment"] = *hello.assignment;
+  put(json, "assignment", hello.assignment);
 }
 void from_json(const Json& json, Hello& hello) {
   if (!read_protocol(json, hello.protocol, hello.version)) return;
@@ -260,7 +260,7 @@ void from_json(const Json& json, Hello& hello) {
   json.at("job").get_to(hello.job);
   json.at("node").get_to(hello.node);
   json.at("status").get_to(hello.status);
-  if (json.contains("assignment")) json.at("assignment").get_to(hello.assignment.emplace());
+  take(json, "assignment", hello.assignment);
 }
 
 void to_json(Json& json, const Heartbeat& heartbeat) { json = {{"number", heartbeat.number}}; }

@@ -2,7 +2,7 @@
 // address, serving until SIGTERM or SIGINT. A service manager that asked for it (Type=notify) is
 // told when they listen and when they end.
 //
-// For the main thread, which blocks in run_daemon() and runs the io_context; both callbacks are
+// For the main thread, which blocks in run_daemon() and runs the io_context; every callback is
 // called on it. They may throw: an exception, also one out of a handler of the io_context, ends the
 // program with ExitCode::kInternal and its words. Nothing else throws.
 #pragma once

@@ -25,6 +25,7 @@ std::string taken_from_environment() {
   return text;
 }
 
+// The file may be a pipe, whose size nobody knows before its end.
 Result<std::string> contents_of(const UniqueFd& file, const std::string& doing) {
   std::string text(kMaxFileBytes + 1, '\0');
   const ssize_t size = read_all(file.get(), text.data(), text.size());

@@ -3,11 +3,8 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
-#include <condition_variable>
 #include <cstdlib>
-#include <mutex>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "base/background_thread.h"
@@ -191,30 +188,11 @@ FoundMunge ask_munge(const MungeOptions& options) {
 
 FoundMunge find_munge(const MungeOptions& options, Duration allowed) {
   if (options.socket == kNoMunge) return {nullptr, "--munge-socket none"};
-  // Shared with the thread, which may go on after we have left.
-  struct Answer {
-    std::mutex mutex;
-    std::condition_variable came;
-    std::optional<FoundMunge> found;
-  };
-  const auto answer = std::make_shared<Answer>();
-  std::thread thread;
-  const Result<void> started = start_thread(thread, "munge-ask", [answer, options] {
-    FoundMunge found = ask_munge(options);
-    const std::lock_guard lock(answer->mutex);
-    answer->found = std::move(found);
-    answer->came.notify_all();
-  });
-  if (!started) return {nullptr, started.error().message()};
-  std::unique_lock lock(answer->mutex);
-  const bool came = answer->came.wait_for(lock, allowed, [&] { return answer->found.has_value(); });
-  lock.unlock();
-  if (!came) {
-    thread.detach();
-    return {nullptr, "munged has not answered within " + to_text(allowed)};
-  }
-  thread.join();
-  return std::move(*answer->found);
+  const auto answer =
+      answer_within<FoundMunge>(allowed, "munge-ask", [options] { return ask_munge(options); });
+  if (!answer) return {nullptr, "munged has not answered within " + to_text(allowed)};
+  if (!*answer) return {nullptr, answer->error().message()};
+  return **answer;
 }
 
 }  // namespace ddprun

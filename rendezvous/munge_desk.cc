@@ -58,11 +58,9 @@ void MungeDesk::ask(MungeTask task, Handler then) {
 
 Result<void> MungeDesk::hand_in(const std::shared_ptr<Job>& job) {
   if (!has_thread_) {
-    std::thread thread;
     const Result<void> started =
-        start_thread(thread, "munge", [shared = shared_] { work(shared); });
+        start_detached_thread("munge", [shared = shared_] { work(shared); });
     if (!started) return started.error();
-    thread.detach();
     has_thread_ = true;
   }
   const std::lock_guard lock(shared_->mutex);

@@ -5,6 +5,7 @@
 
 #include "base/fail.h"
 #include "base/random_id.h"
+#include "base/seconds.h"
 #include "rendezvous/core/handshake.h"
 #include "rendezvous/core/lease.h"
 #include "rendezvous/core/proof.h"
@@ -43,7 +44,7 @@ void add_options(CLI::App& app, Options& options) {
          "After which a node that is not heard of counts as lost. Its agent ends its workers a "
          "fifth earlier")
       ->type_name("SECONDS")
-      ->default_str(std::to_string(options.lease / std::chrono::seconds(1)));
+      ->default_str(in_seconds(options.lease));
   app.add_option("--state-dir", options.state_directory,
                  "Directory for what is decided, so that the service can be killed and started "
                  "again while jobs run: same jobs, generations and budgets. It is made if it does "
@@ -181,10 +182,8 @@ Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, L
   if (!knows_its_past && !socket.port_is_new) {
     options.strangers_until = BootClock::now() + options.agent_patience;
   }
-  std::vector<UniqueFd> listeners;
-  listeners.push_back(std::move(socket.listener));
   auto server = std::make_shared<RendezvousServer>(io, log, std::move(options),
-                                                   std::move(listeners), std::move(kept));
+                                                   std::move(socket.listener), std::move(kept));
   server->set_keys(std::move(found->keys));
   if (munge->munge) server->set_munge(munge->munge);
   server->set_tls(std::move(tls.context));

@@ -70,7 +70,7 @@ using SessionPtr = std::shared_ptr<Session>;
 
 class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
  public:
-  Impl(asio::io_context& io, Logger& log, ServiceOptions options, std::vector<UniqueFd> listeners,
+  Impl(asio::io_context& io, Logger& log, ServiceOptions options, UniqueFd listener,
        std::optional<KeptState> kept)
       : io_(io),
         log_(log),
@@ -88,8 +88,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
                                         .troubled = [this](const Error& why) { close(why); },
                                         .well = [this] { open(); }});
     }
-    for (UniqueFd& listener : listeners) {
-      acceptors_.emplace_back(
+    if (listener.valid()) {
+      acceptor_.emplace(
           io, std::move(listener),
           TcpAcceptorEvents{
               .client = [this](tcp::socket socket,
@@ -99,14 +99,16 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void start() {
-    for (TcpAcceptor& acceptor : acceptors_) acceptor.open();
-    if (!acceptors_.empty()) measure_lag();
+    if (acceptor_) {
+      acceptor_->open();
+      measure_lag();
+    }
     arm();  // jobs of an earlier life have deadlines already
   }
 
   void stop() {
     stopped_ = true;
-    acceptors_.clear();
+    acceptor_.reset();
     http_.reset();
     timer_.cancel();
     lag_timer_.cancel();
@@ -158,7 +160,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   void drain(std::function<void()> then) {
     draining_ = true;
     drained_ = std::move(then);
-    acceptors_.clear();
+    acceptor_.reset();
     timer_.cancel();
     drain_timer_.expires_after(kDiskTime);
     drain_timer_.async_wait([self = shared_from_this()](error_code error) {
@@ -186,8 +188,6 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       return;
     }
     if (pending_.size() >= kMaxPending) make_room();
-    error_code ignored;
-    socket.set_option(tcp::no_delay(true), ignored);
     auto session = std::make_shared<Session>(std::move(socket), next_id(), keys_, munge_user());
     session->peer = peer;
     session->peer_host = peer_host;
@@ -336,8 +336,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     switch (*caller) {
       case Caller::kAgent:
         if (is_tls || !tls_) return meet_agent(session, first_bytes);
-        (void)refuse(session, Refused{"this service admits nobody without TLS: give this node "
-                                      "--rdzv-tls-ca"});
+        refuse(session, Refused{"this service admits nobody without TLS: give this node "
+                                "--rdzv-tls-ca"});
         return read_on(session);
       case Caller::kHttp:
         settle(session);
@@ -526,8 +526,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     asio::post(io_, std::exchange(drained_, nullptr));
   }
 
-  // These take the session by value: drop() erases the map's own pointer to it, which may be the
-  // one they were called with.
+  // Those that may drop() take the session by value: it erases the map's own pointer to it, which may
+  // be the one they were called with.
   template <class Message>
   void send(const SessionPtr& session, const Message& message) {
     say(session, message);
@@ -635,7 +635,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   JobTable table_;
   asio::steady_timer timer_;
   std::optional<TimePoint> armed_;
-  std::vector<TcpAcceptor> acceptors_;
+  std::optional<TcpAcceptor> acceptor_;
   std::uint64_t last_id_ = 0;  // of connections
   std::map<AgentConnectionId, SessionPtr> sessions_;
   std::set<AgentConnectionId> pending_;  // of them, those that have not said hello
@@ -667,8 +667,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 };
 
 RendezvousServer::RendezvousServer(asio::io_context& io, Logger& log, ServiceOptions options,
-                                   std::vector<UniqueFd> listeners, std::optional<KeptState> kept)
-    : impl_(std::make_shared<Impl>(io, log, std::move(options), std::move(listeners),
+                                   UniqueFd listener, std::optional<KeptState> kept)
+    : impl_(std::make_shared<Impl>(io, log, std::move(options), std::move(listener),
                                    std::move(kept))) {}
 
 RendezvousServer::~RendezvousServer() { impl_->stop(); }

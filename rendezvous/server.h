@@ -60,10 +60,10 @@ class RendezvousServer {
   // How long drain() waits for the disk: less than a daemon has for all of it.
   static constexpr Duration kDiskTime = std::chrono::seconds(1);
 
-  // listeners: sockets that listen already (rendezvous/listen.h); none for a service of one
-  // process. kept: nullopt for a service that forgets. io and log outlive the server.
+  // listener: a socket that listens already (rendezvous/listen.h); an invalid one for a service of
+  // one process. kept: nullopt for a service that forgets. io and log outlive the server.
   RendezvousServer(boost::asio::io_context& io, Logger& log, ServiceOptions options,
-                   std::vector<UniqueFd> listeners, std::optional<KeptState> kept = std::nullopt);
+                   UniqueFd listener, std::optional<KeptState> kept = std::nullopt);
   // Closes everything at once, but waits for a write to the disk that has begun, however long that
   // takes.
   ~RendezvousServer();

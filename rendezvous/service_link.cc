@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/random_id.h"
+#include "rendezvous/blocking_socket.h"
 #include "rendezvous/control_codec.h"
 #include "rendezvous/munge_desk.h"
 #include "rendezvous/server.h"
@@ -57,7 +58,7 @@ class LocalLink final : public ServiceLink {
  private:
   void take(const ServiceMessage& message) {
     if (const Refused* refused = std::get_if<Refused>(&message))
-      return events_.refused(refused->reason);
+      return events_.refused({refused->reason});
     if (const auto directive = directive_of(message)) events_.directive(*directive);
   }
 
@@ -145,10 +146,10 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
         transmit(message->message);
       } else if (const auto* deliver = std::get_if<LinkDeliver>(&action)) {
         events_.directive(deliver->directive);
-      } else if (const auto* lost = std::get_if<LinkLost>(&action)) {
+      } else if (const auto* lost = std::get_if<ServiceLost>(&action)) {
         events_.lost(*lost);
-      } else if (const auto* refused = std::get_if<LinkRefused>(&action)) {
-        events_.refused(refused->reason);
+      } else if (const auto* refused = std::get_if<ServiceRefused>(&action)) {
+        events_.refused(*refused);
       }
       if (over_) return;
     }
@@ -288,8 +289,7 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
                           if (self->over_ || self->wire_ != wire) return;
                           if (failed) return self->broken(failed.message());
                           self->reached_ = true;
-                          error_code ignored;
-                          wire->socket().set_option(tcp::no_delay(true), ignored);
+                          send_at_once(wire->socket().native_handle());
                           end_when_cut_off(wire->socket().native_handle());
                           self->frames_ = FrameReader();
                           self->handshake_.reset();

@@ -26,8 +26,8 @@ struct ServiceLinkEvents {
   // process.
   std::function<Hello(const std::string& local_address)> hello;
   std::function<void(const Directive&)> directive;
-  std::function<void(const LinkLost&)> lost;
-  std::function<void(const std::string& reason)> refused;
+  std::function<void(const ServiceLost&)> lost;
+  std::function<void(const ServiceRefused&)> refused;
 };
 
 class ServiceLink {

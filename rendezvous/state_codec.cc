@@ -1,6 +1,5 @@
 #include "rendezvous/state_codec.h"
 
-#include <array>
 #include <nlohmann/json.hpp>
 
 #include "rendezvous/control_json.h"

@@ -2,15 +2,14 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
 #include <string_view>
 
-#include "base/read_all.h"
+#include "base/durable_directory.h"
+#include "base/read_whole.h"
 #include "base/write_all.h"
 
 namespace ddprun {
@@ -32,9 +31,7 @@ Result<StateDirectory> StateDirectory::open(const std::string& path, std::size_t
   StateDirectory directory;
   directory.path_ = path;
   directory.compact_bytes_ = compact_bytes;
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) return system_error("make the directory " + path, error.value());
+  if (Result<void> made = make_durable_directory(path); !made) return std::move(made).error();
   directory.directory_.reset(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory.directory_.valid()) return system_error("open the directory " + path, errno);
   if (Result<void> locked = directory.lock(); !locked) return std::move(locked).error();
@@ -62,19 +59,10 @@ Result<void> StateDirectory::read() {
     return rewrite();
   }
   const std::string whole_path = path_ + "/" + kJournal;
-  struct stat status = {};
-  if (::fstat(journal_.get(), &status) != 0) return failed("read", kJournal);
-  std::string bytes(static_cast<std::size_t>(status.st_size), '\0');
-  if (bytes.size() > kMaxJournalBytes) {
-    return Error{
-        .kind = ErrorKind::kCorrupt,
-        .doing = "read " + whole_path,
-        .cause = "no service writes a journal of " + std::to_string(bytes.size()) + " bytes"};
-  }
-  const ssize_t count = read_all(journal_.get(), bytes.data(), bytes.size());
-  if (count < 0) return failed("read", kJournal);
-  bytes.resize(static_cast<std::size_t>(count));
-  Result<JournalReading> reading = read_journal(bytes);
+  const Result<std::string> bytes =
+      read_whole<std::string>(journal_.get(), whole_path, kMaxJournalBytes);
+  if (!bytes) return bytes.error();
+  Result<JournalReading> reading = read_journal(*bytes);
   if (!reading) {
     Error error = std::move(reading).error();
     error.doing = "read " + whole_path;
@@ -85,7 +73,7 @@ Result<void> StateDirectory::read() {
   }
   image_ = std::move(reading->image);
   size_ = snapshot_size_ = reading->whole_bytes;
-  cut_bytes_ = bytes.size() - size_;
+  cut_bytes_ = bytes->size() - size_;
   if (cut_bytes_ == 0) return {};
   const bool cut = ::ftruncate(journal_.get(), static_cast<off_t>(size_)) == 0 &&
                    ::fdatasync(journal_.get()) == 0;

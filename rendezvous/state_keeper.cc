@@ -133,6 +133,8 @@ class StateKeeper::Impl : public std::enable_shared_from_this<Impl> {
   bool troubled_ = false;  // as the events say
   bool hung_ = false;      // that is all they say: the disk has not answered
   bool stopped_ = false;
+  // Of one thread, so that writes keep their order. It may be given signals, which are the signal_set's
+  // of its program on whatever thread they come.
   asio::thread_pool disk_{1};
 };
 

@@ -74,9 +74,8 @@ int main(int argc, char** argv) {
   };
   daemon.serve = [&](boost::asio::io_context& io, ddprun::Logger& log,
                      ddprun::DaemonSocket socket) -> ddprun::Result<ddprun::DaemonService> {
-    std::vector<ddprun::UniqueFd> listeners;
-    listeners.push_back(std::move(socket.listener));
-    auto server = std::make_shared<ddprun::StoreServer>(io, log, std::move(listeners), options);
+    auto server =
+        std::make_shared<ddprun::StoreServer>(io, log, std::move(socket.listener), options);
     server->start();
     return ddprun::DaemonService{.service = server, .drain = {}};
   };

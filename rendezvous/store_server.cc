@@ -5,6 +5,7 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
 #include <new>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -69,9 +70,9 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
     mallopt(M_MXFAST, 0);
   }
 
-  // The acceptors live in this object and are gone with it, or with stop().
-  void add_acceptor(UniqueFd listener) {
-    acceptors_.emplace_back(
+  // The acceptor lives in this object and is gone with it, or with stop().
+  void listen_on(UniqueFd listener) {
+    acceptor_.emplace(
         io_, std::move(listener),
         TcpAcceptorEvents{
             .client = [this](tcp::socket socket,
@@ -80,7 +81,7 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void start() {
-    for (TcpAcceptor& acceptor : acceptors_) acceptor.open();
+    if (acceptor_) acceptor_->open();
   }
 
   void add(tcp::socket socket, const SocketAddress& peer, std::string_view initial_bytes) {
@@ -95,7 +96,6 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
     }
     error_code ignored;  // a socket that is dead already says so when it is read
     socket.non_blocking(true, ignored);
-    socket.set_option(tcp::no_delay(true), ignored);
     const StoreConnectionId id(next_id_++);
     const auto connection = std::make_shared<Connection>(id, std::move(socket), peer, options_);
     connections_.emplace(id.value, connection);
@@ -106,7 +106,7 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void stop() {
-    acceptors_.clear();
+    acceptor_.reset();
     for (const auto& [id, connection] : connections_) {
       connection->closed = true;
       error_code ignored;
@@ -340,16 +340,16 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
   bool is_working_ = false;  // work_later() has seen to it
   bool is_alert_ = false;    // the loop does not sleep
   TimePoint alert_until_;
-  std::vector<TcpAcceptor> acceptors_;
+  std::optional<TcpAcceptor> acceptor_;
   std::unordered_map<std::uint64_t, ConnectionPtr> connections_;
   std::uint64_t next_id_ = 1;
   StoreCounters counters_;
 };
 
-StoreServer::StoreServer(asio::io_context& io, Logger& log, std::vector<UniqueFd> listeners,
+StoreServer::StoreServer(asio::io_context& io, Logger& log, UniqueFd listener,
                          const StoreServerOptions& options)
     : impl_(std::make_shared<Impl>(io, log, options)) {
-  for (UniqueFd& listener : listeners) impl_->add_acceptor(std::move(listener));
+  if (listener.valid()) impl_->listen_on(std::move(listener));
 }
 
 StoreServer::~StoreServer() { stop(); }

@@ -3,8 +3,8 @@
 // The Asio shell around RequestParser and KvState: it reads, lets them decide, and sends. One
 // thread, the one that runs the io_context, calls everything and does everything; nothing blocks
 // it. Whatever one client does (half a request, reading nothing, nonsense), the others do not
-// notice: a bad request and one past a limit close that connection only, with one line in the log
-// and a count. A client that does not read its replies is not served until it does: no more than
+// notice: a bad request and one past a limit close that connection only, with at most one line in
+// the log, and a count. A client that does not read its replies is not served until it does: no more than
 // one reply (KvLimits::reply_bytes) and 256 KiB are held for it.
 //
 // A client that is silent, from its first moment or later, is never timed out: the second socket of
@@ -23,7 +23,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -54,9 +53,10 @@ struct StoreServerOptions {
 
 class StoreServer {
  public:
-  // listeners: sockets that listen already (listen_tcp); may be none. Nothing is accepted before
-  // start(): until then clients that connect wait in the backlog. io and log outlive the server.
-  StoreServer(boost::asio::io_context& io, Logger& log, std::vector<UniqueFd> listeners = {},
+  // listener: a socket that listens already (listen_tcp); an invalid one: none. Nothing is accepted
+  // before start(): until then clients that connect wait in the backlog. io and log outlive the
+  // server.
+  StoreServer(boost::asio::io_context& io, Logger& log, UniqueFd listener = {},
               const StoreServerOptions& options = {});
   // Stops.
   ~StoreServer();
@@ -69,7 +69,7 @@ class StoreServer {
   // that were read from it.
   void adopt(boost::asio::ip::tcp::socket socket, std::string_view initial_bytes);
 
-  // Closes the listeners and every connection, at once. Nothing is sent or answered any more.
+  // Closes the listener and every connection, at once. Nothing is sent or answered any more.
   void stop();
 
   StoreCounters counters() const;

@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <new>
 
+#include "rendezvous/blocking_socket.h"
+
 namespace ddprun {
 
 namespace asio = boost::asio;
@@ -68,9 +70,9 @@ class TcpAcceptor::Impl : public std::enable_shared_from_this<Impl> {
         error_code error;
         socket.assign(tcp_protocol_of(fd.get()), fd.get(), error);
         if (error) continue;
-        fd.release();
+        send_at_once(fd.release());
         events_.client(std::move(socket), peer);
-      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      } else if (errno == EAGAIN) {
         break;
       } else {
         const Error error = system_error("accept a client", errno);

@@ -21,7 +21,7 @@
 namespace ddprun {
 
 struct TcpAcceptorEvents {
-  // socket: non-blocking, close-on-exec.
+  // socket: non-blocking, close-on-exec, TCP_NODELAY.
   std::function<void(boost::asio::ip::tcp::socket socket, const SocketAddress& peer)> client;
   std::function<void(const std::string& why)> cannot_accept;
 };

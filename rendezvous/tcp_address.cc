@@ -6,13 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstring>
 #include <memory>
-#include <mutex>
-#include <system_error>
-#include <thread>
 
+#include "base/background_thread.h"
 #include "base/deadline.h"
 
 namespace ddprun {
@@ -23,6 +20,8 @@ struct AddrinfoDeleter {
 };
 
 using Addresses = std::vector<SocketAddress>;
+
+constexpr const char* kLookUpThread = "look-up";
 
 int look_up(const HostPort& address, int flags, std::vector<SocketAddress>& found) {
   addrinfo hints{};
@@ -129,35 +128,20 @@ std::optional<SocketAddress> numeric_address(const HostPort& address) {
 }
 
 Result<Addresses> resolve(const HostPort& address, Duration allowed) {
-  // Shared with the look-up's thread, which may go on after we have left.
-  struct Answer {
-    std::mutex mutex;
-    std::condition_variable came;
-    std::optional<Result<Addresses>> addresses;
-  };
+  if (const auto numeric = numeric_address(address)) return Addresses{*numeric};
   const Deadline deadline(allowed);
-  const auto answer = std::make_shared<Answer>();
-  resolve_in_background(address, [answer](Result<Addresses> addresses) {
-    const std::lock_guard lock(answer->mutex);
-    answer->addresses = std::move(addresses);
-    answer->came.notify_all();
-  });
-  std::unique_lock lock(answer->mutex);
-  if (!answer->came.wait_for(lock, deadline.remaining(),
-                             [&] { return answer->addresses.has_value(); })) {
-    return timeout_error("resolve " + address.host, "the name service has not answered",
-                         deadline.waited(), deadline.allowed());
-  }
-  return std::move(*answer->addresses);
+  const auto answer =
+      answer_within<Addresses>(allowed, kLookUpThread, [address] { return look_up_name(address); });
+  if (answer) return *answer;
+  return timeout_error("resolve " + address.host, "the name service has not answered",
+                       deadline.waited(), deadline.allowed());
 }
 
 void resolve_in_background(const HostPort& address, ResolveHandler then) {
   if (const auto numeric = numeric_address(address)) return then(Addresses{*numeric});
-  try {
-    std::thread([address, then] { then(look_up_name(address)); }).detach();
-  } catch (const std::system_error& error) {
-    then(system_error("resolve " + address.host, error.code().value()));
-  }
+  const Result<void> started =
+      start_detached_thread(kLookUpThread, [address, then] { then(look_up_name(address)); });
+  if (!started) then(Error(started.error()).within("resolve " + address.host));
 }
 
 }  // namespace ddprun

@@ -1,15 +1,15 @@
 #include "worker_lib/checkpoint_io.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/durable_directory.h"
 #include "base/random_id.h"
-#include "base/read_all.h"
+#include "base/read_whole.h"
 #include "base/write_all.h"
 
 namespace ddprun {
@@ -23,30 +23,13 @@ Error corrupt(const std::string& path, std::string cause) {
   return {.kind = ErrorKind::kCorrupt, .doing = "read " + path, .cause = std::move(cause)};
 }
 
-// Puts the names in a directory onto the disk.
-Result<void> sync(const std::string& directory) {
-  const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.valid() || ::fsync(fd.get()) != 0)
-    return system_error("flush directory " + directory, errno);
-  return {};
-}
-
 std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
-// Never takes more memory than `limit`.
-Result<std::vector<char>> read_file(const std::string& path, std::uint64_t limit) {
+template <class Bytes>
+Result<Bytes> read_file(const std::string& path, std::uint64_t limit) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return system_error("open " + path, errno);
-  struct stat status {};
-  if (::fstat(fd.get(), &status) != 0) return system_error("look at " + path, errno);
-  if (static_cast<std::uint64_t>(status.st_size) > limit)
-    return corrupt(path, "it has " + std::to_string(status.st_size) + " bytes, " +
-                             std::to_string(limit) + " is the most it can have");
-  std::vector<char> bytes(static_cast<std::size_t>(status.st_size));
-  const ssize_t size = read_all(fd.get(), bytes.data(), bytes.size());
-  if (size < 0) return system_error("read " + path, errno);
-  bytes.resize(static_cast<std::size_t>(size));  // if it shrank, the caller sees a wrong size
-  return bytes;
+  return read_whole<Bytes>(fd.get(), path, limit);
 }
 
 // The document with its own digest in it. nlohmann::json sorts keys: one text for one manifest.
@@ -146,17 +129,8 @@ Result<ManifestFile> AtomicFile::commit() {
 CheckpointDirectory::CheckpointDirectory(std::string path) : path_(std::move(path)) {}
 
 Result<void> CheckpointDirectory::prepare() {
-  // What lies in a directory survives a power failure only if the directory's own name does.
-  namespace fs = std::filesystem;
-  std::error_code error;
-  std::vector<fs::path> missing;
-  for (fs::path at = fs::absolute(path_, error); !error && !fs::exists(at, error);
-       at = at.parent_path())
-    missing.push_back(at);
-  if (!error) fs::create_directories(path_, error);
-  if (error) return system_error("create checkpoint directory " + path_, error.value());
-  for (const fs::path& created : missing)
-    if (const Result<void> synced = sync(created.parent_path()); !synced) return synced;
+  if (Result<void> made = make_durable_directory(path_); !made)
+    return std::move(made).error().within("prepare for checkpoints");
   return remove_leftovers();
 }
 
@@ -205,7 +179,7 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(
   const Result<ManifestFile> written = data.commit();
   if (!written) return written.error();
   // Before a manifest names it: the manifest may replace one whose file is there.
-  if (const Result<void> synced = sync(path_); !synced) return synced.error();
+  if (const Result<void> flushed = flush_directory(path_); !flushed) return flushed.error();
   manifest.files = {*written};
   const std::string text = encode(manifest);
   AtomicFile announcement(path_of(manifest_name(manifest.step)));
@@ -214,7 +188,7 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(
     (void)remove({written->name});  // prepare() would remove it as well
     return announced.error();
   }
-  if (const Result<void> synced = sync(path_); !synced) return synced.error();
+  if (const Result<void> flushed = flush_directory(path_); !flushed) return flushed.error();
   // Had the step a checkpoint before, then its data file is nobody's now. If it cannot be removed,
   // the next prepare() or announce() tries again.
   if (taken.contains(manifest_name(manifest.step))) (void)remove_leftovers();
@@ -223,10 +197,9 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(
 
 Result<AnnouncedCheckpoint> CheckpointDirectory::read_manifest(std::int64_t step) const {
   const std::string path = path_of(manifest_name(step));
-  const Result<std::vector<char>> bytes = read_file(path, kMaxManifestBytes);
-  if (!bytes) return bytes.error();
-  const std::string text(bytes->begin(), bytes->end());
-  Result<CheckpointManifest> manifest = decode(path, text);
+  const Result<std::string> text = read_file<std::string>(path, kMaxManifestBytes);
+  if (!text) return text.error();
+  Result<CheckpointManifest> manifest = decode(path, *text);
   if (!manifest) return manifest.error();
   if (manifest->step != step)
     return corrupt(path, "it is the manifest of step " + std::to_string(manifest->step));
@@ -234,13 +207,13 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::read_manifest(std::int64_t step
   if (manifest->files.size() != 1 ||
       parse_file_name(manifest->files.front().name) != CheckpointFileName{Kind::kData, step})
     return corrupt(path, "it does not name one data file of step " + std::to_string(step));
-  return AnnouncedCheckpoint{*std::move(manifest), sha256_hex(text)};
+  return AnnouncedCheckpoint{*std::move(manifest), sha256_hex(*text)};
 }
 
 Result<std::vector<char>> CheckpointDirectory::read_data(const CheckpointManifest& manifest) const {
   const ManifestFile& file = manifest.files.front();
   const std::string path = path_of(file.name);
-  Result<std::vector<char>> bytes = read_file(path, file.bytes);
+  Result<std::vector<char>> bytes = read_file<std::vector<char>>(path, file.bytes);
   if (!bytes) return bytes;
   if (bytes->size() != file.bytes)
     return corrupt(path, "it has " + std::to_string(bytes->size()) + " bytes, its manifest says " +

@@ -1,7 +1,6 @@
 #include "ddprun/context.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <string_view>
 
 #include "base/worker_env.h"
@@ -9,7 +8,6 @@
 #include "worker_lib/backend_cpu.h"
 #include "worker_lib/backend_nccl.h"
 #include "worker_lib/checkpoint_announcement.h"
-#include "worker_lib/cpu/rank_names.h"
 #include "worker_lib/cpu/solo_group.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/work_state.h"
@@ -25,11 +23,6 @@ constexpr const char* kKeyPrefix = "ddprun";
 // later.
 constexpr Duration kPatienceWithLauncher = std::chrono::minutes(5);
 constexpr Duration kPatienceByHand = std::chrono::seconds(10);
-
-std::optional<std::string> variable(std::string_view name) {
-  const char* value = std::getenv(std::string(name).c_str());
-  return value ? std::optional<std::string>(value) : std::nullopt;
-}
 
 // --- device and backend
 
@@ -117,33 +110,6 @@ std::string group_name(const WorkerEnv& env) {
   return env.run_id + "/generation-" + to_text(env.generation) + "/world";
 }
 
-// Each rank says that it is there, so that those who wait in vain can tell for whom.
-class Arrivals {
- public:
-  Arrivals(StoreClient& store, const WorkerEnv& env)
-      : store_(store), name_(group_name(env)), world_size_(env.world_size) {}
-
-  Result<void> announce(Rank rank) { return store_.set(key(rank.value), "1"); }
-
-  // "ranks 2 and 5"; empty when all came, or the store does not say.
-  std::string missing() {
-    std::vector<int> ranks;
-    for (int r = 0; r < world_size_; ++r) {
-      const Result<bool> is_here = store_.check({key(r)});
-      if (!is_here) return "";
-      if (!*is_here) ranks.push_back(r);
-    }
-    return ranks.empty() ? "" : name_ranks(ranks);
-  }
-
- private:
-  std::string key(int rank) const { return name_ + "/here/" + std::to_string(rank); }
-
-  StoreClient& store_;
-  const std::string name_;
-  const int world_size_;
-};
-
 Result<std::unique_ptr<CpuGroup>> meet_ranks(StoreClient* store, const WorkerEnv& env,
                                              Duration timeout) {
   if (!store) return make_solo_group();
@@ -186,15 +152,7 @@ Result<std::unique_ptr<Backend>> meet(const Choice& choice, const WorkerEnv& env
 
   const auto store = connect_to_store(env, timeout);
   if (!store) return store.error();
-  Arrivals arrivals(**store, env);
-  const Result<void> announced = arrivals.announce(env.rank);
-  if (!announced) return announced.error();
-  auto backend = form_backend(choice, store->get(), env, deadline.remaining(), nccl);
-  if (!backend && backend.error().kind == ErrorKind::kTimeout) {
-    const std::string missing = arrivals.missing();
-    if (!missing.empty()) return Error(backend.error()).within(missing + " did not come");
-  }
-  return backend;
+  return form_backend(choice, store->get(), env, deadline.remaining(), nccl);
 }
 
 }  // namespace
@@ -210,7 +168,7 @@ Context init_with(const InitOptions& options, BackendFactory* nccl) {
     if (options.timeout <= Timeout::zero()) {
       refuse_init("timeout must be more than zero");
     }
-    const Result<std::optional<WorkerEnv>> read = read_worker_env(variable);
+    const Result<std::optional<WorkerEnv>> read = read_worker_env(environment_variable);
     if (!read) throw to_dist_error(Error(read.error()).within("ddprun::init"));
     const WorkerEnv env = read->value_or(WorkerEnv());
 
@@ -244,7 +202,7 @@ ProcessGroup& Context::group() { return impl_->group; }
 
 std::function<void(std::int64_t)> Context::checkpoint_announcer() const {
   // Another launcher has nobody in its store who would listen.
-  if (!variable("DDPRUN_GENERATION")) return [](std::int64_t) {};
+  if (!environment_variable("DDPRUN_GENERATION")) return [](std::int64_t) {};
   return [env = impl_->env](std::int64_t step) {
     const Result<void> told = announce_checkpoint(env, step);
     if (!told) TORCH_WARN(told.error().message());

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <future>
-#include <thread>
 
 #include "base/background_thread.h"
 #include "rendezvous/store_client.h"
@@ -18,12 +16,11 @@ constexpr Duration kGlanceAtPeers = std::chrono::milliseconds(500);
 // Runs `action` in a thread of its own and waits for it at most so long; a thread that is stuck in
 // the driver is left behind, as nothing can end it.
 void run_at_most(Duration bound, std::function<void()> action) {
-  const auto task = std::make_shared<std::packaged_task<void()>>(std::move(action));
-  const std::future<void> done = task->get_future();
-  std::thread thread;
-  if (!start_thread(thread, "ddprun-abort", [task] { (*task)(); })) return (*task)();
-  thread.detach();
-  done.wait_for(bound);
+  const auto done = answer_within<bool>(bound, "ddprun-abort", [action] {
+    action();
+    return true;
+  });
+  if (done && !*done) action();  // there is no thread for it
 }
 
 std::string id_key(const NcclCommunicatorOptions& options) { return options.name + "/nccl/id"; }

@@ -5,7 +5,7 @@
 
 #include "base/host_port.h"
 #include "base/parse_number.h"
-#include "base/parse_seconds.h"
+#include "base/seconds.h"
 
 namespace ddprun {
 namespace {

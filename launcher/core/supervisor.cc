@@ -154,21 +154,13 @@ void Supervisor::on(const WorkersEnded& ended, TimePoint now, SupervisorActions&
 }
 
 void Supervisor::take_down(const WorkersEnded& ended, TimePoint now) {
-  for (const WorkersEnded::One& one : ended.workers) {
+  for (WorkerEnd end : ended.workers) {
     --alive_;
-    if (one.kind == EndKind::kExited && one.code == 0) continue;
-    WorkerEnd end;
-    end.kind = one.kind;
-    end.code = one.code;
-    end.core_dumped = one.core_dumped;
+    if (end.kind == EndKind::kExited && end.code == 0) continue;
     end.after_stop = stop_asked_;
-    end.local_rank = one.local_rank;
-    end.rank = Rank(assignment_.first_rank.value + one.local_rank.value);
+    end.rank = Rank(assignment_.first_rank.value + end.local_rank.value);
     end.node_rank = assignment_.node_rank;
     end.host = options_.host;
-    end.pid = one.pid;
-    end.message = one.message;
-    end.stderr_tail = one.stderr_tail;
     ends_.push_back({std::move(end), now});
   }
   DDPRUN_ASSERT(alive_ >= 0, "a worker ends once");
@@ -222,7 +214,7 @@ void Supervisor::on(const UserSignal& signal, TimePoint now, SupervisorActions& 
   std::erase_if(ends_, [](const DatedEnd& dated) {
     return !dated.end.after_stop && may_be_an_order(dated.end);
   });
-  if (!exit_code_) exit_code_ = 128 + signal.signal;
+  if (!exit_code_) exit_code_ = exit_code_of_signal(signal.signal);
   if (!has_workers()) return finish_exit(out);
   out.push_back(Say{Say::Level::kInfo, signal_name(signal.signal) + ": passing it on to " +
                                            workers_text(alive_) + ", which have " +

@@ -48,7 +48,8 @@
 // gets the signal in that time, the death was an order, not a failure.
 //
 // Invariants: no Start while a process of an earlier generation may live; generations only grow; at
-// most one Exit; kStopping always has a deadline, kRunning only while a death is held back.
+// most one Exit; kStopping always has a deadline, kRunning only while a death is held
+// back or a checkpoint is to be told.
 #pragma once
 
 #include <array>
@@ -57,40 +58,24 @@
 #include <variant>
 #include <vector>
 
-#include "base/exit_codes.h"
+#include "rendezvous/core/agent_link.h"
 #include "rendezvous/core/control_message.h"
 
 namespace ddprun {
 
 // --- events --------------------------------------------------------------------------------------
 
-// A worker ended, and what is known about it. Those seen at the same instant come in one event,
-// because their order says nothing.
+// Workers ended, also well; those seen at the same instant come in one event, because their order
+// says nothing. Of each what can be seen of it: its rank, its node, and whether it was stopped, the
+// supervisor adds.
 struct WorkersEnded {
-  struct One {
-    LocalRank local_rank{0};
-    int pid = 0;
-    EndKind kind = EndKind::kExited;
-    int code = 0;  // exit code, signal number, or errno
-    bool core_dumped = false;
-    std::string message;
-    std::vector<std::string> stderr_tail;
-  };
-  std::vector<One> workers;
+  std::vector<WorkerEnd> workers;
 };
 struct TreeEmpty {};  // the agent has no descendant left
 struct UserSignal {
   enum class Way { kGuardian = 0, kDirect = 1 };  // passed on by the guardian; sent to the agent
   int signal = 0;
   Way way = Way::kGuardian;
-};
-struct ServiceLost {
-  std::string reason;
-  bool for_good = false;  // there is no use in waiting for it
-  ExitCode code = ExitCode::kServiceLost;
-};
-struct ServiceRefused {
-  std::string reason;
 };
 struct GuardianLost {};
 // A worker has said in the store of this generation, which lives here, that a checkpoint is whole.

@@ -36,8 +36,8 @@ std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignmen
     env.node_rank = assignment.node_rank;
     env.node_count = assignment.node_count;
     env.role = options.role;
-    env.master_addr = assignment.store_host;
-    env.master_port = assignment.store_port;
+    env.master_addr = assignment.store.host;
+    env.master_port = assignment.store.port;
     env.agent_store = true;
     env.restart_count = assignment.restart_count;
     env.max_restarts = options.max_restarts;

@@ -1,7 +1,6 @@
 // What each worker of a generation is started with. Pure; any thread.
 #pragma once
 
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>

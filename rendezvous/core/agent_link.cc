@@ -52,8 +52,8 @@ LinkActions AgentLink::garbled(const std::string& why, TimePoint now) {
 LinkActions AgentLink::distrusted(const std::string& why, TimePoint now) {
   if (!instance_.empty() || state_ == State::kOver) return disconnected(why, now);
   state_ = State::kOver;
-  return {LinkClose{}, LinkRefused{"this node does not follow the rendezvous service at " +
-                                   options_.service + ": " + why}};
+  return {LinkClose{}, ServiceRefused{"this node does not follow the rendezvous service at " +
+                                      options_.service + ": " + why}};
 }
 
 LinkActions AgentLink::without_tls(const std::string& why, TimePoint now) {
@@ -69,8 +69,8 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
   if (const Refused* refused = std::get_if<Refused>(&message)) {
     state_ = State::kOver;
     out.push_back(LinkClose{});
-    out.push_back(LinkRefused{"the rendezvous service at " + options_.service +
-                              " refused this node: " + refused->reason});
+    out.push_back(ServiceRefused{"the rendezvous service at " + options_.service +
+                                 " refused this node: " + refused->reason});
     return out;
   }
   has_spoken_ = true;
@@ -193,7 +193,7 @@ void AgentLink::not_a_service(const std::string& why, LinkActions& out) {
 void AgentLink::give_up(std::string reason, ExitCode code, LinkActions& out) {
   state_ = State::kOver;
   out.push_back(LinkClose{});
-  out.push_back(LinkLost{std::move(reason), true, code});
+  out.push_back(ServiceLost{std::move(reason), true, code});
 }
 
 void AgentLink::check_patience(TimePoint now, LinkActions& out) {
@@ -219,9 +219,9 @@ void AgentLink::check_patience(TimePoint now, LinkActions& out) {
     out.push_back(LinkClose{});
     pause(now);
   }
-  out.push_back(
-      LinkLost{reason + "; ending this node's workers, because the others may go on without them",
-               false, ExitCode::kServiceLost});
+  out.push_back(ServiceLost{
+      reason + "; ending this node's workers, because the others may go on without them", false,
+      ExitCode::kServiceLost});
 }
 
 std::string AgentLink::what_it_said() const {

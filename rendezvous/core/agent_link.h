@@ -45,16 +45,16 @@ struct LinkTransmit {
 struct LinkDeliver {
   Directive directive;
 };
-struct LinkLost {
+struct ServiceLost {
   std::string reason;
   bool for_good = false;
   ExitCode code = ExitCode::kServiceLost;  // what ddprun ends with, if for good
 };
-struct LinkRefused {
+struct ServiceRefused {
   std::string reason;
 };
 using LinkAction = std::variant<LinkLookUp, LinkConnect, LinkClose, LinkHello, LinkTransmit,
-                                LinkDeliver, LinkLost, LinkRefused>;
+                                LinkDeliver, ServiceLost, ServiceRefused>;
 using LinkActions = std::vector<LinkAction>;
 
 struct AgentLinkOptions {

@@ -22,8 +22,10 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/host_port.h"
 #include "base/ids.h"
 #include "base/is_control.h"
+#include "base/seconds.h"
 #include "base/words.h"
 #include "base/worker_env.h"
 #include "rendezvous/core/worker_end.h"
@@ -38,7 +40,6 @@ inline constexpr int kUnknownProtocol = -1;  // of a Hello whose number is none
 inline constexpr int kMaxNodes = 32767;
 inline constexpr int kMaxSlots = 65536;
 inline constexpr std::int64_t kMaxGeneration = std::int64_t{1} << 53;
-inline constexpr Duration kMaxTime = std::chrono::seconds(1'000'000'000);
 inline constexpr std::size_t kMaxNameBytes = 1024;       // ids, hosts, addresses, versions
 inline constexpr std::size_t kMaxAddresses = 256;        // of a node
 inline constexpr std::size_t kMaxPeersBytes = 800'000;   // of all addresses in an assignment
@@ -131,8 +132,7 @@ struct Assignment {
   int node_count = 1;
   Rank first_rank{0};
   int world_size = 1;
-  std::string store_host;
-  std::uint16_t store_port = 0;
+  HostPort store;
   int restart_count = 0;
   std::string reason;              // why this generation was formed
   Duration lease = kDefaultLease;  // a node that is silent for so long counts as lost

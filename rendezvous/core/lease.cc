@@ -1,6 +1,6 @@
 #include "rendezvous/core/lease.h"
 
-#include "base/parse_seconds.h"
+#include "base/seconds.h"
 
 namespace ddprun {
 

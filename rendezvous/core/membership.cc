@@ -386,7 +386,7 @@ void Membership::note_leaving(const Member& member, int signal, TimePoint now,
   if ((!is_elastic() || member.local) && !ending_) {
     note(what, now, out);
     Verdict verdict;
-    verdict.exit_code = 128 + signal;
+    verdict.exit_code = exit_code_of_signal(signal);
     verdict.headline = "the job was stopped: " + what;
     ending_ = std::move(verdict);
   }
@@ -609,8 +609,7 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
   Assignment assignment{.generation = generation_,
                         .node_count = static_cast<int>(order.size()),
                         .world_size = world_size,
-                        .store_host = store_host_of(host),
-                        .store_port = host.status.store_port,
+                        .store = {store_host_of(host), host.status.store_port},
                         .restart_count = restarts_used_,
                         .reason = reason_,
                         .lease = options_.lease};

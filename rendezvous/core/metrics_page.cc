@@ -1,13 +1,12 @@
 #include "rendezvous/core/metrics_page.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <map>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/seconds.h"
 #include "base/version.h"
 
 namespace ddprun {
@@ -52,12 +51,6 @@ std::string label_value(std::string_view text) {
 
 std::string label(std::string_view name, std::string_view value) {
   return "{" + std::string(name) + "=\"" + label_value(value) + "\"}";
-}
-
-std::string seconds(Duration duration) {
-  std::array<char, 32> text;
-  const double value = std::chrono::duration<double>(duration).count();
-  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
 }
 
 // The page, line by line.
@@ -189,10 +182,10 @@ void add_lag(Page& page, const LoopLag& lag) {
   std::uint64_t below = 0;
   for (std::size_t i = 0; i < LoopLag::kBounds.size(); ++i) {
     below += lag.within[i];
-    page.sample(label("le", seconds(LoopLag::kBounds[i])), std::to_string(below), "_bucket");
+    page.sample(label("le", in_seconds(LoopLag::kBounds[i])), std::to_string(below), "_bucket");
   }
   page.sample(label("le", "+Inf"), std::to_string(lag.measured), "_bucket");
-  page.sample("", seconds(lag.sum), "_sum");
+  page.sample("", in_seconds(lag.sum), "_sum");
   page.sample("", std::to_string(lag.measured), "_count");
 }
 

@@ -50,7 +50,7 @@ std::string describe(const WorkerEnd& end) {
 int exit_code_of(const WorkerEnd& end) {
   switch (end.kind) {
     case EndKind::kExited: return end.code;
-    case EndKind::kSignaled: return 128 + end.code;
+    case EndKind::kSignaled: return exit_code_of_signal(end.code);
     case EndKind::kNotStarted: return to_int(ExitCode::kCannotStart);
     case EndKind::kNodeLost: return to_int(ExitCode::kNodeLost);
   }

@@ -23,24 +23,25 @@ using std::chrono::seconds;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::MatchesRegex;
+using testing_support::Arguments;
 using testing_support::ChildProcess;
 using testing_support::eventually;
 using testing_support::first_line_of;
+using testing_support::joined;
 using testing_support::kPatience;
+using testing_support::let_pass;
 using testing_support::processes_with;
 using testing_support::program;
 using testing_support::seed_text;
 using testing_support::TemporaryDirectory;
 using testing_support::test_seed;
 using testing_support::TestMark;
+using testing_support::up_to;
 using testing_support::WorkerCluster;
 
 constexpr int kKilled = 128 + SIGKILL;
 
-std::vector<std::string> command(std::vector<std::string> options) {
-  options.insert(options.begin(), program("train_digits"));
-  return options;
-}
+Arguments command(const Arguments& options) { return joined({program("train_digits")}, options); }
 
 // The number that follows `words`.
 double number_after(const std::string& text, const std::string& words) {
@@ -53,7 +54,7 @@ double number_after(const std::string& text, const std::string& words) {
 // A job of some ranks, started again after every failure, as a launcher does it.
 class Job {
  public:
-  Job(int ranks, std::vector<std::string> options) : ranks_(ranks), options_(std::move(options)) {
+  Job(int ranks, Arguments options) : ranks_(ranks), options_(std::move(options)) {
     options_.push_back("--digest-file=" + digest_file());
   }
 
@@ -79,7 +80,7 @@ class Job {
   // and stops the others, as a launcher does: while the world still forms, they could not know.
   void kill_at(std::int64_t executed, Duration delay, int rank_or_all) {
     ASSERT_TRUE(eventually([&] { return executed_steps() >= executed; })) << output(0);
-    testing_support::let_pass(delay);
+    let_pass(delay);
     for (int rank = 0; rank < ranks_; ++rank)
       if (rank_or_all == ranks_ || rank == rank_or_all) cluster_->signal(rank, SIGKILL);
     for (int rank = 0; rank < ranks_; ++rank) cluster_->signal(rank, SIGTERM);
@@ -113,7 +114,7 @@ class Job {
  private:
   const TemporaryDirectory directory_;
   const int ranks_;
-  std::vector<std::string> options_;
+  Arguments options_;
   long generation_ = 0;
   std::optional<WorkerCluster> cluster_;
   std::string output_;
@@ -155,7 +156,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, RandomKills, testing::Values(2, 3));
 
 TEST_P(RandomKills, TheKilledJobEndsWithTheBitsOfTheUndisturbedOne) {
   const int ranks = GetParam();
-  const std::vector<std::string> options{"--epochs=4", "--batch-size=16"};
+  const Arguments options{"--epochs=4", "--batch-size=16"};
   Job undisturbed(ranks, options);
   undisturbed.run();
 
@@ -168,7 +169,7 @@ TEST_P(RandomKills, TheKilledJobEndsWithTheBitsOfTheUndisturbedOne) {
   for (int kills = 0; kills < kKills; ++kills) {
     killed.start();
     killed.kill_at(killed.executed_steps() + static_cast<std::int64_t>(rng.below(25)),
-                   milliseconds(rng.below(20)), static_cast<int>(rng.below(ranks + 1u)));
+                   up_to(milliseconds(20), rng), static_cast<int>(rng.below(ranks + 1u)));
   }
   killed.run();
   const double steps = number_after(killed.output(), "\nsteps ");
@@ -184,15 +185,14 @@ TEST(TrainDigitsUnderDdprun, EndsWithTheSameBitsAfterKillsFromOutside) {
   const TemporaryDirectory directory;
   const TestMark mark;
   const auto start = [&](const std::string& name) {
-    std::vector<std::string> argv{program("ddprun"), "--standalone", "--nproc-per-node=3",
-                                  "--max-restarts=3"};
-    for (const std::string& word :
-         command({"--epochs=20", "--checkpoint-every=7", "--checkpoint-dir=" + directory / name,
-                  "--digest-file=" + directory / (name + ".sha256")}))
-      argv.push_back(word);
     ChildProcess::Options environment;
     environment.variables = {mark.variable()};
-    return std::make_unique<ChildProcess>(argv, environment);
+    return std::make_unique<ChildProcess>(
+        joined(
+            {program("ddprun"), "--standalone", "--nproc-per-node=3", "--max-restarts=3"},
+            command({"--epochs=20", "--checkpoint-every=7", "--checkpoint-dir=" + directory / name,
+                     "--digest-file=" + directory / (name + ".sha256")})),
+        environment);
   };
   auto undisturbed = start("undisturbed");
   ASSERT_EQ(undisturbed->wait(seconds(60)), 0) << undisturbed->err();
@@ -204,7 +204,7 @@ TEST(TrainDigitsUnderDdprun, EndsWithTheSameBitsAfterKillsFromOutside) {
   for (int generation = 0; generation < 3; ++generation) {
     ASSERT_TRUE(job->wait_for_out("epoch  " + std::to_string(generation + 1) + "  loss"))
         << job->out() << job->err();
-    testing_support::let_pass(milliseconds(rng.below(60)));
+    let_pass(up_to(milliseconds(60), rng));
     const std::string rank = std::to_string(rng.below(3));
     std::vector<pid_t> victims;
     ASSERT_TRUE(eventually([&] {
@@ -241,8 +241,8 @@ TEST(TrainDigits, ADamagedCheckpointIsPassedOverInWords) {
 }
 
 // One worker that is refused: its exit code and what it said.
-std::pair<int, std::string> alone(std::vector<std::string> options) {
-  WorkerCluster cluster({.command = command(std::move(options)), .per_node = 1});
+std::pair<int, std::string> alone(const Arguments& options) {
+  WorkerCluster cluster({.command = command(options), .per_node = 1});
   EXPECT_TRUE(cluster.wait_for_all(kPatience));
   return {cluster.exit_code(0), cluster.output(0)};
 }

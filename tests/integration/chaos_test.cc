@@ -8,7 +8,6 @@
 
 #include <array>
 #include <csignal>
-#include <cstdlib>
 #include <map>
 #include <set>
 #include <sstream>
@@ -16,8 +15,7 @@
 #include "base/poll_until.h"
 #include "base/rng.h"
 #include "base/unique_fd.h"
-#include "base/worker_env.h"
-#include "tests/integration/meeting_frame.h"
+#include "tests/integration/service_frame.h"
 #include "tests/support/test_seed.h"
 
 namespace ddprun::testing_support {
@@ -29,14 +27,8 @@ using std::chrono::seconds;
 constexpr int kNodes = 20;
 constexpr Duration kAllowed = seconds(60);  // twenty agents on a machine that does other things
 
-int rounds(int unless_given) {
-  const char* given = std::getenv("DDPRUN_CHAOS_ROUNDS");
-  return given ? std::atoi(given) : unless_given;
-}
-
-Duration up_to(Duration longest, Rng& rng) {
-  return Duration(
-      static_cast<Duration::rep>(rng.below(static_cast<std::uint64_t>(longest.count()))));
+std::uint64_t rounds(std::uint64_t unless_given) {
+  return number_from("DDPRUN_CHAOS_ROUNDS", unless_given);
 }
 
 struct Worker {
@@ -46,17 +38,16 @@ struct Worker {
   pid_t pid = -1;
 };
 
-class Chaos : public MeetingTest {
+class Chaos : public ServiceTest {
  protected:
   void SetUp() override {
-    MeetingTest::SetUp();
+    ServiceTest::SetUp();
     reports_ = make_fifo("reports");
     go_ = make_fifo("go");
   }
   void TearDown() override {
     agents_.clear();
-    service_.reset();
-    MeetingTest::TearDown();
+    ServiceTest::TearDown();
   }
 
   // Open on both sides, so that it is there as long as this test is.
@@ -66,17 +57,6 @@ class Chaos : public MeetingTest {
     return UniqueFd(::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
   }
 
-  void start_service(const std::string& lease) {
-    Arguments options{"--listen", address_, "--lease", lease};
-    if (keeps_state_) options.insert(options.end(), {"--state-dir", directory_ / "state"});
-    service_ = start_rendezvous(options);
-    address_ = listening_address(*service_);
-    ASSERT_NE(address_, "") << service_->err();
-  }
-  void kill_service() {
-    service_->signal(SIGKILL);
-    ASSERT_EQ(service_->wait(), 128 + SIGKILL) << service_->err();
-  }
   std::unique_ptr<ChildProcess> start_agent() const {
     return start({"--nnodes=" + std::to_string(kNodes), "--max-restarts=100000",
                   "--rdzv-endpoint=" + address_, "--rdzv-id=chaos", program("chaos_worker"),
@@ -176,9 +156,6 @@ class Chaos : public MeetingTest {
     return text;
   }
 
-  std::string address_ = "127.0.0.1:0";
-  bool keeps_state_ = true;
-  std::unique_ptr<ChildProcess> service_;
   std::vector<std::unique_ptr<ChildProcess>> agents_;
   std::int64_t generation_ = -1;   // the newest that a worker has started in
   std::map<int, Worker> workers_;  // of it, by rank
@@ -194,6 +171,10 @@ class Chaos : public MeetingTest {
 
 class ServiceKills : public Chaos, public testing::WithParamInterface<bool> {
  protected:
+  void SetUp() override {
+    Chaos::SetUp();
+    if (!GetParam()) state_.clear();
+  }
   // All twenty nodes have come back to it, and what has happened is known.
   void expect_taken_over() {
     const std::string line = "took over generation " + std::to_string(generation_) + ", " +
@@ -217,20 +198,17 @@ TEST_P(ServiceKills, AtRandomMomentsRestartNoWorkerAndLoseNothing) {
   const std::uint64_t seed = test_seed(20261122);
   SCOPED_TRACE(seed_text(seed));
   Rng rng(seed);
-  keeps_state_ = GetParam();
-  // A lease that no load of the machine uses up; its agents' patience is as much longer.
-  const std::string lease = "60";
-  ASSERT_NO_FATAL_FAILURE(start_service(lease));
+  ASSERT_NO_FATAL_FAILURE(start_service());
   start_agents();
   ASSERT_NO_FATAL_FAILURE(wait_for_generation(0));
   ASSERT_NO_FATAL_FAILURE(fail_one_worker(rng));  // some budget is used, which is not to be lost
-  const int count = rounds(5);
-  for (int round = 0; round < count; ++round) {
+  const std::uint64_t count = rounds(5);
+  for (std::uint64_t round = 0; round < count; ++round) {
     SCOPED_TRACE("round " + std::to_string(round));
     let_pass(up_to(milliseconds(400), rng));
     ASSERT_NO_FATAL_FAILURE(kill_service());
     let_pass(up_to(milliseconds(300), rng));
-    ASSERT_NO_FATAL_FAILURE(start_service(lease));
+    ASSERT_NO_FATAL_FAILURE(start_service());
     // Sometimes there is a need for the service between two kills.
     if (rng.chance(0.1) || round == count - 1) {
       ASSERT_NO_FATAL_FAILURE(expect_taken_over());
@@ -249,16 +227,15 @@ TEST_P(ServiceKills, WithTheDefaultLeaseOutagesGoUnnoticed) {
   const std::uint64_t seed = test_seed(20261124);
   SCOPED_TRACE(seed_text(seed));
   Rng rng(seed);
-  keeps_state_ = GetParam();
-  const std::string lease = std::to_string(kDefaultLease / seconds(1));
-  ASSERT_NO_FATAL_FAILURE(start_service(lease));
+  service_flags_.clear();
+  ASSERT_NO_FATAL_FAILURE(start_service());
   start_agents();
   ASSERT_NO_FATAL_FAILURE(wait_for_generation(0));
-  for (int left = rounds(5); left > 0; --left) {
+  for (std::uint64_t left = rounds(5); left > 0; --left) {
     SCOPED_TRACE(std::to_string(left) + " rounds left");
     ASSERT_NO_FATAL_FAILURE(kill_service());
     let_pass(up_to(milliseconds(1500), rng));
-    ASSERT_NO_FATAL_FAILURE(start_service(lease));
+    ASSERT_NO_FATAL_FAILURE(start_service());
     ASSERT_NO_FATAL_FAILURE(expect_taken_over());
     let_pass(up_to(milliseconds(400), rng));
     read_reports();
@@ -280,14 +257,7 @@ class AgentKills : public Chaos {
   // takes its place.
   void replace_one_node(Rng& rng) {
     auto& job = agents_[rng.below(kNodes)];
-    const Tree tree = tree_of(*job);
-    const std::array<pid_t, 3> guards{tree.guardian, tree.keeper, tree.agent};
-    const std::size_t spared = rng.below(3);
-    for (std::size_t i = 0; i < guards.size(); ++i) {
-      // One that has only just been started may have no others yet.
-      if (i != spared && guards[i] > 1) ::kill(guards[i], SIGKILL);
-    }
-    if (guards[1] <= 1 || guards[2] <= 1) job->signal(SIGKILL);
+    if (kill_guards(tree_of(*job), {rng.below(3)}) < 2) job->signal(SIGKILL);
     std::unique_ptr<ChildProcess> old = std::exchange(job, start_agent());
     ASSERT_TRUE(old->wait()) << old->err();
     if (old->err().find(": starting") == std::string::npos) ++killed_early_;
@@ -300,12 +270,12 @@ TEST_F(AgentKills, AtRandomMomentsLeaveTheRanksRightAndNoWorker) {
   const std::uint64_t seed = test_seed(20261123);
   SCOPED_TRACE(seed_text(seed));
   Rng rng(seed);
-  // Short, because every round waits for it.
-  ASSERT_NO_FATAL_FAILURE(start_service("2"));
+  service_flags_ = {"--lease=2"};  // short, because every round waits for it
+  ASSERT_NO_FATAL_FAILURE(start_service());
   start_agents();
   ASSERT_NO_FATAL_FAILURE(wait_for_generation(0));
-  const int count = rounds(10);
-  for (int kills = 0; kills < count;) {
+  const std::uint64_t count = rounds(10);
+  for (std::uint64_t kills = 0; kills < count;) {
     SCOPED_TRACE("after " + std::to_string(kills) + " kills");
     let_pass(up_to(milliseconds(200), rng));
     const std::int64_t before = generation_;
@@ -320,11 +290,7 @@ TEST_F(AgentKills, AtRandomMomentsLeaveTheRanksRightAndNoWorker) {
     ASSERT_FALSE(HasFailure());
   }
   expect_a_good_end();
-  if (killed_early_ == 0) return;
-  // A guardian that is killed while it starts may leave the directory it has just made.
-  for (const auto& entry : std::filesystem::directory_iterator(tmp())) {
-    std::filesystem::remove_all(entry.path());
-  }
+  if (killed_early_ > 0) remove_what_an_early_kill_left();
 }
 
 }  // namespace

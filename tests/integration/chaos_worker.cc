@@ -65,10 +65,7 @@ void put_number(const UniqueFd& file, std::int64_t number) {
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   directory = argv[1];
-  const auto environment = read_worker_env([](std::string_view name) {
-    const char* value = std::getenv(std::string(name).c_str());
-    return value ? std::optional<std::string>(value) : std::nullopt;
-  });
+  const auto environment = read_worker_env(environment_variable);
   if (!environment) violation(environment.error().message());
   if (!*environment) violation("there is no RANK");
   const WorkerEnv& env = **environment;

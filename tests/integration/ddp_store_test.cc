@@ -13,6 +13,7 @@
 #include "rendezvous/listen.h"
 #include "rendezvous/store_client.h"
 #include "tests/support/child_process.h"
+#include "tests/support/client_of.h"
 #include "tests/support/docs_table.h"
 #include "tests/support/host_has_ipv6.h"
 #include "tests/support/program.h"
@@ -59,10 +60,8 @@ class RunningProgram : public RunningDdpStore {
   using RunningDdpStore::RunningDdpStore;
 
   std::unique_ptr<StoreClient> client() const {
-    auto client = StoreClient::connect(
-        {.address = {"127.0.0.1", port}, .connect_timeout = 10s, .timeout = 10s});
-    EXPECT_TRUE(client) << client.error().message();
-    return std::move(*client);
+    return std::move(
+        testing_support::client_of(port, {.connect_timeout = 10s, .timeout = 10s}).value());
   }
 };
 

@@ -104,21 +104,14 @@ TEST_F(Keys, WhoListensToEverybodyWithoutSaysSoLoudly) {
 }
 
 TEST_F(Keys, WrongOnesAreNamedWithoutBeingShown) {
-  const HeldPort held;
-  const auto run = [&](Arguments options) {
-    auto job = start(node(held.endpoint(), std::move(options), "true"));
-    const int code = job->wait().value_or(-1);
-    EXPECT_EQ(lines_of(job->err()).size(), 1u) << job->err();
-    return std::pair(code, job->err());
-  };
-  EXPECT_THAT(run({"--rdzv-key-file=" + directory_.path() + "/nothing"}),
+  EXPECT_THAT(failure_of_node({"--rdzv-key-file=" + directory_.path() + "/nothing"}),
               testing::Pair(73, HasSubstr("/nothing: No such file")));
-  EXPECT_THAT(run({"--rdzv-key-file=" + key_file("secret")}),
+  EXPECT_THAT(failure_of_node({"--rdzv-key-file=" + key_file("secret")}),
               testing::Pair(2, testing::AllOf(HasSubstr("line 1: a key has 16 characters"),
                                               Not(HasSubstr("secret")))));
-  EXPECT_THAT(run({"--rdzv-key-file=" + key_file("another " + std::string(kKey))}),
+  EXPECT_THAT(failure_of_node({"--rdzv-key-file=" + key_file("another " + std::string(kKey))}),
               testing::Pair(2, HasSubstr("it has no key for job 'job'")));
-  EXPECT_THAT(run({"--store-allow=10.0.0.0/99"}),
+  EXPECT_THAT(failure_of_node({"--store-allow=10.0.0.0/99"}),
               testing::Pair(2, HasSubstr("--store-allow: '10.0.0.0/99' is no network")));
 }
 

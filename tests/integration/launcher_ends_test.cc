@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <set>
 
 #include "base/rng.h"
 #include "tests/integration/launcher_frame.h"
@@ -22,6 +23,7 @@ namespace {
 
 using testing::HasSubstr;
 using testing::Not;
+using testing::PrintToString;
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -132,7 +134,7 @@ TEST_F(LauncherTest, ASignalAtAnyMomentOfTheStartLeavesNothing) {
   Rng rng(seed);
   for (int round = 0; round < 20; ++round) {
     auto job = start_shell({"--nproc-per-node=2"}, "sleep 1000 & exec sleep 1000");
-    testing_support::let_pass(Duration(static_cast<std::int64_t>(rng.below(15'000'000))));
+    let_pass(up_to(milliseconds(15), rng));
     job->signal(SIGTERM);
     ASSERT_EQ(job->wait(), 143) << "round " << round << job->err();
     ASSERT_TRUE(left_behind().empty()) << "round " << round;
@@ -198,26 +200,17 @@ TEST_F(LauncherTest, KillsOfDdprunAtRandomMomentsLeaveNothing) {
         {"--nproc-per-node=2", "--max-restarts=100"},
         "[ $RANK = 1 ] && [ $((DDPRUN_GENERATION % 3)) = 1 ] && exit 1; "
         "setsid sleep 1000 & sleep 0.0$((RANK + 1)); [ $RANK = 0 ] && exit 2; exec sleep 1000");
-    testing_support::let_pass(Duration(static_cast<std::int64_t>(rng.below(120'000'000))));
-    const Tree tree = tree_of(*job);
-    const std::vector<pid_t> guards{tree.guardian, tree.keeper, tree.agent};
-    const std::size_t spared = rng.below(3);  // one of the three is left to clear up
-    const bool only_one = rng.chance(0.5);
-    bool killed = false;
-    for (std::size_t i = 0; i < guards.size(); ++i) {
-      if (i == spared || guards[i] <= 1 || (only_one && i != (spared + 1) % 3)) continue;
-      killed = kill(guards[i], SIGKILL) == 0 || killed;
-    }
-    if (!killed) job->signal(SIGTERM);  // so early that there is only the guardian
+    let_pass(up_to(milliseconds(120), rng));
+    const std::uint64_t one = rng.below(3);
+    std::set<std::uint64_t> spared{one};  // left to clear up
+    if (rng.chance(0.5)) spared.insert((one + 2) % 3);
+    if (kill_guards(tree_of(*job), spared) == 0) job->signal(SIGTERM);
     ASSERT_TRUE(job->wait());
     ASSERT_TRUE(eventually([&] { return left_behind().empty(); }, seconds(8)))
-        << "round " << round << ": of guardian, keeper and agent number " << spared
-        << " was spared; left:\n"
+        << "round " << round << ": of guardian, keeper and agent number " << PrintToString(spared)
+        << " were spared; left:\n"
         << describe_processes(left_behind()) << job->err();
-    // A guardian that is killed while it starts may leave the directory it has just made.
-    for (const auto& entry : std::filesystem::directory_iterator(tmp())) {
-      std::filesystem::remove_all(entry.path());
-    }
+    remove_what_an_early_kill_left();
   }
 }
 
@@ -230,10 +223,9 @@ class Shortage : public LauncherTest {
   // Whether the job ran at all.
   bool run(const Arguments& limited, const std::string& shown,
            const std::string& ddprun = program("ddprun")) {
-    Arguments argv = limited;
-    argv.insert(argv.end(),
-                {ddprun, "--shutdown-grace=1", "--nproc-per-node=3", "sh", "-c", "exit 0"});
-    ChildProcess job(argv, environment());
+    ChildProcess job(
+        joined(limited, {ddprun, "--shutdown-grace=1", "--nproc-per-node=3", "sh", "-c", "exit 0"}),
+        environment());
     const std::optional<int> code = job.wait();
     EXPECT_TRUE(code) << shown << " left it hanging\n" << job.err();
     EXPECT_TRUE(eventually([&] { return left_behind().empty(); })) << shown;

@@ -6,10 +6,13 @@
 #include <sys/types.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -25,11 +28,6 @@
 namespace ddprun::testing_support {
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
-
-inline Arguments joined(Arguments first, const Arguments& then) {
-  first.insert(first.end(), then.begin(), then.end());
-  return first;
-}
 
 inline std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
@@ -64,6 +62,13 @@ class LauncherTest : public testing::Test {
   std::string tmp() const { return directory_ / "tmp"; }
 
   std::vector<pid_t> left_behind() const { return mark_.processes(); }
+
+  // A guardian that is killed while it starts may leave the directory it has just made.
+  void remove_what_an_early_kill_left() const {
+    for (const auto& entry : std::filesystem::directory_iterator(tmp())) {
+      std::filesystem::remove_all(entry.path());
+    }
+  }
 
   ChildProcess::Options environment(Variables more = {}) const {
     ChildProcess::Options options;
@@ -109,6 +114,17 @@ inline Tree tree_of(const ChildProcess& job) {
   tree.agent = first_child_of(tree.keeper);
   tree.worker = first_child_of(tree.agent);
   return tree;
+}
+
+// Kills those of guardian (0), keeper (1) and agent (2) that are not spared. Returns how many: a job
+// that has only just been started may have no others than the guardian yet.
+inline int kill_guards(const Tree& tree, const std::set<std::uint64_t>& spared) {
+  const std::array<pid_t, 3> guards{tree.guardian, tree.keeper, tree.agent};
+  int killed = 0;
+  for (std::size_t i = 0; i < guards.size(); ++i) {
+    if (guards[i] > 1 && !spared.contains(i) && kill(guards[i], SIGKILL) == 0) ++killed;
+  }
+  return killed;
 }
 
 }  // namespace ddprun::testing_support

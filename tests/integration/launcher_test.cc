@@ -182,9 +182,7 @@ TEST_F(LauncherTest, RunsPythonScriptsAndModulesThroughPython) {
       << "import os, sys\nprint('py', os.environ['RANK'], sys.argv[1:])\n";
   for (const Arguments& program :
        std::vector<Arguments>{{"train.py", "--x"}, {"-m", "train", "--x"}}) {
-    Arguments arguments{"--nproc-per-node=2"};
-    arguments.insert(arguments.end(), program.begin(), program.end());
-    auto job = start(arguments);
+    auto job = start(joined({"--nproc-per-node=2"}, program));
     ASSERT_EQ(job->wait(), 0) << job->err();
     EXPECT_THAT(job->out(), HasSubstr("[rank 1] py 1 ['--x']"));
   }

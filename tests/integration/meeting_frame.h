@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/integration/launcher_frame.h"
+#include "tests/support/held_port.h"
 
 namespace ddprun::testing_support {
 
@@ -30,8 +31,16 @@ class MeetingTest : public LauncherTest {
   // that are given twice the later one counts.
   static Arguments node(const std::string& endpoint, const Arguments& options,
                         const std::string& script) {
-    return joined(joined({"--rdzv-endpoint=" + endpoint, "--rdzv-id=job", "--nnodes=2"}, options),
+    return joined({"--rdzv-endpoint=" + endpoint, "--rdzv-id=job", "--nnodes=2"}, options,
                   {"sh", "-c", script});
+  }
+  // A node that fails at once: its exit code, and the one line that it says.
+  std::pair<int, std::string> failure_of_node(const Arguments& options) const {
+    const HeldPort held;
+    auto job = start(node(held.endpoint(), options, "true"));
+    const int code = job->wait().value_or(-1);
+    EXPECT_EQ(lines_of(job->err()).size(), 1u) << job->err();
+    return {code, job->err()};
   }
 };
 

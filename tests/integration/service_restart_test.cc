@@ -11,8 +11,7 @@
 #include <optional>
 
 #include "base/rng.h"
-#include "tests/integration/meeting_frame.h"
-#include "tests/support/held_port.h"
+#include "tests/integration/service_frame.h"
 #include "tests/support/hung_file.h"
 #include "tests/support/test_seed.h"
 
@@ -28,34 +27,8 @@ std::size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-class ServiceRestart : public MeetingTest {
+class ServiceRestart : public ServiceTest {
  protected:
-  void TearDown() override {
-    service_.reset();
-    MeetingTest::TearDown();
-  }
-  // With a past it need not wait for agents that it might not know of, although its port is known.
-  void give_directory_a_past() {
-    start_service();
-    end(*service_);
-    address_ = port_.endpoint();
-  }
-  // A lease that no load of the machine uses up; its patience is as much longer.
-  Arguments service_command() const {
-    Arguments argv{program("ddp-rendezvous"), "--listen", address_, "--lease", "60"};
-    if (keeps_state_) argv.insert(argv.end(), {"--state-dir", state_});
-    return argv;
-  }
-  void start_service(Arguments command = {}) {
-    if (command.empty()) command = service_command();
-    service_ = std::make_unique<ChildProcess>(std::move(command), environment());
-    address_ = listening_address(*service_);
-    ASSERT_NE(address_, "") << service_->err();
-  }
-  void kill_service() {
-    service_->signal(SIGKILL);
-    ASSERT_EQ(service_->wait(), 128 + SIGKILL);
-  }
   std::unique_ptr<ChildProcess> agent(const std::string& script, int nodes = 2, int restarts = 3,
                                       const std::string& job = "job") const {
     return start(node(address_,
@@ -67,16 +40,10 @@ class ServiceRestart : public MeetingTest {
   static std::string waits_for_go() {
     return until_go_after("echo started $TORCHELASTIC_RESTART_COUNT pid $$");
   }
-
-  std::string state_ = directory_ / "state";
-  HeldPort port_;  // while no service has it, nobody else may get it
-  std::string address_ = "127.0.0.1:0";
-  bool keeps_state_ = true;
-  std::unique_ptr<ChildProcess> service_;
 };
 
 TEST_F(ServiceRestart, ARunningJobIsTakenOverByARestartedService) {
-  keeps_state_ = false;
+  state_.clear();
   start_service();
   const auto one = agent(waits_for_go());
   const auto two = agent(waits_for_go());
@@ -141,7 +108,7 @@ TEST_F(ServiceRestart, KilledAtRandomMomentsItCountsEveryRestartOnce) {
   ASSERT_TRUE(one->wait_for_out("started 0.")) << one->err();
   ASSERT_TRUE(two->wait_for_out("started 0.")) << two->err();
   int kills = 0;
-  while (!one->wait(std::chrono::milliseconds(rng.below(300)))) {
+  while (!one->wait(up_to(std::chrono::milliseconds(300), rng))) {
     ASSERT_NO_FATAL_FAILURE(kill_service());
     ASSERT_NO_FATAL_FAILURE(start_service());
     ASSERT_LT(++kills, 500) << one->err();
@@ -226,11 +193,11 @@ TEST_F(ServiceWithAHungDisk, ASecondSignalEndsItBeforeItGivesUpTheDisk) {
 
 TEST_F(ServiceRestart, TwoServicesDoNotShareADirectory) {
   start_service();
-  address_ = "127.0.0.1:0";
-  ChildProcess second(service_command(), environment());
-  EXPECT_EQ(second.wait(), 73);
-  EXPECT_THAT(second.err(), HasSubstr(state_));
-  EXPECT_THAT(second.err(), HasSubstr("another ddp-rendezvous"));
+  address_ = kAnyPort;
+  const auto second = start_rendezvous(service_options());
+  EXPECT_EQ(second->wait(), 73);
+  EXPECT_THAT(second->err(), HasSubstr(state_));
+  EXPECT_THAT(second->err(), HasSubstr("another ddp-rendezvous"));
   kill_service();
   start_service();
 }
@@ -246,10 +213,10 @@ TEST_F(ServiceRestart, ADamagedJournalIsRefusedWithItsOffsetAndWhatToDo) {
     journal.seekp(40);
     journal.put('?');
   }
-  ChildProcess refused(service_command(), environment());
-  EXPECT_EQ(refused.wait(), 73);
+  const auto refused = start_rendezvous(service_options());
+  EXPECT_EQ(refused->wait(), 73);
   for (const std::string& part : {path, std::string("offset 17"), std::string("move it away")}) {
-    EXPECT_THAT(refused.err(), HasSubstr(part));
+    EXPECT_THAT(refused->err(), HasSubstr(part));
   }
   std::filesystem::remove(path);
   start_service();
@@ -264,9 +231,10 @@ TEST_F(ServiceRestart, AFullDiskAdmitsNothingNewHarmsNothingThatRunsAndPasses) {
     GTEST_SKIP() << "mounting a small tmpfs needs root";
   }
   state_ = disk + "/state";
-  std::string command = mount + " && exec";
-  for (const std::string& word : service_command()) command += " '" + word + "'";
-  start_service({"unshare", "-m", "sh", "-c", command});
+  use_service(std::make_unique<ChildProcess>(
+      joined({"unshare", "-m", "sh", "-c", mount + " && exec \"$@\"", "sh"},
+             {program("ddp-rendezvous")}, service_options()),
+      environment()));
   const auto running =
       agent("[ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit 0; " + waits_for_go() + "; exit 3", 1, 3,
             "running");

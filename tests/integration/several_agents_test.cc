@@ -50,9 +50,9 @@ constexpr const char* kSayPlace =
 
 TEST_F(TwoAgents, MeetAtTheServiceInAnyOrderAndShareAStore) {
   const std::string endpoint = start_service();
-  auto one = start(of_two_workers(endpoint, {"--nnodes=2", "--node-rank=1"}, kSayPlace));
+  auto one = start(of_two_workers(endpoint, {"--node-rank=1"}, kSayPlace));
   ASSERT_TRUE(one->wait_for_err("waiting: 1 of 2 nodes here")) << one->err();
-  auto zero = start(of_two_workers(endpoint, {"--nnodes=2", "--node-rank=0"}, kSayPlace));
+  auto zero = start(of_two_workers(endpoint, {"--node-rank=0"}, kSayPlace));
   ASSERT_EQ(zero->wait(), 0) << zero->err();
   ASSERT_EQ(one->wait(), 0) << one->err();
   EXPECT_THAT(zero->out(), HasSubstr("rank 1 of 4 node 0 store"));
@@ -64,8 +64,8 @@ TEST_F(TwoAgents, MeetAtTheServiceInAnyOrderAndShareAStore) {
 TEST_F(TwoAgents, OneOfThemServesWhenNobodyElseDoes) {
   const HeldPort held;
   const std::string endpoint = held.endpoint();
-  auto a = start(of_two_workers(endpoint, {"--nnodes=2"}, kSayPlace));
-  auto b = start(of_two_workers(endpoint, {"--nnodes=2"}, kSayPlace));
+  auto a = start(of_two_workers(endpoint, {}, kSayPlace));
+  auto b = start(of_two_workers(endpoint, {}, kSayPlace));
   EXPECT_EQ(a->wait(), 0) << a->err();
   EXPECT_EQ(b->wait(), 0) << b->err();
   EXPECT_EQ(lines_of(a->out() + b->out()).size(), 4u);
@@ -74,11 +74,10 @@ TEST_F(TwoAgents, OneOfThemServesWhenNobodyElseDoes) {
 TEST_F(TwoAgents, TorchrunsStaticModeNeedsOnePortForEverything) {
   const HeldPort held;
   const std::string port = std::to_string(held.port());
-  const Arguments common{"--nnodes=2", "--master-addr=127.0.0.1", "--master-port=" + port};
   const auto run = [&](const std::string& rank) {
-    Arguments arguments = common;
-    arguments.insert(arguments.end(), {"--node-rank=" + rank, "sh", "-c", kSayPlace});
-    return start(arguments);
+    return start_shell(
+        {"--nnodes=2", "--master-addr=127.0.0.1", "--master-port=" + port, "--node-rank=" + rank},
+        kSayPlace);
   };
   auto one = run("1");
   auto zero = run("0");
@@ -108,7 +107,7 @@ TEST_F(TwoAgents, AFailureOnOneNodeRestartsBoth) {
       "echo gen $DDPRUN_GENERATION rank $RANK; [ $DDPRUN_GENERATION = 1 ] && exit 0; [ $RANK = 3 ] "
       "&& kill -9 $$; "
       "exec sleep 1000";
-  const Arguments options{"--nnodes=2", "--max-restarts=1"};
+  const Arguments options{"--max-restarts=1"};
   auto a = start(of_two_workers(endpoint, options, script));
   auto b = start(of_two_workers(endpoint, options, script));
   EXPECT_EQ(a->wait(), 0) << a->err();
@@ -122,8 +121,8 @@ TEST_F(TwoAgents, AFailureOnOneNodeRestartsBoth) {
 TEST_F(TwoAgents, BothEndWithTheFirstFailuresCode) {
   const std::string endpoint = start_service();
   const std::string script = "[ $RANK = 2 ] && exit 9; exec sleep 1000";
-  auto a = start(of_two_workers(endpoint, {"--nnodes=2"}, script));
-  auto b = start(of_two_workers(endpoint, {"--nnodes=2"}, script));
+  auto a = start(of_two_workers(endpoint, {}, script));
+  auto b = start(of_two_workers(endpoint, {}, script));
   EXPECT_EQ(a->wait(), 9) << a->err();
   EXPECT_EQ(b->wait(), 9) << b->err();
 }
@@ -172,9 +171,7 @@ TEST_F(TwoAgents, TheLeaseOfTheServiceReachesTheWorkers) {
   const HeldPort held;
   for (const Arguments& where :
        std::vector<Arguments>{{"--standalone"}, {"--rdzv-endpoint=" + held.endpoint()}}) {
-    Arguments arguments = where;
-    arguments.insert(arguments.end(), {"--lease=7.5", "sh", "-c", "echo lease $DDPRUN_LEASE_MS"});
-    auto job = start(arguments);
+    auto job = start_shell(joined(where, {"--lease=7.5"}), "echo lease $DDPRUN_LEASE_MS");
     EXPECT_EQ(job->wait(), 0) << job->err();
     EXPECT_THAT(job->out(), HasSubstr("lease 7500"));
   }
@@ -183,9 +180,9 @@ TEST_F(TwoAgents, TheLeaseOfTheServiceReachesTheWorkers) {
 TEST_F(TwoAgents, ADeadServiceWithItsNodeEndsTheJobOnTheOthers) {
   const HeldPort held;
   const std::string endpoint = held.endpoint();
-  auto host = start(of_two_workers(endpoint, {"--nnodes=2"}, "echo ready; exec sleep 1000"));
+  auto host = start(of_two_workers(endpoint, {}, "echo ready; exec sleep 1000"));
   ASSERT_TRUE(host->wait_for_err("waiting"));
-  auto other = start(of_two_workers(endpoint, {"--nnodes=2"}, "echo ready; exec sleep 1000"));
+  auto other = start(of_two_workers(endpoint, {}, "echo ready; exec sleep 1000"));
   ASSERT_TRUE(other->wait_for_out("ready"));
   const TimePoint killed = BootClock::now();
   kill(tree_of(*host).agent, SIGKILL);
@@ -200,7 +197,7 @@ TEST_F(TwoAgents, AnOutageOfTheServiceBelowTheAgentsPatienceGoesUnnoticed) {
                                 until_go_after("echo ready $DDPRUN_GENERATION")));
   ASSERT_TRUE(a->wait_for_out("ready 0"));
   service_->signal(SIGSTOP);
-  testing_support::let_pass(seconds(2));
+  let_pass(seconds(2));
   service_->signal(SIGCONT);
   let_go();
   EXPECT_EQ(a->wait(), 0) << a->err();
@@ -218,8 +215,7 @@ TEST_F(LauncherTest, AStopThatComesWithItsAssignmentFindsWorkersThatCouldNotBeSt
   ASSERT_EQ(poll_until({&ready, 1}, in(kPatience)), 1) << job->err();
   const UniqueFd agent(accept4(service->socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
   Assignment assignment;
-  assignment.store_host = "127.0.0.1";
-  assignment.store_port = service->address.port;
+  assignment.store = {"127.0.0.1", service->address.port};
   assignment.reason = "start";
   const Verdict verdict{.success = false, .exit_code = 64, .headline = "it ends", .ends = {}};
   const std::string all = *encode(ServiceMessage(Welcome{.instance = "i",

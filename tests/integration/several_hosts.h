@@ -44,10 +44,9 @@ class SeveralHosts : public testing::Test {
 
   // ddprun on a node, with these options and this worker.
   ChildProcess& start_node(int node, const Arguments& options, const Arguments& worker) {
-    Arguments argv{program("ddprun"), "--rdzv-endpoint=" + endpoint_, "--rdzv-id=job"};
-    argv.insert(argv.end(), options.begin(), options.end());
-    argv.insert(argv.end(), worker.begin(), worker.end());
-    jobs_[node] = start_process(node, std::move(argv));
+    jobs_[node] = start_process(
+        node, joined({program("ddprun"), "--rdzv-endpoint=" + endpoint_, "--rdzv-id=job"}, options,
+                     worker));
     return *jobs_[node];
   }
 

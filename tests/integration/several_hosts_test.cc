@@ -16,14 +16,16 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing_support::Arguments;
 using testing_support::ChildProcess;
 using testing_support::let_pass;
 using testing_support::NetnsCluster;
 using testing_support::program;
+using testing_support::seed_text;
 using testing_support::SeveralHosts;
+using testing_support::test_seed;
+using testing_support::up_to;
 
 // Says where it is and stays until its generation is the one in which the job may end.
 std::string stay_until(int generation) {
@@ -189,11 +191,11 @@ TEST_F(SeveralHosts, ACutOfTwoSecondsIsNotNoticed) {
       "echo gen $DDPRUN_GENERATION; until [ -e /dev/shm/go ]; do sleep 0.02; done";
   for (int node = 0; node < 2; ++node) start_node(node, {"--nnodes=2", "--max-restarts=1"}, script);
   for (int node = 0; node < 2; ++node) ASSERT_TRUE(jobs_[node]->wait_for_out("gen 0"));
-  const std::uint64_t seed = testing_support::test_seed(1);
-  SCOPED_TRACE(testing_support::seed_text(seed));
+  const std::uint64_t seed = test_seed(1);
+  SCOPED_TRACE(seed_text(seed));
   Rng rng(seed);
   for (int cut = 0; cut < 3; ++cut) {
-    let_pass(milliseconds(rng.below(1000)));  // anywhere between two heartbeats
+    let_pass(up_to(seconds(1), rng));  // anywhere between two heartbeats
     cluster_->cut(1);
     let_pass(seconds(2));
     cluster_->heal(1);

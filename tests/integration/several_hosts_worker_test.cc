@@ -8,7 +8,6 @@
 #include <csignal>
 #include <sstream>
 
-#include "base/rng.h"
 #include "tests/integration/several_hosts.h"
 #include "tests/support/read_file.h"
 #include "tests/support/worker_failure.h"

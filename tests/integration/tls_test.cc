@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "base/host_port.h"
-#include "tests/integration/meeting_frame.h"
+#include "tests/integration/service_frame.h"
 #include "tests/support/certificates.h"
 #include "tests/support/held_port.h"
 #include "tests/support/http_get.h"
@@ -20,46 +20,33 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-class Tls : public MeetingTest {
+class Tls : public ServiceTest {
  protected:
   Arguments own(const IssuedFiles& files) const {
     return {"--rdzv-tls-cert=" + files.cert, "--rdzv-tls-key=" + files.key};
   }
   Arguments mutual(const IssuedFiles& files) const { return joined(own(files), {ca()}); }
   std::string ca() const { return "--rdzv-tls-ca=" + ours_.ca_file(); }
-  std::unique_ptr<ChildProcess> start_service(const Arguments& tls, const std::string& listen,
-                                              const Arguments& more = {}) const {
-    return start_rendezvous(joined(joined({"--listen=" + listen}, tls), more));
-  }
 
   const Authority ours_{directory_.path(), "ours"};
   const Authority theirs_{directory_.path(), "theirs"};
-  const IssuedFiles service_ = ours_.issue("service");
-  const IssuedFiles node_ = ours_.issue("node");
+  const IssuedFiles service_files_ = ours_.issue("service");
+  const IssuedFiles node_files_ = ours_.issue("node");
 };
 
 TEST_F(Tls, AJobOfTwoNodesDoesNotNoticeThatItsServiceIsKilled) {
-  const HeldPort held;
-  const Arguments durable{"--state-dir=" + (directory_ / "state"), "--lease=60"};
-  {
-    // With a past it need not wait for agents that it might not know of.
-    auto first = start_service(mutual(service_), "127.0.0.1:0", durable);
-    ASSERT_NE(listening_address(*first), "") << first->err();
-    end(*first);
-  }
-  auto service = start_service(mutual(service_), held.endpoint(), durable);
-  ASSERT_EQ(listening_address(*service), held.endpoint()) << service->err();
+  service_flags_ = joined(service_flags_, mutual(service_files_));
+  ASSERT_NO_FATAL_FAILURE(give_directory_a_past());
+  ASSERT_NO_FATAL_FAILURE(start_service());
   const std::string script = until_go_after("echo started");
-  auto one = start(node(held.endpoint(), mutual(node_), script));
-  auto two = start(node(held.endpoint(), mutual(ours_.issue("node2")), script));
+  auto one = start(node(address_, mutual(node_files_), script));
+  auto two = start(node(address_, mutual(ours_.issue("node2")), script));
   ASSERT_TRUE(one->wait_for_out("started")) << one->err();
   ASSERT_TRUE(two->wait_for_out("started")) << two->err();
 
-  service->signal(SIGKILL);
-  ASSERT_EQ(service->wait(), 128 + SIGKILL);
-  service = start_service(mutual(service_), held.endpoint(), durable);
-  ASSERT_EQ(listening_address(*service), held.endpoint()) << service->err();
-  ASSERT_TRUE(service->wait_for_err("took over generation 0")) << service->err();
+  ASSERT_NO_FATAL_FAILURE(kill_service());
+  ASSERT_NO_FATAL_FAILURE(start_service());
+  ASSERT_TRUE(service_->wait_for_err("took over generation 0")) << service_->err();
 
   let_go();
   EXPECT_EQ(one->wait(), 0) << one->err();
@@ -68,12 +55,12 @@ TEST_F(Tls, AJobOfTwoNodesDoesNotNoticeThatItsServiceIsKilled) {
     EXPECT_EQ(lines_of(job->out()).size(), 1u) << "its worker was started once: " << job->out();
     EXPECT_THAT(job->err(), Not(HasSubstr("rendezvous service"))) << "its agent had nothing to say";
   }
-  end(*service);
+  end(*service_);
 }
 
 TEST_F(Tls, AnAgentThatServesTakesTheSameOptions) {
   const HeldPort held;
-  auto one = start(node(held.endpoint(), mutual(service_), "true"));
+  auto one = start(node(held.endpoint(), mutual(service_files_), "true"));
   ASSERT_TRUE(one->wait_for_err("waiting")) << one->err();
   auto plain = start(node(held.endpoint(), {}, "true"));
   EXPECT_EQ(plain->wait(), 66);
@@ -81,7 +68,7 @@ TEST_F(Tls, AnAgentThatServesTakesTheSameOptions) {
   auto stranger = start(node(held.endpoint(), {ca()}, "true"));
   EXPECT_EQ(stranger->wait(), 66);
   EXPECT_THAT(stranger->err(), HasSubstr("--rdzv-tls-cert and --rdzv-tls-key"));
-  auto two = start(node(held.endpoint(), mutual(node_), "true"));
+  auto two = start(node(held.endpoint(), mutual(node_files_), "true"));
   EXPECT_EQ(two->wait(), 0) << two->err();
   EXPECT_EQ(one->wait(), 0) << one->err();
 }
@@ -101,35 +88,36 @@ TEST_F(Tls, StaticModeTakesThemToo) {
                           "--node-rank=" + std::to_string(number)};
     return start_shell(joined(place, tls), "true");
   };
-  auto zero = rank(0, mutual(service_));
-  auto one = rank(1, mutual(node_));
+  auto zero = rank(0, mutual(service_files_));
+  auto one = rank(1, mutual(node_files_));
   EXPECT_EQ(one->wait(), 0) << one->err();
   EXPECT_EQ(zero->wait(), 0) << zero->err();
 }
 
 TEST_F(Tls, CertificatesOnBothSidesAreAsGoodAsAKey) {
-  auto closed = start_service(mutual(service_), "*:0", {"--require-auth"});
+  const Arguments both = joined(mutual(service_files_), {"--require-auth"});
+  auto closed = start_rendezvous(joined({"--listen=*:0"}, both));
   EXPECT_NE(listening_address(*closed), "") << closed->err();
   EXPECT_THAT(closed->err(), Not(HasSubstr("ANYONE")));
   end(*closed);
-  auto open = start_service(own(service_), "*:0");
+  auto open = start_rendezvous(joined({"--listen=*:0"}, own(service_files_)));
   EXPECT_NE(listening_address(*open), "") << open->err();
   EXPECT_THAT(open->err(), HasSubstr("ANYONE"));
   end(*open);
-  auto refused = start_service(own(service_), "*:0", {"--require-auth"});
+  auto refused = start_rendezvous(joined({"--listen=*:0", "--require-auth"}, own(service_files_)));
   EXPECT_EQ(refused->wait(), 2);
 
   const HeldPort held;
-  auto node_without = start(node(held.endpoint(), joined({ca()}, {"--require-auth"}), "true"));
+  auto node_without = start(node(held.endpoint(), {ca(), "--require-auth"}, "true"));
   EXPECT_EQ(node_without->wait(), 2);
-  auto one = start(node(held.endpoint(), joined(mutual(service_), {"--require-auth"}), "true"));
-  auto two = start(node(held.endpoint(), joined(mutual(service_), {"--require-auth"}), "true"));
+  auto one = start(node(held.endpoint(), both, "true"));
+  auto two = start(node(held.endpoint(), both, "true"));
   EXPECT_EQ(one->wait(), 0) << one->err();
   EXPECT_EQ(two->wait(), 0) << two->err();
 }
 
 TEST_F(Tls, AServiceOfAnotherAuthorityIsNotJoined) {
-  auto service = start_service(own(theirs_.issue("service2")), "127.0.0.1:0");
+  auto service = start_rendezvous(joined({"--listen=127.0.0.1:0"}, own(theirs_.issue("service2"))));
   auto job = start(node(listening_address(*service), {ca()}, "true"));
   EXPECT_EQ(job->wait(), 66);
   EXPECT_THAT(job->err(), AllOf(HasSubstr("no TLS connection with 127.0.0.1:"),
@@ -138,7 +126,7 @@ TEST_F(Tls, AServiceOfAnotherAuthorityIsNotJoined) {
 }
 
 TEST_F(Tls, CertificatesAreReadAgainAtSighup) {
-  auto service = start_service(own(service_), "127.0.0.1:0");
+  auto service = start_rendezvous(joined({"--listen=127.0.0.1:0"}, own(service_files_)));
   const std::string endpoint = listening_address(*service);
   ASSERT_NE(endpoint, "") << service->err();
   const auto is_believed = [&] {
@@ -148,7 +136,7 @@ TEST_F(Tls, CertificatesAreReadAgainAtSighup) {
   };
   EXPECT_TRUE(is_believed());
   const IssuedFiles other = theirs_.issue("service");  // in the place of ours
-  ASSERT_EQ(other.cert, service_.cert);
+  ASSERT_EQ(other.cert, service_files_.cert);
   EXPECT_TRUE(is_believed()) << "nothing is read before it is told";
   service->signal(SIGHUP);
   ASSERT_TRUE(service->wait_for_err("has read the certificates again")) << service->err();
@@ -163,7 +151,7 @@ TEST_F(Tls, CertificatesAreReadAgainAtSighup) {
 }
 
 TEST_F(Tls, KeysOfTheEnvironmentSurviveAReload) {
-  auto service = start_rendezvous(joined({"--listen=127.0.0.1:0"}, own(service_)),
+  auto service = start_rendezvous(joined({"--listen=127.0.0.1:0"}, own(service_files_)),
                                   {{"DDPRUN_RDZV_KEY", "0123456789abcdef"}});
   const std::string endpoint = listening_address(*service);
   service->signal(SIGHUP);
@@ -175,26 +163,20 @@ TEST_F(Tls, KeysOfTheEnvironmentSurviveAReload) {
 }
 
 TEST_F(Tls, WrongFilesAreNamedInOneLine) {
-  const HeldPort held;
-  const auto run = [&](const Arguments& tls) {
-    auto job = start(node(held.endpoint(), tls, "true"));
-    const int code = job->wait().value_or(-1);
-    EXPECT_EQ(lines_of(job->err()).size(), 1u) << job->err();
-    return std::pair(code, job->err());
-  };
-  EXPECT_THAT(run({"--rdzv-tls-ca=" + (directory_ / "nothing")}),
+  EXPECT_THAT(failure_of_node({"--rdzv-tls-ca=" + (directory_ / "nothing")}),
               testing::Pair(73, HasSubstr("/nothing: No such file")));
-  EXPECT_THAT(run({"--rdzv-tls-cert=" + node_.cert}),
+  EXPECT_THAT(failure_of_node({"--rdzv-tls-cert=" + node_files_.cert}),
               testing::Pair(2, HasSubstr("it goes with --rdzv-tls-key")));
-  EXPECT_THAT(run({"--rdzv-tls-cert=" + node_.cert, "--rdzv-tls-key=" + service_.key}),
+  EXPECT_THAT(failure_of_node(
+                  {"--rdzv-tls-cert=" + node_files_.cert, "--rdzv-tls-key=" + service_files_.key}),
               testing::Pair(2, HasSubstr("it is not the key of the certificate in")));
-  auto service = start_service({ca()}, "127.0.0.1:0");
+  auto service = start_rendezvous({"--listen=127.0.0.1:0", ca()});
   EXPECT_EQ(service->wait(), 2);
   EXPECT_THAT(service->err(), HasSubstr("who serves TLS needs a certificate"));
-  ASSERT_EQ(chmod(node_.key.c_str(), 0644), 0);
-  auto remarked = start_service(own(node_), "127.0.0.1:0");
+  ASSERT_EQ(chmod(node_files_.key.c_str(), 0644), 0);
+  auto remarked = start_rendezvous(joined({"--listen=127.0.0.1:0"}, own(node_files_)));
   EXPECT_NE(listening_address(*remarked), "") << remarked->err();
-  EXPECT_THAT(remarked->err(), HasSubstr("others can read the key in " + node_.key));
+  EXPECT_THAT(remarked->err(), HasSubstr("others can read the key in " + node_files_.key));
   end(*remarked);
 }
 

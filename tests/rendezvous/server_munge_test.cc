@@ -6,20 +6,18 @@
 #include "base/random_id.h"
 #include "rendezvous/munge.h"
 #include "rendezvous/server.h"
-#include "rendezvous/service_link.h"
 #include "tests/support/control_frame.h"
-#include "tests/support/eventually.h"
 #include "tests/support/hello_of.h"
 #include "tests/support/http_get.h"
 #include "tests/support/private_munged.h"
 #include "tests/support/raw_tcp_client.h"
 #include "tests/support/running_service.h"
+#include "tests/support/watched_link.h"
 
 namespace ddprun {
 namespace {
 
 using testing::HasSubstr;
-using testing_support::eventually_on;
 using testing_support::hello_of;
 using testing_support::next_handshake;
 using testing_support::PrivateMunged;
@@ -27,20 +25,38 @@ using testing_support::RawTcpClient;
 using testing_support::reason_of;
 using testing_support::RunningService;
 using testing_support::say;
+using testing_support::WatchedLink;
 
-class ServerWithMunge : public testing::Test {
+class OpenServer : public testing::Test {
  protected:
   void SetUp() override {
     if (const std::string why = PrivateMunged::missing(); !why.empty()) GTEST_SKIP() << why;
     munged_.emplace();
     munge_ = find_munge(munged_->options()).munge;
-    use_munge(service_, munge_);
   }
   void TearDown() override {
     if (munged_) munged_->go_on();
   }
-  static void use_munge(RunningService& service, const std::shared_ptr<const Munge>& munge) {
-    service.on_thread([&] { service.server().set_munge(munge); });
+  // An agent's link, with munge.
+  void make_link(bool demands_proof = false) {
+    RemoteLinkOptions options;
+    options.address = {"127.0.0.1", service_.port()};
+    options.munge = munge_;
+    options.demands_proof = demands_proof;
+    link_.follow(std::move(options), "job");
+  }
+
+  std::optional<PrivateMunged> munged_;
+  std::shared_ptr<const Munge> munge_;
+  RunningService service_;
+  WatchedLink link_;
+};
+
+class ServerWithMunge : public OpenServer {
+ protected:
+  void SetUp() override {
+    OpenServer::SetUp();
+    if (munge_) service_.set_munge(munge_);
   }
   AgentHandshake an_agent() const {
     return {AgentHandshake::ByMunge{munge_->user()},
@@ -54,10 +70,6 @@ class ServerWithMunge : public testing::Test {
     const auto proof = agent.answered(munge.carry_out(std::get<MungeTask>(task.value())));
     return std::get<Proof>(proof.value()).proof;
   }
-
-  std::optional<PrivateMunged> munged_;
-  std::shared_ptr<const Munge> munge_;
-  RunningService service_;
 };
 
 TEST_F(ServerWithMunge, WhoProvesHisUserJoins) {
@@ -89,7 +101,7 @@ TEST_F(ServerWithMunge, ACredentialThatIsSentAgainIsWorthNothing) {
 
   const PrivateMunged other_node;
   RunningService other_service;
-  use_munge(other_service, find_munge(other_node.options()).munge);
+  other_service.set_munge(find_munge(other_node.options()).munge);
   RawTcpClient elsewhere(other_service.port());
   say(elsewhere, agent.knock());
   ASSERT_TRUE(std::holds_alternative<Challenge>(next_handshake(elsewhere)));
@@ -147,72 +159,30 @@ TEST_F(ServerWithMunge, WhileMungedHangsTheServiceAnswersOthersAndPutsNewcomersO
 
 // --- with an agent's link ----------------------------------------------------------------------------
 
-class LinkWithMunge : public ServerWithMunge {
- protected:
-  void make_link(bool demands_proof = false) {
-    RemoteLinkOptions options;
-    options.address = {"127.0.0.1", service_.port()};
-    options.munge = munge_;
-    options.demands_proof = demands_proof;
-    link_ = make_remote_link(io_, std::move(options),
-                             {.hello = [](const std::string&) { return hello_of("job", "a"); },
-                              .directive =
-                                  [this](const Directive& directive) {
-                                    if (const Wait* wait = std::get_if<Wait>(&directive)) {
-                                      waits_for_ = wait->reason;
-                                    } else {
-                                      ++directives_;
-                                    }
-                                  },
-                              .lost = [this](const LinkLost& lost) { trouble_ = lost.reason; },
-                              .refused = [this](const std::string& why) { trouble_ = why; }});
-    link_->start();
-  }
-  template <class Condition>
-  bool run_until(Condition&& condition) {
-    return eventually_on(io_, condition);
-  }
-
-  boost::asio::io_context io_{1};
-  std::unique_ptr<ServiceLink> link_;
-  int directives_ = 0;
-  std::string waits_for_;
-  std::string trouble_;
-};
-
-TEST_F(LinkWithMunge, BothProveThemselvesAndTheJobIsItsUsers) {
+TEST_F(ServerWithMunge, BothProveThemselvesAndTheJobIsItsUsers) {
   make_link(true);
-  ASSERT_TRUE(run_until([&] { return directives_ > 0; })) << trouble_;
+  ASSERT_TRUE(link_.is_directed()) << link_.trouble;
 }
 
-TEST_F(LinkWithMunge, ComesInWhenMungedIsBack) {
+TEST_F(ServerWithMunge, ComesInWhenMungedIsBack) {
   munged_->kill();
   make_link();
-  io_.run_for(std::chrono::milliseconds(200));
-  EXPECT_EQ(directives_, 0);
+  link_.io.run_for(std::chrono::milliseconds(200));
+  EXPECT_EQ(link_.directives, 0);
   munged_->start();
-  EXPECT_TRUE(run_until([&] { return directives_ > 0; })) << trouble_ << waits_for_;
+  EXPECT_TRUE(link_.is_directed()) << link_.trouble << link_.waits_for;
 }
 
-class OpenService : public LinkWithMunge {
- protected:
-  void SetUp() override {
-    if (const std::string why = PrivateMunged::missing(); !why.empty()) GTEST_SKIP() << why;
-    munged_.emplace();
-    munge_ = find_munge(munged_->options()).munge;
-  }
-};
-
-TEST_F(OpenService, IsJoinedByAnAgentWithMunge) {
+TEST_F(OpenServer, IsJoinedByAnAgentWithMunge) {
   make_link();
-  EXPECT_TRUE(run_until([&] { return directives_ > 0; })) << trouble_;
+  EXPECT_TRUE(link_.is_directed()) << link_.trouble;
 }
 
-TEST_F(OpenService, IsNotJoinedByOneThatDemandsProof) {
+TEST_F(OpenServer, IsNotJoinedByOneThatDemandsProof) {
   make_link(true);
-  ASSERT_TRUE(run_until([&] { return !trouble_.empty(); }));
-  EXPECT_THAT(trouble_, HasSubstr("lets everybody in"));
-  EXPECT_EQ(directives_, 0);
+  ASSERT_TRUE(link_.gets_into_trouble());
+  EXPECT_THAT(link_.trouble, HasSubstr("lets everybody in"));
+  EXPECT_EQ(link_.directives, 0);
 }
 
 }  // namespace

@@ -148,19 +148,7 @@ constexpr const char* kKey = "0123456789abcdef";
 class ServerWithAKey : public ServerTest {
  protected:
   ServerWithAKey() { set_keys(std::string(kKey) + "\nown fedcba9876543210"); }
-  void set_keys(const std::string& text) {
-    service_.on_thread([&] { service_.server().set_keys(Keyring::parse(text).value()); });
-  }
-  // Knocks and proves; what the service says to the proof.
-  static ServiceHandshakeMessage prove(RawTcpClient& client, const std::string& key,
-                                       const std::string& job) {
-    AgentHandshake agent(key, {.version = "v", .job = job, .nonce = random_hex(kNonceBytes)});
-    say(client, agent.knock());
-    const auto proof = agent.receive(next_handshake(client));
-    if (!proof || !std::holds_alternative<Proof>(*proof)) return NoHandshake();
-    say(client, std::get<Proof>(*proof));
-    return next_handshake(client);
-  }
+  void set_keys(const std::string& text) { service_.set_keys(text); }
 };
 
 TEST_F(ServerWithAKey, WhoHasItJoins) {

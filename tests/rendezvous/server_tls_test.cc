@@ -40,16 +40,11 @@ class ServerWithTls : public testing::Test {
  protected:
   ServerWithTls() { set_tls({.cert = own_.cert, .key = own_.key, .ca = {}}); }
 
-  void set_tls(const TlsFiles& files) {
-    const TlsContextPtr context = TlsContext::for_service(files)->context;
-    service_.on_thread([&] { service_.server().set_tls(context); });
-  }
+  void set_tls(const TlsFiles& files) { service_.set_tls(files); }
   void demand_certificates() {
     set_tls({.cert = own_.cert, .key = own_.key, .ca = ours_.ca_file()});
   }
-  void set_key() {
-    service_.on_thread([&] { service_.server().set_keys(Keyring::parse(kKey).value()); });
-  }
+  void set_key() { service_.set_keys(kKey); }
   TlsContextPtr agent(const IssuedFiles& own = {}) const {
     return TlsContext::for_agent({.cert = own.cert, .key = own.key, .ca = ours_.ca_file()})
         ->context;
@@ -58,12 +53,11 @@ class ServerWithTls : public testing::Test {
   bool has_logged(const std::string& text) {
     return eventually([&] { return service_.has_logged(text); });
   }
-  int status_over_tls(const std::string& path, const std::string& field = "") {
+  int status_over_tls(const std::string& path, const std::string& authorization = "") {
     RawTlsClient client(service_.port(), agent());
-    client.send("GET " + path + " HTTP/1.1\r\nHost: x\r\n" + field + "Connection: close\r\n\r\n");
-    const std::string answer = client.receive(16 << 20);
+    const int status = http_get(client, path, authorization).status;
     EXPECT_TRUE(client.channel().is_ended()) << "the end is said, not cut off";
-    return answer.starts_with("HTTP/1.1 ") ? std::stoi(answer.substr(9)) : 0;
+    return status;
   }
 
   const TemporaryDirectory directory_;
@@ -143,19 +137,13 @@ TEST_F(ServerWithTls, ProbesNeedNoneAndPagesDo) {
   }
   set_key();
   EXPECT_EQ(status_over_tls("/metrics"), 401);
-  EXPECT_EQ(status_over_tls("/metrics", "Authorization: Bearer " + read_token_of(kKey) + "\r\n"),
-            200);
+  EXPECT_EQ(status_over_tls("/metrics", "Bearer " + read_token_of(kKey)), 200);
 }
 
 TEST_F(ServerWithTls, AKeyIsProvedForTheConnectionThatItIsProvedOn) {
   set_key();
-  const auto prove = [&](const std::string& channel, RawTlsClient& client) {
-    const Knock knock{.version = "v", .job = "job", .nonce = random_hex(kNonceBytes)};
-    AgentHandshake handshake(kKey, knock, channel);
-    say(client, handshake.knock());
-    const auto proof = handshake.receive(next_handshake(client));
-    say(client, std::get<Proof>(proof.value()));
-    return next_handshake(client);
+  const auto prove = [](const std::string& channel, RawTlsClient& client) {
+    return testing_support::prove(client, kKey, "job", channel);
   };
   RawTlsClient honest(service_.port(), agent());
   EXPECT_TRUE(std::holds_alternative<Proven>(prove(honest.channel().binding(), honest)));
@@ -228,11 +216,7 @@ TEST_F(ServerWithTls, WhoDoesNotReadIsClosedAndTheOthersLiveOn) {
 
 class ServerInAHurry : public ServerWithTls {
  protected:
-  ServerInAHurry() {
-    hurried_.on_thread([&] { hurried_.server().set_tls(context_); });
-  }
-  const TlsContextPtr context_ =
-      TlsContext::for_service({.cert = own_.cert, .key = own_.key, .ca = {}})->context;
+  ServerInAHurry() { hurried_.set_tls({.cert = own_.cert, .key = own_.key, .ca = {}}); }
   RunningService hurried_{{.hello_timeout = std::chrono::milliseconds(100), .service_id = "s"}};
 };
 

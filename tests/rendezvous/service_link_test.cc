@@ -11,10 +11,9 @@
 
 #include "tests/support/certificates.h"
 #include "tests/support/control_frame.h"
-#include "tests/support/eventually.h"
-#include "tests/support/hello_of.h"
 #include "tests/support/running_service.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/watched_link.h"
 
 namespace ddprun {
 namespace {
@@ -22,48 +21,30 @@ namespace {
 using testing::HasSubstr;
 
 using std::chrono::milliseconds;
-using testing_support::hello_of;
 using testing_support::RunningService;
+using testing_support::WatchedLink;
 
 class ServiceLinkTest : public testing::Test {
  protected:
   void make_link(RemoteLinkOptions options) {
     if (options.address.port == 0) options.address.port = port_;
     options.link.connect_timeout = connect_timeout_;
-    link_ = make_remote_link(io_, std::move(options),
-                             {.hello =
-                                  [](const std::string& address) {
-                                    Hello hello = hello_of(kDefaultJobId, "a");
-                                    hello.node.address = address;
-                                    return hello;
-                                  },
-                              .directive = [this](const Directive&) { ++directives_; },
-                              .lost = [this](const LinkLost& lost) { trouble_ = lost.reason; },
-                              .refused = [this](const std::string& reason) { trouble_ = reason; }});
-    link_->start();
-  }
-
-  template <class Condition>
-  bool run_until(Condition&& condition) {
-    return testing_support::eventually_on(io_, condition);
+    link_.follow(std::move(options));
   }
 
   std::unique_ptr<RunningService> service_ = std::make_unique<RunningService>();
   const std::uint16_t port_ = service_->port();
   Duration connect_timeout_ = milliseconds(50);
-  boost::asio::io_context io_{1};
-  std::unique_ptr<ServiceLink> link_;
-  int directives_ = 0;
-  std::string trouble_;
+  WatchedLink link_;
 };
 
 TEST_F(ServiceLinkTest, FindsAServiceByItsNumberAndByItsName) {
   for (const char* host : {"127.0.0.1", "localhost"}) {
-    directives_ = 0;
+    link_.directives = 0;
     RemoteLinkOptions options;
     options.address.host = host;
     make_link(std::move(options));
-    EXPECT_TRUE(run_until([&] { return directives_ > 0; })) << host << ": " << trouble_;
+    EXPECT_TRUE(link_.is_directed()) << host << ": " << link_.trouble;
   }
 }
 
@@ -77,10 +58,10 @@ TEST_F(ServiceLinkTest, ANameServiceMayTakeLongerThanATryToConnectMay) {
     answer = std::move(then);
   };
   make_link(std::move(options));
-  io_.run_for(milliseconds(200));  // four times connect_timeout
+  link_.io.run_for(milliseconds(200));  // four times connect_timeout
   EXPECT_EQ(questions, 1);
   std::thread([&] { answer(std::vector{*numeric_address({"127.0.0.1", port_})}); }).join();
-  EXPECT_TRUE(run_until([&] { return directives_ > 0; })) << trouble_;
+  EXPECT_TRUE(link_.is_directed()) << link_.trouble;
 }
 
 TEST_F(ServiceLinkTest, AnAddressThatWorkedIsUsedWhileTheNameServiceIsSilent) {
@@ -91,26 +72,26 @@ TEST_F(ServiceLinkTest, AnAddressThatWorkedIsUsedWhileTheNameServiceIsSilent) {
     if (++questions == 1) then(std::vector{*numeric_address({"127.0.0.1", port_})});
   };
   make_link(std::move(options));
-  ASSERT_TRUE(run_until([&] { return directives_ > 0; }));
+  ASSERT_TRUE(link_.is_directed());
 
   service_.reset();
-  ASSERT_TRUE(run_until([&] { return questions == 2; })) << "it is asked when nobody is reached";
+  ASSERT_TRUE(link_.run_until([&] { return questions == 2; }))
+      << "it is asked when nobody is reached";
   service_ = std::make_unique<RunningService>(ServiceOptions{.service_id = "t"}, port_);
-  directives_ = 0;
-  EXPECT_TRUE(run_until([&] { return directives_ > 0; })) << trouble_;
+  EXPECT_TRUE(link_.is_directed()) << link_.trouble;
 }
 
 // A service of a later version may say what this one does not know.
 TEST_F(ServiceLinkTest, AMessageOfATypeItDoesNotKnowIsPassedOver) {
   using boost::asio::ip::tcp;
-  tcp::acceptor acceptor(io_, {boost::asio::ip::address_v4::loopback(), 0});
+  tcp::acceptor acceptor(link_.io, {boost::asio::ip::address_v4::loopback(), 0});
   acceptor.non_blocking(true);
   RemoteLinkOptions options;
   options.address.host = "127.0.0.1";
   options.address.port = acceptor.local_endpoint().port();
   make_link(std::move(options));
-  tcp::socket agent(io_);
-  ASSERT_TRUE(run_until([&] {
+  tcp::socket agent(link_.io);
+  ASSERT_TRUE(link_.run_until([&] {
     boost::system::error_code error;
     if (!agent.is_open()) acceptor.accept(agent, error);
     return agent.is_open();
@@ -121,7 +102,7 @@ TEST_F(ServiceLinkTest, AMessageOfATypeItDoesNotKnowIsPassedOver) {
   bytes += testing_support::frame_of(R"({"type":"fireworks"})");
   bytes += *encode(ServiceMessage(Wait{"for others"}));
   boost::asio::write(agent, boost::asio::buffer(bytes));
-  EXPECT_TRUE(run_until([&] { return directives_ > 0; })) << trouble_;
+  EXPECT_TRUE(link_.run_until([&] { return link_.waits_for == "for others"; })) << link_.trouble;
 }
 
 TEST_F(ServiceLinkTest, ALookUpThatEndsAfterItsLinkHarmsNobody) {
@@ -130,21 +111,19 @@ TEST_F(ServiceLinkTest, ALookUpThatEndsAfterItsLinkHarmsNobody) {
   options.address.host = "node0";
   options.look_up = [&](const HostPort&, ResolveHandler then) { answer = std::move(then); };
   make_link(std::move(options));
-  io_.run_for(milliseconds(10));
+  link_.io.run_for(milliseconds(10));
   ASSERT_TRUE(answer);
-  link_.reset();
+  link_.go();
   answer(std::vector{*numeric_address({"127.0.0.1", port_})});
-  io_.run_for(milliseconds(10));
-  EXPECT_EQ(directives_, 0);
+  link_.io.run_for(milliseconds(10));
+  EXPECT_EQ(link_.directives, 0);
 }
 
 // --- keys --------------------------------------------------------------------------------------------
 
 class ServiceLinkWithAKey : public ServiceLinkTest {
  protected:
-  void give_service(const std::string& key) {
-    service_->on_thread([&] { service_->server().set_keys(Keyring::parse(key).value()); });
-  }
+  void give_service(const std::string& key) { service_->set_keys(key); }
   void make_link_with(const std::string& key) {
     RemoteLinkOptions options;
     options.address.host = "127.0.0.1";
@@ -157,39 +136,38 @@ class ServiceLinkWithAKey : public ServiceLinkTest {
 TEST_F(ServiceLinkWithAKey, IsWelcomeWhereItIsTheSame) {
   give_service(kKey);
   make_link_with(kKey);
-  EXPECT_TRUE(run_until([&] { return directives_ > 0; })) << trouble_;
+  EXPECT_TRUE(link_.is_directed()) << link_.trouble;
 }
 
 TEST_F(ServiceLinkWithAKey, SaysWhyItIsRefused) {
   give_service(kKey);
   make_link_with("fedcba9876543210");
-  ASSERT_TRUE(run_until([&] { return !trouble_.empty(); }));
-  EXPECT_THAT(trouble_, HasSubstr("the key of this node is not the key"));
-  trouble_.clear();
+  ASSERT_TRUE(link_.gets_into_trouble());
+  EXPECT_THAT(link_.trouble, HasSubstr("the key of this node is not the key"));
+  link_.trouble.clear();
   make_link_with("");
-  ASSERT_TRUE(run_until([&] { return !trouble_.empty(); }));
-  EXPECT_THAT(trouble_, HasSubstr("admits nobody without a key"));
-  EXPECT_EQ(directives_, 0);
+  ASSERT_TRUE(link_.gets_into_trouble());
+  EXPECT_THAT(link_.trouble, HasSubstr("admits nobody without a key"));
+  EXPECT_EQ(link_.directives, 0);
 }
 
 TEST_F(ServiceLinkWithAKey, DoesNotFollowAServiceWithoutIt) {
   make_link_with(kKey);
-  ASSERT_TRUE(run_until([&] { return !trouble_.empty(); }));
-  EXPECT_THAT(trouble_, HasSubstr("this service has no key"));
-  EXPECT_EQ(directives_, 0);
+  ASSERT_TRUE(link_.gets_into_trouble());
+  EXPECT_THAT(link_.trouble, HasSubstr("this service has no key"));
+  EXPECT_EQ(link_.directives, 0);
 }
 
 TEST_F(ServiceLinkWithAKey, AStrangerInTheServicesPlaceEndsNothing) {
   give_service(kKey);
   make_link_with(kKey);
-  ASSERT_TRUE(run_until([&] { return directives_ > 0; })) << trouble_;
+  ASSERT_TRUE(link_.is_directed()) << link_.trouble;
   service_.reset();
   service_ = std::make_unique<RunningService>(ServiceOptions{.service_id = "t"}, port_);
-  ASSERT_TRUE(run_until([&] { return service_->has_logged("this service has no key"); }));
-  EXPECT_EQ(trouble_, "") << "it goes on trying";
+  ASSERT_TRUE(link_.run_until([&] { return service_->has_logged("this service has no key"); }));
+  EXPECT_EQ(link_.trouble, "") << "it goes on trying";
   give_service(kKey);
-  directives_ = 0;
-  EXPECT_TRUE(run_until([&] { return directives_ > 0; })) << trouble_;
+  EXPECT_TRUE(link_.is_directed()) << link_.trouble;
 }
 
 // --- TLS ---------------------------------------------------------------------------------------------
@@ -201,10 +179,7 @@ class ServiceLinkWithTls : public ServiceLinkTest {
  protected:
   ServiceLinkWithTls() { connect_timeout_ = std::chrono::seconds(3); }
 
-  void give_service(const TlsFiles& files) {
-    const TlsContextPtr tls = TlsContext::for_service(files)->context;
-    service_->on_thread([&] { service_->server().set_tls(tls); });
-  }
+  void give_service(const TlsFiles& files) { service_->set_tls(files); }
   void make_link_with(const TlsFiles& files, const std::string& key = "",
                       const std::string& host = "127.0.0.1") {
     RemoteLinkOptions options;
@@ -216,22 +191,19 @@ class ServiceLinkWithTls : public ServiceLinkTest {
   }
   // Why an agent that was never welcomed gives up at once.
   std::string gives_up(const TlsFiles& files, const std::string& host = "127.0.0.1") {
-    trouble_.clear();
+    link_.trouble.clear();
     make_link_with(files, "", host);
-    EXPECT_TRUE(run_until([&] { return !trouble_.empty(); }));
-    EXPECT_EQ(directives_, 0);
-    return trouble_;
+    EXPECT_TRUE(link_.gets_into_trouble());
+    EXPECT_EQ(link_.directives, 0);
+    return link_.trouble;
   }
-  bool joins() {
-    directives_ = 0;
-    return run_until([&] { return directives_ > 0; });
-  }
+  bool joins() { return link_.is_directed(); }
   void restart_service() {
     service_.reset();
     service_ = std::make_unique<RunningService>(ServiceOptions{.service_id = "t"}, port_);
   }
   bool service_has_logged(const std::string& text) {
-    return run_until([&] { return service_->has_logged(text); });
+    return link_.run_until([&] { return service_->has_logged(text); });
   }
 
   const testing_support::TemporaryDirectory directory_;
@@ -248,19 +220,18 @@ TEST_F(ServiceLinkWithTls, JoinsThroughItByAddressAndByName) {
   give_service(plain_tls_);
   for (const char* host : {"127.0.0.1", "localhost"}) {
     make_link_with(knows_us_, "", host);
-    EXPECT_TRUE(joins()) << trouble_;
+    EXPECT_TRUE(joins()) << link_.trouble;
   }
 }
 
 TEST_F(ServiceLinkWithTls, TheKeyIsProvedInsideIt) {
   give_service(plain_tls_);
-  service_->on_thread(
-      [&] { service_->server().set_keys(Keyring::parse("0123456789abcdef").value()); });
+  service_->set_keys("0123456789abcdef");
   make_link_with(knows_us_, "0123456789abcdef");
-  EXPECT_TRUE(joins()) << trouble_;
+  EXPECT_TRUE(joins()) << link_.trouble;
   make_link_with(knows_us_, "fedcba9876543210");
-  ASSERT_TRUE(run_until([&] { return !trouble_.empty(); }));
-  EXPECT_THAT(trouble_, HasSubstr("the key of this node is not the key"));
+  ASSERT_TRUE(link_.gets_into_trouble());
+  EXPECT_THAT(link_.trouble, HasSubstr("the key of this node is not the key"));
 }
 
 TEST_F(ServiceLinkWithTls, AServiceThatIsNotToBeTrustedEndsTheJoinWithTheReason) {
@@ -275,7 +246,7 @@ TEST_F(ServiceLinkWithTls, AServiceThatIsNotToBeTrustedEndsTheJoinWithTheReason)
   const IssuedFiles late = ours_.issue("late", {.valid_for = -std::chrono::hours(1)});
   give_service({.cert = late.cert, .key = late.key, .ca = {}});
   EXPECT_THAT(gives_up(knows_us_), HasSubstr("certificate has expired"));
-  EXPECT_THAT(trouble_, HasSubstr("no TLS connection with"));
+  EXPECT_THAT(link_.trouble, HasSubstr("no TLS connection with"));
 }
 
 TEST_F(ServiceLinkWithTls, SaysWhatTheServiceWants) {
@@ -286,7 +257,7 @@ TEST_F(ServiceLinkWithTls, SaysWhatTheServiceWants) {
               HasSubstr("does not come from its --rdzv-tls-ca"));
   EXPECT_THAT(gives_up({}), HasSubstr("nobody without TLS: give this node --rdzv-tls-ca"));
   make_link_with(mutual_);
-  EXPECT_TRUE(joins()) << trouble_;
+  EXPECT_TRUE(joins()) << link_.trouble;
 }
 
 TEST_F(ServiceLinkWithTls, DoesNotFollowAServiceWithoutIt) {
@@ -296,29 +267,29 @@ TEST_F(ServiceLinkWithTls, DoesNotFollowAServiceWithoutIt) {
 TEST_F(ServiceLinkWithTls, AStrangerInTheServicesPlaceEndsNothing) {
   give_service(plain_tls_);
   make_link_with(knows_us_);
-  ASSERT_TRUE(joins()) << trouble_;
+  ASSERT_TRUE(joins()) << link_.trouble;
   restart_service();  // without TLS, and then with a certificate of somebody else's
   ASSERT_TRUE(service_has_logged("it speaks TLS"));
   const IssuedFiles stranger = theirs_.issue("stranger");
   give_service({.cert = stranger.cert, .key = stranger.key, .ca = {}});
   ASSERT_TRUE(service_has_logged("the peer says: "));
-  EXPECT_EQ(trouble_, "") << "it goes on trying";
+  EXPECT_EQ(link_.trouble, "") << "it goes on trying";
   give_service(plain_tls_);
-  EXPECT_TRUE(joins()) << trouble_;
+  EXPECT_TRUE(joins()) << link_.trouble;
 }
 
 TEST_F(ServiceLinkWithTls, ReadsItsFilesAgainForTheNextConnection) {
   give_service(mutual_);
   const IssuedFiles node = ours_.issue("node");
   make_link_with({.cert = node.cert, .key = node.key, .ca = ours_.ca_file()});
-  ASSERT_TRUE(joins()) << trouble_;
+  ASSERT_TRUE(joins()) << link_.trouble;
   // The authority is a new one, and so is everything that it signs.
   const Authority renewed(directory_.path(), "ours");
   renewed.issue("node");
   renewed.issue("service");
   restart_service();
   give_service(mutual_);
-  EXPECT_TRUE(joins()) << trouble_;
+  EXPECT_TRUE(joins()) << link_.trouble;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "tests/support/child_process.h"
+#include "tests/support/client_of.h"
 #include "tests/support/held_port.h"
 #include "tests/support/host_has_ipv6.h"
 #include "tests/support/running_store.h"
@@ -32,10 +33,9 @@ using testing_support::string_reply;
 using ClientPtr = std::unique_ptr<StoreClient>;
 
 ClientPtr client_of(std::uint16_t port, const std::string& prefix = "") {
-  auto client = StoreClient::connect(
-      {.address = {"127.0.0.1", port}, .prefix = prefix, .connect_timeout = 10s, .timeout = 10s});
-  EXPECT_TRUE(client) << client.error().message();
-  return std::move(*client);
+  return std::move(
+      testing_support::client_of(port, {.prefix = prefix, .connect_timeout = 10s, .timeout = 10s})
+          .value());
 }
 
 // A server that does what a test tells it to: with each connection in turn, on its own thread.

@@ -451,10 +451,8 @@ TEST(StoreServer, MayGoWithoutRunningTheLoopAgain) {
   boost::asio::io_context io(1);
   Logger log("test", [](std::string_view) {});
   Result<Listener> listener = listen_tcp({.host = "127.0.0.1", .port = 0});
-  std::vector<UniqueFd> sockets;
-  sockets.push_back(std::move(listener->socket));
   {
-    StoreServer server(io, log, std::move(sockets));
+    StoreServer server(io, log, std::move(listener->socket));
     server.start();
     RawTcpClient client(listener->address.port);
     client.send(handshake());

@@ -393,12 +393,11 @@ void ClusterSim::take(Agent& agent, LinkActions actions) {
       std::visit(
           [&](const auto& directive) { take(agent, agent.supervisor.step(directive, now_)); },
           deliver->directive);
-    } else if (auto* lost = std::get_if<LinkLost>(&action)) {
+    } else if (auto* lost = std::get_if<ServiceLost>(&action)) {
       note(agent.spec.agent_id + " lost the service: " + lost->reason);
-      take(agent,
-           agent.supervisor.step(ServiceLost{lost->reason, lost->for_good, lost->code}, now_));
-    } else if (auto* refused = std::get_if<LinkRefused>(&action)) {
-      take(agent, agent.supervisor.step(ServiceRefused{refused->reason}, now_));
+      take(agent, agent.supervisor.step(*lost, now_));
+    } else if (auto* refused = std::get_if<ServiceRefused>(&action)) {
+      take(agent, agent.supervisor.step(*refused, now_));
     }
   }
 }
@@ -464,7 +463,7 @@ void ClusterSim::start_workers(Agent& agent, const Assignment& assignment) {
        std::to_string(assignment.world_size));
   bury(agent);
   if (assignment.node_rank == NodeRank(0)) {
-    if (assignment.store_port != agent.store_port)
+    if (assignment.store.port != agent.store_port)
       violate("the store is not where it is said to be");
     stores_.try_emplace(agent.store_port, agent.node, assignment.generation, assignment.world_size);
     announce_later(agent.serial, assignment.generation);
@@ -497,7 +496,7 @@ void ClusterSim::start_workers(Agent& agent, const Assignment& assignment) {
     } else {
       finish_later(serial, i, generation, between(5000, calm ? 10000 : 90000));
     }
-    at(between(1, 300), [=, this, store_port = assignment.store_port, until = now_ + kMeetingTime] {
+    at(between(1, 300), [=, this, store_port = assignment.store.port, until = now_ + kMeetingTime] {
       meet(serial, i, generation, store_port, until);
     });
   }
@@ -512,7 +511,7 @@ void ClusterSim::end_worker(std::uint64_t serial, int local_rank, EndKind kind, 
   if (--alive_[worker.generation] == 0) alive_.erase(worker.generation);
   hang_up(worker);
   if (kind == EndKind::kExited && code == 0) ++ended_well_[worker.generation];
-  WorkersEnded::One one;
+  WorkerEnd one;
   one.local_rank = LocalRank(local_rank);
   one.pid = 1000 + local_rank;
   one.kind = kind;

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include <iterator>
 
 #include "base/parse_number.h"
+#include "base/pidfd.h"
 #include "base/pipe.h"
 #include "base/poll_until.h"
 
@@ -49,7 +49,7 @@ ChildProcess::ChildProcess(Arguments argv, Options options) {
     _exit(127);
   }
   EXPECT_GT(pid_, 0) << strerror(errno);
-  pidfd_.reset(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+  pidfd_ = pidfd_of(pid_);
   out_pipe_ = std::move(out_read);
   err_pipe_ = std::move(err_read);
   stop_read_ = std::move(stop_read);

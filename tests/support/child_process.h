@@ -25,6 +25,12 @@ namespace ddprun::testing_support {
 
 using Arguments = std::vector<std::string>;
 
+inline Arguments joined(Arguments first, const Arguments& second, const Arguments& third = {}) {
+  first.insert(first.end(), second.begin(), second.end());
+  first.insert(first.end(), third.begin(), third.end());
+  return first;
+}
+
 class ChildProcess {
  public:
   struct Options {

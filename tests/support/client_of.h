@@ -8,8 +8,11 @@
 
 namespace ddprun::testing_support {
 
-inline Result<std::unique_ptr<StoreClient>> client_of(std::uint16_t port) {
-  return StoreClient::connect({.address = {"127.0.0.1", port}});
+// options: all but the address.
+inline Result<std::unique_ptr<StoreClient>> client_of(std::uint16_t port,
+                                                      StoreClientOptions options = {}) {
+  options.address = {"127.0.0.1", port};
+  return StoreClient::connect(options);
 }
 
 }  // namespace ddprun::testing_support

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <variant>
 
+#include "base/random_id.h"
 #include "rendezvous/control_codec.h"
 #include "rendezvous/core/wire_format.h"
 
@@ -60,6 +61,20 @@ ServiceHandshakeMessage next_handshake(Client& client) {
   const auto message = decode_service_handshake(next_frame(client));
   if (!message) return NoHandshake();
   return *message;
+}
+
+// Knocks with the key and proves it; what the service says to the proof. channel: the TLS connection's
+// binding; empty without TLS.
+template <class Client>
+ServiceHandshakeMessage prove(Client& client, const std::string& key, const std::string& job,
+                              const std::string& channel = "") {
+  AgentHandshake agent(key, {.version = "v", .job = job, .nonce = random_hex(kNonceBytes)},
+                       channel);
+  say(client, agent.knock());
+  const auto proof = agent.receive(next_handshake(client));
+  if (!proof || !std::holds_alternative<Proof>(*proof)) return NoHandshake();
+  say(client, std::get<Proof>(*proof));
+  return next_handshake(client);
 }
 
 inline std::string reason_of(const ServiceHandshakeMessage& message) {

@@ -14,11 +14,11 @@ struct HttpReply {
   std::string body;
 };
 
-// On a connection of its own. authorization: of the field of that name; empty: none.
-inline HttpReply http_get(std::uint16_t port, const std::string& path,
-                          const std::string& authorization = "") {
+// On a connection that is used for nothing else: a RawTcpClient or a RawTlsClient. authorization: of
+// the field of that name; empty: none.
+template <class Client>
+HttpReply http_get(Client& client, const std::string& path, const std::string& authorization = "") {
   constexpr std::size_t kMore = 16 << 20;
-  RawTcpClient client(port);
   const std::string field = authorization.empty() ? "" : "Authorization: " + authorization + "\r\n";
   client.send("GET " + path + " HTTP/1.1\r\nHost: test\r\n" + field + "Connection: close\r\n\r\n");
   const std::string bytes = client.receive(kMore);
@@ -27,6 +27,12 @@ inline HttpReply http_get(std::uint16_t port, const std::string& path,
   return {.status = std::stoi(bytes.substr(9)),
           .head = bytes.substr(0, end),
           .body = bytes.substr(end + 4)};
+}
+
+inline HttpReply http_get(std::uint16_t port, const std::string& path,
+                          const std::string& authorization = "") {
+  RawTcpClient client(port);
+  return http_get(client, path, authorization);
 }
 
 }  // namespace ddprun::testing_support

@@ -18,10 +18,7 @@ void run(const Arguments& argv) {
 }
 
 Arguments inside(pid_t init, const Arguments& flags, const Arguments& argv) {
-  Arguments all{"nsenter", "-t", std::to_string(init)};
-  all.insert(all.end(), flags.begin(), flags.end());
-  all.insert(all.end(), argv.begin(), argv.end());
-  return all;
+  return joined({"nsenter", "-t", std::to_string(init)}, flags, argv);
 }
 
 std::string port_of(int node) { return "port" + std::to_string(node); }
@@ -74,11 +71,12 @@ NetnsCluster::~NetnsCluster() {
 // A process that holds the namespaces and ends with this one. The script runs first.
 NetnsCluster::Namespace NetnsCluster::make_namespace(const std::string& script,
                                                      bool with_processes) const {
-  Arguments argv{"setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--fork", "--kill-child"};
-  if (with_processes) argv.insert(argv.end(), {"--uts", "--ipc", "--pid", "--mount-proc"});
-  argv.insert(argv.end(), {"sh", "-c", script + " && echo up && exec sleep infinity"});
+  const Arguments processes{"--uts", "--ipc", "--pid", "--mount-proc"};
   Namespace made;
-  made.holder = std::make_unique<ChildProcess>(argv);
+  made.holder = std::make_unique<ChildProcess>(
+      joined({"setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--fork", "--kill-child"},
+             with_processes ? processes : Arguments(),
+             {"sh", "-c", script + " && echo up && exec sleep infinity"}));
   EXPECT_TRUE(made.holder->wait_for_out("up")) << made.holder->err();
   made.init = first_child_of(made.holder->pid());
   EXPECT_GT(made.init, 1);

@@ -31,15 +31,13 @@ class RunningServer {
  public:
   enum class Start { kNow, kLater };
 
-  // emplace: makes the server in its place, given the io_context, the log and the sockets.
+  // emplace: makes the server in its place, given the io_context, the log and the socket.
   template <class Emplace>
   RunningServer(const HostPort& where, Start start, Emplace emplace) {
     Result<Listener> listener = listen_tcp(where);
     if (!listener) throw std::runtime_error(listener.error().message());
     port_ = listener->address.port;
-    std::vector<UniqueFd> sockets;
-    sockets.push_back(std::move(listener->socket));
-    emplace(server_, io_, log_, std::move(sockets));
+    emplace(server_, io_, log_, std::move(listener->socket));
     if (start == Start::kNow) server_->start();
     thread_ = std::thread([this] { io_.run(); });
   }

@@ -15,9 +15,21 @@ class RunningService : public RunningServer<RendezvousServer> {
   explicit RunningService(const ServiceOptions& options = {.service_id = "s"},
                           std::uint16_t port = 0, std::optional<KeptState> kept = std::nullopt)
       : RunningServer({.host = "127.0.0.1", .port = port}, Start::kNow,
-                      [&](auto& place, auto& io, Logger& log, std::vector<UniqueFd> sockets) {
-                        place.emplace(io, log, options, std::move(sockets), std::move(kept));
+                      [&](auto& place, auto& io, Logger& log, UniqueFd socket) {
+                        place.emplace(io, log, options, std::move(socket), std::move(kept));
                       }) {}
+
+  // Keyring::parse() has what the text may be.
+  void set_keys(const std::string& text) {
+    on_thread([&] { server().set_keys(Keyring::parse(text).value()); });
+  }
+  void set_tls(const TlsFiles& files) {
+    const TlsContextPtr context = TlsContext::for_service(files)->context;
+    on_thread([&] { server().set_tls(context); });
+  }
+  void set_munge(const std::shared_ptr<const Munge>& munge) {
+    on_thread([&] { server().set_munge(munge); });
+  }
 };
 
 }  // namespace ddprun::testing_support

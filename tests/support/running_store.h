@@ -10,10 +10,9 @@ class RunningStore : public RunningServer<StoreServer> {
  public:
   explicit RunningStore(const StoreServerOptions& options = {}, Start start = Start::kNow,
                         const HostPort& where = {.host = "127.0.0.1", .port = 0})
-      : RunningServer(where, start,
-                      [&](auto& place, auto& io, Logger& log, std::vector<UniqueFd> sockets) {
-                        place.emplace(io, log, std::move(sockets), options);
-                      }) {}
+      : RunningServer(where, start, [&](auto& place, auto& io, Logger& log, UniqueFd socket) {
+          place.emplace(io, log, std::move(socket), options);
+        }) {}
 
   void stop() {
     on_thread([this] { server().stop(); });

@@ -1,10 +1,13 @@
-// The seed of a test whose faults come at random moments. It is the same in every run, so that a
+// The random moments at which a test's faults come. Their seed is the same in every run, so that a
 // red build can be run again; DDPRUN_TEST_SEED gives another one.
 #pragma once
 
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+
+#include "base/clock.h"
+#include "base/rng.h"
 
 namespace ddprun::testing_support {
 
@@ -14,6 +17,11 @@ inline std::uint64_t number_from(const char* variable, std::uint64_t unless_give
 }
 inline std::uint64_t test_seed(std::uint64_t unless_given) {
   return number_from("DDPRUN_TEST_SEED", unless_given);
+}
+
+// A random duration below this one.
+inline Duration up_to(Duration longest, Rng& rng) {
+  return Duration(rng.below(static_cast<std::uint64_t>(longest.count())));
 }
 
 // For a SCOPED_TRACE: what a failure says.

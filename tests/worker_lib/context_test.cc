@@ -208,7 +208,8 @@ TEST(Context, NamesTheRanksThatDidNotCome) {
   const DistError failure =
       dist_error_of([] { init_with({.timeout = milliseconds(1000)}, nullptr); });
   EXPECT_EQ(failure.kind(), DistError::Kind::kTimeout);
-  EXPECT_THAT(failure.what(), HasSubstr("of rank 1 of 4: ranks 0, 2 and 3 did not come: "));
+  EXPECT_THAT(failure.what(), AllOf(HasSubstr("ddprun::init of rank 1 of 4: "),
+                                    HasSubstr(": ranks 0, 2 and 3 did not come: ")));
 }
 
 TEST(Context, ItsKeysBeginWithItsOwnPrefixAndNameTheGeneration) {

@@ -2,8 +2,23 @@
 
 #include "rendezvous/store_client.h"
 #include "worker_lib/cpu/form_group.h"
+#include "worker_lib/cpu/rank_names.h"
 
 namespace ddprun {
+namespace {
+
+// "ranks 2 and 5": those whose keys are not there; empty when all are, or the store does not say.
+std::string missing_ranks(StoreClient& store, const std::vector<std::string>& keys) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < static_cast<int>(keys.size()); ++rank) {
+    const Result<bool> is_here = store.check({keys[static_cast<std::size_t>(rank)]});
+    if (!is_here) return "";
+    if (!*is_here) ranks.push_back(rank);
+  }
+  return ranks.empty() ? "" : name_ranks(ranks);
+}
+
+}  // namespace
 
 Result<std::unique_ptr<CpuGroup>> CpuGroup::form(StoreClient& store,
                                                  const CpuGroupOptions& options) {
@@ -12,7 +27,11 @@ Result<std::unique_ptr<CpuGroup>> CpuGroup::form(StoreClient& store,
     if (const Result<void> set = store.set(key(options.rank.value), card); !set) return set.error();
     std::vector<std::string> keys;
     for (int rank = 0; rank < options.world_size; ++rank) keys.push_back(key(rank));
-    return store.multi_get(keys, options.timeout);
+    Result<std::vector<std::string>> cards = store.multi_get(keys, options.timeout);
+    if (cards || cards.error().kind != ErrorKind::kTimeout) return cards;
+    const std::string missing = missing_ranks(store, keys);
+    if (missing.empty()) return cards;
+    return std::move(cards).error().within(missing + " did not come");
   };
   return form_group(exchange, store.local_address(), options);
 }

@@ -97,9 +97,8 @@ Error GroupCore::from_board(const Attempt& attempt) {
   } else if (failure.kind == ErrorKind::kTimeout) {
     error.cause = name_rank(failure.reporter) + " gave up: " + failure.cause;
   } else if (failure.kind == ErrorKind::kStopped) {
-    error.cause =
-        (own ? "the group was aborted: " : name_rank(failure.reporter) + " aborted the group: ") +
-        failure.cause;
+    error.cause = own ? group_aborted(failure.cause)
+                      : name_rank(failure.reporter) + " aborted the group: " + failure.cause;
   }
   return finish(std::move(error));
 }

@@ -10,6 +10,11 @@ namespace ddprun {
 // Why the calls end that are in flight when their ProcessGroup goes.
 inline constexpr const char* kGroupDestroyed = "the process group was destroyed";
 
+// What is wrong where a group was given up.
+inline std::string group_aborted(const std::string& reason) {
+  return "the group was aborted: " + reason;
+}
+
 // What every call gets after the group's first failure, with the rank that was to blame for that.
 inline Error group_finished(std::string doing, const Error& first) {
   return Error{.kind = ErrorKind::kStopped,

@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/not_now.h"
 #include "base/poll_until.h"
-#include "worker_lib/cpu/not_now.h"
 #include "worker_lib/cpu/rank_names.h"
 
 namespace ddprun {

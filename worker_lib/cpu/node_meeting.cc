@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -13,9 +12,10 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/not_now.h"
+#include "base/pidfd.h"
 #include "base/poll_until.h"
 #include "base/random_id.h"
-#include "worker_lib/cpu/not_now.h"
 #include "worker_lib/cpu/rank_names.h"
 
 namespace ddprun {
@@ -93,7 +93,7 @@ Result<std::size_t> receive_with_fds(int socket, void* data, std::size_t bytes,
 }
 
 Result<UniqueFd> own_pidfd() {
-  UniqueFd fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+  UniqueFd fd = pidfd_of(getpid());
   if (!fd.valid()) return system_error("open a pidfd (Linux 5.3 or newer)", errno);
   return fd;
 }

@@ -13,8 +13,8 @@
 #include <fstream>
 
 #include "base/background_thread.h"
+#include "base/not_now.h"
 #include "base/process_stat.h"
-#include "worker_lib/cpu/not_now.h"
 #include "worker_lib/cpu/rank_names.h"
 
 namespace ddprun {

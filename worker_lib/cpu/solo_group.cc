@@ -4,6 +4,7 @@
 #include <mutex>
 #include <optional>
 
+#include "worker_lib/cpu/group_end.h"
 #include "worker_lib/cpu/requirements.h"
 
 namespace ddprun {
@@ -82,9 +83,8 @@ class SoloGroup final : public CpuGroup {
   Result<void> done(const char* collective) {
     const std::lock_guard lock(mutex_);
     if (!aborted_) return {};
-    return Error{.kind = ErrorKind::kStopped,
-                 .doing = collective,
-                 .cause = "the group was aborted: " + *aborted_};
+    return Error{
+        .kind = ErrorKind::kStopped, .doing = collective, .cause = group_aborted(*aborted_)};
   }
 
   mutable std::mutex mutex_;

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/not_now.h"
 #include "base/poll_until.h"
-#include "worker_lib/cpu/not_now.h"
 
 namespace ddprun {
 namespace {

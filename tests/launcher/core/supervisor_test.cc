@@ -34,8 +34,7 @@ class SupervisorTest : public testing::Test {
                       .node_count = 2,
                       .first_rank = Rank(2),
                       .world_size = 4,
-                      .store_host = "h",
-                      .store_port = 1,
+                      .store = {"h", 1},
                       .restart_count = 0,
                       .reason = "start"};
   }
@@ -44,14 +43,11 @@ class SupervisorTest : public testing::Test {
     ASSERT_TRUE(has<StartWorkers>());
   }
 
-  static WorkersEnded::One one(int local_rank, EndKind kind, int code) {
-    return {.local_rank = LocalRank(local_rank),
-            .pid = 100 + local_rank,
-            .kind = kind,
-            .code = code,
-            .core_dumped = false,
-            .message = "",
-            .stderr_tail = {}};
+  static WorkerEnd one(int local_rank, EndKind kind, int code) {
+    WorkerEnd end{.kind = kind, .code = code};
+    end.local_rank = LocalRank(local_rank);
+    end.pid = 100 + local_rank;
+    return end;
   }
   void exited(int local_rank, int code) {
     step(WorkersEnded{{one(local_rank, EndKind::kExited, code)}});

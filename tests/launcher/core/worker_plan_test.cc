@@ -13,8 +13,7 @@ Assignment second_node() {
           .node_count = 2,
           .first_rank = Rank(3),
           .world_size = 5,
-          .store_host = "10.0.0.1",
-          .store_port = 4242,
+          .store = {"10.0.0.1", 4242},
           .restart_count = 1,
           .reason = ""};
 }

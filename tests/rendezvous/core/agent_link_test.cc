@@ -24,7 +24,7 @@ class AgentLinkTest : public testing::Test {
 
   void take(LinkActions actions) {
     for (LinkAction& action : actions) {
-      if (auto* lost = std::get_if<LinkLost>(&action)) {
+      if (auto* lost = std::get_if<ServiceLost>(&action)) {
         ++lost_count_;
         lost_ = *lost;
       }
@@ -83,7 +83,7 @@ class AgentLinkTest : public testing::Test {
   int look_ups_ = 0;
   bool name_service_answers_ = true;
   int closes_ = 0;
-  std::optional<LinkLost> lost_;
+  std::optional<ServiceLost> lost_;
   std::vector<AgentMessage> sent_;
   std::vector<Directive> delivered_;
 };
@@ -385,7 +385,7 @@ TEST_F(AgentLinkTest, AServiceThatIsNotToBeFollowedEndsAllButWhoWasWelcomed) {
   const LinkActions out = link_->distrusted("it is another user's", now_);
   ASSERT_EQ(out.size(), 2u);
   EXPECT_EQ(
-      std::get<LinkRefused>(out[1]).reason,
+      std::get<ServiceRefused>(out[1]).reason,
       "this node does not follow the rendezvous service at node0:29400: it is another user's");
   EXPECT_FALSE(link_->deadline());
 

@@ -39,6 +39,15 @@ class MembershipFixture : public testing::Test {
     hello.status.store_port = 4000;
     return hello;
   }
+  // Of a node that has run something.
+  Hello hello_again(const std::string& host, AgentPhase phase, int generation,
+                    std::vector<WorkerEnd> ends = {}) {
+    Hello again = hello(host);
+    again.status.phase = phase;
+    again.status.generation = Generation(generation);
+    again.status.ends = std::move(ends);
+    return again;
+  }
   void join(const std::string& host, int slots = 1) {
     take(job_->joined(hello(host, slots), false, now_));
   }

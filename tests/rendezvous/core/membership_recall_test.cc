@@ -23,17 +23,13 @@ class RecallTest : public MembershipTest {
   }
   void come_back(const std::string& host, int node_rank, AgentPhase phase, int generation,
                  std::vector<WorkerEnd> ends = {}) {
-    Hello back = hello(host);
-    back.status.phase = phase;
-    back.status.generation = Generation(generation);
-    back.status.ends = std::move(ends);
+    Hello back = hello_again(host, phase, generation, std::move(ends));
     back.assignment = Assignment{.generation = Generation(generation),
                                  .node_rank = NodeRank(node_rank),
                                  .node_count = 2,
                                  .first_rank = Rank(node_rank),
                                  .world_size = 2,
-                                 .store_host = "10.0.0.1",
-                                 .store_port = 4000,
+                                 .store = {"10.0.0.1", 4000},
                                  .restart_count = 2,
                                  .reason = "restart 2 of 3: earlier"};
     take(job_->joined(back, false, now_));
@@ -154,11 +150,7 @@ class RestoredTest : public MembershipTest {
   }
   void come_back(const std::string& host, AgentPhase phase, int generation,
                  std::vector<WorkerEnd> ends = {}) {
-    Hello back = hello(host);
-    back.status.phase = phase;
-    back.status.generation = Generation(generation);
-    back.status.ends = std::move(ends);
-    take(job_->joined(back, false, now_));
+    take(job_->joined(hello_again(host, phase, generation, std::move(ends)), false, now_));
   }
   // Generation 1 of 2 nodes runs, and has used one restart of `max_restarts`.
   void run_second_generation(NodeRange nodes, int max_restarts) {

@@ -25,7 +25,7 @@ TEST_F(MembershipTest, FormsTheFirstGenerationWhenTheLastNodeArrives) {
   EXPECT_EQ(second->node_rank, NodeRank(1));
   EXPECT_EQ(second->first_rank, Rank(2));
   EXPECT_EQ(first->world_size, 6);
-  EXPECT_EQ(first->store_port, 4000);
+  EXPECT_EQ(first->store.port, 4000);
   EXPECT_EQ(first->restart_count, 0);
 }
 
@@ -144,7 +144,7 @@ TEST_F(MembershipTest, AFailureStopsEveryoneAndTheNextGenerationWaitsForAll) {
   ASSERT_TRUE(told<Assignment>("a") && told<Assignment>("b"));
   EXPECT_EQ(told<Assignment>("a")->generation, Generation(1));
   EXPECT_EQ(told<Assignment>("b")->restart_count, 1);
-  EXPECT_EQ(told<Assignment>("b")->store_port, 4001) << "a generation has a store of its own";
+  EXPECT_EQ(told<Assignment>("b")->store.port, 4001) << "a generation has a store of its own";
 }
 
 TEST_F(MembershipTest, TheBudgetIsTheJobsAndItsEndIsTheFirstFailuresCode) {
@@ -494,7 +494,7 @@ TEST_F(MembershipTest, TheStoresHostIsReachableFromOtherNodes) {
   take(job_->joined(host, true, now_));
   join("b");
   ASSERT_TRUE(told<Assignment>("b"));
-  EXPECT_EQ(told<Assignment>("b")->store_host, "10.0.0.9");
+  EXPECT_EQ(told<Assignment>("b")->store.host, "10.0.0.9");
 }
 
 // --- what is seen from outside ---

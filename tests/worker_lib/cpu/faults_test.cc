@@ -24,6 +24,7 @@ using testing_support::let_pass;
 using testing_support::program;
 using testing_support::seed_text;
 using testing_support::test_seed;
+using testing_support::up_to;
 
 // One cpu_test_rank per letter.
 class ProcessWorld {
@@ -72,7 +73,7 @@ TEST_P(CpuGroupFaults, AKilledRankIsNamedByAllOthersWithinASecondAndNothingIsLef
   world.wait_until_ready();
   ASSERT_FALSE(HasFatalFailure());
   const int victim = static_cast<int>(rng.below(world.size()));
-  let_pass(std::chrono::milliseconds(rng.below(15)));
+  let_pass(up_to(std::chrono::milliseconds(15), rng));
 
   world.at(victim).signal(SIGKILL);
   const TimePoint killed = BootClock::now();
@@ -98,7 +99,7 @@ TEST_P(CpuGroupFaults, AStoppedRankIsNamedByAllOthersWhenTimeIsUp) {
   world.wait_until_ready();
   ASSERT_FALSE(HasFatalFailure());
   const int victim = static_cast<int>(rng.below(world.size()));
-  let_pass(std::chrono::milliseconds(rng.below(15)));
+  let_pass(up_to(std::chrono::milliseconds(15), rng));
 
   world.at(victim).signal(SIGSTOP);
   const TimePoint stopped = BootClock::now();
@@ -139,7 +140,7 @@ TEST(CpuGroupFaultsWhileForming, NothingIsLeftWhenAllAreKilledAtAnyMoment) {
   Rng rng(seed);
   for (int trial = 0; trial < 10; ++trial) {
     ProcessWorld world("aab", "barrier", 30'000);
-    let_pass(std::chrono::milliseconds(rng.below(12)));
+    let_pass(up_to(std::chrono::milliseconds(12), rng));
     for (int rank = 0; rank < world.size(); ++rank) world.at(rank).signal(SIGKILL);
   }
   EXPECT_THAT(entries_of_ours_in_dev_shm(), IsEmpty());

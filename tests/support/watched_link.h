@@ -1,0 +1,64 @@
+// WatchedLink: an agent's link to a service, and what has come of it.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "rendezvous/service_link.h"
+#include "tests/support/eventually.h"
+#include "tests/support/hello_of.h"
+
+namespace ddprun::testing_support {
+
+class WatchedLink {
+ public:
+  // Agent "a" of this job begins to follow the service.
+  void follow(RemoteLinkOptions options, const std::string& job = kDefaultJobId) {
+    link_ = make_remote_link(
+        io, std::move(options),
+        {.hello =
+             [job](const std::string& address) {
+               Hello hello = hello_of(job, "a");
+               hello.node.address = address;
+               return hello;
+             },
+         .directive =
+             [this](const Directive& directive) {
+               if (const Wait* wait = std::get_if<Wait>(&directive)) {
+                 waits_for = wait->reason;
+               } else {
+                 ++directives;
+               }
+             },
+         .lost = [this](const ServiceLost& lost) { trouble = lost.reason; },
+         .refused = [this](const ServiceRefused& refused) { trouble = refused.reason; }});
+    link_->start();
+  }
+  void go() { link_.reset(); }
+
+  template <class Condition>
+  bool run_until(Condition&& condition) {
+    return eventually_on(io, condition);
+  }
+  // Whether the service says what is to be done, other than to wait: something new, from now on.
+  bool is_directed() {
+    directives = 0;
+    return run_until([this] { return directives > 0; });
+  }
+  // Whether the link is lost, or refused; `trouble` says why.
+  bool gets_into_trouble() {
+    return run_until([this] { return !trouble.empty(); });
+  }
+
+  boost::asio::io_context io{1};
+  int directives = 0;     // but for waiting
+  std::string waits_for;  // the last reason
+  std::string trouble;
+
+ private:
+  std::unique_ptr<ServiceLink> link_;
+};
+
+}  // namespace ddprun::testing_support
