@@ -160,7 +160,7 @@ class Agent {
   // listener: where other nodes come; nullopt for a job of this node alone.
   Result<void> embed(std::optional<Listener> listener, std::string address) {
     ServiceOptions options;
-    set_lease(options, config_.options.lease);
+    options.times = config_.options.times;
     options.embedded = true;
     options.host = host_name();
     options.service_id = random_hex(8);

@@ -12,7 +12,6 @@
 #include "base/exit_codes.h"
 #include "base/parse_number.h"
 #include "base/seconds.h"
-#include "rendezvous/core/lease.h"
 
 namespace ddprun {
 namespace {
@@ -37,6 +36,16 @@ Setter parsed(T LaunchOptions::*member, Result<T> (*parse)(std::string_view)) {
     Result<T> value = parse(text);
     if (!value) return std::move(value).error();
     options.*member = std::move(*value);
+    return {};
+  };
+}
+
+template <class T>
+Setter lease_time_into(T LeaseTimes::*member, Result<Duration> (*parse)(std::string_view)) {
+  return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
+    const Result<Duration> value = parse(text);
+    if (!value) return value.error();
+    options.times.*member = *value;
     return {};
   };
 }
@@ -142,7 +151,12 @@ const std::vector<OptionSpec>& option_table() {
       {"Nodes", "lease", "", "SECONDS",
        "a node that is silent for so long is lost, and its workers have been ended a fifth "
        "earlier; counts where this host starts the service, ddp-rendezvous has its own",
-       "--lease=20", parsed(&LaunchOptions::lease, parse_lease), in_seconds(standard.lease)},
+       "--lease=20", lease_time_into(&LeaseTimes::lease, parse_lease),
+       in_seconds(standard.times.lease)},
+      {"Nodes", "heartbeat-interval", "", "SECONDS",
+       "between two heartbeats of a node, a quarter of the lease at most; without it a fifth; "
+       "counts where --lease does",
+       "--heartbeat-interval=0.5", lease_time_into(&LeaseTimes::given_heartbeat, parse_heartbeat)},
       {"Nodes", "node-rank", "", "N", "rank of this node; without it nodes are ordered by name",
        "--node-rank=0", integer_into(&LaunchOptions::node_rank, 0, kMaxInt)},
       {"Nodes", "local-addr", "", "ADDR",

@@ -24,7 +24,7 @@ using namespace ddprun;
 constexpr const char* kName = "ddp-rendezvous";
 
 struct Options {
-  Duration lease = kDefaultLease;
+  LeaseTimes times;
   std::string state_directory;  // empty: none
   std::string key_file;         // empty: none
   std::string munge_socket;     // empty: munge's own default
@@ -34,17 +34,28 @@ struct Options {
 };
 
 void add_options(CLI::App& app, Options& options) {
-  const auto read_lease = [&options](const std::string& text) {
-    const Result<Duration> lease = parse_lease(text);
-    if (!lease) throw CLI::ValidationError("--lease", lease.error().message());
-    options.lease = *lease;
+  const auto time_into = [](auto& time, const char* name, auto parse) {
+    return [&time, name, parse](const std::string& text) {
+      const Result<Duration> given = parse(text);
+      if (!given) throw CLI::ValidationError(name, given.error().message());
+      time = *given;
+    };
   };
   app.add_option_function<std::string>(
-         "--lease", read_lease,
+         "--lease", time_into(options.times.lease, "--lease", parse_lease),
          "After which a node that is not heard of counts as lost. Its agent ends its workers a "
          "fifth earlier")
       ->type_name("SECONDS")
-      ->default_str(in_seconds(options.lease));
+      ->default_str(in_seconds(options.times.lease));
+  app.add_option_function<std::string>(
+         "--heartbeat-interval",
+         time_into(options.times.given_heartbeat, "--heartbeat-interval", parse_heartbeat),
+         "Between two heartbeats of an agent, a quarter of the lease at most; without it a fifth")
+      ->type_name("SECONDS");
+  app.parse_complete_callback([&options] {
+    const Result<void> good = check_lease(options.times);
+    if (!good) throw CLI::ValidationError(good.error().message());
+  });
   app.add_option("--state-dir", options.state_directory,
                  "Directory for what is decided, so that the service can be killed and started "
                  "again while jobs run: same jobs, generations and budgets. It is made if it does "
@@ -174,13 +185,13 @@ Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, L
     kept = std::move(*opened);
   }
   ServiceOptions options;
-  set_lease(options, given.lease);
+  options.times = given.times;
   options.host = host_name();
   options.service_id = random_hex(8);
   // Was there a service here before that nothing was kept of?
   const bool knows_its_past = kept && !kept->directory.is_new();
   if (!knows_its_past && !socket.port_is_new) {
-    options.strangers_until = BootClock::now() + options.agent_patience;
+    options.strangers_until = BootClock::now() + options.times.patience();
   }
   auto server = std::make_shared<RendezvousServer>(io, log, std::move(options),
                                                    std::move(socket.listener), std::move(kept));

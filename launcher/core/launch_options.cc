@@ -119,7 +119,7 @@ Result<HostPort> parse_endpoint(std::string_view text, std::uint16_t default_por
 constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kForeignConf{{
     {"close_timeout", "a job is closed by its verdict"},
     {"heartbeat_timeout", "see --lease, here and of ddp-rendezvous"},
-    {"keep_alive_interval", "see --lease, here and of ddp-rendezvous"},
+    {"keep_alive_interval", "see --heartbeat-interval, here and of ddp-rendezvous"},
     {"keep_alive_max_attempt", "see --lease, here and of ddp-rendezvous"},
     {"read_timeout", "nothing is polled"},
     {"is_host", "the node whose address the endpoint is starts the service"},
@@ -182,6 +182,8 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
     const std::string why = why_no_name(*text);
     if (!why.empty()) return invalid_argument("it " + why).within(name);
   }
+
+  if (auto ok = check_lease(options.times); !ok) return ok.error();
 
   Rendezvous plan;
   if (auto ok = apply_conf(options, plan); !ok) return ok.error();

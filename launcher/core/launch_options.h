@@ -17,6 +17,7 @@
 #include "base/result.h"
 #include "base/worker_env.h"
 #include "rendezvous/core/control_message.h"
+#include "rendezvous/core/lease.h"
 
 namespace ddprun {
 
@@ -69,7 +70,7 @@ struct LaunchOptions {
   int max_restarts = 0;
   OnJoin on_join = OnJoin::kNow;
   int node_failures = kDefaultNodeFailures;
-  Duration lease = kDefaultLease;
+  LeaseTimes times;
   std::optional<std::string> master_addr;
   std::optional<int> master_port;
   std::string local_addr;  // as given

@@ -30,15 +30,8 @@ Duration next_beat_in(Duration interval, TimePoint now) {
   return interval - past + (past > grid / 2 ? grid : Duration(0));
 }
 
-void set_lease(ServiceOptions& options, Duration lease) {
-  options.membership.lease = lease;
-  options.agent_patience = patience_of(lease);
-  options.heartbeat_interval = heartbeat_of(lease);
-}
-
 JobTable::JobTable(ServiceOptions options) : options_(std::move(options)) {
-  DDPRUN_ASSERT(options_.agent_patience < options_.membership.lease,
-                "an agent gives up before the service gives it up");
+  DDPRUN_ASSERT(check_lease(options_.times), "an agent is heard several times in a lease");
 }
 
 JobTable::JobTable(ServiceOptions options, const ServiceState& past, TimePoint now)
@@ -46,7 +39,8 @@ JobTable::JobTable(ServiceOptions options, const ServiceState& past, TimePoint n
   if (!past.service_id.empty()) options_.service_id = past.service_id;
   jobs_begun_ = past.jobs_begun;
   for (const auto& [id, kept] : past.jobs) {
-    Job job{kept.instance, kept.former_instance, Membership(kept.state, options_.membership, now)};
+    Job job{kept.instance, kept.former_instance,
+            Membership(kept.state, {.lease = options_.times.lease}, now)};
     job.owner = kept.owner;
     job.recorded = job.mark();
     job.end_number = kept.end_number;
@@ -84,7 +78,7 @@ ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& messag
     job.heard(agent.agent_id, now);
     out.sends.push_back(
         {origin.connection, HeartbeatAck{.number = heartbeat->number,
-                                         .next = next_beat_in(options_.heartbeat_interval, now)}});
+                                         .next = next_beat_in(options_.times.heartbeat(), now)}});
   } else if (const Leave* leave = std::get_if<Leave>(&message)) {
     forward(agent.job, job.left(agent.agent_id, *leave, now), now, out);
   }
@@ -121,8 +115,8 @@ void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, Se
   record(**job, now, out);
   out.sends.push_back({origin.connection,
                        Welcome{.instance = (*job)->instance,
-                               .heartbeat_interval = options_.heartbeat_interval,
-                               .agent_patience = options_.agent_patience,
+                               .heartbeat_interval = options_.times.heartbeat(),
+                               .agent_patience = options_.times.patience(),
                                .embedded = options_.embedded,
                                .host = options_.host},
                        (*job)->first_change});
@@ -176,7 +170,7 @@ Result<JobTable::Job*> JobTable::job_for(const Hello& hello, std::optional<UserI
   if (recalls) {
     recalled_.insert(hello.instance);
     job.former_instance = hello.instance;
-    job.membership.expect_past(now + options_.membership.lease);
+    job.membership.expect_past(now + options_.times.lease);
   }
   return &job;
 }
@@ -186,7 +180,7 @@ Result<JobTable::Job*> JobTable::begin_job(const Hello& hello, std::optional<Use
                                            TimePoint now) {
   const std::string& id = hello.job.id;
   if (!may_use(options_.owner, user)) return not_his(id, *options_.owner, *user);
-  Membership membership(hello.job, options_.membership, now);
+  Membership membership(hello.job, {.lease = options_.times.lease}, now);
   if (std::optional<std::string> why_not = membership.refusal(hello)) {
     return invalid_argument(std::move(*why_not));
   }
@@ -194,7 +188,7 @@ Result<JobTable::Job*> JobTable::begin_job(const Hello& hello, std::optional<Use
   if (instance.empty()) instance = options_.service_id + "-" + std::to_string(++jobs_begun_);
   if (has_past(hello)) {
     if (can_recall(hello.instance)) recalled_.insert(hello.instance);
-    membership.expect_past(now + options_.membership.lease);
+    membership.expect_past(now + options_.times.lease);
   } else if (options_.strangers_until && now < *options_.strangers_until) {
     membership.expect_past(*options_.strangers_until);
   }
@@ -258,7 +252,7 @@ std::optional<TimePoint> JobTable::deadline() const {
     consider(job.membership.deadline());
     if (!job.membership.is_deserted()) continue;
     // At once, so that it is known since when.
-    consider(job.deserted_since ? *job.deserted_since + options_.membership.lease : TimePoint());
+    consider(job.deserted_since ? *job.deserted_since + options_.times.lease : TimePoint());
   }
   return earliest;
 }
@@ -352,7 +346,7 @@ void JobTable::forget_deserted_jobs(TimePoint now, ServiceOutput& out) {
       since.reset();
     } else if (!since) {
       since = now;
-    } else if (now >= *since + options_.membership.lease) {
+    } else if (now >= *since + options_.times.lease) {
       out.log.push_back("job '" + job->first + "' is forgotten: nobody waits for it any more");
       out.changes.push_back({++changes_, JobForgotten{job->first}});
       jobs_.erase(job);

@@ -32,24 +32,18 @@
 #include <vector>
 
 #include "base/result.h"
+#include "rendezvous/core/lease.h"
 #include "rendezvous/core/membership.h"
 
 namespace ddprun {
 
 using AgentConnectionId = Id<struct AgentConnectionTag, std::uint64_t>;
 
-// What follows from a lease: an agent that has no answer for four fifths of it ends its workers, so
-// that they are gone when it is over; in the meantime it asks four times.
-constexpr Duration patience_of(Duration lease) { return lease / 5 * 4; }
-constexpr Duration heartbeat_of(Duration lease) { return lease / 5; }
-
 struct ServiceOptions {
   static constexpr int kBeatTimes = 20;  // of an interval, at which heartbeats come
 
-  MembershipOptions membership;
-  Duration heartbeat_interval = heartbeat_of(kDefaultLease);
-  Duration agent_patience = patience_of(kDefaultLease);  // must be below membership.lease
-  Duration hello_timeout = std::chrono::seconds(10);     // of a connection that says nothing
+  LeaseTimes times;
+  Duration hello_timeout = std::chrono::seconds(10);  // of a connection that says nothing
   bool embedded = false;
   std::string host;  // what agents call this service's host
   // Whose all jobs here are, whoever comes first: of a service that one user runs for himself.
@@ -59,9 +53,6 @@ struct ServiceOptions {
   // never heard of: no job is begun without them. nullopt: there are none.
   std::optional<TimePoint> strangers_until;
 };
-
-// Sets the lease and what follows from it.
-void set_lease(ServiceOptions& options, Duration lease);
 
 // When an agent that was heard now is to be heard again: after the interval, and at one of kBeatTimes
 // moments of it that are the same for all, so that a service with many agents wakes for many of them

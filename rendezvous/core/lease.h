@@ -1,11 +1,13 @@
-// --lease: for how long a node may be silent, as ddprun and ddp-rendezvous take it. Pure; any
-// thread.
+// --lease and --heartbeat-interval: for how long a node may be silent, and how often it speaks, as
+// ddprun and ddp-rendezvous take it. Pure; any thread.
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "base/worker_env.h"
 
 namespace ddprun {
 
@@ -13,7 +15,26 @@ namespace ddprun {
 inline constexpr Duration kShortestLease = std::chrono::milliseconds(500);
 inline constexpr Duration kLongestLease = std::chrono::hours(1);
 
+inline constexpr Duration kShortestHeartbeat = std::chrono::milliseconds(20);
+
+struct LeaseTimes {
+  Duration lease = kDefaultLease;
+  std::optional<Duration> given_heartbeat;  // nullopt: it follows from the lease
+
+  // An agent that has no answer for so long ends its workers, so that they are gone when the lease is
+  // over.
+  Duration patience() const { return lease / 5 * 4; }
+  // Between two heartbeats: in its patience an agent sends four of them.
+  Duration heartbeat() const { return given_heartbeat.value_or(lease / 5); }
+  // An agent that asks less often than this could give up over one answer that is late.
+  Duration longest_heartbeat() const { return lease / 4; }
+};
+
 // In seconds. kInvalidArgument: the text is no such time.
 Result<Duration> parse_lease(std::string_view text);
+Result<Duration> parse_heartbeat(std::string_view text);
+
+// kInvalidArgument: the heartbeat that was given does not go with the lease.
+Result<void> check_lease(const LeaseTimes& times);
 
 }  // namespace ddprun

@@ -218,7 +218,7 @@ class Story {
     unsafe_.clear();
     last_change_ = 0;
     outbox_ = Outbox();
-    if (!has_disk_) options_.strangers_until = now_ + options_.membership.lease;
+    if (!has_disk_) options_.strangers_until = now_ + options_.times.lease;
     begin(*past);
   }
 

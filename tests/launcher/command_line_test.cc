@@ -77,6 +77,7 @@ TEST(CommandLine, ReadsEveryOption) {
                         "--on-join=checkpoint",
                         "--node-failures=2",
                         "--lease=20",
+                        "--heartbeat-interval=0.5",
                         "--monitor-interval=5",
                         "--master-addr=m",
                         "--master-port=7",
@@ -108,7 +109,8 @@ TEST(CommandLine, ReadsEveryOption) {
   EXPECT_EQ(options.ports, (PortRange{7, 9}));
   EXPECT_EQ(options.on_join, OnJoin::kCheckpoint);
   EXPECT_EQ(options.node_failures, 2);
-  EXPECT_EQ(options.lease, std::chrono::seconds(20));
+  EXPECT_EQ(options.times.lease, std::chrono::seconds(20));
+  EXPECT_EQ(options.times.heartbeat(), std::chrono::milliseconds(500));
   EXPECT_EQ(options.nodes, (NodeRange{2, 4}));
   EXPECT_EQ(options.node_rank, 1);
   EXPECT_EQ(options.rdzv_endpoint, "h:1");
@@ -213,7 +215,7 @@ TEST(CommandLine, HowElasticTheJobIsHasDefaultsAndBounds) {
   const LaunchOptions defaults = parse({"./train"});
   EXPECT_EQ(defaults.on_join, OnJoin::kNow);
   EXPECT_EQ(defaults.node_failures, 3);
-  EXPECT_EQ(defaults.lease, kDefaultLease);
+  EXPECT_EQ(defaults.times.lease, kDefaultLease);
   EXPECT_EQ(error_of({"--on-join=soon", "./train"}),
             "--on-join: 'soon': give now, checkpoint or restart");
   EXPECT_THAT(error_of({"--node-failures=0", "./train"}), HasSubstr("--node-failures"));

@@ -105,7 +105,7 @@ TEST_F(ServerTest, AFailureOfAThousandWorkersIsTold) {
   constexpr int kSlots = 100;
   // These agents send no heartbeats, and a sanitizer may need more than a lease for all of this.
   ServiceOptions patient{.service_id = "s"};
-  set_lease(patient, std::chrono::minutes(2));
+  patient.times.lease = std::chrono::minutes(2);
   testing_support::RunningService service(patient);
   std::vector<std::unique_ptr<RawTcpClient>> agents;
   for (int node = 0; node < kNodes; ++node) {

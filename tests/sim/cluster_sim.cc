@@ -195,7 +195,7 @@ void ClusterSim::begin_service() {
     journal_.resize(reading->whole_bytes);
     if (rng_.chance(0.2)) journal_ = journal_snapshot(reading->image);
   } else if (!is_first) {
-    options.strangers_until = now_ + options.agent_patience;
+    options.strangers_until = now_ + options.times.patience();
   }
   service_ = std::make_unique<JobTable>(options, past, now_);
   if (keeps_state_) service_->note_safe(0);

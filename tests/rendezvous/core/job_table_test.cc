@@ -70,6 +70,16 @@ TEST_F(JobTableTest, RefusesWhoDoesNotSayHelloFirst) {
   EXPECT_TRUE(find<Refused>(receive(1, AgentStatus{}), 1));
 }
 
+TEST_F(JobTableTest, TellsAgentsHowOftenToSpeakAndHowLongToWait) {
+  ServiceOptions options;
+  options.times = {.lease = seconds(20), .given_heartbeat = seconds(2)};
+  table_ = JobTable(options);
+  const ServiceOutput out = receive(1, hello("j", "a"));
+  ASSERT_TRUE(find<Welcome>(out, 1));
+  EXPECT_EQ(find<Welcome>(out, 1)->heartbeat_interval, seconds(2));
+  EXPECT_EQ(find<Welcome>(out, 1)->agent_patience, seconds(16));
+}
+
 TEST_F(JobTableTest, AnswersHeartbeatsWithTheirNumber) {
   receive(1, hello("j", "a"));
   const ServiceOutput out = receive(1, Heartbeat{7});
@@ -79,7 +89,7 @@ TEST_F(JobTableTest, AnswersHeartbeatsWithTheirNumber) {
 
 // A thousand agents that each beat at a moment of its own cost three times as much.
 TEST_F(JobTableTest, AsksAllAgentsForHeartbeatsAtTheSameFewMoments) {
-  const Duration interval = ServiceOptions().heartbeat_interval;
+  const Duration interval = ServiceOptions().times.heartbeat();
   const Duration grid = interval / ServiceOptions::kBeatTimes;
   receive(1, hello("j", "a"));
   std::set<TimePoint> moments;
@@ -402,18 +412,6 @@ TEST_F(JobTableTest, SaysFarewellToEveryAgent) {
   receive(2, hello("k", "b"));
   const ServiceOutput out = table_.farewell("it is restarted");
   EXPECT_TRUE(find<Silence>(out, 1) && find<Silence>(out, 2));
-}
-
-TEST(ServiceOptions, OneLeaseSetsPatienceAndHeartbeats) {
-  ServiceOptions options;
-  set_lease(options, seconds(20));
-  EXPECT_EQ(options.membership.lease, seconds(20));
-  EXPECT_EQ(options.agent_patience, seconds(16));
-  EXPECT_EQ(options.heartbeat_interval, seconds(4));
-  ServiceOptions same;
-  set_lease(same, kDefaultLease);
-  EXPECT_EQ(same.agent_patience, ServiceOptions{}.agent_patience) << "the defaults follow the rule";
-  EXPECT_EQ(same.heartbeat_interval, ServiceOptions{}.heartbeat_interval);
 }
 
 TEST_F(JobTableTest, AConnectionSaysHelloOnce) {
