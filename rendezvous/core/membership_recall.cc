@@ -36,7 +36,9 @@ void Membership::recall(Member& member, const Hello& hello) {
     recount_all();
   }
   if (!hello.assignment) return;
-  restarts_used_ = std::max(restarts_used_, hello.assignment->restart_count);
+  // An agent may say anything, also that more was used than there is.
+  restarts_used_ =
+      std::max(restarts_used_, std::min(hello.assignment->restart_count, spec_.max_restarts));
   if (hello.assignment->generation != generation_) return;
   member.assignment = hello.assignment;
   member.node_rank = hello.assignment->node_rank.value;

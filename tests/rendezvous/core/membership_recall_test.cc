@@ -36,6 +36,12 @@ class RecallTest : public MembershipTest {
   }
 };
 
+TEST_F(RecallTest, NoMoreBudgetIsUsedThanThereIsWhateverAnAgentSays) {
+  restart_service({2, 2}, 1);
+  come_back("a", 0, AgentPhase::kRunning, 7);  // says that 2 were used
+  EXPECT_EQ(job_->restarts_used(), 1);
+}
+
 TEST_F(RecallTest, ARunningGenerationIsTakenOverWhenAllItsNodesHaveCome) {
   restart_service({2, 2}, 3);
   come_back("a", 0, AgentPhase::kRunning, 7);
