@@ -24,10 +24,10 @@ Result<void> start_thread(std::thread& thread, const std::string& name, std::fun
 // be its own.
 Result<void> start_detached_thread(const std::string& name, std::function<void()> body);
 
-// What `body` returns, from a detached thread; an error where that cannot be started. nullopt: not
-// within `allowed`; then it is left to itself.
+// What `body` returns, from a thread of its own that has ended then; an error where it cannot be
+// started. nullopt: not within `allowed`; the thread is left to itself, as a detached one.
 template <class T>
-std::optional<Result<T>> answer_within(Duration allowed, const std::string& name,
+std::optional<Result<T>> result_within(Duration allowed, const std::string& name,
                                        std::function<Result<T>()> body) {
   struct Answer {
     std::mutex mutex;
@@ -35,7 +35,8 @@ std::optional<Result<T>> answer_within(Duration allowed, const std::string& name
     std::optional<Result<T>> value;
   };
   const auto answer = std::make_shared<Answer>();
-  const Result<void> started = start_detached_thread(name, [answer, body = std::move(body)] {
+  std::thread thread;
+  const Result<void> started = start_thread(thread, name, [answer, body = std::move(body)] {
     Result<T> value = body();
     const std::lock_guard lock(answer->mutex);
     answer->value = std::move(value);
@@ -43,7 +44,13 @@ std::optional<Result<T>> answer_within(Duration allowed, const std::string& name
   });
   if (!started) return Result<T>(started.error());
   std::unique_lock lock(answer->mutex);
-  answer->came.wait_for(lock, allowed, [&] { return answer->value.has_value(); });
+  const bool came = answer->came.wait_for(lock, allowed, [&] { return answer->value.has_value(); });
+  lock.unlock();
+  if (!came) {
+    thread.detach();
+    return std::nullopt;
+  }
+  thread.join();
   return std::move(answer->value);
 }
 

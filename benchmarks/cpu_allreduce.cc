@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/usable_cpus.h"
 #include "benchmarks/give_up.h"
@@ -229,7 +230,7 @@ int benchmark(int argc, char** argv) {
   for (const pid_t rank : ranks) {
     int status = 0;
     waitpid(rank, &status, 0);
-    worst = std::max(worst, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+    worst = std::max(worst, exit_code_of_status(status));
   }
   kill(server, SIGKILL);
   waitpid(server, nullptr, 0);

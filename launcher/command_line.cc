@@ -154,9 +154,9 @@ const std::vector<OptionSpec>& option_table() {
        "--lease=20", lease_time_into(&LeaseTimes::lease, parse_lease),
        in_seconds(standard.times.lease)},
       {"Nodes", "heartbeat-interval", "", "SECONDS",
-       "between two heartbeats of a node, a quarter of the lease at most; without it a fifth; "
-       "counts where --lease does",
-       "--heartbeat-interval=0.5", lease_time_into(&LeaseTimes::given_heartbeat, parse_heartbeat)},
+       "between two heartbeats of a node, from a fiftieth to a quarter of the lease; without it a "
+       "fifth; counts where --lease does",
+       "--heartbeat-interval=0.5", lease_time_into(&LeaseTimes::given_heartbeat, parse_seconds)},
       {"Nodes", "node-rank", "", "N", "rank of this node; without it nodes are ordered by name",
        "--node-rank=0", integer_into(&LaunchOptions::node_rank, 0, kMaxInt)},
       {"Nodes", "local-addr", "", "ADDR",

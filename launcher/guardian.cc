@@ -61,12 +61,6 @@ void say(const std::string& text) {
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }
 
-// The exit code that says the same as a child's wait status.
-int exit_code_of(int wait_status) {
-  return WIFEXITED(wait_status) ? WEXITSTATUS(wait_status)
-                                : exit_code_of_signal(WTERMSIG(wait_status));
-}
-
 // A process that can be signalled without the risk that its number has been given to another one.
 class ProcessHandle {
  public:
@@ -144,7 +138,7 @@ void clear_up(const GuardianOptions& options) {
     _exit(to_int(ExitCode::kInternal));
   }
   if (has_children() || has_ended(guardian_alive.get())) clear_up(options);
-  _exit(exit_code_of(*status));
+  _exit(exit_code_of_status(*status));
 }
 
 }  // namespace
@@ -231,7 +225,7 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
     return to_int(ExitCode::kInternal);
   }
   remove_scratch(options.scratch_directory);
-  return exit_code_of(*status);
+  return exit_code_of_status(*status);
 }
 
 }  // namespace ddprun

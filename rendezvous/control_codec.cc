@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/assert.h"
+#include "base/seconds.h"
 #include "rendezvous/control_json.h"
 #include "rendezvous/core/wire_format.h"
 

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <optional>
 #include <utility>
 
 #include "base/background_thread.h"
@@ -189,7 +188,7 @@ FoundMunge ask_munge(const MungeOptions& options) {
 FoundMunge find_munge(const MungeOptions& options, Duration allowed) {
   if (options.socket == kNoMunge) return {nullptr, "--munge-socket none"};
   const auto answer =
-      answer_within<FoundMunge>(allowed, "munge-ask", [options] { return ask_munge(options); });
+      result_within<FoundMunge>(allowed, "munge-ask", [options] { return ask_munge(options); });
   if (!answer) return {nullptr, "munged has not answered within " + to_text(allowed)};
   if (!*answer) return {nullptr, answer->error().message()};
   return **answer;

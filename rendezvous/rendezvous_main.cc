@@ -49,8 +49,10 @@ void add_options(CLI::App& app, Options& options) {
       ->default_str(in_seconds(options.times.lease));
   app.add_option_function<std::string>(
          "--heartbeat-interval",
-         time_into(options.times.given_heartbeat, "--heartbeat-interval", parse_heartbeat),
-         "Between two heartbeats of an agent, a quarter of the lease at most; without it a fifth")
+         time_into(options.times.given_heartbeat, "--heartbeat-interval", parse_seconds),
+         "Between two heartbeats of an agent, from a fiftieth to a quarter of the lease; without "
+         "it a "
+         "fifth")
       ->type_name("SECONDS");
   app.parse_complete_callback([&options] {
     const Result<void> good = check_lease(options.times);

@@ -526,8 +526,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     asio::post(io_, std::exchange(drained_, nullptr));
   }
 
-  // Those that may drop() take the session by value: it erases the map's own pointer to it, which may
-  // be the one they were called with.
+  // drop(), and what goes on after it, takes the session by value: the map's own pointer to it, which
+  // may be the one it was called with, is erased.
   template <class Message>
   void send(const SessionPtr& session, const Message& message) {
     say(session, message);

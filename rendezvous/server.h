@@ -30,7 +30,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "base/log.h"
 #include "base/unique_fd.h"

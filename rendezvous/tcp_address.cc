@@ -41,13 +41,13 @@ int look_up(const HostPort& address, int flags, std::vector<SocketAddress>& foun
   return 0;
 }
 
+// Its errors do not say what was looked up.
 Result<Addresses> look_up_name(const HostPort& address) {
   Addresses found;
   const int status = look_up(address, AI_ADDRCONFIG, found);
   const int sys_errno = errno;
   if (status == 0) return found;
   return Error{.kind = ErrorKind::kNotFound,
-               .doing = "resolve " + address.host,
                .cause = status == EAI_SYSTEM ? system_error("", sys_errno).cause
                                              : std::string(gai_strerror(status))};
 }
@@ -129,19 +129,26 @@ std::optional<SocketAddress> numeric_address(const HostPort& address) {
 
 Result<Addresses> resolve(const HostPort& address, Duration allowed) {
   if (const auto numeric = numeric_address(address)) return Addresses{*numeric};
+  const std::string doing = "resolve " + address.host;
   const Deadline deadline(allowed);
   const auto answer =
-      answer_within<Addresses>(allowed, kLookUpThread, [address] { return look_up_name(address); });
-  if (answer) return *answer;
-  return timeout_error("resolve " + address.host, "the name service has not answered",
-                       deadline.waited(), deadline.allowed());
+      result_within<Addresses>(allowed, kLookUpThread, [address] { return look_up_name(address); });
+  if (!answer) {
+    return timeout_error(doing, "the name service has not answered", deadline.waited(),
+                         deadline.allowed());
+  }
+  if (!*answer) return Error(answer->error()).within(doing);
+  return *answer;
 }
 
 void resolve_in_background(const HostPort& address, ResolveHandler then) {
   if (const auto numeric = numeric_address(address)) return then(Addresses{*numeric});
-  const Result<void> started =
-      start_detached_thread(kLookUpThread, [address, then] { then(look_up_name(address)); });
-  if (!started) then(Error(started.error()).within("resolve " + address.host));
+  const std::string doing = "resolve " + address.host;
+  const Result<void> started = start_detached_thread(kLookUpThread, [=] {
+    Result<Addresses> found = look_up_name(address);
+    then(found ? std::move(found) : std::move(found).error().within(doing));
+  });
+  if (!started) then(Error(started.error()).within(doing));
 }
 
 }  // namespace ddprun

@@ -1,7 +1,6 @@
 #include "ddprun/context.h"
 
 #include <algorithm>
-#include <string_view>
 
 #include "base/worker_env.h"
 #include "rendezvous/store_client.h"

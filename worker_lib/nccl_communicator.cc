@@ -16,7 +16,7 @@ constexpr Duration kGlanceAtPeers = std::chrono::milliseconds(500);
 // Runs `action` in a thread of its own and waits for it at most so long; a thread that is stuck in
 // the driver is left behind, as nothing can end it.
 void run_at_most(Duration bound, std::function<void()> action) {
-  const auto done = answer_within<bool>(bound, "ddprun-abort", [action] {
+  const auto done = result_within<bool>(bound, "ddprun-abort", [action] {
     action();
     return true;
   });

@@ -25,7 +25,6 @@
 #include "base/host_port.h"
 #include "base/ids.h"
 #include "base/is_control.h"
-#include "base/seconds.h"
 #include "base/words.h"
 #include "base/worker_env.h"
 #include "rendezvous/core/worker_end.h"

@@ -15,8 +15,6 @@ namespace ddprun {
 inline constexpr Duration kShortestLease = std::chrono::milliseconds(500);
 inline constexpr Duration kLongestLease = std::chrono::hours(1);
 
-inline constexpr Duration kShortestHeartbeat = std::chrono::milliseconds(20);
-
 struct LeaseTimes {
   Duration lease = kDefaultLease;
   std::optional<Duration> given_heartbeat;  // nullopt: it follows from the lease
@@ -24,15 +22,16 @@ struct LeaseTimes {
   // An agent that has no answer for so long ends its workers, so that they are gone when the lease is
   // over.
   Duration patience() const { return lease / 5 * 4; }
-  // Between two heartbeats: in its patience an agent sends four of them.
+  // Between two heartbeats.
   Duration heartbeat() const { return given_heartbeat.value_or(lease / 5); }
-  // An agent that asks less often than this could give up over one answer that is late.
+  // What may be given: an agent that has had no answer asks twice more within its patience, and has
+  // few heartbeats on their way.
+  Duration shortest_heartbeat() const { return lease / 50; }
   Duration longest_heartbeat() const { return lease / 4; }
 };
 
 // In seconds. kInvalidArgument: the text is no such time.
 Result<Duration> parse_lease(std::string_view text);
-Result<Duration> parse_heartbeat(std::string_view text);
 
 // kInvalidArgument: the heartbeat that was given does not go with the lease.
 Result<void> check_lease(const LeaseTimes& times);

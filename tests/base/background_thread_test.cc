@@ -11,14 +11,14 @@ namespace {
 constexpr Duration kLong = std::chrono::seconds(20);
 
 TEST(BackgroundThread, GivesItsAnswer) {
-  const auto answer = answer_within<int>(kLong, "test", [] { return 7; });
+  const auto answer = result_within<int>(kLong, "test", [] { return 7; });
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->value(), 7);
 }
 
 TEST(BackgroundThread, AnErrorIsAnAnswer) {
   const auto answer =
-      answer_within<int>(kLong, "test", [] { return invalid_argument("no such thing"); });
+      result_within<int>(kLong, "test", [] { return invalid_argument("no such thing"); });
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->error().message(), "no such thing");
 }
@@ -26,7 +26,7 @@ TEST(BackgroundThread, AnErrorIsAnAnswer) {
 TEST(BackgroundThread, OneThatTakesTooLongIsLeftToItself) {
   std::promise<void> gate;
   std::promise<void> left;
-  const auto answer = answer_within<int>(std::chrono::milliseconds(20), "test",
+  const auto answer = result_within<int>(std::chrono::milliseconds(20), "test",
                                          [&left, open = gate.get_future().share()] {
                                            open.wait();
                                            left.set_value();
@@ -38,7 +38,7 @@ TEST(BackgroundThread, OneThatTakesTooLongIsLeftToItself) {
 }
 
 TEST(BackgroundThread, TakesNoSignals) {
-  const auto blocked = answer_within<bool>(kLong, "test", [] {
+  const auto blocked = result_within<bool>(kLong, "test", [] {
     sigset_t mask;
     pthread_sigmask(SIG_SETMASK, nullptr, &mask);
     return sigismember(&mask, SIGTERM) == 1 && sigismember(&mask, SIGINT) == 1;

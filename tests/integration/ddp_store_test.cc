@@ -28,8 +28,10 @@ using namespace std::literals;
 using testing::HasSubstr;
 using testing::MatchesRegex;
 using testing::StartsWith;
+using testing_support::Arguments;
 using testing_support::ChildProcess;
 using testing_support::handshake;
+using testing_support::joined;
 using testing_support::program;
 using testing_support::RawTcpClient;
 using testing_support::request;
@@ -48,9 +50,8 @@ struct Ended {
   std::string output;  // both streams
 };
 
-Ended run(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), program("ddp-store"));
-  ChildProcess process(std::move(arguments));
+Ended run(const Arguments& arguments) {
+  ChildProcess process(joined({program("ddp-store")}, arguments));
   const std::optional<int> exit_code = process.wait();
   return {exit_code, process.out() + process.err()};
 }

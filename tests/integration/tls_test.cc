@@ -176,7 +176,8 @@ TEST_F(Tls, WrongFilesAreNamedInOneLine) {
   ASSERT_EQ(chmod(node_files_.key.c_str(), 0644), 0);
   auto remarked = start_rendezvous(joined({"--listen=127.0.0.1:0"}, own(node_files_)));
   EXPECT_NE(listening_address(*remarked), "") << remarked->err();
-  EXPECT_THAT(remarked->err(), HasSubstr("others can read the key in " + node_files_.key));
+  EXPECT_TRUE(remarked->wait_for_err("others can read the key in " + node_files_.key))
+      << remarked->err();
   end(*remarked);
 }
 

@@ -9,7 +9,6 @@
 #include <future>
 #include <nlohmann/json.hpp>
 
-#include "base/random_id.h"
 #include "rendezvous/control_codec.h"
 #include "rendezvous/core/failure_rate.h"
 #include "rendezvous/state_codec.h"

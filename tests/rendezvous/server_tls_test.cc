@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "base/random_id.h"
 #include "rendezvous/server.h"
 #include "rendezvous/store_server.h"
 #include "tests/support/certificates.h"

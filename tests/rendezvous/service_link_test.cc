@@ -40,7 +40,6 @@ class ServiceLinkTest : public testing::Test {
 
 TEST_F(ServiceLinkTest, FindsAServiceByItsNumberAndByItsName) {
   for (const char* host : {"127.0.0.1", "localhost"}) {
-    link_.directives = 0;
     RemoteLinkOptions options;
     options.address.host = host;
     make_link(std::move(options));

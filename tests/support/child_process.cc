@@ -15,6 +15,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/exit_codes.h"
 #include "base/parse_number.h"
 #include "base/pidfd.h"
 #include "base/pipe.h"
@@ -112,7 +113,7 @@ std::optional<int> ChildProcess::wait(Duration allowed) {
   if (!poll_until({&fd, 1}, in(allowed))) return std::nullopt;
   int status = 0;
   waitpid(pid_, &status, 0);
-  exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  exit_code_ = exit_code_of_status(status);
   // What it wrote last may still be in the pipes; what its children hold open is not waited for.
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, std::chrono::milliseconds(500),

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "base/seconds.h"
 #include "tests/support/hello_of.h"
 
 namespace ddprun {

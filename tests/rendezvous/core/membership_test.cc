@@ -1,5 +1,6 @@
 #include "rendezvous/core/membership.h"
 
+#include "base/seconds.h"
 #include "tests/rendezvous/core/membership_fixture.h"
 
 namespace ddprun {

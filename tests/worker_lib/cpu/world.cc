@@ -1,33 +1,19 @@
 #include "tests/worker_lib/cpu/world.h"
 
-#include <cstdio>
-#include <cstdlib>
-
 #include "tests/support/client_of.h"
 #include "tests/support/rank_threads.h"
 
 namespace ddprun {
-namespace {
-
-template <class T>
-T must(Result<T> result) {
-  if (!result) {
-    std::fprintf(stderr, "%s\n", result.error().message().c_str());
-    std::abort();
-  }
-  return std::move(*result);
-}
-
-}  // namespace
 
 std::unique_ptr<CpuGroup> form_rank(std::uint16_t store_port, const std::string& letters, int rank,
                                     const std::string& name) {
-  const auto store = must(testing_support::client_of(store_port));
-  return must(CpuGroup::form(*store, {.rank = Rank(rank),
-                                      .world_size = static_cast<int>(letters.size()),
-                                      .node_id = std::string(1, letters[rank]),
-                                      .name = name,
-                                      .timeout = std::chrono::seconds(30)}));
+  const auto store = testing_support::client_of(store_port).value();
+  return CpuGroup::form(*store, {.rank = Rank(rank),
+                                 .world_size = static_cast<int>(letters.size()),
+                                 .node_id = std::string(1, letters[rank]),
+                                 .name = name,
+                                 .timeout = std::chrono::seconds(30)})
+      .value();
 }
 
 EngineWorld::EngineWorld(std::string letters)
