@@ -403,6 +403,7 @@ class Agent {
     plan.run_id = config_.options.rdzv_id;
     plan.max_restarts = config_.options.max_restarts;
     plan.ports = config_.options.ports;
+    plan.own_devices = config_.own_devices;
     plan.inherits_omp_threads = config_.inherits_omp_threads;
     plan.inherited_nccl_async_error_handling = config_.inherited_nccl_async_error_handling;
     if (!config_.log_root.empty()) {

@@ -35,6 +35,7 @@ struct AgentConfig {
   std::string scratch_directory;          // removed at the end
   std::vector<int> signals;               // passed on to workers
   Duration kill_timeout = kKillPatience;  // for processes to end after SIGKILL
+  std::vector<std::string> own_devices;   // --virtual-local-rank: devices_of(); empty: without it
   bool inherits_omp_threads = false;
   std::string inherited_nccl_async_error_handling;
 };

@@ -85,12 +85,28 @@ Setter integer_into(T LaunchOptions::*member, int min, int max) {
   };
 }
 
-// Accepted because torchrun has it, checked, and without effect; --help says why.
-Setter seconds_without_effect() {
-  return [](LaunchOptions&, const std::string& text) -> Result<void> {
-    const Result<Duration> value = parse_seconds(text);
-    if (!value) return value.error();
+// Accepted because torchrun has it, checked by `check`, and without effect: the user is told why.
+Setter without_effect(const char* name, const char* why,
+                      std::function<Result<void>(const std::string&)> check) {
+  return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
+    if (Result<void> good = check(text); !good) return good;
+    options.remarks.push_back("--" + std::string(name) + " does nothing here: " + why);
     return {};
+  };
+}
+
+Result<void> check_seconds(const std::string& text) {
+  const Result<Duration> value = parse_seconds(text);
+  if (!value) return value.error();
+  return {};
+}
+
+// One of the words that torchrun knows; `instead`: what to do where it is another one.
+std::function<Result<void>(const std::string&)> check_word(std::vector<std::string> words,
+                                                           const char* instead) {
+  return [words = std::move(words), instead](const std::string& text) -> Result<void> {
+    if (std::find(words.begin(), words.end(), text) != words.end()) return {};
+    return invalid_argument("'" + text + "' is not available here; " + instead);
   };
 }
 
@@ -117,7 +133,19 @@ const std::vector<OptionSpec>& option_table() {
        parsed(&LaunchOptions::grace, parse_seconds), in_seconds(standard.grace)},
       {"Workers", "monitor-interval", "", "SECONDS",
        "accepted; the kernel reports ends at once, nothing is polled", "--monitor-interval=0.1",
-       seconds_without_effect()},
+       without_effect("monitor-interval", "the kernel reports ends at once, nothing is polled",
+                      check_seconds)},
+      {"Workers", "start-method", "", "METHOD",
+       "accepted; workers are programs that are executed, not forks of an interpreter",
+       "--start-method=spawn",
+       without_effect("start-method", "workers are executed, not forked from an interpreter",
+                      check_word({"spawn", "fork", "forkserver"},
+                                 "torchrun knows spawn, fork and forkserver"))},
+      {"Workers", "run-path", "", "", "the program is a Python script, whatever its name ends with",
+       "--run-path train", switch_into(&LaunchOptions::run_path)},
+      {"Workers", "virtual-local-rank", "", "",
+       "each worker has LOCAL_RANK 0 and sees one GPU, its own of CUDA_VISIBLE_DEVICES",
+       "--virtual-local-rank", switch_into(&LaunchOptions::virtual_local_rank)},
 
       {"Nodes", "standalone", "", "",
        "a job of one node (also the default without the options below)", "--standalone",
@@ -201,6 +229,21 @@ const std::vector<OptionSpec>& option_table() {
       {"Output", "log-dir", "", "DIR",
        "keep log and error files in DIR/<id>_<random>/attempt_N/<local rank>/", "--log-dir=logs",
        text_into(&LaunchOptions::log_dir)},
+      {"Output", "local-ranks-filter", "", "RANKS",
+       "the console gets the output of these local ranks only; log files are not affected",
+       "--local-ranks-filter=0", parsed(&LaunchOptions::shown_ranks, parse_local_ranks)},
+      {"Output", "event-log-handler", "", "NAME",
+       "accepted where it is null; /status.json and /metrics of the service say what happens",
+       "--event-log-handler=null",
+       without_effect("event-log-handler", "there is nothing to be turned off",
+                      check_word({"null"},
+                                 "/status.json and /metrics of the service say what "
+                                 "happens (docs/monitoring.md)"))},
+      {"Output", "logs-specs", "", "NAME",
+       "accepted where it is default; -r, -t and --log-dir say where logs go",
+       "--logs-specs=default",
+       without_effect("logs-specs", "there are no others",
+                      check_word({"default"}, "-r, -t and --log-dir say where logs go"))},
       {"Output", "redirects", "r", "STREAMS",
        "into log files only: 1 stdout, 2 stderr, 3 both, or RANK:N,...", "-r 3",
        parsed(&LaunchOptions::redirects, parse_streams)},
@@ -210,11 +253,13 @@ const std::vector<OptionSpec>& option_table() {
   return table;
 }
 
-// torchrun 2.11 has these, too.
-constexpr std::array kNotAvailable = std::to_array<std::string_view>(
-    {"start-method", "event-log-handler", "run-path", "local-ranks-filter",
-     "duplicate-stdout-filters", "duplicate-stderr-filters", "logs-specs", "signals-to-handle",
-     "virtual-local-rank", "numa-binding"});
+// torchrun 2.11 has these, too; what to do instead.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kRefused{{
+    {"duplicate-stdout-filters", "give -t 1 and search its files"},
+    {"duplicate-stderr-filters", "give -t 2 and search its files"},
+    {"signals-to-handle", "SIGTERM, SIGINT, SIGHUP and SIGQUIT are always passed on"},
+    {"numa-binding", "start the program through numactl: ddprun ... --no-python numactl ..."},
+}};
 
 std::string with_underscores(std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');
@@ -251,9 +296,10 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 Error unknown_option(const std::string& given) {
   const std::string name = with_dashes(given.substr(0, given.find('=')));
   const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
-  if (std::find(kNotAvailable.begin(), kNotAvailable.end(), bare) != kNotAvailable.end()) {
+  for (const auto& [refused, instead] : kRefused) {
+    if (bare != refused) continue;
     return invalid_argument("--" + bare +
-                            " is torchrun's, but not available here yet; see ddprun --help");
+                            " is torchrun's, and not available here: " + std::string(instead));
   }
   const OptionSpec* nearest = nullptr;
   std::size_t best = 4;

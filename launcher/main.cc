@@ -66,7 +66,14 @@ Result<AgentConfig> plan(LaunchOptions options) {
     if (!allowed) return std::move(allowed).error().within("--store-allow");
     config.store_allow = std::move(*allowed);
   }
+  if (options.virtual_local_rank) {
+    auto devices = devices_of(variable("CUDA_VISIBLE_DEVICES"), *slots);
+    if (!devices) return std::move(devices).error().within("--virtual-local-rank");
+    config.own_devices = std::move(*devices);
+  }
   config.rendezvous = std::move(*rendezvous);
+  config.rendezvous.remarks.insert(config.rendezvous.remarks.begin(), options.remarks.begin(),
+                                   options.remarks.end());
   config.slots = *slots;
   config.command = std::move(*command);
   config.options = std::move(options);

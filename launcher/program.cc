@@ -69,7 +69,7 @@ Result<std::string> find_python() {
 }  // namespace
 
 Result<WorkerCommand> find_program(const LaunchOptions& options) {
-  const bool script = options.program.ends_with(".py") && !options.no_python;
+  const bool script = options.run_path || (options.program.ends_with(".py") && !options.no_python);
   WorkerCommand command;
   if (options.module || script) {
     Result<std::string> python = find_python();

@@ -37,9 +37,12 @@ Result<void> Worker::start(const WorkerSurroundings& around, const std::string& 
                          ConsoleStream console) -> std::shared_ptr<WorkerOutput> {
     if (!stream.from_worker.valid()) return nullptr;
     const std::string& prefix = stream.tee_file.valid() ? tee_prefix : console_prefix;
-    auto output = std::make_shared<WorkerOutput>(
-        around.io, around.console, std::move(stream.from_worker),
-        WorkerOutputOptions{console, prefix, std::move(stream.tee_file)});
+    auto output =
+        std::make_shared<WorkerOutput>(around.io, around.console, std::move(stream.from_worker),
+                                       WorkerOutputOptions{.stream = console,
+                                                           .is_shown = options.shows(rank),
+                                                           .prefix = prefix,
+                                                           .file = std::move(stream.tee_file)});
     output->start();
     return output;
   };

@@ -83,7 +83,7 @@ void WorkerOutput::finish() {
     put(piece);
     lines_ += '\n';  // the next line of somebody else begins at its beginning
   });
-  if (!lines_.empty()) console_.write(options_.stream, lines_);
+  show();
 }
 
 void WorkerOutput::take(std::string_view bytes) {
@@ -94,13 +94,17 @@ void WorkerOutput::take(std::string_view bytes) {
   }
   lines_.clear();
   splitter_.feed(bytes, [this](std::string_view piece) { put(piece); });
-  if (!lines_.empty()) console_.write(options_.stream, lines_);
+  show();
 }
 
 void WorkerOutput::put(std::string_view piece) {
   if (options_.stream == ConsoleStream::kErr) tail_.add(piece);
   lines_ += options_.prefix;
   lines_ += piece;
+}
+
+void WorkerOutput::show() {
+  if (options_.is_shown && !lines_.empty()) console_.write(options_.stream, lines_);
 }
 
 }  // namespace ddprun

@@ -19,8 +19,9 @@ namespace ddprun {
 
 struct WorkerOutputOptions {
   ConsoleStream stream = ConsoleStream::kOut;
-  std::string prefix;  // in front of each line on the console
-  UniqueFd file;       // gets the bytes as they are, where valid
+  bool is_shown = true;  // on the console
+  std::string prefix;    // in front of each line there
+  UniqueFd file;         // gets the bytes as they are, where valid
 };
 
 class WorkerOutput : public std::enable_shared_from_this<WorkerOutput> {
@@ -48,6 +49,7 @@ class WorkerOutput : public std::enable_shared_from_this<WorkerOutput> {
   std::size_t read_some();
   void take(std::string_view bytes);
   void put(std::string_view piece);
+  void show();
 
   ConsoleWriter& console_;
   boost::asio::posix::stream_descriptor pipe_;

@@ -105,6 +105,17 @@ Result<OnJoin> parse_on_join(std::string_view text) {
   return invalid_argument(quoted(text) + ": give now, checkpoint or restart");
 }
 
+Result<std::set<LocalRank>> parse_local_ranks(std::string_view text) {
+  std::set<LocalRank> ranks;
+  if (text.empty()) return ranks;
+  for (const std::string_view entry : split(text, ',')) {
+    const std::optional<int> rank = parse_number<int>(entry);
+    if (!rank || *rank < 0) return invalid_argument(quoted(text) + ": give local ranks, like 0,2");
+    ranks.insert(LocalRank(*rank));
+  }
+  return ranks;
+}
+
 namespace {
 
 // --rdzv-endpoint, which must name a host.
@@ -175,6 +186,9 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   if (options.no_python && options.module) {
     return invalid_argument("it cannot be used with -m: a module is run by python")
         .within("--no-python");
+  }
+  if (options.run_path && options.module) {
+    return invalid_argument("it cannot be used with -m: a module has no path").within("--run-path");
   }
 
   for (const auto& [text, name] :

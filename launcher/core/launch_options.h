@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,9 @@ struct StreamMap {
 };
 Result<StreamMap> parse_streams(std::string_view text);
 
+// --local-ranks-filter: "0,2". Empty: all of them.
+Result<std::set<LocalRank>> parse_local_ranks(std::string_view text);
+
 // "key=value,key=value" of --rdzv-conf.
 Result<std::map<std::string, std::string>> parse_rdzv_conf(std::string_view text);
 
@@ -84,13 +88,19 @@ struct LaunchOptions {
   std::string store_allow;  // addresses and networks, not looked at yet; empty: none
   bool no_python = false;
   bool module = false;
+  bool run_path = false;
+  bool virtual_local_rank = false;
   std::string log_dir;
   StreamMap redirects;
   StreamMap tee;
+  std::set<LocalRank> shown_ranks;  // whose output the console gets; empty: everyone's
   std::string role = kDefaultRole;
   Duration grace = std::chrono::seconds(30);
   std::string program;
   std::vector<std::string> args;
+  std::vector<std::string> remarks;  // options that were given and do nothing here, and why
+
+  bool shows(LocalRank rank) const { return shown_ranks.empty() || shown_ranks.contains(rank); }
 };
 
 // How the nodes find each other.

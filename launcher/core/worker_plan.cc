@@ -1,5 +1,7 @@
 #include "launcher/core/worker_plan.h"
 
+#include <sstream>
+
 namespace ddprun {
 namespace {
 
@@ -14,6 +16,22 @@ std::string with_local_rank(std::string text, LocalRank rank) {
 }
 
 }  // namespace
+
+Result<std::vector<std::string>> devices_of(const std::string& visible, int slots) {
+  std::vector<std::string> devices;
+  std::istringstream list(visible);
+  for (std::string device; std::getline(list, device, ',');) devices.push_back(device);
+  if (devices.empty()) {
+    for (int i = 0; i < slots; ++i) devices.push_back(std::to_string(i));
+  }
+  if (devices.size() < static_cast<std::size_t>(slots)) {
+    return invalid_argument("CUDA_VISIBLE_DEVICES=" + visible + " has " +
+                            std::to_string(devices.size()) + " devices for " +
+                            std::to_string(slots) + " workers");
+  }
+  devices.resize(static_cast<std::size_t>(slots));
+  return devices;
+}
 
 std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignment& assignment) {
   std::vector<WorkerPlan> plans;
@@ -31,7 +49,7 @@ std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignmen
     WorkerEnv env;
     env.rank = plan.rank;
     env.world_size = assignment.world_size;
-    env.local_rank = plan.local_rank;
+    env.local_rank = options.own_devices.empty() ? plan.local_rank : LocalRank(0);
     env.local_world_size = options.slots;
     env.node_rank = assignment.node_rank;
     env.node_count = assignment.node_count;
@@ -52,6 +70,10 @@ std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignmen
     env.lease = assignment.lease;
     env.ports = options.ports;
     plan.variables = variables_of(env);
+    if (!options.own_devices.empty()) {
+      plan.variables.emplace_back("CUDA_VISIBLE_DEVICES",
+                                  options.own_devices[static_cast<std::size_t>(i)]);
+    }
     plans.push_back(std::move(plan));
   }
   return plans;

@@ -25,6 +25,9 @@ struct PlanOptions {
   PortRange ports;
   std::string log_directory;  // of this generation: error files go to <it>/<local rank>/error.json;
                               // empty: there are none
+  // --virtual-local-rank: the device of each local rank, as CUDA_VISIBLE_DEVICES names it; empty:
+  // without it.
+  std::vector<std::string> own_devices;
   // Variables of the agent's own environment that decide what is left as it is.
   bool inherits_omp_threads = false;
   std::string inherited_nccl_async_error_handling;
@@ -38,6 +41,10 @@ struct WorkerPlan {
   std::string directory;   // of this worker's files; empty: none
   std::string error_file;  // of its own words on its failure; empty: none
 };
+
+// --virtual-local-rank: which device each of so many workers has, of those that are visible: the value
+// of CUDA_VISIBLE_DEVICES; empty: all, by number. kInvalidArgument where there are fewer.
+Result<std::vector<std::string>> devices_of(const std::string& visible, int slots);
 
 // One plan per local rank.
 std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignment& assignment);

@@ -83,9 +83,9 @@ class LauncherTest : public testing::Test {
                                           environment(std::move(more)));
   }
   // Workers that run a line of shell.
-  std::unique_ptr<ChildProcess> start_shell(const Arguments& options,
-                                            const std::string& script) const {
-    return start(joined(options, {"sh", "-c", script}));
+  std::unique_ptr<ChildProcess> start_shell(const Arguments& options, const std::string& script,
+                                            Variables more = {}) const {
+    return start(joined(options, {"sh", "-c", script}), std::move(more));
   }
 
   // In a worker's line of shell: waits for let_go(). Everything here runs in directory_.

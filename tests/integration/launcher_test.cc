@@ -289,6 +289,34 @@ TEST_F(LauncherTest, AWorkerThatCannotBeExecutedIsNotRestarted) {
 
 // --- bad input
 
+TEST_F(LauncherTest, TheConsoleGetsTheRanksItIsToShowAndTheReportTheWordsOfOthers) {
+  auto job = start_shell({"--nproc-per-node=2", "--local-ranks-filter=1"},
+                         "echo out$RANK; echo err$RANK >&2; "
+                         "[ $RANK = 0 ] || { : >go; exec sleep 1000; }; " +
+                             std::string(kUntilGo) + "; exit 3");
+  EXPECT_EQ(job->wait(), 3);
+  EXPECT_EQ(job->out(), "[rank 1] out1\n");
+  EXPECT_THAT(job->err(), HasSubstr("[rank 1] err1\n"));
+  EXPECT_THAT(job->err(), Not(HasSubstr("[rank 0] err0")));
+  EXPECT_THAT(job->err(), HasSubstr("err0")) << "in the report";
+}
+
+TEST_F(LauncherTest, WithVirtualLocalRanksEachWorkerSeesADeviceOfItsOwn) {
+  auto job = start_shell({"--nproc-per-node=2", "--virtual-local-rank"},
+                         "echo $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES",
+                         {{"CUDA_VISIBLE_DEVICES", "5,GPU-6"}});
+  EXPECT_EQ(job->wait(), 0) << job->err();
+  EXPECT_THAT(job->out(), HasSubstr("[rank 0] 0 0 5\n"));
+  EXPECT_THAT(job->out(), HasSubstr("[rank 1] 1 0 GPU-6\n"));
+}
+
+TEST_F(LauncherTest, WhatDoesNothingHereIsSaidInOneLine) {
+  auto job = start(Arguments{"--standalone", "--start-method=fork", "true"});
+  EXPECT_EQ(job->wait(), 0);
+  EXPECT_THAT(job->err(), HasSubstr("--start-method does nothing here: workers are executed"));
+  EXPECT_EQ(lines_of(job->err()).size(), 1u) << job->err();
+}
+
 struct BadInput {
   Arguments arguments;
   int code;

@@ -79,6 +79,12 @@ TEST(CommandLine, ReadsEveryOption) {
                         "--lease=20",
                         "--heartbeat-interval=0.5",
                         "--monitor-interval=5",
+                        "--start-method=fork",
+                        "--run-path",
+                        "--virtual-local-rank",
+                        "--local-ranks-filter=0,2",
+                        "--event-log-handler=null",
+                        "--logs-specs=default",
                         "--master-addr=m",
                         "--master-port=7",
                         "--no-python",
@@ -128,6 +134,25 @@ TEST(CommandLine, ReadsEveryOption) {
   EXPECT_EQ(options.role, "trainer");
   EXPECT_EQ(options.local_addr, "10.0.0.9");
   EXPECT_EQ(options.grace, std::chrono::milliseconds(1500));
+  EXPECT_TRUE(options.run_path);
+  EXPECT_TRUE(options.virtual_local_rank);
+  EXPECT_TRUE(options.shows(LocalRank(0)) && options.shows(LocalRank(2)));
+  EXPECT_FALSE(options.shows(LocalRank(1)));
+  EXPECT_EQ(options.remarks.size(), 4u) << "what does nothing is not ignored in silence";
+  for (const std::string& remark : options.remarks) {
+    EXPECT_THAT(remark, testing::ContainsRegex("^--[a-z-]+ does nothing here: ."));
+  }
+}
+
+TEST(CommandLine, WhatTorchrunHasAndCannotBeHereSaysWhatToDo) {
+  EXPECT_EQ(error_of({"--numa_binding=node", "./train"}),
+            "--numa-binding is torchrun's, and not available here: start the program through "
+            "numactl: ddprun ... --no-python numactl ...");
+  EXPECT_THAT(error_of({"--event-log-handler=console", "./train"}),
+              HasSubstr("--event-log-handler: 'console' is not available here; /status.json"));
+  EXPECT_THAT(error_of({"--start-method=thread", "./train"}), HasSubstr("spawn, fork and"));
+  EXPECT_THAT(error_of({"--local-ranks-filter=0,x", "./train"}), HasSubstr("like 0,2"));
+  EXPECT_TRUE(parse({"./train"}).shows(LocalRank(7)));
 }
 
 TEST(CommandLine, ASwitchMayBeTakenBackByItsValueAndTakesNoOther) {

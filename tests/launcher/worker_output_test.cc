@@ -22,9 +22,8 @@ class WorkerOutputTest : public testing::Test {
     writer_ = std::move(pipe.write);
     null_.reset(open("/dev/null", O_WRONLY | O_CLOEXEC));
     console_.emplace([] {}, std::array<int, 2>{null_.get(), null_.get()});
-    output_ =
-        std::make_shared<WorkerOutput>(io_, *console_, std::move(pipe.read),
-                                       WorkerOutputOptions{ConsoleStream::kErr, "", UniqueFd()});
+    output_ = std::make_shared<WorkerOutput>(io_, *console_, std::move(pipe.read),
+                                             WorkerOutputOptions{.stream = ConsoleStream::kErr});
   }
 
   // A thread that is writing outlives its ConsoleWriter, and must not outlive null_.

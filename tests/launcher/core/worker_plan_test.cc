@@ -52,6 +52,28 @@ TEST(WorkerPlan, GivesEachWorkerItsPlaceInTheWorld) {
   EXPECT_EQ(env["DDPRUN_GENERATION"], "4");
 }
 
+TEST(WorkerPlan, WithVirtualLocalRanksEachWorkerIsTheFirstAndHasADeviceOfItsOwn) {
+  PlanOptions virtually = options();
+  virtually.own_devices = *devices_of("6,GPU-7,8", 2);
+  const std::vector<WorkerPlan> plans = plan_workers(virtually, second_node());
+  auto env = variables(plans[1]);
+  EXPECT_EQ(env["LOCAL_RANK"], "0");
+  EXPECT_EQ(env["LOCAL_WORLD_SIZE"], "2");
+  EXPECT_EQ(env["RANK"], "4");
+  EXPECT_EQ(env["CUDA_VISIBLE_DEVICES"], "GPU-7");
+  EXPECT_EQ(plans[1].directory, "/logs/attempt_1/1") << "files have the place of its own";
+  EXPECT_FALSE(
+      variables(plan_workers(options(), second_node())[1]).contains("CUDA_VISIBLE_DEVICES"));
+}
+
+TEST(WorkerPlan, DevicesAreThoseThatAreVisible) {
+  EXPECT_EQ(*devices_of("", 2), (std::vector<std::string>{"0", "1"}));
+  EXPECT_EQ(*devices_of("3", 1), std::vector<std::string>{"3"});
+  ASSERT_FALSE(devices_of("3,4", 3));
+  EXPECT_EQ(devices_of("3,4", 3).error().message(),
+            "CUDA_VISIBLE_DEVICES=3,4 has 2 devices for 3 workers");
+}
+
 TEST(WorkerPlan, TellsWorkersOfThePortsTheyMayListenOnWhereSomeWereGiven) {
   PlanOptions plan = options();
   EXPECT_FALSE(variables(plan_workers(plan, second_node())[0]).contains("DDPRUN_PORT_RANGE"));
