@@ -193,12 +193,8 @@ TEST_F(Training, EndsWithTheSameBitsAfterAKilledWorkerAKilledNodeAndACutCable) {
   cluster_->cut(1);
   // The workers may notice before the service's lease is over, which is as long. They do not count:
   // the node is blamed, and one restart used.
-  ASSERT_TRUE(testing_support::eventually([&] {
-    const std::string err = jobs_[0]->err();
-    const std::size_t stopped = err.find("stopping");
-    return stopped != std::string::npos &&
-           err.find("waiting: 1 of 2 nodes here: node0", stopped) != std::string::npos;
-  })) << jobs_[0]->err();
+  ASSERT_TRUE(jobs_[0]->wait_for_err("waiting: 1 of 2 nodes here: node0; missing: node1"))
+      << jobs_[0]->err();
   cluster_->heal(1);
   expect_end("cut cable");
   expect_resumed();

@@ -191,7 +191,7 @@ TEST(CommandLine, NamesWhatIsWrongInOneLine) {
       {{"--max-restarts=-1", "p"}, "--max-restarts"},
       {{"--master-port=70000", "p"}, "--master-port"},
       {{"--nnodes"}, "--nnodes needs a value"},
-      {{"--virtual-local-rank", "p"}, "--virtual-local-rank is torchrun's"},
+      {{"--signals-to-handle=SIGUSR1", "p"}, "--signals-to-handle is torchrun's"},
       {{"--numa-binding=node", "p"}, "--numa-binding is torchrun's"},
       {{"--standalone"}, "which program?"},
       {{}, "which program?"},
