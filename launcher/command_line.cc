@@ -324,6 +324,37 @@ std::string flag_names(const OptionSpec& spec) {
   return names;
 }
 
+// The option of this name, as it is written before '='; null where there is none.
+const OptionSpec* find_option(const std::string& given) {
+  for (const OptionSpec& spec : option_table()) {
+    const bool is_short = !spec.short_name.empty() && given == "-" + spec.short_name;
+    if (is_short || with_dashes(given) == "--" + spec.name) return &spec;
+  }
+  return nullptr;
+}
+
+// "--name=", which an unset variable leaves in a script, has a value that is empty. CLI11 would take
+// the next argument for it, be it the program.
+std::vector<std::string> with_empty_values(const std::vector<std::string>& arguments) {
+  std::vector<std::string> plain;
+  std::size_t i = 0;
+  for (; i < arguments.size() && arguments[i].starts_with('-'); ++i) {
+    const std::size_t equals = arguments[i].find('=');
+    const OptionSpec* option = find_option(arguments[i].substr(0, equals));
+    const bool has_value = option && !option->placeholder.empty();
+    if (has_value && equals == arguments[i].size() - 1) {
+      plain.insert(plain.end(), {arguments[i].substr(0, equals), ""});
+      continue;
+    }
+    plain.push_back(arguments[i]);
+    if (has_value && equals == std::string::npos && i + 1 < arguments.size()) {
+      plain.push_back(arguments[++i]);
+    }
+  }
+  plain.insert(plain.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
+  return plain;
+}
+
 // What was found for each option, in the order of the table.
 struct Found {
   std::vector<std::optional<std::string>> values;
@@ -332,7 +363,8 @@ struct Found {
   std::vector<std::string> rest;
 };
 
-Result<Found> scan(const std::vector<std::string>& arguments) {
+Result<Found> scan(const std::vector<std::string>& given) {
+  const std::vector<std::string> arguments = with_empty_values(given);
   const std::vector<OptionSpec>& table = option_table();
   Found found;
   found.values.resize(table.size());

@@ -144,6 +144,17 @@ TEST(CommandLine, ReadsEveryOption) {
   }
 }
 
+// As an unset variable leaves it in a script.
+TEST(CommandLine, AnEmptyValueIsOneAndNotTheNextArgument) {
+  for (const char* name : {"--rdzv-conf=", "--rdzv_conf=", "--rdzv-endpoint=", "--log-dir="}) {
+    const LaunchOptions options = parse({name, "./train", "--rdzv-conf=", "x"});
+    EXPECT_EQ(options.program, "./train") << name;
+    EXPECT_EQ(options.args, (Arguments{"--rdzv-conf=", "x"})) << "these are the program's";
+  }
+  EXPECT_EQ(parse({"--rdzv-id", "--role=", "./train"}).rdzv_id, "--role=") << "it is a value";
+  EXPECT_THAT(error_of({"--nproc-per-node=", "./train"}), HasSubstr("--nproc-per-node: ''"));
+}
+
 TEST(CommandLine, WhatTorchrunHasAndCannotBeHereSaysWhatToDo) {
   EXPECT_EQ(error_of({"--numa_binding=node", "./train"}),
             "--numa-binding is torchrun's, and not available here: start the program through "
