@@ -187,6 +187,9 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
     return invalid_argument("it cannot be used with -m: a module is run by python")
         .within("--no-python");
   }
+  if (options.master_addr && options.master_addr->empty()) {
+    return invalid_argument("it is empty: give the address of node rank 0").within("--master-addr");
+  }
   if (options.run_path && options.module) {
     return invalid_argument("it cannot be used with -m: a module has no path").within("--run-path");
   }

@@ -146,6 +146,15 @@ TEST(PlanRendezvous, NamesTheOptionThatDoesNotFit) {
   bad = with({1, 1});
   bad.module = bad.no_python = true;
   cases.push_back({bad, "--no-python"});
+  bad = with({1, 1});
+  bad.module = bad.run_path = true;
+  cases.push_back({bad, "--run-path"});
+  bad = with({2, 2});
+  bad.master_addr = "";
+  cases.push_back({bad, "--master-addr"});
+  bad = with({2, 2}, "node0");
+  bad.times.given_heartbeat = bad.times.lease;
+  cases.push_back({bad, "--heartbeat-interval"});
   bad = with({2, 2});
   bad.standalone = true;
   cases.push_back({bad, "--nnodes"});
