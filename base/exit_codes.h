@@ -5,8 +5,6 @@
 // are the other ends. The block 64..78 follows sysexits.h where a meaning fits.
 #pragma once
 
-#include <sys/wait.h>
-
 #include <array>
 #include <string_view>
 
@@ -48,10 +46,5 @@ constexpr int to_int(ExitCode code) { return static_cast<int>(code); }
 
 // Of a process that a signal has ended, or was told by one to end: what shells say, too.
 constexpr int exit_code_of_signal(int signal) { return 128 + signal; }
-
-// What says the same as waitpid()'s status of a process that has ended.
-inline int exit_code_of_status(int status) {
-  return WIFEXITED(status) ? WEXITSTATUS(status) : exit_code_of_signal(WTERMSIG(status));
-}
 
 }  // namespace ddprun

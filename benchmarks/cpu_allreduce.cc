@@ -28,9 +28,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/usable_cpus.h"
+#include "base/wait_status.h"
 #include "benchmarks/give_up.h"
 #include "benchmarks/statistics.h"
 #include "rendezvous/listen.h"

@@ -22,6 +22,7 @@
 #include "base/read_all.h"
 #include "base/result.h"
 #include "base/signal_names.h"
+#include "base/wait_status.h"
 #include "launcher/process_tree.h"
 #include "launcher/signal_source.h"
 

@@ -15,11 +15,11 @@
 #include <fstream>
 #include <iterator>
 
-#include "base/exit_codes.h"
 #include "base/parse_number.h"
 #include "base/pidfd.h"
 #include "base/pipe.h"
 #include "base/poll_until.h"
+#include "base/wait_status.h"
 
 namespace ddprun::testing_support {
 namespace {
