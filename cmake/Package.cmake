@@ -15,6 +15,20 @@ install(CODE "
   file(WRITE \"${CMAKE_CURRENT_BINARY_DIR}/${unit}\" \"\${unit}\")")
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${unit} DESTINATION lib/systemd/system)
 
+# The manual page and the shells' completion say what the program says.
+function(install_what_ddprun_prints file destination)
+  set(printed ${CMAKE_CURRENT_BINARY_DIR}/printed/${file})
+  add_custom_command(OUTPUT ${printed}
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_CURRENT_BINARY_DIR}/printed
+    COMMAND $<TARGET_FILE:ddprun> ${ARGN} > ${printed}
+    DEPENDS ddprun VERBATIM)
+  add_custom_target(print_${file} ALL DEPENDS ${printed})
+  install(FILES ${printed} DESTINATION ${destination})
+endfunction()
+install_what_ddprun_prints(ddprun.1 ${CMAKE_INSTALL_MANDIR}/man1 man-page)
+install_what_ddprun_prints(ddprun ${CMAKE_INSTALL_DATADIR}/bash-completion/completions completion bash)
+install_what_ddprun_prints(_ddprun ${CMAKE_INSTALL_DATADIR}/zsh/site-functions completion zsh)
+
 set(DDPRUN_HAS_WORKER_CUDA OFF)
 if(TARGET ddprun_worker)
   install(DIRECTORY worker_lib/include/ddprun DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

@@ -22,6 +22,7 @@
 #include "launcher/console_writer.h"
 #include "launcher/core/supervisor.h"
 #include "launcher/core/verdict_report.h"
+#include "launcher/job_plan.h"
 #include "launcher/local_address.h"
 #include "launcher/process_tree.h"
 #include "launcher/signal_source.h"
@@ -396,20 +397,11 @@ class Agent {
 
   void start_workers(const Assignment& assignment) {
     let_go_of_workers();
-    PlanOptions plan;
-    plan.command = config_.command;
-    plan.slots = config_.slots;
-    plan.role = config_.options.role;
-    plan.run_id = config_.options.rdzv_id;
-    plan.max_restarts = config_.options.max_restarts;
-    plan.ports = config_.options.ports;
-    plan.own_devices = config_.own_devices;
-    plan.inherits_omp_threads = config_.inherits_omp_threads;
-    plan.inherited_nccl_async_error_handling = config_.inherited_nccl_async_error_handling;
-    if (!config_.log_root.empty()) {
-      plan.log_directory =
-          attempt_directory(config_.log_root, assignment.restart_count, assignment.generation);
-    }
+    const PlanOptions plan = plan_options(
+        config_,
+        config_.log_root.empty()
+            ? ""
+            : attempt_directory(config_.log_root, assignment.restart_count, assignment.generation));
     for (WorkerPlan& one : plan_workers(plan, assignment)) {
       workers_.push_back(std::make_shared<Worker>(std::move(one)));
       const Result<void> started = start(*workers_.back(), assignment.world_size);

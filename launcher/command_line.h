@@ -1,8 +1,8 @@
-// The command line of ddprun: one table of options, from which parsing and --help are made.
+// Reads the command line of ddprun by the table of its options (launcher/option_table.h).
 //
-// Names are torchrun's, with - or _; PET_<NAME> in the environment stands for an option that is not
-// given. Everything after the program is the program's. Any thread; touches nothing but its
-// arguments and the environment.
+// What is given counts in this order: the command line, PET_<NAME> in the environment, the file of
+// --config, the default. Everything after the program is the program's. Any thread; touches nothing
+// but its arguments, the environment, and that file.
 #pragma once
 
 #include <string>
@@ -10,28 +10,26 @@
 
 #include "base/result.h"
 #include "launcher/core/launch_options.h"
+#include "launcher/option_table.h"
 
 namespace ddprun {
 
-// What the command line asks for.
+// What counts for one option.
+struct OptionSetting {
+  const OptionSpec* option = nullptr;
+  std::vector<std::string> texts;  // empty: the default
+  std::string source;              // "command line", PET_<NAME>, the file's path, "default"
+};
+
 struct CommandLine {
-  enum class Wish { kRun, kHelp, kVersion };
-  Wish wish = Wish::kRun;
   LaunchOptions options;
+  std::vector<OptionSetting> settings;  // of every option, in the table's order; none for --help
+  std::string program_source;           // as OptionSetting::source
 };
 
-// arguments: without the program's own name. A kInvalidArgument error is one line that names the
-// option and says what would be right.
+// arguments: without the program's own name. The error is one line that names the option, and the
+// file where it stands in one, and says what would be right; kInvalidArgument, but for a file that
+// cannot be read.
 Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments);
-
-// Every option with the example that --help gives of it.
-struct OptionExample {
-  std::string name;  // long, with dashes
-  std::string example;
-};
-std::vector<OptionExample> option_examples();
-
-// The text of --help: options in groups, an example each, exit codes.
-std::string help_text();
 
 }  // namespace ddprun

@@ -1,167 +1,74 @@
 // ddprun: see --help.
 
-#include <unistd.h>
-
-#include <csignal>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/exit_codes.h"
 #include "base/fail.h"
-#include "base/random_id.h"
-#include "base/signal_names.h"
 #include "base/version.h"
-#include "base/worker_env.h"
 #include "launcher/agent.h"
 #include "launcher/command_line.h"
+#include "launcher/dry_run.h"
 #include "launcher/guardian.h"
-#include "launcher/machine.h"
-#include "launcher/program.h"
+#include "launcher/help.h"
+#include "launcher/job_plan.h"
+#include "launcher/print_config.h"
 #include "launcher/signal_source.h"
+#include "launcher/subcommand.h"
 #include "rendezvous/core/control_message.h"
-#include "rendezvous/key_file.h"
-#include "rendezvous/munge.h"
 
 namespace ddprun {
 namespace {
 
 int fail(const Error& error, ExitCode code) { return ddprun::fail("ddprun", error, code); }
 
-// Empty where it is not set: what it is used for here makes no difference of that.
-std::string variable(std::string_view name) { return environment_variable(name).value_or(""); }
-
-// Where this run's log and error files go. Without --log-dir: a directory that is removed at the
-// end. What is wrong then is the disk, not the command line: ExitCode::kFiles.
-Result<void> make_log_directory(AgentConfig& config) {
-  const std::string& wanted = config.options.log_dir;
-  if (wanted == "/dev/null") return {};
-  std::error_code error;
-  if (!wanted.empty()) {
-    config.log_root = wanted + "/" + config.options.rdzv_id + "_" + random_hex(4);
-    std::filesystem::create_directories(config.log_root, error);
-    if (error) return system_error("--log-dir: make " + config.log_root, error.value());
-    return {};
-  }
-  const std::string base = variable("TMPDIR").empty() ? "/tmp" : variable("TMPDIR");
-  std::string path = base + "/ddprun_XXXXXXXX";
-  if (!mkdtemp(path.data())) {
-    return system_error("make a temporary directory in " + base + " (TMPDIR)", errno);
-  }
-  config.scratch_directory = path;
-  config.log_root = path;
-  return {};
+// What is wrong with the plan is the command line, unless it is a file.
+ExitCode code_of(const Error& error) {
+  const bool is_usage = error.kind == ErrorKind::kNotFound || error.kind == ErrorKind::kUnsupported;
+  return is_usage ? ExitCode::kUsage : usage_or(ExitCode::kFiles, error);
 }
 
-Result<AgentConfig> plan(LaunchOptions options) {
-  AgentConfig config;
-  Result<Rendezvous> rendezvous = plan_rendezvous(options);
-  if (!rendezvous) return std::move(rendezvous).error();
-  Result<int> slots = count_slots(options.slots);
-  if (!slots) return std::move(slots).error();
-  Result<WorkerCommand> command = find_program(options);
-  if (!command) return std::move(command).error();
-  if (!options.store_allow.empty()) {
-    Result<AddressSet> allowed = AddressSet::parse(options.store_allow);
-    if (!allowed) return std::move(allowed).error().within("--store-allow");
-    config.store_allow = std::move(*allowed);
-  }
-  if (options.virtual_local_rank) {
-    auto devices = devices_of(variable("CUDA_VISIBLE_DEVICES"), *slots);
-    if (!devices) return std::move(devices).error().within("--virtual-local-rank");
-    config.own_devices = std::move(*devices);
-  }
-  config.rendezvous = std::move(*rendezvous);
-  config.rendezvous.remarks.insert(config.rendezvous.remarks.begin(), options.remarks.begin(),
-                                   options.remarks.end());
-  config.slots = *slots;
-  config.command = std::move(*command);
-  config.options = std::move(options);
-  if (config.options.standalone) config.options.rdzv_id = random_hex(16);  // as torchrun
-  config.signals.assign(kPassedSignals.begin(), kPassedSignals.end());
-  config.inherits_omp_threads = !variable("OMP_NUM_THREADS").empty();
-  config.inherited_nccl_async_error_handling = variable("TORCH_NCCL_ASYNC_ERROR_HANDLING");
-  return config;
+int tell(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  return 0;
 }
 
-// For every job that meets other nodes.
-Result<void> find_tls_of(AgentConfig& config) {
-  const LaunchOptions& options = config.options;
-  config.tls_files = {
-      .cert = options.rdzv_tls_cert, .key = options.rdzv_tls_key, .ca = options.rdzv_tls_ca};
-  const bool meets = config.rendezvous.mode != Rendezvous::Mode::kLocal;
-  if (!meets || !config.tls_files.is_given()) return {};
-  Result<FoundTls> found = TlsContext::for_agent(config.tls_files);
-  if (!found) return std::move(found).error();
-  if (!found->remark.empty()) config.rendezvous.remarks.push_back(found->remark);
-  config.tls = std::move(found->context);
-  return {};
+std::string version_text() {
+  return std::string("ddprun ") + kVersion + ", control protocol " +
+         std::to_string(kControlProtocol) + "\n";
 }
 
-// Where there are neither keys nor certificates on both sides.
-Result<void> find_munge_of(AgentConfig& config) {
-  const LaunchOptions& options = config.options;
-  config.munge = find_munge({.socket = options.munge_socket});
-  const std::string& why_not = config.munge.why_not;
-  if (config.munge.munge) return {};
-  if (options.require_auth) {
-    return invalid_argument(
-               "no key was given: --rdzv-key-file or DDPRUN_RDZV_KEY; nor --rdzv-tls-cert, -key "
-               "and -ca; and munge is not there: " +
-               why_not)
-        .within("--require-auth");
+int run_job(AgentConfig config) {
+  // From here on there is something to remove at the end, so no signal may end this process by
+  // itself: they wait for the guardian.
+  block_signals(config.signals);
+  if (const Result<void> made = make_log_directory(config); !made) {
+    return fail(made.error(), ExitCode::kFiles);
   }
-  if (is_named(options.munge_socket)) {
-    config.rendezvous.remarks.push_back("munge is not used: " + why_not);
-  }
-  return {};
-}
-
-// For every job that meets other nodes; the variable is taken out of the environment for all.
-Result<void> find_keys_of(AgentConfig& config) {
-  const LaunchOptions& options = config.options;
-  Result<FoundKeys> found = find_keys(options.rdzv_key_file);
-  if (!found) return std::move(found).error();
-  if (config.rendezvous.mode == Rendezvous::Mode::kLocal) return {};
-  if (!found->remark.empty()) config.rendezvous.remarks.push_back(found->remark);
-  const bool shows_certificates =
-      config.tls && !config.tls_files.cert.empty() && config.tls_files.has_authority();
-  if (found->keys.empty()) {
-    return shows_certificates ? Result<void>() : find_munge_of(config);
-  }
-  if (!found->keys.key_of(options.rdzv_id)) {
-    return invalid_argument("it has no key for job '" + options.rdzv_id + "'")
-        .within("--rdzv-key-file");
-  }
-  config.keys = std::move(found->keys);
-  return {};
+  const GuardianOptions guard{config.signals, config.scratch_directory};
+  return run_guarded(guard, [&](Guards guards) { return run_agent(config, std::move(guards)); });
 }
 
 int run(const std::vector<std::string>& arguments) {
+  if (const Subcommand* command =
+          arguments.empty() ? nullptr : find_subcommand(arguments.front())) {
+    return command->run({arguments.begin() + 1, arguments.end()});
+  }
   Result<CommandLine> line = parse_command_line(arguments);
-  if (!line) return fail(line.error(), ExitCode::kUsage);
-  if (line->wish == CommandLine::Wish::kHelp) {
-    std::fputs(help_text().c_str(), stdout);
-    return 0;
+  if (!line) return fail(line.error(), code_of(line.error()));
+  const Wish wish = line->options.wish;
+  switch (wish) {
+    case Wish::kHelp: return tell(help_text());
+    case Wish::kVersion: return tell(version_text());
+    case Wish::kPrintConfig: return tell(config_text(*line));
+    case Wish::kDryRun:
+    case Wish::kRun: break;
   }
-  if (line->wish == CommandLine::Wish::kVersion) {
-    std::printf("ddprun %s, control protocol %d\n", kVersion, kControlProtocol);
-    return 0;
-  }
-  Result<AgentConfig> config = plan(std::move(line->options));
-  if (!config) return fail(config.error(), ExitCode::kUsage);
-  for (const auto find : {&find_tls_of, &find_keys_of}) {
-    const Result<void> found = find(*config);
-    if (!found) return fail(found.error(), usage_or(ExitCode::kFiles, found.error()));
-  }
-  // From here on there is something to remove at the end, so no signal may end this process by
-  // itself: they wait for the guardian.
-  block_signals(config->signals);
-  if (const Result<void> made = make_log_directory(*config); !made) {
-    return fail(made.error(), ExitCode::kFiles);
-  }
-  const GuardianOptions guard{config->signals, config->scratch_directory};
-  return run_guarded(guard, [&](Guards guards) { return run_agent(*config, std::move(guards)); });
+  Result<AgentConfig> config = plan_job(std::move(line->options));
+  if (!config) return fail(config.error(), code_of(config.error()));
+  return wish == Wish::kDryRun ? tell(dry_run_text(*config)) : run_job(std::move(*config));
 }
 
 }  // namespace

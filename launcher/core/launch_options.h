@@ -62,7 +62,13 @@ Result<OnJoin> parse_on_join(std::string_view text);
 
 // --- the whole command line ---------------------------------------------------------------------
 
+// What is to be done: run the job, or tell something and start nothing.
+enum class Wish { kRun, kHelp, kVersion, kPrintConfig, kDryRun };
+constexpr bool needs_program(Wish wish) { return wish == Wish::kRun || wish == Wish::kDryRun; }
+
 struct LaunchOptions {
+  Wish wish = Wish::kRun;
+  std::string config_file;  // empty: none
   NodeRange nodes;
   SlotCount slots;
   std::optional<int> node_rank;

@@ -5,11 +5,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <iterator>
-#include <regex>
+#include <map>
 #include <sstream>
 
-#include "base/exit_codes.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ddprun {
 namespace {
@@ -96,7 +97,8 @@ TEST(CommandLine, ReadsEveryOption) {
                         "--local-addr=10.0.0.9",
                         "--shutdown-grace=1.5",
                         "prog"};
-  for (const OptionExample& option : option_examples()) {
+  for (const OptionSpec& option : option_table()) {
+    if (option.group == "General") continue;
     EXPECT_TRUE(std::any_of(
         given.begin(), given.end(),
         [&](const std::string& one) { return one.substr(0, one.find('=')) == "--" + option.name; }))
@@ -155,6 +157,22 @@ TEST(CommandLine, AnEmptyValueIsOneAndNotTheNextArgument) {
   EXPECT_THAT(error_of({"--nproc-per-node=", "./train"}), HasSubstr("--nproc-per-node: ''"));
 }
 
+// argparse does it for torchrun; ddprun's own options are written in full.
+TEST(CommandLine, TheBeginningOfOneOfTorchrunsOptionsIsTakenForIt) {
+  EXPECT_TRUE(parse({"--stand", "p"}).standalone);
+  EXPECT_EQ(parse({"--nproc-per=3", "p"}).slots.number, 3);
+  EXPECT_EQ(parse({"--nproc_per", "3", "p"}).slots.number, 3);
+  EXPECT_TRUE(parse({"--no-p", "p"}).no_python);
+  EXPECT_EQ(parse({"--te", "3", "p"}).tee.all, Streams::kBoth);
+  EXPECT_EQ(parse({"--role=x", "p"}).role, "x") << "a whole name is no beginning";
+}
+
+TEST(CommandLine, AShortOptionMayHaveItsValueBehindItsLetter) {
+  const LaunchOptions options = parse({"-r3", "-t", "1", "p"});
+  EXPECT_EQ(options.redirects.all, Streams::kBoth);
+  EXPECT_EQ(options.tee.all, Streams::kOut);
+}
+
 TEST(CommandLine, WhatTorchrunHasAndCannotBeHereSaysWhatToDo) {
   EXPECT_EQ(error_of({"--numa_binding=node", "./train"}),
             "--numa-binding is torchrun's, and not available here: start the program through "
@@ -193,8 +211,13 @@ TEST(CommandLine, TheEnvironmentStandsInForWhatIsNotGiven) {
 
 TEST(CommandLine, NamesWhatIsWrongInOneLine) {
   const std::vector<std::pair<Arguments, std::string>> cases{
-      {{"--nproc-per-nod=2", "p"}, "did you mean --nproc-per-node"},
-      {{"--max-restart=1", "p"}, "did you mean --max-restarts"},
+      {{"--nproc-per-mode=2", "p"}, "did you mean --nproc-per-node"},
+      {{"--max_restort=1", "p"}, "did you mean --max-restarts"},
+      {{"--le=1", "p"}, "unknown option --le"},
+      {{"--rdzv=h", "p"},
+       "--rdzv is the beginning of --rdzv-backend, --rdzv-endpoint, --rdzv-id, --rdzv-conf: write "
+       "more of it"},
+      {{"--numa=node", "p"}, "--numa-binding is torchrun's"},
       {{"--frobnicate", "p"}, "unknown option --frobnicate"},
       {{"-x", "p"}, "unknown option -x"},
       {{"--nnodes=3:2", "p"}, "--nnodes: '3:2'"},
@@ -215,29 +238,63 @@ TEST(CommandLine, NamesWhatIsWrongInOneLine) {
 }
 
 TEST(CommandLine, HelpAndVersionNeedNoProgram) {
-  EXPECT_EQ(parse_command_line({"--help"})->wish, CommandLine::Wish::kHelp);
-  EXPECT_EQ(parse_command_line({"-h", "p"})->wish, CommandLine::Wish::kHelp);
-  EXPECT_EQ(parse_command_line({"--version"})->wish, CommandLine::Wish::kVersion);
+  EXPECT_EQ(parse_command_line({"--help"})->options.wish, Wish::kHelp);
+  EXPECT_EQ(parse_command_line({"-h", "p"})->options.wish, Wish::kHelp);
+  EXPECT_EQ(parse_command_line({"--version"})->options.wish, Wish::kVersion);
 }
 
-TEST(CommandLine, HelpNamesEveryOptionWithAnExampleAndEveryExitCode) {
-  std::string help = help_text();
-  std::istringstream lines(help);
-  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
-  // A long example may stand on two lines.
-  help = std::regex_replace(help, std::regex("\\s+"), " ");
-  for (const auto& [name, example] : option_examples()) {
-    EXPECT_THAT(help, HasSubstr("--" + name));
-    EXPECT_THAT(help, HasSubstr("; e.g. " + example));
+// By its own name, whatever the others give: a file of which nothing is needed.
+class ConfigOfTest {
+ public:
+  explicit ConfigOfTest(const std::string& text) : path_(directory_.path() + "/job.json") {
+    std::ofstream(path_) << text;
   }
-  for (const ExitCodeText& row : kExitCodes) {
-    EXPECT_THAT(help,
-                HasSubstr(" " + std::to_string(to_int(row.code)) + " " + std::string(row.meaning)));
-  }
+  const std::string& path() const { return path_; }
+  std::string option() const { return "--config=" + path_; }
+
+ private:
+  testing_support::TemporaryDirectory directory_;
+  std::string path_;
+};
+
+TEST(CommandLine, TheCommandLineBeatsTheEnvironmentWhichBeatsTheFile) {
+  const ConfigOfTest file(R"({"nproc-per-node": 2, "max_restarts": 3, "role": "f"})");
+  setenv("PET_MAX_RESTARTS", "4", 1);
+  setenv("PET_ROLE", "e", 1);
+  const Result<CommandLine> line = parse_command_line({file.option(), "--role=c", "p"});
+  unsetenv("PET_MAX_RESTARTS");
+  unsetenv("PET_ROLE");
+  ASSERT_TRUE(line) << line.error().message();
+  EXPECT_EQ(line->options.slots.number, 2);
+  EXPECT_EQ(line->options.max_restarts, 4);
+  EXPECT_EQ(line->options.role, "c");
+  std::map<std::string, std::string> sources;
+  for (const OptionSetting& one : line->settings) sources[one.option->name] = one.source;
+  EXPECT_EQ(sources["nproc-per-node"], file.path());
+  EXPECT_EQ(sources["max-restarts"], "PET_MAX_RESTARTS");
+  EXPECT_EQ(sources["role"], "command line");
+  EXPECT_EQ(sources["nnodes"], "default");
+}
+
+TEST(CommandLine, TheFileMayNameTheProgramWhichTheCommandLineReplaces) {
+  const ConfigOfTest file(R"({"program": "train.py", "args": ["--lr", 0.5]})");
+  const LaunchOptions options = parse({file.option()});
+  EXPECT_EQ(options.program, "train.py");
+  EXPECT_EQ(options.args, (Arguments{"--lr", "0.5"}));
+  EXPECT_EQ(parse({file.option(), "./other"}).program, "./other");
+  EXPECT_TRUE(parse({file.option(), "./other"}).args.empty()) << "they belong to the other program";
+}
+
+TEST(CommandLine, AWrongValueInTheFileIsNamedWithTheFile) {
+  const ConfigOfTest file(R"({"nnodes": "3:2"})");
+  EXPECT_THAT(error_of({file.option(), "p"}), HasSubstr(file.path() + ": --nnodes: '3:2'"));
+  EXPECT_THAT(error_of({"--config=/no/such", "p"}), HasSubstr("--config: open /no/such: "));
 }
 
 TEST(CommandLine, EveryExampleOfHelpIsTaken) {
-  for (const auto& [name, example] : option_examples()) {
+  for (const OptionSpec& option : option_table()) {
+    const std::string& example = option.example;
+    if (option.name == "config") continue;  // there is no such file
     std::istringstream words(example);
     Arguments arguments{std::istream_iterator<std::string>(words), {}};
     const Arguments::difference_type own = arguments.front().find('=') != std::string::npos ? 1 : 2;

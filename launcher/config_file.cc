@@ -1,0 +1,113 @@
+#include "launcher/config_file.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "base/read_whole.h"
+#include "base/unique_fd.h"
+#include "launcher/option_table.h"
+
+namespace ddprun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::uint64_t kMaxFileBytes = 1 << 20;
+
+// "line 3, column 5" of a byte of the text; bytes count from 1.
+std::string place_of(const std::string& text, std::size_t byte) {
+  const auto end = text.begin() + static_cast<std::ptrdiff_t>(std::min(byte, text.size() + 1) - 1);
+  const auto line = std::count(text.begin(), end, '\n') + 1;
+  const auto begin = std::find(std::make_reverse_iterator(end), text.rend(), '\n').base();
+  return "line " + std::to_string(line) + ", column " + std::to_string(end - begin + 1);
+}
+
+// The text of one value as the command line would have it; empty result: it is none.
+Result<std::string> text_of(const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number() || value.is_boolean()) return value.dump();
+  return invalid_argument("it is " + std::string(value.type_name()) +
+                          ", and should be a text, a number, true or false");
+}
+
+Result<std::vector<std::string>> texts_of(const Json& list) {
+  std::vector<std::string> texts;
+  for (const Json& one : list) {
+    Result<std::string> text = text_of(one);
+    if (!text) return std::move(text).error();
+    texts.push_back(std::move(*text));
+  }
+  return texts;
+}
+
+Result<void> read_option(const std::string& name, const Json& value, ConfigFile& file) {
+  const OptionSpec* option = find_option("--" + name);
+  if (!option) {
+    return invalid_argument("there is no such option; ddprun --print-config lists them");
+  }
+  if (option->where != OptionSpec::Where::kAnywhere) {
+    return invalid_argument("that can be given on the command line only");
+  }
+  if (file.texts.contains(option->name)) return invalid_argument("it is there twice");
+  if (value.is_array() && !option->repeats) {
+    return invalid_argument("it is a list, but takes one value; write it as on the command line");
+  }
+  Result<std::vector<std::string>> texts =
+      texts_of(value.is_array() ? value : Json::array({value}));
+  if (!texts) return std::move(texts).error();
+  file.texts[option->name] = std::move(*texts);
+  return {};
+}
+
+Result<void> read_entry(const std::string& name, const Json& value, ConfigFile& file) {
+  if (name == "program") {
+    if (!value.is_string()) return invalid_argument("it should be a text");
+    file.program = value.get<std::string>();
+    return {};
+  }
+  if (name == "args") {
+    if (!value.is_array()) return invalid_argument("it should be a list of texts");
+    Result<std::vector<std::string>> texts = texts_of(value);
+    if (!texts) return std::move(texts).error();
+    file.args = std::move(*texts);
+    return {};
+  }
+  return read_option(name, value, file);
+}
+
+}  // namespace
+
+Result<ConfigFile> parse_config_file(const std::string& path, const std::string& text) {
+  ConfigFile file{.path = path, .texts = {}, .program = {}, .args = {}};
+  std::vector<std::pair<std::string, Json>> entries;
+  try {
+    const Json json = Json::parse(text);
+    if (!json.is_object()) {
+      return invalid_argument("it holds no JSON object, like {\"nproc-per-node\": 8}").within(path);
+    }
+    for (const auto& [name, value] : json.items()) entries.emplace_back(name, value);
+  } catch (const Json::parse_error& error) {
+    return invalid_argument("no JSON at " + place_of(text, error.byte)).within(path);
+  }
+  for (const auto& [name, value] : entries) {
+    Result<void> read = read_entry(name, value, file);
+    if (!read) return std::move(read).error().within(path + ": '" + name + "'");
+  }
+  if (file.program.empty() && !file.args.empty()) {
+    return invalid_argument("'args' without 'program'").within(path);
+  }
+  return file;
+}
+
+Result<ConfigFile> read_config_file(const std::string& path) {
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid()) return system_error("open " + path, errno);
+  Result<std::string> text = read_whole<std::string>(fd.get(), path, kMaxFileBytes);
+  if (!text) return std::move(text).error();
+  return parse_config_file(path, *text);
+}
+
+}  // namespace ddprun

@@ -1,0 +1,152 @@
+#include "launcher/job_plan.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+
+#include "base/random_id.h"
+#include "base/signal_names.h"
+#include "base/worker_env.h"
+#include "launcher/machine.h"
+#include "launcher/program.h"
+#include "rendezvous/key_file.h"
+#include "rendezvous/munge.h"
+
+namespace ddprun {
+namespace {
+
+// Empty where it is not set: what it is used for here makes no difference of that.
+std::string variable(std::string_view name) { return environment_variable(name).value_or(""); }
+
+Result<AgentConfig> plan(LaunchOptions options) {
+  AgentConfig config;
+  Result<Rendezvous> rendezvous = plan_rendezvous(options);
+  if (!rendezvous) return std::move(rendezvous).error();
+  Result<int> slots = count_slots(options.slots);
+  if (!slots) return std::move(slots).error();
+  Result<WorkerCommand> command = find_program(options);
+  if (!command) return std::move(command).error();
+  if (!options.store_allow.empty()) {
+    Result<AddressSet> allowed = AddressSet::parse(options.store_allow);
+    if (!allowed) return std::move(allowed).error().within("--store-allow");
+    config.store_allow = std::move(*allowed);
+  }
+  if (options.virtual_local_rank) {
+    auto devices = devices_of(variable("CUDA_VISIBLE_DEVICES"), *slots);
+    if (!devices) return std::move(devices).error().within("--virtual-local-rank");
+    config.own_devices = std::move(*devices);
+  }
+  config.rendezvous = std::move(*rendezvous);
+  config.rendezvous.remarks.insert(config.rendezvous.remarks.begin(), options.remarks.begin(),
+                                   options.remarks.end());
+  config.slots = *slots;
+  config.command = std::move(*command);
+  config.options = std::move(options);
+  if (config.options.standalone) config.options.rdzv_id = random_hex(16);  // as torchrun
+  config.signals.assign(kPassedSignals.begin(), kPassedSignals.end());
+  config.inherits_omp_threads = !variable("OMP_NUM_THREADS").empty();
+  config.inherited_nccl_async_error_handling = variable("TORCH_NCCL_ASYNC_ERROR_HANDLING");
+  return config;
+}
+
+// For every job that meets other nodes.
+Result<void> find_tls_of(AgentConfig& config) {
+  const LaunchOptions& options = config.options;
+  config.tls_files = {
+      .cert = options.rdzv_tls_cert, .key = options.rdzv_tls_key, .ca = options.rdzv_tls_ca};
+  const bool meets = config.rendezvous.mode != Rendezvous::Mode::kLocal;
+  if (!meets || !config.tls_files.is_given()) return {};
+  Result<FoundTls> found = TlsContext::for_agent(config.tls_files);
+  if (!found) return std::move(found).error();
+  if (!found->remark.empty()) config.rendezvous.remarks.push_back(found->remark);
+  config.tls = std::move(found->context);
+  return {};
+}
+
+// Where there are neither keys nor certificates on both sides.
+Result<void> find_munge_of(AgentConfig& config) {
+  const LaunchOptions& options = config.options;
+  config.munge = find_munge({.socket = options.munge_socket});
+  const std::string& why_not = config.munge.why_not;
+  if (config.munge.munge) return {};
+  if (options.require_auth) {
+    return invalid_argument(
+               "no key was given: --rdzv-key-file or DDPRUN_RDZV_KEY; nor --rdzv-tls-cert, -key "
+               "and -ca; and munge is not there: " +
+               why_not)
+        .within("--require-auth");
+  }
+  if (is_named(options.munge_socket)) {
+    config.rendezvous.remarks.push_back("munge is not used: " + why_not);
+  }
+  return {};
+}
+
+// For every job that meets other nodes; the variable is taken out of the environment for all.
+Result<void> find_keys_of(AgentConfig& config) {
+  const LaunchOptions& options = config.options;
+  Result<FoundKeys> found = find_keys(options.rdzv_key_file);
+  if (!found) return std::move(found).error();
+  if (config.rendezvous.mode == Rendezvous::Mode::kLocal) return {};
+  if (!found->remark.empty()) config.rendezvous.remarks.push_back(found->remark);
+  const bool shows_certificates =
+      config.tls && !config.tls_files.cert.empty() && config.tls_files.has_authority();
+  if (found->keys.empty()) {
+    return shows_certificates ? Result<void>() : find_munge_of(config);
+  }
+  if (!found->keys.key_of(options.rdzv_id)) {
+    return invalid_argument("it has no key for job '" + options.rdzv_id + "'")
+        .within("--rdzv-key-file");
+  }
+  config.keys = std::move(found->keys);
+  return {};
+}
+
+}  // namespace
+
+Result<AgentConfig> plan_job(LaunchOptions options) {
+  Result<AgentConfig> config = plan(std::move(options));
+  if (!config) return config;
+  for (const auto find : {&find_tls_of, &find_keys_of}) {
+    Result<void> found = find(*config);
+    if (!found) return std::move(found).error();
+  }
+  return config;
+}
+
+PlanOptions plan_options(const AgentConfig& config, std::string log_directory) {
+  PlanOptions plan;
+  plan.command = config.command;
+  plan.slots = config.slots;
+  plan.role = config.options.role;
+  plan.run_id = config.options.rdzv_id;
+  plan.max_restarts = config.options.max_restarts;
+  plan.ports = config.options.ports;
+  plan.log_directory = std::move(log_directory);
+  plan.own_devices = config.own_devices;
+  plan.inherits_omp_threads = config.inherits_omp_threads;
+  plan.inherited_nccl_async_error_handling = config.inherited_nccl_async_error_handling;
+  return plan;
+}
+
+Result<void> make_log_directory(AgentConfig& config) {
+  const std::string& wanted = config.options.log_dir;
+  if (wanted == "/dev/null") return {};
+  std::error_code error;
+  if (!wanted.empty()) {
+    config.log_root = wanted + "/" + config.options.rdzv_id + "_" + random_hex(4);
+    std::filesystem::create_directories(config.log_root, error);
+    if (error) return system_error("--log-dir: make " + config.log_root, error.value());
+    return {};
+  }
+  const std::string base = variable("TMPDIR").empty() ? "/tmp" : variable("TMPDIR");
+  std::string path = base + "/ddprun_XXXXXXXX";
+  if (!mkdtemp(path.data())) {
+    return system_error("make a temporary directory in " + base + " (TMPDIR)", errno);
+  }
+  config.scratch_directory = path;
+  config.log_root = path;
+  return {};
+}
+
+}  // namespace ddprun

@@ -1,0 +1,26 @@
+// What `ddprun [options] program` comes to on this host: options checked against each other and
+// against the machine, the program found, keys and certificates read. Main thread, before anything
+// is started; nothing is left on disk but by make_log_directory().
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "launcher/agent.h"
+#include "launcher/core/launch_options.h"
+#include "launcher/core/worker_plan.h"
+
+namespace ddprun {
+
+// The error names the option, program or file. kInvalidArgument, kNotFound and kUnsupported: the
+// command line cannot be meant here; else something is wrong with a file.
+Result<AgentConfig> plan_job(LaunchOptions options);
+
+// What the workers of a generation are planned from. log_directory: the generation's own; empty: none.
+PlanOptions plan_options(const AgentConfig& config, std::string log_directory);
+
+// Makes where this run's log and error files go: below --log-dir, or a directory that is removed at the
+// end. What is wrong then is the disk, not the command line.
+Result<void> make_log_directory(AgentConfig& config);
+
+}  // namespace ddprun

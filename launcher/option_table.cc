@@ -1,0 +1,359 @@
+#include "launcher/option_table.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "base/parse_number.h"
+#include "base/seconds.h"
+
+namespace ddprun {
+namespace {
+
+using Setter = OptionSpec::Setter;
+
+// A setter for an option whose text is parsed by `parse` into a member.
+template <class T>
+Setter parsed(T LaunchOptions::*member, Result<T> (*parse)(std::string_view)) {
+  return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
+    Result<T> value = parse(text);
+    if (!value) return std::move(value).error();
+    options.*member = std::move(*value);
+    return {};
+  };
+}
+
+template <class T>
+Setter lease_time_into(T LeaseTimes::*member, Result<Duration> (*parse)(std::string_view)) {
+  return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
+    const Result<Duration> value = parse(text);
+    if (!value) return value.error();
+    options.times.*member = *value;
+    return {};
+  };
+}
+
+template <class T>
+Setter text_into(T LaunchOptions::*member) {
+  return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
+    options.*member = text;
+    return {};
+  };
+}
+
+// torchrun reads its switches from the environment as integers; --switch=false is what one would
+// try to take back what a script has given.
+Result<void> read_switch(bool& value, const std::string& text) {
+  const bool number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  if (!number && text != "true" && text != "false") {
+    return invalid_argument("'" + text + "' is neither true (1) nor false (0)");
+  }
+  value = text == "true" || (number && text.find_first_not_of('0') != std::string::npos);
+  return {};
+}
+
+Setter switch_into(bool LaunchOptions::*member) {
+  return [=](LaunchOptions& options, const std::string& text) {
+    return read_switch(options.*member, text);
+  };
+}
+
+template <class T>
+Setter integer_into(T LaunchOptions::*member, int min, int max) {
+  return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
+    const std::optional<int> value = parse_number<int>(text);
+    if (!value || *value < min || *value > max) {
+      return invalid_argument("'" + text + "' is no integer from " + std::to_string(min) + " to " +
+                              std::to_string(max));
+    }
+    options.*member = *value;
+    return {};
+  };
+}
+
+// Accepted because torchrun has it, checked by `check`, and without effect: the user is told why.
+Setter without_effect(const char* name, const char* why,
+                      std::function<Result<void>(const std::string&)> check) {
+  return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
+    if (Result<void> good = check(text); !good) return good;
+    options.remarks.push_back("--" + std::string(name) + " does nothing here: " + why);
+    return {};
+  };
+}
+
+// What is asked for instead of running a job.
+OptionSpec wish(const char* name, const char* short_name, const char* help, const char* example,
+                Wish what) {
+  return {.group = "General",
+          .name = name,
+          .short_name = short_name,
+          .help = help,
+          .example = example,
+          .set = [what](LaunchOptions& options, const std::string& text) -> Result<void> {
+            bool wanted = false;
+            if (Result<void> read = read_switch(wanted, text); !read) return read;
+            if (wanted) options.wish = what;
+            return {};
+          },
+          .where = OptionSpec::Where::kCommandLineOnly};
+}
+
+Result<void> check_seconds(const std::string& text) {
+  const Result<Duration> value = parse_seconds(text);
+  if (!value) return value.error();
+  return {};
+}
+
+// One of the words that torchrun knows; `instead`: what to do where it is another one.
+std::function<Result<void>(const std::string&)> check_word(std::vector<std::string> words,
+                                                           const char* instead) {
+  return [words = std::move(words), instead](const std::string& text) -> Result<void> {
+    if (std::find(words.begin(), words.end(), text) != words.end()) return {};
+    return invalid_argument("'" + text + "' is not available here; " + instead);
+  };
+}
+
+}  // namespace
+
+const std::vector<OptionSpec>& option_table() {
+  constexpr int kMaxInt = 1 << 30;
+  const LaunchOptions standard;
+  static const std::vector<OptionSpec> table{
+      {"Workers", "nproc-per-node", "", "N", "workers on this node: a number, cpu, gpu or auto",
+       "--nproc-per-node=8", parsed(&LaunchOptions::slots, parse_slots),
+       std::to_string(standard.slots.number)},
+      {"Workers", "max-restarts", "", "N",
+       "restarts the whole job may use; each begins all workers anew", "--max-restarts=3",
+       integer_into(&LaunchOptions::max_restarts, 0, kMaxInt),
+       std::to_string(standard.max_restarts)},
+      {"Workers", "module", "m", "", "the program is a Python module", "-m package.train",
+       switch_into(&LaunchOptions::module)},
+      {"Workers", "no-python", "", "", "execute the program directly, also when it is a .py file",
+       "--no-python ./train.py", switch_into(&LaunchOptions::no_python)},
+      {"Workers", "role", "", "NAME",
+       "name of the workers' role, for ROLE_NAME and torchrun's prefix", "--role=trainer",
+       text_into(&LaunchOptions::role), standard.role},
+      {"Workers", "shutdown-grace", "", "SECONDS",
+       "between the first signal to workers and SIGKILL", "--shutdown-grace=10",
+       parsed(&LaunchOptions::grace, parse_seconds), in_seconds(standard.grace)},
+      {"Workers", "monitor-interval", "", "SECONDS",
+       "accepted; the kernel reports ends at once, nothing is polled", "--monitor-interval=0.1",
+       without_effect("monitor-interval", "the kernel reports ends at once, nothing is polled",
+                      check_seconds)},
+      {"Workers", "start-method", "", "METHOD",
+       "accepted; workers are programs that are executed, not forks of an interpreter",
+       "--start-method=spawn",
+       without_effect("start-method", "workers are executed, not forked from an interpreter",
+                      check_word({"spawn", "fork", "forkserver"},
+                                 "torchrun knows spawn, fork and forkserver"))},
+      {"Workers", "run-path", "", "", "the program is a Python script, whatever its name ends with",
+       "--run-path train", switch_into(&LaunchOptions::run_path)},
+      {"Workers", "virtual-local-rank", "", "",
+       "each worker has LOCAL_RANK 0 and sees one GPU, its own of CUDA_VISIBLE_DEVICES",
+       "--virtual-local-rank", switch_into(&LaunchOptions::virtual_local_rank)},
+
+      {"Nodes", "standalone", "", "",
+       "a job of one node (also the default without the options below)", "--standalone",
+       switch_into(&LaunchOptions::standalone)},
+      {"Nodes", "nnodes", "", "N|MIN:MAX",
+       "nodes of the job; with MIN:MAX it goes on while MIN are there", "--nnodes=2:4",
+       parsed(&LaunchOptions::nodes, parse_nodes), std::to_string(standard.nodes.max)},
+      {"Nodes", "rdzv-endpoint", "", "HOST[:PORT]",
+       "where the nodes meet: this host starts the service, or ddp-rendezvous runs there",
+       "--rdzv-endpoint=node0:29400", text_into(&LaunchOptions::rdzv_endpoint),
+       "port " + std::to_string(kDefaultRdzvPort)},
+      {"Nodes", "rdzv-id", "", "ID", "name of the job at the service", "--rdzv-id=$SLURM_JOB_ID",
+       text_into(&LaunchOptions::rdzv_id), standard.rdzv_id},
+      {.group = "Nodes",
+       .name = "rdzv-backend",
+       .placeholder = "NAME",
+       .help = "c10d (meet at --rdzv-endpoint) or static (at --master-addr)",
+       .example = "--rdzv-backend=c10d",
+       .set = text_into(&LaunchOptions::rdzv_backend),
+       .choices = {"c10d", "static"}},
+      {"Nodes", "rdzv-conf", "", "K=V,...",
+       "join_timeout, last_call_timeout: seconds to wait for MIN, then for MAX nodes",
+       "--rdzv-conf=join_timeout=600", parsed(&LaunchOptions::rdzv_conf, parse_rdzv_conf)},
+      {"Nodes",
+       "on-join",
+       "",
+       "WHEN",
+       "a node that comes to a running job with room joins now (everything is formed again), at "
+       "the "
+       "next checkpoint that workers announce, or with the next restart",
+       "--on-join=checkpoint",
+       parsed(&LaunchOptions::on_join, parse_on_join),
+       std::string(word_of(kOnJoinWords, standard.on_join)),
+       OptionSpec::Where::kAnywhere,
+       false,
+       {"now", "checkpoint", "restart"}},
+      {"Nodes", "node-failures", "", "N",
+       "a node whose workers were the first to fail N times gives its place to a spare, where "
+       "there is one",
+       "--node-failures=2", integer_into(&LaunchOptions::node_failures, 1, kMaxInt),
+       std::to_string(standard.node_failures)},
+      {"Nodes", "lease", "", "SECONDS",
+       "a node that is silent for so long is lost, and its workers have been ended a fifth "
+       "earlier; counts where this host starts the service, ddp-rendezvous has its own",
+       "--lease=20", lease_time_into(&LeaseTimes::lease, parse_lease),
+       in_seconds(standard.times.lease)},
+      {"Nodes", "heartbeat-interval", "", "SECONDS",
+       "between two heartbeats of a node, from a fiftieth to a quarter of the lease; without it a "
+       "fifth; counts where --lease does",
+       "--heartbeat-interval=0.5", lease_time_into(&LeaseTimes::given_heartbeat, parse_seconds)},
+      {"Nodes", "node-rank", "", "N", "rank of this node; without it nodes are ordered by name",
+       "--node-rank=0", integer_into(&LaunchOptions::node_rank, 0, kMaxInt)},
+      {"Nodes", "local-addr", "", "ADDR",
+       "how the others reach this node, if not by the address that reaches the service: an "
+       "address, a network or an interface",
+       "--local-addr=10.1.0.0/16", text_into(&LaunchOptions::local_addr)},
+      {"Nodes", "port-range", "", "FIRST-LAST",
+       "ports to listen on, for firewalls: one for the store, one for each worker of ddprun's "
+       "library",
+       "--port-range=29500-29599", parsed(&LaunchOptions::ports, parse_port_range)},
+      {"Nodes", "rdzv-key-file", "", "FILE",
+       "file with the key that all nodes and the service must have, a line of 16 characters or "
+       "more; else DDPRUN_RDZV_KEY",
+       "--rdzv-key-file=$HOME/.ddprun-key", text_into(&LaunchOptions::rdzv_key_file)},
+      {"Nodes", "munge-socket", "", "PATH|none",
+       "socket of munged, which says who agents are where there is no key, if not where munge "
+       "looks for it; none: not used",
+       "--munge-socket=/run/munge/munge.socket.2", text_into(&LaunchOptions::munge_socket)},
+      {"Nodes", "rdzv-tls-cert", "", "FILE",
+       "certificate of this node, in PEM with those between it and its authority: needed where "
+       "this "
+       "host starts the service, and where the service asks for one",
+       "--rdzv-tls-cert=/etc/ddprun/tls/tls.crt", text_into(&LaunchOptions::rdzv_tls_cert)},
+      {"Nodes", "rdzv-tls-key", "", "FILE", "its private key, in PEM without a passphrase",
+       "--rdzv-tls-key=/etc/ddprun/tls/tls.key", text_into(&LaunchOptions::rdzv_tls_key)},
+      {"Nodes", "rdzv-tls-ca", "", "FILE",
+       "meet over TLS, with a service whose certificate comes from this authority; 'system' for "
+       "those that this host trusts. A service that this host starts asks the others for such a "
+       "certificate, too",
+       "--rdzv-tls-ca=/etc/ddprun/tls/ca.crt", text_into(&LaunchOptions::rdzv_tls_ca)},
+      {"Nodes", "require-auth", "", "",
+       "do not meet other nodes without a key, munge, or certificates on both sides",
+       "--require-auth", switch_into(&LaunchOptions::require_auth)},
+      {"Nodes", "store-allow", "", "NET,...",
+       "who may reach the store, beside the nodes of the job: addresses and networks",
+       "--store-allow=10.1.0.0/16", text_into(&LaunchOptions::store_allow)},
+      {"Nodes", "master-addr", "", "ADDR", "static: where node rank 0 serves everything",
+       "--master-addr=10.0.0.1", text_into(&LaunchOptions::master_addr)},
+      {"Nodes", "master-port", "", "PORT", "static: its port", "--master-port=29500",
+       integer_into(&LaunchOptions::master_port, 0, 65535), std::to_string(kDefaultMasterPort)},
+
+      {"Output", "log-dir", "", "DIR",
+       "keep log and error files in DIR/<id>_<random>/attempt_N/<local rank>/", "--log-dir=logs",
+       text_into(&LaunchOptions::log_dir)},
+      {"Output", "local-ranks-filter", "", "RANKS",
+       "the console gets the output of these local ranks only; log files are not affected",
+       "--local-ranks-filter=0", parsed(&LaunchOptions::shown_ranks, parse_local_ranks)},
+      {"Output", "event-log-handler", "", "NAME",
+       "accepted where it is null; /status.json and /metrics of the service say what happens",
+       "--event-log-handler=null",
+       without_effect("event-log-handler", "there is nothing to be turned off",
+                      check_word({"null"},
+                                 "/status.json and /metrics of the service say what "
+                                 "happens (docs/monitoring.md)"))},
+      {"Output", "logs-specs", "", "NAME",
+       "accepted where it is default; -r, -t and --log-dir say where logs go",
+       "--logs-specs=default",
+       without_effect("logs-specs", "there are no others",
+                      check_word({"default"}, "-r, -t and --log-dir say where logs go"))},
+      {"Output", "redirects", "r", "STREAMS",
+       "into log files only: 1 stdout, 2 stderr, 3 both, or RANK:N,...", "-r 3",
+       parsed(&LaunchOptions::redirects, parse_streams)},
+      {"Output", "tee", "t", "STREAMS", "into log files and to the console, with torchrun's prefix",
+       "-t 0:3,1:2", parsed(&LaunchOptions::tee, parse_streams)},
+
+      {.group = "General",
+       .name = "config",
+       .placeholder = "FILE",
+       .help =
+           "JSON object with any option by its name, and 'program' and 'args'; the command line "
+           "and PET_ variables win",
+       .example = "--config=job.json",
+       .set = text_into(&LaunchOptions::config_file),
+       .where = OptionSpec::Where::kNotInFile},
+      wish("print-config", "",
+           "show the value of each option and where it comes from; start nothing", "--print-config",
+           Wish::kPrintConfig),
+      wish("dry-run", "", "print the plan and the environment of each worker; start nothing",
+           "--dry-run", Wish::kDryRun),
+      wish("version", "", "versions of ddprun and its protocol", "--version", Wish::kVersion),
+      wish("help", "h", "this text", "-h", Wish::kHelp),
+  };
+  return table;
+}
+
+std::span<const std::string_view> torchrun_options() {
+  static constexpr std::array kNames = std::to_array<std::string_view>({"nnodes",
+                                                                        "nproc-per-node",
+                                                                        "rdzv-backend",
+                                                                        "rdzv-endpoint",
+                                                                        "rdzv-id",
+                                                                        "rdzv-conf",
+                                                                        "standalone",
+                                                                        "max-restarts",
+                                                                        "monitor-interval",
+                                                                        "start-method",
+                                                                        "event-log-handler",
+                                                                        "role",
+                                                                        "module",
+                                                                        "no-python",
+                                                                        "run-path",
+                                                                        "log-dir",
+                                                                        "redirects",
+                                                                        "tee",
+                                                                        "local-ranks-filter",
+                                                                        "duplicate-stdout-filters",
+                                                                        "duplicate-stderr-filters",
+                                                                        "node-rank",
+                                                                        "master-addr",
+                                                                        "master-port",
+                                                                        "local-addr",
+                                                                        "logs-specs",
+                                                                        "numa-binding",
+                                                                        "signals-to-handle",
+                                                                        "virtual-local-rank"});
+  return kNames;
+}
+
+const RefusedOption* find_refused(const std::string& name) {
+  static const std::vector<RefusedOption> table{
+      {"duplicate-stdout-filters", "give -t 1 and search its files"},
+      {"duplicate-stderr-filters", "give -t 2 and search its files"},
+      {"signals-to-handle", "SIGTERM, SIGINT, SIGHUP and SIGQUIT are always passed on"},
+      {"numa-binding", "start the program through numactl: ddprun ... --no-python numactl ..."},
+  };
+  const auto found = std::find_if(table.begin(), table.end(),
+                                  [&](const RefusedOption& one) { return one.name == name; });
+  return found == table.end() ? nullptr : &*found;
+}
+
+const OptionSpec* find_option(const std::string& given) {
+  for (const OptionSpec& spec : option_table()) {
+    const bool is_short = !spec.short_name.empty() && given == "-" + spec.short_name;
+    if (is_short || with_dashes(given) == "--" + spec.name) return &spec;
+  }
+  return nullptr;
+}
+
+std::string with_underscores(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+std::string with_dashes(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+std::string environment_name(const std::string& name) {
+  std::string upper = with_underscores(name);
+  std::transform(upper.begin(), upper.end(), upper.begin(),
+                 [](unsigned char c) { return std::toupper(c); });
+  return "PET_" + upper;
+}
+
+}  // namespace ddprun
