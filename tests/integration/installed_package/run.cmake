@@ -19,6 +19,13 @@ endfunction()
 
 run("install" "Install configuration" ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${work}/prefix)
 
+foreach(printed man/man1/ddprun.1 bash-completion/completions/ddprun zsh/site-functions/_ddprun)
+  file(SIZE ${work}/prefix/share/${printed} size)
+  if(size EQUAL 0)
+    message(FATAL_ERROR "${printed} is empty")
+  endif()
+endforeach()
+
 # What ddprun needs only for itself is hidden from the user's project.
 foreach(package Boost CLI11 fmt GTest spdlog)
   list(APPEND options -DCMAKE_DISABLE_FIND_PACKAGE_${package}=ON)
