@@ -25,6 +25,7 @@
 #include "launcher/job_plan.h"
 #include "launcher/local_address.h"
 #include "launcher/process_tree.h"
+#include "launcher/report_file.h"
 #include "launcher/signal_source.h"
 #include "launcher/worker.h"
 #include "launcher/worker_files.h"
@@ -62,18 +63,20 @@ class Agent {
         timer_(io_),
         signals_(io_),
         guardian_alive_(io_, guards.guardian_alive.release()),
-        keeper_alive_(io_, guards.keeper_alive.release()) {}
+        keeper_alive_(io_, guards.keeper_alive.release()),
+        report_file_(config.options.report_file, config.options.rdzv_id, host_name()) {}
 
   int run() {
     try {
       work();
     } catch (const std::exception& error) {
       // The keeper ends what runs below this process.
-      log_.error(std::string("broken by: ") + error.what());
+      trouble(std::string("broken by: ") + error.what());
       exit_code_ = to_int(ExitCode::kInternal);
       told_to_end_ = true;
     }
     over_ = true;
+    write_report();
     link_.reset();
     server_.reset();
     close_store();
@@ -85,12 +88,12 @@ class Agent {
  private:
   void work() {
     if (const Result<void> watched = watch_signals(); !watched) {
-      return log_.error(watched.error().message());
+      return trouble(watched.error().message());
     }
     watch_guards();
     for (const std::string& remark : config_.rendezvous.remarks) log_.warning(remark);
     if (const Result<void> ready = meet(); !ready) {
-      log_.error(ready.error().message());
+      trouble(ready.error().message());
       exit_code_ = to_int(cannot_meet_);
       return;
     }
@@ -230,6 +233,7 @@ class Agent {
     hello.job.id = options.rdzv_id;
     hello.job.nodes = options.nodes;
     hello.job.max_restarts = options.max_restarts;
+    hello.job.restart_rules = options.restart_rules;
     hello.job.join_timeout = config_.rendezvous.join_timeout;
     hello.job.last_call = config_.rendezvous.last_call;
     hello.job.on_join = options.on_join;
@@ -247,7 +251,10 @@ class Agent {
     hello.node.other_addresses = addresses_of_this_node();
     hello.status = status();
     hello.assignment = supervisor_.assignment();
-    if (hello.assignment) hello.assignment->peers.clear();  // the service knows them
+    if (hello.assignment) {  // the service knows the rest
+      hello.assignment->peers.clear();
+      hello.assignment->failure.reset();
+    }
     return hello;
   }
 
@@ -301,11 +308,19 @@ class Agent {
     switch (say.level) {
       case Say::Level::kInfo: return log_.info(say.text);
       case Say::Level::kWarning: return log_.warning(say.text);
-      case Say::Level::kError: return log_.error(say.text);
+      case Say::Level::kError: return trouble(say.text);
+    }
+  }
+  void act(const ReportRestart& restart) {
+    for (const std::string& line : restart_report(restart.failed)) log_.error(line);
+    if (!writes_report()) return;
+    if (const Result<void> written = report_file_.add_failure(restart.failed); !written) {
+      log_.warning(written.error().message());
     }
   }
   void act(const Exit& exit) {
     exit_code_ = exit.code;
+    verdict_ = exit.verdict;
     if (exit.verdict) report(*exit.verdict);
     let_go_of_workers();
     close_store();
@@ -341,6 +356,26 @@ class Agent {
     const bool in_full = here || node_rank_ == NodeRank(0);
     if (!in_full) return log_.error(lines.front() + ": " + verdict.headline);
     for (const std::string& line : lines) log_.error(line);
+  }
+
+  // Also what the report's headline is, where the service gives no verdict.
+  void trouble(const std::string& text) {
+    last_trouble_ = text;
+    log_.error(text);
+  }
+
+  // On several nodes with one file system the file is node rank 0's, which is told everything.
+  bool writes_report() const {
+    const std::optional<Assignment> assignment = supervisor_.assignment();
+    return !assignment || assignment->node_rank == NodeRank(0);
+  }
+
+  void write_report() {
+    if (!writes_report()) return;
+    const std::string headline = verdict_ ? verdict_->headline : last_trouble_;
+    const Result<void> written =
+        report_file_.end({.exit_code = exit_code_, .headline = headline, .verdict = verdict_});
+    if (!written) log_.warning(written.error().message());
   }
 
   void arm_timer() {
@@ -584,6 +619,9 @@ class Agent {
   int told_signal_ = 0;
   NodeRank node_rank_{0};
   std::optional<Leave> last_word_;
+  ReportFile report_file_;
+  std::optional<Verdict> verdict_;
+  std::string last_trouble_;
   ExitCode cannot_meet_ = ExitCode::kAddress;  // where meet() fails
   int exit_code_ = to_int(ExitCode::kInternal);
 };

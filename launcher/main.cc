@@ -15,9 +15,11 @@
 #include "launcher/help.h"
 #include "launcher/job_plan.h"
 #include "launcher/print_config.h"
+#include "launcher/report_file.h"
 #include "launcher/signal_source.h"
 #include "launcher/subcommand.h"
 #include "rendezvous/core/control_message.h"
+#include "rendezvous/tcp_address.h"
 
 namespace ddprun {
 namespace {
@@ -40,10 +42,28 @@ std::string version_text() {
          std::to_string(kControlProtocol) + "\n";
 }
 
+ReportFile report_of(const LaunchOptions& options) {
+  return {options.report_file, options.rdzv_id, host_name()};
+}
+
+// What cannot be started is reported, too.
+int refuse(const Error& error, const LaunchOptions& options) {
+  const ExitCode code = code_of(error);
+  if (options.wish == Wish::kRun) {
+    const Result<void> written =
+        report_of(options).end({.exit_code = to_int(code), .headline = error.message()});
+    if (!written) std::fprintf(stderr, "ddprun: %s\n", written.error().message().c_str());
+  }
+  return fail(error, code);
+}
+
 int run_job(AgentConfig config) {
   // From here on there is something to remove at the end, so no signal may end this process by
   // itself: they wait for the guardian.
   block_signals(config.signals);
+  if (const Result<void> begun = report_of(config.options).begin(); !begun) {
+    return fail(begun.error(), ExitCode::kFiles);
+  }
   if (const Result<void> made = make_log_directory(config); !made) {
     return fail(made.error(), ExitCode::kFiles);
   }
@@ -66,8 +86,8 @@ int run(const std::vector<std::string>& arguments) {
     case Wish::kDryRun:
     case Wish::kRun: break;
   }
-  Result<AgentConfig> config = plan_job(std::move(line->options));
-  if (!config) return fail(config.error(), code_of(config.error()));
+  Result<AgentConfig> config = plan_job(line->options);
+  if (!config) return refuse(config.error(), line->options);
   return wish == Wish::kDryRun ? tell(dry_run_text(*config)) : run_job(std::move(*config));
 }
 

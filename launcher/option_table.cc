@@ -23,12 +23,14 @@ Setter parsed(T LaunchOptions::*member, Result<T> (*parse)(std::string_view)) {
   };
 }
 
-template <class T>
-Setter lease_time_into(T LeaseTimes::*member, Result<Duration> (*parse)(std::string_view)) {
+// The same for a member of a member.
+template <class Part, class T, class Parsed>
+Setter part_into(Part LaunchOptions::*part, T Part::*member,
+                 Result<Parsed> (*parse)(std::string_view)) {
   return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
-    const Result<Duration> value = parse(text);
-    if (!value) return value.error();
-    options.times.*member = *value;
+    Result<Parsed> value = parse(text);
+    if (!value) return std::move(value).error();
+    options.*part.*member = std::move(*value);
     return {};
   };
 }
@@ -126,6 +128,21 @@ const std::vector<OptionSpec>& option_table() {
        "restarts the whole job may use; each begins all workers anew", "--max-restarts=3",
        integer_into(&LaunchOptions::max_restarts, 0, kMaxInt),
        std::to_string(standard.max_restarts)},
+      {.group = "Workers",
+       .name = "restart-window",
+       .placeholder = "SECONDS",
+       .help = "--max-restarts counts only the restarts of the last so many seconds",
+       .example = "--restart-window=3600",
+       .set = part_into(&LaunchOptions::restart_rules, &RestartRules::window, parse_seconds)},
+      {.group = "Workers",
+       .name = "no-restart-on",
+       .placeholder = "CODES",
+       .help =
+           "exit codes of the first failed worker (128+n for signal n) after which the job ends, "
+           "whatever is left of --max-restarts",
+       .example = "--no-restart-on=2,64-78",
+       .set =
+           part_into(&LaunchOptions::restart_rules, &RestartRules::final_codes, parse_code_ranges)},
       {"Workers", "module", "m", "", "the program is a Python module", "-m package.train",
        switch_into(&LaunchOptions::module)},
       {"Workers", "no-python", "", "", "execute the program directly, also when it is a .py file",
@@ -195,12 +212,13 @@ const std::vector<OptionSpec>& option_table() {
       {"Nodes", "lease", "", "SECONDS",
        "a node that is silent for so long is lost, and its workers have been ended a fifth "
        "earlier; counts where this host starts the service, ddp-rendezvous has its own",
-       "--lease=20", lease_time_into(&LeaseTimes::lease, parse_lease),
+       "--lease=20", part_into(&LaunchOptions::times, &LeaseTimes::lease, parse_lease),
        in_seconds(standard.times.lease)},
       {"Nodes", "heartbeat-interval", "", "SECONDS",
        "between two heartbeats of a node, from a fiftieth to a quarter of the lease; without it a "
        "fifth; counts where --lease does",
-       "--heartbeat-interval=0.5", lease_time_into(&LeaseTimes::given_heartbeat, parse_seconds)},
+       "--heartbeat-interval=0.5",
+       part_into(&LaunchOptions::times, &LeaseTimes::given_heartbeat, parse_seconds)},
       {"Nodes", "node-rank", "", "N", "rank of this node; without it nodes are ordered by name",
        "--node-rank=0", integer_into(&LaunchOptions::node_rank, 0, kMaxInt)},
       {"Nodes", "local-addr", "", "ADDR",
@@ -265,6 +283,13 @@ const std::vector<OptionSpec>& option_table() {
        parsed(&LaunchOptions::redirects, parse_streams)},
       {"Output", "tee", "t", "STREAMS", "into log files and to the console, with torchrun's prefix",
        "-t 0:3,1:2", parsed(&LaunchOptions::tee, parse_streams)},
+      {.group = "Output",
+       .name = "report-file",
+       .placeholder = "FILE",
+       .help = "write what became of the job, and of each generation that failed, as JSON: "
+               "docs/verdicts.md",
+       .example = "--report-file=report.json",
+       .set = text_into(&LaunchOptions::report_file)},
 
       {.group = "General",
        .name = "config",

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "launcher/core/last_words.h"
 #include "launcher/worker_files.h"
 
 namespace ddprun {
@@ -75,7 +76,18 @@ WorkerEnd Worker::describe_end() {
   if (err_) err_->drain();
   if (end.kind == EndKind::kExited && end.code == 0) return end;
   end.stderr_tail = err_ ? err_->tail() : tail_of_file(err_file_);
-  if (!plan_.error_file.empty()) end.message = message_of_error_file(plan_.error_file);
+  OwnWords words;
+  if (!plan_.error_file.empty()) words = read_error_file(plan_.error_file);
+  end.message = std::move(words.message);
+  end.frames = std::move(words.frames);
+  end.blames = words.blames;
+  if (end.blames < 0) {
+    if (const std::optional<Rank> rank = blamed_rank(end.message, end.stderr_tail)) {
+      end.blames = rank->value;
+    }
+  }
+  // Nobody is his own victim.
+  if (end.blames == plan_.rank.value) end.blames = -1;
   return end;
 }
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/pipe.h"
 #include "launcher/core/line_splitter.h"
@@ -65,21 +66,48 @@ std::string attempt_directory(const std::string& root, int attempt, Generation g
   return path;
 }
 
-std::string message_of_error_file(const std::string& path) {
+namespace {
+
+// The lines of a traceback that are indented: frames and, from Python, what stands there.
+std::vector<std::string> frames_of(const std::string& callstack) {
+  std::vector<std::string> frames;
+  std::istringstream lines(callstack);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("  ")) continue;
+    line.erase(0, line.find_first_not_of(' '));
+    if (!line.empty()) frames.push_back(clipped(std::move(line), kMaxTailLineBytes));
+    if (frames.size() > kMaxFrames) frames.erase(frames.begin());
+  }
+  return frames;
+}
+
+}  // namespace
+
+OwnWords read_error_file(const std::string& path) {
   constexpr std::uintmax_t kMaxFileBytes = 1 << 20;
+  OwnWords words;
   std::error_code error;
   // Somebody else's file: whatever is wrong with it, the report goes without it.
-  if (std::filesystem::file_size(path, error) > kMaxFileBytes || error) return "";
+  if (std::filesystem::file_size(path, error) > kMaxFileBytes || error) return words;
   std::ifstream file(path);
-  if (!file) return "";
   const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
-  if (!json.is_object() || !json.contains("message")) return "";
+  const auto text_in = [](const nlohmann::json& object, const char* key) {
+    return object.is_object() && object.contains(key) && object[key].is_string()
+               ? object[key].get<std::string>()
+               : std::string();
+  };
+  words.message = text_in(json, "message");
+  if (!json.is_object() || !json.contains("message")) return words;
   const nlohmann::json& message = json["message"];
-  if (message.is_string()) return clipped(message.get<std::string>(), kMaxMessageBytes);
-  if (message.is_object() && message.contains("message") && message["message"].is_string()) {
-    return clipped(message["message"].get<std::string>(), kMaxMessageBytes);
+  if (message.is_object()) words.message = text_in(message, "message");
+  words.message = clipped(std::move(words.message), kMaxMessageBytes);
+  if (!message.is_object() || !message.contains("extraInfo")) return words;
+  const nlohmann::json& more = message["extraInfo"];
+  words.frames = frames_of(text_in(more, "py_callstack"));
+  if (more.is_object() && more.contains("peer_rank") && more["peer_rank"].is_number_integer()) {
+    words.blames = std::max(-1, more["peer_rank"].get<int>());
   }
-  return "";
+  return words;
 }
 
 std::vector<std::string> tail_of_file(const std::string& path) {

@@ -46,8 +46,14 @@ class WorkerFiles {
 // same attempt has left its logs there: they are kept.
 std::string attempt_directory(const std::string& root, int attempt, Generation generation);
 
-// The message of an error file as PyTorch's @record writes it; empty where there is none.
-std::string message_of_error_file(const std::string& path);
+// What a worker says of its own failure in its error file, as PyTorch's @record and ddprun's library
+// write it.
+struct OwnWords {
+  std::string message;              // "ValueError: boom"; empty: there is no such file
+  std::vector<std::string> frames;  // the innermost last; at most kMaxFrames
+  int blames = -1;                  // the rank that it names as its reason; -1: none
+};
+OwnWords read_error_file(const std::string& path);
 
 // The last lines of a stderr that a worker has written into a file by itself: what WorkerOutput::tail()
 // would have kept of it.

@@ -143,6 +143,8 @@ void to_json(Json& json, const WorkerEnd& end) {
           {"message", end.message},
           {"stderr_tail", end.stderr_tail},
           {"age_ms", to_ms(end.age)}};
+  if (!end.frames.empty()) json["frames"] = end.frames;
+  if (end.blames >= 0) json["blames"] = end.blames;
 }
 void from_json(const Json& json, WorkerEnd& end) {
   end.kind = value_in(kEndKindWords, json.at("kind"));
@@ -156,6 +158,8 @@ void from_json(const Json& json, WorkerEnd& end) {
   read(json, "pid", end.pid, kCount);
   read(json, "message", end.message, kMaxTextBytes);
   json.at("stderr_tail").get_to(end.stderr_tail);
+  if (json.contains("frames")) json.at("frames").get_to(end.frames);
+  if (json.contains("blames")) read(json, "blames", end.blames, kCount);
   read_ms(json, "age_ms", end.age);
 }
 
@@ -189,6 +193,9 @@ void to_json(Json& json, const JobSpec& job) {
           {"last_call_ms", to_ms(job.last_call)},
           {"on_join", word_of(kOnJoinWords, job.on_join)},
           {"node_failures", job.node_failures}};
+  const RestartRules& rules = job.restart_rules;
+  if (rules.window > Duration(0)) json["restart_window_ms"] = to_ms(rules.window);
+  if (!rules.final_codes.empty()) json["no_restart_on"] = to_text(rules.final_codes);
 }
 void from_json(const Json& json, JobSpec& job) {
   read_name(json, "id", job.id);
@@ -200,6 +207,13 @@ void from_json(const Json& json, JobSpec& job) {
   if (json.contains("on_join")) job.on_join = value_in(kOnJoinWords, json.at("on_join"));
   if (json.contains("node_failures")) {
     read(json, "node_failures", job.node_failures, {1, kMaxInt});
+  }
+  RestartRules& rules = job.restart_rules;
+  if (json.contains("restart_window_ms")) read_ms(json, "restart_window_ms", rules.window);
+  if (json.contains("no_restart_on")) {
+    Result<CodeRanges> codes = parse_code_ranges(json.at("no_restart_on").get<std::string>());
+    if (!codes) refuse(json, "no_restart_on: " + codes.error().cause);
+    rules.final_codes = std::move(*codes);
   }
 }
 
@@ -233,6 +247,7 @@ void to_json(Json& json, const Assignment& assignment) {
           {"reason", assignment.reason},
           {"lease_ms", to_ms(assignment.lease)}};
   if (!assignment.peers.empty()) json["peers"] = assignment.peers;
+  put(json, "failure", assignment.failure);
 }
 void from_json(const Json& json, Assignment& assignment) {
   read(json, "generation", assignment.generation);
@@ -245,6 +260,7 @@ void from_json(const Json& json, Assignment& assignment) {
   read(json, "restart_count", assignment.restart_count, kCount);
   read(json, "reason", assignment.reason, kMaxTextBytes);
   read_addresses(json, "peers", assignment.peers, kMaxPeersBytes);
+  take(json, "failure", assignment.failure);
   if (json.contains("lease_ms")) {
     read_ms(json, "lease_ms", assignment.lease, std::chrono::milliseconds(1));
   }

@@ -1,7 +1,9 @@
 #include "rendezvous/state_codec.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/seconds.h"
 #include "rendezvous/control_json.h"
 
 namespace ddprun {
@@ -23,12 +25,14 @@ Json json_of(const JobRecord& record) {
                {"phase", word_of(kJobPhaseWords, state.phase)},
                {"generation", state.generation.value},
                {"restarts_used", state.restarts_used},
+               {"restart_ages_ms", Json::array()},
                {"reason", state.reason},
                {"failed", state.failed},
                {"ends", state.ends},
                {"missing", state.missing},
                {"node_failures", state.node_failures},
                {"places", Json::array()}};
+  for (const Duration age : state.restart_ages) json["restart_ages_ms"].push_back(to_ms(age));
   put(json, "ending", state.ending);
   put(json, "verdict", state.verdict);
   if (record.end_number > 0) json["end_number"] = record.end_number;
@@ -41,6 +45,10 @@ Json json_of(const JobRecord& record) {
     json["places"].push_back({{"node", place.node}, {"assignment", std::move(assignment)}});
   }
   return json;
+}
+
+Duration age_from_ms(std::int64_t ms) {
+  return std::chrono::milliseconds(std::clamp<std::int64_t>(ms, 0, to_ms(kMaxTime)));
 }
 
 JobRecord record_of(const Json& json) {
@@ -60,6 +68,11 @@ JobRecord record_of(const Json& json) {
   if (json.contains("end_number")) json.at("end_number").get_to(record.end_number);
   if (json.contains("owner")) json.at("owner").get_to(record.owner.emplace().value);
   // Earlier versions did not write these.
+  if (json.contains("restart_ages_ms")) {
+    for (const Json& age : json.at("restart_ages_ms")) {
+      state.restart_ages.push_back(age_from_ms(age.get<std::int64_t>()));
+    }
+  }
   if (json.contains("missing")) json.at("missing").get_to(state.missing);
   if (json.contains("node_failures")) json.at("node_failures").get_to(state.node_failures);
   for (const Json& place : json.at("places")) {

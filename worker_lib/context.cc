@@ -9,6 +9,7 @@
 #include "worker_lib/checkpoint_announcement.h"
 #include "worker_lib/cpu/solo_group.h"
 #include "worker_lib/error_bridge.h"
+#include "worker_lib/error_file.h"
 #include "worker_lib/work_state.h"
 
 namespace ddprun {
@@ -170,6 +171,7 @@ Context init_with(const InitOptions& options, BackendFactory* nccl) {
     const Result<std::optional<WorkerEnv>> read = read_worker_env(environment_variable);
     if (!read) throw to_dist_error(Error(read.error()).within("ddprun::init"));
     const WorkerEnv env = read->value_or(WorkerEnv());
+    write_uncaught_exceptions_to(env.error_file);
 
     const Choice choice = choose(options, env.local_rank, nccl);
     Result<std::unique_ptr<Backend>> backend = meet(choice, env, options.timeout, nccl);

@@ -78,6 +78,7 @@ struct LaunchOptions {
   std::map<std::string, std::string> rdzv_conf;
   bool standalone = false;
   int max_restarts = 0;
+  RestartRules restart_rules;
   OnJoin on_join = OnJoin::kNow;
   int node_failures = kDefaultNodeFailures;
   LeaseTimes times;
@@ -101,6 +102,7 @@ struct LaunchOptions {
   StreamMap tee;
   std::set<LocalRank> shown_ranks;  // whose output the console gets; empty: everyone's
   std::string role = kDefaultRole;
+  std::string report_file;  // empty: none
   Duration grace = std::chrono::seconds(30);
   std::string program;
   std::vector<std::string> args;

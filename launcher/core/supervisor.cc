@@ -82,6 +82,8 @@ void Supervisor::on(const Assignment& assignment, TimePoint, SupervisorActions& 
   checkpoints_ = 0;
   checkpoint_due_ = false;
   last_wait_.clear();
+  if (assignment.failure) out.push_back(ReportRestart{*assignment.failure});
+  assignment_.failure.reset();
   if (generation_ > Generation(0)) {
     out.push_back(Say{Say::Level::kInfo, "generation " + to_text(generation_) + ": starting " +
                                              workers_text(options_.slots) + " (" +

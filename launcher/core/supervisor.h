@@ -106,12 +106,15 @@ struct Say {
   Level level = Level::kInfo;
   std::string text;
 };
+struct ReportRestart {  // of the generation before, which failed
+  Verdict failed;
+};
 struct Exit {
   int code = 0;
   std::optional<Verdict> verdict;  // to be reported, where the service gave one
 };
 using SupervisorAction = std::variant<StartWorkers, SignalTree, KillTree, ReleaseGeneration,
-                                      SendStatus, SendLeave, Say, Exit>;
+                                      SendStatus, SendLeave, Say, ReportRestart, Exit>;
 using SupervisorActions = std::vector<SupervisorAction>;
 
 struct SupervisorOptions {

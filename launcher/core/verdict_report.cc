@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/signal_names.h"
+#include "launcher/core/hints.h"
 
 namespace ddprun {
 namespace {
@@ -10,6 +11,7 @@ namespace {
 std::string fate_of_the_other(const WorkerEnd& end, const WorkerEnd& first) {
   std::string text = describe(end);
   if (end.after_stop) return text + " when ddprun stopped it";
+  if (end.blames >= 0) text += ", because of rank " + std::to_string(end.blames);
   if (end.kind == EndKind::kNodeLost) return text;
   return text + ", " + to_text(std::max(Duration(0), first.age - end.age)) + " after the first";
 }
@@ -20,6 +22,42 @@ std::string exit_code_text(const Verdict& verdict, const WorkerEnd& first) {
     text += " (128 + " + std::to_string(first.code) + ", " + signal_name(first.code) + ")";
   }
   return text;
+}
+
+void tell_first(const WorkerEnd& first, std::vector<std::string>& lines) {
+  const bool is_of_a_worker =
+      first.kind != EndKind::kNotStarted && first.kind != EndKind::kNodeLost;
+  if (!first.message.empty() && is_of_a_worker) lines.push_back("  it said: " + first.message);
+  if (!first.frames.empty()) {
+    lines.emplace_back("  where, the innermost last:");
+    for (const std::string& frame : first.frames) lines.push_back("    | " + frame);
+  }
+  if (!first.stderr_tail.empty()) {
+    lines.emplace_back("  its last lines on stderr:");
+    for (const std::string& line : first.stderr_tail) lines.push_back("    | " + line);
+  }
+  if (const std::string hint = hint_for(first); !hint.empty()) lines.push_back("  hint: " + hint);
+}
+
+void tell_ends(const Verdict& verdict, std::vector<std::string>& lines) {
+  const std::vector<WorkerEnd>& ends = verdict.ends;
+  const WorkerEnd& first = ends.front();
+  const std::size_t known = ends.size() + static_cast<std::size_t>(verdict.more_ends);
+  constexpr std::size_t kFirstsShown = 4;
+  constexpr std::size_t kShown = 16;
+  const std::size_t firsts = std::min(kFirstsShown, count_possible_firsts(ends));
+  lines.push_back("first failure: " + describe(first));
+  for (std::size_t i = 1; i < firsts; ++i) {
+    lines.push_back("or, at the same time as far as one can tell: " + describe(ends[i]));
+  }
+  tell_first(first, lines);
+  if (known == firsts) return;
+  lines.emplace_back("the others, its victims as far as one can tell:");
+  const std::size_t shown = std::min(firsts + kShown, ends.size());
+  for (std::size_t i = firsts; i < shown; ++i) {
+    lines.push_back("  " + fate_of_the_other(ends[i], first));
+  }
+  if (known > shown) lines.push_back("  ... and " + std::to_string(known - shown) + " more");
 }
 
 }  // namespace
@@ -36,28 +74,18 @@ std::vector<std::string> failure_report(const std::string& job_id, const Verdict
     lines.push_back(headline + ": " + verdict.headline);
     return lines;
   }
-  const WorkerEnd& first = verdict.ends.front();
   lines.push_back(headline + " in generation " + to_text(verdict.generation));
-  lines.push_back("first failure: " + describe(first));
-  if (!first.message.empty() && first.kind != EndKind::kNotStarted &&
-      first.kind != EndKind::kNodeLost) {
-    lines.push_back("  it said: " + first.message);
+  tell_ends(verdict, lines);
+  if (const std::size_t at = verdict.headline.find(kNotRestarted); at != std::string::npos) {
+    lines.push_back(verdict.headline.substr(at + 2));
   }
-  if (!first.stderr_tail.empty()) {
-    lines.push_back("  its last lines on stderr:");
-    for (const std::string& line : first.stderr_tail) lines.push_back("    | " + line);
-  }
-  const std::size_t others = verdict.ends.size() - 1 + static_cast<std::size_t>(verdict.more_ends);
-  if (others > 0) {
-    constexpr std::size_t kShown = 16;
-    lines.push_back("the others, its victims as far as one can tell:");
-    const std::size_t shown = std::min(kShown, verdict.ends.size() - 1);
-    for (std::size_t i = 1; i <= shown; ++i) {
-      lines.push_back("  " + fate_of_the_other(verdict.ends[i], first));
-    }
-    if (others > shown) lines.push_back("  ... and " + std::to_string(others - shown) + " more");
-  }
-  lines.push_back(exit_code_text(verdict, first));
+  lines.push_back(exit_code_text(verdict, verdict.ends.front()));
+  return lines;
+}
+
+std::vector<std::string> restart_report(const Verdict& failed) {
+  std::vector<std::string> lines{"generation " + to_text(failed.generation) + " failed"};
+  if (!failed.ends.empty()) tell_ends(failed, lines);
   return lines;
 }
 

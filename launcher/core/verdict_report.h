@@ -12,4 +12,7 @@ namespace ddprun {
 // then the others and what they are. Empty for a job that ended well.
 std::vector<std::string> failure_report(const std::string& job_id, const Verdict& verdict);
 
+// The same of a generation that failed and is followed by another one (Assignment::failure).
+std::vector<std::string> restart_report(const Verdict& failed);
+
 }  // namespace ddprun

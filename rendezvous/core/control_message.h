@@ -27,6 +27,7 @@
 #include "base/is_control.h"
 #include "base/words.h"
 #include "base/worker_env.h"
+#include "rendezvous/core/code_ranges.h"
 #include "rendezvous/core/worker_end.h"
 
 namespace ddprun {
@@ -102,11 +103,19 @@ inline constexpr Duration kDefaultJoinTimeout = std::chrono::seconds(600);
 inline constexpr Duration kDefaultLastCall = std::chrono::seconds(30);
 inline constexpr int kDefaultNodeFailures = 3;
 
+// Which restarts count, and which failures get none (rendezvous/core/restart_budget.h).
+struct RestartRules {
+  Duration window{};            // zero: every restart of the job counts
+  CodeRanges final_codes = {};  // at most kMaxCodeRanges
+  friend bool operator==(const RestartRules&, const RestartRules&) = default;
+};
+
 // What all agents of a job must agree on.
 struct JobSpec {
   std::string id = kDefaultJobId;
   NodeRange nodes;
   int max_restarts = 0;
+  RestartRules restart_rules = {};
   Duration join_timeout = kDefaultJoinTimeout;
   Duration last_call = kDefaultLastCall;
   OnJoin on_join = OnJoin::kNow;
@@ -124,6 +133,23 @@ struct NodeSpec {
   std::vector<std::string> other_addresses = {};
 };
 
+// In front of why a job was not restarted although it had restarts left, in Verdict::headline.
+inline constexpr std::string_view kNotRestarted = "; not restarted: ";
+
+// How a generation, or the whole job, ended.
+struct Verdict {
+  bool success = false;
+  int exit_code = 0;
+  std::string headline;         // one line, for people
+  std::vector<WorkerEnd> ends;  // of the last generation, the first failure first; an excerpt
+  int more_ends = 0;            // that are not in the excerpt (keep_likeliest)
+  Generation generation{-1};
+  int restarts_used = 0;
+  int max_restarts = 0;
+
+  friend bool operator==(const Verdict&, const Verdict&) = default;
+};
+
 // A node's part in a generation: a Directive.
 struct Assignment {
   Generation generation{0};
@@ -137,6 +163,8 @@ struct Assignment {
   Duration lease = kDefaultLease;  // a node that is silent for so long counts as lost
   // For the store's host alone, node rank 0: the addresses of all nodes of the generation.
   std::vector<std::string> peers = {};
+  // Of the generation before, where it failed: for node rank 0, and for the node that failed first.
+  std::optional<Verdict> failure = {};
 
   friend bool operator==(const Assignment&, const Assignment&) = default;
 };
@@ -191,16 +219,6 @@ struct Wait {
 struct Stop {
   Generation generation{0};
   std::string reason;
-};
-struct Verdict {
-  bool success = false;
-  int exit_code = 0;
-  std::string headline;         // one line, for people
-  std::vector<WorkerEnd> ends;  // of the last generation, the first failure first; an excerpt
-  int more_ends = 0;            // that are not in the excerpt (keep_likeliest)
-  Generation generation{-1};
-  int restarts_used = 0;
-  int max_restarts = 0;
 };
 struct End {
   Verdict verdict;

@@ -34,6 +34,7 @@ struct JobState {
   JobPhase phase = JobPhase::kForming;
   Generation generation{-1};
   int restarts_used = 0;
+  std::vector<Duration> restart_ages = {};  // of those that a window counts
   std::string reason;   // for which the newest generation was formed, or the next one will be
   bool failed = false;  // the newest generation failed and is being ended
   std::vector<WorkerEnd> ends;       // how; not empty if it failed. An excerpt

@@ -61,14 +61,17 @@ std::string nodes_text(std::size_t count) {
 }  // namespace
 
 Membership::Membership(JobSpec spec, MembershipOptions options, TimePoint now)
-    : spec_(std::move(spec)), options_(options), forming_since_(now) {}
+    : spec_(std::move(spec)),
+      options_(options),
+      budget_(spec_.max_restarts, spec_.restart_rules),
+      forming_since_(now) {}
 
 Membership::Membership(const JobState& state, MembershipOptions options, TimePoint now)
     : spec_(state.spec),
       options_(options),
       phase_(state.phase == JobPhase::kEnded ? JobPhase::kEnded : JobPhase::kForming),
       generation_(state.generation),
-      restarts_used_(state.restarts_used),
+      budget_(spec_.max_restarts, spec_.restart_rules),
       reason_(state.reason),
       forming_since_(now),
       remembers_(true),
@@ -77,6 +80,7 @@ Membership::Membership(const JobState& state, MembershipOptions options, TimePoi
       failures_(state.node_failures),
       missing_(state.missing),
       verdict_(state.verdict) {
+  budget_.restore(state.restarts_used, state.restart_ages, now);
   if (phase_ == JobPhase::kEnded) return;
   recall_until_ = now + options_.lease;
   was_forming_ = recall_broken_ = state.phase == JobPhase::kForming && generation_ >= Generation(0);
@@ -107,7 +111,7 @@ JobPhase Membership::durable_phase() const {
 Membership::Landmark Membership::landmark() const {
   return {.phase = durable_phase(),
           .generation = generation_,
-          .restarts_used = restarts_used_,
+          .restarts_used = budget_.used(),
           .failed = failed_,
           .ending = ending_.has_value(),
           .places = recall_until_ ? 0 : tally_.assigned};
@@ -117,7 +121,8 @@ JobState Membership::state(TimePoint now) const {
   JobState state{.spec = spec_,
                  .phase = durable_phase(),
                  .generation = generation_,
-                 .restarts_used = restarts_used_,
+                 .restarts_used = budget_.used(),
+                 .restart_ages = budget_.ages(now),
                  .reason = reason_,
                  .failed = failed_,
                  .ending = ending_,
@@ -239,6 +244,11 @@ std::optional<std::string> Membership::refusal(const Hello& hello) const {
     return "job '" + spec_.id +
            "' was started with --max-restarts=" + std::to_string(spec_.max_restarts) + ", not " +
            std::to_string(theirs.max_restarts) + ": give every node the same";
+  }
+  if (theirs.restart_rules != spec_.restart_rules) {
+    return "job '" + spec_.id +
+           "' was started with another --restart-window or --no-restart-on: give every node the "
+           "same";
   }
   if (theirs.on_join != spec_.on_join) {
     return "job '" + spec_.id + "' was started with another --on-join: give every node the same";
@@ -403,7 +413,7 @@ MembershipOutput Membership::tick(TimePoint now) {
     const Member& member = current->second;
     if (member.local || now < member.last_heard + options_.lease) continue;
     if (member.awaited && recall_until_) continue;  // the recall says what its absence means
-    lose(current, "nothing was heard of it for " + to_text(options_.lease), now, out);
+    lose(current, std::string(kSilentFor) + to_text(options_.lease), now, out);
     ++out.lease_losses;
   }
   find_first_lease();
@@ -426,6 +436,7 @@ std::optional<TimePoint> Membership::deadline() const {
     } else if (last_call_) {
       consider(*last_call_);
     } else if (!anyone_busy()) {
+      if (pause_ > Duration(0) && has_enough()) consider(not_before_);
       consider(forming_since_ + spec_.join_timeout);
     }
   }
@@ -500,6 +511,7 @@ void Membership::take_down(const WorkerEnd& end, TimePoint when, TimePoint now) 
 
 void Membership::begin_forming(std::string reason, TimePoint now, MembershipOutput& out) {
   phase_ = JobPhase::kForming;
+  failure_.reset();
   reason_ = std::move(reason);
   forming_since_ = now;
   last_call_.reset();
@@ -552,7 +564,7 @@ void Membership::advance(TimePoint now, MembershipOutput& out) {
   if (failed_ && !settle_failure(now, out)) return;
 
   const std::size_t here = tally_.available;
-  if (here < static_cast<std::size_t>(spec_.nodes.min)) {
+  if (!has_enough()) {
     last_call_.reset();
     if (generation_ >= Generation(0) && !told_to_wait_) {
       told_to_wait_ = true;
@@ -566,6 +578,7 @@ void Membership::advance(TimePoint now, MembershipOutput& out) {
     }
     return;
   }
+  if (pause_ > Duration(0) && now < not_before_) return;
   // Whoever was there before goes on at once; only the first generation holds a last call.
   if (generation_ >= Generation(0) || here >= static_cast<std::size_t>(spec_.nodes.max)) {
     return form(now, out);
@@ -598,6 +611,8 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
   for (const auto& it : here) generation_ = std::max(generation_, it->second.status.generation);
   generation_ = Generation(generation_.value + 1);
   phase_ = JobPhase::kRunning;
+  formed_at_ = now;
+  pause_ = Duration(0);
   last_call_.reset();
   ends_.clear();
   ends_known_at_.reset();
@@ -610,7 +625,7 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
                         .node_count = static_cast<int>(order.size()),
                         .world_size = world_size,
                         .store = {store_host_of(host), host.status.store_port},
-                        .restart_count = restarts_used_,
+                        .restart_count = budget_.used(),
                         .reason = reason_,
                         .lease = options_.lease};
   int first_rank = 0;
@@ -633,7 +648,7 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
 
 void Membership::end(Verdict verdict, TimePoint now, MembershipOutput& out) {
   verdict.generation = generation_;
-  verdict.restarts_used = restarts_used_;
+  verdict.restarts_used = budget_.used();
   verdict.max_restarts = spec_.max_restarts;
   phase_ = JobPhase::kEnded;
   ending_.reset();
@@ -653,16 +668,28 @@ bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
   DDPRUN_ASSERT(!ends_.empty(), "a failed generation has an end that made it fail");
   const WorkerEnd& first = ends_.front().end;
   blame(first, now, out);
-  const bool restartable = first.kind != EndKind::kNotStarted;
-  if (!restartable || restarts_used_ >= spec_.max_restarts) {
-    end(verdict_of_failure(), now, out);
+  std::optional<Duration> lived;
+  if (formed_at_) lived = now - *formed_at_;
+  const RestartBudget::Decision decision = budget_.decide(first, lived, now);
+  if (!decision.restart) {
+    Verdict verdict = verdict_of_failure();
+    if (!decision.why_not.empty()) verdict.headline.append(kNotRestarted).append(decision.why_not);
+    end(std::move(verdict), now, out);
     return false;
   }
-  ++restarts_used_;
+  failure_ = verdict_of_failure();
+  failure_->generation = generation_;
+  failure_->restarts_used = budget_.used();
+  failure_->max_restarts = spec_.max_restarts;
   ++out.restarts;
-  reason_ = "restart " + std::to_string(restarts_used_) + " of " +
-            std::to_string(spec_.max_restarts) + ": " + describe(first);
+  reason_ = "restart " + budget_.in_words(now) + ": " + describe(first);
   forming_since_ = now;
+  pause_ = decision.pause;
+  not_before_ = now + pause_;
+  if (pause_ > Duration(0)) {
+    note("job '" + spec_.id + "': " + words_of_pause(), now, out);
+    for (const auto& member : members_) tell(member, out);
+  }
   return true;
 }
 
@@ -724,6 +751,12 @@ std::string Membership::store_host_of(const Member& host) const {
 // What the member is to run. The store's host, and nobody else, is told who may call there.
 Assignment Membership::part_of(const Member& member) const {
   Assignment part = *member.assignment;
+  if (failure_) {
+    const bool is_told =
+        part.node_rank == NodeRank(0) ||
+        (!failure_->ends.empty() && failure_->ends.front().host == member.node.host);
+    if (is_told) part.failure = failure_;
+  }
   if (part.node_rank != NodeRank(0)) return part;
   // The first address of each node before the second of any: not all may fit.
   std::size_t bytes = 0;
@@ -761,7 +794,7 @@ Directive Membership::directive_for(const Member& member) const {
           presence()};
     }
   }
-  if (!runs_workers(member)) return Wait{presence()};
+  if (!runs_workers(member)) return Wait{pause_ > Duration(0) ? words_of_pause() : presence()};
   return Stop{std::max(member.status.generation, member.assignment ? member.assignment->generation
                                                                    : member.status.generation),
               ends_.empty() ? reason_ : describe(ends_.front().end)};
@@ -769,6 +802,11 @@ Directive Membership::directive_for(const Member& member) const {
 
 void Membership::tell(const Members::value_type& member, MembershipOutput& out) const {
   if (member.second.connected) out.tells.push_back({member.first, directive_for(member.second)});
+}
+
+std::string Membership::words_of_pause() const {
+  return "the workers fail within seconds of each start: the next one is after a pause of " +
+         ddprun::to_text(pause_);
 }
 
 std::string Membership::presence() const {

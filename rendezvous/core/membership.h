@@ -33,6 +33,9 @@
 // generation is ended and the next one formed, which uses budget unless all there was is the
 // outage. What was used before is known from the same Hellos.
 //
+// Restarts. Whether a generation that failed is followed by another one, and after which pause, says
+// the RestartBudget (rendezvous/core/restart_budget.h).
+//
 // Nodes that fail. The node whose worker failed first in a generation is blamed; the others are its
 // victims. After JobSpec::node_failures such generations it is the last candidate: a spare takes its
 // place where there is one (rendezvous/core/node_failures.h, node_order.h).
@@ -42,7 +45,7 @@
 //     MAX nodes.
 //   - Generation g+1 is formed only when every member of g has said that nothing of g is left
 //     there, or its lease, which is longer than the agent's own patience, has run out.
-//   - Restarts used never exceed max_restarts.
+//   - Restarts used never exceed max_restarts, with --restart-window those of the window.
 //   - Every phase but kRunning has a deadline while fewer than MIN nodes are here.
 //
 // Time comes from BootClock of the service's host only.
@@ -58,6 +61,7 @@
 #include "rendezvous/core/control_message.h"
 #include "rendezvous/core/job_state.h"
 #include "rendezvous/core/node_failures.h"
+#include "rendezvous/core/restart_budget.h"
 
 namespace ddprun {
 
@@ -171,7 +175,7 @@ class Membership {
   JobPhase phase() const { return phase_; }
   Generation generation() const { return generation_; }
   const JobSpec& spec() const { return spec_; }
-  int restarts_used() const { return restarts_used_; }
+  int restarts_used() const { return budget_.used(); }
   const Members& members() const { return members_; }
   std::size_t connected_count() const { return tally_.connected; }
   // Nobody is here, and no generation was ever formed: all there is to know is what the next one to
@@ -198,6 +202,7 @@ class Membership {
   void find_first_lease();
 
   bool anyone_busy() const { return tally_.busy > 0; }
+  bool has_enough() const { return tally_.available >= static_cast<std::size_t>(spec_.nodes.min); }
   bool is_elastic() const { return spec_.nodes.min != spec_.nodes.max; }
   bool runs_workers(const Member& member) const;
   bool is_available(const Member& member) const;
@@ -228,6 +233,7 @@ class Membership {
   Assignment part_of(const Member& member) const;
   Directive directive_for(const Member& member) const;
   void tell(const Members::value_type& member, MembershipOutput& out) const;
+  std::string words_of_pause() const;
   std::string presence() const;
   std::string missing() const;
   std::string why_it_waits(const Member& member) const;
@@ -239,7 +245,10 @@ class Membership {
   std::optional<TimePoint> first_lease_;  // no member's lease runs out before
   JobPhase phase_ = JobPhase::kForming;
   Generation generation_{-1};
-  int restarts_used_ = 0;
+  RestartBudget budget_;
+  std::optional<TimePoint> formed_at_;  // the newest generation; nullopt: in an earlier life
+  Duration pause_{};                    // after quick failures, before the next one is formed
+  TimePoint not_before_;                // when that pause is over
   std::string reason_ = "start";
   TimePoint forming_since_;
   std::optional<TimePoint> last_call_;     // the first generation is formed then, if MIN are here
@@ -258,6 +267,7 @@ class Membership {
   std::vector<std::string> missing_;  // hosts of the newest generation that are gone
   std::string service_address_;
   std::optional<Verdict> verdict_;
+  std::optional<Verdict> failure_;  // of the generation before the newest one
   std::deque<JobEvent> events_;
 };
 

@@ -37,8 +37,7 @@ void Membership::recall(Member& member, const Hello& hello) {
   }
   if (!hello.assignment) return;
   // An agent may say anything, also that more was used than there is.
-  restarts_used_ =
-      std::max(restarts_used_, std::min(hello.assignment->restart_count, spec_.max_restarts));
+  budget_.believe(hello.assignment->restart_count);
   if (hello.assignment->generation != generation_) return;
   member.assignment = hello.assignment;
   member.node_rank = hello.assignment->node_rank.value;
@@ -139,8 +138,8 @@ void Membership::take_over(TimePoint now, MembershipOutput& out) {
     if (member.assignment) reason_ = member.assignment->reason;
   }
   note("job '" + spec_.id + "': took over generation " + ddprun::to_text(generation_) + ", " +
-           std::to_string(restarts_used_) + " of " + std::to_string(spec_.max_restarts) +
-           " restarts used" + (remembers_ ? "" : "; its history before that is lost"),
+           budget_.in_words(now) + " restarts used" +
+           (remembers_ ? "" : "; its history before that is lost"),
        now, out);
 }
 

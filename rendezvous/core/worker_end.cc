@@ -26,6 +26,12 @@ void shorten(WorkerEnd& end, Extent extent) {
   end.message = clipped(std::move(end.message), full ? kMaxMessageBytes : kShortMessageBytes);
   std::vector<std::string>& tail = end.stderr_tail;
   if (!full) tail.clear();
+  if (!full) end.frames.clear();
+  if (end.frames.size() > kMaxFrames) {
+    end.frames.erase(end.frames.begin(),
+                     end.frames.end() - static_cast<std::ptrdiff_t>(kMaxFrames));
+  }
+  for (std::string& frame : end.frames) frame = clipped(std::move(frame), kMaxTailLineBytes);
   if (tail.size() > kMaxTailLines) {
     tail.erase(tail.begin(), tail.end() - static_cast<std::ptrdiff_t>(kMaxTailLines));
   }
@@ -59,6 +65,7 @@ int exit_code_of(const WorkerEnd& end) {
 
 bool is_likelier_cause(const WorkerEnd& left, const WorkerEnd& right) {
   if (left.after_stop != right.after_stop) return right.after_stop;
+  if ((left.blames < 0) != (right.blames < 0)) return left.blames < 0;
   if (left.age != right.age) return left.age > right.age;
   const auto weight = [](const WorkerEnd& end) {
     switch (end.kind) {
@@ -71,6 +78,19 @@ bool is_likelier_cause(const WorkerEnd& left, const WorkerEnd& right) {
   };
   if (weight(left) != weight(right)) return weight(left) < weight(right);
   return left.rank < right.rank;
+}
+
+std::size_t count_possible_firsts(const std::vector<WorkerEnd>& ends) {
+  if (ends.empty()) return 0;
+  const WorkerEnd& first = ends.front();
+  const auto none = std::find_if(ends.begin() + 1, ends.end(), [&](const WorkerEnd& end) {
+    if (end.after_stop != first.after_stop || (end.blames < 0) != (first.blames < 0)) return true;
+    const bool a_node_was_lost = end.kind == EndKind::kNodeLost || first.kind == EndKind::kNodeLost;
+    if (a_node_was_lost) return true;
+    if (end.host == first.host) return end.age != first.age || end.kind != first.kind;
+    return first.age - end.age > kSameTime;
+  });
+  return static_cast<std::size_t>(none - ends.begin());
 }
 
 std::size_t keep_likeliest(std::vector<WorkerEnd>& ends) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -24,6 +25,9 @@ inline constexpr Words<EndKind, 4> kEndKindWords{{{EndKind::kExited, "exited"},
                                                   {EndKind::kNotStarted, "not_started"},
                                                   {EndKind::kNodeLost, "node_lost"}}};
 
+// How the message of a kNodeLost begins where the lease ran out.
+inline constexpr std::string_view kSilentFor = "nothing was heard of it for ";
+
 struct WorkerEnd {
   EndKind kind = EndKind::kExited;
   int code = 0;
@@ -36,6 +40,9 @@ struct WorkerEnd {
   std::string host;
   int pid = 0;
   std::string message;                   // of its error file, or why it could not be started
+  std::vector<std::string> frames = {};  // where, by its error file: the innermost last
+  // The rank whose loss it names as its reason, and which it is therefore a victim of; -1: none.
+  int blames = -1;
   std::vector<std::string> stderr_tail;  // last lines, oldest first
   Duration age{0};                       // time between the end and the sending of this message
 
@@ -62,10 +69,16 @@ std::string describe(const WorkerEnd& end);
 // or one of ddprun's own (base/exit_codes.h).
 int exit_code_of(const WorkerEnd& end);
 
-// True if `left` is the likelier cause. Ends that followed the agent's stop come last; then the
-// earlier one, where the caller knows times; on the same instant a signal beats an exit code,
-// because a worker that sees its peer die exits by itself.
+// True if `left` is the likelier cause. Ends that followed the agent's stop come last, before them those
+// that name another rank as their reason; then the earlier one, where the caller knows times; on
+// the same instant a signal beats an exit code, because a worker that sees its peer die exits by
+// itself.
 bool is_likelier_cause(const WorkerEnd& left, const WorkerEnd& right);
+
+// How many ends at the front, the likeliest cause first, may each have been the first failure: on one
+// node the kernel's order tells, between nodes nothing does within kSameTime. 0 for none.
+inline constexpr Duration kSameTime = std::chrono::milliseconds(20);
+std::size_t count_possible_firsts(const std::vector<WorkerEnd>& ends);
 
 // A thousand workers may fail at once, each with much to say; a message has a bound. It tells of
 // the likeliest causes, and in full of the likeliest of these.
@@ -74,6 +87,7 @@ inline constexpr std::size_t kEndsInFull = 8;
 inline constexpr std::size_t kHostBytesShown = 256;
 inline constexpr std::size_t kMaxMessageBytes = 2048;
 inline constexpr std::size_t kMaxTailLines = 20;
+inline constexpr std::size_t kMaxFrames = 12;
 inline constexpr std::size_t kMaxTailLineBytes = 400;
 
 // Puts the likeliest cause first, keeps kEndsTold of them and shortens what they say: victims and

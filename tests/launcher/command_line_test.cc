@@ -75,6 +75,8 @@ TEST(CommandLine, ReadsEveryOption) {
                         "--store-allow=10.0.0.0/8,::1",
                         "--port-range=7-9",
                         "--max-restarts=3",
+                        "--restart-window=60",
+                        "--no-restart-on=2,64-78",
                         "--on-join=checkpoint",
                         "--node-failures=2",
                         "--lease=20",
@@ -94,6 +96,7 @@ TEST(CommandLine, ReadsEveryOption) {
                         "--redirects=3",
                         "--tee=0:1",
                         "--role=trainer",
+                        "--report-file=/r",
                         "--local-addr=10.0.0.9",
                         "--shutdown-grace=1.5",
                         "prog"};
@@ -126,6 +129,8 @@ TEST(CommandLine, ReadsEveryOption) {
   EXPECT_EQ(options.rdzv_backend, "c10d");
   EXPECT_EQ(options.rdzv_conf.at("a"), "1");
   EXPECT_EQ(options.max_restarts, 3);
+  EXPECT_EQ(options.restart_rules.window, std::chrono::seconds(60));
+  EXPECT_EQ(to_text(options.restart_rules.final_codes), "2,64-78");
   EXPECT_EQ(options.master_addr, "m");
   EXPECT_EQ(options.master_port, 7);
   EXPECT_TRUE(options.no_python);
@@ -134,6 +139,7 @@ TEST(CommandLine, ReadsEveryOption) {
   EXPECT_EQ(options.redirects.all, Streams::kBoth);
   EXPECT_EQ(options.tee.of(LocalRank(0)), Streams::kOut);
   EXPECT_EQ(options.role, "trainer");
+  EXPECT_EQ(options.report_file, "/r");
   EXPECT_EQ(options.local_addr, "10.0.0.9");
   EXPECT_EQ(options.grace, std::chrono::milliseconds(1500));
   EXPECT_TRUE(options.run_path);
@@ -224,6 +230,8 @@ TEST(CommandLine, NamesWhatIsWrongInOneLine) {
       {{"--nproc-per-node=0", "p"}, "at least 1 worker"},
       {{"--max-restarts=-1", "p"}, "--max-restarts"},
       {{"--master-port=70000", "p"}, "--master-port"},
+      {{"--restart-window=-1", "p"}, "--restart-window: "},
+      {{"--no-restart-on=2,x", "p"}, "--no-restart-on: 'x' is no exit code from 1 to 255"},
       {{"--nnodes"}, "--nnodes needs a value"},
       {{"--signals-to-handle=SIGUSR1", "p"}, "--signals-to-handle is torchrun's"},
       {{"--numa-binding=node", "p"}, "--numa-binding is torchrun's"},

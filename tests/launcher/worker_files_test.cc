@@ -31,5 +31,35 @@ TEST(TailOfFile, OfALongFileIsItsEndAndOfNoFileNothing) {
   EXPECT_THAT(tail_of_file(path + ".not"), ElementsAre());
 }
 
+TEST(ErrorFile, IsReadAsPytorchAndDdprunsLibraryWriteIt) {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "error.json";
+  std::ofstream(path)
+      << R"({"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack":
+      "Traceback (most recent call last):\n  File \"train.py\", line 3, in main\n    raise\nValueError: boom\n",
+      "timestamp": "1795231266", "peer_rank": 2}}})";
+  const OwnWords words = read_error_file(path);
+  EXPECT_EQ(words.message, "ValueError: boom");
+  EXPECT_THAT(words.frames, ElementsAre("File \"train.py\", line 3, in main", "raise"));
+  EXPECT_EQ(words.blames, 2);
+  std::ofstream(path) << R"({"message": "plain", "timestamp": 3})";
+  EXPECT_EQ(read_error_file(path).message, "plain");
+}
+
+TEST(ErrorFile, WhateverStandsInItTheReportGoesOn) {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "error.json";
+  EXPECT_EQ(read_error_file(path).message, "") << "there is none";
+  for (const char* text :
+       {"", "[]", "{", "3", R"({"message": 3})", R"({"message": {}})",
+        R"({"message": {"message": 3, "extraInfo": []}})",
+        R"({"message": {"extraInfo": {"py_callstack": 3, "peer_rank": "x"}}})"}) {
+    std::ofstream(path) << text;
+    const OwnWords words = read_error_file(path);
+    EXPECT_EQ(words.message, "") << text;
+    EXPECT_EQ(words.blames, -1) << text;
+  }
+}
+
 }  // namespace
 }  // namespace ddprun

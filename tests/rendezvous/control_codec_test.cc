@@ -52,6 +52,7 @@ TEST(ControlCodec, AHelloComesBackAsItWas) {
                .last_call = std::chrono::seconds(2),
                .on_join = OnJoin::kCheckpoint,
                .node_failures = 5};
+  hello.job.restart_rules = {.window = std::chrono::seconds(90), .final_codes = {{2, 2}, {64, 78}}};
   hello.node = {.agent_id = "x", .host = "h", .slots = 8, .node_rank = 1, .address = "10.0.0.2"};
   hello.status = {.phase = AgentPhase::kStopping,
                   .generation = Generation(4),
@@ -66,6 +67,7 @@ TEST(ControlCodec, AHelloComesBackAsItWas) {
   EXPECT_EQ(back.job.nodes, (NodeRange{2, 4}));
   EXPECT_EQ(back.job.on_join, OnJoin::kCheckpoint);
   EXPECT_EQ(back.job.node_failures, 5);
+  EXPECT_EQ(back.job.restart_rules, hello.job.restart_rules);
   EXPECT_EQ(back.job.join_timeout, std::chrono::seconds(7));
   EXPECT_EQ(back.node.node_rank, 1);
   EXPECT_EQ(back.node.slots, 8);

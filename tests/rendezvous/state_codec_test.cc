@@ -40,6 +40,7 @@ JobRecord a_record() {
                 .node_failures = 2};
   state.missing = {"gone"};
   state.node_failures = {{"broken", 4}};
+  state.restart_ages = {std::chrono::seconds(40), std::chrono::milliseconds(1500)};
   state.generation = Generation(5);
   state.restarts_used = 2;
   state.reason = "failure";
@@ -70,6 +71,8 @@ TEST(StateCodec, AJobComesBackAsItWas) {
   EXPECT_EQ(record.state.spec.node_failures, 2);
   EXPECT_EQ(record.state.missing, std::vector<std::string>{"gone"});
   EXPECT_EQ(record.state.node_failures.at("broken"), 4);
+  EXPECT_THAT(record.state.restart_ages,
+              testing::ElementsAre(std::chrono::seconds(40), std::chrono::milliseconds(1500)));
   EXPECT_TRUE(record.state.failed);
   EXPECT_EQ(record.state.ends.at(0).age, seconds(3));
   EXPECT_EQ(record.state.ending->exit_code, 143);
@@ -80,9 +83,9 @@ TEST(StateCodec, AJobComesBackAsItWas) {
 
 TEST(StateCodec, ReadsRecordsOfAnEarlierVersion) {
   std::string text = to_entry(JobChanged{a_record()}).value;
-  for (const std::string field :
-       {R"("missing":["gone"],)", R"("node_failures":{"broken":4},)", R"(,"on_join":"checkpoint")",
-        R"(,"node_failures":2)", R"("lease_ms":5000,)"}) {
+  for (const std::string field : {R"("restart_ages_ms":[40000,1500],)", R"("missing":["gone"],)",
+                                  R"("node_failures":{"broken":4},)", R"(,"on_join":"checkpoint")",
+                                  R"(,"node_failures":2)", R"("lease_ms":5000,)"}) {
     ASSERT_THAT(text, HasSubstr(field)) << field << " in " << text;
     text.erase(text.find(field), field.size());
   }

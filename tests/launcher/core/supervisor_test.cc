@@ -98,6 +98,17 @@ TEST_F(SupervisorTest, StartsAnAssignmentOnceHoweverOftenItIsTold) {
   EXPECT_FALSE(has<StartWorkers>());
 }
 
+TEST_F(SupervisorTest, WhatFailedBeforeIsReportedOnceAndNotKept) {
+  Assignment second = assignment(1);
+  second.failure = Verdict{.exit_code = 3, .headline = "h"};
+  step(second);
+  ASSERT_TRUE(has<ReportRestart>());
+  EXPECT_EQ(find<ReportRestart>()->failed.headline, "h");
+  EXPECT_FALSE(supervisor_.assignment()->failure);
+  step(second);
+  EXPECT_FALSE(has<ReportRestart>()) << "it was told again";
+}
+
 TEST_F(SupervisorTest, FinishesWhenAllWorkersEndWellAndNothingIsLeft) {
   run();
   exited(0, 0);

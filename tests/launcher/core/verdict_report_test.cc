@@ -44,10 +44,48 @@ TEST(FailureReport, TellsTheFirstFailureItsLastLinesAndWhatTheOthersAre) {
       "  its last lines on stderr:\n"
       "    | step 99\n"
       "    | out of luck\n"
+      "  hint: nothing of ddprun's killed it: for want of memory? dmesg, or the cgroup's "
+      "memory.events\n"
       "the others, its victims as far as one can tell:\n"
       "  rank 2 (local rank 2 on node0, pid 102) exited with code 1, 10 ms after the first\n"
       "  rank 0 (local rank 0 on node0, pid 100) was killed by SIGTERM when ddprun stopped it\n"
       "exit code 137 (128 + 9, SIGKILL)\n");
+}
+
+// What is true of whole generations that are followed by another one, too.
+TEST(FailureReport, NamesAllThatMayHaveBeenTheFirst) {
+  Verdict verdict{.success = false, .exit_code = 3, .headline = "h"};
+  verdict.generation = Generation(1);
+  verdict.ends = {worker(1, EndKind::kExited, 3, 50), worker(2, EndKind::kExited, 4, 35),
+                  worker(0, EndKind::kExited, 1, 29)};
+  for (WorkerEnd& end : verdict.ends) end.host = "node" + to_text(end.rank);
+  verdict.ends[2].blames = 1;
+  EXPECT_EQ(
+      joined(restart_report(verdict)),
+      "generation 1 failed\n"
+      "first failure: rank 1 (local rank 1 on node1, pid 101) exited with code 3\n"
+      "or, at the same time as far as one can tell: rank 2 (local rank 2 on node2, pid 102) "
+      "exited with code 4\n"
+      "the others, its victims as far as one can tell:\n"
+      "  rank 0 (local rank 0 on node0, pid 100) exited with code 1, because of rank 1, 21 ms "
+      "after the first\n");
+}
+
+TEST(FailureReport, ShowsWhereAnExceptionWasThrownAndWhyItWasNotRestarted) {
+  Verdict verdict{.success = false, .exit_code = 2, .headline = "rank 0 exited with code 2"};
+  verdict.headline.append(kNotRestarted).append("exit code 2 is one of --no-restart-on");
+  verdict.generation = Generation(0);
+  verdict.ends = {worker(0, EndKind::kExited, 2, 5)};
+  verdict.ends[0].message = "ValueError: boom";
+  verdict.ends[0].frames = {"File \"train.py\", line 3, in main"};
+  EXPECT_EQ(joined(failure_report("j", verdict)),
+            "job 'j' failed in generation 0\n"
+            "first failure: rank 0 (local rank 0 on node0, pid 100) exited with code 2\n"
+            "  it said: ValueError: boom\n"
+            "  where, the innermost last:\n"
+            "    | File \"train.py\", line 3, in main\n"
+            "not restarted: exit code 2 is one of --no-restart-on\n"
+            "exit code 2\n");
 }
 
 TEST(FailureReport, AJobThatEndedWithoutAWorkersFaultSaysWhy) {
@@ -67,7 +105,7 @@ TEST(FailureReport, DoesNotListThousandsOfVictims) {
     verdict.ends.push_back(worker(rank, EndKind::kExited, 1, 0));
   const std::vector<std::string> lines = failure_report("j", verdict);
   EXPECT_LT(lines.size(), 30u);
-  EXPECT_THAT(joined(lines), HasSubstr("983 more"));
+  EXPECT_THAT(joined(lines), HasSubstr("980 more"));
   verdict.ends.resize(3);
   verdict.more_ends = 997;
   EXPECT_THAT(joined(failure_report("j", verdict)), HasSubstr("997 more"));

@@ -86,10 +86,19 @@ class MembershipFixture : public testing::Test {
     return found == told_.end() ? nullptr : std::get_if<T>(&found->second);
   }
 
-  // One worker on each of these nodes; `guilty` fails first, the others are its victims.
-  void fail(const std::vector<std::string>& hosts, const std::string& guilty) {
+  // Everybody is heard; nobody does anything.
+  void live(Duration time) {
+    now_ += time;
+    for (const auto& [id, member] : job_->members()) job_->heard(id, now_);
+  }
+
+  // One worker on each of these nodes, which runs for a while; `guilty` fails first, the others are
+  // its victims.
+  void fail(const std::vector<std::string>& hosts, const std::string& guilty,
+            Duration lived = RestartBudget::kQuick) {
     const int generation = static_cast<int>(job_->generation().value);
     for (const std::string& host : hosts) say(host, AgentPhase::kRunning, generation);
+    live(lived);
     WorkerEnd end = killed(0, std::chrono::milliseconds(100));
     end.host = guilty;
     say(guilty, AgentPhase::kIdle, generation, {end});

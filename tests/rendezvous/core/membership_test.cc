@@ -546,5 +546,100 @@ TEST_F(MembershipTest, SaysWhatHappenedForThoseWhoCount) {
   EXPECT_EQ(counted_.restarts, 1) << "the budget was used up";
 }
 
+// --- restarts: what RestartBudget decides is done
+
+TEST_F(MembershipTest, AfterQuickFailuresTheNextGenerationIsFormedWhenThePauseIsOver) {
+  start({2, 2}, 9);
+  beating_ = {"a", "b"};
+  join("a");
+  join("b");
+  fail({"a", "b"}, "a", std::chrono::seconds(1));
+  ASSERT_TRUE(told<Assignment>("a")) << "the first one is restarted at once";
+  EXPECT_EQ(job_->generation(), Generation(1));
+  fail({"a", "b"}, "b", std::chrono::seconds(1));
+  ASSERT_TRUE(told<Wait>("a"));
+  EXPECT_EQ(
+      told<Wait>("a")->reason,
+      "the workers fail within seconds of each start: the next one is after a pause of 500 ms");
+  EXPECT_EQ(job_->deadline(), now_ + RestartBudget::kFirstPause);
+  pass(RestartBudget::kFirstPause - std::chrono::milliseconds(1));
+  EXPECT_EQ(job_->generation(), Generation(1));
+  pass(std::chrono::milliseconds(1));
+  EXPECT_EQ(job_->generation(), Generation(2));
+  ASSERT_TRUE(told<Assignment>("b"));
+  EXPECT_EQ(job_->restarts_used(), 2);
+}
+
+TEST_F(MembershipTest, WhatFailedIsToldToTheFirstNodeAndToTheOneThatFailed) {
+  start({3, 3}, 9);
+  for (const char* host : {"a", "b", "c"}) join(host);
+  EXPECT_FALSE(told<Assignment>("a")->failure);
+  fail({"a", "b", "c"}, "c");
+  ASSERT_TRUE(told<Assignment>("a"));
+  ASSERT_TRUE(told<Assignment>("a")->failure);
+  EXPECT_EQ(told<Assignment>("a")->failure->generation, Generation(0));
+  EXPECT_EQ(told<Assignment>("a")->failure->ends.front().host, "c");
+  EXPECT_EQ(told<Assignment>("c")->failure, told<Assignment>("a")->failure);
+  EXPECT_FALSE(told<Assignment>("b")->failure) << "a thousand nodes need not all hear it";
+  fail({"a", "b", "c"}, "b");
+  EXPECT_EQ(told<Assignment>("b")->failure->ends.front().host, "b");
+}
+
+TEST_F(MembershipTest, ANodeThatComesInAPauseWaitsForItsEnd) {
+  start({1, 2}, 9);
+  beating_ = {"a", "b"};
+  join("a");
+  pass(std::chrono::seconds(30));  // the last call
+  fail({"a"}, "a", std::chrono::seconds(1));
+  fail({"a"}, "a", std::chrono::seconds(1));
+  join("b");
+  ASSERT_TRUE(told<Wait>("b"));
+  EXPECT_THAT(told<Wait>("b")->reason, testing::HasSubstr("after a pause of 500 ms"));
+  pass(RestartBudget::kFirstPause);
+  ASSERT_TRUE(told<Assignment>("b"));
+  EXPECT_EQ(told<Assignment>("b")->world_size, 2);
+}
+
+TEST_F(MembershipTest, AnExitCodeThatIsFinalEndsTheJobAndTheVerdictSaysWhy) {
+  JobSpec spec;
+  spec.max_restarts = 9;
+  spec.restart_rules.final_codes = {{137, 137}};
+  start(spec);
+  join("a");
+  fail({"a"}, "a");
+  ASSERT_TRUE(job_->verdict());
+  EXPECT_EQ(job_->verdict()->exit_code, 137);
+  EXPECT_THAT(job_->verdict()->headline,
+              testing::HasSubstr("; not restarted: exit code 137 is one of --no-restart-on"));
+  EXPECT_EQ(job_->restarts_used(), 0);
+}
+
+TEST_F(MembershipTest, RestartsOutsideTheWindowAreFreeAlsoInAnotherLifeOfTheService) {
+  JobSpec spec;
+  spec.max_restarts = 1;
+  spec.restart_rules.window = std::chrono::seconds(60);
+  start(spec);
+  join("a");
+  fail({"a"}, "a");
+  live(std::chrono::seconds(60));
+  fail({"a"}, "a");
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(job_->restarts_used(), 2);
+  const JobState state = job_->state(now_ + std::chrono::seconds(5));
+  EXPECT_EQ(state.restart_ages, std::vector<Duration>{std::chrono::seconds(5)});
+  fail({"a"}, "a");
+  ASSERT_TRUE(job_->verdict());
+  EXPECT_THAT(job_->verdict()->headline,
+              testing::HasSubstr("; not restarted: restarts used: 2 (1 of 1 within 60 s)"));
+}
+
+TEST_F(MembershipTest, WhoWantsOtherRestartsThanTheJobIsRefused) {
+  start({2, 2}, 1);
+  Hello other = hello("a");
+  other.job.restart_rules.window = std::chrono::seconds(60);
+  EXPECT_THAT(job_->refusal(other).value_or(""),
+              testing::HasSubstr("another --restart-window or --no-restart-on"));
+}
+
 }  // namespace
 }  // namespace ddprun

@@ -58,6 +58,41 @@ TEST(WorkerEnd, AVictimIsNeverTheCauseHoweverEarly) {
   EXPECT_FALSE(is_likelier_cause(victim, end_of(1, EndKind::kExited, 1)));
 }
 
+TEST(WorkerEnd, WhoNamesAnotherRankAsItsReasonIsNotTheCauseHoweverEarly) {
+  WorkerEnd victim{.kind = EndKind::kSignaled, .code = 6};
+  victim.blames = 3;
+  victim.age = std::chrono::seconds(2);
+  WorkerEnd cause{.kind = EndKind::kExited, .code = 1};
+  cause.rank = Rank(3);
+  cause.age = std::chrono::seconds(1);
+  EXPECT_TRUE(is_likelier_cause(cause, victim));
+  EXPECT_FALSE(is_likelier_cause(victim, cause));
+  WorkerEnd stopped = cause;
+  stopped.after_stop = true;
+  EXPECT_TRUE(is_likelier_cause(victim, stopped)) << "what ddprun ended is never the cause";
+}
+
+TEST(PossibleFirsts, OnOneNodeTheKernelsOrderTellsBetweenNodesOnlyWhatIsFarApart) {
+  const auto end = [](const char* host, int age_ms) {
+    WorkerEnd one{.kind = EndKind::kExited, .code = 1};
+    one.host = host;
+    one.age = std::chrono::milliseconds(age_ms);
+    return one;
+  };
+  EXPECT_EQ(count_possible_firsts({}), 0u);
+  EXPECT_EQ(count_possible_firsts({end("a", 100), end("a", 99)}), 1u);
+  EXPECT_EQ(count_possible_firsts({end("a", 100), end("a", 100)}), 2u) << "seen at one instant";
+  EXPECT_EQ(count_possible_firsts({end("a", 100), end("b", 80), end("c", 79)}), 2u);
+  std::vector<WorkerEnd> ends{end("a", 100), end("b", 100)};
+  ends[1].blames = 0;
+  EXPECT_EQ(count_possible_firsts(ends), 1u) << "it says whose victim it is";
+  ends[1] = end("b", 100);
+  ends[1].after_stop = true;
+  EXPECT_EQ(count_possible_firsts(ends), 1u);
+  ends[1] = {.kind = EndKind::kNodeLost};
+  EXPECT_EQ(count_possible_firsts(ends), 1u) << "when a node was lost nobody knows so exactly";
+}
+
 TEST(KeepLikeliest, PutsTheCauseFirstAndSaysHowManyItLeavesOut) {
   std::vector<WorkerEnd> ends;
   for (int rank = 0; rank < 1000; ++rank) {

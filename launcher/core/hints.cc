@@ -1,0 +1,137 @@
+#include "launcher/core/hints.h"
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <optional>
+#include <string_view>
+
+namespace ddprun {
+namespace {
+
+// A row fits where all that it names is so.
+struct Hint {
+  std::optional<int> exit_code = {};
+  std::optional<int> signal = {};
+  std::string_view text = {};  // in the message or the last lines of stderr; empty: any
+  std::string_view hint;
+};
+
+// What is said is surer than what is only a code: words come first, codes last.
+constexpr std::array kHints = std::to_array<Hint>({
+    // Python
+    {.text = "ModuleNotFoundError: No module named",
+     .hint = "this Python lacks the module: is it the right virtual environment? ddprun takes the "
+             "python of PATH, or PYTHON_EXEC"},
+    {.text = "ImportError: ",
+     .hint =
+         "a module does not fit this Python or its libraries: try the import by itself with the "
+         "same python"},
+    {.text = "SyntaxError: ", .hint = "the script does not fit this version of Python"},
+    // Memory
+    {.text = "CUDA out of memory",
+     .hint = "the GPU's memory is full: a smaller batch, or look for other processes on it with "
+             "nvidia-smi"},
+    {.text = "CUDA error: out of memory",
+     .hint = "the GPU's memory is full: look for other processes on it with nvidia-smi"},
+    {.text = "std::bad_alloc",
+     .hint = "no memory was left for it: see ulimit -v and the cgroup's limit"},
+    {.text = "unable to mmap",
+     .hint = "/dev/shm may be too small: docker run --shm-size=8g, or --ipc=host"},
+    {.text = "No space left on device",
+     .hint = "a disk or /dev/shm is full: df -h, and where checkpoints and TMPDIR lead"},
+    // CUDA and NCCL
+    {.text = "no CUDA-capable device is detected",
+     .hint =
+         "no GPU is visible here: CUDA_VISIBLE_DEVICES, the driver (nvidia-smi), the container's "
+         "--gpus"},
+    {.text = "CUDA error: invalid device ordinal",
+     .hint = "there are fewer GPUs than workers: --nproc-per-node=gpu starts one for each"},
+    {.text = "CUDA driver version is insufficient",
+     .hint =
+         "the driver is older than this CUDA needs: update it, or use a PyTorch for an older CUDA"},
+    {.text = "no kernel image is available for execution",
+     .hint = "the program was not built for this kind of GPU (TORCH_CUDA_ARCH_LIST)"},
+    {.text = "CUDA error: device-side assert triggered",
+     .hint =
+         "an index is out of range on the GPU, mostly a label: CUDA_LAUNCH_BLOCKING=1 shows where"},
+    {.text = "uncorrectable ECC error",
+     .hint = "the GPU's memory is broken: nvidia-smi -q; take the node out of service"},
+    {.text = "unhandled cuda error, NCCL version",
+     .hint = "NCCL met an error of CUDA: NCCL_DEBUG=INFO tells which"},
+    {.text = "unhandled system error, NCCL version",
+     .hint =
+         "NCCL met an error of the system, mostly its network or /dev/shm: NCCL_DEBUG=INFO tells "
+         "which; NCCL_SOCKET_IFNAME chooses the interface"},
+    {.text = "Duplicate GPU detected",
+     .hint = "two ranks use one GPU: take cuda:LOCAL_RANK, and no more workers than GPUs"},
+    {.text = "Watchdog caught collective operation timeout",
+     .hint = "a rank did not come to a collective: the ranks must call the same ones in the same "
+             "order; look for the one that waits elsewhere"},
+    // Meeting
+    {.text = "use_libuv was requested but PyTorch was build without libuv",
+     .hint = "this PyTorch has no libuv: set USE_LIBUV=0 in the environment"},
+    {.text = "EADDRINUSE",
+     .hint =
+         "a port is taken, perhaps by an earlier run: let it be chosen, or ss -ltnp shows by whom"},
+    {.text = "Address already in use",
+     .hint =
+         "a port is taken, perhaps by an earlier run: let it be chosen, or ss -ltnp shows by whom"},
+    {.text = "Too many open files", .hint = "the limit of open files is too low: ulimit -n"},
+    {.text = "Connection reset by peer",
+     .hint = "another rank is gone: this one is its victim, look at the others' last lines"},
+    {.text = "Connection closed by peer",
+     .hint = "another rank is gone: this one is its victim, look at the others' last lines"},
+    // Loading
+    {.text = "error while loading shared libraries",
+     .hint = "a library of the program is not found: ldd shows which, LD_LIBRARY_PATH says where"},
+    {.text = "GLIBCXX_",
+     .hint = "the program was built with a newer compiler than this host's libstdc++"},
+    // Codes
+    {.exit_code = 127, .hint = "a command was not found: the program, or what its script calls"},
+    {.exit_code = 126,
+     .hint = "a command was found and is not executable: chmod +x, or another CPU's program"},
+    {.exit_code = 137,
+     .hint = "128+9: something that it started was killed, mostly for want of memory"},
+    {.exit_code = 139, .hint = "128+11: something that it started had a segmentation fault"},
+    {.signal = SIGKILL,
+     .hint =
+         "nothing of ddprun's killed it: for want of memory? dmesg, or the cgroup's memory.events"},
+    {.signal = SIGBUS,
+     .hint =
+         "mostly /dev/shm is full or small: docker run --shm-size=8g, or --ipc=host; else a file "
+         "that was cut while it was mapped"},
+    {.signal = SIGSEGV,
+     .hint =
+         "a fault in native code: ulimit -c unlimited keeps a core, gdb shows where; in Python, "
+         "PYTHONFAULTHANDLER=1"},
+    {.signal = SIGILL,
+     .hint = "an instruction that this CPU does not have: built with -march=native elsewhere?"},
+    {.signal = SIGABRT,
+     .hint = "it ended itself: an assertion, or an exception that nobody caught"},
+    {.signal = SIGXCPU, .hint = "the limit of CPU time: ulimit -t"},
+});
+
+bool says(const WorkerEnd& end, std::string_view text) {
+  if (end.message.find(text) != std::string::npos) return true;
+  return std::any_of(end.stderr_tail.begin(), end.stderr_tail.end(),
+                     [&](const std::string& line) { return line.find(text) != std::string::npos; });
+}
+
+bool fits(const Hint& hint, const WorkerEnd& end) {
+  if (hint.exit_code && (end.kind != EndKind::kExited || end.code != *hint.exit_code)) return false;
+  if (hint.signal && (end.kind != EndKind::kSignaled || end.code != *hint.signal)) return false;
+  return hint.text.empty() || says(end, hint.text);
+}
+
+}  // namespace
+
+std::string hint_for(const WorkerEnd& end) {
+  if (end.after_stop || end.kind == EndKind::kNodeLost || end.kind == EndKind::kNotStarted)
+    return "";
+  const auto found =
+      std::find_if(kHints.begin(), kHints.end(), [&](const Hint& hint) { return fits(hint, end); });
+  return found == kHints.end() ? "" : std::string(found->hint);
+}
+
+}  // namespace ddprun

@@ -1,0 +1,137 @@
+#include "launcher/report_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/exit_codes.h"
+#include "base/signal_names.h"
+#include "base/unique_fd.h"
+#include "base/version.h"
+#include "base/write_all.h"
+#include "launcher/core/hints.h"
+
+namespace ddprun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kFailuresKept = 256;  // of a job that is restarted for months: the newest
+
+const char* kind_of(const WorkerEnd& end) {
+  switch (end.kind) {
+    case EndKind::kExited: return end.message.empty() ? "exit_code" : "exception";
+    case EndKind::kSignaled: return "signal";
+    case EndKind::kNotStarted: return "start_failure";
+    case EndKind::kNodeLost:
+      return end.message.starts_with(kSilentFor) ? "lease_lost" : "node_lost";
+  }
+  return "unknown";
+}
+
+Json json_of(const WorkerEnd& end) {
+  Json json{{"kind", kind_of(end)}, {"what", describe(end)}, {"host", end.host}};
+  json["node_rank"] = end.node_rank.value;
+  if (end.kind != EndKind::kNodeLost) {
+    json["rank"] = end.rank.value;
+    json["local_rank"] = end.local_rank.value;
+    json["pid"] = end.pid;
+  }
+  if (end.kind == EndKind::kExited) json["exit_code"] = end.code;
+  if (end.kind == EndKind::kNotStarted) json["errno"] = end.code;
+  if (end.kind == EndKind::kSignaled) {
+    json["signal"] = end.code;
+    json["signal_name"] = signal_name(end.code);
+    json["core_dumped"] = end.core_dumped;
+  }
+  if (!end.message.empty()) json["message"] = end.message;
+  if (!end.frames.empty()) json["frames"] = end.frames;
+  if (!end.stderr_tail.empty()) json["stderr"] = end.stderr_tail;
+  if (end.blames >= 0) json["victim_of_rank"] = end.blames;
+  if (end.after_stop) json["stopped_by_ddprun"] = true;
+  if (const std::string hint = hint_for(end); !hint.empty()) json["hint"] = hint;
+  return json;
+}
+
+Json json_of(const Verdict& failed) {
+  Json json{{"generation", failed.generation.value}, {"restarts_used", failed.restarts_used}};
+  json["what"] = failed.headline;
+  const std::size_t firsts = count_possible_firsts(failed.ends);
+  Json& first = json["first"] = Json::array();
+  Json& victims = json["victims"] = Json::array();
+  for (std::size_t i = 0; i < failed.ends.size(); ++i) {
+    (i < firsts ? first : victims).push_back(json_of(failed.ends[i]));
+    if (i < firsts) continue;
+    const auto after = std::chrono::duration<double>(failed.ends.front().age - failed.ends[i].age);
+    victims.back()["seconds_after_first"] = after.count();
+  }
+  json["victims_not_listed"] = failed.more_ends;
+  return json;
+}
+
+// Whose code it is: without that a worker's 2 could not be told from ours.
+const char* source_of(const JobOutcome& outcome) {
+  if (outcome.exit_code == 0) return "job";
+  if (!outcome.verdict || outcome.verdict->ends.empty()) {
+    return outcome.exit_code > exit_code_of_signal(0) ? "signal" : "ddprun";
+  }
+  const WorkerEnd& first = outcome.verdict->ends.front();
+  const bool is_workers = first.kind == EndKind::kExited || first.kind == EndKind::kSignaled;
+  return is_workers ? "worker" : "ddprun";
+}
+
+}  // namespace
+
+ReportFile::ReportFile(std::string path, std::string job_id, std::string host)
+    : path_(std::move(path)), job_id_(std::move(job_id)), host_(std::move(host)) {}
+
+Result<void> ReportFile::begin() { return write(text(nullptr)); }
+
+Result<void> ReportFile::add_failure(const Verdict& generation) {
+  if (path_.empty()) return {};
+  failures_.push_back(generation);
+  if (failures_.size() > kFailuresKept) failures_.erase(failures_.begin());
+  return write(text(nullptr));
+}
+
+Result<void> ReportFile::end(const JobOutcome& outcome) { return write(text(&outcome)); }
+
+std::string ReportFile::text(const JobOutcome* outcome) const {
+  if (path_.empty()) return "";
+  Json json{{"version", 1}, {"ddprun", kVersion}, {"job", job_id_}, {"host", host_}};
+  json["state"] = outcome ? "ended" : "running";
+  std::vector<Verdict> failed = failures_;
+  if (outcome) {
+    json["exit_code"] = outcome->exit_code;
+    json["exit_code_of"] = source_of(*outcome);
+    json["what"] = outcome->headline;
+    if (outcome->verdict) {
+      json["restarts_used"] = outcome->verdict->restarts_used;
+      json["max_restarts"] = outcome->verdict->max_restarts;
+      if (!outcome->verdict->ends.empty()) failed.push_back(*outcome->verdict);
+    }
+  }
+  Json& failures = json["failed_generations"] = Json::array();
+  for (const Verdict& one : failed) failures.push_back(json_of(one));
+  // What workers write may be no UTF-8.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Result<void> ReportFile::write(const std::string& text) const {
+  if (path_.empty()) return {};
+  const std::string draft = path_ + ".new";
+  const std::string doing = "--report-file: write " + path_;
+  const UniqueFd file(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!file.valid()) return system_error(doing, errno);
+  if (!write_all(file.get(), text) || rename(draft.c_str(), path_.c_str()) != 0) {
+    const int reason = errno;
+    unlink(draft.c_str());
+    return system_error(doing, reason);
+  }
+  return {};
+}
+
+}  // namespace ddprun

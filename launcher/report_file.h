@@ -1,0 +1,43 @@
+// The file of --report-file: what became of a job, as one JSON object (docs/verdicts.md). Written when the
+// job starts, after each generation that failed, and at the end; whoever reads it finds a whole one.
+//
+// Owner: the agent, on its one thread, or main before there is one.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "rendezvous/core/control_message.h"
+
+namespace ddprun {
+
+// How a job ended.
+struct JobOutcome {
+  int exit_code = 0;
+  std::string headline;            // one line
+  std::optional<Verdict> verdict;  // where the service gave one
+};
+
+class ReportFile {
+ public:
+  // path: empty: there is none, and nothing below does anything.
+  ReportFile(std::string path, std::string job_id, std::string host);
+
+  // Each writes the file anew; the error names it.
+  Result<void> begin();
+  Result<void> add_failure(const Verdict& generation);
+  Result<void> end(const JobOutcome& outcome);
+
+ private:
+  Result<void> write(const std::string& text) const;
+  std::string text(const JobOutcome* outcome) const;
+
+  std::string path_;
+  std::string job_id_;
+  std::string host_;
+  std::vector<Verdict> failures_;  // of generations that were followed by another one
+};
+
+}  // namespace ddprun

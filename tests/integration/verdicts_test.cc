@@ -1,0 +1,118 @@
+// What ddprun tells of failures: on the terminal, and in the file of --report-file.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/integration/launcher_frame.h"
+
+namespace ddprun::testing_support {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+class VerdictTest : public LauncherTest {
+ protected:
+  json report() const { return json::parse(read_file(directory_ / "report.json")); }
+};
+
+TEST_F(VerdictTest, EachFailedGenerationIsToldInWordsAndInTheReport) {
+  auto job = start_shell({"--nproc-per-node=2", "--max-restarts=1", "--report-file=report.json"},
+                         "[ $RANK = 1 ] || { trap 'exit 0' TERM; while :; do sleep 0.02; done; }; "
+                         "echo out of luck >&2; exit $((3 + TORCHELASTIC_RESTART_COUNT))");
+  ASSERT_EQ(job->wait(), 4) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("generation 0 failed"));
+  EXPECT_THAT(job->err(), HasSubstr("exited with code 3"));
+  EXPECT_THAT(job->err(), HasSubstr("job 'none' failed after 1 of 1 restarts in generation 1"));
+  const json told = report();
+  EXPECT_EQ(told["state"], "ended");
+  EXPECT_EQ(told["exit_code"], 4);
+  EXPECT_EQ(told["exit_code_of"], "worker");
+  EXPECT_EQ(told["restarts_used"], 1);
+  ASSERT_EQ(told["failed_generations"].size(), 2u);
+  for (int generation = 0; generation < 2; ++generation) {
+    const json& failed = told["failed_generations"][static_cast<std::size_t>(generation)];
+    EXPECT_EQ(failed["generation"], generation);
+    ASSERT_EQ(failed["first"].size(), 1u) << failed;
+    EXPECT_EQ(failed["first"][0]["kind"], "exit_code");
+    EXPECT_EQ(failed["first"][0]["rank"], 1);
+    EXPECT_EQ(failed["first"][0]["exit_code"], 3 + generation);
+    EXPECT_EQ(failed["first"][0]["stderr"], json({"out of luck"}));
+    EXPECT_EQ(failed["victims"].size(), 0u) << "it ended with 0";
+  }
+}
+
+TEST_F(VerdictTest, AWorkersErrorFileSaysWhatAndWhere) {
+  auto job = start_shell(
+      {"--report-file=report.json"},
+      R"(echo '{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback\n  File \"train.py\", line 3, in main\nValueError: boom"}}}' > $TORCHELASTIC_ERROR_FILE; exit 1)");
+  ASSERT_EQ(job->wait(), 1) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("it said: ValueError: boom"));
+  EXPECT_THAT(job->err(), HasSubstr("| File \"train.py\", line 3, in main"));
+  const json first = report()["failed_generations"][0]["first"][0];
+  EXPECT_EQ(first["kind"], "exception");
+  EXPECT_EQ(first["message"], "ValueError: boom");
+}
+
+TEST_F(VerdictTest, WhoNamesTheRankThatIsGoneIsItsVictim) {
+  // Rank 0 sees rank 1's end, and is itself seen to end before it.
+  auto job =
+      start_shell({"--nproc-per-node=2", "--report-file=report.json"},
+                  "if [ $RANK = 0 ]; then echo 'rank 1 closed its connection' >&2; exit 9; fi; "
+                  "trap '' TERM; until [ -e go ]; do sleep 0.02; done; exit 5");
+  ASSERT_TRUE(job->wait_for_err("exited with code 9"));
+  let_go();
+  EXPECT_EQ(job->wait(), 9) << "the other one ended when it was told to";
+  const json failed = report()["failed_generations"][0];
+  EXPECT_EQ(failed["first"][0]["victim_of_rank"], 1);
+  EXPECT_EQ(failed["victims"][0]["stopped_by_ddprun"], true);
+}
+
+TEST_F(VerdictTest, AFinalExitCodeIsNotRestarted) {
+  auto job =
+      start_shell({"--max-restarts=5", "--no-restart-on=3", "--report-file=report.json"}, "exit 3");
+  ASSERT_EQ(job->wait(), 3);
+  EXPECT_THAT(job->err(), HasSubstr("not restarted: exit code 3 is one of --no-restart-on"));
+  EXPECT_EQ(report()["restarts_used"], 0);
+}
+
+TEST_F(VerdictTest, QuickFailuresArePausedFor) {
+  auto job = start_shell({"--max-restarts=2"}, "exit 3");
+  ASSERT_EQ(job->wait(), 3);
+  EXPECT_THAT(job->err(),
+              HasSubstr("the workers fail within seconds of each start: the next one is after a "
+                        "pause of 500 ms"));
+}
+
+TEST_F(VerdictTest, AWorkersTwoIsToldFromOurs) {
+  auto worker = start_shell({"--report-file=report.json"}, "exit 2");
+  ASSERT_EQ(worker->wait(), 2);
+  EXPECT_EQ(report()["exit_code_of"], "worker");
+  auto usage = start({"--report-file=report.json", "./no-such-program"});
+  ASSERT_EQ(usage->wait(), 2);
+  EXPECT_EQ(report()["exit_code_of"], "ddprun");
+  EXPECT_THAT(report()["what"].get<std::string>(), HasSubstr("./no-such-program"));
+}
+
+TEST_F(VerdictTest, AReportSaysThatTheJobRunsUntilItHasEnded) {
+  auto job = start_shell({"--report-file=report.json"}, until_go_after("echo runs"));
+  ASSERT_TRUE(job->wait_for_out("runs"));
+  EXPECT_EQ(report()["state"], "running");
+  job->signal(SIGTERM);
+  EXPECT_EQ(job->wait(), 143);
+  EXPECT_EQ(report()["state"], "ended");
+  EXPECT_EQ(report()["exit_code_of"], "signal");
+}
+
+TEST_F(VerdictTest, AReportThatCannotBeWrittenIsSaidBeforeAnythingStarts) {
+  auto job = start_shell({"--report-file=no/such/report.json"}, "touch started");
+  EXPECT_EQ(job->wait(), 73);
+  EXPECT_THAT(job->err(), HasSubstr("--report-file: write no/such/report.json: No such file"));
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "started"));
+}
+
+}  // namespace
+}  // namespace ddprun::testing_support

@@ -1,0 +1,33 @@
+#include "launcher/core/last_words.h"
+
+#include <gtest/gtest.h>
+
+namespace ddprun {
+namespace {
+
+TEST(LastWords, NameTheRankThatIsGone) {
+  for (const char* words :
+       {"all_reduce: rank 3 closed its connection", "rank 3 died (its process has ended)",
+        "peer 3 closed", "DistError: barrier: rank 3 is out of reach (its node has not answered)",
+        "rank 3 has left the group", "rank 3 is gone"}) {
+    EXPECT_EQ(blamed_rank(words, {}), Rank(3)) << words;
+    EXPECT_EQ(blamed_rank("", {"step 9", words}), Rank(3)) << words;
+  }
+}
+
+TEST(LastWords, WhatIsNoAccusationIsNone) {
+  for (const char* words :
+       {"rank 3 has step 9", "rank three died", "Frank 3", "rank 3", "rank  3 died",
+        "rank 33333333333333333333 died", "world size 3 closed", ""}) {
+    EXPECT_EQ(blamed_rank(words, {words}), std::nullopt) << words;
+  }
+}
+
+TEST(LastWords, WhoNamesSeveralOrNamedOneLongAgoBlamesNobody) {
+  EXPECT_EQ(blamed_rank("rank 1 died, rank 2 died", {}), std::nullopt);
+  EXPECT_EQ(blamed_rank("", {"rank 1 died", "a", "b", "c"}), std::nullopt);
+  EXPECT_EQ(blamed_rank("rank 1 died", {"rank 2 died"}), Rank(1)) << "the error file is surer";
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,124 @@
+#include "launcher/report_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/read_file.h"
+#include "tests/support/temporary_directory.h"
+
+namespace ddprun {
+namespace {
+
+using Json = nlohmann::json;
+using testing::HasSubstr;
+using testing_support::read_file;
+using testing_support::TemporaryDirectory;
+
+class ReportFileTest : public testing::Test {
+ protected:
+  Json read() const { return Json::parse(read_file(path_)); }
+
+  static WorkerEnd worker(int rank, EndKind kind, int code) {
+    WorkerEnd end{.kind = kind, .code = code};
+    end.rank = Rank(rank);
+    end.host = "node0";
+    end.pid = 100 + rank;
+    end.age = std::chrono::seconds(5);
+    return end;
+  }
+  static Verdict failed(int generation, std::vector<WorkerEnd> ends) {
+    Verdict verdict{.exit_code = 3, .headline = "h", .ends = std::move(ends)};
+    verdict.generation = Generation(generation);
+    return verdict;
+  }
+
+  const TemporaryDirectory directory_;
+  const std::string path_ = directory_ / "report.json";
+  ReportFile report_{path_, "job1", "node0"};
+};
+
+TEST_F(ReportFileTest, IsWholeFromTheStartToTheEnd) {
+  ASSERT_TRUE(report_.begin());
+  EXPECT_EQ(read()["state"], "running");
+  EXPECT_EQ(read()["job"], "job1");
+  ASSERT_TRUE(report_.add_failure(failed(0, {worker(1, EndKind::kExited, 3)})));
+  EXPECT_EQ(read()["failed_generations"].size(), 1u);
+  ASSERT_TRUE(report_.end({.exit_code = 0,
+                           .headline = "every worker ended with 0",
+                           .verdict = Verdict{.success = true, .restarts_used = 1}}));
+  const Json json = read();
+  EXPECT_EQ(json["state"], "ended");
+  EXPECT_EQ(json["exit_code"], 0);
+  EXPECT_EQ(json["exit_code_of"], "job");
+  EXPECT_EQ(json["restarts_used"], 1);
+  EXPECT_EQ(json["failed_generations"].size(), 1u) << "the last one did not fail";
+  EXPECT_EQ(testing_support::listing(directory_.path()), std::vector<std::string>{"report.json"});
+}
+
+TEST_F(ReportFileTest, TellsTheFirstFromItsVictims) {
+  WorkerEnd first = worker(2, EndKind::kSignaled, SIGBUS);
+  first.core_dumped = true;
+  first.stderr_tail = {"step 3", "\xff"};
+  WorkerEnd victim = worker(0, EndKind::kExited, 1);
+  victim.blames = 2;
+  victim.message = "DistError: rank 2 died";
+  victim.age = std::chrono::seconds(4);
+  WorkerEnd stopped = worker(1, EndKind::kSignaled, SIGTERM);
+  stopped.after_stop = true;
+  ASSERT_TRUE(report_.end(
+      {.exit_code = 135, .headline = "h", .verdict = failed(4, {first, victim, stopped})}));
+  const Json generation = read()["failed_generations"][0];
+  EXPECT_EQ(generation["generation"], 4);
+  ASSERT_EQ(generation["first"].size(), 1u);
+  const Json one = generation["first"][0];
+  EXPECT_EQ(one["kind"], "signal");
+  EXPECT_EQ(one["signal_name"], "SIGBUS");
+  EXPECT_EQ(one["core_dumped"], true);
+  EXPECT_EQ(one["rank"], 2);
+  EXPECT_EQ(one["stderr"][0], "step 3");
+  EXPECT_THAT(one["hint"].get<std::string>(), HasSubstr("/dev/shm"));
+  ASSERT_EQ(generation["victims"].size(), 2u);
+  EXPECT_EQ(generation["victims"][0]["kind"], "exception");
+  EXPECT_EQ(generation["victims"][0]["victim_of_rank"], 2);
+  EXPECT_EQ(generation["victims"][0]["seconds_after_first"], 1.0);
+  EXPECT_EQ(generation["victims"][1]["stopped_by_ddprun"], true);
+}
+
+TEST_F(ReportFileTest, SaysWhoseExitCodeItIs) {
+  const auto source = [&](int code, std::optional<Verdict> verdict) {
+    EXPECT_TRUE(report_.end({.exit_code = code, .headline = "h", .verdict = std::move(verdict)}));
+    return read()["exit_code_of"].get<std::string>();
+  };
+  EXPECT_EQ(source(2, failed(0, {worker(0, EndKind::kExited, 2)})), "worker");
+  EXPECT_EQ(source(2, std::nullopt), "ddprun");
+  EXPECT_EQ(source(143, std::nullopt), "signal");
+  EXPECT_EQ(source(68, failed(0, {worker(0, EndKind::kNodeLost, 0)})), "ddprun");
+  EXPECT_EQ(source(64, failed(0, {worker(0, EndKind::kNotStarted, 2)})), "ddprun");
+}
+
+TEST_F(ReportFileTest, ALostLeaseIsToldFromANodeThatSaysGoodbye) {
+  WorkerEnd silent = worker(0, EndKind::kNodeLost, 0);
+  silent.message = std::string(kSilentFor) + "5.0 s";
+  ASSERT_TRUE(report_.end({.exit_code = 68, .headline = "h", .verdict = failed(0, {silent})}));
+  EXPECT_EQ(read()["failed_generations"][0]["first"][0]["kind"], "lease_lost");
+}
+
+TEST_F(ReportFileTest, WithoutAPathThereIsNone) {
+  ReportFile none("", "j", "h");
+  EXPECT_TRUE(none.begin());
+  EXPECT_TRUE(none.end({.exit_code = 1}));
+}
+
+TEST_F(ReportFileTest, WhatCannotBeWrittenIsNamed) {
+  ReportFile nowhere(directory_ / "no" + "/such/report.json", "j", "h");
+  const Result<void> begun = nowhere.begin();
+  ASSERT_FALSE(begun);
+  EXPECT_THAT(begun.error().message(), HasSubstr("--report-file: write "));
+  EXPECT_THAT(begun.error().message(), HasSubstr("No such file or directory"));
+}
+
+}  // namespace
+}  // namespace ddprun
