@@ -248,7 +248,9 @@ class Agent {
     hello.node.address = !local_addr_.empty()    ? local_addr_
                          : local_address.empty() ? own_address_
                                                  : local_address;
-    hello.node.other_addresses = addresses_of_this_node();
+    if (config_.rendezvous.mode != Rendezvous::Mode::kLocal) {
+      hello.node.other_addresses = addresses_of_this_node();
+    }
     hello.status = status();
     hello.assignment = supervisor_.assignment();
     if (hello.assignment) {  // the service knows the rest

@@ -29,7 +29,9 @@ Result<void> Worker::start(const WorkerSurroundings& around, const std::string& 
                           .variables = plan_.variables,
                           .out = streams->out.to_worker.get(),
                           .err = streams->err.to_worker.get(),
-                          .descriptor_limit = around.descriptor_limit};
+                          .descriptor_limit = around.descriptor_limit,
+                          .directory = options.directory,
+                          .file_mask = options.file_mask};
   Result<WorkerProcess> process = WorkerProcess::start(around.io, start);
   if (!process) return std::move(process).error();
 

@@ -1,13 +1,12 @@
 #include "launcher/worker_process.h"
 
 #include <fcntl.h>
-#include <linux/close_range.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <boost/process/v2/environment.hpp>
 #include <boost/process/v2/posix/default_launcher.hpp>
 #include <boost/process/v2/process.hpp>
 #include <cerrno>
@@ -15,7 +14,8 @@
 #include <map>
 
 #include "base/assert.h"
-#include "base/pidfd.h"
+#include "launcher/exec_trouble.h"
+#include "launcher/shared_clone.h"
 
 extern "C" char** environ;  // NOLINT: declared by unistd.h for _GNU_SOURCE only
 
@@ -26,57 +26,74 @@ using boost::system::error_code;
 
 namespace {
 
-// What happens in the child between fork and exec. Only async-signal-safe calls.
+// The signals that agents ignore, or have inherited as ignored, and workers must not: exec makes
+// handled ones default by itself. What is ignored does not change while an agent has workers.
+const std::vector<int>& signals_to_reset() {
+  static const std::vector<int> signals = [] {
+    std::vector<int> found;
+    for (int signal = 1; signal < NSIG; ++signal) {
+      // nohup's, and a shell's for what it runs in the background.
+      if (signal == SIGHUP || signal == SIGINT || signal == SIGQUIT) continue;
+      struct sigaction action {};
+      if (sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) {
+        found.push_back(signal);
+      }
+    }
+    return found;
+  }();
+  return signals;
+}
+
+// What happens in the child before exec. Only async-signal-safe calls, and nothing that allocates:
+// it runs in the agent's memory.
 struct WorkerInitializer {
+  const WorkerStart& start;
   int in = -1;
-  int out = -1;
-  int err = -1;
   pid_t agent = 0;
   const char* const* environment = nullptr;
-  const rlimit* descriptor_limit = nullptr;
+  const std::vector<int>& reset;
 
-  template <class Launcher>
-  error_code on_setup(Launcher& launcher, const process::filesystem::path&, const char* const*&) {
-    launcher.env = environment;
-    return {};
+  // Of what failed; the parent reads it.
+  const char* step = nullptr;
+  int step_errno = 0;
+
+  bool failed(const char* what) {
+    step = what;
+    step_errno = errno;
+    return false;
   }
 
-  template <class Launcher>
-  error_code on_exec_setup(Launcher& launcher, const process::filesystem::path&,
-                           const char* const*&) {
+  bool on_exec_setup() {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     // The agent may have died before the line above: then nobody would kill this process.
     if (getppid() != agent) _exit(1);
     setsid();
-    if (dup2(in, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0 ||
-        dup2(err, STDERR_FILENO) < 0) {
-      return error_code(errno, boost::system::system_category());
+    if (dup2(in, STDIN_FILENO) < 0 || dup2(start.out, STDOUT_FILENO) < 0 ||
+        dup2(start.err, STDERR_FILENO) < 0) {
+      return failed("give it its streams");
     }
-    close_all_but(launcher.fd_whitelist.back());
-    // After that, because Boost opens a directory next, which under a low limit needs a low number.
-    if (descriptor_limit) setrlimit(RLIMIT_NOFILE, descriptor_limit);
-    for (int signal = 1; signal < NSIG; ++signal) {
+    close_all_but_streams();
+    if (start.descriptor_limit) setrlimit(RLIMIT_NOFILE, &*start.descriptor_limit);
+    if (start.file_mask) umask(*start.file_mask);
+    if (!start.directory.empty() && chdir(start.directory.c_str()) != 0) return failed("chdir");
+    for (const int signal : reset) {
       struct sigaction action {};
-      if (sigaction(signal, nullptr, &action) != 0) continue;
-      // nohup's SIGHUP stays ignored; what the agent itself ignores does not.
-      if (action.sa_handler == SIG_IGN && signal == SIGHUP) continue;
-      action = {};
       action.sa_handler = SIG_DFL;
       sigaction(signal, &action, nullptr);
     }
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
-    return {};
+    return true;
   }
 
-  // Whatever is open beyond the streams and the pipe on which the launcher hears why exec failed
-  // (Linux 5.9; before that the launcher closes one by one).
-  static void close_all_but(int kept) {
-    const auto first = static_cast<unsigned>(STDERR_FILENO + 1);
-    const auto pipe = static_cast<unsigned>(kept);
-    if (pipe > first) syscall(SYS_close_range, first, pipe - 1, 0U);
-    syscall(SYS_close_range, std::max(first, pipe + 1), ~0U, 0U);
+  // All of ours are closed by exec; this is about what ddprun was given. Before Linux 5.9 one by
+  // one, as far as it can have been given any.
+  void close_all_but_streams() const {
+    constexpr unsigned kFirst = STDERR_FILENO + 1;
+    if (syscall(SYS_close_range, kFirst, ~0U, 0U) == 0) return;
+    const rlim_t end = start.descriptor_limit ? start.descriptor_limit->rlim_cur : 1024;
+    for (rlim_t fd = kFirst; fd < end; ++fd) close(static_cast<int>(fd));
   }
 };
 
@@ -104,11 +121,47 @@ class Environment {
 
 using Handle = process::basic_process<boost::asio::io_context::executor_type>;
 
-// Boost opens the new process's pidfd after the fork and throws away why it could not.
-Error not_watched(const std::string& executable, pid_t pid, const error_code& thrown) {
-  const UniqueFd again = pidfd_of(pid);
-  return system_error("start " + executable + ": watch over its process",
-                      again.valid() ? thrown.value() : errno);
+// Boost's own forks, or renews Asio's descriptors in a child that shares them with us.
+struct WorkerLauncher : process::posix::default_launcher {
+  Result<Handle> operator()(boost::asio::io_context& io, WorkerInitializer& initializer) {
+    struct Child {
+      const char* executable;
+      const char* const* arguments;
+      WorkerInitializer& initializer;
+    };
+    const WorkerStart& start = initializer.start;
+    const process::filesystem::path executable(start.executable);
+    Child child{executable.c_str(), build_argv_(executable, start.arguments), initializer};
+    Result<ClonedChild> made = start_sharing_memory(
+        start.cgroup,
+        [](void* argument) {
+          auto& [path, arguments, setup] = *static_cast<Child*>(argument);
+          if (!setup.on_exec_setup()) _exit(127);
+          execve(path, const_cast<char* const*>(arguments),
+                 const_cast<char* const*>(setup.environment));
+          setup.failed("exec");
+          _exit(127);
+        },
+        &child);
+    if (!made) return std::move(made).error();
+    if (initializer.step) {
+      waitpid(made->pid, nullptr, 0);
+      return Error{};
+    }
+    return Handle(io.get_executor(), made->pid, made->pidfd.release());
+  }
+};
+
+// What the child could not do, and what would be right.
+Error failed_step(const WorkerStart& start, const std::string& step, int step_errno) {
+  Error error = system_error(step, step_errno);
+  if (step == "exec") {
+    error.doing += " " + start.executable;
+    error.cause = exec_trouble(start.executable, start.directory, step_errno);
+  } else if (step == "chdir") {
+    error.doing += " " + start.directory;
+  }
+  return error;
 }
 
 }  // namespace
@@ -142,22 +195,20 @@ Result<WorkerProcess> WorkerProcess::start(boost::asio::io_context& io, const Wo
   const UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!null.valid()) return system_error("open /dev/null", errno);
   const Environment environment(start.variables);
-  WorkerInitializer initializer{
-      null.get(), start.out,         start.err,
-      getpid(),   environment.get(), start.descriptor_limit ? &*start.descriptor_limit : nullptr};
-
-  process::posix::default_launcher launcher;
-  try {
-    error_code error;
-    Handle handle =
-        launcher(io.get_executor(), error, start.executable, start.arguments, initializer);
-    if (error) return system_error("start " + start.executable, error.value());
-    return WorkerProcess(std::make_shared<State>(std::move(handle)));
-  } catch (const boost::system::system_error& thrown) {
-    if (launcher.pid <= 0) return system_error("start " + start.executable, thrown.code().value());
-    kill(launcher.pid, SIGKILL);
-    return not_watched(start.executable, launcher.pid, thrown.code());
+  WorkerInitializer initializer{.start = start,
+                                .in = null.get(),
+                                .agent = getpid(),
+                                .environment = environment.get(),
+                                .reset = signals_to_reset()};
+  Result<Handle> handle = WorkerLauncher()(io, initializer);
+  if (handle) return WorkerProcess(std::make_shared<State>(std::move(*handle)));
+  if (initializer.step) return failed_step(start, initializer.step, initializer.step_errno);
+  Error error = std::move(handle).error().within("start " + start.executable);
+  if (error.sys_errno == EAGAIN) {
+    const std::string limits = limits_of_processes();
+    error.cause += limits.empty() ? ": too many processes" : ": " + limits;
   }
+  return error;
 }
 
 }  // namespace ddprun

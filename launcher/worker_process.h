@@ -1,13 +1,17 @@
 // WorkerProcess: one worker's process, from its start until it has been reaped or let go.
 //
-// Boost.Process v2 forks and executes; our initializer makes the child what a worker must be: a
-// session and process group of its own (as torchrun), killed by the kernel when its agent dies,
-// with default signal handling, the descriptor limit that ddprun itself was started with, and no
-// open descriptor but its three streams. Called from the agent's main thread only: the kernel ties
-// PR_SET_PDEATHSIG to the thread that forks.
+// Boost.Process v2 with a launcher and an initializer of our own. The launcher makes the process
+// without a copy of the agent's memory (launcher/shared_clone.h); Boost's forks. The initializer
+// makes of it what a worker must be: a session and process group of its own (as torchrun), killed by
+// the kernel when its agent dies, with default signal handling (what nohup or a shell in the
+// background ignores stays ignored: SIGHUP, SIGINT, SIGQUIT), the descriptor limit that ddprun
+// itself was started with, its working directory and file mask, and no open descriptor but its three
+// streams. Called from the agent's main thread only: the kernel ties PR_SET_PDEATHSIG to the thread
+// that forks.
 #pragma once
 
 #include <sys/resource.h>
+#include <sys/types.h>
 
 #include <boost/asio/io_context.hpp>
 #include <functional>
@@ -30,12 +34,15 @@ struct WorkerStart {
   int out = -1;
   int err = -1;
   std::optional<rlimit> descriptor_limit;  // nullopt: this process's own
+  std::string directory;                   // --chdir; empty: this process's own
+  std::optional<mode_t> file_mask;         // --umask; nullopt: this process's own
+  int cgroup = -1;                         // directory of its control group; -1: this process's own
 };
 
 class WorkerProcess {
  public:
-  // The error's sys_errno says why, its `doing` which step failed. What was forked before a later
-  // step failed is killed, and is this process's child until it is reaped.
+  // The error's sys_errno says why, its `doing` which step failed ("exec ./train", "chdir /data"),
+  // its cause what would be right. A process that failed before exec has been reaped.
   static Result<WorkerProcess> start(boost::asio::io_context& io, const WorkerStart& start);
 
   // Lets go of a process that has not ended: it is neither killed nor waited for, because one that

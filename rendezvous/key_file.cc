@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/late_openssl.h"
 #include "base/read_all.h"
 #include "base/unique_fd.h"
 
@@ -38,6 +39,14 @@ Result<std::string> contents_of(const UniqueFd& file, const std::string& doing) 
   return text;
 }
 
+// What is proved with them needs OpenSSL.
+Result<Keyring> read_keys(const std::string& text) {
+  Result<Keyring> keys = Keyring::parse(text);
+  if (!keys) return keys;
+  if (Result<void> there = load_openssl(); !there) return std::move(there).error();
+  return keys;
+}
+
 }  // namespace
 
 Result<FoundKeys> find_keys(const std::string& path) {
@@ -45,7 +54,7 @@ Result<FoundKeys> find_keys(const std::string& path) {
   FoundKeys found;
   if (path.empty()) {
     if (variable.empty()) return found;
-    Result<Keyring> keys = Keyring::parse(variable);
+    Result<Keyring> keys = read_keys(variable);
     if (!keys) return std::move(keys).error().within(kKeyVariable);
     found.keys = std::move(*keys);
     return found;
@@ -55,7 +64,7 @@ Result<FoundKeys> find_keys(const std::string& path) {
   if (!file.valid()) return system_error(doing, errno);
   Result<std::string> text = contents_of(file, doing);
   if (!text) return std::move(text).error();
-  Result<Keyring> keys = Keyring::parse(*text);
+  Result<Keyring> keys = read_keys(*text);
   if (!keys) return std::move(keys).error().within(doing);
   found.keys = std::move(*keys);
   struct stat status {};

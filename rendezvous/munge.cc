@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/background_thread.h"
+#include "base/late_openssl.h"
 
 namespace ddprun {
 namespace {
@@ -161,6 +162,7 @@ MungeOutcome Munge::read(const std::string& credential) const {
 
 // The library stays loaded: a thread may still wait in it.
 FoundMunge ask_munge(const MungeOptions& options) {
+  if (const Result<void> there = load_openssl(); !there) return {nullptr, there.error().message()};
   void* library = dlopen(options.library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     const char* why = dlerror();

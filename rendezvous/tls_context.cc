@@ -1,13 +1,12 @@
 #include "rendezvous/tls_context.h"
 
 #include <fcntl.h>
-#include <openssl/err.h>
-#include <openssl/ssl.h>
 #include <sys/stat.h>
 
 #include <cerrno>
 #include <utility>
 
+#include "base/late_openssl.h"
 #include "base/unique_fd.h"
 
 namespace ddprun {
@@ -25,32 +24,35 @@ Result<struct stat> look_at(const std::string& doing, const std::string& path) {
 // Else OpenSSL asks the terminal.
 int no_passphrase(char*, int, int, void*) { return 0; }
 
-// Fails where OpenSSL's configuration on this system is wrong.
+// Fails where OpenSSL is not there, or its configuration on this system is wrong.
 Result<ssl_ctx_st*> make_context() {
-  ERR_clear_error();
-  ssl_ctx_st* context = SSL_CTX_new(TLS_method());
+  if (Result<void> there = load_openssl(); !there) return std::move(there).error();
+  openssl().ERR_clear_error();
+  ssl_ctx_st* context = openssl().SSL_CTX_new(openssl().TLS_method());
   if (!context) {
     return Error{.doing = "prepare OpenSSL for TLS",
                  .cause = take_openssl_reason("no reason is known")};
   }
-  SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+  openssl().SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, nullptr);
   // Every connection is a full handshake: what a session ticket would save is not worth a secret
   // that outlives the connection.
-  SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION);
-  SSL_CTX_set_num_tickets(context, 0);
-  SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+  openssl().SSL_CTX_set_options(context,
+                                SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION);
+  openssl().SSL_CTX_set_num_tickets(context, 0);
+  openssl().SSL_CTX_ctrl(context, SSL_CTRL_SET_SESS_CACHE_MODE, SSL_SESS_CACHE_OFF, nullptr);
   // Most connections are idle most of the time.
-  SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);
-  SSL_CTX_set_default_passwd_cb(context, &no_passphrase);
+  openssl().SSL_CTX_ctrl(context, SSL_CTRL_MODE, SSL_MODE_RELEASE_BUFFERS, nullptr);
+  openssl().SSL_CTX_set_default_passwd_cb(context, &no_passphrase);
   // What --rdzv-tls-ca holds is trusted, whether or not somebody else has signed it.
-  X509_VERIFY_PARAM_set_flags(SSL_CTX_get0_param(context), X509_V_FLAG_PARTIAL_CHAIN);
+  openssl().X509_VERIFY_PARAM_set_flags(openssl().SSL_CTX_get0_param(context),
+                                        X509_V_FLAG_PARTIAL_CHAIN);
   return context;
 }
 
 Result<void> use_certificate(ssl_ctx_st* context, const std::string& path) {
   const std::string doing = "--rdzv-tls-cert: read the certificate in " + path;
   if (const auto file = look_at(doing, path); !file) return file.error();
-  if (SSL_CTX_use_certificate_chain_file(context, path.c_str()) == 1) return {};
+  if (openssl().SSL_CTX_use_certificate_chain_file(context, path.c_str()) == 1) return {};
   return invalid_argument(take_openssl_reason("there is none in PEM")).within(doing);
 }
 
@@ -59,15 +61,16 @@ Result<std::string> use_key(ssl_ctx_st* context, const TlsFiles& files) {
   const std::string doing = "--rdzv-tls-key: read the key in " + files.key;
   const auto file = look_at(doing, files.key);
   if (!file) return file.error();
-  const bool read = SSL_CTX_use_PrivateKey_file(context, files.key.c_str(), SSL_FILETYPE_PEM) == 1;
-  const int reason = ERR_GET_REASON(ERR_peek_last_error());
+  const bool read =
+      openssl().SSL_CTX_use_PrivateKey_file(context, files.key.c_str(), SSL_FILETYPE_PEM) == 1;
+  const int reason = ERR_GET_REASON(openssl().ERR_peek_last_error());
   if (!read && reason != X509_R_KEY_VALUES_MISMATCH) {
     return invalid_argument(take_openssl_reason("there is none in PEM") +
                             " (it has to be in PEM, without a passphrase)")
         .within(doing);
   }
-  if (!read || SSL_CTX_check_private_key(context) != 1) {
-    ERR_clear_error();
+  if (!read || openssl().SSL_CTX_check_private_key(context) != 1) {
+    openssl().ERR_clear_error();
     return invalid_argument("it is not the key of the certificate in " + files.cert).within(doing);
   }
   if ((file->st_mode & (S_IRGRP | S_IROTH)) == 0) return std::string();
@@ -77,20 +80,20 @@ Result<std::string> use_key(ssl_ctx_st* context, const TlsFiles& files) {
 Result<void> use_authorities(ssl_ctx_st* context, const std::string& path) {
   const std::string doing = "--rdzv-tls-ca: read the authorities in " + path;
   if (const auto file = look_at(doing, path); !file) return file.error();
-  if (SSL_CTX_load_verify_locations(context, path.c_str(), nullptr) == 1) return {};
+  if (openssl().SSL_CTX_load_verify_locations(context, path.c_str(), nullptr) == 1) return {};
   return invalid_argument(take_openssl_reason("there are none in PEM")).within(doing);
 }
 
 }  // namespace
 
 std::string take_openssl_reason(const std::string& otherwise) {
-  const unsigned long first = ERR_get_error();
-  ERR_clear_error();
-  const char* reason = first == 0 ? nullptr : ERR_reason_error_string(first);
+  const unsigned long first = openssl().ERR_get_error();
+  openssl().ERR_clear_error();
+  const char* reason = first == 0 ? nullptr : openssl().ERR_reason_error_string(first);
   return reason ? reason : otherwise;
 }
 
-TlsContext::~TlsContext() { SSL_CTX_free(context_); }
+TlsContext::~TlsContext() { openssl().SSL_CTX_free(context_); }
 
 Result<FoundTls> TlsContext::for_service(const TlsFiles& files) {
   if (files.cert.empty()) {
@@ -111,9 +114,11 @@ Result<FoundTls> TlsContext::for_service(const TlsFiles& files) {
   Result<FoundTls> found = read(*context, files);
   if (!found) return found;
   if (!files.ca.empty()) {
-    SSL_CTX_set_verify(context->get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
-    SSL_CTX_set_client_CA_list(context->get(), SSL_load_client_CA_file(files.ca.c_str()));
-    ERR_clear_error();
+    openssl().SSL_CTX_set_verify(context->get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
+                                 nullptr);
+    openssl().SSL_CTX_set_client_CA_list(context->get(),
+                                         openssl().SSL_load_client_CA_file(files.ca.c_str()));
+    openssl().ERR_clear_error();
     context->demands_certificates_ = true;
   }
   found->context = context;
@@ -126,10 +131,10 @@ Result<FoundTls> TlsContext::for_agent(const TlsFiles& files) {
   const std::shared_ptr<TlsContext> context(new TlsContext(*made));
   Result<FoundTls> found = read(*context, files);
   if (!found) return found;
-  SSL_CTX_set_verify(context->get(), SSL_VERIFY_PEER, nullptr);
+  openssl().SSL_CTX_set_verify(context->get(), SSL_VERIFY_PEER, nullptr);
   if (!files.has_authority()) {
-    SSL_CTX_set_default_verify_paths(context->get());
-    ERR_clear_error();
+    openssl().SSL_CTX_set_default_verify_paths(context->get());
+    openssl().ERR_clear_error();
   }
   found->context = context;
   return found;
@@ -144,7 +149,7 @@ Result<FoundTls> TlsContext::read(TlsContext& context, const TlsFiles& files) {
                             ", which was not given")
         .within(lacks_key ? "--rdzv-tls-cert" : "--rdzv-tls-key");
   }
-  ERR_clear_error();
+  openssl().ERR_clear_error();
   if (!files.cert.empty()) {
     if (const auto used = use_certificate(context.get(), files.cert); !used) return used.error();
     Result<std::string> remark = use_key(context.get(), files);

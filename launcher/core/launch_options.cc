@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 
 #include "base/host_port.h"
 #include "base/parse_number.h"
@@ -272,6 +273,32 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
         "generation has a store of its own");
   }
   return plan;
+}
+
+Result<std::optional<unsigned>> parse_umask(std::string_view text) {
+  unsigned mask = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mask, 8);
+  if (error != std::errc() || end != text.data() + text.size() || mask > 0777) {
+    return invalid_argument("'" + std::string(text) + "' is no octal number from 0 to 777, as 027");
+  }
+  return std::optional<unsigned>(mask);
+}
+
+Result<std::pair<std::string, std::string>> parse_variable(std::string_view text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string_view::npos || equals == 0) {
+    return invalid_argument("'" + std::string(text) + "' is not of the form NAME=value");
+  }
+  const std::string_view name = text.substr(0, equals);
+  // Of those that workers get, the ones that tell no place.
+  constexpr std::array kFree{std::string_view("OMP_NUM_THREADS"),
+                             std::string_view("TORCH_NCCL_ASYNC_ERROR_HANDLING")};
+  if (std::ranges::count(kWorkerVariables, name) > 0 && std::ranges::count(kFree, name) == 0) {
+    return invalid_argument(std::string(name) +
+                            " is ddprun's to set: it differs between workers, "
+                            "or between starts of the job");
+  }
+  return std::pair(std::string(name), std::string(text.substr(equals + 1)));
 }
 
 }  // namespace ddprun

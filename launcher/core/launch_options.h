@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -60,6 +61,12 @@ Result<std::map<std::string, std::string>> parse_rdzv_conf(std::string_view text
 // --on-join: "now", "checkpoint" or "restart".
 Result<OnJoin> parse_on_join(std::string_view text);
 
+// --umask: octal, from 0 to 777.
+Result<std::optional<unsigned>> parse_umask(std::string_view text);
+
+// --env: "NAME=value". What tells a worker its place is not to be given by hand.
+Result<std::pair<std::string, std::string>> parse_variable(std::string_view text);
+
 // --- the whole command line ---------------------------------------------------------------------
 
 // What is to be done: run the job, or tell something and start nothing.
@@ -104,6 +111,9 @@ struct LaunchOptions {
   std::string role = kDefaultRole;
   std::string report_file;  // empty: none
   Duration grace = std::chrono::seconds(30);
+  std::string directory;              // --chdir, where workers run; empty: where ddprun runs
+  std::optional<unsigned> file_mask;  // --umask
+  std::vector<std::pair<std::string, std::string>> variables;  // --env, over all others
   std::string program;
   std::vector<std::string> args;
   std::vector<std::string> remarks;  // options that were given and do nothing here, and why

@@ -1,13 +1,10 @@
 #include "rendezvous/core/proof.h"
 
-#include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
-
 #include <array>
 
 #include "base/assert.h"
 #include "base/hex.h"
+#include "base/late_openssl.h"
 
 namespace ddprun {
 namespace {
@@ -15,9 +12,9 @@ namespace {
 std::string hmac_hex(std::string_view key, std::string_view text) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
   unsigned size = 0;
-  DDPRUN_ASSERT(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
-                     reinterpret_cast<const unsigned char*>(text.data()), text.size(),
-                     digest.data(), &size) != nullptr,
+  DDPRUN_ASSERT(openssl().HMAC(openssl().EVP_sha256(), key.data(), static_cast<int>(key.size()),
+                               reinterpret_cast<const unsigned char*>(text.data()), text.size(),
+                               digest.data(), &size) != nullptr,
                 "OpenSSL has HMAC-SHA256");
   return to_hex({digest.data(), size});
 }
@@ -53,7 +50,8 @@ std::string statement_of(Side side, const Introduction& introduction) {
   const std::string text = text_of(purpose, introduction);
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
   unsigned size = 0;
-  DDPRUN_ASSERT(EVP_Digest(text.data(), text.size(), digest.data(), &size, EVP_sha256(), nullptr),
+  DDPRUN_ASSERT(openssl().EVP_Digest(text.data(), text.size(), digest.data(), &size,
+                                     openssl().EVP_sha256(), nullptr),
                 "OpenSSL has SHA-256");
   return to_hex({digest.data(), size});
 }
@@ -61,7 +59,7 @@ std::string statement_of(Side side, const Introduction& introduction) {
 std::string read_token_of(std::string_view key) { return hmac_hex(key, "ddprun read token"); }
 
 bool is_same_secret(std::string_view a, std::string_view b) {
-  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+  return a.size() == b.size() && openssl().CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
 }  // namespace ddprun

@@ -1,0 +1,67 @@
+#include "base/late_openssl.h"
+
+#include <dlfcn.h>
+
+#include <string>
+
+#include "base/assert.h"
+
+#define DDPRUN_TEXT_OF(number) #number
+#define DDPRUN_SONAME(name, number) name ".so." DDPRUN_TEXT_OF(number)
+
+namespace ddprun {
+namespace {
+
+// The one whose headers this was built with.
+constexpr const char* kLibcrypto = DDPRUN_SONAME("libcrypto", OPENSSL_SHLIB_VERSION);
+constexpr const char* kLibssl = DDPRUN_SONAME("libssl", OPENSSL_SHLIB_VERSION);
+
+struct Loaded {
+  OpenSsl table;
+  std::string why_not;
+};
+
+// They stay loaded.
+Loaded load() {
+  Loaded loaded;
+  void* libcrypto = dlopen(kLibcrypto, RTLD_NOW | RTLD_LOCAL);
+  void* libssl = libcrypto ? dlopen(kLibssl, RTLD_NOW | RTLD_LOCAL) : nullptr;
+  if (!libssl) {
+    const char* why = dlerror();
+    loaded.why_not = why ? why : kLibssl;
+    return loaded;
+  }
+  const auto find = [&](void* library, const char* name, auto& function) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+    if (!function && loaded.why_not.empty()) loaded.why_not = std::string("it has no ") + name;
+  };
+#define DDPRUN_FIND(name) find(libcrypto, #name, loaded.table.name);
+  DDPRUN_LIBCRYPTO_FUNCTIONS(DDPRUN_FIND)
+#undef DDPRUN_FIND
+#define DDPRUN_FIND(name) find(libssl, #name, loaded.table.name);
+  DDPRUN_LIBSSL_FUNCTIONS(DDPRUN_FIND)
+#undef DDPRUN_FIND
+  return loaded;
+}
+
+const Loaded& loaded() {
+  static const Loaded once = load();
+  return once;
+}
+
+}  // namespace
+
+Result<void> load_openssl() {
+  if (loaded().why_not.empty()) return {};
+  return Error{
+      .kind = ErrorKind::kUnsupported,
+      .doing = "load OpenSSL, for keys and TLS",
+      .cause = loaded().why_not + "; install OpenSSL " + DDPRUN_TEXT_OF(OPENSSL_VERSION_MAJOR)};
+}
+
+const OpenSsl& openssl() {
+  DDPRUN_ASSERT(loaded().why_not.empty(), "load_openssl() was asked first");
+  return loaded().table;
+}
+
+}  // namespace ddprun
