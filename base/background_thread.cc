@@ -16,8 +16,12 @@ Result<void> start_thread(std::thread& thread, const std::string& name,
   pthread_sigmask(SIG_SETMASK, &all, &before);
   int failed = 0;
   try {
-    thread = std::thread(std::move(body));
-    pthread_setname_np(thread.native_handle(), name.c_str());
+    // By itself: another thread's name is written by way of /proc, whose entries for this process the
+    // kernel would have to look for when it ends.
+    thread = std::thread([name, body = std::move(body)] {
+      pthread_setname_np(pthread_self(), name.c_str());
+      body();
+    });
   } catch (const std::system_error& error) {
     failed = error.code().value();
   }

@@ -26,6 +26,8 @@
 #include "launcher/local_address.h"
 #include "launcher/process_tree.h"
 #include "launcher/report_file.h"
+#include "launcher/run_cgroup.h"
+#include "launcher/run_directory.h"
 #include "launcher/signal_source.h"
 #include "launcher/worker.h"
 #include "launcher/worker_files.h"
@@ -297,7 +299,10 @@ class Agent {
     start_workers(start.assignment);
   }
   void act(const SignalTree& signal) { tell_tree(signal.signal); }
-  void act(const KillTree&) { tell_tree(SIGKILL); }
+  void act(const KillTree&) {
+    kill_cgroup(config_.cgroup);
+    tell_tree(SIGKILL);
+  }
   void act(const ReleaseGeneration&) {
     told_.clear();
     let_go_of_workers();
@@ -450,15 +455,16 @@ class Agent {
       end.message = started.error().message();
       not_started_.push_back(std::move(end));
     }
+    oom_kills_before_ = oom_kills_of_machine();
     if (not_started_.empty()) return;
     asio::post(io_, [this] { feed(WorkersEnded{std::exchange(not_started_, {})}); });
   }
 
   Result<void> start(Worker& worker, int world_size) {
     const std::string prefix = world_size > 1 ? "[rank " + to_text(worker.rank()) + "] " : "";
-    return worker.start(
-        {io_, console_, config_.options, config_.command.executable, descriptor_limit_}, prefix,
-        [this](std::shared_ptr<Worker> one) { ended(std::move(one)); });
+    return worker.start({io_, console_, config_.options, config_.command.executable,
+                         descriptor_limit_, config_.cgroup},
+                        prefix, [this](std::shared_ptr<Worker> one) { ended(std::move(one)); });
   }
 
   // Their processes have ended, or cannot be ended.
@@ -482,9 +488,20 @@ class Agent {
       WorkersEnded event;
       for (const auto& one : std::exchange(newly_ended_, {})) {
         event.workers.push_back(one->describe_end());
+        look_for_want_of_memory(event.workers.back());
       }
       if (!event.workers.empty()) feed(event);
     });
+  }
+
+  // A SIGKILL that was not ours, where its control group has not told already.
+  void look_for_want_of_memory(WorkerEnd& end) const {
+    const bool may_be = end.kind == EndKind::kSignaled && end.code == SIGKILL &&
+                        end.out_of_memory == OutOfMemory::kNo &&
+                        supervisor_.state() == Supervisor::State::kRunning;
+    if (may_be && oom_kills_of_machine() > oom_kills_before_) {
+      end.out_of_memory = OutOfMemory::kLikely;
+    }
   }
 
   // Reaps adopted orphans. A worker's own end comes through its WorkerProcess; while one is waiting
@@ -582,7 +599,7 @@ class Agent {
         if (error || guard_lost_) return;
         guard_lost_ = told_to_end_ = true;
         if (flushing_) io_.stop();
-        remove_scratch(config_.scratch_directory);
+        remove_files(config_.scratch_directory);
         feed(GuardianLost{});
       });
     }
@@ -619,6 +636,7 @@ class Agent {
   std::vector<WorkerEnd> not_started_;                // not reported yet
   std::set<pid_t> told_;  // what was below this agent when told_signal_ was sent, and latecomers
   int told_signal_ = 0;
+  long oom_kills_before_ = 0;  // of this machine, when this generation was started
   NodeRank node_rank_{0};
   std::optional<Leave> last_word_;
   ReportFile report_file_;

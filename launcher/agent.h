@@ -33,6 +33,7 @@ struct AgentConfig {
   int slots = 1;
   std::string log_root;                   // of this run; empty with --log-dir /dev/null
   std::string scratch_directory;          // removed at the end
+  std::string cgroup;                     // of this run (launcher/run_cgroup.h); empty: none
   std::vector<int> signals;               // passed on to workers
   Duration kill_timeout = kKillPatience;  // for processes to end after SIGKILL
   std::vector<std::string> own_devices;   // --virtual-local-rank: devices_of(); empty: without it

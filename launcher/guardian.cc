@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <filesystem>
 #include <optional>
 
 #include "base/assert.h"
@@ -23,7 +22,10 @@
 #include "base/result.h"
 #include "base/signal_names.h"
 #include "base/wait_status.h"
+#include "launcher/own_cgroup.h"
 #include "launcher/process_tree.h"
+#include "launcher/run_cgroup.h"
+#include "launcher/run_directory.h"
 #include "launcher/signal_source.h"
 
 namespace ddprun {
@@ -98,13 +100,37 @@ std::optional<int> reap(pid_t child) {
   return status_of_child;
 }
 
+// What is on disk, or in memory that looks like it.
+void remove_traces(const GuardianOptions& options) {
+  remove_cgroup(options.cgroup);
+  remove_files(options.scratch_directory);
+}
+
 // Ends whatever is left and says so if something resists.
 void clear_up(const GuardianOptions& options) {
+  kill_cgroup(options.cgroup);
   if (!end_all_descendants(kKillPatience)) {
     say("some processes cannot be killed (in an uninterruptible system call?); they end when it "
         "does");
   }
-  remove_scratch(options.scratch_directory);
+  remove_traces(options);
+}
+
+// What runs left whose processes were all killed at once, or whose machine went down.
+void remove_abandoned() {
+  for (const std::string& place : places_for_files()) {
+    for (const RunDirectory& run : abandoned_in(place)) {
+      remove_files(run.path);
+      say("removed " + run.path + ", which a run had left that was killed with all its guards");
+    }
+  }
+  const std::string own = own_cgroup_directory();
+  for (const RunDirectory& run : own.empty() ? std::vector<RunDirectory>() : abandoned_in(own)) {
+    if (remove_cgroup(run.path)) {
+      say("removed the control group " + run.path +
+          ", which a run had left that was killed with all its guards");
+    }
+  }
 }
 
 // The keeper: see the header. Never returns.
@@ -116,6 +142,8 @@ void clear_up(const GuardianOptions& options) {
   // A signal to the whole process group of a job reaches it, too; it ends when the agent does.
   for (const int signal : kPassedSignals) std::signal(signal, SIG_IGN);
   for (const int signal : {SIGUSR1, SIGUSR2}) std::signal(signal, SIG_IGN);
+  // Here, where nobody waits for it.
+  remove_abandoned();
   std::optional<int> status;
   std::optional<Deadline> patience;
   while (!(status = reap(agent))) {
@@ -144,11 +172,6 @@ void clear_up(const GuardianOptions& options) {
 
 }  // namespace
 
-void remove_scratch(const std::string& directory) {
-  std::error_code ignored;
-  if (!directory.empty()) std::filesystem::remove_all(directory, ignored);
-}
-
 int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>& agent) {
   become_subreaper();
   std::vector<int> caught = without_ignored(options.forwarded);
@@ -157,7 +180,7 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
   Result<Ties> ties = make_ties(caught);
   if (!ties) {
     say("cannot start: " + ties.error().message());
-    remove_scratch(options.scratch_directory);
+    remove_traces(options);
     return to_int(ExitCode::kCannotStart);
   }
   auto& [signals, guardian_alive, keeper_alive, agent_pid] = *ties;
@@ -167,7 +190,7 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
   const pid_t keeper = fork();
   if (keeper < 0) {
     say("cannot start: " + system_error("fork the keeper", errno).message());
-    remove_scratch(options.scratch_directory);
+    remove_traces(options);
     return to_int(ExitCode::kCannotStart);
   }
   if (keeper == 0) {
@@ -225,7 +248,7 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
         signal_name(WTERMSIG(*status)) + "; every process of the job on this node was ended");
     return to_int(ExitCode::kInternal);
   }
-  remove_scratch(options.scratch_directory);
+  remove_traces(options);
   return exit_code_of_status(*status);
 }
 

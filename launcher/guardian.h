@@ -42,11 +42,9 @@ struct GuardianOptions {
   std::vector<int> forwarded;
   // Removed with everything in it when the job is over, by whoever is left.
   std::string scratch_directory;
+  // Its control group: killed as one where somebody has to end everything, and removed.
+  std::string cgroup;
 };
-
-// Removes GuardianOptions::scratch_directory: for whoever ends before run_guarded() has begun. An
-// empty name, or what cannot be removed, is passed over.
-void remove_scratch(const std::string& directory);
 
 // Starts keeper and agent, forwards signals, and returns the exit code: the agent's own, or
 // ExitCode::kInternal with a line on stderr when the agent or the keeper was killed. `agent` runs

@@ -9,6 +9,7 @@
 #include "base/worker_env.h"
 #include "launcher/machine.h"
 #include "launcher/program.h"
+#include "launcher/run_directory.h"
 #include "rendezvous/key_file.h"
 #include "rendezvous/munge.h"
 
@@ -24,6 +25,10 @@ Result<AgentConfig> plan(LaunchOptions options) {
   if (!rendezvous) return std::move(rendezvous).error();
   Result<int> slots = count_slots(options.slots);
   if (!slots) return std::move(slots).error();
+  std::error_code unknown;
+  if (!options.directory.empty() && !std::filesystem::is_directory(options.directory, unknown)) {
+    return invalid_argument("there is no directory " + options.directory).within("--chdir");
+  }
   Result<WorkerCommand> command = find_program(options);
   if (!command) return std::move(command).error();
   if (!options.store_allow.empty()) {
@@ -124,29 +129,30 @@ PlanOptions plan_options(const AgentConfig& config, std::string log_directory) {
   plan.ports = config.options.ports;
   plan.log_directory = std::move(log_directory);
   plan.own_devices = config.own_devices;
+  plan.variables = config.options.variables;
   plan.inherits_omp_threads = config.inherits_omp_threads;
   plan.inherited_nccl_async_error_handling = config.inherited_nccl_async_error_handling;
   return plan;
 }
 
-Result<void> make_log_directory(AgentConfig& config) {
+Result<UniqueFd> make_log_directory(AgentConfig& config) {
   const std::string& wanted = config.options.log_dir;
-  if (wanted == "/dev/null") return {};
+  if (wanted == "/dev/null") return UniqueFd();
   std::error_code error;
   if (!wanted.empty()) {
-    config.log_root = wanted + "/" + config.options.rdzv_id + "_" + random_hex(4);
+    // Absolute, because workers are told of it and may run elsewhere.
+    const std::filesystem::path root = std::filesystem::absolute(wanted, error);
+    config.log_root = root.string() + "/" + config.options.rdzv_id + "_" + random_hex(4);
     std::filesystem::create_directories(config.log_root, error);
     if (error) return system_error("--log-dir: make " + config.log_root, error.value());
-    return {};
+    return UniqueFd();
   }
-  const std::string base = variable("TMPDIR").empty() ? "/tmp" : variable("TMPDIR");
-  std::string path = base + "/ddprun_XXXXXXXX";
-  if (!mkdtemp(path.data())) {
-    return system_error("make a temporary directory in " + base + " (TMPDIR)", errno);
-  }
-  config.scratch_directory = path;
-  config.log_root = path;
-  return {};
+  const bool only_error_files =
+      !config.options.redirects.asks_for_any() && !config.options.tee.asks_for_any();
+  Result<RunDirectory> made = make_run_directory(place_for_files(only_error_files));
+  if (!made) return std::move(made).error().within("for temporary files (TMPDIR)");
+  config.scratch_directory = config.log_root = made->path;
+  return std::move(made->lock);
 }
 
 }  // namespace ddprun

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "base/unique_fd.h"
 #include "launcher/agent.h"
 #include "launcher/core/launch_options.h"
 #include "launcher/core/worker_plan.h"
@@ -20,7 +21,8 @@ Result<AgentConfig> plan_job(LaunchOptions options);
 PlanOptions plan_options(const AgentConfig& config, std::string log_directory);
 
 // Makes where this run's log and error files go: below --log-dir, or a directory that is removed at the
-// end. What is wrong then is the disk, not the command line.
-Result<void> make_log_directory(AgentConfig& config);
+// end; what is returned is its lock then (launcher/run_directory.h), to be held until the end. What is
+// wrong is the disk, not the command line.
+Result<UniqueFd> make_log_directory(AgentConfig& config);
 
 }  // namespace ddprun

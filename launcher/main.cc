@@ -1,6 +1,7 @@
 // ddprun: see --help.
 
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "launcher/job_plan.h"
 #include "launcher/print_config.h"
 #include "launcher/report_file.h"
+#include "launcher/run_cgroup.h"
 #include "launcher/signal_source.h"
 #include "launcher/subcommand.h"
 #include "rendezvous/core/control_message.h"
@@ -64,10 +66,11 @@ int run_job(AgentConfig config) {
   if (const Result<void> begun = report_of(config.options).begin(); !begun) {
     return fail(begun.error(), ExitCode::kFiles);
   }
-  if (const Result<void> made = make_log_directory(config); !made) {
-    return fail(made.error(), ExitCode::kFiles);
-  }
-  const GuardianOptions guard{config.signals, config.scratch_directory};
+  const Result<UniqueFd> log_lock = make_log_directory(config);
+  if (!log_lock) return fail(log_lock.error(), ExitCode::kFiles);
+  const std::optional<RunDirectory> cgroup = make_run_cgroup();
+  if (cgroup) config.cgroup = cgroup->path;
+  const GuardianOptions guard{config.signals, config.scratch_directory, config.cgroup};
   return run_guarded(guard, [&](Guards guards) { return run_agent(config, std::move(guards)); });
 }
 

@@ -168,6 +168,25 @@ const std::vector<OptionSpec>& option_table() {
       {"Workers", "virtual-local-rank", "", "",
        "each worker has LOCAL_RANK 0 and sees one GPU, its own of CUDA_VISIBLE_DEVICES",
        "--virtual-local-rank", switch_into(&LaunchOptions::virtual_local_rank)},
+      {"Workers", "chdir", "", "DIR",
+       "the working directory of workers; a program or script with a relative path is looked for "
+       "from there, as after cd",
+       "--chdir=/scratch/run7", text_into(&LaunchOptions::directory)},
+      {.group = "Workers",
+       .name = "env",
+       .placeholder = "NAME=VALUE",
+       .help = "a variable for workers, over the inherited ones and ddprun's own; may be repeated; "
+               "what tells a worker its place is not taken",
+       .example = "--env=NCCL_DEBUG=INFO",
+       .set = [](LaunchOptions& options, const std::string& text) -> Result<void> {
+         auto variable = parse_variable(text);
+         if (!variable) return std::move(variable).error();
+         options.variables.push_back(std::move(*variable));
+         return {};
+       },
+       .repeats = true},
+      {"Workers", "umask", "", "OCTAL", "the file mode mask of workers", "--umask=027",
+       parsed(&LaunchOptions::file_mask, parse_umask)},
 
       {"Nodes", "standalone", "", "",
        "a job of one node (also the default without the options below)", "--standalone",

@@ -120,12 +120,14 @@ void become_subreaper() {
 }
 
 void signal_descendants(int signal, std::set<pid_t>& told) {
+  if (!has_children()) return;
   const std::vector<pid_t> tree = descendants_of(getpid());
   send(signal, tree);
   told.insert(tree.begin(), tree.end());
 }
 
 void signal_new_children(int signal, std::set<pid_t>& told) {
+  if (!has_children()) return;
   for (const pid_t child : children_of(getpid())) {
     if (told.contains(child)) continue;
     std::vector<pid_t> tree = descendants_of(child);

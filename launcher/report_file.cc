@@ -24,7 +24,8 @@ constexpr std::size_t kFailuresKept = 256;  // of a job that is restarted for mo
 const char* kind_of(const WorkerEnd& end) {
   switch (end.kind) {
     case EndKind::kExited: return end.message.empty() ? "exit_code" : "exception";
-    case EndKind::kSignaled: return "signal";
+    case EndKind::kSignaled:
+      return end.out_of_memory == OutOfMemory::kNo ? "signal" : "out_of_memory";
     case EndKind::kNotStarted: return "start_failure";
     case EndKind::kNodeLost:
       return end.message.starts_with(kSilentFor) ? "lease_lost" : "node_lost";
@@ -46,6 +47,9 @@ Json json_of(const WorkerEnd& end) {
     json["signal"] = end.code;
     json["signal_name"] = signal_name(end.code);
     json["core_dumped"] = end.core_dumped;
+    if (end.out_of_memory != OutOfMemory::kNo) {
+      json["evidence"] = word_of(kOutOfMemoryWords, end.out_of_memory);
+    }
   }
   if (!end.message.empty()) json["message"] = end.message;
   if (!end.frames.empty()) json["frames"] = end.frames;

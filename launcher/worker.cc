@@ -1,10 +1,13 @@
 #include "launcher/worker.h"
 
+#include <fcntl.h>
 #include <sys/wait.h>
 
+#include <csignal>
 #include <utility>
 
 #include "launcher/core/last_words.h"
+#include "launcher/run_cgroup.h"
 #include "launcher/worker_files.h"
 
 namespace ddprun {
@@ -24,6 +27,9 @@ Result<void> Worker::start(const WorkerSurroundings& around, const std::string& 
   if (!streams) return std::move(streams).error();
   err_file_ = streams->err.only_file;
 
+  cgroup_ = make_worker_cgroup(around.cgroup, rank);
+  const UniqueFd cgroup(
+      cgroup_.empty() ? -1 : open(cgroup_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const WorkerStart start{.executable = around.executable,
                           .arguments = plan_.arguments,
                           .variables = plan_.variables,
@@ -31,7 +37,8 @@ Result<void> Worker::start(const WorkerSurroundings& around, const std::string& 
                           .err = streams->err.to_worker.get(),
                           .descriptor_limit = around.descriptor_limit,
                           .directory = options.directory,
-                          .file_mask = options.file_mask};
+                          .file_mask = options.file_mask,
+                          .cgroup = cgroup.get()};
   Result<WorkerProcess> process = WorkerProcess::start(around.io, start);
   if (!process) return std::move(process).error();
 
@@ -71,6 +78,7 @@ WorkerEnd Worker::describe_end() {
     end.kind = EndKind::kSignaled;
     end.code = WTERMSIG(wait_status_);
     end.core_dumped = WCOREDUMP(wait_status_);
+    if (end.code == SIGKILL && oom_kills_in(cgroup_) > 0) end.out_of_memory = OutOfMemory::kSure;
   } else {
     end.code = WEXITSTATUS(wait_status_);
   }

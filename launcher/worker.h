@@ -30,6 +30,7 @@ struct WorkerSurroundings {
   const LaunchOptions& options;
   const std::string& executable;
   std::optional<rlimit> descriptor_limit;  // what workers get
+  const std::string& cgroup;               // the run's; empty: none
 };
 
 class Worker : public std::enable_shared_from_this<Worker> {
@@ -66,6 +67,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   WorkerPlan plan_;
   std::optional<WorkerProcess> process_;
   int wait_status_ = 0;
+  std::string cgroup_;  // its directory; empty: none
   std::shared_ptr<WorkerOutput> out_;
   std::shared_ptr<WorkerOutput> err_;
   std::string err_file_;  // where stderr goes when it does not come through us

@@ -145,12 +145,18 @@ void to_json(Json& json, const WorkerEnd& end) {
           {"age_ms", to_ms(end.age)}};
   if (!end.frames.empty()) json["frames"] = end.frames;
   if (end.blames >= 0) json["blames"] = end.blames;
+  if (end.out_of_memory != OutOfMemory::kNo) {
+    json["out_of_memory"] = word_of(kOutOfMemoryWords, end.out_of_memory);
+  }
 }
 void from_json(const Json& json, WorkerEnd& end) {
   end.kind = value_in(kEndKindWords, json.at("kind"));
   read(json, "code", end.code, kCode);
   json.at("core_dumped").get_to(end.core_dumped);
   json.at("after_stop").get_to(end.after_stop);
+  if (json.contains("out_of_memory")) {
+    end.out_of_memory = value_in(kOutOfMemoryWords, json["out_of_memory"]);
+  }
   read(json, "rank", end.rank, kCount);
   read(json, "local_rank", end.local_rank, kCount);
   read(json, "node_rank", end.node_rank, kCount);

@@ -45,6 +45,7 @@ constexpr bool has_err(Streams streams) { return (static_cast<int>(streams) & 2)
 struct StreamMap {
   Streams all = Streams::kNone;  // for ranks that are not listed
   std::map<int, Streams> by_rank;
+  bool asks_for_any() const { return all != Streams::kNone || !by_rank.empty(); }
   Streams of(LocalRank rank) const {
     const auto found = by_rank.find(rank.value);
     return found == by_rank.end() ? all : found->second;

@@ -74,6 +74,7 @@ std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignmen
       plan.variables.emplace_back("CUDA_VISIBLE_DEVICES",
                                   options.own_devices[static_cast<std::size_t>(i)]);
     }
+    plan.variables.insert(plan.variables.end(), options.variables.begin(), options.variables.end());
     plans.push_back(std::move(plan));
   }
   return plans;

@@ -28,6 +28,8 @@ struct PlanOptions {
   // --virtual-local-rank: the device of each local rank, as CUDA_VISIBLE_DEVICES names it; empty:
   // without it.
   std::vector<std::string> own_devices;
+  // --env: over all others.
+  std::vector<std::pair<std::string, std::string>> variables;
   // Variables of the agent's own environment that decide what is left as it is.
   bool inherits_omp_threads = false;
   std::string inherited_nccl_async_error_handling;

@@ -15,6 +15,17 @@ std::string subject(const WorkerEnd& end) {
   return text + ")";
 }
 
+std::string want_of_memory(OutOfMemory evidence) {
+  switch (evidence) {
+    case OutOfMemory::kNo: return "";
+    case OutOfMemory::kLikely:
+      return ", probably for want of memory (the kernel killed a process for that meanwhile)";
+    case OutOfMemory::kSure:
+      return " for want of memory (out-of-memory kill, counted in its control group)";
+  }
+  return "";
+}
+
 constexpr int kMaxErrno = 4095;                  // Linux's MAX_ERRNO
 constexpr std::size_t kShortMessageBytes = 200;  // of an end that is not told in full
 
@@ -45,7 +56,7 @@ std::string describe(const WorkerEnd& end) {
     case EndKind::kExited: return subject(end) + " exited with code " + std::to_string(end.code);
     case EndKind::kSignaled:
       return subject(end) + " was killed by " + signal_name(end.code) +
-             (end.core_dumped ? " (core dumped)" : "");
+             (end.core_dumped ? " (core dumped)" : "") + want_of_memory(end.out_of_memory);
     case EndKind::kNotStarted: return subject(end) + " could not be started: " + end.message;
     case EndKind::kNodeLost:
       return "node " + to_text(end.node_rank) + " (" + end.host + ") was lost: " + end.message;

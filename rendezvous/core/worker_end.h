@@ -28,10 +28,18 @@ inline constexpr Words<EndKind, 4> kEndKindWords{{{EndKind::kExited, "exited"},
 // How the message of a kNodeLost begins where the lease ran out.
 inline constexpr std::string_view kSilentFor = "nothing was heard of it for ";
 
+// Whether the kernel ended a worker for want of memory: kLikely, where it did so to somebody on that
+// machine meanwhile; kSure, where it was this one.
+enum class OutOfMemory { kNo, kLikely, kSure };
+
+inline constexpr Words<OutOfMemory, 3> kOutOfMemoryWords{
+    {{OutOfMemory::kNo, "no"}, {OutOfMemory::kLikely, "likely"}, {OutOfMemory::kSure, "sure"}}};
+
 struct WorkerEnd {
   EndKind kind = EndKind::kExited;
   int code = 0;
   bool core_dumped = false;
+  OutOfMemory out_of_memory = OutOfMemory::kNo;  // of a SIGKILL
   // Ended after its agent had begun to stop the workers: a victim, never the cause.
   bool after_stop = false;
   Rank rank{0};

@@ -85,6 +85,10 @@ TEST(CommandLine, ReadsEveryOption) {
                         "--start-method=fork",
                         "--run-path",
                         "--virtual-local-rank",
+                        "--chdir=/d",
+                        "--env=A=1",
+                        "--env=B=2",
+                        "--umask=027",
                         "--local-ranks-filter=0,2",
                         "--event-log-handler=null",
                         "--logs-specs=default",
@@ -144,6 +148,10 @@ TEST(CommandLine, ReadsEveryOption) {
   EXPECT_EQ(options.grace, std::chrono::milliseconds(1500));
   EXPECT_TRUE(options.run_path);
   EXPECT_TRUE(options.virtual_local_rank);
+  EXPECT_EQ(options.directory, "/d");
+  EXPECT_EQ(options.variables,
+            (std::vector<std::pair<std::string, std::string>>{{"A", "1"}, {"B", "2"}}));
+  EXPECT_EQ(options.file_mask, 027u);
   EXPECT_TRUE(options.shows(LocalRank(0)) && options.shows(LocalRank(2)));
   EXPECT_FALSE(options.shows(LocalRank(1)));
   EXPECT_EQ(options.remarks.size(), 4u) << "what does nothing is not ignored in silence";

@@ -17,6 +17,7 @@ WorkerEnd some_end() {
   end.kind = EndKind::kSignaled;
   end.code = SIGKILL;
   end.core_dumped = true;
+  end.out_of_memory = OutOfMemory::kLikely;
   end.after_stop = true;
   end.rank = Rank(5);
   end.local_rank = LocalRank(1);

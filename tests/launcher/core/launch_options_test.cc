@@ -189,5 +189,30 @@ TEST(ListeningHost, AJobOfOneNodeIsReachedFromOutsideOnlyWhereItsEndpointIs) {
   EXPECT_EQ(listening_host({"node0", "10.0.0.7"}, {1, 1}), "*");
 }
 
+TEST(ParseUmask, IsOctal) {
+  EXPECT_EQ(*parse_umask("027"), 027u);
+  EXPECT_EQ(*parse_umask("0"), 0u);
+  EXPECT_EQ(*parse_umask("777"), 0777u);
+  for (const char* bad : {"", "8", "1000", "0x1f", "-1", "u=rwx", "22 "}) {
+    EXPECT_FALSE(parse_umask(bad)) << bad;
+  }
+}
+
+TEST(ParseVariable, IsCutAtItsFirstEqualsSign) {
+  EXPECT_EQ(*parse_variable("A=b=c"), std::pair(std::string("A"), std::string("b=c")));
+  EXPECT_EQ(parse_variable("EMPTY=")->second, "");
+  for (const char* bad : {"", "A", "=b"}) {
+    EXPECT_THAT(parse_variable(bad).error().cause, HasSubstr("NAME=value")) << bad;
+  }
+}
+
+TEST(ParseVariable, WhatTellsAWorkerItsPlaceIsNotTaken) {
+  for (const char* bad : {"RANK=0", "LOCAL_RANK=0", "MASTER_PORT=1", "DDPRUN_GENERATION=3"}) {
+    EXPECT_THAT(parse_variable(bad).error().cause, HasSubstr("ddprun's to set")) << bad;
+  }
+  EXPECT_TRUE(parse_variable("OMP_NUM_THREADS=4"));
+  EXPECT_TRUE(parse_variable("TORCH_NCCL_ASYNC_ERROR_HANDLING=0"));
+}
+
 }  // namespace
 }  // namespace ddprun

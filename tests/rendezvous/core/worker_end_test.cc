@@ -25,6 +25,15 @@ TEST(WorkerEnd, DescribesHowAndWhereAWorkerEnded) {
   crashed.core_dumped = true;
   EXPECT_EQ(describe(crashed),
             "rank 2 (local rank 0 on node0, pid 4711) was killed by SIGSEGV (core dumped)");
+  WorkerEnd starved = end_of(2, EndKind::kSignaled, SIGKILL);
+  starved.out_of_memory = OutOfMemory::kSure;
+  EXPECT_EQ(describe(starved),
+            "rank 2 (local rank 0 on node0, pid 4711) was killed by SIGKILL for want of memory "
+            "(out-of-memory kill, counted in its control group)");
+  starved.out_of_memory = OutOfMemory::kLikely;
+  EXPECT_EQ(describe(starved),
+            "rank 2 (local rank 0 on node0, pid 4711) was killed by SIGKILL, probably for want of "
+            "memory (the kernel killed a process for that meanwhile)");
   WorkerEnd lost = end_of(0, EndKind::kNodeLost, 0);
   lost.node_rank = NodeRank(1);
   lost.message = "nothing was heard of it for 5.0 s";

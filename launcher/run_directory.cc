@@ -1,0 +1,117 @@
+#include "launcher/run_directory.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string_view>
+#include <system_error>
+
+namespace ddprun {
+namespace {
+
+constexpr std::string_view kPrefix = "ddprun_";
+constexpr std::size_t kLetters = 6;  // mkdtemp's
+constexpr std::string_view kUnfinished = ".ddprun.";
+constexpr const char* kSharedMemory = "/dev/shm";
+constexpr const char* kTmp = "/tmp";
+
+bool is_run_directory(std::string_view name) {
+  return name.size() == kPrefix.size() + kLetters && name.starts_with(kPrefix);
+}
+
+// Whether a lock is seen by everybody who sees the directory.
+bool has_locks(int directory) {
+  struct statfs info {};
+  if (fstatfs(directory, &info) != 0) return false;
+  constexpr std::array<unsigned long, 6> kLocal{TMPFS_MAGIC,           EXT4_SUPER_MAGIC,
+                                                XFS_SUPER_MAGIC,       BTRFS_SUPER_MAGIC,
+                                                OVERLAYFS_SUPER_MAGIC, CGROUP2_SUPER_MAGIC};
+  return std::ranges::count(kLocal, static_cast<unsigned long>(info.f_type)) > 0;
+}
+
+std::string tmpdir() {
+  const char* value = std::getenv("TMPDIR");
+  return value ? value : "";
+}
+
+bool is_usable(const char* directory) { return access(directory, W_OK | X_OK) == 0; }
+
+}  // namespace
+
+Result<RunDirectory> make_run_directory(const std::string& base) {
+  constexpr int kAttempts = 10;
+  int why = 0;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    std::string made = base + "/" + std::string(kUnfinished) + "XXXXXX";
+    if (!mkdtemp(made.data())) return system_error("make a directory in " + base, errno);
+    RunDirectory run;
+    run.path = base + "/" + std::string(kPrefix) + made.substr(made.size() - kLetters);
+    run.lock.reset(open(made.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (run.lock.valid() && (!has_locks(run.lock.get()) || flock(run.lock.get(), LOCK_EX) == 0) &&
+        renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, run.path.c_str(), RENAME_NOREPLACE) == 0) {
+      return run;
+    }
+    why = errno;
+    rmdir(made.c_str());
+    // Another run has just taken it for what a killed one had begun; or the name is in use.
+    if (why != ENOENT && why != EEXIST) break;
+  }
+  return system_error("make a directory in " + base, why);
+}
+
+std::string place_for_files(bool only_small_files) {
+  if (std::string chosen = tmpdir(); !chosen.empty()) return chosen;
+  struct statfs info {};
+  const bool in_memory = only_small_files && is_usable(kSharedMemory) &&
+                         statfs(kSharedMemory, &info) == 0 && info.f_type == TMPFS_MAGIC &&
+                         info.f_bavail > 0;
+  return in_memory ? kSharedMemory : kTmp;
+}
+
+std::vector<std::string> places_for_files() {
+  std::vector<std::string> places{kSharedMemory, kTmp};
+  if (std::string chosen = tmpdir(); !chosen.empty() && chosen != kTmp) places.push_back(chosen);
+  return places;
+}
+
+void remove_files(const std::string& directory) {
+  std::error_code ignored;
+  if (!directory.empty()) std::filesystem::remove_all(directory, ignored);
+}
+
+std::vector<RunDirectory> abandoned_in(const std::string& base) {
+  constexpr int kMaxNames = 5000;
+  std::vector<RunDirectory> found;
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(base.c_str()), &closedir);
+  if (!directory || !has_locks(dirfd(directory.get()))) return found;
+  for (int looked_at = 0; looked_at < kMaxNames; ++looked_at) {
+    const dirent* entry = readdir(directory.get());
+    if (!entry) break;
+    // One that is only about to be locked is made anew by whoever misses it.
+    const bool is_unfinished = std::string_view(entry->d_name).starts_with(kUnfinished);
+    if (!is_unfinished && !is_run_directory(entry->d_name)) continue;
+    RunDirectory run;
+    run.path = base + "/" + entry->d_name;
+    run.lock.reset(openat(dirfd(directory.get()), entry->d_name,
+                          O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+    struct stat info {};
+    if (!run.lock.valid() || fstat(run.lock.get(), &info) != 0) continue;
+    if (info.st_uid != geteuid() || flock(run.lock.get(), LOCK_EX | LOCK_NB) != 0) continue;
+    found.push_back(std::move(run));
+  }
+  return found;
+}
+
+}  // namespace ddprun
