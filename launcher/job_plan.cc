@@ -149,8 +149,13 @@ Result<UniqueFd> make_log_directory(AgentConfig& config) {
   }
   const bool only_error_files =
       !config.options.redirects.asks_for_any() && !config.options.tee.asks_for_any();
-  Result<RunDirectory> made = make_run_directory(place_for_files(only_error_files));
-  if (!made) return std::move(made).error().within("for temporary files (TMPDIR)");
+  const std::string place = place_for_files(only_error_files);
+  Result<RunDirectory> made = make_run_directory(place);
+  if (!made) {
+    Error error = std::move(made).error();
+    error.doing = "make a temporary directory in " + place + " (TMPDIR)";
+    return error;
+  }
   config.scratch_directory = config.log_root = made->path;
   return std::move(made->lock);
 }
