@@ -21,6 +21,7 @@ enum class ExitCode : int {
   kAddress = 69,
   kInternal = 70,
   kFiles = 73,
+  kSaved = 75,
 };
 
 struct ExitCodeText {
@@ -40,6 +41,7 @@ inline constexpr std::array kExitCodes = std::to_array<ExitCodeText>({
     {ExitCode::kAddress, "an address cannot be resolved, or a port cannot be listened on"},
     {ExitCode::kInternal, "ddprun itself was killed or broken; no worker was left behind"},
     {ExitCode::kFiles, "a directory for logs, state or temporary files cannot be made or used"},
+    {ExitCode::kSaved, "--checkpoint-signal came and the workers ended well: start the job again"},
 });
 
 constexpr int to_int(ExitCode code) { return static_cast<int>(code); }

@@ -2,6 +2,8 @@
 
 #include <string_view>
 
+#include "base/parse_number.h"
+
 namespace ddprun {
 namespace {
 
@@ -28,6 +30,14 @@ std::string signal_name(int signal) {
     if (row.number == signal) return std::string(row.name);
   }
   return "signal " + std::to_string(signal);
+}
+
+std::optional<int> signal_by_name(std::string_view name) {
+  const std::optional<int> number = parse_number<int>(name);
+  for (const SignalName& row : kSignals) {
+    if (row.name == name || row.name.substr(3) == name || row.number == number) return row.number;
+  }
+  return std::nullopt;
 }
 
 }  // namespace ddprun

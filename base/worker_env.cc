@@ -88,6 +88,9 @@ std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& e
   variables.emplace_back("DDPRUN_GENERATION", to_text(env.generation));
   variables.emplace_back("DDPRUN_LEASE_MS", std::to_string(to_ms(env.lease)));
   if (env.ports != PortRange{}) variables.emplace_back("DDPRUN_PORT_RANGE", to_text(env.ports));
+  if (env.checkpoint_signal != 0) {
+    variables.emplace_back("DDPRUN_CHECKPOINT_SIGNAL", std::to_string(env.checkpoint_signal));
+  }
   return variables;
 }
 
@@ -123,6 +126,7 @@ Result<std::optional<WorkerEnv>> read_worker_env(const EnvLookup& lookup) {
   env.generation = Generation(ints.read("DDPRUN_GENERATION", 0, kMaxWorld, env.restart_count));
   env.lease = std::chrono::milliseconds(
       ints.read("DDPRUN_LEASE_MS", 1, std::numeric_limits<int>::max(), kDefaultLeaseMs));
+  env.checkpoint_signal = ints.read("DDPRUN_CHECKPOINT_SIGNAL", 1, 31, 0);
   if (ints.error()) return *ints.error();
 
   if (const std::optional<std::string> text = lookup("DDPRUN_PORT_RANGE")) {

@@ -59,6 +59,7 @@ inline constexpr std::array kWorkerVariables = std::to_array<std::string_view>({
     "DDPRUN_GENERATION",
     "DDPRUN_LEASE_MS",
     "DDPRUN_PORT_RANGE",
+    "DDPRUN_CHECKPOINT_SIGNAL",
 });
 
 // The values of one worker. Defaults are those of a world of one.
@@ -84,6 +85,7 @@ struct WorkerEnv {
   Generation generation{0};
   Duration lease = kDefaultLease;
   PortRange ports;
+  int checkpoint_signal = 0;  // that asks this worker to save and to leave; 0: none
 };
 
 // Name and value of every variable that the launcher sets, in the order of kWorkerVariables.

@@ -18,6 +18,7 @@
 #include "base/descriptor_limit.h"
 #include "base/fail.h"
 #include "base/random_id.h"
+#include "base/signal_names.h"
 #include "base/version.h"
 #include "launcher/console_writer.h"
 #include "launcher/core/supervisor.h"
@@ -60,8 +61,9 @@ class Agent {
              [this](std::string_view line) { console_.write(ConsoleStream::kErr, line); }),
         supervisor_({.host = host_name(),
                      .slots = config.slots,
-                     .grace = config.options.grace,
-                     .kill_timeout = config.kill_timeout}),
+                     .grace = config.options.grace.value_or(config.default_grace),
+                     .kill_timeout = config.kill_timeout,
+                     .checkpoint_signal = config.options.checkpoint_signal}),
         timer_(io_),
         signals_(io_),
         guardian_alive_(io_, guards.guardian_alive.release()),
@@ -299,6 +301,14 @@ class Agent {
     start_workers(start.assignment);
   }
   void act(const SignalTree& signal) { tell_tree(signal.signal); }
+  void act(const SuspendTree&) { suspend_descendants(); }
+  void act(const ResumeTree&) { resume_descendants(); }
+  void act(const SignalWorkers& signal) {
+    for (const auto& worker : workers_) {
+      // One whose end is waiting to be collected keeps its number until then.
+      if (worker->is_open()) ::kill(worker->pid(), signal.signal);
+    }
+  }
   void act(const KillTree&) {
     kill_cgroup(config_.cgroup);
     tell_tree(SIGKILL);
@@ -574,7 +584,7 @@ class Agent {
         if (signal->number == SIGCHLD) {
           child_ended = true;
         } else {
-          told_to_end_by(*signal);
+          take_signal(*signal);
         }
       }
       if (child_ended && !over_) {
@@ -586,11 +596,16 @@ class Agent {
     });
   }
 
-  void told_to_end_by(const TakenSignal& signal) {
-    told_to_end_ = true;
-    if (flushing_) return io_.stop();
+  void take_signal(const TakenSignal& signal) {
+    if (std::ranges::count(kPassedSignals, signal.number) > 0) {
+      told_to_end_ = true;
+      if (flushing_) return io_.stop();
+    }
     using Way = UserSignal::Way;
-    feed(UserSignal{signal.number, signal.sender == guardian_ ? Way::kGuardian : Way::kDirect});
+    Way way = Way::kDirect;
+    if (signal.sender == guardian_) way = Way::kGuardian;
+    if (config_.manager != 0 && signal.sender == config_.manager) way = Way::kManager;
+    feed(UserSignal{signal.number, way});
   }
 
   void watch_guards() {

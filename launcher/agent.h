@@ -31,10 +31,13 @@ struct AgentConfig {
   TlsContextPtr tls;       // of tls_files, to join with; null: without TLS
   AddressSet store_allow;  // beside the nodes of the job
   int slots = 1;
-  std::string log_root;                   // of this run; empty with --log-dir /dev/null
-  std::string scratch_directory;          // removed at the end
-  std::string cgroup;                     // of this run (launcher/run_cgroup.h); empty: none
-  std::vector<int> signals;               // passed on to workers
+  std::string log_root;                    // of this run; empty with --log-dir /dev/null
+  std::string scratch_directory;           // removed at the end
+  std::string cgroup;                      // of this run (launcher/run_cgroup.h); empty: none
+  std::vector<int> signals;                // taken: what ends a job, and what is for its workers
+  Duration default_grace = kDefaultGrace;  // where --shutdown-grace is not given
+  // The process of Slurm that signals every process of the step, this one and its workers; 0: none.
+  pid_t manager = 0;
   Duration kill_timeout = kKillPatience;  // for processes to end after SIGKILL
   std::vector<std::string> own_devices;   // --virtual-local-rank: devices_of(); empty: without it
   bool inherits_omp_threads = false;

@@ -141,7 +141,7 @@ void remove_abandoned() {
   setsid();
   // A signal to the whole process group of a job reaches it, too; it ends when the agent does.
   for (const int signal : kPassedSignals) std::signal(signal, SIG_IGN);
-  for (const int signal : {SIGUSR1, SIGUSR2}) std::signal(signal, SIG_IGN);
+  for (const int signal : kRelayedSignals) std::signal(signal, SIG_IGN);
   // Here, where nobody waits for it.
   remove_abandoned();
   std::optional<int> status;
@@ -238,7 +238,11 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
   while (!(status = reap(keeper))) {
     wait_readable(signals.get());
     while (const std::optional<TakenSignal> signal = next_signal(signals.get())) {
-      if (signal->number != SIGCHLD) agent_handle.signal(signal->number);
+      if (signal->number == SIGCHLD) continue;
+      if (options.manager != 0 && signal->sender == options.manager) continue;
+      agent_handle.signal(signal->number);
+      // Ctrl-Z: the shell waits for this process to stop. The agent goes on, it has a lease to keep.
+      if (signal->number == SIGTSTP) raise(SIGSTOP);
     }
   }
   DDPRUN_ASSERT(getpid() == guardian, "only the guardian comes here");

@@ -40,6 +40,8 @@ struct GuardianOptions {
   // Signals that are passed on to the agent. Those that are ignored when ddprun starts (nohup) stay
   // so.
   std::vector<int> forwarded;
+  // Whose signals are not, because it has sent them to the agent, too; 0: nobody.
+  pid_t manager = 0;
   // Removed with everything in it when the job is over, by whoever is left.
   std::string scratch_directory;
   // Its control group: killed as one where somebody has to end everything, and removed.

@@ -10,6 +10,7 @@
 #include "launcher/machine.h"
 #include "launcher/program.h"
 #include "launcher/run_directory.h"
+#include "launcher/slurm_step.h"
 #include "rendezvous/key_file.h"
 #include "rendezvous/munge.h"
 
@@ -49,6 +50,9 @@ Result<AgentConfig> plan(LaunchOptions options) {
   config.options = std::move(options);
   if (config.options.standalone) config.options.rdzv_id = random_hex(16);  // as torchrun
   config.signals.assign(kPassedSignals.begin(), kPassedSignals.end());
+  config.signals.insert(config.signals.end(), kRelayedSignals.begin(), kRelayedSignals.end());
+  config.manager = slurm_manager();
+  if (config.manager != 0) config.default_grace = kDefaultGraceUnderSlurm;
   config.inherits_omp_threads = !variable("OMP_NUM_THREADS").empty();
   config.inherited_nccl_async_error_handling = variable("TORCH_NCCL_ASYNC_ERROR_HANDLING");
   return config;
@@ -127,6 +131,7 @@ PlanOptions plan_options(const AgentConfig& config, std::string log_directory) {
   plan.run_id = config.options.rdzv_id;
   plan.max_restarts = config.options.max_restarts;
   plan.ports = config.options.ports;
+  plan.checkpoint_signal = config.options.checkpoint_signal;
   plan.log_directory = std::move(log_directory);
   plan.own_devices = config.own_devices;
   plan.variables = config.options.variables;
@@ -152,9 +157,9 @@ Result<UniqueFd> make_log_directory(AgentConfig& config) {
   const std::string place = place_for_files(only_error_files);
   Result<RunDirectory> made = make_run_directory(place);
   if (!made) {
-    Error error = std::move(made).error();
-    error.doing = "make a temporary directory in " + place + " (TMPDIR)";
-    return error;
+    Error trouble = std::move(made).error();
+    trouble.doing = "make a temporary directory in " + place + " (TMPDIR)";
+    return trouble;
   }
   config.scratch_directory = config.log_root = made->path;
   return std::move(made->lock);

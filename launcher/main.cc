@@ -70,7 +70,8 @@ int run_job(AgentConfig config) {
   if (!log_lock) return fail(log_lock.error(), ExitCode::kFiles);
   const std::optional<RunDirectory> cgroup = make_run_cgroup();
   if (cgroup) config.cgroup = cgroup->path;
-  const GuardianOptions guard{config.signals, config.scratch_directory, config.cgroup};
+  const GuardianOptions guard{config.signals, config.manager, config.scratch_directory,
+                              config.cgroup};
   return run_guarded(guard, [&](Guards guards) { return run_agent(config, std::move(guards)); });
 }
 

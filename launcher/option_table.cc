@@ -13,8 +13,8 @@ namespace {
 using Setter = OptionSpec::Setter;
 
 // A setter for an option whose text is parsed by `parse` into a member.
-template <class T>
-Setter parsed(T LaunchOptions::*member, Result<T> (*parse)(std::string_view)) {
+template <class Member, class T>
+Setter parsed(Member LaunchOptions::*member, Result<T> (*parse)(std::string_view)) {
   return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
     Result<T> value = parse(text);
     if (!value) return std::move(value).error();
@@ -150,9 +150,23 @@ const std::vector<OptionSpec>& option_table() {
       {"Workers", "role", "", "NAME",
        "name of the workers' role, for ROLE_NAME and torchrun's prefix", "--role=trainer",
        text_into(&LaunchOptions::role), standard.role},
-      {"Workers", "shutdown-grace", "", "SECONDS",
-       "between the first signal to workers and SIGKILL", "--shutdown-grace=10",
-       parsed(&LaunchOptions::grace, parse_seconds), in_seconds(standard.grace)},
+      {.group = "Workers",
+       .name = "shutdown-grace",
+       .placeholder = "SECONDS",
+       .help = "between the first signal to workers and SIGKILL",
+       .example = "--shutdown-grace=10",
+       .set = parsed(&LaunchOptions::grace, parse_seconds),
+       .fallback =
+           in_seconds(kDefaultGrace) + ", under srun " + in_seconds(kDefaultGraceUnderSlurm)},
+      {.group = "Workers",
+       .name = "checkpoint-signal",
+       .placeholder = "SIGNAL",
+       .help = "asks workers of ddprun's library to save and to leave, as Slurm and preemptors "
+               "announce "
+               "the end; the exit code then says: start the job again",
+       .example = "--checkpoint-signal=USR1",
+       .set = parsed(&LaunchOptions::checkpoint_signal, parse_checkpoint_signal),
+       .choices = {"USR1", "USR2", "TERM"}},
       {"Workers", "monitor-interval", "", "SECONDS",
        "accepted; the kernel reports ends at once, nothing is polled", "--monitor-interval=0.1",
        without_effect("monitor-interval", "the kernel reports ends at once, nothing is polled",

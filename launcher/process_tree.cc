@@ -126,6 +126,14 @@ void signal_descendants(int signal, std::set<pid_t>& told) {
   told.insert(tree.begin(), tree.end());
 }
 
+void suspend_descendants() {
+  for (const pid_t pid : descendants_of(getpid())) kill(pid, SIGSTOP);
+}
+
+void resume_descendants() {
+  for (const pid_t pid : descendants_of(getpid())) kill(pid, SIGCONT);
+}
+
 void signal_new_children(int signal, std::set<pid_t>& told) {
   if (!has_children()) return;
   for (const pid_t child : children_of(getpid())) {

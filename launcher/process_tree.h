@@ -23,8 +23,12 @@ void become_subreaper();
 // whatever is not SIGKILL, so that stopped ones can react.
 void signal_descendants(int signal, std::set<pid_t>& told);
 
-// The same for children of this process that are not in `told`, and what is below them: a process
-// that forked while the snapshot was taken and then died of the signal left these to us.
+// SIGSTOP to every descendant, SIGCONT to every descendant.
+void suspend_descendants();
+void resume_descendants();
+
+// What signal_descendants() does for children of this process that are not in `told`, and what is below
+// them: a process that forked while the snapshot was taken and then died of the signal left these to us.
 void signal_new_children(int signal, std::set<pid_t>& told);
 
 // Whether this process has a child, living or not yet reaped. Without one it has no descendant,

@@ -38,6 +38,7 @@ Result<void> Worker::start(const WorkerSurroundings& around, const std::string& 
                           .descriptor_limit = around.descriptor_limit,
                           .directory = options.directory,
                           .file_mask = options.file_mask,
+                          .blocked_signal = options.checkpoint_signal,
                           .cgroup = cgroup.get()};
   Result<WorkerProcess> process = WorkerProcess::start(around.io, start);
   if (!process) return std::move(process).error();

@@ -81,9 +81,10 @@ struct WorkerInitializer {
       action.sa_handler = SIG_DFL;
       sigaction(signal, &action, nullptr);
     }
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, nullptr);
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    if (start.blocked_signal != 0) sigaddset(&blocked, start.blocked_signal);
+    sigprocmask(SIG_SETMASK, &blocked, nullptr);
     return true;
   }
 

@@ -36,6 +36,7 @@ struct WorkerStart {
   std::optional<rlimit> descriptor_limit;  // nullopt: this process's own
   std::string directory;                   // --chdir; empty: this process's own
   std::optional<mode_t> file_mask;         // --umask; nullopt: this process's own
+  int blocked_signal = 0;                  // that it begins with blocked; 0: none
   int cgroup = -1;                         // directory of its control group; -1: this process's own
 };
 

@@ -10,6 +10,7 @@
 #include "worker_lib/cpu/solo_group.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/error_file.h"
+#include "worker_lib/save_request.h"
 #include "worker_lib/work_state.h"
 
 namespace ddprun {
@@ -172,6 +173,7 @@ Context init_with(const InitOptions& options, BackendFactory* nccl) {
     if (!read) throw to_dist_error(Error(read.error()).within("ddprun::init"));
     const WorkerEnv env = read->value_or(WorkerEnv());
     write_uncaught_exceptions_to(env.error_file);
+    listen_for_save_requests(env.checkpoint_signal);
 
     const Choice choice = choose(options, env.local_rank, nccl);
     Result<std::unique_ptr<Backend>> backend = meet(choice, env, options.timeout, nccl);
@@ -200,6 +202,14 @@ int Context::restart_count() const { return impl_->env.restart_count; }
 const std::string& Context::run_id() const { return impl_->env.run_id; }
 torch::Device Context::device() const { return impl_->device; }
 ProcessGroup& Context::group() { return impl_->group; }
+
+bool Context::save_requested() {
+  if (world_size() == 1) return save_was_requested();
+  const torch::Tensor any = torch::zeros({1}, torch::TensorOptions(torch::kInt32).device(device()));
+  if (save_was_requested()) any.fill_(1);
+  group().all_reduce(any, {.op = ReduceOp::kMax}).wait();
+  return any.item<int>() != 0;
+}
 
 std::function<void(std::int64_t)> Context::checkpoint_announcer() const {
   // Another launcher has nobody in its store who would listen.

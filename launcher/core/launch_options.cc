@@ -101,6 +101,13 @@ Result<std::map<std::string, std::string>> parse_rdzv_conf(std::string_view text
   return conf;
 }
 
+Result<int> parse_checkpoint_signal(std::string_view text) {
+  const std::optional<int> signal = signal_by_name(text);
+  constexpr std::array kTaken{SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
+  if (signal && std::ranges::count(kTaken, *signal) > 0) return *signal;
+  return invalid_argument(quoted(text) + ": give USR1, USR2, TERM, HUP or INT");
+}
+
 Result<OnJoin> parse_on_join(std::string_view text) {
   if (const std::optional<OnJoin> when = meant_by(kOnJoinWords, text)) return *when;
   return invalid_argument(quoted(text) + ": give now, checkpoint or restart");

@@ -74,6 +74,13 @@ Result<std::pair<std::string, std::string>> parse_variable(std::string_view text
 enum class Wish { kRun, kHelp, kVersion, kPrintConfig, kDryRun };
 constexpr bool needs_program(Wish wish) { return wish == Wish::kRun || wish == Wish::kDryRun; }
 
+// Between the first signal to workers and SIGKILL; Slurm's own patience (KillWait) is 30 s, so below it.
+inline constexpr Duration kDefaultGrace = std::chrono::seconds(30);
+inline constexpr Duration kDefaultGraceUnderSlurm = std::chrono::seconds(10);
+
+// "USR1": a signal that can be caught.
+Result<int> parse_checkpoint_signal(std::string_view text);
+
 struct LaunchOptions {
   Wish wish = Wish::kRun;
   std::string config_file;  // empty: none
@@ -111,7 +118,8 @@ struct LaunchOptions {
   std::set<LocalRank> shown_ranks;  // whose output the console gets; empty: everyone's
   std::string role = kDefaultRole;
   std::string report_file;  // empty: none
-  Duration grace = std::chrono::seconds(30);
+  std::optional<Duration> grace;
+  int checkpoint_signal = 0;          // 0: none
   std::string directory;              // --chdir, where workers run; empty: where ddprun runs
   std::optional<unsigned> file_mask;  // --umask
   std::vector<std::pair<std::string, std::string>> variables;  // --env, over all others

@@ -77,7 +77,7 @@ void Supervisor::on(const Assignment& assignment, TimePoint, SupervisorActions& 
   generation_ = assignment.generation;
   assignment_ = assignment;
   alive_ = options_.slots;
-  stop_asked_ = all_well_ = killed_ = false;
+  stop_asked_ = all_well_ = killed_ = suspended_ = false;
   ends_.clear();
   checkpoints_ = 0;
   checkpoint_due_ = false;
@@ -124,7 +124,10 @@ void Supervisor::on(const Stop& stop, TimePoint now, SupervisorActions& out) {
 
 void Supervisor::on(const End& end, TimePoint now, SupervisorActions& out) {
   if (!verdict_) verdict_ = end.verdict;
-  if (!exit_code_) exit_code_ = end.verdict.exit_code;
+  if (!exit_code_) {
+    const bool saved = asked_to_save_ && end.verdict.success;
+    exit_code_ = saved ? to_int(ExitCode::kSaved) : end.verdict.exit_code;
+  }
   if (state_ == State::kRunning) begin_stop(SIGTERM, now, out);
   if (!has_workers()) finish_exit(out);
 }
@@ -135,6 +138,9 @@ void Supervisor::on(const WorkersEnded& ended, TimePoint now, SupervisorActions&
   DDPRUN_ASSERT(has_workers(), "workers end only where some were started");
   take_down(ended, now);
   if (state_ != State::kRunning) return;
+  if (died_of_being_asked()) {
+    return on(UserSignal{options_.checkpoint_signal, UserSignal::Way::kManager}, now, out);
+  }
   if (!ends_.empty()) {
     if (!hold_back_until_ && std::all_of(ends_.begin(), ends_.end(), [](const DatedEnd& dated) {
           return may_be_an_order(dated.end);
@@ -199,7 +205,49 @@ void Supervisor::on(const TreeEmpty&, TimePoint, SupervisorActions& out) {
 
 // --- from outside --------------------------------------------------------------------------------
 
+// To the workers, and nothing ends by it here.
+void Supervisor::relay(const UserSignal& signal, SupervisorActions& out) {
+  if (state_ != State::kRunning || signal.way == UserSignal::Way::kManager) return;
+  if (signal.signal == SIGTSTP) {
+    if (!std::exchange(suspended_, true)) out.push_back(SuspendTree{});
+  } else if (signal.signal == SIGCONT && suspended_) {
+    suspended_ = false;
+    out.push_back(ResumeTree{});
+  } else {
+    out.push_back(SignalWorkers{signal.signal});
+  }
+}
+
+void Supervisor::ask_to_save(const UserSignal& signal, SupervisorActions& out) {
+  if (std::exchange(asked_to_save_, true)) return;
+  if (state_ == State::kRunning) {
+    out.push_back(Say{Say::Level::kInfo, signal_name(signal.signal) + ": " + workers_text(alive_) +
+                                             " are asked to save and to leave"});
+    if (signal.way != UserSignal::Way::kManager) out.push_back(SignalWorkers{signal.signal});
+    return;
+  }
+  // Nothing runs that could save: the job is to be started again from where it is.
+  if (state_ == State::kFinished) return;
+  leave_reason_ = "it was told by " + signal_name(signal.signal) + " to save and to leave";
+  if (!exit_code_) exit_code_ = to_int(ExitCode::kSaved);
+  if (!has_workers()) finish_exit(out);
+}
+
+bool Supervisor::died_of_being_asked() const {
+  if (options_.checkpoint_signal == 0) return false;
+  return std::any_of(ends_.begin(), ends_.end(), [this](const DatedEnd& dated) {
+    return dated.end.kind == EndKind::kSignaled && dated.end.code == options_.checkpoint_signal;
+  });
+}
+
 void Supervisor::on(const UserSignal& signal, TimePoint now, SupervisorActions& out) {
+  if (signal.signal == options_.checkpoint_signal && !died_of_being_asked() && leaving_ == 0) {
+    return ask_to_save(signal, out);
+  }
+  if (std::ranges::count(kRelayedSignals, signal.signal) > 0 &&
+      signal.signal != options_.checkpoint_signal) {
+    return relay(signal, out);
+  }
   const bool repeated = signal.signal == SIGINT &&
                         std::exchange(interrupted_[static_cast<std::size_t>(signal.way)], true);
   if (leaving_ != 0) {
@@ -218,10 +266,12 @@ void Supervisor::on(const UserSignal& signal, TimePoint now, SupervisorActions& 
   });
   if (!exit_code_) exit_code_ = exit_code_of_signal(signal.signal);
   if (!has_workers()) return finish_exit(out);
-  out.push_back(Say{Say::Level::kInfo, signal_name(signal.signal) + ": passing it on to " +
-                                           workers_text(alive_) + ", which have " +
-                                           to_text(options_.grace) + " to end"});
-  begin_stop(signal.signal, now, out);
+  const bool known = signal.way == UserSignal::Way::kManager;
+  out.push_back(Say{
+      Say::Level::kInfo,
+      signal_name(signal.signal) + (known ? ", which has also come to " : ": passing it on to ") +
+          workers_text(alive_) + ", which have " + to_text(options_.grace) + " to end"});
+  begin_stop(signal.signal, now, out, known ? Known::kYes : Known::kNo);
   out.push_back(SendStatus{});
 }
 
@@ -278,13 +328,20 @@ void Supervisor::on(const Tick&, TimePoint now, SupervisorActions& out) {
 
 // --- stopping ------------------------------------------------------------------------------------
 
-void Supervisor::begin_stop(int signal, TimePoint now, SupervisorActions& out) {
+void Supervisor::begin_stop(int signal, TimePoint now, SupervisorActions& out, Known known) {
   if (state_ == State::kRunning) {
     state_ = State::kStopping;
     stop_asked_ = true;
     hold_back_until_.reset();
     stop_deadline_ = now + options_.grace;
-    out.push_back(SignalTree{signal});
+    if (known == Known::kNo) {
+      out.push_back(SignalTree{signal});
+    } else if (suspended_) {
+      out.push_back(ResumeTree{});
+    }
+    suspended_ = false;
+  } else if (known == Known::kYes) {
+    return;
   } else if (signal != SIGTERM) {
     out.push_back(SignalTree{signal});
   }

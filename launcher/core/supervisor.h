@@ -31,10 +31,18 @@
 //   announced                        kCheckpointPause
 //   grace is over      -             -                   kill                -
 //   kill had no effect -             -                   leave, exit         -
+//   SIGTSTP, SIGCONT   -             stop all, go on     -                   -
+//   SIGUSR1, SIGUSR2   -             to the workers      -                   -
+//   checkpoint signal  leave, exit   to the workers;     leave, exit         leave, exit
+//                                    once
 //
 // Workers that are being stopped get the user's first signal, too, unless it is SIGTERM, which they
 // have had. "For good": the agent will not wait for the service; "refused": the service will not
 // have this node.
+//
+// --checkpoint-signal asks the workers to save and to leave. When all of them then end with 0, the exit
+// code says that the job is to be started again; until then it is an ordinary run, whose failure is
+// one. A worker that dies of the signal itself did not know it: the node leaves.
 //
 // Priorities: a lost guardian or service beats grace; the first user's signal and the first verdict
 // decide the exit code and are never replaced by later ones.
@@ -73,7 +81,9 @@ struct WorkersEnded {
 };
 struct TreeEmpty {};  // the agent has no descendant left
 struct UserSignal {
-  enum class Way { kGuardian = 0, kDirect = 1 };  // passed on by the guardian; sent to the agent
+  // Passed on by the guardian; sent to the agent; sent by Slurm to every process of the step, so that
+  // the workers have it already.
+  enum class Way { kGuardian = 0, kDirect = 1, kManager = 2 };
   int signal = 0;
   Way way = Way::kGuardian;
 };
@@ -96,6 +106,11 @@ struct SignalTree {  // every descendant of the agent
   int signal = 0;
 };
 struct KillTree {};
+struct SuspendTree {};  // SIGSTOP, until ResumeTree or the next SignalTree
+struct ResumeTree {};
+struct SignalWorkers {  // the workers alone, not what they have started
+  int signal = 0;
+};
 struct ReleaseGeneration {};  // nothing is left of it: close its store, make ready for the next
 struct SendStatus {};         // Supervisor::status()
 struct SendLeave {
@@ -113,15 +128,17 @@ struct Exit {
   int code = 0;
   std::optional<Verdict> verdict;  // to be reported, where the service gave one
 };
-using SupervisorAction = std::variant<StartWorkers, SignalTree, KillTree, ReleaseGeneration,
-                                      SendStatus, SendLeave, Say, ReportRestart, Exit>;
+using SupervisorAction =
+    std::variant<StartWorkers, SignalTree, KillTree, SuspendTree, ResumeTree, SignalWorkers,
+                 ReleaseGeneration, SendStatus, SendLeave, Say, ReportRestart, Exit>;
 using SupervisorActions = std::vector<SupervisorAction>;
 
 struct SupervisorOptions {
   std::string host;
   int slots = 1;
-  Duration grace{};         // between the first signal and SIGKILL
-  Duration kill_timeout{};  // between SIGKILL and giving up on a process
+  Duration grace{};           // between the first signal and SIGKILL
+  Duration kill_timeout{};    // between SIGKILL and giving up on a process
+  int checkpoint_signal = 0;  // --checkpoint-signal; 0: none
 };
 
 class Supervisor {
@@ -161,10 +178,15 @@ class Supervisor {
   void on(const CheckpointAnnounced& announced, TimePoint now, SupervisorActions& out);
   void on(const Tick&, TimePoint now, SupervisorActions& out);
 
+  void relay(const UserSignal& signal, SupervisorActions& out);
+  void ask_to_save(const UserSignal& signal, SupervisorActions& out);
+  bool died_of_being_asked() const;
   bool has_workers() const { return state_ == State::kRunning || state_ == State::kStopping; }
   void take_down(const WorkersEnded& ended, TimePoint now);
   void declare_failure(TimePoint now, SupervisorActions& out);
-  void begin_stop(int signal, TimePoint now, SupervisorActions& out);
+  // known: the workers have the signal from somebody else.
+  enum class Known { kNo, kYes };
+  void begin_stop(int signal, TimePoint now, SupervisorActions& out, Known known = Known::kNo);
   void kill(TimePoint now, SupervisorActions& out);
   // Exits at once where nothing runs, else kills and exits when nothing is left.
   void exit_killing(int code, TimePoint now, SupervisorActions& out);
@@ -185,8 +207,10 @@ class Supervisor {
   std::optional<TimePoint> hold_back_until_;
   std::optional<TimePoint> stop_deadline_;  // grace, then kill timeout
   int leaving_ = 0;                         // the user's signal
-  std::array<bool, 2> interrupted_{};       // by UserSignal::Way: a SIGINT has come on it
-  std::optional<int> exit_code_;            // decided; given out when nothing is left
+  bool suspended_ = false;
+  bool asked_to_save_ = false;
+  std::array<bool, 3> interrupted_{};  // by UserSignal::Way: a SIGINT has come on it
+  std::optional<int> exit_code_;       // decided; given out when nothing is left
   std::optional<Verdict> verdict_;
   std::string leave_reason_;  // what the service is told when no signal made us leave
   std::string last_wait_;

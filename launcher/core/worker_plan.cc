@@ -69,6 +69,7 @@ std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignmen
     env.generation = assignment.generation;
     env.lease = assignment.lease;
     env.ports = options.ports;
+    env.checkpoint_signal = options.checkpoint_signal;
     plan.variables = variables_of(env);
     if (!options.own_devices.empty()) {
       plan.variables.emplace_back("CUDA_VISIBLE_DEVICES",

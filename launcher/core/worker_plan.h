@@ -23,6 +23,7 @@ struct PlanOptions {
   std::string run_id = kDefaultJobId;
   int max_restarts = 0;
   PortRange ports;
+  int checkpoint_signal = 0;  // 0: none
   std::string log_directory;  // of this generation: error files go to <it>/<local rank>/error.json;
                               // empty: there are none
   // --virtual-local-rank: the device of each local rank, as CUDA_VISIBLE_DEVICES names it; empty:

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -103,6 +104,7 @@ TEST(CommandLine, ReadsEveryOption) {
                         "--report-file=/r",
                         "--local-addr=10.0.0.9",
                         "--shutdown-grace=1.5",
+                        "--checkpoint-signal=USR1",
                         "prog"};
   for (const OptionSpec& option : option_table()) {
     if (option.group == "General") continue;
@@ -146,6 +148,7 @@ TEST(CommandLine, ReadsEveryOption) {
   EXPECT_EQ(options.report_file, "/r");
   EXPECT_EQ(options.local_addr, "10.0.0.9");
   EXPECT_EQ(options.grace, std::chrono::milliseconds(1500));
+  EXPECT_EQ(options.checkpoint_signal, SIGUSR1);
   EXPECT_TRUE(options.run_path);
   EXPECT_TRUE(options.virtual_local_rank);
   EXPECT_EQ(options.directory, "/d");
@@ -239,6 +242,7 @@ TEST(CommandLine, NamesWhatIsWrongInOneLine) {
       {{"--max-restarts=-1", "p"}, "--max-restarts"},
       {{"--master-port=70000", "p"}, "--master-port"},
       {{"--restart-window=-1", "p"}, "--restart-window: "},
+      {{"--checkpoint-signal=KILL", "p"}, "--checkpoint-signal: 'KILL': give USR1, USR2, TERM, HUP"},
       {{"--no-restart-on=2,x", "p"}, "--no-restart-on: 'x' is no exit code from 1 to 255"},
       {{"--nnodes"}, "--nnodes needs a value"},
       {{"--signals-to-handle=SIGUSR1", "p"}, "--signals-to-handle is torchrun's"},

@@ -5,6 +5,8 @@
 
 #include <csignal>
 
+#include "base/exit_codes.h"
+
 namespace ddprun {
 namespace {
 
@@ -426,6 +428,112 @@ TEST_F(SupervisorTest, ACheckpointOfAnotherGenerationIsNone) {
   EXPECT_EQ(supervisor_.deadline(), std::nullopt);
   step(CheckpointAnnounced{Generation(0)});
   EXPECT_EQ(status().checkpoints, 0) << "it was on its way when 1 began";
+}
+
+// --- signals that end nothing
+
+TEST_F(SupervisorTest, WhatIsForTheWorkersIsRelayedWhileTheyRun) {
+  step(UserSignal{SIGUSR1});
+  EXPECT_TRUE(actions_.empty()) << "nobody runs";
+  run();
+  for (const int signal : {SIGUSR1, SIGUSR2, SIGCONT}) {
+    step(UserSignal{signal});
+    ASSERT_TRUE(has<SignalWorkers>());
+    EXPECT_EQ(find<SignalWorkers>()->signal, signal);
+    EXPECT_EQ(supervisor_.state(), State::kRunning);
+  }
+  step(UserSignal{SIGUSR1, UserSignal::Way::kManager});
+  EXPECT_TRUE(actions_.empty()) << "Slurm has sent it to them";
+}
+
+TEST_F(SupervisorTest, StoppedWorkersGoOnWhenTheyAreLetAndEndWhenTheyMust) {
+  run();
+  step(UserSignal{SIGTSTP});
+  EXPECT_TRUE(has<SuspendTree>());
+  step(UserSignal{SIGTSTP});
+  EXPECT_FALSE(has<SuspendTree>()) << "they are";
+  step(UserSignal{SIGCONT});
+  EXPECT_TRUE(has<ResumeTree>());
+  EXPECT_FALSE(has<SignalWorkers>());
+  step(UserSignal{SIGTSTP});
+  step(UserSignal{SIGTERM, UserSignal::Way::kManager});
+  EXPECT_TRUE(has<ResumeTree>()) << "who is stopped cannot end";
+}
+
+TEST_F(SupervisorTest, WhatSlurmHasSentToTheWorkersIsNotSentAgain) {
+  run();
+  step(UserSignal{SIGTERM, UserSignal::Way::kManager});
+  EXPECT_FALSE(has<SignalTree>());
+  EXPECT_EQ(supervisor_.state(), State::kStopping);
+  EXPECT_EQ(supervisor_.deadline(), now_ + seconds(30));
+  step(UserSignal{SIGTERM, UserSignal::Way::kGuardian});
+  EXPECT_FALSE(has<SignalTree>());
+  killed(0, SIGTERM);
+  killed(1, SIGTERM);
+  step(TreeEmpty{});
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, 143);
+}
+
+// --- --checkpoint-signal
+
+class CheckpointSignalTest : public SupervisorTest {
+ protected:
+  CheckpointSignalTest() {
+    supervisor_ = Supervisor({.host = "node0",
+                              .slots = 2,
+                              .grace = seconds(30),
+                              .kill_timeout = seconds(20),
+                              .checkpoint_signal = SIGUSR1});
+  }
+};
+
+TEST_F(CheckpointSignalTest, WorkersAreAskedOnceAndWhenAllEndWellTheJobIsToBeStartedAgain) {
+  run();
+  step(UserSignal{SIGUSR1});
+  ASSERT_TRUE(has<SignalWorkers>());
+  EXPECT_THAT(said(), HasSubstr("SIGUSR1: 2 workers are asked to save and to leave"));
+  step(UserSignal{SIGUSR1, UserSignal::Way::kDirect});
+  EXPECT_TRUE(actions_.empty()) << "two requests are one";
+  exited(0, 0);
+  exited(1, 0);
+  step(TreeEmpty{});
+  EXPECT_EQ(supervisor_.state(), State::kFinished);
+  step(End{Verdict{.success = true}});
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, to_int(ExitCode::kSaved));
+}
+
+TEST_F(CheckpointSignalTest, AFailureAfterTheRequestIsOne) {
+  run();
+  step(UserSignal{SIGUSR1});
+  exited(0, 3);
+  EXPECT_TRUE(signals(SIGTERM));
+  EXPECT_EQ(supervisor_.state(), State::kStopping);
+  killed(1, SIGTERM);
+  step(TreeEmpty{});
+  step(End{Verdict{.exit_code = 3}});
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, 3);
+}
+
+TEST_F(CheckpointSignalTest, WorkersThatDoNotKnowItDieOfItWhichIsNoFailure) {
+  run();
+  step(UserSignal{SIGUSR1});
+  killed(0, SIGUSR1);
+  EXPECT_EQ(supervisor_.state(), State::kStopping);
+  killed(1, SIGUSR1);
+  step(TreeEmpty{});
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, 128 + SIGUSR1) << "nothing was saved";
+}
+
+TEST_F(CheckpointSignalTest, WhereNothingRunsTheNodeLeavesAtOnce) {
+  step(UserSignal{SIGUSR1});
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, to_int(ExitCode::kSaved));
+  ASSERT_TRUE(leave_);
+  EXPECT_THAT(leave_->reason, HasSubstr("told by SIGUSR1 to save and to leave"));
 }
 
 }  // namespace

@@ -52,6 +52,12 @@ class Context {
 
   ProcessGroup& group();
 
+  // Whether any rank was asked to save and to leave (ddprun --checkpoint-signal): then all of them
+  // should save a checkpoint and end with 0, which makes ddprun end with 75, "start the job again".
+  // A collective call: every rank makes it at the same point and gets the same answer, so it is one
+  // small all-reduce. Throws DistError as a collective does.
+  bool save_requested();
+
   // Tells ddprun that the checkpoint of `step` is whole: jobs of --on-join=checkpoint take in new
   // nodes then. To be called by one rank; CheckpointManager does it by itself. Blocks for some
   // milliseconds, for seconds where the store does not answer; that is a warning, never an error. Does

@@ -1,0 +1,98 @@
+// Signals that end nothing, and the one that asks for a checkpoint: real processes.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <fstream>
+
+#include "base/process_stat.h"
+#include "tests/integration/launcher_frame.h"
+
+namespace ddprun::testing_support {
+namespace {
+
+using testing::HasSubstr;
+
+bool is_stopped(pid_t pid) {
+  const std::optional<ProcessStat> stat = process_stat(pid);
+  return stat && stat->state == 'T';
+}
+
+TEST_F(LauncherTest, SignalsForTheWorkersReachThemAndEndNothing) {
+  auto job = start_shell({"--nproc-per-node=2"},
+                         "trap 'echo got USR1' USR1; trap 'echo got USR2' USR2; echo ready; "
+                         "until [ -e go ]; do sleep 0.02; done");
+  ASSERT_TRUE(job->wait_for_out("[rank 0] ready") && job->wait_for_out("[rank 1] ready"));
+  job->signal(SIGUSR1);
+  EXPECT_TRUE(job->wait_for_out("[rank 0] got USR1") && job->wait_for_out("[rank 1] got USR1"));
+  job->signal(SIGUSR2);
+  EXPECT_TRUE(job->wait_for_out("[rank 0] got USR2") && job->wait_for_out("[rank 1] got USR2"));
+  let_go();
+  EXPECT_EQ(job->wait(), 0) << job->err();
+}
+
+TEST_F(LauncherTest, CtrlZStopsTheWorkersAndWhatTheShellWaitsForButNotTheAgent) {
+  auto job = start_shell({}, until_go_after("echo ready"));
+  ASSERT_TRUE(job->wait_for_out("ready"));
+  const Tree tree = tree_of(*job);
+  job->signal(SIGTSTP);
+  EXPECT_TRUE(eventually([&] { return is_stopped(tree.worker) && is_stopped(tree.guardian); }));
+  EXPECT_FALSE(is_stopped(tree.agent) || is_stopped(tree.keeper));
+  let_go();
+  job->signal(SIGCONT);
+  EXPECT_EQ(job->wait(), 0) << job->err();
+}
+
+TEST_F(LauncherTest, AStoppedJobCanBeToldToEnd) {
+  auto job = start_shell({}, until_go_after("echo ready"));
+  ASSERT_TRUE(job->wait_for_out("ready"));
+  const Tree tree = tree_of(*job);
+  job->signal(SIGTSTP);
+  ASSERT_TRUE(eventually([&] { return is_stopped(tree.worker) && is_stopped(tree.guardian); }));
+  job->signal(SIGTERM);  // as a shell does to a stopped job: the signal, then SIGCONT
+  job->signal(SIGCONT);
+  EXPECT_EQ(job->wait(), 143);
+}
+
+// Of a program without ddprun's library: it takes the signal when it is ready for it.
+constexpr const char* kSaves = R"(
+import os, signal, sys, time
+asked = []
+signal.signal(signal.SIGUSR1, lambda *_: asked.append(1))
+while not os.path.exists("listen"): time.sleep(0.01)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+print("listens", flush=True)
+while not asked: time.sleep(0.01)
+open("saved-" + os.environ["RANK"], "w").close()
+)";
+
+TEST_F(LauncherTest, AskedToSaveWorkersThatEndWellMakeTheJobOneToBeStartedAgain) {
+  std::ofstream(directory_ / "saves.py") << kSaves;
+  auto job =
+      start({"--nproc-per-node=2", "--checkpoint-signal=USR1", "--max-restarts=3", "saves.py"});
+  ASSERT_TRUE(eventually([&] { return first_child_of(tree_of(*job).keeper) > 0; }));
+  // Before anybody listens, and twice: it is one request, and not lost.
+  ASSERT_TRUE(eventually([&] { return tree_of(*job).worker > 0; }));
+  job->signal(SIGUSR1);
+  ASSERT_TRUE(job->wait_for_err("asked to save and to leave"));
+  job->signal(SIGUSR1);
+  std::ofstream(directory_ / "listen") << "";
+  EXPECT_EQ(job->wait(), 75) << job->err();
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "saved-0"));
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "saved-1"));
+}
+
+TEST_F(LauncherTest, AWorkerThatDiesOfTheRequestIsNotRestarted) {
+  std::ofstream(directory_ / "listen") << "";
+  std::ofstream(directory_ / "dies.py")
+      << "import signal\nsignal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})\n"
+         "print('ready', flush=True)\nwhile True: signal.pause()\n";
+  auto job = start({"--checkpoint-signal=USR1", "--max-restarts=3", "dies.py"});
+  ASSERT_TRUE(job->wait_for_out("ready"));
+  job->signal(SIGUSR1);
+  EXPECT_EQ(job->wait(), 128 + SIGUSR1) << job->err();
+}
+
+}  // namespace
+}  // namespace ddprun::testing_support
