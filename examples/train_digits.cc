@@ -203,7 +203,9 @@ class Training {
       for (auto& batch : *loader) {
         take_step(batch, progress);
         maybe_crash();
-        if (step_ % options_.checkpoint_every == 0) save();
+        const bool leave = ctx_.save_requested();  // (*) ddprun --checkpoint-signal
+        if (leave || step_ % options_.checkpoint_every == 0) save();
+        if (leave) return say_goodbye();
       }
       if (progress.samples > 0) report(epoch, progress);
     }
@@ -249,6 +251,12 @@ class Training {
 
   void save() {
     if (checkpoints_) checkpoints_->save(step_, state_);  // (*)
+  }
+
+  void say_goodbye() const {
+    if (ctx_.rank() != 0) return;
+    std::printf("asked to leave: %s at step %lld\n", checkpoints_ ? "saved" : "nothing is saved",
+                static_cast<long long>(step_));
   }
 
   void report(std::int64_t epoch, const Progress& progress) {

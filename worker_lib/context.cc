@@ -204,6 +204,7 @@ torch::Device Context::device() const { return impl_->device; }
 ProcessGroup& Context::group() { return impl_->group; }
 
 bool Context::save_requested() {
+  if (impl_->env.checkpoint_signal == 0) return false;  // on every rank
   if (world_size() == 1) return save_was_requested();
   const torch::Tensor any = torch::zeros({1}, torch::TensorOptions(torch::kInt32).device(device()));
   if (save_was_requested()) any.fill_(1);

@@ -80,6 +80,17 @@ check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 120
 check "it resumed from a checkpoint" grep -qE 'resumed at step [1-9]' "$log"
 check "both runs ended with the same weights" test "$undisturbed" = "$(digest_of "$log")"
 
+echo "--- Slurm announces the end of the time; the workers save and leave, the script requeues, it goes on"
+submit "CHECKPOINTS=$work/three,TRAIN_ARGS=--epochs 40"
+await 'epoch +2 ' || exit 1
+slurm-cluster run scancel --signal=USR1 "$job"
+await 'goes back into the queue' || exit 1
+check "the workers saved" grep -qE 'asked to leave: saved at step [1-9]' "$log"
+check "nobody failed" bash -c '! grep -qE "failed|was killed" "$1"' _ "$log"
+check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 120
+check "it resumed from a checkpoint" grep -qE 'resumed at step [1-9]' "$log"
+check "it ended with the same weights" test "$undisturbed" = "$(digest_of "$log")"
+
 echo "--- nothing is left on the nodes, and no node was drained"
 left=$(for node in ddpnode0 ddpnode1; do ip netns pids $node | while read -r pid; do
   tr '\0' ' ' <"/proc/$pid/cmdline" | grep -E '/(ddprun|train_digits) '

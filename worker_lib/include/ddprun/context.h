@@ -55,7 +55,7 @@ class Context {
   // Whether any rank was asked to save and to leave (ddprun --checkpoint-signal): then all of them
   // should save a checkpoint and end with 0, which makes ddprun end with 75, "start the job again".
   // A collective call: every rank makes it at the same point and gets the same answer, so it is one
-  // small all-reduce. Throws DistError as a collective does.
+  // small all-reduce; without --checkpoint-signal it costs nothing. Throws DistError as a collective does.
   bool save_requested();
 
   // Tells ddprun that the checkpoint of `step` is whole: jobs of --on-join=checkpoint take in new
