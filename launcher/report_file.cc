@@ -64,14 +64,20 @@ Json json_of(const Verdict& failed) {
   Json json{{"generation", failed.generation.value}, {"restarts_used", failed.restarts_used}};
   json["what"] = failed.headline;
   const std::size_t firsts = count_possible_firsts(failed.ends);
-  Json& first = json["first"] = Json::array();
-  Json& victims = json["victims"] = Json::array();
+  Json first = Json::array();
+  Json victims = Json::array();
   for (std::size_t i = 0; i < failed.ends.size(); ++i) {
-    (i < firsts ? first : victims).push_back(json_of(failed.ends[i]));
-    if (i < firsts) continue;
+    Json end = json_of(failed.ends[i]);
+    if (i < firsts) {
+      first.push_back(std::move(end));
+      continue;
+    }
     const auto after = std::chrono::duration<double>(failed.ends.front().age - failed.ends[i].age);
-    victims.back()["seconds_after_first"] = after.count();
+    end["seconds_after_first"] = after.count();
+    victims.push_back(std::move(end));
   }
+  json["first"] = std::move(first);
+  json["victims"] = std::move(victims);
   json["victims_not_listed"] = failed.more_ends;
   return json;
 }

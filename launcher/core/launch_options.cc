@@ -7,6 +7,7 @@
 #include "base/host_port.h"
 #include "base/parse_number.h"
 #include "base/seconds.h"
+#include "base/signal_names.h"
 
 namespace ddprun {
 namespace {

@@ -42,6 +42,7 @@ WorkerEnv example() {
   env.generation = Generation(6);
   env.lease = std::chrono::milliseconds(7500);
   env.ports = {29500, 29599};
+  env.checkpoint_signal = 10;
   return env;
 }
 
@@ -61,6 +62,7 @@ TEST(WorkerEnv, TheWorkerReadsBackWhatTheLauncherWrote) {
   EXPECT_EQ(variables_of(**read).front(), variables_of(example()).front());
   EXPECT_EQ((*read)->rank, Rank(3));
   EXPECT_EQ((*read)->ports, (PortRange{29500, 29599}));
+  EXPECT_EQ((*read)->checkpoint_signal, 10);
   EXPECT_EQ((*read)->lease, std::chrono::milliseconds(7500));
   EXPECT_EQ((*read)->node_rank, NodeRank(1));
   EXPECT_EQ((*read)->node_count, 2);
