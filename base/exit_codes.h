@@ -22,6 +22,7 @@ enum class ExitCode : int {
   kInternal = 70,
   kFiles = 73,
   kSaved = 75,
+  kUnwell = 78,
 };
 
 struct ExitCodeText {
@@ -42,6 +43,7 @@ inline constexpr std::array kExitCodes = std::to_array<ExitCodeText>({
     {ExitCode::kInternal, "ddprun itself was killed or broken; no worker was left behind"},
     {ExitCode::kFiles, "a directory for logs, state or temporary files cannot be made or used"},
     {ExitCode::kSaved, "--checkpoint-signal came and the workers ended well: start the job again"},
+    {ExitCode::kUnwell, "ddprun doctor has found a problem"},
 });
 
 constexpr int to_int(ExitCode code) { return static_cast<int>(code); }

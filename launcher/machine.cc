@@ -1,48 +1,15 @@
 #include "launcher/machine.h"
 
-#include <dlfcn.h>
-
-#include <algorithm>
-#include <cstdlib>
-#include <sstream>
-#include <string>
-
 #include "base/usable_cpus.h"
+#include "launcher/nvml.h"
 
 namespace ddprun {
 namespace {
 
-// NVML comes with the driver, not with us: it is looked for only when GPUs are to be counted.
-int count_nvml_devices() {
-  void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!library) return 0;
-  const auto init = reinterpret_cast<int (*)()>(dlsym(library, "nvmlInit_v2"));
-  const auto shut_down = reinterpret_cast<int (*)()>(dlsym(library, "nvmlShutdown"));
-  const auto get_count =
-      reinterpret_cast<int (*)(unsigned*)>(dlsym(library, "nvmlDeviceGetCount_v2"));
-  unsigned count = 0;
-  if (init && shut_down && get_count && init() == 0) {
-    if (get_count(&count) != 0) count = 0;
-    shut_down();
-  }
-  dlclose(library);
-  return static_cast<int>(count);
-}
-
-// GPUs that programs started from here would see: NVML's, as far as CUDA_VISIBLE_DEVICES lets them.
-// 0 without a driver.
+// GPUs that programs started from here would see. 0 without a driver.
 int count_gpus() {
-  const int present = count_nvml_devices();
-  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  if (!visible || present == 0) return present;
-  int count = 0;
-  std::istringstream list(visible);
-  for (std::string device; std::getline(list, device, ',');) {
-    if (device.empty() || device.starts_with('-'))
-      break;  // CUDA, too, stops at the first invalid one
-    ++count;
-  }
-  return std::min(count, present);
+  const Result<Nvml> nvml = Nvml::open();
+  return nvml ? visible_gpus(nvml->count()) : 0;
 }
 
 int count_cpus() { return static_cast<int>(usable_cpus().size()); }

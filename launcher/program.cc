@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <optional>
 #include <sstream>
 
 #include "launcher/exec_trouble.h"
@@ -19,17 +18,6 @@ Error unusable(const std::string& name, std::string cause) {
 bool is_executable_file(const std::string& path) {
   struct stat info {};
   return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && access(path.c_str(), X_OK) == 0;
-}
-
-// directory: where workers run; what is relative in PATH counts from there.
-std::optional<std::string> find_in_path(const std::string& name, const std::string& directory) {
-  const char* path = std::getenv("PATH");
-  std::istringstream folders(path ? path : "/usr/local/bin:/usr/bin:/bin");
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    const std::string candidate = (folder.empty() ? "." : folder) + "/" + name;
-    if (is_executable_file(path_from(directory, candidate))) return candidate;
-  }
-  return std::nullopt;
 }
 
 Result<std::string> find_executable(const std::string& name, const std::string& directory) {
@@ -49,6 +37,18 @@ Result<std::string> find_executable(const std::string& name, const std::string& 
   return found;
 }
 
+}  // namespace
+
+std::optional<std::string> find_in_path(const std::string& name, const std::string& directory) {
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path ? path : "/usr/local/bin:/usr/bin:/bin");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const std::string candidate = (folder.empty() ? "." : folder) + "/" + name;
+    if (is_executable_file(path_from(directory, candidate))) return candidate;
+  }
+  return std::nullopt;
+}
+
 Result<std::string> find_python(const std::string& directory) {
   if (const char* chosen = std::getenv("PYTHON_EXEC"); chosen && *chosen) {
     Result<std::string> found = find_executable(chosen, directory);
@@ -60,8 +60,6 @@ Result<std::string> find_python(const std::string& directory) {
   }
   return unusable("python", "no such program in PATH; set PYTHON_EXEC to the interpreter");
 }
-
-}  // namespace
 
 Result<WorkerCommand> find_program(const LaunchOptions& options) {
   const bool script = options.run_path || (options.program.ends_with(".py") && !options.no_python);

@@ -4,6 +4,9 @@
 // bare one is looked up in PATH. Looks at the file system; any thread.
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "base/result.h"
 #include "launcher/core/launch_options.h"
 #include "launcher/core/worker_plan.h"
@@ -13,5 +16,12 @@ namespace ddprun {
 // The command of every worker. kNotFound names the program, what is wrong with it, and what would
 // be right.
 Result<WorkerCommand> find_program(const LaunchOptions& options);
+
+// directory, here and below: where workers run; what is relative in PATH counts from there.
+// The interpreter that scripts and modules go through. kNotFound as above.
+Result<std::string> find_python(const std::string& directory = "");
+
+// Where PATH has an executable file of that name; nullopt: nowhere.
+std::optional<std::string> find_in_path(const std::string& name, const std::string& directory = "");
 
 }  // namespace ddprun

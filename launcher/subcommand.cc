@@ -4,6 +4,7 @@
 #include <array>
 
 #include "launcher/completion.h"
+#include "launcher/doctor_command.h"
 #include "launcher/help.h"
 
 namespace ddprun {
@@ -12,6 +13,9 @@ std::span<const Subcommand> subcommands() {
   static constexpr std::array kTable = std::to_array<Subcommand>({
       {"completion", "bash|zsh", "print what completes ddprun's command line in that shell",
        run_completion},
+      {"doctor", "[options] [program]",
+       "look at this host, and at the way to the others, for what makes jobs hang or crawl",
+       run_doctor},
       {"man-page", "", "print the manual page, ddprun(1)", run_man_page},
   });
   return kTable;

@@ -1,0 +1,23 @@
+// Memory, limits, cgroups, cores and clock of this host: facts for `ddprun doctor`. Looks at the
+// file system and asks the kernel; nothing is changed and nothing left behind. Any thread.
+#pragma once
+
+#include <string>
+
+#include "launcher/core/doctor_facts.h"
+
+namespace ddprun {
+
+SharedMemoryFacts look_at_shared_memory();
+// TMPDIR, or /tmp.
+Space look_at_temporary();
+LimitFacts look_at_limits();
+MachineFacts look_at_machine();
+ClockFacts look_at_clock();
+DebuggerFacts look_at_debuggers();
+
+// The cgroups of this process: where v2 is mounted, and the narrowest limits of either version on
+// the way up. root: where the file system's root is; tests have one of their own.
+CgroupFacts look_at_cgroups(const std::string& root = "");
+
+}  // namespace ddprun
