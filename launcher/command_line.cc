@@ -7,24 +7,10 @@
 #include <utility>
 
 #include "launcher/config_file.h"
+#include "launcher/edit_distance.h"
 
 namespace ddprun {
 namespace {
-
-// Edits that make one word of the other: what a typing error is measured in.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
-    }
-  }
-  return row.back();
-}
 
 // The option of ddprun, or of torchrun, whose name is nearest; empty: none is near.
 std::string nearest_option(const std::string& bare) {

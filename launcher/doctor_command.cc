@@ -14,6 +14,7 @@
 #include "launcher/command_line.h"
 #include "launcher/core/doctor.h"
 #include "launcher/doctor_facts.h"
+#include "launcher/edit_distance.h"
 #include "rendezvous/key_file.h"
 
 namespace ddprun {
@@ -36,6 +37,20 @@ constexpr std::string_view kHelp =
     "  -h, --help       this text\n\n"
     "Exit codes: 0 no problem (there may be warnings), 2 the command line cannot be meant,\n"
     "78 a problem was found. docs/doctor.md says more about each finding.\n";
+
+// "--jsn" is nearer to doctor's own options than to ddprun's, whose parser knows no others. Empty: no
+// argument is near to one of them.
+std::string meant_for_doctor(const std::vector<std::string>& arguments) {
+  constexpr std::size_t kNear = 2;
+  for (const std::string& argument : arguments) {
+    if (!argument.starts_with("--") || find_option(argument)) continue;
+    for (const char* own : {"--json", "--libtorch", "--help"}) {
+      if (edit_distance(argument.substr(0, argument.find('=')), own) > kNear) continue;
+      return "unknown option " + argument + ": did you mean " + own + "?";
+    }
+  }
+  return "";
+}
 
 struct DoctorLine {
   bool help = false;
@@ -69,11 +84,15 @@ Result<DoctorLine> parse(const std::vector<std::string>& arguments) {
     }
   }
   if (line.help) return line;
+  const std::vector<std::string> options = others;
   const bool has_program = i < arguments.size();
   others.insert(others.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
   if (!has_program) others.insert(others.end(), {"--", "none"});
   Result<CommandLine> job = parse_command_line(others);
-  if (!job) return std::move(job).error();
+  if (!job) {
+    std::string meant = meant_for_doctor(options);
+    return meant.empty() ? std::move(job).error() : invalid_argument(std::move(meant));
+  }
   if (job->options.wish != Wish::kRun) {
     return invalid_argument("--version, --print-config and --dry-run are not for doctor");
   }

@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -12,6 +11,7 @@
 #include "base/worker_env.h"
 #include "launcher/nvml.h"
 #include "launcher/program.h"
+#include "launcher/small_file.h"
 
 namespace ddprun {
 namespace {
@@ -21,22 +21,6 @@ namespace fs = std::filesystem;
 // The driver wakes each GPU for a second or more where persistence mode is off.
 constexpr Duration kDriverPatience = std::chrono::seconds(10);
 constexpr Duration kOpenPatience = std::chrono::seconds(5);  // a library on a slow network disk
-
-std::string first_line(const fs::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-std::vector<fs::path> entries_of(const fs::path& directory) {
-  std::vector<fs::path> entries;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory, error))
-    entries.push_back(entry.path());
-  std::sort(entries.begin(), entries.end());
-  return entries;
-}
 
 bool is_there(const fs::path& path) {
   std::error_code error;
@@ -61,15 +45,15 @@ int count_device_files() {
 int count_pci_devices() {
   int count = 0;
   for (const fs::path& entry : entries_of("/sys/bus/pci/devices")) {
-    const bool is_display = first_line(entry / "class").starts_with("0x03");
-    if (is_display && first_line(entry / "vendor") == "0x10de") ++count;
+    const bool is_display = first_line_of(entry / "class").starts_with("0x03");
+    if (is_display && first_line_of(entry / "vendor") == "0x10de") ++count;
   }
   return count;
 }
 
 // The first word with a dot and only digits beside it of "NVRM version: ... 550.54.15  Tue ...".
 std::string kernel_driver_version() {
-  std::istringstream words(first_line("/proc/driver/nvidia/version"));
+  std::istringstream words(first_line_of("/proc/driver/nvidia/version"));
   for (std::string word; words >> word;) {
     if (word.find('.') != std::string::npos &&
         word.find_first_not_of("0123456789.") == std::string::npos)
@@ -103,7 +87,7 @@ fs::path prefix_of_python(const fs::path& python) {
   if (directory.filename() == "shims") {  // pyenv's: a script that chooses
     const std::string chosen = environment_variable("PYENV_VERSION").value_or("");
     const std::string version =
-        chosen.empty() ? first_line(directory.parent_path() / "version") : chosen;
+        chosen.empty() ? first_line_of(directory.parent_path() / "version") : chosen;
     return directory.parent_path() / "versions" / version;
   }
   std::error_code error;
@@ -240,7 +224,8 @@ LibTorchFacts read_libtorch(const std::string& root) {
     if (line.starts_with("cuda:") || line.starts_with("cuda =")) facts.cuda = quoted_in(line);
   }
   if (facts.version.empty()) {
-    facts.version = first_line(fs::path(root) / "build-version");  // of the archive without Python
+    facts.version =
+        first_line_of(fs::path(root) / "build-version");  // of the archive without Python
     // "2.11.0+cu130"
     const std::size_t at = facts.version.find("+cu");
     if (at != std::string::npos && facts.version.size() > at + 4) {

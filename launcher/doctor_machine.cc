@@ -18,18 +18,12 @@
 #include "base/usable_cpus.h"
 #include "base/worker_env.h"
 #include "launcher/program.h"
+#include "launcher/small_file.h"
 
 namespace ddprun {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
 
 // The text behind "Name:" in a file of /proc; empty where there is none.
 std::string field_of(const std::string& path, const std::string& name) {
@@ -85,11 +79,10 @@ bool has_capability(unsigned number) {
 std::uint64_t count_own_threads() {
   const uid_t own = getuid();
   std::uint64_t count = 0;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator("/proc", error)) {
-    const std::string pid = entry.path().filename();
+  for (const fs::path& entry : entries_of("/proc")) {
+    const std::string pid = entry.filename();
     if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
-    const std::string status = entry.path() / "status";
+    const std::string status = entry / "status";
     if (leading_number(field_of(status, "Uid")) == own)
       count += leading_number(field_of(status, "Threads"));
   }
@@ -98,11 +91,7 @@ std::uint64_t count_own_threads() {
 
 std::vector<std::string> names_in(const std::string& directory) {
   std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory, error)) {
-    names.push_back(entry.path().filename());
-  }
-  std::sort(names.begin(), names.end());
+  for (const fs::path& entry : entries_of(directory)) names.push_back(entry.filename());
   return names;
 }
 
@@ -152,25 +141,18 @@ std::string own_cgroup(const std::string& cgroups, const std::string& controller
   return "/";
 }
 
-std::string read_text(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return std::move(text).str();
-}
-
 // The directories of our own cgroup and those above it, as far as they are mounted; the innermost
 // first. Empty: that hierarchy is not mounted.
 std::vector<std::string> cgroup_directories(const std::string& root,
                                             const std::string& controller) {
-  const auto hierarchy = find_hierarchy(read_text(root + "/proc/self/mountinfo"), controller);
+  const auto hierarchy = find_hierarchy(text_of(root + "/proc/self/mountinfo"), controller);
   if (!hierarchy) return {};
-  std::string path = own_cgroup(read_text(root + "/proc/self/cgroup"), controller);
+  std::string path = own_cgroup(text_of(root + "/proc/self/cgroup"), controller);
   const std::string& top = hierarchy->mounted_root;
-  if (top != "/" && path.starts_with(top)) path.erase(0, top.size());
+  if (top != "/" && (path + "/").starts_with(top + "/")) path.erase(0, top.size());
   std::vector<std::string> directories;
   std::error_code error;
-  while (!path.empty() && path != "/") {
+  while (path.size() > 1 && path.starts_with('/')) {
     const std::string directory = root + hierarchy->mount_point + path;
     // What a container's mounts do not show, it cannot look at.
     if (fs::is_directory(directory, error)) directories.push_back(directory);
@@ -187,7 +169,7 @@ std::optional<std::uint64_t> least_in(const std::vector<std::string>& directorie
   constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 62;
   std::optional<std::uint64_t> least;
   for (const std::string& directory : directories) {
-    const auto number = parse_number<std::uint64_t>(first_line(directory + "/" + file));
+    const auto number = parse_number<std::uint64_t>(first_line_of(directory + "/" + file));
     if (!number || *number >= kNoLimit || (least && *least <= *number)) continue;
     least = number;
     if (where) *where = directory;
@@ -202,14 +184,15 @@ std::optional<double> least_cpus(const std::vector<std::string>& v2,
     if (quota > 0 && period > 0 && (!least || quota / period < *least)) least = quota / period;
   };
   for (const std::string& directory : v2) {
-    std::istringstream words(first_line(directory + "/cpu.max"));  // "max 100000", "50000 100000"
+    std::istringstream words(
+        first_line_of(directory + "/cpu.max"));  // "max 100000", "50000 100000"
     double quota = 0;
     double period = 0;
     if (words >> quota >> period) take(quota, period);
   }
   for (const std::string& directory : v1) {
-    const auto quota = parse_number<long>(first_line(directory + "/cpu.cfs_quota_us"));
-    const auto period = parse_number<long>(first_line(directory + "/cpu.cfs_period_us"));
+    const auto quota = parse_number<long>(first_line_of(directory + "/cpu.cfs_quota_us"));
+    const auto period = parse_number<long>(first_line_of(directory + "/cpu.cfs_period_us"));
     if (quota && period) take(static_cast<double>(*quota), static_cast<double>(*period));
   }
   return least;
@@ -230,11 +213,11 @@ SharedMemoryFacts look_at_shared_memory() {
     return facts;
   }
   facts.space = look_at_space(kPath);
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(kPath, error)) {
-    if (!entry.is_regular_file(error)) continue;
+  for (const fs::path& entry : entries_of(kPath)) {
+    std::error_code error;
+    if (!fs::is_regular_file(entry, error)) continue;
     ++facts.files;
-    const std::uintmax_t size = entry.file_size(error);
+    const std::uintmax_t size = fs::file_size(entry, error);
     if (!error) facts.file_bytes += size;
   }
   return facts;
@@ -268,7 +251,7 @@ MachineFacts look_at_machine() {
 
 ClockFacts look_at_clock() {
   ClockFacts facts{
-      .source = first_line("/sys/devices/system/clocksource/clocksource0/current_clocksource")};
+      .source = first_line_of("/sys/devices/system/clocksource/clocksource0/current_clocksource")};
   timex state{};  // no mode: nothing is set
   const int status = adjtimex(&state);
   if (status >= 0) facts.synchronised = status != TIME_ERROR && (state.status & STA_UNSYNC) == 0;
@@ -278,8 +261,8 @@ ClockFacts look_at_clock() {
 DebuggerFacts look_at_debuggers() {
   return {.has_gdb = find_in_path("gdb").has_value(),
           .has_py_spy = find_in_path("py-spy").has_value(),
-          .ptrace_scope =
-              static_cast<int>(leading_number(first_line("/proc/sys/kernel/yama/ptrace_scope")))};
+          .ptrace_scope = static_cast<int>(
+              leading_number(first_line_of("/proc/sys/kernel/yama/ptrace_scope")))};
 }
 
 CgroupFacts look_at_cgroups(const std::string& root) {
@@ -289,7 +272,7 @@ CgroupFacts look_at_cgroups(const std::string& root) {
     facts.path = v2.front();
     facts.can_make_children = access(facts.path.c_str(), W_OK | X_OK) == 0 &&
                               access((facts.path + "/cgroup.procs").c_str(), W_OK) == 0;
-    std::istringstream words(first_line(facts.path + "/cgroup.controllers"));
+    std::istringstream words(first_line_of(facts.path + "/cgroup.controllers"));
     for (std::string word; words >> word;) facts.controllers.push_back(word);
   }
   const std::vector<std::string> memory = cgroup_directories(root, "memory");
@@ -299,7 +282,7 @@ CgroupFacts look_at_cgroups(const std::string& root) {
   with_pids.insert(with_pids.end(), pids.begin(), pids.end());
   std::string where;
   facts.pids_max = least_in(with_pids, "pids.max", &where);
-  facts.pids_now = leading_number(first_line(where + "/pids.current"));
+  facts.pids_now = leading_number(first_line_of(where + "/pids.current"));
   facts.cpus = least_cpus(v2, cgroup_directories(root, "cpu"));
   return facts;
 }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <fstream>
 #include <optional>
 #include <sstream>
 
@@ -14,6 +13,7 @@
 #include "base/poll_until.h"
 #include "base/unique_fd.h"
 #include "launcher/side_by_side.h"
+#include "launcher/small_file.h"
 
 namespace ddprun {
 namespace {
@@ -46,13 +46,6 @@ std::optional<NameServer::Outcome> await_answer(int socket, TimePoint until, std
       return NameServer::Outcome::kAnswered;
   }
   return std::nullopt;
-}
-
-std::string read_text(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return std::move(text).str();
 }
 
 }  // namespace
@@ -147,7 +140,7 @@ NameServer ask_name_server(const std::string& address) {
 
 NameFacts look_at_names() {
   NameFacts facts;
-  const std::vector<std::string> servers = name_servers_of(read_text("/etc/resolv.conf"));
+  const std::vector<std::string> servers = name_servers_of(text_of("/etc/resolv.conf"));
   facts.servers.resize(servers.size());
   std::vector<std::function<void()>> bodies;
   for (std::size_t i = 0; i < servers.size(); ++i) {

@@ -7,19 +7,13 @@
 #include <sstream>
 #include <system_error>
 
+#include "launcher/small_file.h"
 #include "rendezvous/listen.h"
 
 namespace ddprun {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
 
 // The inodes of sockets that listen on the port, of one of /proc/net's tables.
 void find_listeners(const std::string& table, std::uint16_t port, std::set<std::string>& inodes) {
@@ -39,9 +33,9 @@ void find_listeners(const std::string& table, std::uint16_t port, std::set<std::
 }
 
 bool has_one_of(const fs::path& descriptors, const std::set<std::string>& inodes) {
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(descriptors, error)) {
-    const std::string target = fs::read_symlink(entry.path(), error).string();
+  for (const fs::path& entry : entries_of(descriptors)) {
+    std::error_code error;
+    const std::string target = fs::read_symlink(entry, error).string();
     constexpr std::string_view kSocket = "socket:[";
     if (!target.starts_with(kSocket)) continue;
     if (inodes.contains(target.substr(kSocket.size(), target.size() - kSocket.size() - 1)))
@@ -56,12 +50,11 @@ std::string holder_of_port(std::uint16_t port) {
   std::set<std::string> inodes;
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) find_listeners(table, port, inodes);
   if (inodes.empty()) return "";
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator("/proc", error)) {
-    const std::string pid = entry.path().filename();
+  for (const fs::path& entry : entries_of("/proc")) {
+    const std::string pid = entry.filename();
     if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
-    if (has_one_of(entry.path() / "fd", inodes)) {
-      return first_line(entry.path() / "comm") + " (pid " + pid + ")";
+    if (has_one_of(entry / "fd", inodes)) {
+      return first_line_of(entry / "comm") + " (pid " + pid + ")";
     }
   }
   return "";
@@ -82,14 +75,14 @@ PortRangeFacts count_free(PortRange range) {
 }
 
 std::optional<PortRange> ephemeral_ports() {
-  std::istringstream words(first_line("/proc/sys/net/ipv4/ip_local_port_range"));
+  std::istringstream words(first_line_of("/proc/sys/net/ipv4/ip_local_port_range"));
   PortRange range;
   if (words >> range.first >> range.last) return range;
   return std::nullopt;
 }
 
 std::vector<PortRange> reserved_ports() {
-  return parse_port_ranges(first_line("/proc/sys/net/ipv4/ip_local_reserved_ports"));
+  return parse_port_ranges(first_line_of("/proc/sys/net/ipv4/ip_local_reserved_ports"));
 }
 
 std::vector<PortRange> parse_port_ranges(const std::string& text) {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <variant>
@@ -120,7 +121,7 @@ class TopTexts : public nlohmann::json_sax<nlohmann::json> {
   std::string key_;
 };
 
-// Of an agent whose every word is `why`; kSilent where nothing came in time.
+// kSilent where nothing came in time.
 ServiceAnswer failed(const Error& error, const Deadline& deadline,
                      ServiceAnswer::Outcome otherwise) {
   ServiceAnswer answer{.outcome = otherwise, .took = deadline.waited(), .why = error.message()};

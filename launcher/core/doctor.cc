@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <sstream>
 
+#include "base/is_control.h"
+
 namespace ddprun {
 namespace {
 
@@ -25,12 +27,14 @@ std::string padded(std::string_view text, std::size_t columns) {
 }
 
 // Breaks `words` so that no line is longer than `width`, where a word is not; further lines begin
-// with `indent` spaces.
+// with `indent` spaces. What others have said (a service, the environment) goes to a terminal:
+// control characters do not.
 std::string wrapped(const std::string& words, std::size_t indent, std::size_t width) {
   std::string text;
   std::size_t column = indent;
   std::istringstream stream(words);
   for (std::string word; stream >> word;) {
+    std::replace_if(word.begin(), word.end(), is_control, '?');
     if (column > indent && column + 1 + word.size() > width) {
       text += "\n" + std::string(indent, ' ');
       column = indent;

@@ -137,23 +137,29 @@ std::optional<Finding> judge_address_names(const DoctorFacts& facts) {
       all.begin(), all.end(),
       [](const auto& a, const auto& b) { return seconds_of(a.took) < seconds_of(b.took); });
   std::vector<std::string> addresses;
-  for (const LookUp& one : all) addresses.push_back(one.asked);
-  Finding finding{.seen = "asked for the names of " + list_text(addresses) + ": answered within " +
-                          to_text(slowest.took)};
-  for (const LookUp& one : all) finding.details.emplace_back(one.asked, seconds_of(one.took));
-  if (!is_slow(slowest)) return finding;
+  std::vector<std::string> slow;
+  Finding finding;
+  for (const LookUp& one : all) {
+    addresses.push_back(one.asked);
+    if (is_slow(one)) slow.push_back(one.asked);
+    finding.details.emplace_back(one.asked, seconds_of(one.took));
+  }
+  if (slow.empty()) {
+    finding.seen = "asked for the names of " + list_text(addresses) + ": answered within " +
+                   to_text(slowest.took);
+    return finding;
+  }
   const bool silent = slowest.outcome == LookUp::Outcome::kSilent;
   finding.level = silent ? Level::kProblem : Level::kWarning;
-  finding.seen =
-      silent ? "nobody has said within " + to_text(slowest.took) + " what the name of " +
-                   slowest.asked + " is"
-             : "it took " + to_text(slowest.took) + " to ask for the name of " + slowest.asked;
+  finding.seen = (silent ? "nobody has said within " : "it took up to ") + to_text(slowest.took) +
+                 (silent ? " what the name is of " : " to ask for the name of ") + list_text(slow);
   finding.effect =
       "PyTorch's store client asks for the name of MASTER_ADDR before it connects, also where that "
       "is numeric: every Python worker waits for it, 10 s where nobody answers";
-  finding.advice = "a line '" + slowest.asked +
-                   " NAME' in /etc/hosts, just so; or RES_OPTIONS='timeout:1 attempts:1' in the "
-                   "workers' environment";
+  finding.advice =
+      "a line '" + slow.back() +
+      " NAME' in /etc/hosts, just so, for each; or RES_OPTIONS='timeout:1 attempts:1' in "
+      "the workers' environment";
   return finding;
 }
 
