@@ -40,27 +40,6 @@ Error unknown_option(const std::string& given) {
       (nearest.empty() ? "; ddprun --help lists them" : ": did you mean --" + nearest + "?"));
 }
 
-// The option that `given`, the text before '=', names: by its name, or, as torchrun's parser takes it,
-// by the beginning of one of torchrun's own. Null where that is for CLI11 to see.
-Result<const OptionSpec*> option_of(const std::string& given) {
-  if (const OptionSpec* exact = find_option(given)) return exact;
-  if (!given.starts_with("--")) return nullptr;
-  const std::string beginning = with_dashes(given).substr(2);
-  std::vector<std::string> meant;
-  for (const std::string_view name : torchrun_options()) {
-    if (name == beginning) return unknown_option(given);  // a refused one
-    if (name.starts_with(beginning)) meant.emplace_back(name);
-  }
-  if (meant.empty()) return unknown_option(given);
-  if (meant.size() == 1) {
-    if (const OptionSpec* option = find_option("--" + meant.front())) return option;
-    return unknown_option("--" + meant.front());
-  }
-  std::string text = given + " is the beginning of";
-  for (const std::string& name : meant) text += (name == meant.front() ? " --" : ", --") + name;
-  return invalid_argument(text + ": write more of it");
-}
-
 // The options in front of the program, each by its full name, its value behind it: "--name=", which an
 // unset variable leaves in a script, has a value that is empty, where CLI11 would take the next
 // argument for it, be it the program.
@@ -186,6 +165,25 @@ void take_program(const Sources& sources, CommandLine& line) {
 }
 
 }  // namespace
+
+Result<const OptionSpec*> option_of(const std::string& given) {
+  if (const OptionSpec* exact = find_option(given)) return exact;
+  if (!given.starts_with("--")) return nullptr;
+  const std::string beginning = with_dashes(given).substr(2);
+  std::vector<std::string> meant;
+  for (const std::string_view name : torchrun_options()) {
+    if (name == beginning) return unknown_option(given);  // a refused one
+    if (name.starts_with(beginning)) meant.emplace_back(name);
+  }
+  if (meant.empty()) return unknown_option(given);
+  if (meant.size() == 1) {
+    if (const OptionSpec* option = find_option("--" + meant.front())) return option;
+    return unknown_option("--" + meant.front());
+  }
+  std::string text = given + " is the beginning of";
+  for (const std::string& name : meant) text += (name == meant.front() ? " --" : ", --") + name;
+  return invalid_argument(text + ": write more of it");
+}
 
 Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments) {
   Result<Scanned> scanned = scan(arguments);

@@ -32,4 +32,9 @@ struct CommandLine {
 // cannot be read.
 Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments);
 
+// The option that `given`, the text before '=', names: by its name, or, as torchrun's parser takes it,
+// by the beginning of one of torchrun's own. Null where that is for CLI11 to see: -r3, or nothing that
+// there is.
+Result<const OptionSpec*> option_of(const std::string& given);
+
 }  // namespace ddprun

@@ -78,8 +78,8 @@ Result<DoctorLine> parse(const std::vector<std::string>& arguments) {
       line.wish.libtorch = argument.substr(kLibtorch.size() + 1);
     } else {
       others.push_back(argument);
-      const OptionSpec* option = find_option(argument);
-      const bool has_value = option && !option->is_switch();
+      const Result<const OptionSpec*> option = option_of(argument);
+      const bool has_value = option && *option && !(*option)->is_switch();
       if (has_value && i + 1 < arguments.size()) others.push_back(arguments[++i]);
     }
   }

@@ -118,12 +118,14 @@ JobWish job_of(const DoctorWish& wish, const GpuFacts& gpus, const MachineFacts&
   return job;
 }
 
-// What is on disks that others serve may hang for ever: then what is known of it without them.
+// What is on disks that others serve may hang for ever: then what is known of it without them. Where
+// no thread can be started there is nobody to leave behind, and it is looked at here.
 template <class Facts>
-Facts unless_it_hangs(Duration allowed, Facts otherwise, std::function<Facts()> look) {
-  const auto seen = result_within<Facts>(
-      allowed, "look", [look = std::move(look)]() -> Result<Facts> { return look(); });
-  return seen && *seen ? **seen : otherwise;
+Facts unless_it_hangs(Duration allowed, Facts otherwise, const std::function<Facts()>& look) {
+  const auto seen =
+      result_within<Facts>(allowed, "look", [look]() -> Result<Facts> { return look(); });
+  if (!seen) return otherwise;
+  return *seen ? **seen : look();
 }
 
 constexpr Duration kDiskPatience = std::chrono::seconds(3);

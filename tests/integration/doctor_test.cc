@@ -258,10 +258,10 @@ TEST_F(DoctorTest, TellsAFreePortOfThisHostFromASilentHost) {
 }
 
 TEST_F(DoctorTest, LooksAtWhatTheJobOfACommandLineNeeds) {
+  // Options as people write them: with = or without, and shortened as torchrun takes it.
   const Diagnosis found = diagnose(
-      "--json --nnodes=2 --rdzv-endpoint=localhost --local-addr=10.9.0.0/16 "
-      "--port-range=29500-29501 "
-      "--nproc-per-node=2 ./missing --json-of-its-own");
+      "--nnodes=2 --rdzv-endpoint=localhost --local-addr=10.9.0.0/16 --port-range 29500-29501 "
+      "--nproc 2 --json ./missing --json-of-its-own");
   EXPECT_EQ(found.exit_code, kUnwell) << found.err;
   EXPECT_THAT(found.seen("endpoint"), HasSubstr("localhost leads to"));
   EXPECT_EQ(found.level("endpoint"), "problem");
