@@ -93,7 +93,11 @@ int major_of(const std::string& version) {
 
 std::optional<Finding> judge_driver(const DoctorFacts& facts) {
   const GpuFacts& gpus = facts.gpus;
-  if (gpus.count == 0) return std::nullopt;
+  if (gpus.count == 0) {
+    const std::string& loaded = gpus.kernel_driver_version;
+    return Finding{.seen = loaded.empty() ? "NVIDIA's driver is not loaded"
+                                          : "NVIDIA's driver " + loaded + " is loaded"};
+  }
   const LibTorchFacts& torch = facts.nccl.torch;
   Finding finding{
       .seen = "NVIDIA's driver is " + gpus.driver_version + ", for CUDA up to " +

@@ -10,6 +10,13 @@ namespace {
 
 // A healthy name service answers within milliseconds; one lost answer costs five seconds.
 constexpr Duration kSlowLookUp = std::chrono::milliseconds(500);
+constexpr Duration kVerySlowLookUp = std::chrono::seconds(1);
+
+Level level_of_look_up(Duration took) {
+  return took >= kVerySlowLookUp ? Level::kProblem
+         : took >= kSlowLookUp   ? Level::kWarning
+                                 : Level::kOk;
+}
 
 using Details = std::vector<std::pair<std::string, DetailValue>>;
 
@@ -58,7 +65,7 @@ std::optional<Finding> judge_host_name(const DoctorFacts& facts) {
         "that ask for it fail";
     finding.advice = hosts_line;
   } else if (is_slow(own)) {
-    finding.level = Level::kWarning;
+    finding.level = level_of_look_up(own.took);
     finding.effect = "every process that asks for it at its start waits as long";
     finding.advice = hosts_line + ", or mend the name service";
   } else if (!facts.names.own_is_here) {
@@ -94,11 +101,12 @@ std::optional<Finding> judge_name_service(const DoctorFacts& facts) {
   }
   std::vector<std::string> texts;
   int answering = 0;
-  bool slow = false;
+  Duration slowest{};
   for (const NameServer& server : servers) {
     texts.push_back(server_text(server));
-    if (server.outcome == NameServer::Outcome::kAnswered) ++answering;
-    slow = slow || (server.outcome == NameServer::Outcome::kAnswered && server.took >= kSlowLookUp);
+    if (server.outcome != NameServer::Outcome::kAnswered) continue;
+    ++answering;
+    slowest = std::max(slowest, server.took);
   }
   Finding finding{.seen = "name server " + list_text(texts)};
   for (const NameServer& server : servers) {
@@ -121,8 +129,8 @@ std::optional<Finding> judge_name_service(const DoctorFacts& facts) {
     finding.level = Level::kWarning;
     finding.effect = "when the ones before it lose an answer, look-ups wait 5 s for it";
     finding.advice = "take what does not answer out of /etc/resolv.conf";
-  } else if (slow) {
-    finding.level = Level::kWarning;
+  } else if (slowest >= kSlowLookUp) {
+    finding.level = level_of_look_up(slowest);
     finding.effect = "every look-up that is not in /etc/hosts takes as long";
     finding.advice =
         "put the nodes into /etc/hosts, or a server that is near into /etc/resolv.conf";
@@ -150,7 +158,7 @@ std::optional<Finding> judge_address_names(const DoctorFacts& facts) {
     return finding;
   }
   const bool silent = slowest.outcome == LookUp::Outcome::kSilent;
-  finding.level = silent ? Level::kProblem : Level::kWarning;
+  finding.level = silent ? Level::kProblem : level_of_look_up(slowest.took);
   finding.seen = (silent ? "nobody has said within " : "it took up to ") + to_text(slowest.took) +
                  (silent ? " what the name is of " : " to ask for the name of ") + list_text(slow);
   finding.effect =
@@ -191,7 +199,7 @@ std::optional<Finding> judge_endpoint(const DoctorFacts& facts) {
     finding.effect = "on every node it means that node itself: they do not meet";
     finding.advice = "give a name or an address of the first node that all nodes know";
   } else if (is_slow(look_up)) {
-    finding.level = Level::kWarning;
+    finding.level = level_of_look_up(look_up.took);
     finding.effect = "every node waits as long before it joins, and again when it has to come back";
     finding.advice = "put the name into /etc/hosts, or give a numeric address";
   }
@@ -203,7 +211,7 @@ std::string try_text(const ConnectTry& one, std::uint16_t port) {
   switch (one.outcome) {
     case ConnectTry::Outcome::kConnected: return where + " answers in " + to_text(one.took);
     case ConnectTry::Outcome::kRefused:
-      return where + ": nobody listens (" + to_text(one.took) + ")";
+      return where + ": nobody listens, connection refused (" + to_text(one.took) + ")";
     case ConnectTry::Outcome::kSilent: return where + ": no answer within " + to_text(one.took);
     case ConnectTry::Outcome::kFailed: break;
   }

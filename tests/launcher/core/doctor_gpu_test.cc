@@ -67,6 +67,12 @@ TEST(DoctorGpus, WithoutPersistenceModeAreNoted) {
   EXPECT_EQ(level_of(facts, "gpus"), Level::kNote);
 }
 
+TEST(DoctorDriver, IsNotMissedWhereThereIsNoGpu) {
+  DoctorFacts facts = healthy_facts();
+  EXPECT_EQ(finding_of(facts, "driver").seen, "NVIDIA's driver is not loaded");
+  EXPECT_EQ(level_of(facts, "driver"), Level::kOk);
+}
+
 TEST(DoctorDriver, HasToBeAsNewAsLibTorchsCuda) {
   DoctorFacts facts = with_gpus(1);
   EXPECT_EQ(

@@ -28,6 +28,8 @@ TEST(DoctorHostName, IsAProblemWhenNobodyAnswersAndAWarningWhenItTakesHalfASecon
   EXPECT_EQ(level_of(facts, "host-name"), Level::kOk);
   facts.names.own.took = milliseconds(500);
   EXPECT_EQ(level_of(facts, "host-name"), Level::kWarning);
+  facts.names.own.took = seconds(1);
+  EXPECT_EQ(level_of(facts, "host-name"), Level::kProblem);
   facts.names.own.outcome = LookUp::Outcome::kSilent;
   facts.names.own.took = seconds(3);
   EXPECT_EQ(level_of(facts, "host-name"), Level::kProblem);
@@ -77,12 +79,16 @@ TEST(DoctorNameService, WarnsOfASlowServer) {
   DoctorFacts facts = healthy_facts();
   facts.names.servers[0].took = milliseconds(500);
   EXPECT_EQ(level_of(facts, "name-service"), Level::kWarning);
+  facts.names.servers[0].took = seconds(1);
+  EXPECT_EQ(level_of(facts, "name-service"), Level::kProblem);
 }
 
 TEST(DoctorAddressNames, AreAskedForByPyTorchAndMayNotBeSilent) {
   DoctorFacts facts = healthy_facts();
   facts.names.of_addresses.push_back({.asked = "::ffff:10.0.0.1", .took = milliseconds(500)});
   EXPECT_EQ(level_of(facts, "address-names"), Level::kWarning);
+  facts.names.of_addresses.back().took = seconds(1);
+  EXPECT_EQ(level_of(facts, "address-names"), Level::kProblem);
   facts.names.of_addresses.back() = {
       .asked = "::ffff:10.0.0.1", .outcome = LookUp::Outcome::kSilent, .took = seconds(3)};
   const Finding finding = finding_of(facts, "address-names");
@@ -101,8 +107,10 @@ TEST(DoctorEndpoint, HasToResolve) {
   facts.network.endpoint->look_up.outcome = LookUp::Outcome::kSilent;
   EXPECT_EQ(level_of(facts, "endpoint"), Level::kProblem);
   facts.network.endpoint->look_up.outcome = LookUp::Outcome::kFound;
-  facts.network.endpoint->look_up.took = seconds(1);
+  facts.network.endpoint->look_up.took = milliseconds(500);
   EXPECT_EQ(level_of(facts, "endpoint"), Level::kWarning);
+  facts.network.endpoint->look_up.took = seconds(1);
+  EXPECT_EQ(level_of(facts, "endpoint"), Level::kProblem);
 }
 
 TEST(DoctorEndpoint, OnLoopbackIsNoPlaceForSeveralNodes) {
