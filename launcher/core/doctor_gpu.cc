@@ -144,19 +144,23 @@ std::string library_text(const NcclLibrary& library) {
          " at " + library.path;
 }
 
-// NCCL is linked into a LibTorch that is no Python package, or none was found to compare with.
-Finding without_beside_torch(const DoctorFacts& facts) {
-  const NcclFacts& nccl = facts.nccl;
+std::string install_text(const LibTorchFacts& torch, const std::string& version) {
+  return "pip install nvidia-nccl-cu" + std::to_string(major_of(torch.cuda)) + "==" + version;
+}
+
+Finding without_nccl(const DoctorFacts& facts) {
+  const LibTorchFacts& torch = facts.nccl.torch;
   const bool has_gpus = facts.gpus.count > 0;
-  if (!nccl.of_loader.path.empty()) {
-    return {.seen = "the loader finds " + library_text(nccl.of_loader) + "; " +
-                    (nccl.torch.root.empty() ? "no LibTorch was found to compare it with"
-                                             : "LibTorch " + nccl.torch.version +
-                                                   " does not say which it was built with")};
+  if (!torch.nccl.empty()) {
+    return {.level = has_gpus ? Level::kProblem : Level::kNote,
+            .seen = "LibTorch " + torch.version + " wants NCCL " + torch.nccl +
+                    ", and it was not found",
+            .effect = "programs that link libtorch_cuda do not start: libnccl.so.2 is missing",
+            .advice = install_text(torch, torch.nccl)};
   }
-  if (!nccl.torch.root.empty()) {
-    return {.seen = "no libnccl.so.2 was found; LibTorch " + nccl.torch.version +
-                    (nccl.torch.cuda.empty() ? " is built without CUDA" : " may have NCCL inside")};
+  if (!torch.root.empty()) {
+    return {.seen = "no libnccl.so.2 was found; LibTorch " + torch.version +
+                    (torch.cuda.empty() ? " is built without CUDA" : " may have NCCL inside")};
   }
   if (!has_gpus)
     return {.seen = "neither NCCL nor LibTorch was found; without a GPU none is needed"};
@@ -164,12 +168,30 @@ Finding without_beside_torch(const DoctorFacts& facts) {
           .seen = "neither libnccl.so.2 nor a LibTorch was found",
           .effect = "programs with their own copy run; others do not start",
           .advice =
-              "activate the virtual environment with PyTorch, or give its program: ddprun doctor "
-              "... PROGRAM; LD_LIBRARY_PATH and ldconfig say where libraries are"};
+              "activate the virtual environment with PyTorch, or say where it is: --libtorch=DIR; "
+              "LD_LIBRARY_PATH and ldconfig say where libraries are"};
+}
+
+std::string comparison_text(const LibTorchFacts& torch) {
+  if (torch.root.empty()) return "no LibTorch was found to compare it with";
+  if (torch.nccl.empty())
+    return "LibTorch " + torch.version + " does not say which it was built with";
+  return "LibTorch " + torch.version + " was built with " + torch.nccl;
+}
+
+// What it means that this library is not of the version that LibTorch was built with.
+void judge_version(const NcclLibrary& library, const DoctorFacts& facts, Finding& finding) {
+  const bool older = number_of(library.version) < number_of(facts.nccl.torch.nccl);
+  finding.level = !older ? Level::kNote : facts.gpus.count > 0 ? Level::kProblem : Level::kWarning;
+  finding.effect = older
+                       ? "it lacks functions that LibTorch calls: 'undefined symbol: nccl...', or "
+                         "workers hang with others of another version"
+                       : "newer ones work as a rule, if all nodes have the same";
 }
 
 std::optional<Finding> judge_nccl(const DoctorFacts& facts) {
   const NcclFacts& nccl = facts.nccl;
+  const LibTorchFacts& torch = nccl.torch;
   if (nccl.hangs) {
     return Finding{.level = Level::kProblem,
                    .seen = "a file system hangs on which NCCL and LibTorch were looked for",
@@ -178,53 +200,33 @@ std::optional<Finding> judge_nccl(const DoctorFacts& facts) {
                        "look at the disks of PATH, LD_LIBRARY_PATH and the virtual environment: "
                        "`df` hangs at the same"};
   }
-  if (nccl.beside_torch.path.empty()) {
-    Finding finding = without_beside_torch(facts);
-    if (!nccl.torch.nccl.empty() && nccl.of_loader.path.empty()) {
-      finding.level = facts.gpus.count > 0 ? Level::kProblem : Level::kNote;
-      finding.seen = "LibTorch " + nccl.torch.version + " wants NCCL " + nccl.torch.nccl +
-                     ", and it was not found";
-      finding.effect = "programs that link libtorch_cuda do not start: libnccl.so.2 is missing";
-      finding.advice = "pip install nvidia-nccl-cu" + std::to_string(major_of(nccl.torch.cuda)) +
-                       "==" + nccl.torch.nccl;
-    }
-    return finding;
-  }
-  const std::string& wanted = nccl.torch.nccl;
-  Finding finding{
-      .seen = library_text(nccl.beside_torch) +
-              (wanted.empty() ? "; LibTorch does not say which it was built with"
-                              : "; LibTorch " + nccl.torch.version + " was built with " + wanted),
-      .details = {{"nccl", nccl.beside_torch.version},
-                  {"libtorch", nccl.torch.version},
-                  {"libtorch_nccl", wanted},
-                  {"path", nccl.beside_torch.path}}};
-  const bool has_gpus = facts.gpus.count > 0;
+  // LibTorch takes the one beside it.
+  const NcclLibrary& used = nccl.beside_torch.path.empty() ? nccl.of_loader : nccl.beside_torch;
+  if (used.path.empty()) return without_nccl(facts);
+  Finding finding{.seen = library_text(used) + "; " + comparison_text(torch),
+                  .details = {{"nccl", used.version},
+                              {"libtorch", torch.version},
+                              {"libtorch_nccl", torch.nccl},
+                              {"path", used.path}}};
   const auto differs = [&](const NcclLibrary& library) {
-    return !library.version.empty() && number_of(wanted) > 0 && library.version != wanted;
+    return !library.version.empty() && number_of(torch.nccl) > 0 && library.version != torch.nccl;
   };
-  const auto judge = [&](const NcclLibrary& library, const std::string& advice) {
-    const bool older = number_of(library.version) < number_of(wanted);
-    finding.level = older ? (has_gpus ? Level::kProblem : Level::kWarning) : Level::kNote;
-    finding.effect =
-        older ? "it lacks functions that LibTorch calls: 'undefined symbol: nccl...', or "
-                "workers hang with others of another version"
-              : "newer ones work as a rule, if all nodes have the same";
-    finding.advice = advice;
-  };
-  if (nccl.beside_torch.version.empty()) {
-    finding.level = has_gpus ? Level::kProblem : Level::kWarning;
+  if (used.version.empty()) {
+    finding.level = facts.gpus.count > 0 ? Level::kProblem : Level::kWarning;
     finding.effect = "programs that link libtorch_cuda do not start";
-    finding.advice = "install it again: pip install --force-reinstall nvidia-nccl-cu" +
-                     std::to_string(major_of(nccl.torch.cuda));
+    finding.advice =
+        "install it again" + (torch.nccl.empty() ? "" : ": " + install_text(torch, torch.nccl));
   } else if (nccl.of_loader.by_variable && differs(nccl.of_loader)) {
-    finding.seen += "; but LD_LIBRARY_PATH leads to " + library_text(nccl.of_loader);
-    judge(nccl.of_loader,
-          "take its directory out of LD_LIBRARY_PATH: programs that link NCCL themselves "
-          "take that one, and LibTorch with them");
-  } else if (differs(nccl.beside_torch)) {
-    judge(nccl.beside_torch,
-          "pip install nvidia-nccl-cu" + std::to_string(major_of(nccl.torch.cuda)) + "==" + wanted);
+    if (&used != &nccl.of_loader) {
+      finding.seen += "; but LD_LIBRARY_PATH leads to " + library_text(nccl.of_loader);
+    }
+    judge_version(nccl.of_loader, facts, finding);
+    finding.advice =
+        "take its directory out of LD_LIBRARY_PATH: programs that link NCCL themselves "
+        "take that one, and LibTorch with them";
+  } else if (differs(used)) {
+    judge_version(used, facts, finding);
+    finding.advice = install_text(torch, torch.nccl);
   }
   return finding;
 }

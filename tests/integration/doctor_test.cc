@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -269,6 +270,43 @@ TEST_F(DoctorTest, LooksAtWhatTheJobOfACommandLineNeeds) {
   EXPECT_THAT(found.seen("port-range"), HasSubstr("2 of 2 ports"));
   EXPECT_EQ(found.level("port-range"), "problem") << "the store and two workers";
   EXPECT_THAT(found.seen("program"), HasSubstr("./missing: no such file"));
+}
+
+constexpr const char* kWithFakeDriver = "export LD_LIBRARY_PATH=" FAKE_DRIVER_DIR " FAKE_DRIVER=";
+
+TEST_F(DoctorTest, SeesGpusTheirDriverAndWhatLibTorchWants) {
+  const auto write = [&](const std::string& path, const std::string& text) {
+    const std::filesystem::path whole = directory_ / path;
+    std::filesystem::create_directories(whole.parent_path());
+    std::ofstream(whole) << text;
+  };
+  write("site-packages/torch/lib/libtorch.so", "");
+  write("site-packages/torch/version.py", "__version__ = '2.11.0+cu130'\ncuda = '13.0'\n");
+  write("site-packages/torch-2.11.0.dist-info/METADATA",
+        "Requires-Dist: nvidia-nccl-cu13==2.28.9\n");
+  const Diagnosis found = diagnose("--json --nproc-per-node=gpu --libtorch=site-packages/torch",
+                                   kWithFakeDriver + std::string("well"));
+  EXPECT_EQ(found.exit_code, kUnwell) << found.out << found.err;
+  EXPECT_EQ(found.seen("gpus"), "2 GPUs; 1 without persistence mode");
+  EXPECT_EQ(found.level("driver"), "problem");
+  EXPECT_EQ(
+      found.seen("driver"),
+      "NVIDIA's driver is 570.99, for CUDA up to 12.8; LibTorch 2.11.0+cu130 is built with 13.0");
+  EXPECT_EQ(found.level("nccl"), "problem");
+  EXPECT_THAT(found.seen("nccl"),
+              AllOf(HasSubstr("NCCL 2.18.1 at "), HasSubstr("was built with 2.28.9")));
+  const Diagnosis hidden = diagnose("--json --nproc-per-node=gpu",
+                                    kWithFakeDriver + std::string("well CUDA_VISIBLE_DEVICES="));
+  EXPECT_THAT(hidden.seen("gpus"), HasSubstr("of these 0 by CUDA_VISIBLE_DEVICES="));
+  EXPECT_EQ(hidden.level("gpus"), "problem");
+}
+
+TEST_F(DoctorTest, DoesNotWaitForADriverThatHangs) {
+  const Diagnosis found = diagnose("--json", kWithFakeDriver + std::string("hangs"));
+  EXPECT_EQ(found.exit_code, kUnwell) << found.out << found.err;
+  EXPECT_LT(found.took, seconds(20));
+  EXPECT_EQ(found.level("gpus"), "problem");
+  EXPECT_THAT(found.seen("gpus"), HasSubstr("does not answer"));
 }
 
 TEST_F(DoctorTest, LeavesNothingBehind) {

@@ -108,6 +108,18 @@ TEST(DoctorNccl, OfAnotherVersionOnTheLibraryPathIsNamed) {
   EXPECT_THAT(finding_of(facts, "nccl").seen, HasSubstr("LD_LIBRARY_PATH leads to NCCL 2.18.1"));
 }
 
+TEST(DoctorNccl, ThatTheLoaderFindsIsComparedWhereNoneIsBesideLibTorch) {
+  DoctorFacts facts = with_gpus(1);
+  facts.nccl.beside_torch = {};
+  facts.nccl.of_loader = {.path = "/usr/lib/libnccl.so.2", .version = "2.28.9"};
+  EXPECT_EQ(level_of(facts, "nccl"), Level::kOk);
+  facts.nccl.of_loader.version = "2.18.1";
+  EXPECT_EQ(level_of(facts, "nccl"), Level::kProblem);
+  EXPECT_THAT(finding_of(facts, "nccl").advice, HasSubstr("nvidia-nccl-cu13==2.28.9"));
+  facts.nccl.of_loader.version = "";
+  EXPECT_EQ(level_of(facts, "nccl"), Level::kProblem) << "it cannot be opened";
+}
+
 TEST(DoctorNccl, ThatIsMissingIsNamed) {
   DoctorFacts facts = with_gpus(1);
   facts.nccl.beside_torch = {};
