@@ -17,6 +17,7 @@
 #include "base/result.h"
 #include "base/usable_cpus.h"
 #include "base/worker_env.h"
+#include "launcher/own_cgroup.h"
 #include "launcher/program.h"
 #include "launcher/small_file.h"
 
@@ -265,16 +266,20 @@ DebuggerFacts look_at_debuggers() {
               leading_number(first_line_of("/proc/sys/kernel/yama/ptrace_scope")))};
 }
 
-CgroupFacts look_at_cgroups(const std::string& root) {
+CgroupFacts look_at_cgroups() {
+  CgroupFacts facts = read_cgroup_limits();
+  facts.path = own_cgroup_directory();
+  if (facts.path.empty()) return facts;
+  facts.can_make_children = access(facts.path.c_str(), W_OK | X_OK) == 0 &&
+                            access((facts.path + "/cgroup.procs").c_str(), W_OK) == 0;
+  std::istringstream words(first_line_of(facts.path + "/cgroup.controllers"));
+  for (std::string word; words >> word;) facts.controllers.push_back(word);
+  return facts;
+}
+
+CgroupFacts read_cgroup_limits(const std::string& root) {
   CgroupFacts facts;
   const std::vector<std::string> v2 = cgroup_directories(root, "");
-  if (!v2.empty()) {
-    facts.path = v2.front();
-    facts.can_make_children = access(facts.path.c_str(), W_OK | X_OK) == 0 &&
-                              access((facts.path + "/cgroup.procs").c_str(), W_OK) == 0;
-    std::istringstream words(first_line_of(facts.path + "/cgroup.controllers"));
-    for (std::string word; words >> word;) facts.controllers.push_back(word);
-  }
   const std::vector<std::string> memory = cgroup_directories(root, "memory");
   facts.memory_max = lesser(least_in(v2, "memory.max"), least_in(memory, "memory.limit_in_bytes"));
   std::vector<std::string> with_pids = v2;

@@ -16,8 +16,10 @@ MachineFacts look_at_machine();
 ClockFacts look_at_clock();
 DebuggerFacts look_at_debuggers();
 
-// The cgroups of this process: where v2 is mounted, and the narrowest limits of either version on
-// the way up. root: where the file system's root is; tests have one of their own.
-CgroupFacts look_at_cgroups(const std::string& root = "");
+// The cgroup in which ddprun would make its own, and the narrowest limits around this process.
+CgroupFacts look_at_cgroups();
+// The limits alone, of either version. root: where the file system's root is; tests have one of their
+// own.
+CgroupFacts read_cgroup_limits(const std::string& root = "");
 
 }  // namespace ddprun

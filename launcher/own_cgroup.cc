@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/parse_number.h"
+#include "launcher/small_file.h"
 
 namespace ddprun {
 namespace {
@@ -22,13 +23,6 @@ std::string mount_of_version_2() {
     if (statfs(mount, &info) == 0 && info.f_type == CGROUP2_SUPER_MAGIC) return mount;
   }
   return "";
-}
-
-std::string first_line_of(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
 }
 
 }  // namespace

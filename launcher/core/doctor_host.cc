@@ -294,15 +294,15 @@ std::optional<Finding> judge_cpu_quota(const DoctorFacts& facts) {
 std::optional<Finding> judge_cgroup(const DoctorFacts& facts) {
   const CgroupFacts& cgroup = facts.cgroup;
   const std::string effect =
-      "ddprun ends process trees without it; that a worker was killed for want of memory is then "
-      "read "
-      "from the kernel's counters for all, and a tree that forks faster than it is killed takes "
-      "longer";
+      "processes of a job are then ended one by one, and not all at the same instant; that a "
+      "worker was killed for want of memory is read from the machine's count";
   if (cgroup.path.empty()) {
-    return Finding{.level = Level::kNote,
-                   .seen = "cgroup v2 is not mounted",
-                   .effect = effect,
-                   .advice = "boot with systemd.unified_cgroup_hierarchy=1"};
+    return Finding{
+        .level = Level::kNote,
+        .seen = "no cgroup of version 2 is visible here",
+        .effect = effect,
+        .advice =
+            "boot with systemd.unified_cgroup_hierarchy=1; mount /sys/fs/cgroup into containers"};
   }
   Finding finding{
       .seen = "a cgroup of v2 can be made below " + cgroup.path,
@@ -316,9 +316,7 @@ std::optional<Finding> judge_cgroup(const DoctorFacts& facts) {
   } else if (std::find(controllers.begin(), controllers.end(), "memory") == controllers.end()) {
     finding.level = Level::kNote;
     finding.seen += ", without the memory controller";
-    finding.effect =
-        "that a worker was killed for want of memory is read from the kernel's counters "
-        "for all";
+    finding.effect = "that a worker was killed for want of memory is read from the machine's count";
     finding.advice = "delegate it: Delegate=memory pids; with both versions mounted v1 has it";
   }
   return finding;
