@@ -164,10 +164,9 @@ TEST_F(DoctorTest, SeesSmallSharedMemoryAndWhoFillsIt) {
   EXPECT_EQ(found.exit_code, kUnwell);
   EXPECT_THAT(found.seen("shared-memory"), HasSubstr("16.0 MiB"));
   EXPECT_THAT(found.text("shared-memory", "advice"), HasSubstr("--shm-size"));
-  found =
-      diagnose("--json", "mount -o remount,size=1040m /dev/shm; fallocate -l 1000m /dev/shm/left");
+  found = diagnose("--json", "mount -o remount,size=80m /dev/shm; fallocate -l 70m /dev/shm/left");
   EXPECT_EQ(found.exit_code, kUnwell);
-  EXPECT_THAT(found.seen("shared-memory"), HasSubstr("1 file there with 1000.0 MiB"));
+  EXPECT_THAT(found.seen("shared-memory"), HasSubstr("1 file there with 70.0 MiB"));
 }
 
 TEST_F(DoctorTest, SeesLowLimits) {
@@ -250,7 +249,7 @@ TEST_F(DoctorTest, TellsAFreePortOfThisHostFromASilentHost) {
       diagnose("--json --rdzv-endpoint=" + std::string(kSilentHost) + ":29400");
   EXPECT_EQ(silent.exit_code, kUnwell);
   EXPECT_LT(silent.took, seconds(10));
-  EXPECT_THAT(silent.seen("endpoint-reach"), HasSubstr("10.77.3.99:29400: no answer within 3.5 s"));
+  EXPECT_THAT(silent.seen("endpoint-reach"), HasSubstr("10.77.3.99:29400: no answer within "));
   EXPECT_THAT(silent.seen("source-address"), HasSubstr("this host is 10.77.3.1 (eth0)"));
 
   const Diagnosis unreachable = diagnose("--json --rdzv-endpoint=192.0.2.1:29400");
