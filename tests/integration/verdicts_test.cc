@@ -48,7 +48,7 @@ TEST_F(VerdictTest, EachFailedGenerationIsToldInWordsAndInTheReport) {
 TEST_F(VerdictTest, AWorkersErrorFileSaysWhatAndWhere) {
   auto job = start_shell(
       {"--report-file=report.json"},
-      R"(echo '{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback\n  File \"train.py\", line 3, in main\nValueError: boom"}}}' > $TORCHELASTIC_ERROR_FILE; exit 1)");
+      R"(printf %s '{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback\n  File \"train.py\", line 3, in main\nValueError: boom"}}}' > $TORCHELASTIC_ERROR_FILE; exit 1)");
   ASSERT_EQ(job->wait(), 1) << job->err();
   EXPECT_THAT(job->err(), HasSubstr("it said: ValueError: boom"));
   EXPECT_THAT(job->err(), HasSubstr("| File \"train.py\", line 3, in main"));
