@@ -4,7 +4,18 @@ include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ddprun)
 
-install(TARGETS ddprun ddp-rendezvous ddp-store RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+# The component `programs` is what a Python wheel takes (pyproject.toml). What pip puts on PATH are a wheel's scripts;
+# its data go below the environment's root.
+if(SKBUILD)
+  set(programs_dir ${SKBUILD_SCRIPTS_DIR})
+  set(man_dir ${SKBUILD_DATA_DIR}/share/man)
+  set(share_dir ${SKBUILD_DATA_DIR}/share)
+else()
+  set(programs_dir ${CMAKE_INSTALL_BINDIR})
+  set(man_dir ${CMAKE_INSTALL_MANDIR})
+  set(share_dir ${CMAKE_INSTALL_DATADIR})
+endif()
+install(TARGETS ddprun ddp-rendezvous ddp-store RUNTIME DESTINATION ${programs_dir} COMPONENT programs)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 # The prefix is known when it is installed (cmake --install --prefix): only then is ExecStart right.
@@ -23,11 +34,11 @@ function(install_what_ddprun_prints file destination)
     COMMAND $<TARGET_FILE:ddprun> ${ARGN} > ${printed}
     DEPENDS ddprun VERBATIM)
   add_custom_target(print_${file} ALL DEPENDS ${printed})
-  install(FILES ${printed} DESTINATION ${destination})
+  install(FILES ${printed} DESTINATION ${destination} COMPONENT programs)
 endfunction()
-install_what_ddprun_prints(ddprun.1 ${CMAKE_INSTALL_MANDIR}/man1 man-page)
-install_what_ddprun_prints(ddprun ${CMAKE_INSTALL_DATADIR}/bash-completion/completions completion bash)
-install_what_ddprun_prints(_ddprun ${CMAKE_INSTALL_DATADIR}/zsh/site-functions completion zsh)
+install_what_ddprun_prints(ddprun.1 ${man_dir}/man1 man-page)
+install_what_ddprun_prints(ddprun ${share_dir}/bash-completion/completions completion bash)
+install_what_ddprun_prints(_ddprun ${share_dir}/zsh/site-functions completion zsh)
 
 set(DDPRUN_HAS_WORKER_CUDA OFF)
 if(TARGET ddprun_worker)

@@ -1,0 +1,143 @@
+"""The wheel of `pip install .`: what is inside, what its programs need, and that they run where nothing else is.
+
+argv: the folder of the sources, one to build in (kept, so that the next build is quick), the C++ compiler, and
+what more CMake is told (-DNAME=VALUE ...).
+
+It is installed and run under a root that has a Python and the libraries that Python and the programs are linked
+with, file by file, and nothing else: no compiler, no header, no Boost, no PyTorch. wheel_probe.py is what runs
+there. Nothing is downloaded: scikit-build-core is the one of this python.
+"""
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import venv
+import zipfile
+
+import needs
+
+PROGRAMS = {"ddprun", "ddp-rendezvous", "ddp-store"}
+DATA = {"man/man1/ddprun.1", "bash-completion/completions/ddprun", "zsh/site-functions/_ddprun"}
+# What every glibc system has, and OpenSSL's two libraries, which all but the smallest have.
+ALLOWED = re.compile(r"linux-(vdso|gate)\.so\.1|ld-linux[\w-]*\.so\.\d|(libc|libm|libdl|librt|libpthread)\.so\.\d"
+                     r"|lib(ssl|crypto)\.so\.\d")
+
+
+def run(*command, **options) -> str:
+    result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
+    assert result.returncode == 0, f"{shlex.join(map(str, command))} ended with {result.returncode}:\n{result.stdout}"
+    return result.stdout
+
+
+def build(sources: pathlib.Path, folder: str, compiler: str, definitions: list[str], to: pathlib.Path) -> pathlib.Path:
+    settings = [f"build-dir={folder}", f"cmake.define.CMAKE_CXX_COMPILER={compiler}"]
+    settings += [f"cmake.define.{definition.removeprefix('-D')}" for definition in definitions]
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-index", "--no-deps",
+        f"--wheel-dir={to}", *[f"--config-settings={setting}" for setting in settings], sources)
+    [wheel] = to.glob("*.whl")
+    return wheel
+
+
+def check_contents(wheel: pathlib.Path, sources: pathlib.Path) -> str:
+    """Returns the version."""
+    version = re.search(r"project\(ddprun VERSION ([\d.]+)", (sources / "CMakeLists.txt").read_text())[1]
+    platform_tag = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    assert wheel.name == f"ddprun-{version}-py3-none-{platform_tag}.whl", wheel.name
+    package = f"ddprun-{version}"
+    expected = {f"{package}.data/scripts/{name}" for name in PROGRAMS}
+    expected |= {f"{package}.data/data/share/{name}" for name in DATA}
+    expected |= {f"{package}.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "licenses/LICENSE")}
+    with zipfile.ZipFile(wheel) as archive:
+        assert set(archive.namelist()) == expected, set(archive.namelist()) ^ expected
+        license_text = archive.read(f"{package}.dist-info/licenses/LICENSE")
+    assert license_text == (sources / "LICENSE").read_bytes()
+    return version
+
+
+def libraries_of(files: list) -> dict[str, str]:
+    """What the dynamic linker loads for them, by name; an empty path: it is no file."""
+    # Of several files ldd fails where one is static.
+    listing = subprocess.run(["ldd", *files], text=True, capture_output=True, check=False).stdout
+    assert "not found" not in listing, listing
+    found = {}
+    for line in listing.splitlines():
+        if match := re.fullmatch(r"\s+(\S+?)(?: => (\S+))?(?: \(0x\w+\))", line):
+            found[pathlib.PurePath(match[1]).name] = match[2] or (match[1] if match[1].startswith("/") else "")
+    return found
+
+
+def check_libraries(installed: pathlib.Path) -> None:
+    for name in sorted(PROGRAMS):
+        libraries = libraries_of([installed / name])
+        assert "libc.so.6" in libraries, libraries
+        strange = [library for library in libraries if not ALLOWED.fullmatch(library)]
+        assert not strange, f"{name} is linked with {strange}"
+        print(f"{name}: {' '.join(sorted(libraries))}")
+
+
+def small_root(environment: pathlib.Path) -> list[str]:
+    """What stands in it, at the same place as here: devices, this Python, and every library that any of it loads."""
+    standard = pathlib.Path(sysconfig.get_path("stdlib"))
+    python = pathlib.Path(sys.executable).resolve()
+    loaded = [python, *standard.glob("lib-dynload/*.so"), *(environment / "bin" / name for name in PROGRAMS)]
+    libraries = [path for path in libraries_of(loaded).values() if path]
+    here = pathlib.Path(__file__).parent
+    return [*map(str, (environment, standard, python, here / "wheel_probe.py")), *libraries, "/dev",
+            *(file for file in ("/etc/hosts", "/etc/nsswitch.conf") if os.path.exists(file))]
+
+
+# $1: an empty folder; $2: how many places follow, which are bound below it; then a command to run there.
+MAKE_ROOT = """
+set -e
+root=$1 places=$2
+shift 2
+mount -t tmpfs none "$root"
+while [ "$places" -gt 0 ]; do
+  if [ -d "$1" ]; then mkdir -p "$root$1"; else mkdir -p "$root$(dirname "$1")"; touch "$root$1"; fi
+  mount --rbind "$1" "$root$1"
+  shift
+  places=$((places - 1))
+done
+mkdir -p "$root/proc" "$root/tmp"
+mount -t proc none "$root/proc"
+exec chroot "$root" "$@"
+"""
+
+
+def main() -> None:
+    needs.module("scikit_build_core", ": scripts/setup --tests")
+    sources, folder, compiler, *definitions = sys.argv[1:]
+    # Nothing of it outlives the test, even where that is killed.
+    unshare = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
+    if os.geteuid() != 0:
+        unshare.append("--map-root-user")
+    if subprocess.run([*unshare, "mount", "-t", "tmpfs", "none", "/tmp"], check=False).returncode != 0:
+        needs.skip("a root of our own needs root, or user namespaces")
+    with tempfile.TemporaryDirectory() as temporary:
+        work = pathlib.Path(temporary)
+        wheel = build(pathlib.Path(sources), folder, compiler, definitions, work)
+        version = check_contents(wheel, pathlib.Path(sources))
+
+        environment = work / "venv"
+        venv.create(environment, with_pip=True)
+        python = environment / "bin/python"
+        run(python, "-m", "pip", "install", "--quiet", "--no-index", wheel)
+        check_libraries(environment / "bin")
+        # Once more where it is to run.
+        places = small_root(environment)
+        run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "ddprun")
+        assert not any((environment / "bin" / name).exists() for name in PROGRAMS)
+        shutil.copy(wheel, environment)
+        root = work / "root"
+        root.mkdir()
+        print(run(*unshare, "sh", "-c", MAKE_ROOT, "sh", root, str(len(places)), *places, python,
+                  pathlib.Path(__file__).parent / "wheel_probe.py", environment / wheel.name, version,
+                  env={"PATH": f"{environment}/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}, timeout=120))
+
+
+main()
