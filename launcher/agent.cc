@@ -21,6 +21,7 @@
 #include "base/signal_names.h"
 #include "base/version.h"
 #include "launcher/console_writer.h"
+#include "launcher/core/interrupt_tracebacks.h"
 #include "launcher/core/supervisor.h"
 #include "launcher/core/verdict_report.h"
 #include "launcher/job_plan.h"
@@ -276,7 +277,7 @@ class Agent {
 
   AgentStatus status() {
     AgentStatus status = supervisor_.status(BootClock::now());
-    status.store_port = static_port_.value_or(listener_ ? listener_->address.port : 0);
+    status.store_port = listener_ ? listener_->address.port : static_port_.value_or(0);
     return status;
   }
 
@@ -338,6 +339,7 @@ class Agent {
   void act(const Exit& exit) {
     exit_code_ = exit.code;
     verdict_ = exit.verdict;
+    for (const std::string& line : interrupts_.summary()) log_.info(line);
     if (exit.verdict) report(*exit.verdict);
     let_go_of_workers();
     close_store();
@@ -408,9 +410,12 @@ class Agent {
 
   // Listens in advance: clients that come before we accept wait in the backlog instead of retrying.
   Result<void> prepare_store() {
-    if (static_port_) return {};
+    const bool is_ours = config_.options.has_agent_store();
+    if (static_port_ && is_ours) return {};
     const bool only_here = config_.rendezvous.mode == Rendezvous::Mode::kLocal;
-    Result<Listener> listener = listen_tcp(only_here ? "127.0.0.1" : "*", config_.options.ports);
+    const std::string host = only_here ? "127.0.0.1" : "*";
+    const PortRange ports = config_.options.ports;
+    Result<Listener> listener = is_ours ? listen_tcp(host, ports) : reserve_tcp(host, ports);
     if (!listener) return std::move(listener).error().within("listen for the store's clients");
     listener_ = std::move(*listener);
     return {};
@@ -421,6 +426,10 @@ class Agent {
     if (listener_) socket = std::move(listener_->socket);
     listener_.reset();
     if (assignment.node_rank != NodeRank(0)) return;  // another node hosts it; this port is closed
+    if (!config_.options.has_agent_store()) {
+      kept_port_ = std::move(socket);
+      return;
+    }
     StoreServerOptions options;
     if (!assignment.peers.empty()) {  // an older service does not say
       options.allow = config_.store_allow;
@@ -443,6 +452,7 @@ class Agent {
       server_->share_port_with(nullptr);
     }
     store_.reset();
+    kept_port_.reset();
   }
 
   // --- workers -----------------------------------------------------------------------------------
@@ -473,7 +483,7 @@ class Agent {
   Result<void> start(Worker& worker, int world_size) {
     const std::string prefix = world_size > 1 ? "[rank " + to_text(worker.rank()) + "] " : "";
     return worker.start({io_, console_, config_.options, config_.command.executable,
-                         descriptor_limit_, config_.cgroup},
+                         descriptor_limit_, config_.cgroup, interrupts_},
                         prefix, [this](std::shared_ptr<Worker> one) { ended(std::move(one)); });
   }
 
@@ -601,6 +611,7 @@ class Agent {
       told_to_end_ = true;
       if (flushing_) return io_.stop();
     }
+    if (signal.number == SIGINT) interrupts_.begin();
     using Way = UserSignal::Way;
     Way way = Way::kDirect;
     if (signal.sender == guardian_) way = Way::kGuardian;
@@ -628,6 +639,7 @@ class Agent {
   const pid_t guardian_;
   ConsoleWriter console_;
   Logger log_;
+  InterruptTracebacks interrupts_;
   Supervisor supervisor_;
   asio::steady_timer timer_;
   asio::posix::stream_descriptor signals_;
@@ -646,6 +658,7 @@ class Agent {
 
   std::optional<Listener> listener_;    // of the next generation's store
   std::unique_ptr<StoreServer> store_;  // of this generation, where rank 0 lives here
+  UniqueFd kept_port_;                  // the same, where rank 0 itself serves the store
   std::vector<std::shared_ptr<Worker>> workers_;
   std::vector<std::shared_ptr<Worker>> newly_ended_;  // not reported yet
   std::vector<WorkerEnd> not_started_;                // not reported yet

@@ -2,22 +2,12 @@
 
 #include <map>
 
+#include "launcher/core/shell_words.h"
 #include "launcher/core/worker_plan.h"
 #include "launcher/job_plan.h"
 
 namespace ddprun {
 namespace {
-
-std::string in_shell_words(const std::string& text) {
-  const bool is_plain =
-      !text.empty() && text.find_first_not_of(
-                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                           "-_=+:,./@%") == std::string::npos;
-  if (is_plain) return text;
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
 
 std::string count_of(int number, const std::string& what) {
   return std::to_string(number) + " " + what + (number == 1 ? "" : "s");

@@ -42,9 +42,20 @@ Result<AgentConfig> plan(LaunchOptions options) {
     if (!devices) return std::move(devices).error().within("--virtual-local-rank");
     config.own_devices = std::move(*devices);
   }
+  // With this torchrun's c10d has its workers do so, too.
+  if (!options.worker_store && rendezvous->mode != Rendezvous::Mode::kStatic &&
+      options.on_join != OnJoin::kCheckpoint &&
+      variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1") {
+    options.worker_store = WorkerStore::kRank0;
+  }
   config.rendezvous = std::move(*rendezvous);
   config.rendezvous.remarks.insert(config.rendezvous.remarks.begin(), options.remarks.begin(),
                                    options.remarks.end());
+  if (const std::string outer = variable("TORCHELASTIC_RUN_ID"); !outer.empty()) {
+    config.rendezvous.remarks.push_back("this ddprun runs in a worker of job '" + outer +
+                                        "', rank " + variable("RANK") +
+                                        " there; its own workers get ranks of their own");
+  }
   config.slots = *slots;
   config.command = std::move(*command);
   config.options = std::move(options);
@@ -136,6 +147,7 @@ PlanOptions plan_options(const AgentConfig& config, std::string log_directory) {
   plan.own_devices = config.own_devices;
   plan.variables = config.options.variables;
   plan.inherits_omp_threads = config.inherits_omp_threads;
+  plan.agent_store = config.options.has_agent_store();
   plan.inherited_nccl_async_error_handling = config.inherited_nccl_async_error_handling;
   return plan;
 }

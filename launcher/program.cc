@@ -1,11 +1,15 @@
 #include "launcher/program.h"
 
+#include <sys/auxv.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <optional>
 #include <sstream>
 
+#include "launcher/core/nested_launcher.h"
 #include "launcher/exec_trouble.h"
 
 namespace ddprun {
@@ -37,6 +41,23 @@ Result<std::string> find_executable(const std::string& name, const std::string& 
   return found;
 }
 
+// As a program of a virtual or a conda environment ddprun takes its python, as torchrun does, whether
+// it is active or not. A link from elsewhere is not followed: in what pipx or uv make for a tool there
+// is nothing but the tool.
+std::optional<std::string> python_of_our_environment() {
+  const auto* started_as = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
+  if (!started_as) return std::nullopt;
+  std::error_code error;
+  const std::filesystem::path bin =
+      std::filesystem::absolute(std::filesystem::path(started_as), error).parent_path();
+  const auto is_there = [&](const char* name) {
+    return !error && std::filesystem::exists(bin / ".." / name, error);
+  };
+  if (!is_there("pyvenv.cfg") && !is_there("conda-meta")) return std::nullopt;
+  const std::string python = bin / "python";
+  return is_executable_file(python) ? std::optional(python) : std::nullopt;
+}
+
 }  // namespace
 
 std::optional<std::string> find_in_path(const std::string& name, const std::string& directory) {
@@ -55,6 +76,7 @@ Result<std::string> find_python(const std::string& directory) {
     if (!found) return std::move(found).error().within("PYTHON_EXEC");
     return found;
   }
+  if (const auto ours = python_of_our_environment()) return *ours;
   for (const char* name : {"python", "python3"}) {
     if (const auto found = find_in_path(name, directory)) return *found;
   }
@@ -62,6 +84,7 @@ Result<std::string> find_python(const std::string& directory) {
 }
 
 Result<WorkerCommand> find_program(const LaunchOptions& options) {
+  if (auto instead = explain_nested_launcher(options)) return invalid_argument(std::move(*instead));
   const bool script = options.run_path || (options.program.ends_with(".py") && !options.no_python);
   WorkerCommand command;
   if (options.module || script) {

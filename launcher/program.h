@@ -1,6 +1,7 @@
 // What the program on the command line is, and how it is run.
 //
-// *.py and -m go through python; every other program is executed. A name with a slash is a path; a
+// *.py and -m go through python: $PYTHON_EXEC, that of the environment in which ddprun is installed,
+// or that of PATH; every other program is executed. A name with a slash is a path; a
 // bare one is looked up in PATH. Looks at the file system; any thread.
 #pragma once
 
@@ -13,7 +14,7 @@
 
 namespace ddprun {
 
-// The command of every worker. kNotFound names the program, what is wrong with it, and what would
+// The command of every worker. kInvalidArgument: it is a launcher itself. kNotFound names the program, what is wrong with it, and what would
 // be right.
 Result<WorkerCommand> find_program(const LaunchOptions& options);
 

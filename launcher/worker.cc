@@ -48,12 +48,15 @@ Result<void> Worker::start(const WorkerSurroundings& around, const std::string& 
                          ConsoleStream console) -> std::shared_ptr<WorkerOutput> {
     if (!stream.from_worker.valid()) return nullptr;
     const std::string& prefix = stream.tee_file.valid() ? tee_prefix : console_prefix;
-    auto output =
-        std::make_shared<WorkerOutput>(around.io, around.console, std::move(stream.from_worker),
-                                       WorkerOutputOptions{.stream = console,
-                                                           .is_shown = options.shows(rank),
-                                                           .prefix = prefix,
-                                                           .file = std::move(stream.tee_file)});
+    WorkerOutputOptions wanted{.stream = console,
+                               .is_shown = options.shows(rank),
+                               .prefix = prefix,
+                               .file = std::move(stream.tee_file)};
+    if (console == ConsoleStream::kErr && wanted.is_shown) {
+      wanted.tracebacks.emplace(around.interrupts, plan_.rank);
+    }
+    auto output = std::make_shared<WorkerOutput>(around.io, around.console,
+                                                 std::move(stream.from_worker), std::move(wanted));
     output->start();
     return output;
   };

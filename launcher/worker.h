@@ -31,6 +31,7 @@ struct WorkerSurroundings {
   const std::string& executable;
   std::optional<rlimit> descriptor_limit;  // what workers get
   const std::string& cgroup;               // the run's; empty: none
+  InterruptTracebacks& interrupts;
 };
 
 class Worker : public std::enable_shared_from_this<Worker> {

@@ -79,10 +79,9 @@ void WorkerOutput::finish() {
   error_code ignored;
   pipe_.close(ignored);
   lines_.clear();
-  splitter_.flush([this](std::string_view piece) {
-    put(piece);
-    lines_ += '\n';  // the next line of somebody else begins at its beginning
-  });
+  // With an end: the next line of somebody else begins at its beginning.
+  splitter_.flush([this](std::string_view piece) { put(std::string(piece) + '\n'); });
+  if (options_.tracebacks) put_lines(options_.tracebacks->finish());
   show();
 }
 
@@ -99,8 +98,20 @@ void WorkerOutput::take(std::string_view bytes) {
 
 void WorkerOutput::put(std::string_view piece) {
   if (options_.stream == ConsoleStream::kErr) tail_.add(piece);
+  if (options_.tracebacks && options_.tracebacks->is_active()) {
+    return put_lines(options_.tracebacks->feed(piece));
+  }
   lines_ += options_.prefix;
   lines_ += piece;
+}
+
+void WorkerOutput::put_lines(std::string_view lines) {
+  while (!lines.empty()) {
+    const std::size_t size = std::min(lines.find('\n'), lines.size() - 1) + 1;
+    lines_ += options_.prefix;
+    lines_ += lines.substr(0, size);
+    lines.remove_prefix(size);
+  }
 }
 
 void WorkerOutput::show() {

@@ -7,11 +7,13 @@
 
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/unique_fd.h"
 #include "launcher/console_writer.h"
+#include "launcher/core/interrupt_tracebacks.h"
 #include "launcher/core/line_splitter.h"
 #include "launcher/core/stderr_tail.h"
 
@@ -22,6 +24,8 @@ struct WorkerOutputOptions {
   bool is_shown = true;  // on the console
   std::string prefix;    // in front of each line there
   UniqueFd file;         // gets the bytes as they are, where valid
+  // Of what is shown of a stderr.
+  std::optional<TracebackFilter> tracebacks = std::nullopt;
 };
 
 class WorkerOutput : public std::enable_shared_from_this<WorkerOutput> {
@@ -49,6 +53,7 @@ class WorkerOutput : public std::enable_shared_from_this<WorkerOutput> {
   std::size_t read_some();
   void take(std::string_view bytes);
   void put(std::string_view piece);
+  void put_lines(std::string_view lines);
   void show();
 
   ConsoleWriter& console_;

@@ -25,4 +25,9 @@ Result<Listener> listen_tcp(const HostPort& address);
 // back is not soon taken again by those whom its late callers did not mean.
 Result<Listener> listen_tcp(const std::string& host, PortRange ports);
 
+// Keeps a free port of the range (0-0: any) for another process of this host, which is to listen there: until the
+// socket is closed nobody is given the port who did not ask for it by number and with SO_REUSEADDR, as servers do.
+// The socket is bound, and does not listen.
+Result<Listener> reserve_tcp(const std::string& host, PortRange ports);
+
 }  // namespace ddprun

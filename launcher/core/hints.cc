@@ -69,8 +69,10 @@ constexpr std::array kHints = std::to_array<Hint>({
      .hint = "a rank did not come to a collective: the ranks must call the same ones in the same "
              "order; look for the one that waits elsewhere"},
     // Meeting
-    {.text = "use_libuv was requested but PyTorch was build without libuv",
-     .hint = "this PyTorch has no libuv: set USE_LIBUV=0 in the environment"},
+    // "build" in older versions, "built" in newer ones.
+    {.text = "use_libuv was requested but PyTorch was buil",
+     .hint = "this PyTorch has no libuv: set USE_LIBUV=0 in the environment, and give "
+             "--worker-store=rank0"},
     {.text = "EADDRINUSE",
      .hint =
          "a port is taken, perhaps by an earlier run: let it be chosen, or ss -ltnp shows by whom"},

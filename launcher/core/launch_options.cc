@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <csignal>
 
 #include "base/host_port.h"
 #include "base/parse_number.h"
@@ -109,6 +110,11 @@ Result<int> parse_checkpoint_signal(std::string_view text) {
   return invalid_argument(quoted(text) + ": give USR1, USR2, TERM, HUP or INT");
 }
 
+Result<WorkerStore> parse_worker_store(std::string_view text) {
+  if (const auto who = meant_by(kWorkerStoreWords, text)) return *who;
+  return invalid_argument(quoted(text) + " is neither agent nor rank0");
+}
+
 Result<OnJoin> parse_on_join(std::string_view text) {
   if (const std::optional<OnJoin> when = meant_by(kOnJoinWords, text)) return *when;
   return invalid_argument(quoted(text) + ": give now, checkpoint or restart");
@@ -212,6 +218,18 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   if (auto ok = check_lease(options.times); !ok) return ok.error();
 
   Rendezvous plan;
+  if (!options.has_agent_store()) {
+    if (options.on_join == OnJoin::kCheckpoint) {
+      return invalid_argument(
+                 "workers announce checkpoints in the agent's store, which rank0 does without: "
+                 "leave one of the two options out")
+          .within("--worker-store");
+    }
+    if (!options.store_allow.empty()) {
+      plan.remarks.push_back(
+          "--store-allow does nothing here: rank 0 serves the store, and admits whom it likes");
+    }
+  }
   if (auto ok = apply_conf(options, plan); !ok) return ok.error();
 
   const bool master_given = options.master_addr || options.master_port;

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/host_port.h"
 #include "base/result.h"
+#include "base/words.h"
 #include "base/worker_env.h"
 #include "rendezvous/core/control_message.h"
 #include "rendezvous/core/lease.h"
@@ -68,6 +69,15 @@ Result<std::optional<unsigned>> parse_umask(std::string_view text);
 // --env: "NAME=value". What tells a worker its place is not to be given by hand.
 Result<std::pair<std::string, std::string>> parse_variable(std::string_view text);
 
+// --worker-store: who serves the store that the workers of a generation meet at.
+enum class WorkerStore {
+  kAgent,  // the agent of rank 0's node, before any worker starts
+  kRank0,  // rank 0 itself, as torchrun's workers did before PyTorch 2.5
+};
+inline constexpr Words<WorkerStore, 2> kWorkerStoreWords{
+    {{WorkerStore::kAgent, "agent"}, {WorkerStore::kRank0, "rank0"}}};
+Result<WorkerStore> parse_worker_store(std::string_view text);
+
 // --- the whole command line ---------------------------------------------------------------------
 
 // What is to be done: run the job, or tell something and start nothing.
@@ -106,6 +116,7 @@ struct LaunchOptions {
   std::string rdzv_tls_cert;  // files; empty: none
   std::string rdzv_tls_key;
   std::string rdzv_tls_ca;
+  std::optional<WorkerStore> worker_store;
   bool require_auth = false;
   std::string store_allow;  // addresses and networks, not looked at yet; empty: none
   bool no_python = false;
@@ -127,6 +138,7 @@ struct LaunchOptions {
   std::vector<std::string> args;
   std::vector<std::string> remarks;  // options that were given and do nothing here, and why
 
+  bool has_agent_store() const { return worker_store != WorkerStore::kRank0; }
   bool shows(LocalRank rank) const { return shown_ranks.empty() || shown_ranks.contains(rank); }
 };
 

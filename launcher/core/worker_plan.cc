@@ -56,7 +56,7 @@ std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignmen
     env.role = options.role;
     env.master_addr = assignment.store.host;
     env.master_port = assignment.store.port;
-    env.agent_store = true;
+    env.agent_store = options.agent_store;
     env.restart_count = assignment.restart_count;
     env.max_restarts = options.max_restarts;
     env.run_id = options.run_id;

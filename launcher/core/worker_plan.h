@@ -33,6 +33,7 @@ struct PlanOptions {
   std::vector<std::pair<std::string, std::string>> variables;
   // Variables of the agent's own environment that decide what is left as it is.
   bool inherits_omp_threads = false;
+  bool agent_store = true;  // an agent serves the store, not rank 0
   std::string inherited_nccl_async_error_handling;
 };
 

@@ -47,6 +47,8 @@ MAY_DIFFER: dict[str, tuple[Callable[[str], object], str]] = {
     "TORCHELASTIC_ERROR_FILE": (place_of_error_file, "both make a directory of their own, below --log-dir where given"),
     "OMP_NUM_THREADS": (str.isdigit, "torchrun says 1; ddprun's is in docs/worker_environment.md"),
 }
+# What ddprun may say where torchrun says nothing.
+MAY_BE_MORE = {"OMP_NUM_THREADS": "torchrun leaves the only worker of a node what its libraries think"}
 # In every mode that does not say otherwise.
 USUALLY = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "OMP_NUM_THREADS"}
 
@@ -68,7 +70,7 @@ def modes(number: int) -> dict[str, Mode]:
     two = "--nproc-per-node=2"
     static = ["--rdzv-backend=static", "--nnodes=2", two, "--master-addr=127.0.0.1", f"--master-port={number}"]
     return {
-        "one worker": Mode(["--standalone"], differs=standalone, equal={"OMP_NUM_THREADS"}),
+        "one worker": Mode(["--standalone"], differs=standalone),
         "two workers": Mode(["--standalone", two], differs=standalone),
         "static": Mode([two, f"--master-port={number}"], equal=where),
         "static with an id and a role": Mode(
@@ -86,6 +88,8 @@ def modes(number: int) -> dict[str, Mode]:
         "inherited": Mode(["--standalone", two], differs=standalone, equal={"OMP_NUM_THREADS"},
                           env={"OMP_NUM_THREADS": "3", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
                                "CUDA_VISIBLE_DEVICES": "1", "PYTHONUNBUFFERED": "1"}),
+        "a store of rank 0": Mode(["--standalone", two], differs=standalone,
+                                  env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}),
         "options in the environment": Mode([], differs=standalone,
                                            env={"PET_STANDALONE": "1", "PET_NPROC_PER_NODE": "2"}),
     }
@@ -170,7 +174,10 @@ def differences(mode: Mode, theirs: dict[str, str], ours: dict[str, str]) -> lis
     for name in sorted(theirs.keys() | ours.keys()):
         if name.startswith(OURS):
             continue
-        if name not in ours or name not in theirs:
+        if name not in theirs and name in mode.may_differ and name in MAY_BE_MORE:
+            if not MAY_DIFFER[name][0](ours[name]):
+                said.append(f"{name} may be there ({MAY_BE_MORE[name]}), but not as {ours[name]}")
+        elif name not in ours or name not in theirs:
             who, value = ("torchrun", theirs[name]) if name in theirs else ("ddprun", ours[name])
             said.append(f"only {who}'s workers have {name}={value}")
         elif name in mode.may_differ:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 
-PATIENCE = 30.0  # seconds for each program
+PATIENCE = 120.0  # seconds for each program
 
 WORKER = """
 import os, sys
@@ -46,7 +46,8 @@ def main() -> None:
     both = {f"[rank {rank}] {rank}/2 {sys.prefix}" for rank in (0, 1)}
     assert set(output_of("ddprun", "--nproc-per-node=2", str(script)).splitlines()) == both
 
-    # Two nodes, on loopback.
+    # Two nodes, on loopback, with a key, for which OpenSSL is loaded.
+    os.environ["DDPRUN_RDZV_KEY"] = "a-key-of-sixteen-letters"
     service = subprocess.Popen(["ddp-rendezvous", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
     try:
         port = re.search(r"listening on 127\.0\.0\.1:(\d+)", service.stdout.readline())[1]

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <set>
 #include <vector>
 
@@ -52,6 +53,30 @@ TEST(ListenTcp, NamesThePortThatIsTaken) {
   EXPECT_EQ(second.error().sys_errno, EADDRINUSE);
   EXPECT_EQ(second.error().message(),
             "listen on " + to_text(first->address) + ": Address already in use");
+}
+
+TEST(ListenTcp, LetsWhoKnowsAReservedPortListenThere) {
+  for (const char* host : {"127.0.0.1", "*"}) {
+    const Result<Listener> kept = reserve_tcp(host, PortRange{});
+    ASSERT_TRUE(kept) << kept.error().message();
+    const HostPort address{"*", kept->address.port};
+    const Result<Listener> listener = listen_tcp(address);
+    ASSERT_TRUE(listener) << listener.error().message();
+    RawTcpClient client(listener->address.port);
+    EXPECT_FALSE(listen_tcp(address)) << "two servers on one port";
+  }
+}
+
+TEST(ListenTcp, GivesAReservedPortToNobodyElse) {
+  const Result<Listener> kept = reserve_tcp("*", PortRange{});
+  ASSERT_TRUE(kept);
+  const std::uint16_t first = std::min<std::uint16_t>(kept->address.port, 65526);
+  const PortRange around{first, static_cast<std::uint16_t>(first + 9)};
+  for (int i = 0; i < 20; ++i) {
+    const Result<Listener> other = reserve_tcp("*", around);
+    ASSERT_TRUE(other) << other.error().message();
+    EXPECT_NE(other->address.port, kept->address.port);
+  }
 }
 
 TEST(ListenTcp, TakesAPortAgainWhoseLastConnectionsHaveJustEnded) {

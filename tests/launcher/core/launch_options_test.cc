@@ -50,6 +50,28 @@ TEST(ParseRdzvConf, TakesKeysAndValues) {
   EXPECT_FALSE(parse_rdzv_conf("=1"));
 }
 
+TEST(ParseWorkerStore, TakesOneOfTwoWords) {
+  EXPECT_EQ(*parse_worker_store("agent"), WorkerStore::kAgent);
+  EXPECT_EQ(*parse_worker_store("rank0"), WorkerStore::kRank0);
+  EXPECT_EQ(parse_worker_store("0").error().cause, "'0' is neither agent nor rank0");
+}
+
+TEST(PlanRendezvous, SaysWhatAStoreOfRank0CannotDo) {
+  LaunchOptions options;
+  options.worker_store = WorkerStore::kRank0;
+  options.store_allow = "10.0.0.0/8";
+  const Result<Rendezvous> plan = plan_rendezvous(options);
+  ASSERT_TRUE(plan);
+  ASSERT_EQ(plan->remarks.size(), 1U);
+  EXPECT_TRUE(plan->remarks[0].starts_with("--store-allow does nothing here")) << plan->remarks[0];
+  options.on_join = OnJoin::kCheckpoint;
+  const Result<Rendezvous> refused = plan_rendezvous(options);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kInvalidArgument);
+  EXPECT_TRUE(refused.error().message().starts_with("--worker-store: "))
+      << refused.error().message();
+}
+
 TEST(ParseOnJoin, TakesOneOfThreeWords) {
   EXPECT_EQ(*parse_on_join("now"), OnJoin::kNow);
   EXPECT_EQ(*parse_on_join("checkpoint"), OnJoin::kCheckpoint);

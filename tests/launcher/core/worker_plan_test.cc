@@ -96,6 +96,15 @@ TEST(WorkerPlan, SetsThreadsToOneOnlyWhereSeveralWorkersInheritNothing) {
   EXPECT_FALSE(variables(plan_workers(plan, second_node())[0]).contains("OMP_NUM_THREADS"));
 }
 
+TEST(WorkerPlan, TellsRank0WhereItHasToServeTheStoreItself) {
+  PlanOptions own_store = options();
+  EXPECT_EQ(variables(plan_workers(own_store, second_node())[0])["TORCHELASTIC_USE_AGENT_STORE"],
+            "True");
+  own_store.agent_store = false;
+  EXPECT_EQ(variables(plan_workers(own_store, second_node())[0])["TORCHELASTIC_USE_AGENT_STORE"],
+            "False");
+}
+
 TEST(WorkerPlan, WithoutLogFilesTheErrorFileIsSetButEmpty) {
   PlanOptions plan = options();
   plan.log_directory = "";
