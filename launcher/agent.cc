@@ -321,7 +321,14 @@ class Agent {
     if (const Result<void> ready = prepare_store(); !ready) log_.error(ready.error().message());
   }
   void act(const SendStatus&) { link_->send(status()); }
-  void act(const SendLeave& leave) { last_word_ = leave.leave; }
+  void act(const SendLeave& leave) {
+    last_word_ = leave.leave;
+    // Only what even SIGKILL has not ended is still there.
+    for (const std::string& one : describe_descendants()) {
+      log_.error("  " + to_text(config_.kill_timeout) + " after SIGKILL " + one);
+      last_word_->reason += "; " + one;
+    }
+  }
   void act(const Say& say) {
     switch (say.level) {
       case Say::Level::kInfo: return log_.info(say.text);

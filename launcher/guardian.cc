@@ -33,6 +33,7 @@ namespace {
 
 // How long a guard waits for the agent to end everything by itself before it does so.
 constexpr Duration kAgentEndsItself = std::chrono::seconds(5);
+constexpr Duration kAfterTheAgent = std::chrono::seconds(1);
 constexpr Duration kReaderPatience = std::chrono::seconds(1);
 
 // What guardian, keeper and agent have between them, made before the first fork.
@@ -107,9 +108,9 @@ void remove_traces(const GuardianOptions& options) {
 }
 
 // Ends whatever is left and says so if something resists.
-void clear_up(const GuardianOptions& options) {
+void clear_up(const GuardianOptions& options, Duration patience = kKillPatience) {
   kill_cgroup(options.cgroup);
-  if (!end_all_descendants(kKillPatience)) {
+  if (!end_all_descendants(patience)) {
     say("some processes cannot be killed (in an uninterruptible system call?); they end when it "
         "does");
   }
@@ -166,7 +167,8 @@ void remove_abandoned() {
     }
     _exit(to_int(ExitCode::kInternal));
   }
-  if (has_children() || has_ended(guardian_alive.get())) clear_up(options);
+  // An agent that ended by itself has given up on what it left.
+  if (has_children() || has_ended(guardian_alive.get())) clear_up(options, kAfterTheAgent);
   _exit(exit_code_of_status(*status));
 }
 

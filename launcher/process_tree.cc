@@ -145,6 +145,39 @@ void signal_new_children(int signal, std::set<pid_t>& told) {
   }
 }
 
+std::vector<std::string> describe_descendants() {
+  constexpr std::size_t kShown = 4;
+  const auto meaning = [](char state) -> std::string {
+    switch (state) {
+      case 'D': return ", an uninterruptible system call";
+      case 'T': return ", stopped by a signal";
+      case 't': return ", stopped by a debugger";
+      case 'Z': return ", ended but not let go by its tracer";
+      default: return "";
+    }
+  };
+  const auto line_of = [](const std::string& path) {
+    const std::string text = read_file(path);
+    return text.substr(0, text.find('\n'));
+  };
+  std::vector<std::string> lines;
+  for (const pid_t pid : descendants_of(getpid())) {
+    const std::optional<ProcessStat> stat = process_stat(pid);
+    if (!stat) continue;
+    if (lines.size() == kShown) {
+      lines.emplace_back("and others");
+      break;
+    }
+    const std::string proc = "/proc/" + std::to_string(pid);
+    std::string line = "pid " + std::to_string(pid) + " (" + line_of(proc + "/comm") +
+                       ") is in state " + stat->state + meaning(stat->state);
+    const std::string where = line_of(proc + "/wchan");
+    if (!where.empty() && where != "0") line += " (" + where + ")";
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
 bool has_children() {
   siginfo_t info;
   return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;

@@ -8,6 +8,8 @@
 #include <sys/types.h>
 
 #include <set>
+#include <string>
+#include <vector>
 
 #include "base/clock.h"
 
@@ -30,6 +32,10 @@ void resume_descendants();
 // What signal_descendants() does for children of this process that are not in `told`, and what is below
 // them: a process that forked while the snapshot was taken and then died of the signal left these to us.
 void signal_new_children(int signal, std::set<pid_t>& told);
+
+// What the kernel says of descendants that are still there, of the first few: "pid 4711 (python) is in
+// state D, an uninterruptible system call (nfs_wait_bit_killable)".
+std::vector<std::string> describe_descendants();
 
 // Whether this process has a child, living or not yet reaped. Without one it has no descendant,
 // because it is a subreaper.

@@ -193,6 +193,21 @@ TEST_F(LauncherTest, RunsPythonScriptsAndModulesThroughPython) {
   EXPECT_EQ(chosen->out(), "interpreter -u train.py\n");
 }
 
+TEST_F(LauncherTest, DirectoryVariablesAndMaskOfWorkersCanBeChosen) {
+  std::filesystem::create_directories(directory_ / "place/bin");
+  std::ofstream(directory_ / "place/bin/tell")
+      << "#!/bin/sh\npwd; umask; echo $A $B $OMP_NUM_THREADS $INHERITED; "
+         "test -d ${TORCHELASTIC_ERROR_FILE%/*} && echo directory\n";
+  std::filesystem::permissions(directory_ / "place/bin/tell", std::filesystem::perms::owner_all);
+  const Arguments options{
+      "--chdir=place",      "--env=A=1",   "--env",          "B=x=y",
+      "--env=INHERITED=no", "--umask=027", "--log-dir=logs", "--env=OMP_NUM_THREADS=3"};
+  auto job = start(joined(options, {"bin/tell"}), {{"INHERITED", "yes"}});
+  EXPECT_EQ(job->wait(), 0) << job->err();
+  EXPECT_EQ(job->out(), (directory_ / "place") + "\n0027\n1 x=y 3 no\ndirectory\n");
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "logs")) << "ddprun's own place is another one";
+}
+
 // --- failure
 
 TEST_F(LauncherTest, EndsWithTheFirstFailuresCodeAndTellsItsStory) {
@@ -328,6 +343,10 @@ TEST_F(LauncherTest, BadInputGetsOneLineThatNamesItAndADocumentedCode) {
   std::filesystem::create_directory(directory_ / "folder");
   std::filesystem::create_directory(directory_ / "folder.py");
   std::ofstream(directory_ / "tool") << "#!/bin/sh\n";
+  std::filesystem::create_directories(directory_ / "build/release/bin");
+  std::filesystem::copy_file(program("ddprun"), directory_ / "build/release/bin/train");
+  std::ofstream(directory_ / "script") << "#!/no/such/interpreter -x\n";
+  std::filesystem::permissions(directory_ / "script", std::filesystem::perms::owner_all);
   std::filesystem::permissions(directory_ / "tool", std::filesystem::perms::owner_all);
   const std::vector<BadInput> cases{
       {{"--nonsense", "true"}, 2, "--nonsense"},
@@ -335,6 +354,14 @@ TEST_F(LauncherTest, BadInputGetsOneLineThatNamesItAndADocumentedCode) {
       {{"--nproc-per-node=gpu", "true"}, 2, "no GPU is visible here"},
       {{"--nproc-per-node=x", "true"}, 2, "--nproc-per-node"},
       {{"./missing"}, 2, "./missing: no such file"},
+      {{"./train"}, 2, "exec ./train: no such file; did you mean build/release/bin/train?"},
+      {{"train"}, 2, "no such program in PATH; did you mean build/release/bin/train?"},
+      {{"./script"}, 2, "names the interpreter /no/such/interpreter, which is not there"},
+      {{"--chdir=nowhere", "true"}, 2, "--chdir: there is no directory nowhere"},
+      {{"--chdir=folder", "./tool"}, 2, "exec ./tool: no such file"},
+      {{"--umask=9", "true"}, 2, "--umask: '9' is no octal number"},
+      {{"--env=A", "true"}, 2, "--env: 'A' is not of the form NAME=value"},
+      {{"--env=RANK=0", "true"}, 2, "--env: RANK is ddprun's to set"},
       {{"no-such-program"}, 2, "no-such-program: no such program in PATH"},
       {{"tool"}, 2, "did you mean ./tool?"},
       {{"./data.txt"}, 2, "./data.txt: it is not executable"},

@@ -25,11 +25,14 @@ using testing_support::TemporaryDirectory;
 // An agent without guardian and keeper, in a process of its own.
 class RunningAgent {
  public:
-  explicit RunningAgent(const AgentConfig& config) {
+  // said: the file for what it says on stderr.
+  RunningAgent(const AgentConfig& config, const std::string& said) {
     const pid_t test = getpid();
     pid_ = fork();
     if (pid_ != 0) return;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const UniqueFd file(open(said.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    dup2(file.get(), STDERR_FILENO);
     become_subreaper();
     block_signals(config.signals);
     block_signals({SIGCHLD});
@@ -65,7 +68,7 @@ TEST(Agent, LeavesAWorkerThatCannotBeKilled) {
   config.signals = {SIGTERM};
   config.options.grace = std::chrono::milliseconds(100);
   config.kill_timeout = std::chrono::milliseconds(200);
-  RunningAgent agent(config);
+  RunningAgent agent(config, directory / "said");
   pid_t worker = -1;
   ASSERT_TRUE(eventually([&] { return std::ifstream(directory / "pid") >> worker && worker > 0; }));
   if (ptrace(PTRACE_SEIZE, worker, nullptr, PTRACE_O_TRACEEXIT) != 0) {
@@ -74,6 +77,11 @@ TEST(Agent, LeavesAWorkerThatCannotBeKilled) {
   kill(agent.pid(), SIGTERM);
   const std::optional<int> status = agent.wait();
   EXPECT_TRUE(status) << "it waits for what will not end";
+  std::ifstream said(directory / "said");
+  const std::string text{std::istreambuf_iterator<char>(said), {}};
+  EXPECT_NE(text.find("after SIGKILL pid " + std::to_string(worker) + " (sleep) is in state "),
+            std::string::npos)
+      << text;
   if (status) {
     EXPECT_TRUE(WIFEXITED(*status) && WEXITSTATUS(*status) == 70) << *status;
   }
