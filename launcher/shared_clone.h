@@ -22,8 +22,12 @@ struct ClonedChild {
   UniqueFd pidfd;  // closed on exec
 };
 
-// Runs `body(argument)` in the child; it must execute a program or _exit, and may call only what is
-// async-signal-safe and allocates nothing. What it writes, the parent reads afterwards.
+// Ends such a child: without _exit(), which sanitizers take for the end of the process whose memory
+// they are in.
+[[noreturn]] void leave_shared(int code);
+
+// Runs `body(argument)` in the child; it must execute a program or leave_shared(), and may call only
+// what is async-signal-safe and allocates nothing. What it writes, the parent reads afterwards.
 //
 // cgroup: a descriptor of the directory of a control group (v2) which the child is born into, or -1.
 // Where the kernel or a filter knows no such birth, the child is moved into it before `body`; where

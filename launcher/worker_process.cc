@@ -66,7 +66,7 @@ struct WorkerInitializer {
   bool on_exec_setup() {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     // The agent may have died before the line above: then nobody would kill this process.
-    if (getppid() != agent) _exit(1);
+    if (getppid() != agent) leave_shared(1);
     setsid();
     if (dup2(in, STDIN_FILENO) < 0 || dup2(start.out, STDOUT_FILENO) < 0 ||
         dup2(start.err, STDERR_FILENO) < 0) {
@@ -137,11 +137,11 @@ struct WorkerLauncher : process::posix::default_launcher {
         start.cgroup,
         [](void* argument) {
           auto& [path, arguments, setup] = *static_cast<Child*>(argument);
-          if (!setup.on_exec_setup()) _exit(127);
+          if (!setup.on_exec_setup()) leave_shared(127);
           execve(path, const_cast<char* const*>(arguments),
                  const_cast<char* const*>(setup.environment));
           setup.failed("exec");
-          _exit(127);
+          leave_shared(127);
         },
         &child);
     if (!made) return std::move(made).error();

@@ -23,9 +23,7 @@ class RunCgroup : public testing::Test {
     run_ = make_run_cgroup();
     if (!run_) GTEST_SKIP() << "no control group (v2) can be made here";
   }
-  void TearDown() override {
-    EXPECT_TRUE(!run_ || remove_cgroup(run_->path));
-  }
+  void TearDown() override { EXPECT_TRUE(!run_ || remove_cgroup(run_->path)); }
 
   // A process in the group that ignores what can be ignored.
   pid_t sleeper_in(const std::string& cgroup) const {
@@ -35,7 +33,7 @@ class RunCgroup : public testing::Test {
         [](void*) {
           const char* arguments[] = {"sleep", "1000", nullptr};
           execv("/bin/sleep", const_cast<char* const*>(arguments));
-          _exit(1);
+          leave_shared(1);
         },
         nullptr);
     return child ? child->pid : -1;
@@ -90,7 +88,7 @@ TEST(SharedClone, WhatTheChildWroteIsReadByItsParent) {
       -1,
       [](void* argument) {
         *static_cast<int*>(argument) = 42;
-        _exit(3);
+        leave_shared(3);
       },
       &written);
   ASSERT_TRUE(child);
