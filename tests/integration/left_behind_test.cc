@@ -5,13 +5,16 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "base/process_stat.h"
 #include "base/rng.h"
 #include "launcher/own_cgroup.h"
 #include "launcher/run_cgroup.h"
@@ -169,7 +172,16 @@ TEST_F(LeftBehind, WhatAKillOfAllGuardsLeavesTheNextStartListsAndRemoves) {
   ASSERT_TRUE(job->wait_for_out("[rank 0] ready") && job->wait_for_out("[rank 1] ready"));
   const std::set<std::string> cgroups = run_cgroups_in(job->out());
   const Tree tree = tree_of(*job);
-  for (const pid_t pid : {tree.guardian, tree.keeper, tree.agent}) kill(pid, SIGKILL);
+  const std::array guards{tree.guardian, tree.keeper, tree.agent};
+  for (const pid_t pid : guards) kill(pid, SIGKILL);
+  // Until they are dead it is theirs.
+  ASSERT_TRUE(job->wait());
+  for (const pid_t pid : guards) {
+    ASSERT_TRUE(eventually([&] {
+      const std::optional<ProcessStat> stat = process_stat(pid);
+      return !stat || stat->state == 'Z';
+    }));
+  }
   const std::vector<std::string> files = listing(tmp());
   ASSERT_EQ(files.size(), 1u);
   auto next = start({"sh", "-c", "sleep 0.3"});
