@@ -24,11 +24,38 @@ namespace {
 constexpr std::string_view kPrefix = "ddprun_";
 constexpr std::size_t kLetters = 6;  // mkdtemp's
 constexpr std::string_view kUnfinished = ".ddprun.";
+// Lies in each: a name alone may be a user's own choice (ddprun_models).
+constexpr const char* kMark = ".made_by_ddprun";
 constexpr const char* kSharedMemory = "/dev/shm";
 constexpr const char* kTmp = "/tmp";
 
 bool is_run_directory(std::string_view name) {
   return name.size() == kPrefix.size() + kLetters && name.starts_with(kPrefix);
+}
+
+bool is_cgroup(int directory) {
+  struct statfs info {};
+  return fstatfs(directory, &info) == 0 && info.f_type == CGROUP2_SUPER_MAGIC;
+}
+
+// Control groups hold no files of ours; nobody else makes one there.
+bool put_mark(int directory) {
+  if (is_cgroup(directory)) return true;
+  const UniqueFd mark(openat(directory, kMark, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  return mark.valid();
+}
+
+bool is_empty(int directory) {
+  const int again = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const std::unique_ptr<DIR, int (*)(DIR*)> list(fdopendir(again), &closedir);
+  int names = 0;
+  while (list && names < 3 && readdir(list.get())) ++names;
+  return list && names == 2;  // . and ..
+}
+
+bool is_ours(int directory, bool is_unfinished) {
+  return is_cgroup(directory) || faccessat(directory, kMark, F_OK, 0) == 0 ||
+         (is_unfinished && is_empty(directory));
 }
 
 // Whether a lock is seen by everybody who sees the directory.
@@ -60,10 +87,12 @@ Result<RunDirectory> make_run_directory(const std::string& base) {
     run.path = base + "/" + std::string(kPrefix) + made.substr(made.size() - kLetters);
     run.lock.reset(open(made.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (run.lock.valid() && (!has_locks(run.lock.get()) || flock(run.lock.get(), LOCK_EX) == 0) &&
+        put_mark(run.lock.get()) &&
         renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, run.path.c_str(), RENAME_NOREPLACE) == 0) {
       return run;
     }
     why = errno;
+    unlink((made + "/" + kMark).c_str());
     rmdir(made.c_str());
     // Another run has just taken it for what a killed one had begun; or the name is in use.
     if (why != ENOENT && why != EEXIST) break;
@@ -108,7 +137,8 @@ std::vector<RunDirectory> abandoned_in(const std::string& base) {
                           O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
     struct stat info {};
     if (!run.lock.valid() || fstat(run.lock.get(), &info) != 0) continue;
-    if (info.st_uid != geteuid() || flock(run.lock.get(), LOCK_EX | LOCK_NB) != 0) continue;
+    if (info.st_uid != geteuid() || !is_ours(run.lock.get(), is_unfinished)) continue;
+    if (flock(run.lock.get(), LOCK_EX | LOCK_NB) != 0) continue;
     found.push_back(std::move(run));
   }
   return found;

@@ -1,8 +1,8 @@
 // What a run of ddprun owns beyond its processes and what therefore outlives a kill -9 of all of them
 // or a crash of the machine: a directory for the error and log files that nobody asked to keep, and a
-// control group. Both are directories called ddprun_<six letters>, locked (flock) by guardian, keeper
-// and agent as long as one of them lives: so the next run knows those that nobody owns any more, says
-// so, and removes them.
+// control group. Both are directories called ddprun_<six letters>, the first with a mark in it, locked
+// (flock) by guardian, keeper and agent as long as one of them lives: so the next run knows those that
+// nobody owns any more, says so, and removes them.
 //
 // Any thread; the state is the file system's.
 #pragma once
@@ -22,7 +22,7 @@ struct RunDirectory {
 };
 
 // Makes one in `base`. It has its name when it is locked, not before (a run that was killed between
-// leaves .ddprun.<six letters>).
+// leaves .ddprun.<six letters>, with the mark or empty).
 Result<RunDirectory> make_run_directory(const std::string& base);
 
 // Where directories for files may be: TMPDIR, or without it the directory for shared memory where

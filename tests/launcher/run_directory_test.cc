@@ -45,6 +45,17 @@ TEST(RunDirectory, WhatAKilledRunHadOnlyBegunIsAbandoned) {
   EXPECT_EQ(abandoned_in(base.path()).size(), 1u);
 }
 
+// People call directories ddprun_models, too.
+TEST(RunDirectory, WhatDdprunHasNotMadeIsNotAbandonedWhateverItsName) {
+  const TemporaryDirectory base;
+  for (const char* name : {"ddprun_models", ".ddprun.config"}) {
+    std::filesystem::create_directory(base / name);
+    std::ofstream(base / name + "/precious") << "mine";
+  }
+  std::filesystem::create_directory(base / "ddprun_output");
+  EXPECT_TRUE(abandoned_in(base.path()).empty());
+}
+
 TEST(RunDirectory, LinksAndOtherNamesAreNobodysRun) {
   const TemporaryDirectory base;
   const TemporaryDirectory elsewhere;
