@@ -8,6 +8,7 @@
 
 #include "base/background_thread.h"
 #include "base/late_openssl.h"
+#include "base/library_function.h"
 
 namespace ddprun {
 namespace {
@@ -59,12 +60,6 @@ struct Munge::Functions {
 };
 
 namespace {
-
-template <class Function>
-bool find(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  return function != nullptr;
-}
 
 struct Freed {
   void operator()(void* memory) const { std::free(memory); }
@@ -170,12 +165,13 @@ FoundMunge ask_munge(const MungeOptions& options) {
   }
   const auto functions = std::make_shared<Munge::Functions>();
   Munge::Functions& f = *functions;
-  const bool complete =
-      find(library, "munge_ctx_create", f.create) &&
-      find(library, "munge_ctx_destroy", f.destroy) && find(library, "munge_ctx_set", f.set) &&
-      find(library, "munge_ctx_strerror", f.context_error) &&
-      find(library, "munge_strerror", f.error) && find(library, "munge_encode", f.encode) &&
-      find(library, "munge_decode", f.decode);
+  const bool complete = find_function(library, "munge_ctx_create", f.create) &&
+                        find_function(library, "munge_ctx_destroy", f.destroy) &&
+                        find_function(library, "munge_ctx_set", f.set) &&
+                        find_function(library, "munge_ctx_strerror", f.context_error) &&
+                        find_function(library, "munge_strerror", f.error) &&
+                        find_function(library, "munge_encode", f.encode) &&
+                        find_function(library, "munge_decode", f.decode);
   if (!complete) return {nullptr, options.library + " is no libmunge"};
   const std::shared_ptr<Munge> munge(new Munge(functions, options));
   const std::string statement = "is munged there?";

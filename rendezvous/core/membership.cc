@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/counted.h"
 #include "base/exit_codes.h"
 #include "base/host_port.h"
 #include "base/signal_names.h"
@@ -52,10 +53,6 @@ std::string replacements(const std::vector<NodeCandidate>& nodes,
                    std::to_string(nodes[i].failures) + " generations");
   }
   return told.empty() ? "" : "; " + list_of(told);
-}
-
-std::string nodes_text(std::size_t count) {
-  return std::to_string(count) + (count == 1 ? " node" : " nodes");
 }
 
 }  // namespace
@@ -641,8 +638,8 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
   for (const std::size_t index : order) tell(*here[index], out);
   ++out.generations_formed;
   note("job '" + spec_.id + "': generation " + ddprun::to_text(generation_) + " with " +
-           std::to_string(world_size) + " workers on " + nodes_text(order.size()) + " (" + reason_ +
-           ")",
+           std::to_string(world_size) + " workers on " + counted(order.size(), "node") + " (" +
+           reason_ + ")",
        now, out);
 }
 
