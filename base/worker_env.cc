@@ -85,6 +85,9 @@ std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& e
   if (!env.omp_num_threads.empty()) {
     variables.emplace_back("OMP_NUM_THREADS", env.omp_num_threads);
   }
+  if (!env.cuda_visible_devices.empty()) {
+    variables.emplace_back("CUDA_VISIBLE_DEVICES", env.cuda_visible_devices);
+  }
   variables.emplace_back("DDPRUN_GENERATION", to_text(env.generation));
   variables.emplace_back("DDPRUN_LEASE_MS", std::to_string(to_ms(env.lease)));
   if (env.ports != PortRange{}) variables.emplace_back("DDPRUN_PORT_RANGE", to_text(env.ports));

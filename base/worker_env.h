@@ -56,6 +56,7 @@ inline constexpr std::array kWorkerVariables = std::to_array<std::string_view>({
     "TORCHELASTIC_SIGNALS_TO_HANDLE",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
     "OMP_NUM_THREADS",
+    "CUDA_VISIBLE_DEVICES",
     "DDPRUN_GENERATION",
     "DDPRUN_LEASE_MS",
     "DDPRUN_PORT_RANGE",
@@ -82,6 +83,7 @@ struct WorkerEnv {
   // first one, with the inherited value where there is one.
   std::string nccl_async_error_handling;
   std::string omp_num_threads;
+  std::string cuda_visible_devices;
   Generation generation{0};
   Duration lease = kDefaultLease;
   PortRange ports;

@@ -15,6 +15,12 @@ find_package(nlohmann_json 3.9 REQUIRED)  # control messages, reports, manifests
 # libcrypto: SHA-256 of checkpoints, proofs of keys. libssl: launcher and rendezvous programs only.
 find_package(OpenSSL REQUIRED COMPONENTS Crypto SSL)
 
+# Headers alone, for --bind; ddprun loads the library when it is asked for.
+find_path(HWLOC_INCLUDE_DIR hwloc.h DOC "Where hwloc.h is; without it there is no --bind")
+if(NOT HWLOC_INCLUDE_DIR)
+  message(WARNING "hwloc.h was not found (libhwloc-dev): this ddprun will refuse --bind")
+endif()
+
 if(DDPRUN_WORKER)
   find_package(LibTorch 2.2 REQUIRED)
   if(NOT DDPRUN_NCCL STREQUAL "OFF")

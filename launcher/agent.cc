@@ -97,6 +97,7 @@ class Agent {
     }
     watch_guards();
     for (const std::string& remark : config_.rendezvous.remarks) log_.warning(remark);
+    if (!config_.binding.told.empty()) log_.info(config_.binding.told);
     if (const Result<void> ready = meet(); !ready) {
       trouble(ready.error().message());
       exit_code_ = to_int(cannot_meet_);

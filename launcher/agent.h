@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/binding.h"
 #include "launcher/core/launch_options.h"
 #include "launcher/core/worker_plan.h"
 #include "launcher/guardian.h"
@@ -39,7 +40,8 @@ struct AgentConfig {
   // The process of Slurm that signals every process of the step, this one and its workers; 0: none.
   pid_t manager = 0;
   Duration kill_timeout = kKillPatience;  // for processes to end after SIGKILL
-  std::vector<std::string> own_devices;   // --virtual-local-rank: devices_of(); empty: without it
+  Binding binding;                        // of as many workers as there are slots
+  std::vector<std::string> own_devices;   // of each worker; empty: all inherit what is visible
   bool inherits_omp_threads = false;
   std::string inherited_nccl_async_error_handling;
 };

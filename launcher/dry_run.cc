@@ -2,16 +2,13 @@
 
 #include <map>
 
+#include "base/counted.h"
 #include "launcher/core/shell_words.h"
 #include "launcher/core/worker_plan.h"
 #include "launcher/job_plan.h"
 
 namespace ddprun {
 namespace {
-
-std::string count_of(int number, const std::string& what) {
-  return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
-}
 
 std::string meeting_of(const AgentConfig& config) {
   const Rendezvous& plan = config.rendezvous;
@@ -25,8 +22,8 @@ std::string meeting_of(const AgentConfig& config) {
 }
 
 std::string nodes_of(const NodeRange& nodes) {
-  if (nodes.min == nodes.max) return count_of(nodes.max, "node");
-  return std::to_string(nodes.min) + " to " + count_of(nodes.max, "node");
+  if (nodes.min == nodes.max) return counted(nodes.max, "node");
+  return std::to_string(nodes.min) + " to " + counted(nodes.max, "node");
 }
 
 std::string log_directory_of(const AgentConfig& config) {
@@ -70,8 +67,8 @@ std::string dry_run_text(const AgentConfig& config) {
   std::string text;
   for (const std::string& remark : config.rendezvous.remarks) text += "remark: " + remark + "\n";
   text += "job: '" + options.rdzv_id + "', " + nodes_of(options.nodes) + ", " +
-          count_of(config.slots, "worker") + " on this one, " +
-          count_of(options.max_restarts, "restart") + " at most\n";
+          counted(config.slots, "worker") + " on this one, " +
+          counted(options.max_restarts, "restart") + " at most\n";
   text += "meets: " + meeting_of(config) + "\n";
   text += "runs: " + in_shell_words(config.command.executable);
   for (const std::string& argument : config.command.arguments) {
@@ -84,7 +81,9 @@ std::string dry_run_text(const AgentConfig& config) {
   const std::map<std::string, std::string> known = known_at_start(config);
   const PlanOptions plan = plan_options(config, log_directory_of(config));
   for (const WorkerPlan& worker : plan_workers(plan, first_assignment(config))) {
-    text += "\nworker with local rank " + to_text(worker.local_rank) + "\n";
+    text += "\nworker with local rank " + to_text(worker.local_rank);
+    if (!worker.cpus.empty()) text += ", on CPUs " + to_text(worker.cpus);
+    text += "\n";
     for (const auto& [name, value] : worker.variables) {
       const auto told = known.find(name);
       text += "  " + name + "=" + (told == known.end() ? value : told->second) + "\n";

@@ -7,6 +7,7 @@
 #include "base/random_id.h"
 #include "base/signal_names.h"
 #include "base/worker_env.h"
+#include "launcher/binding.h"
 #include "launcher/machine.h"
 #include "launcher/program.h"
 #include "launcher/run_directory.h"
@@ -37,11 +38,12 @@ Result<AgentConfig> plan(LaunchOptions options) {
     if (!allowed) return std::move(allowed).error().within("--store-allow");
     config.store_allow = std::move(*allowed);
   }
-  if (options.virtual_local_rank) {
-    auto devices = devices_of(variable("CUDA_VISIBLE_DEVICES"), *slots);
-    if (!devices) return std::move(devices).error().within("--virtual-local-rank");
-    config.own_devices = std::move(*devices);
-  }
+  Result<std::vector<std::string>> devices = own_devices(options, *slots);
+  if (!devices) return std::move(devices).error();
+  config.own_devices = std::move(*devices);
+  Result<Binding> binding = bind_workers(options, *slots);
+  if (!binding) return std::move(binding).error();
+  config.binding = std::move(*binding);
   // With this torchrun's c10d has its workers do so, too.
   if (!options.worker_store && rendezvous->mode != Rendezvous::Mode::kStatic &&
       options.on_join != OnJoin::kCheckpoint &&
@@ -51,6 +53,8 @@ Result<AgentConfig> plan(LaunchOptions options) {
   config.rendezvous = std::move(*rendezvous);
   config.rendezvous.remarks.insert(config.rendezvous.remarks.begin(), options.remarks.begin(),
                                    options.remarks.end());
+  config.rendezvous.remarks.insert(config.rendezvous.remarks.end(), config.binding.remarks.begin(),
+                                   config.binding.remarks.end());
   if (const std::string outer = variable("TORCHELASTIC_RUN_ID"); !outer.empty()) {
     config.rendezvous.remarks.push_back("this ddprun runs in a worker of job '" + outer +
                                         "', rank " + variable("RANK") +
@@ -144,8 +148,10 @@ PlanOptions plan_options(const AgentConfig& config, std::string log_directory) {
   plan.ports = config.options.ports;
   plan.checkpoint_signal = config.options.checkpoint_signal;
   plan.log_directory = std::move(log_directory);
+  plan.seats = config.binding.seats;
   plan.own_devices = config.own_devices;
   plan.variables = config.options.variables;
+  plan.virtual_local_rank = config.options.virtual_local_rank;
   plan.inherits_omp_threads = config.inherits_omp_threads;
   plan.agent_store = config.options.has_agent_store();
   plan.inherited_nccl_async_error_handling = config.inherited_nccl_async_error_handling;

@@ -10,4 +10,8 @@ namespace ddprun {
 // started from here would see. kUnsupported: gpu was asked for and there is none.
 Result<int> count_slots(const SlotCount& wanted);
 
+// The cores of the CPUs that this process may run on: hardware threads of one core are one. As the
+// kernel tells, without hwloc; where it does not tell, each CPU counts.
+int count_cores();
+
 }  // namespace ddprun

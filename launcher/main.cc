@@ -10,6 +10,7 @@
 #include "base/fail.h"
 #include "base/version.h"
 #include "launcher/agent.h"
+#include "launcher/binding.h"
 #include "launcher/command_line.h"
 #include "launcher/dry_run.h"
 #include "launcher/guardian.h"
@@ -37,6 +38,11 @@ ExitCode code_of(const Error& error) {
 int tell(const std::string& text) {
   std::fputs(text.c_str(), stdout);
   return 0;
+}
+
+int tell_binding(const LaunchOptions& options) {
+  const Result<std::string> drawing = show_binding(options);
+  return drawing ? tell(*drawing) : fail(drawing.error(), code_of(drawing.error()));
 }
 
 std::string version_text() {
@@ -87,6 +93,7 @@ int run(const std::vector<std::string>& arguments) {
     case Wish::kHelp: return tell(help_text());
     case Wish::kVersion: return tell(version_text());
     case Wish::kPrintConfig: return tell(config_text(*line));
+    case Wish::kShowBinding: return tell_binding(line->options);
     case Wish::kDryRun:
     case Wish::kRun: break;
   }

@@ -12,6 +12,13 @@ namespace {
 
 using Setter = OptionSpec::Setter;
 
+template <class Enum, std::size_t N>
+std::vector<std::string> words(const Words<Enum, N>& table) {
+  std::vector<std::string> texts;
+  for (const auto& [value, word] : table) texts.emplace_back(word);
+  return texts;
+}
+
 // A setter for an option whose text is parsed by `parse` into a member.
 template <class Member, class T>
 Setter parsed(Member LaunchOptions::*member, Result<T> (*parse)(std::string_view)) {
@@ -201,6 +208,33 @@ const std::vector<OptionSpec>& option_table() {
        .repeats = true},
       {"Workers", "umask", "", "OCTAL", "the file mode mask of workers", "--umask=027",
        parsed(&LaunchOptions::file_mask, parse_umask)},
+      {.group = "Workers",
+       .name = "bind",
+       .placeholder = "POLICY",
+       .help =
+           "CPUs of each worker, without overlap: core (equal parts of the cores), numa (within a "
+           "NUMA node), gpu (next to its GPU), auto (gpu, numa or core, whichever fits) or none",
+       .example = "--bind=auto",
+       .set = parsed(&LaunchOptions::bind, parse_bind),
+       .fallback = std::string(word_of(kBindWords, BindPolicy::kNone)),
+       .choices = words(kBindWords)},
+      {.group = "Workers",
+       .name = "numa-binding",
+       .placeholder = "POLICY",
+       .help = "torchrun's words for the same: node and socket (shared by the workers there), "
+               "exclusive (as --bind=auto), core-complex (a last-level cache)",
+       .example = "--numa-binding=node",
+       .set = parsed(&LaunchOptions::numa_binding, parse_numa_binding),
+       .choices = words(kNumaBindingWords)},
+      {.group = "Workers",
+       .name = "gpu-visibility",
+       .placeholder = "WHICH",
+       .help = "GPUs that each worker sees: all, of which LOCAL_RANK is its own; or own, which it "
+               "sees as device 0",
+       .example = "--gpu-visibility=own",
+       .set = parsed(&LaunchOptions::gpu_visibility, parse_gpu_visibility),
+       .fallback = std::string(word_of(kGpuVisibilityWords, standard.gpu_visibility)),
+       .choices = words(kGpuVisibilityWords)},
 
       {"Nodes", "standalone", "", "",
        "a job of one node (also the default without the options below)", "--standalone",
@@ -347,6 +381,8 @@ const std::vector<OptionSpec>& option_table() {
            Wish::kPrintConfig),
       wish("dry-run", "", "print the plan and the environment of each worker; start nothing",
            "--dry-run", Wish::kDryRun),
+      wish("show-binding", "", "draw this machine and where --bind puts each worker; start nothing",
+           "--show-binding", Wish::kShowBinding),
       wish("version", "", "versions of ddprun and its protocol", "--version", Wish::kVersion),
       wish("help", "h", "this text", "-h", Wish::kHelp),
   };
@@ -391,7 +427,6 @@ const RefusedOption* find_refused(const std::string& name) {
       {"duplicate-stdout-filters", "give -t 1 and search its files"},
       {"duplicate-stderr-filters", "give -t 2 and search its files"},
       {"signals-to-handle", "SIGTERM, SIGINT, SIGHUP and SIGQUIT are always passed on"},
-      {"numa-binding", "start the program through numactl: ddprun ... --no-python numactl ..."},
   };
   const auto found = std::find_if(table.begin(), table.end(),
                                   [&](const RefusedOption& one) { return one.name == name; });

@@ -35,6 +35,7 @@ Result<void> Worker::start(const WorkerSurroundings& around, const std::string& 
                           .variables = plan_.variables,
                           .out = streams->out.to_worker.get(),
                           .err = streams->err.to_worker.get(),
+                          .cpus = plan_.cpus,
                           .descriptor_limit = around.descriptor_limit,
                           .directory = options.directory,
                           .file_mask = options.file_mask,

@@ -14,6 +14,7 @@
 #include <map>
 
 #include "base/assert.h"
+#include "launcher/cpu_affinity.h"
 #include "launcher/exec_trouble.h"
 #include "launcher/shared_clone.h"
 
@@ -51,6 +52,7 @@ struct WorkerInitializer {
   int in = -1;
   pid_t agent = 0;
   const char* const* environment = nullptr;
+  const CpuAffinity& affinity;
   const std::vector<int>& reset;
 
   // Of what failed; the parent reads it.
@@ -68,6 +70,7 @@ struct WorkerInitializer {
     // The agent may have died before the line above: then nobody would kill this process.
     if (getppid() != agent) leave_shared(1);
     setsid();
+    if (!affinity.take()) return failed("bind it to its CPUs");
     if (dup2(in, STDIN_FILENO) < 0 || dup2(start.out, STDOUT_FILENO) < 0 ||
         dup2(start.err, STDERR_FILENO) < 0) {
       return failed("give it its streams");
@@ -196,10 +199,12 @@ Result<WorkerProcess> WorkerProcess::start(boost::asio::io_context& io, const Wo
   const UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!null.valid()) return system_error("open /dev/null", errno);
   const Environment environment(start.variables);
+  const CpuAffinity affinity(start.cpus);
   WorkerInitializer initializer{.start = start,
                                 .in = null.get(),
                                 .agent = getpid(),
                                 .environment = environment.get(),
+                                .affinity = affinity,
                                 .reset = signals_to_reset()};
   Result<Handle> handle = WorkerLauncher()(io, initializer);
   if (handle) return WorkerProcess(std::make_shared<State>(std::move(*handle)));

@@ -23,6 +23,7 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "launcher/core/cpu_set.h"
 
 namespace ddprun {
 
@@ -33,6 +34,7 @@ struct WorkerStart {
   // What becomes stdout and stderr. The parent's copies stay its own to close.
   int out = -1;
   int err = -1;
+  CpuSet cpus;                             // that it may run on; empty: this process's own
   std::optional<rlimit> descriptor_limit;  // nullopt: this process's own
   std::string directory;                   // --chdir; empty: this process's own
   std::optional<mode_t> file_mask;         // --umask; nullopt: this process's own

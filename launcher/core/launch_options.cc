@@ -120,6 +120,23 @@ Result<OnJoin> parse_on_join(std::string_view text) {
   return invalid_argument(quoted(text) + ": give now, checkpoint or restart");
 }
 
+Result<BindPolicy> parse_bind(std::string_view text) {
+  if (const std::optional<BindPolicy> policy = meant_by(kBindWords, text)) return *policy;
+  return invalid_argument(quoted(text) + ": give none, auto, core, numa or gpu");
+}
+
+Result<BindPolicy> parse_numa_binding(std::string_view text) {
+  if (const std::optional<BindPolicy> policy = meant_by(kNumaBindingWords, text)) return *policy;
+  return invalid_argument(quoted(text) +
+                          ": torchrun knows node, socket, exclusive and core-complex; --bind has "
+                          "ddprun's own words");
+}
+
+Result<GpuVisibility> parse_gpu_visibility(std::string_view text) {
+  if (const std::optional<GpuVisibility> seen = meant_by(kGpuVisibilityWords, text)) return *seen;
+  return invalid_argument(quoted(text) + ": give all or own");
+}
+
 Result<std::set<LocalRank>> parse_local_ranks(std::string_view text) {
   std::set<LocalRank> ranks;
   if (text.empty()) return ranks;
@@ -204,6 +221,9 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   }
   if (options.master_addr && options.master_addr->empty()) {
     return invalid_argument("it is empty: give the address of node rank 0").within("--master-addr");
+  }
+  if (options.bind && options.numa_binding) {
+    return invalid_argument("--bind is given, too: give one of them").within("--numa-binding");
   }
   if (options.run_path && options.module) {
     return invalid_argument("it cannot be used with -m: a module has no path").within("--run-path");
@@ -318,6 +338,7 @@ Result<std::pair<std::string, std::string>> parse_variable(std::string_view text
   const std::string_view name = text.substr(0, equals);
   // Of those that workers get, the ones that tell no place.
   constexpr std::array kFree{std::string_view("OMP_NUM_THREADS"),
+                             std::string_view("CUDA_VISIBLE_DEVICES"),
                              std::string_view("TORCH_NCCL_ASYNC_ERROR_HANDLING")};
   if (std::ranges::count(kWorkerVariables, name) > 0 && std::ranges::count(kFree, name) == 0) {
     return invalid_argument(std::string(name) +

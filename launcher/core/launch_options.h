@@ -19,6 +19,7 @@
 #include "base/result.h"
 #include "base/words.h"
 #include "base/worker_env.h"
+#include "launcher/core/placement.h"
 #include "rendezvous/core/control_message.h"
 #include "rendezvous/core/lease.h"
 
@@ -78,10 +79,23 @@ inline constexpr Words<WorkerStore, 2> kWorkerStoreWords{
     {{WorkerStore::kAgent, "agent"}, {WorkerStore::kRank0, "rank0"}}};
 Result<WorkerStore> parse_worker_store(std::string_view text);
 
+// --bind: a word of kBindWords.
+Result<BindPolicy> parse_bind(std::string_view text);
+// --numa-binding: a word of kNumaBindingWords.
+Result<BindPolicy> parse_numa_binding(std::string_view text);
+
+// --gpu-visibility: which GPUs each worker sees. kAll: those that its agent sees.
+enum class GpuVisibility { kAll, kOwn };
+inline constexpr Words<GpuVisibility, 2> kGpuVisibilityWords{{
+    {GpuVisibility::kAll, "all"},
+    {GpuVisibility::kOwn, "own"},
+}};
+Result<GpuVisibility> parse_gpu_visibility(std::string_view text);
+
 // --- the whole command line ---------------------------------------------------------------------
 
 // What is to be done: run the job, or tell something and start nothing.
-enum class Wish { kRun, kHelp, kVersion, kPrintConfig, kDryRun };
+enum class Wish { kRun, kHelp, kVersion, kPrintConfig, kDryRun, kShowBinding };
 constexpr bool needs_program(Wish wish) { return wish == Wish::kRun || wish == Wish::kDryRun; }
 
 // Between the first signal to workers and SIGKILL; Slurm's own patience (KillWait) is 30 s, so below it.
@@ -123,6 +137,9 @@ struct LaunchOptions {
   bool module = false;
   bool run_path = false;
   bool virtual_local_rank = false;
+  std::optional<BindPolicy> bind;
+  std::optional<BindPolicy> numa_binding;
+  GpuVisibility gpu_visibility = GpuVisibility::kAll;
   std::string log_dir;
   StreamMap redirects;
   StreamMap tee;
@@ -140,6 +157,7 @@ struct LaunchOptions {
 
   bool has_agent_store() const { return worker_store != WorkerStore::kRank0; }
   bool shows(LocalRank rank) const { return shown_ranks.empty() || shown_ranks.contains(rank); }
+  BindPolicy bind_policy() const { return bind.value_or(numa_binding.value_or(BindPolicy::kNone)); }
 };
 
 // How the nodes find each other.

@@ -1,6 +1,6 @@
 #include "launcher/core/worker_plan.h"
 
-#include <sstream>
+#include <cstddef>
 
 namespace ddprun {
 namespace {
@@ -16,22 +16,6 @@ std::string with_local_rank(std::string text, LocalRank rank) {
 }
 
 }  // namespace
-
-Result<std::vector<std::string>> devices_of(const std::string& visible, int slots) {
-  std::vector<std::string> devices;
-  std::istringstream list(visible);
-  for (std::string device; std::getline(list, device, ',');) devices.push_back(device);
-  if (devices.empty()) {
-    for (int i = 0; i < slots; ++i) devices.push_back(std::to_string(i));
-  }
-  if (devices.size() < static_cast<std::size_t>(slots)) {
-    return invalid_argument("CUDA_VISIBLE_DEVICES=" + visible + " has " +
-                            std::to_string(devices.size()) + " devices for " +
-                            std::to_string(slots) + " workers");
-  }
-  devices.resize(static_cast<std::size_t>(slots));
-  return devices;
-}
 
 std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignment& assignment) {
   std::vector<WorkerPlan> plans;
@@ -49,7 +33,7 @@ std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignmen
     WorkerEnv env;
     env.rank = plan.rank;
     env.world_size = assignment.world_size;
-    env.local_rank = options.own_devices.empty() ? plan.local_rank : LocalRank(0);
+    env.local_rank = options.virtual_local_rank ? LocalRank(0) : plan.local_rank;
     env.local_world_size = options.slots;
     env.node_rank = assignment.node_rank;
     env.node_count = assignment.node_count;
@@ -65,17 +49,25 @@ std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignmen
     env.nccl_async_error_handling = options.inherited_nccl_async_error_handling.empty()
                                         ? "1"
                                         : options.inherited_nccl_async_error_handling;
-    if (!options.inherits_omp_threads && options.slots > 1) env.omp_num_threads = "1";
+    if (!options.seats.empty()) {
+      const Seat& seat = options.seats[static_cast<std::size_t>(i)];
+      plan.cpus = seat.cpus;
+      if (!options.inherits_omp_threads) env.omp_num_threads = std::to_string(seat.threads);
+    }
+    if (!options.own_devices.empty()) {
+      env.cuda_visible_devices = options.own_devices[static_cast<std::size_t>(i)];
+    }
     env.generation = assignment.generation;
     env.lease = assignment.lease;
     env.ports = options.ports;
     env.checkpoint_signal = options.checkpoint_signal;
     plan.variables = variables_of(env);
-    if (!options.own_devices.empty()) {
-      plan.variables.emplace_back("CUDA_VISIBLE_DEVICES",
-                                  options.own_devices[static_cast<std::size_t>(i)]);
+    for (const auto& variable : options.variables) {
+      // The list of which each worker has its entry.
+      const bool is_divided =
+          variable.first == "CUDA_VISIBLE_DEVICES" && !options.own_devices.empty();
+      if (!is_divided) plan.variables.push_back(variable);
     }
-    plan.variables.insert(plan.variables.end(), options.variables.begin(), options.variables.end());
     plans.push_back(std::move(plan));
   }
   return plans;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/worker_env.h"
+#include "launcher/core/placement.h"
 #include "rendezvous/core/control_message.h"
 
 namespace ddprun {
@@ -26,11 +27,13 @@ struct PlanOptions {
   int checkpoint_signal = 0;  // 0: none
   std::string log_directory;  // of this generation: error files go to <it>/<local rank>/error.json;
                               // empty: there are none
-  // --virtual-local-rank: the device of each local rank, as CUDA_VISIBLE_DEVICES names it; empty:
-  // without it.
+  // Of each local rank; empty: none is bound, and OMP_NUM_THREADS is left as it is.
+  std::vector<Seat> seats;
+  // The GPU that each local rank is to see, as CUDA_VISIBLE_DEVICES names it; empty: all see all.
   std::vector<std::string> own_devices;
   // --env: over all others.
   std::vector<std::pair<std::string, std::string>> variables;
+  bool virtual_local_rank = false;  // every worker has LOCAL_RANK 0
   // Variables of the agent's own environment that decide what is left as it is.
   bool inherits_omp_threads = false;
   bool agent_store = true;  // an agent serves the store, not rank 0
@@ -42,13 +45,10 @@ struct WorkerPlan {
   Rank rank{0};
   std::vector<std::string> arguments;
   std::vector<std::pair<std::string, std::string>> variables;
+  CpuSet cpus;             // that it may run on; empty: those of its agent
   std::string directory;   // of this worker's files; empty: none
   std::string error_file;  // of its own words on its failure; empty: none
 };
-
-// --virtual-local-rank: which device each of so many workers has, of those that are visible: the value
-// of CUDA_VISIBLE_DEVICES; empty: all, by number. kInvalidArgument where there are fewer.
-Result<std::vector<std::string>> devices_of(const std::string& visible, int slots);
 
 // One plan per local rank.
 std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignment& assignment);

@@ -39,6 +39,7 @@ WorkerEnv example() {
   env.error_file = "/tmp/e.json";
   env.nccl_async_error_handling = "1";
   env.omp_num_threads = "1";
+  env.cuda_visible_devices = "3";
   env.generation = Generation(6);
   env.lease = std::chrono::milliseconds(7500);
   env.ports = {29500, 29599};

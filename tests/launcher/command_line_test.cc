@@ -90,6 +90,9 @@ TEST(CommandLine, ReadsEveryOption) {
                         "--env=A=1",
                         "--env=B=2",
                         "--umask=027",
+                        "--bind=core",
+                        "--numa_binding=core-complex",
+                        "--gpu-visibility=own",
                         "--local-ranks-filter=0,2",
                         "--event-log-handler=null",
                         "--logs-specs=default",
@@ -155,6 +158,9 @@ TEST(CommandLine, ReadsEveryOption) {
   EXPECT_EQ(options.variables,
             (std::vector<std::pair<std::string, std::string>>{{"A", "1"}, {"B", "2"}}));
   EXPECT_EQ(options.file_mask, 027u);
+  EXPECT_EQ(options.bind, BindPolicy::kCore);
+  EXPECT_EQ(options.numa_binding, BindPolicy::kCoreComplex);
+  EXPECT_EQ(options.gpu_visibility, GpuVisibility::kOwn);
   EXPECT_TRUE(options.shows(LocalRank(0)) && options.shows(LocalRank(2)));
   EXPECT_FALSE(options.shows(LocalRank(1)));
   EXPECT_EQ(options.remarks.size(), 4u) << "what does nothing is not ignored in silence";
@@ -191,9 +197,10 @@ TEST(CommandLine, AShortOptionMayHaveItsValueBehindItsLetter) {
 }
 
 TEST(CommandLine, WhatTorchrunHasAndCannotBeHereSaysWhatToDo) {
-  EXPECT_EQ(error_of({"--numa_binding=node", "./train"}),
-            "--numa-binding is torchrun's, and not available here: start the program through "
-            "numactl: ddprun ... --no-python numactl ...");
+  EXPECT_THAT(error_of({"--duplicate_stdout_filters=x", "./train"}),
+              HasSubstr("is torchrun's, and not available here: give -t 1 and search its files"));
+  EXPECT_THAT(error_of({"--numa-binding=numa", "./train"}),
+              HasSubstr("torchrun knows node, socket, exclusive and core-complex"));
   EXPECT_THAT(error_of({"--event-log-handler=console", "./train"}),
               HasSubstr("--event-log-handler: 'console' is not available here; /status.json"));
   EXPECT_THAT(error_of({"--start-method=thread", "./train"}), HasSubstr("spawn, fork and"));

@@ -72,6 +72,29 @@ TEST(PlanRendezvous, SaysWhatAStoreOfRank0CannotDo) {
       << refused.error().message();
 }
 
+TEST(ParseBind, TakesOurWordsAndTorchrunsForItsOwnOption) {
+  for (const auto& [policy, word] : kBindWords) EXPECT_EQ(*parse_bind(word), policy);
+  for (const auto& [policy, word] : kNumaBindingWords) {
+    EXPECT_EQ(*parse_numa_binding(word), policy);
+    EXPECT_FALSE(parse_bind(word));
+  }
+  EXPECT_EQ(parse_bind("socket").error().cause, "'socket': give none, auto, core, numa or gpu");
+  EXPECT_THAT(parse_numa_binding("core").error().cause, HasSubstr("exclusive and core-complex"));
+  EXPECT_EQ(*parse_gpu_visibility("own"), GpuVisibility::kOwn);
+  EXPECT_EQ(parse_gpu_visibility("").error().cause, "'': give all or own");
+}
+
+TEST(PlanRendezvous, BindingIsAskedForInOneWay) {
+  LaunchOptions options;
+  EXPECT_EQ(options.bind_policy(), BindPolicy::kNone);
+  options.numa_binding = BindPolicy::kSocket;
+  EXPECT_EQ(options.bind_policy(), BindPolicy::kSocket);
+  EXPECT_TRUE(plan_rendezvous(options));
+  options.bind = BindPolicy::kNone;
+  EXPECT_EQ(plan_rendezvous(options).error().message(),
+            "--numa-binding: --bind is given, too: give one of them");
+}
+
 TEST(ParseOnJoin, TakesOneOfThreeWords) {
   EXPECT_EQ(*parse_on_join("now"), OnJoin::kNow);
   EXPECT_EQ(*parse_on_join("checkpoint"), OnJoin::kCheckpoint);

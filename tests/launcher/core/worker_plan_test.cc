@@ -54,7 +54,8 @@ TEST(WorkerPlan, GivesEachWorkerItsPlaceInTheWorld) {
 
 TEST(WorkerPlan, WithVirtualLocalRanksEachWorkerIsTheFirstAndHasADeviceOfItsOwn) {
   PlanOptions virtually = options();
-  virtually.own_devices = *devices_of("6,GPU-7,8", 2);
+  virtually.virtual_local_rank = true;
+  virtually.own_devices = {"6", "GPU-7"};
   const std::vector<WorkerPlan> plans = plan_workers(virtually, second_node());
   auto env = variables(plans[1]);
   EXPECT_EQ(env["LOCAL_RANK"], "0");
@@ -66,12 +67,12 @@ TEST(WorkerPlan, WithVirtualLocalRanksEachWorkerIsTheFirstAndHasADeviceOfItsOwn)
       variables(plan_workers(options(), second_node())[1]).contains("CUDA_VISIBLE_DEVICES"));
 }
 
-TEST(WorkerPlan, DevicesAreThoseThatAreVisible) {
-  EXPECT_EQ(*devices_of("", 2), (std::vector<std::string>{"0", "1"}));
-  EXPECT_EQ(*devices_of("3", 1), std::vector<std::string>{"3"});
-  ASSERT_FALSE(devices_of("3,4", 3));
-  EXPECT_EQ(devices_of("3,4", 3).error().message(),
-            "CUDA_VISIBLE_DEVICES=3,4 has 2 devices for 3 workers");
+TEST(WorkerPlan, AWorkerThatSeesOnlyItsOwnDeviceKeepsItsLocalRank) {
+  PlanOptions own = options();
+  own.own_devices = {"6", "GPU-7"};
+  auto env = variables(plan_workers(own, second_node())[1]);
+  EXPECT_EQ(env["LOCAL_RANK"], "1");
+  EXPECT_EQ(env["CUDA_VISIBLE_DEVICES"], "GPU-7");
 }
 
 TEST(WorkerPlan, TellsWorkersOfThePortsTheyMayListenOnWhereSomeWereGiven) {
@@ -86,14 +87,34 @@ TEST(WorkerPlan, ReplacesTheLocalRankInArgumentsAsTorchrunDoes) {
   EXPECT_EQ(plans[1].arguments, (std::vector<std::string>{"--rank=1", "11", "x"}));
 }
 
-TEST(WorkerPlan, SetsThreadsToOneOnlyWhereSeveralWorkersInheritNothing) {
+TEST(WorkerPlan, AListOfDevicesThatIsGivenIsDividedToo) {
+  PlanOptions own = options();
+  own.own_devices = {"6", "7"};
+  own.variables = {{"CUDA_VISIBLE_DEVICES", "6,7"}, {"A", "1"}};
+  auto env = variables(plan_workers(own, second_node())[1]);
+  EXPECT_EQ(env["CUDA_VISIBLE_DEVICES"], "7");
+  EXPECT_EQ(env["A"], "1");
+  own.own_devices.clear();
+  EXPECT_EQ(variables(plan_workers(own, second_node())[1])["CUDA_VISIBLE_DEVICES"], "6,7");
+}
+
+TEST(WorkerPlan, ThreadsAreThoseOfTheSeatUnlessTheyAreInherited) {
   PlanOptions plan = options();
-  EXPECT_EQ(variables(plan_workers(plan, second_node())[0])["OMP_NUM_THREADS"], "1");
+  EXPECT_FALSE(variables(plan_workers(plan, second_node())[0]).contains("OMP_NUM_THREADS"));
+  plan.seats = {{.cpus = {}, .cores = 4, .threads = 4, .gpu = {}, .why = ""},
+                {.cpus = {}, .cores = 1, .threads = 1, .gpu = {}, .why = ""}};
+  EXPECT_EQ(variables(plan_workers(plan, second_node())[0])["OMP_NUM_THREADS"], "4");
+  EXPECT_EQ(variables(plan_workers(plan, second_node())[1])["OMP_NUM_THREADS"], "1");
   plan.inherits_omp_threads = true;
   EXPECT_FALSE(variables(plan_workers(plan, second_node())[0]).contains("OMP_NUM_THREADS"));
-  plan.inherits_omp_threads = false;
-  plan.slots = 1;
-  EXPECT_FALSE(variables(plan_workers(plan, second_node())[0]).contains("OMP_NUM_THREADS"));
+}
+
+TEST(WorkerPlan, AWorkerHasTheCpusOfItsSeat) {
+  PlanOptions plan = options();
+  plan.seats.resize(2);
+  plan.seats[1].cpus = {2, 3};
+  EXPECT_EQ(plan_workers(plan, second_node())[0].cpus, CpuSet{});
+  EXPECT_EQ(plan_workers(plan, second_node())[1].cpus, (CpuSet{2, 3}));
 }
 
 TEST(WorkerPlan, TellsRank0WhereItHasToServeTheStoreItself) {

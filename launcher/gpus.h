@@ -1,0 +1,17 @@
+// The GPUs of this machine, as NVML counts them. Any thread.
+#pragma once
+
+#include <vector>
+
+#include "launcher/core/visible_devices.h"
+
+namespace ddprun {
+
+// All that the driver shows to this process, by their place on the PCI bus; empty without a driver.
+// NVML comes with the driver, not with us: it is looked for only when GPUs matter, and let go again.
+std::vector<PresentGpu> present_gpus();
+
+// Those that programs started from here would see.
+std::vector<VisibleGpu> visible_gpus_here();
+
+}  // namespace ddprun
