@@ -113,16 +113,14 @@ TEST_F(LauncherTest, WorkersFindTheirPlaceInTheEnvironmentAndAStoreThatAnswers) 
       {"--nproc-per-node=3", "--max-restarts=2"},
       "env | grep -E '^(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|MASTER_ADDR|"
       "TORCHELASTIC_RESTART_COUNT|TORCHELASTIC_MAX_RESTARTS|TORCHELASTIC_USE_AGENT_STORE|"
-      "OMP_NUM_THREADS|DDPRUN_GENERATION)=' | sort | tr '\\n' ' '; echo; "
+      "DDPRUN_GENERATION)=' | sort | tr '\\n' ' '; echo; "
       "test -d $(dirname $TORCHELASTIC_ERROR_FILE) && echo dir ok");
   ASSERT_EQ(job->wait(), 0);
   const std::string out = job->out();
   EXPECT_THAT(out, HasSubstr("DDPRUN_GENERATION=0 GROUP_RANK=0 LOCAL_RANK=2 LOCAL_WORLD_SIZE=3 "
                              "MASTER_ADDR=127.0.0.1 "));
-  EXPECT_THAT(
-      out,
-      HasSubstr("OMP_NUM_THREADS=1 RANK=1 TORCHELASTIC_MAX_RESTARTS=2 TORCHELASTIC_RESTART_COUNT=0 "
-                "TORCHELASTIC_USE_AGENT_STORE=True WORLD_SIZE=3"));
+  EXPECT_THAT(out, HasSubstr("RANK=1 TORCHELASTIC_MAX_RESTARTS=2 TORCHELASTIC_RESTART_COUNT=0 "
+                             "TORCHELASTIC_USE_AGENT_STORE=True WORLD_SIZE=3"));
   EXPECT_THAT(out, HasSubstr("[rank 0] dir ok"));
 }
 

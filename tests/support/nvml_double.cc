@@ -1,0 +1,67 @@
+// A driver without a GPU: as much of NVML as ddprun asks for, as libnvidia-ml.so.1 on LD_LIBRARY_PATH.
+// The GPUs are those that DDPRUN_TEST_GPUS names by their PCI bus, "1b,9d", in that order; their
+// UUIDs are GPU-<bus>.
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+std::vector<unsigned> buses() {
+  std::vector<unsigned> found;
+  const char* named = std::getenv("DDPRUN_TEST_GPUS");
+  std::istringstream list(named ? named : "");
+  for (std::string bus; std::getline(list, bus, ',');) {
+    found.push_back(static_cast<unsigned>(std::stoul(bus, nullptr, 16)));
+  }
+  return found;
+}
+
+unsigned bus_of(void* device) {
+  return static_cast<unsigned>(reinterpret_cast<std::size_t>(device) - 1);
+}
+
+// As in nvml.h.
+struct PciInfo {
+  std::array<char, 16> legacy_bus_id;
+  unsigned domain;
+  unsigned bus;
+  unsigned device;
+  unsigned device_id;
+  unsigned subsystem_id;
+  std::array<char, 32> bus_id;
+};
+
+}  // namespace
+
+extern "C" {
+
+int nvmlInit_v2() { return 0; }
+int nvmlShutdown() { return 0; }
+int nvmlDeviceGetCount_v2(unsigned* count) {
+  *count = static_cast<unsigned>(buses().size());
+  return 0;
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
+  *device = reinterpret_cast<void*>(std::size_t{buses().at(index)} + 1);
+  return 0;
+}
+int nvmlDeviceGetPciInfo_v3(void* device, PciInfo* info) {
+  std::memset(info, 0, sizeof *info);
+  info->bus = bus_of(device);
+  return 0;
+}
+int nvmlDeviceGetUUID(void* device, char* text, unsigned size) {
+  std::snprintf(text, size, "GPU-%02x", bus_of(device));
+  return 0;
+}
+int nvmlDeviceGetName(void*, char* text, unsigned size) {
+  std::snprintf(text, size, "NVIDIA H200");
+  return 0;
+}
+
+}  // extern "C"
