@@ -130,7 +130,12 @@ Result<void> find_keys_of(AgentConfig& config) {
 
 Result<AgentConfig> plan_job(LaunchOptions options) {
   Result<AgentConfig> config = plan(std::move(options));
-  if (!config) return config;
+  if (!config) {
+    // A program that is not there, a GPU that is not: the command line cannot be meant here.
+    Error error = std::move(config).error();
+    error.kind = ErrorKind::kInvalidArgument;
+    return error;
+  }
   for (const auto find : {&find_tls_of, &find_keys_of}) {
     Result<void> found = find(*config);
     if (!found) return std::move(found).error();

@@ -13,8 +13,8 @@
 
 namespace ddprun {
 
-// The error names the option, program or file. kInvalidArgument, kNotFound and kUnsupported: the
-// command line cannot be meant here; else something is wrong with a file.
+// The error names the option, program or file. kInvalidArgument: the command line
+// cannot be meant here; else something is wrong with a file of keys or certificates.
 Result<AgentConfig> plan_job(LaunchOptions options);
 
 // What the workers of a generation are planned from. log_directory: the generation's own; empty: none.

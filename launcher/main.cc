@@ -29,12 +29,6 @@ namespace {
 
 int fail(const Error& error, ExitCode code) { return ddprun::fail("ddprun", error, code); }
 
-// What is wrong with the plan is the command line, unless it is a file.
-ExitCode code_of(const Error& error) {
-  const bool is_usage = error.kind == ErrorKind::kNotFound || error.kind == ErrorKind::kUnsupported;
-  return is_usage ? ExitCode::kUsage : usage_or(ExitCode::kFiles, error);
-}
-
 int tell(const std::string& text) {
   std::fputs(text.c_str(), stdout);
   return 0;
@@ -42,7 +36,8 @@ int tell(const std::string& text) {
 
 int tell_binding(const LaunchOptions& options) {
   const Result<std::string> drawing = show_binding(options);
-  return drawing ? tell(*drawing) : fail(drawing.error(), code_of(drawing.error()));
+  return drawing ? tell(*drawing)
+                 : fail(drawing.error(), usage_or(ExitCode::kFiles, drawing.error()));
 }
 
 std::string version_text() {
@@ -56,7 +51,7 @@ ReportFile report_of(const LaunchOptions& options) {
 
 // What cannot be started is reported, too.
 int refuse(const Error& error, const LaunchOptions& options) {
-  const ExitCode code = code_of(error);
+  const ExitCode code = usage_or(ExitCode::kFiles, error);
   if (options.wish == Wish::kRun) {
     const Result<void> written =
         report_of(options).end({.exit_code = to_int(code), .headline = error.message()});
@@ -87,7 +82,7 @@ int run(const std::vector<std::string>& arguments) {
     return command->run({arguments.begin() + 1, arguments.end()});
   }
   Result<CommandLine> line = parse_command_line(arguments);
-  if (!line) return fail(line.error(), code_of(line.error()));
+  if (!line) return fail(line.error(), ExitCode::kUsage);
   const Wish wish = line->options.wish;
   switch (wish) {
     case Wish::kHelp: return tell(help_text());
