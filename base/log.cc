@@ -41,6 +41,39 @@ class LineFormatter final : public spdlog::formatter {
   std::string program_;
 };
 
+LogLevel our_level(spdlog::level::level_enum level) {
+  if (level >= spdlog::level::err) return LogLevel::kError;
+  if (level == spdlog::level::warn) return LogLevel::kWarning;
+  return level == spdlog::level::info ? LogLevel::kInfo : LogLevel::kDebug;
+}
+
+spdlog::level::level_enum level_of(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug: return spdlog::level::debug;
+    case LogLevel::kInfo: return spdlog::level::info;
+    case LogLevel::kWarning: return spdlog::level::warn;
+    case LogLevel::kError: break;
+  }
+  return spdlog::level::err;
+}
+
+class GivenFormatter final : public spdlog::formatter {
+ public:
+  explicit GivenFormatter(LineFormat format) : format_(std::move(format)) {}
+
+  void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& line) override {
+    const std::string text = format_(
+        our_level(message.level), std::string_view(message.payload.data(), message.payload.size()));
+    line.append(text.data(), text.data() + text.size());
+  }
+  std::unique_ptr<spdlog::formatter> clone() const override {
+    return std::make_unique<GivenFormatter>(format_);
+  }
+
+ private:
+  LineFormat format_;
+};
+
 class FunctionSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
  public:
   explicit FunctionSink(LineSink sink) : sink_(std::move(sink)) {}
@@ -70,13 +103,20 @@ struct Logger::Impl {
   spdlog::logger logger;
 };
 
-Logger::Logger(const std::string& program, LineSink sink)
+Logger::Logger(const std::string& program, LineSink sink, LineFormat format)
     : impl_(std::make_unique<Impl>(program, std::move(sink))) {
-  impl_->logger.set_formatter(std::make_unique<LineFormatter>(program));
+  if (format) {
+    impl_->logger.set_formatter(std::make_unique<GivenFormatter>(std::move(format)));
+  } else {
+    impl_->logger.set_formatter(std::make_unique<LineFormatter>(program));
+  }
 }
 
 Logger::~Logger() = default;
 
+void Logger::set_level(LogLevel lowest) { impl_->logger.set_level(level_of(lowest)); }
+
+void Logger::debug(std::string_view text) { impl_->log(spdlog::level::debug, text); }
 void Logger::info(std::string_view text) { impl_->log(spdlog::level::info, text); }
 void Logger::warning(std::string_view text) { impl_->log(spdlog::level::warn, text); }
 void Logger::error(std::string_view text) { impl_->log(spdlog::level::err, text); }

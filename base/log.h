@@ -12,6 +12,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/words.h"
+
 namespace ddprun {
 
 // Gets one complete line, with its newline.
@@ -20,12 +22,26 @@ using LineSink = std::function<void(std::string_view line)>;
 // Writes each line to standard error with one write(2). Any thread.
 LineSink stderr_sink();
 
+enum class LogLevel { kDebug, kInfo, kWarning, kError };
+
+inline constexpr Words<LogLevel, 4> kLogLevelWords{{{LogLevel::kDebug, "debug"},
+                                                    {LogLevel::kInfo, "info"},
+                                                    {LogLevel::kWarning, "warning"},
+                                                    {LogLevel::kError, "error"}}};
+
+// Makes the line of a text, with its newline, where it is not to be the one below.
+using LineFormat = std::function<std::string(LogLevel level, std::string_view text)>;
+
 class Logger {
  public:
   // Lines begin with "<program>: ", warnings and errors with "<program>: warning: " and so on.
-  Logger(const std::string& program, LineSink sink);
+  Logger(const std::string& program, LineSink sink, LineFormat format = {});
   ~Logger();
 
+  // Nothing below is said. Without this: nothing below kInfo.
+  void set_level(LogLevel lowest);
+
+  void debug(std::string_view text);
   void info(std::string_view text);
   void warning(std::string_view text);
   void error(std::string_view text);

@@ -13,4 +13,9 @@ Result<Pipe> make_pipe() {
   return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
+void widen_pipe(int descriptor, int bytes) {
+  const int present = fcntl(descriptor, F_GETPIPE_SZ);
+  if (present > 0 && present < bytes) fcntl(descriptor, F_SETPIPE_SZ, bytes);
+}
+
 }  // namespace ddprun

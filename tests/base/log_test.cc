@@ -25,6 +25,30 @@ TEST(Logger, MakesOneLineOfWhateverIsInTheText) {
   EXPECT_EQ(got, "p: node?ddprun: error: not true???\tand \x1b[1mbold\n");
 }
 
+TEST(Logger, SaysNothingBelowItsLevelAndDetailsOnlyWhereAskedFor) {
+  std::string got;
+  Logger log("p", [&](std::string_view line) { got += line; });
+  log.debug("1");
+  log.set_level(LogLevel::kDebug);
+  log.debug("2");
+  log.set_level(LogLevel::kWarning);
+  log.info("3");
+  log.warning("4");
+  EXPECT_EQ(got, "p: 2\np: warning: 4\n");
+}
+
+TEST(Logger, AnotherFormatGetsLevelAndText) {
+  std::string got;
+  Logger log(
+      "p", [&](std::string_view line) { got += line; },
+      [](LogLevel level, std::string_view text) {
+        return std::string(word_of(kLogLevelWords, level)) + "|" + std::string(text) + "\n";
+      });
+  log.info("a\nb");
+  log.error("c");
+  EXPECT_EQ(got, "info|a\nb\nerror|c\n");
+}
+
 TEST(Logger, TakesTextLiterallyEvenWhenItLooksLikeAFormat) {
   std::string got;
   Logger log("p", [&](std::string_view line) { got = line; });
