@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -22,11 +23,15 @@
 #include "base/version.h"
 #include "launcher/console_writer.h"
 #include "launcher/core/interrupt_tracebacks.h"
+#include "launcher/core/status_line.h"
 #include "launcher/core/supervisor.h"
 #include "launcher/core/verdict_report.h"
 #include "launcher/job_plan.h"
+#include "launcher/json_lines.h"
 #include "launcher/local_address.h"
+#include "launcher/log_writer.h"
 #include "launcher/process_tree.h"
+#include "launcher/pseudo_terminal.h"
 #include "launcher/report_file.h"
 #include "launcher/run_cgroup.h"
 #include "launcher/run_directory.h"
@@ -51,25 +56,55 @@ constexpr Duration kResolveTimeout = std::chrono::seconds(20);
 constexpr Duration kDrainTimeout = std::chrono::seconds(10);
 // For a reader of our output that has stopped, when we have been told to end.
 constexpr Duration kLastWords = std::chrono::seconds(1);
+// For a disk that has stopped to take the end of the log files.
+constexpr Duration kLogsPatience = std::chrono::seconds(5);
+
+// What the service says shall be, for --verbose.
+std::string told(const Wait& wait) { return "told to wait: " + wait.reason; }
+std::string told(const Assignment& assignment) {
+  return "told to run generation " + to_text(assignment.generation) + " as node " +
+         to_text(assignment.node_rank) + " of " + std::to_string(assignment.node_count) +
+         ", from rank " + to_text(assignment.first_rank) + " of " +
+         std::to_string(assignment.world_size);
+}
+std::string told(const Stop& stop) {
+  return "told to stop generation " + to_text(stop.generation) + ": " + stop.reason;
+}
+std::string told(const End& end) {
+  return "told to end: " +
+         (end.verdict.success ? std::string("all is done") : end.verdict.headline);
+}
 
 class Agent {
  public:
   Agent(const AgentConfig& config, Guards guards)
       : config_(config),
         guardian_(guards.guardian),
-        console_([this] { asio::post(io_, [this] { resume_outputs(); }); }),
-        log_("ddprun",
-             [this](std::string_view line) { console_.write(ConsoleStream::kErr, line); }),
+        console_([this] { asio::post(io_, [this] { resume_outputs(); }); },
+                 {.live = config.look.live ? config.screen : std::nullopt}),
+        json_(config.options.rdzv_id, host_name()),
+        log_(
+            "ddprun", [this](std::string_view line) { console_.say(ConsoleStream::kErr, line); },
+            log_format()),
+        logs_({.max_bytes = config.options.log_max_bytes,
+               .on_drained = [this] { asio::post(io_, [this] { resume_outputs(); }); },
+               .warn = [this](const std::string& text) { log_.warning(text); }}),
         supervisor_({.host = host_name(),
                      .slots = config.slots,
                      .grace = config.options.grace.value_or(config.default_grace),
                      .kill_timeout = config.kill_timeout,
                      .checkpoint_signal = config.options.checkpoint_signal}),
         timer_(io_),
+        status_timer_(io_),
         signals_(io_),
         guardian_alive_(io_, guards.guardian_alive.release()),
         keeper_alive_(io_, guards.keeper_alive.release()),
-        report_file_(config.options.report_file, config.options.rdzv_id, host_name()) {}
+        typed_(io_),
+        report_file_(config.options.report_file, config.options.rdzv_id, host_name()) {
+    if (config.options.quiet) log_.set_level(LogLevel::kWarning);
+    if (config.options.verbose) log_.set_level(LogLevel::kDebug);
+    if (guards.input.valid()) typed_.assign(guards.input.release());
+  }
 
   int run() {
     try {
@@ -86,6 +121,10 @@ class Agent {
     server_.reset();
     close_store();
     let_go_of_workers();
+    status_timer_.cancel();
+    typed_.close();
+    console_.hide_area();
+    flush_logs();
     flush_console();
     return exit_code_;
   }
@@ -96,6 +135,7 @@ class Agent {
       return trouble(watched.error().message());
     }
     watch_guards();
+    if (console_.is_live()) show_status();
     for (const std::string& remark : config_.rendezvous.remarks) log_.warning(remark);
     if (!config_.binding.told.empty()) log_.info(config_.binding.told);
     if (const Result<void> ready = meet(); !ready) {
@@ -225,6 +265,7 @@ class Agent {
         .hello = [this](const std::string& local_address) { return hello(local_address); },
         .directive =
             [this](const Directive& directive) {
+              log_.debug(std::visit([](const auto& what) { return told(what); }, directive));
               std::visit([this](const auto& what) { feed(what); }, directive);
             },
         .lost = [this](const ServiceLost& lost) { feed(lost); },
@@ -299,6 +340,10 @@ class Agent {
 
   void act(const StartWorkers& start) {
     node_rank_ = start.assignment.node_rank;
+    generation_ = start.assignment.generation;
+    world_size_ = start.assignment.world_size;
+    restarts_used_ = start.assignment.restart_count;
+    json_.set_place(node_rank_, generation_);
     serve_store(start.assignment);
     start_workers(start.assignment);
   }
@@ -489,14 +534,27 @@ class Agent {
   }
 
   Result<void> start(Worker& worker, int world_size) {
-    const std::string prefix = world_size > 1 ? "[rank " + to_text(worker.rank()) + "] " : "";
-    return worker.start({io_, console_, config_.options, config_.command.executable,
-                         descriptor_limit_, config_.cgroup, interrupts_},
-                        prefix, [this](std::shared_ptr<Worker> one) { ended(std::move(one)); });
+    const WorkerConsole looks{
+        .coloured = config_.look.coloured,
+        .has_prefix = world_size > 1,
+        .tee_pattern = config_.tee_pattern,
+        .screen = size_of_terminal(STDOUT_FILENO),
+        .json = config_.options.log_format == LogFormat::kJson ? &json_ : nullptr};
+    const Result<void> started =
+        worker.start({io_, console_, config_.options, config_.command.executable, descriptor_limit_,
+                      config_.cgroup, interrupts_, logs_, looks},
+                     [this](std::shared_ptr<Worker> one) { ended(std::move(one)); });
+    if (started && worker.rank() == Rank(0)) watch_typing();
+    if (started) {
+      log_.debug("rank " + to_text(worker.rank()) + " (local rank " + to_text(worker.local_rank()) +
+                 ") runs as pid " + std::to_string(worker.pid()));
+    }
+    return started;
   }
 
   // Their processes have ended, or cannot be ended.
   void let_go_of_workers() {
+    if (typed_.is_open()) typed_.cancel();  // what is typed now is for the next generation
     workers_.clear();
     newly_ended_.clear();
   }
@@ -505,6 +563,8 @@ class Agent {
     told_signal_ = signal;
     told_.clear();
     signal_descendants(signal, told_);
+    log_.debug("sent " + signal_name(signal) + " to " + std::to_string(told_.size()) +
+               " processes below");
   }
 
   // Those that ended at the same instant are reported together, because their order says nothing:
@@ -564,6 +624,27 @@ class Agent {
     for (const auto& worker : workers_) worker->resume_output();
   }
 
+  // A disk that has stopped must not keep a job that has ended.
+  void flush_logs() {
+    io_.restart();
+    const auto until_flushed = asio::make_work_guard(io_);
+    flushing_ = true;
+    bool flushed = false;
+    logs_.when_flushed([&] {
+      asio::post(io_, [&] {
+        flushed = true;
+        io_.stop();
+      });
+    });
+    timer_.expires_after(told_to_end_ ? kLastWords : kLogsPatience);
+    timer_.async_wait([this](error_code error) {
+      if (!error) io_.stop();
+    });
+    io_.run();
+    timer_.cancel();
+    if (!flushed) log_.warning("the disk does not take the end of the log files; it is left out");
+  }
+
   // A reader that is slow gets everything; but when somebody wants us to end, before or now, nobody
   // stays for him.
   void flush_console() {
@@ -587,6 +668,7 @@ class Agent {
   Result<void> watch_signals() {
     std::vector<int> ours = without_ignored(config_.signals);
     ours.push_back(SIGCHLD);
+    ours.push_back(SIGWINCH);
     Result<UniqueFd> source = open_signal_source(ours);
     if (!source) return std::move(source).error();
     signals_.assign(source->release());
@@ -601,6 +683,8 @@ class Agent {
       while (const std::optional<TakenSignal> signal = next_signal(signals_.native_handle())) {
         if (signal->number == SIGCHLD) {
           child_ended = true;
+        } else if (signal->number == SIGWINCH) {
+          follow_terminal();
         } else {
           take_signal(*signal);
         }
@@ -615,6 +699,8 @@ class Agent {
   }
 
   void take_signal(const TakenSignal& signal) {
+    if (config_.look.live && signal.number == SIGTSTP) leave_terminal();
+    if (signal.number == SIGCONT) console_.show_area();
     if (std::ranges::count(kPassedSignals, signal.number) > 0) {
       told_to_end_ = true;
       if (flushing_) return io_.stop();
@@ -639,20 +725,76 @@ class Agent {
     }
   }
 
+  // --- the terminal ------------------------------------------------------------------------------
+
+  LineFormat log_format() {
+    if (config_.options.log_format == LogFormat::kText) return {};
+    return [this](LogLevel level, std::string_view text) { return json_.own_line(level, text); };
+  }
+
+  // Once a second, and only where somebody looks.
+  void show_status() {
+    StatusFacts facts;
+    facts.job = config_.options.rdzv_id;
+    facts.generation = generation_;
+    facts.slots = config_.slots;
+    facts.world_size = world_size_;
+    facts.restarts_left = config_.options.max_restarts - restarts_used_;
+    facts.elapsed = BootClock::now() - started_;
+    facts.alive = static_cast<int>(std::count_if(
+        workers_.begin(), workers_.end(), [](const auto& worker) { return worker->is_open(); }));
+    console_.set_status(status_line(facts));
+    status_timer_.expires_after(std::chrono::seconds(1));
+    status_timer_.async_wait([this](error_code error) {
+      if (!error) show_status();
+    });
+  }
+
+  // Somebody has pressed Ctrl-Z: the guardian, which the shell waits for, stops when the terminal is as
+  // it was.
+  void leave_terminal() {
+    console_.hide_area();
+    console_.when_flushed([guardian = guardian_] { kill(guardian, SIGSTOP); });
+  }
+
+  void follow_terminal() {
+    const std::optional<ScreenSize> size = size_of_terminal(STDOUT_FILENO);
+    if (!size) return;
+    console_.resize(*size);
+    if (!config_.options.pty) return;
+    for (const auto& worker : workers_) worker->resize_terminal(*size);
+  }
+
+  // What the guardian has read from the terminal, for rank 0's, which is there.
+  void watch_typing() {
+    if (!typed_.is_open()) return;
+    typed_.async_read_some(asio::buffer(typed_bytes_), [this](error_code error, std::size_t count) {
+      if (error && error != asio::error::eof) return;
+      for (const auto& worker : workers_) worker->type({typed_bytes_.data(), count});
+      if (!error) watch_typing();
+    });
+  }
+
   const AgentConfig& config_;
+  const TimePoint started_ = BootClock::now();
   const std::string agent_id_ = random_hex(8);
   // What workers get back: their programs may use select().
   const std::optional<rlimit> descriptor_limit_ = raise_descriptor_limit();
   asio::io_context io_{1};
   const pid_t guardian_;
   ConsoleWriter console_;
+  JsonLines json_;
   Logger log_;
   InterruptTracebacks interrupts_;
+  LogWriter logs_;
   Supervisor supervisor_;
   asio::steady_timer timer_;
+  asio::steady_timer status_timer_;
   asio::posix::stream_descriptor signals_;
   asio::posix::stream_descriptor guardian_alive_;
   asio::posix::stream_descriptor keeper_alive_;
+  asio::posix::stream_descriptor typed_;  // --stdin with --pty
+  std::array<char, 1024> typed_bytes_{};
   bool guard_lost_ = false;
   bool told_to_end_ = false;  // by a signal, or because a guard is gone
   bool over_ = false;         // nothing but the rest of the output is left
@@ -674,6 +816,9 @@ class Agent {
   int told_signal_ = 0;
   long oom_kills_before_ = 0;  // of this machine, when this generation was started
   NodeRank node_rank_{0};
+  Generation generation_{-1};
+  int world_size_ = 0;
+  int restarts_used_ = 0;
   std::optional<Leave> last_word_;
   ReportFile report_file_;
   std::optional<Verdict> verdict_;

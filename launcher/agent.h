@@ -6,10 +6,12 @@
 // thread of its own.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "launcher/binding.h"
+#include "launcher/core/console_look.h"
 #include "launcher/core/launch_options.h"
 #include "launcher/core/worker_plan.h"
 #include "launcher/guardian.h"
@@ -42,6 +44,9 @@ struct AgentConfig {
   Duration kill_timeout = kKillPatience;  // for processes to end after SIGKILL
   Binding binding;                        // of as many workers as there are slots
   std::vector<std::string> own_devices;   // of each worker; empty: all inherit what is visible
+  ConsoleLook look;                       // of the console, where it is a terminal
+  std::optional<ScreenSize> screen;       // the size of that terminal
+  std::string tee_pattern;                // TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; empty: not set
   bool inherits_omp_threads = false;
   std::string inherited_nccl_async_error_handling;
 };

@@ -1,5 +1,6 @@
 #include "launcher/console_writer.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,30 +11,65 @@
 #include <utility>
 
 #include "base/background_thread.h"
+#include "base/pipe.h"
 #include "base/write_all.h"
 
 namespace ddprun {
+namespace {
+
+// So that its reader is not woken, and we with him, for every 64 KiB.
+constexpr int kPipeBytes = 1 << 20;
+
+bool lead_to_the_same(const std::array<int, 2>& descriptors) {
+  struct stat out {};
+  struct stat err {};
+  return fstat(descriptors[0], &out) == 0 && fstat(descriptors[1], &err) == 0 &&
+         out.st_dev == err.st_dev && out.st_ino == err.st_ino;
+}
+
+}  // namespace
+
 struct ConsoleWriter::State {
   std::function<void()> on_drained;
   std::function<void()> on_flushed;
   std::array<int, 2> descriptors{};
+  bool one_stream = false;  // everything goes to the first
   std::mutex mutex;
   std::condition_variable wake;
-  std::array<std::string, 2> queued;
+  std::optional<LiveScreen> screen;
+  std::array<ConsoleText, 2> texts;
+  std::array<OutputBuffer, 2> queued;
+  ConsoleSource self;
   bool writing = false;
   bool was_full = false;
   bool over = false;  // the owner is gone, and with it whoever would be called
 
-  bool is_empty() const { return queued[0].empty() && queued[1].empty(); }
+  std::size_t index_of(ConsoleStream stream) const {
+    return one_stream ? 0 : static_cast<std::size_t>(stream);
+  }
+  void add(ConsoleStream stream, ConsoleSource& source, std::string_view piece, PieceEnd end) {
+    if (screen) return screen->add(source, piece, end);
+    const std::size_t index = index_of(stream);
+    texts[index].add(source, piece, end, queued[index]);
+  }
+  std::size_t size() const {
+    return queued[0].size() + queued[1].size() + (screen ? screen->pending() : 0);
+  }
+  bool is_empty() const {
+    return queued[0].empty() && queued[1].empty() && !(screen && screen->has_changed());
+  }
   void say_flushed() {
     if (on_flushed) std::exchange(on_flushed, nullptr)();
   }
 };
 
-ConsoleWriter::ConsoleWriter(std::function<void()> on_drained, std::array<int, 2> descriptors)
+ConsoleWriter::ConsoleWriter(std::function<void()> on_drained, const ConsoleOptions& options)
     : state_(std::make_shared<State>()) {
   state_->on_drained = std::move(on_drained);
-  state_->descriptors = descriptors;
+  state_->descriptors = options.descriptors;
+  state_->one_stream = options.live || lead_to_the_same(options.descriptors);
+  for (const int descriptor : options.descriptors) widen_pipe(descriptor, kPipeBytes);
+  if (options.live) state_->screen.emplace(*options.live);
   const Result<void> started =
       start_thread(thread_, "ddprun-console", [state = state_] { run(*state); });
   if (!started) {
@@ -48,7 +84,6 @@ ConsoleWriter::~ConsoleWriter() {
     const std::lock_guard lock(state_->mutex);
     state_->over = true;
     state_->on_drained = state_->on_flushed = nullptr;
-    for (std::string& queue : state_->queued) queue.clear();
     writing = state_->writing;
   }
   state_->wake.notify_one();
@@ -59,14 +94,65 @@ ConsoleWriter::~ConsoleWriter() {
   }
 }
 
-void ConsoleWriter::write(ConsoleStream stream, std::string_view lines) {
+template <class Change>
+void ConsoleWriter::change(Change&& change) {
+  bool sleeps = false;
   {
     const std::lock_guard lock(state_->mutex);
-    std::array<std::string, 2>& queued = state_->queued;
-    queued[static_cast<std::size_t>(stream)].append(lines);
-    if (queued[0].size() + queued[1].size() >= kHighWater) state_->was_full = true;
+    change(*state_);
+    if (state_->size() >= kHighWater) state_->was_full = true;
+    sleeps = !state_->writing && !state_->is_empty();
   }
-  state_->wake.notify_one();
+  if (sleeps) state_->wake.notify_one();
+}
+
+void ConsoleWriter::write(ConsoleStream stream, ConsoleSource& source, std::string_view piece,
+                          PieceEnd end) {
+  change([&](State& state) { state.add(stream, source, piece, end); });
+}
+
+void ConsoleWriter::finish(ConsoleStream stream, ConsoleSource& source) {
+  change([&](State& state) {
+    if (state.screen) return state.screen->finish(source);
+    const std::size_t index = state.index_of(stream);
+    state.texts[index].finish(source, state.queued[index]);
+  });
+}
+
+void ConsoleWriter::say(ConsoleStream stream, std::string_view lines) {
+  change([&](State& state) { state.add(stream, state.self, lines, PieceEnd::kLines); });
+}
+
+bool ConsoleWriter::is_live() const { return state_->screen.has_value(); }
+
+void ConsoleWriter::show_rest(ConsoleSource& source, std::string_view rest) {
+  change([&](State& state) {
+    if (state.screen) state.screen->show_rest(source, rest);
+  });
+}
+
+void ConsoleWriter::set_status(std::string_view status) {
+  change([&](State& state) {
+    if (state.screen) state.screen->set_status(status);
+  });
+}
+
+void ConsoleWriter::resize(ScreenSize size) {
+  change([&](State& state) {
+    if (state.screen) state.screen->resize(size);
+  });
+}
+
+void ConsoleWriter::hide_area() {
+  change([&](State& state) {
+    if (state.screen) state.screen->hide();
+  });
+}
+
+void ConsoleWriter::show_area() {
+  change([&](State& state) {
+    if (state.screen) state.screen->show();
+  });
 }
 
 bool ConsoleWriter::is_full() const {
@@ -82,24 +168,25 @@ void ConsoleWriter::when_flushed(std::function<void()> then) {
 
 void ConsoleWriter::run(State& state) {
   std::array<bool, 2> reader_gone{};
-  std::array<std::string, 2> batch;
+  std::array<OutputBuffer, 2> batch;
   std::unique_lock lock(state.mutex);
   while (true) {
     state.wake.wait(lock, [&] { return state.over || !state.is_empty(); });
     if (state.over) return;
-    batch[0].clear();
-    batch[1].clear();
+    if (state.screen) state.screen->take(state.queued[0]);
     batch.swap(state.queued);
-    const bool drained_from_full = std::exchange(state.was_full, false);
     state.writing = true;
+    // Workers are read again while this batch is written.
+    if (std::exchange(state.was_full, false)) state.on_drained();
     for (std::size_t i = 0; i < batch.size() && !state.over; ++i) {
+      if (batch[i].empty()) continue;
       lock.unlock();
-      if (!reader_gone[i]) reader_gone[i] = !write_all(state.descriptors[i], batch[i]);
+      if (!reader_gone[i]) reader_gone[i] = !write_all(state.descriptors[i], batch[i].bytes());
+      batch[i].clear();
       lock.lock();
     }
     state.writing = false;
     if (state.over) return;
-    if (drained_from_full) state.on_drained();
     if (state.is_empty()) state.say_flushed();
   }
 }

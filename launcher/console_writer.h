@@ -1,11 +1,13 @@
 // ConsoleWriter: ddprun's own standard output and error, written by a thread of its own.
 //
 // A terminal that is stopped, or a pipe that nobody reads, must not stop the agent: it has a lease
-// to keep and workers to watch. So write() only queues; the thread does the blocking. Each write()
-// is one or more whole lines and is never cut by another one. When kHighWater bytes are queued,
-// is_full() says so and the callers stop reading from their workers, who then wait as they would on
-// a slow terminal: nothing is dropped. Nor does the end of the agent wait for such a reader: the
-// thread, which may be in the middle of a write, is then left behind until the process ends.
+// to keep and workers to watch. So write() only queues; the thread does the blocking. What a source
+// writes is put together with what others do by ConsoleText, or, on a terminal that people look at, by
+// LiveScreen. Where both streams lead to the same file, terminal or pipe they are one here, and keep
+// their order. When kHighWater bytes are queued, is_full() says so and the callers stop reading from
+// their workers, who then wait as they would on a slow terminal: nothing is dropped. Nor does the end of
+// the agent wait for such a reader: the thread, which may be in the middle of a write, is then left
+// behind until the process ends.
 //
 // Any thread, but for the destructor: its owner's.
 #pragma once
@@ -15,29 +17,54 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <thread>
+
+#include "launcher/core/console_text.h"
+#include "launcher/core/live_screen.h"
 
 namespace ddprun {
 
 enum class ConsoleStream { kOut = 0, kErr = 1 };
 
+struct ConsoleOptions {
+  // Where the streams lead, by ConsoleStream; open as long as the process.
+  std::array<int, 2> descriptors{STDOUT_FILENO, STDERR_FILENO};
+  // Both lead to one terminal of this size, which gets unfinished lines and a status line; nullopt: what
+  // is written is only passed on.
+  std::optional<ScreenSize> live;
+};
+
 class ConsoleWriter {
  public:
-  static constexpr std::size_t kHighWater = 4 << 20;
+  static constexpr std::size_t kHighWater = 1 << 20;
 
   // on_drained: called each time the queue has become empty after it was full. It and the argument
-  // of when_flushed() are called with the writer's lock held: they must not call back.
-  // descriptors: where the streams lead, by ConsoleStream; open as long as the process. Throws
+  // of when_flushed() are called with the writer's lock held: they must not call back. Throws
   // std::system_error where no thread is to be had.
-  explicit ConsoleWriter(std::function<void()> on_drained,
-                         std::array<int, 2> descriptors = {STDOUT_FILENO, STDERR_FILENO});
+  explicit ConsoleWriter(std::function<void()> on_drained, const ConsoleOptions& options = {});
   // Drops what has not been written and does not wait: see when_flushed().
   ~ConsoleWriter();
   ConsoleWriter(const ConsoleWriter&) = delete;
   ConsoleWriter& operator=(const ConsoleWriter&) = delete;
 
-  void write(ConsoleStream stream, std::string_view lines);
+  // A piece of the source, which writes to one stream only, and stays where it is until finish().
+  void write(ConsoleStream stream, ConsoleSource& source, std::string_view piece, PieceEnd end);
+  void finish(ConsoleStream stream, ConsoleSource& source);
+  // Lines of ddprun itself.
+  void say(ConsoleStream stream, std::string_view lines);
+
+  // For a terminal; elsewhere these do nothing. The unfinished line of a source, as it is now: see
+  // LiveScreen, where the others are explained, too.
+  bool is_live() const;
+  void show_rest(ConsoleSource& source, std::string_view rest);
+  void set_status(std::string_view status);
+  void resize(ScreenSize size);
+  void hide_area();
+  void show_area();
+
   bool is_full() const;
 
   // Calls `then` once, when everything that was queued is written: at once, or from the writer's
@@ -47,6 +74,8 @@ class ConsoleWriter {
  private:
   struct State;
   static void run(State& state);
+  template <class Change>
+  void change(Change&& change);
 
   std::shared_ptr<State> state_;  // the thread's, too
   std::thread thread_;

@@ -34,6 +34,7 @@ struct Guards {
   UniqueFd guardian_alive;  // readable (end of file) once the guardian is gone
   UniqueFd keeper_alive;
   pid_t guardian = 0;  // which passes the user's signals on
+  UniqueFd input;      // what is typed into the guardian's terminal; invalid: not asked for
 };
 
 struct GuardianOptions {
@@ -46,6 +47,13 @@ struct GuardianOptions {
   std::string scratch_directory;
   // Its control group: killed as one where somebody has to end everything, and removed.
   std::string cgroup;
+  // The guardian reads the terminal that is its standard input, for the agent, which may not: it is not
+  // in the terminal's foreground group.
+  bool passes_input = false;
+  // Ctrl-Z: the agent stops the guardian, when it has taken its status line off the terminal.
+  bool agent_stops_it = false;
+  // Makes a line of what a guard has to say, with its newline.
+  std::function<std::string(const std::string& text)> line_of;
 };
 
 // Starts keeper and agent, forwards signals, and returns the exit code: the agent's own, or

@@ -1,5 +1,8 @@
 #include "launcher/job_plan.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <utility>
@@ -10,6 +13,7 @@
 #include "launcher/binding.h"
 #include "launcher/machine.h"
 #include "launcher/program.h"
+#include "launcher/pseudo_terminal.h"
 #include "launcher/run_directory.h"
 #include "launcher/slurm_step.h"
 #include "rendezvous/key_file.h"
@@ -21,10 +25,30 @@ namespace {
 // Empty where it is not set: what it is used for here makes no difference of that.
 std::string variable(std::string_view name) { return environment_variable(name).value_or(""); }
 
+bool is_one_terminal() {
+  struct stat out {};
+  struct stat err {};
+  return fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 &&
+         out.st_rdev == err.st_rdev;
+}
+
+void look_at_console(AgentConfig& config) {
+  config.screen = size_of_terminal(STDOUT_FILENO);
+  config.look =
+      look_of({.out = config.screen,
+               .err = size_of_terminal(STDERR_FILENO),
+               .one_terminal = is_one_terminal(),
+               .term = variable("TERM"),
+               .no_color = variable("NO_COLOR"),
+               .has_json = config.options.log_format == LogFormat::kJson,
+               .is_typed_into = config.options.passes_stdin && isatty(STDIN_FILENO) != 0});
+}
+
 Result<AgentConfig> plan(LaunchOptions options) {
   AgentConfig config;
   Result<Rendezvous> rendezvous = plan_rendezvous(options);
   if (!rendezvous) return std::move(rendezvous).error();
+  if (Result<void> fits = check_output(options); !fits) return std::move(fits).error();
   Result<int> slots = count_slots(options.slots);
   if (!slots) return std::move(slots).error();
   std::error_code unknown;
@@ -68,6 +92,8 @@ Result<AgentConfig> plan(LaunchOptions options) {
   config.signals.insert(config.signals.end(), kRelayedSignals.begin(), kRelayedSignals.end());
   config.manager = slurm_manager();
   if (config.manager != 0) config.default_grace = kDefaultGraceUnderSlurm;
+  look_at_console(config);
+  config.tee_pattern = variable("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
   config.inherits_omp_threads = !variable("OMP_NUM_THREADS").empty();
   config.inherited_nccl_async_error_handling = variable("TORCH_NCCL_ASYNC_ERROR_HANDLING");
   return config;

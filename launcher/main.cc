@@ -1,5 +1,8 @@
 // ddprun: see --help.
 
+#include <unistd.h>
+
+#include <csignal>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -16,6 +19,8 @@
 #include "launcher/guardian.h"
 #include "launcher/help.h"
 #include "launcher/job_plan.h"
+#include "launcher/json_lines.h"
+#include "launcher/local_address.h"
 #include "launcher/print_config.h"
 #include "launcher/report_file.h"
 #include "launcher/run_cgroup.h"
@@ -60,6 +65,14 @@ int refuse(const Error& error, const LaunchOptions& options) {
   return fail(error, code);
 }
 
+// A guard speaks when the agent no longer can, perhaps in the middle of its status line.
+std::string guards_line(const AgentConfig& config, const std::string& text) {
+  if (config.options.log_format == LogFormat::kJson) {
+    return JsonLines(config.options.rdzv_id, host_name()).own_line(LogLevel::kError, text);
+  }
+  return (config.look.live ? "\r\x1b[Jddprun: " : "ddprun: ") + text + "\n";
+}
+
 int run_job(AgentConfig config) {
   // From here on there is something to remove at the end, so no signal may end this process by
   // itself: they wait for the guardian.
@@ -71,8 +84,14 @@ int run_job(AgentConfig config) {
   if (!log_lock) return fail(log_lock.error(), ExitCode::kFiles);
   const std::optional<RunDirectory> cgroup = make_run_cgroup();
   if (cgroup) config.cgroup = cgroup->path;
-  const GuardianOptions guard{config.signals, config.manager, config.scratch_directory,
-                              config.cgroup};
+  GuardianOptions guard{config.signals, config.manager, config.scratch_directory,
+                        config.cgroup};
+  // Terminals tell their foreground group alone that they have another size, and only it may read them.
+  guard.forwarded.push_back(SIGWINCH);
+  guard.agent_stops_it = config.look.live;
+  guard.passes_input =
+      config.options.passes_stdin && config.options.pty && isatty(STDIN_FILENO) != 0;
+  guard.line_of = [&config](const std::string& text) { return guards_line(config, text); };
   return run_guarded(guard, [&](Guards guards) { return run_agent(config, std::move(guards)); });
 }
 

@@ -2,13 +2,14 @@
 
 #include <fcntl.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <utility>
 
 #include "launcher/core/last_words.h"
+#include "launcher/core/line_prefix.h"
 #include "launcher/run_cgroup.h"
-#include "launcher/worker_files.h"
 
 namespace ddprun {
 
@@ -18,24 +19,31 @@ Worker::~Worker() {
   }
 }
 
-Result<void> Worker::start(const WorkerSurroundings& around, const std::string& console_prefix,
+Result<void> Worker::start(const WorkerSurroundings& around,
                            std::function<void(std::shared_ptr<Worker>)> when_ended) {
   const LocalRank rank = plan_.local_rank;
   const LaunchOptions& options = around.options;
-  WorkerFiles files(plan_.directory, options.redirects.of(rank), options.tee.of(rank));
-  Result<WorkerStreams> streams = files.open();
+  WorkerFilesOptions wanted{.directory = plan_.directory,
+                            .redirects = options.redirects.of(rank),
+                            .tee = options.tee.of(rank)};
+  if (options.pty) wanted.terminal = around.looks.screen.value_or(ScreenSize{});
+  Result<WorkerStreams> streams = open_streams(wanted, around.logs);
   if (!streams) return std::move(streams).error();
-  err_file_ = streams->err.only_file;
+  const bool types = options.pty && gets_stdin(options) && isatty(STDIN_FILENO) != 0;
+  if (types) terminal_.reset(fcntl(streams->out.from_worker.get(), F_DUPFD_CLOEXEC, 0));
 
   cgroup_ = make_worker_cgroup(around.cgroup, rank);
   const UniqueFd cgroup(
       cgroup_.empty() ? -1 : open(cgroup_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const int in = types ? streams->out.to_worker.get() : STDIN_FILENO;
   const WorkerStart start{.executable = around.executable,
                           .arguments = plan_.arguments,
                           .variables = plan_.variables,
+                          .in = gets_stdin(options) ? in : -1,
                           .out = streams->out.to_worker.get(),
                           .err = streams->err.to_worker.get(),
                           .cpus = plan_.cpus,
+                          .has_terminal = options.pty,
                           .descriptor_limit = around.descriptor_limit,
                           .directory = options.directory,
                           .file_mask = options.file_mask,
@@ -43,26 +51,8 @@ Result<void> Worker::start(const WorkerSurroundings& around, const std::string& 
                           .cgroup = cgroup.get()};
   Result<WorkerProcess> process = WorkerProcess::start(around.io, start);
   if (!process) return std::move(process).error();
-
-  const std::string tee_prefix = "[" + options.role + to_text(rank) + "]:";
-  const auto watch = [&](WorkerStream& stream,
-                         ConsoleStream console) -> std::shared_ptr<WorkerOutput> {
-    if (!stream.from_worker.valid()) return nullptr;
-    const std::string& prefix = stream.tee_file.valid() ? tee_prefix : console_prefix;
-    WorkerOutputOptions wanted{.stream = console,
-                               .is_shown = options.shows(rank),
-                               .prefix = prefix,
-                               .file = std::move(stream.tee_file)};
-    if (console == ConsoleStream::kErr && wanted.is_shown) {
-      wanted.tracebacks.emplace(around.interrupts, plan_.rank);
-    }
-    auto output = std::make_shared<WorkerOutput>(around.io, around.console,
-                                                 std::move(stream.from_worker), std::move(wanted));
-    output->start();
-    return output;
-  };
-  out_ = watch(streams->out, ConsoleStream::kOut);
-  err_ = watch(streams->err, ConsoleStream::kErr);
+  out_ = watch(around, ConsoleStream::kOut, streams->out);
+  err_ = watch(around, ConsoleStream::kErr, streams->err);
   process_.emplace(std::move(*process));
   process_->when_ended(
       [weak = weak_from_this(), when_ended = std::move(when_ended)](int wait_status) {
@@ -72,6 +62,45 @@ Result<void> Worker::start(const WorkerSurroundings& around, const std::string& 
         when_ended(self);
       });
   return {};
+}
+
+// Rank 0 of the job, with --stdin.
+bool Worker::gets_stdin(const LaunchOptions& options) const {
+  return options.passes_stdin && plan_.rank == Rank(0);
+}
+
+std::shared_ptr<WorkerOutput> Worker::watch(const WorkerSurroundings& around, ConsoleStream console,
+                                            WorkerStream& stream) {
+  if (!stream.from_worker.valid()) return nullptr;
+  const LaunchOptions& options = around.options;
+  const WorkerConsole& looks = around.looks;
+  WorkerOutputOptions wanted;
+  wanted.stream = console;
+  wanted.is_shown = options.shows(plan_.local_rank) && !stream.only_logged;
+  wanted.is_terminal = options.pty;
+  wanted.keeps_tail = options.pty || console == ConsoleStream::kErr;
+  wanted.source.order = 2 * plan_.local_rank.value + static_cast<int>(console);
+  if (looks.json) {
+    wanted.wrap = [json = looks.json, rank = plan_.rank, local_rank = plan_.local_rank, console](
+                      std::string_view line, bool cut) {
+      return json->worker_line({rank, local_rank, console == ConsoleStream::kErr, cut}, line);
+    };
+  } else if (stream.log && !stream.only_logged) {
+    wanted.source.prefix =
+        tee_prefix({looks.tee_pattern, options.role, plan_.local_rank, plan_.rank});
+  } else if (looks.has_prefix) {
+    wanted.source.prefix = rank_prefix(plan_.rank, looks.coloured);
+  }
+  const int shown_on = console == ConsoleStream::kOut ? STDOUT_FILENO : STDERR_FILENO;
+  wanted.passes_rest = wanted.source.prefix.empty() || isatty(shown_on) != 0;
+  wanted.log = std::move(stream.log);
+  if (console == ConsoleStream::kErr && wanted.is_shown && !options.pty) {
+    wanted.tracebacks.emplace(around.interrupts, plan_.rank);
+  }
+  auto output = std::make_shared<WorkerOutput>(around.io, around.console, &around.logs,
+                                               std::move(stream.from_worker), std::move(wanted));
+  output->start();
+  return output;
 }
 
 WorkerEnd Worker::describe_end() {
@@ -90,7 +119,7 @@ WorkerEnd Worker::describe_end() {
   if (out_) out_->drain();
   if (err_) err_->drain();
   if (end.kind == EndKind::kExited && end.code == 0) return end;
-  end.stderr_tail = err_ ? err_->tail() : tail_of_file(err_file_);
+  if (out_ || err_) end.stderr_tail = (err_ ? err_ : out_)->tail();
   OwnWords words;
   if (!plan_.error_file.empty()) words = read_error_file(plan_.error_file);
   end.message = std::move(words.message);
@@ -109,6 +138,18 @@ WorkerEnd Worker::describe_end() {
 void Worker::resume_output() {
   if (out_) out_->resume();
   if (err_) err_->resume();
+}
+
+void Worker::resize_terminal(ScreenSize size) {
+  if (out_ && !err_) out_->resize_terminal(size);
+}
+
+void Worker::type(std::string_view bytes) {
+  if (!terminal_.valid()) return;
+  // The terminal's end-of-file character; what no room is left for, a terminal drops, too.
+  const std::string_view end_of_file("\x04", 1);
+  const std::string_view typed = bytes.empty() ? end_of_file : bytes;
+  [[maybe_unused]] const ssize_t written = ::write(terminal_.get(), typed.data(), typed.size());
 }
 
 void Worker::finish_output() {

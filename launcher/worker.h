@@ -14,14 +14,27 @@
 #include <string>
 
 #include "base/result.h"
+#include "base/unique_fd.h"
 #include "launcher/console_writer.h"
 #include "launcher/core/launch_options.h"
 #include "launcher/core/supervisor.h"
 #include "launcher/core/worker_plan.h"
+#include "launcher/json_lines.h"
+#include "launcher/log_writer.h"
+#include "launcher/worker_files.h"
 #include "launcher/worker_output.h"
 #include "launcher/worker_process.h"
 
 namespace ddprun {
+
+// How workers' lines look on the console.
+struct WorkerConsole {
+  bool coloured = false;
+  bool has_prefix = true;            // ours; there are other workers in the job
+  std::string tee_pattern;           // TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE
+  std::optional<ScreenSize> screen;  // of the terminal
+  JsonLines* json = nullptr;         // --log-format json
+};
 
 // What the workers of a node have in common.
 struct WorkerSurroundings {
@@ -32,6 +45,8 @@ struct WorkerSurroundings {
   std::optional<rlimit> descriptor_limit;  // what workers get
   const std::string& cgroup;               // the run's; empty: none
   InterruptTracebacks& interrupts;
+  LogWriter& logs;
+  const WorkerConsole& looks;
 };
 
 class Worker : public std::enable_shared_from_this<Worker> {
@@ -42,10 +57,9 @@ class Worker : public std::enable_shared_from_this<Worker> {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // console_prefix: in front of its lines on the console. Calls when_ended from the io_context once
-  // it has been reaped, unless it is gone before. The error is WorkerFiles' or WorkerProcess's.
-  // Call once.
-  Result<void> start(const WorkerSurroundings& around, const std::string& console_prefix,
+  // Calls when_ended from the io_context once it has been reaped, unless it is gone before. The error
+  // is open_streams' or WorkerProcess's. Call once.
+  Result<void> start(const WorkerSurroundings& around,
                      std::function<void(std::shared_ptr<Worker>)> when_ended);
 
   LocalRank local_rank() const { return plan_.local_rank; }
@@ -59,19 +73,28 @@ class Worker : public std::enable_shared_from_this<Worker> {
   // How it ended, with its last words. REQUIRES: when_ended was called; not twice.
   WorkerEnd describe_end();
 
-  // The console has room again.
+  // The console or a log file has room again.
   void resume_output();
+  // --pty: our terminal has another size.
+  void resize_terminal(ScreenSize size);
+  // --stdin with --pty: what was typed; empty: its end. It goes to the worker's terminal, as far as that
+  // has room.
+  void type(std::string_view bytes);
   // Nobody writes any more: takes the rest of its output and closes it.
   void finish_output();
 
  private:
+  bool gets_stdin(const LaunchOptions& options) const;
+  std::shared_ptr<WorkerOutput> watch(const WorkerSurroundings& around, ConsoleStream console,
+                                      WorkerStream& stream);
+
   WorkerPlan plan_;
   std::optional<WorkerProcess> process_;
   int wait_status_ = 0;
   std::string cgroup_;  // its directory; empty: none
   std::shared_ptr<WorkerOutput> out_;
   std::shared_ptr<WorkerOutput> err_;
-  std::string err_file_;  // where stderr goes when it does not come through us
+  UniqueFd terminal_;  // --pty: our end of it, to write to
 };
 
 }  // namespace ddprun

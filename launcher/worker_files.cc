@@ -2,60 +2,88 @@
 
 #include <fcntl.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/is_lack_of_room.h"
 #include "base/pipe.h"
-#include "launcher/core/line_splitter.h"
-#include "launcher/core/stderr_tail.h"
+#include "launcher/pseudo_terminal.h"
+#include "rendezvous/core/worker_end.h"
 
 namespace ddprun {
 
-WorkerFiles::WorkerFiles(std::string directory, Streams redirects, Streams tee)
-    : directory_(std::move(directory)),
-      redirects_(directory_.empty() ? Streams::kNone : redirects),
-      tee_(directory_.empty() ? Streams::kNone : tee) {}
+namespace {
 
-Result<WorkerStreams> WorkerFiles::open() const {
-  if (!directory_.empty()) {
-    std::error_code error;
-    std::filesystem::create_directories(directory_, error);
-    if (error) return system_error("make the log directory " + directory_, error.value());
-  }
+// As much as WorkerOutput reads at once.
+constexpr int kPipeBytes = 256 * 1024;
+
+Result<WorkerStream> open_pipe() {
+  Result<Pipe> pipe = make_pipe();
+  if (!pipe) return std::move(pipe).error().within("pass a worker's output on");
+  widen_pipe(pipe->read.get(), kPipeBytes);
+  WorkerStream stream;
+  stream.from_worker = std::move(pipe->read);
+  stream.to_worker = std::move(pipe->write);
+  return stream;
+}
+
+Result<void> add_log(WorkerStream& stream, const std::string& path, LogWriter& logs) {
+  Result<std::shared_ptr<LogFile>> log = logs.open(path);
+  if (!log) return std::move(log).error();
+  stream.log = std::move(*log);
+  return {};
+}
+
+Result<WorkerStreams> open_terminal(const WorkerFilesOptions& options, LogWriter& logs) {
+  Result<PseudoTerminal> terminal = open_pseudo_terminal(*options.terminal);
+  if (!terminal) return std::move(terminal).error().within("--pty");
   WorkerStreams streams;
-  Result<WorkerStream> out = open_stream("stdout.log", has_out(redirects_), has_out(tee_));
-  if (!out) return std::move(out).error();
-  Result<WorkerStream> err = open_stream("stderr.log", has_err(redirects_), has_err(tee_));
-  if (!err) return std::move(err).error();
-  streams.out = std::move(*out);
-  streams.err = std::move(*err);
+  streams.err.to_worker.reset(fcntl(terminal->workers.get(), F_DUPFD_CLOEXEC, 0));
+  if (!streams.err.to_worker.valid()) return system_error("--pty: a second descriptor", errno);
+  streams.out.to_worker = std::move(terminal->workers);
+  streams.out.from_worker = std::move(terminal->ours);
+  const bool teed = options.tee != Streams::kNone;
+  const bool logged = teed || options.redirects != Streams::kNone;
+  streams.out.only_logged = logged && !teed;
+  if (logged && !options.directory.empty()) {
+    Result<void> added = add_log(streams.out, options.directory + "/stdout.log", logs);
+    if (!added) return std::move(added).error();
+  }
+  if (options.directory.empty()) streams.out.only_logged = false;
   return streams;
 }
 
-Result<WorkerStream> WorkerFiles::open_stream(const std::string& name, bool redirect,
-                                              bool tee) const {
-  WorkerStream stream;
-  UniqueFd file;
-  if (redirect || tee) {
-    const std::string path = directory_ + "/" + name;
-    file.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (!file.valid()) return system_error("open the log file " + path, errno);
-    if (!tee) {
-      stream.to_worker = std::move(file);
-      stream.only_file = path;
-      return stream;
+}  // namespace
+
+Result<WorkerStreams> open_streams(const WorkerFilesOptions& options, LogWriter& logs) {
+  if (!options.directory.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(options.directory, error);
+    if (error && !is_lack_of_room(error.value())) {
+      return system_error("make the log directory " + options.directory, error.value());
     }
   }
-  Result<Pipe> pipe = make_pipe();
-  if (!pipe) return std::move(pipe).error().within("pass a worker's output on");
-  stream.from_worker = std::move(pipe->read);
-  stream.to_worker = std::move(pipe->write);
-  stream.tee_file = std::move(file);
-  return stream;
+  if (options.terminal) return open_terminal(options, logs);
+  WorkerStreams streams;
+  const auto open_one = [&](WorkerStream& stream, const char* name, bool redirect,
+                            bool tee) -> Result<void> {
+    Result<WorkerStream> made = open_pipe();
+    if (!made) return std::move(made).error();
+    stream = std::move(*made);
+    if (options.directory.empty() || !(redirect || tee)) return {};
+    stream.only_logged = !tee;
+    return add_log(stream, options.directory + "/" + name, logs);
+  };
+  Result<void> out =
+      open_one(streams.out, "stdout.log", has_out(options.redirects), has_out(options.tee));
+  if (!out) return std::move(out).error();
+  Result<void> err =
+      open_one(streams.err, "stderr.log", has_err(options.redirects), has_err(options.tee));
+  if (!err) return std::move(err).error();
+  return streams;
 }
 
 std::string attempt_directory(const std::string& root, int attempt, Generation generation) {
@@ -108,24 +136,6 @@ OwnWords read_error_file(const std::string& path) {
     words.blames = std::max(-1, more["peer_rank"].get<int>());
   }
   return words;
-}
-
-std::vector<std::string> tail_of_file(const std::string& path) {
-  constexpr std::size_t kBytes = kMaxTailLines * kMaxTailLineBytes;
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return {};
-  const std::size_t size = static_cast<std::size_t>(file.tellg());
-  std::string end(std::min(size, kBytes), '\0');
-  file.seekg(static_cast<std::streamoff>(size - end.size()));
-  file.read(end.data(), static_cast<std::streamsize>(end.size()));
-  end.resize(static_cast<std::size_t>(file.gcount()));
-
-  StderrTail tail;
-  LineSplitter splitter;
-  const auto keep = [&](std::string_view piece) { tail.add(piece); };
-  splitter.feed(end, keep);
-  splitter.flush(keep);
-  return tail.lines();
 }
 
 }  // namespace ddprun

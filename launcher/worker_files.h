@@ -1,23 +1,27 @@
-// Where a worker's output goes, and what it leaves in files: log files, the error file. One owner
-// thread.
+// Where a worker's output goes, and what it leaves in files: pipes or a terminal, log files, the error
+// file. One owner thread.
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <string>
-#include <vector>
 
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "launcher/core/launch_options.h"
+#include "launcher/core/live_screen.h"
+#include "launcher/log_writer.h"
 
 namespace ddprun {
 
-// One of a worker's two output streams.
+// One of a worker's two output streams. All that a worker writes comes through us: its own write()
+// would fail on a full disk.
 struct WorkerStream {
-  UniqueFd to_worker;     // becomes the worker's descriptor
-  UniqueFd from_worker;   // our end of the pipe; invalid where the worker writes a file by itself
-  UniqueFd tee_file;      // gets a copy
-  std::string only_file;  // the file that the worker writes by itself
+  UniqueFd to_worker;    // becomes the worker's descriptor
+  UniqueFd from_worker;  // our end; invalid: that of the other stream has both
+  std::shared_ptr<LogFile> log;
+  bool only_logged = false;  // -r: the console does not get it
 };
 
 struct WorkerStreams {
@@ -25,22 +29,19 @@ struct WorkerStreams {
   WorkerStream err;
 };
 
-// Opens what -r and -t ask for, in torchrun's layout: <directory>/stdout.log and stderr.log.
-class WorkerFiles {
- public:
-  // directory: made if missing; empty: no files, whatever is asked for (--log-dir /dev/null).
-  WorkerFiles(std::string directory, Streams redirects, Streams tee);
-  // Opens both streams, emptying files of the same name. The error names the directory or file that
-  // cannot be made, or the pipe; its sys_errno says why.
-  Result<WorkerStreams> open() const;
-
- private:
-  Result<WorkerStream> open_stream(const std::string& name, bool redirect, bool tee) const;
-
-  std::string directory_;
-  Streams redirects_;
-  Streams tee_;
+struct WorkerFilesOptions {
+  std::string
+      directory;  // of the log files; empty: none, whatever is asked for (--log-dir /dev/null)
+  Streams redirects = Streams::kNone;
+  Streams tee = Streams::kNone;
+  // --pty: both streams are one terminal of this size; what is asked for either goes for it, and its
+  // file is stdout.log.
+  std::optional<ScreenSize> terminal;
 };
+
+// Opens what -r, -t and --pty ask for, in torchrun's layout: <directory>/stdout.log and stderr.log. The
+// error names the file, pipe or terminal that is not to be had; its sys_errno says why.
+Result<WorkerStreams> open_streams(const WorkerFilesOptions& options, LogWriter& logs);
 
 // Makes and returns <root>/attempt_N, or <root>/attempt_N.gG where an earlier generation of the
 // same attempt has left its logs there: they are kept.
@@ -54,9 +55,5 @@ struct OwnWords {
   int blames = -1;                  // the rank that it names as its reason; -1: none
 };
 OwnWords read_error_file(const std::string& path);
-
-// The last lines of a stderr that a worker has written into a file by itself: what WorkerOutput::tail()
-// would have kept of it.
-std::vector<std::string> tail_of_file(const std::string& path);
 
 }  // namespace ddprun

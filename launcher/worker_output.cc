@@ -8,64 +8,95 @@
 #include <cerrno>
 #include <utility>
 
+#include "launcher/pseudo_terminal.h"
+
 namespace ddprun {
 
 using boost::system::error_code;
 
 namespace {
-constexpr std::size_t kReadBytes = 64 * 1024;
+// As much as a worker's pipe holds: a worker that waits for room is woken once for all of it. A turn is
+// one read, so that a worker that writes without end does not starve the others.
+constexpr std::size_t kReadBytes = 256 * 1024;
+constexpr int kMostTerminalReads = 64;  // of 4 KiB, which is what the kernel keeps for one
 }  // namespace
 
-WorkerOutput::WorkerOutput(boost::asio::io_context& io, ConsoleWriter& console, UniqueFd pipe,
-                           WorkerOutputOptions options)
-    : console_(console), pipe_(io, pipe.release()), options_(std::move(options)) {
-  pipe_.non_blocking(true);
+WorkerOutput::WorkerOutput(boost::asio::io_context& io, ConsoleWriter& console, LogWriter* logs,
+                           UniqueFd input, WorkerOutputOptions options)
+    : console_(console),
+      logs_(logs),
+      input_(io, input.release()),
+      log_patience_(io),
+      options_(std::move(options)) {
+  input_.non_blocking(true);
 }
 
 void WorkerOutput::start() { wait(); }
 
 void WorkerOutput::resume() {
-  if (std::exchange(paused_, false)) wait();
+  if (!std::exchange(paused_, false)) return;
+  log_patience_.cancel();
+  if (!must_wait()) wait();
 }
 
 void WorkerOutput::wait() {
-  if (waiting_ || !pipe_.is_open()) return;
+  if (waiting_ || !input_.is_open()) return;
   waiting_ = true;
-  pipe_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                   [self = shared_from_this()](error_code error) {
-                     self->waiting_ = false;
-                     if (error || !self->pipe_.is_open()) return;
-                     // A bounded turn: a worker that writes without end must not starve the others.
-                     for (int turn = 0; turn < 4 && self->read_some() > 0; ++turn) {
-                     }
-                     if (!self->pipe_.is_open()) return;
-                     if (self->console_.is_full()) {
-                       self->paused_ = true;
-                     } else {
-                       self->wait();
-                     }
-                   });
+  input_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                    [self = shared_from_this()](error_code error) {
+                      self->waiting_ = false;
+                      if (!error && self->input_.is_open()) self->take_turn();
+                    });
+}
+
+void WorkerOutput::take_turn() {
+  const std::size_t taken = read_some();
+  if (!input_.is_open()) return;
+  if (taken < kReadBytes) show_rest();  // the worker pauses, or is slower than we are
+  if (!must_wait()) wait();
+}
+
+// True: somebody who takes what we read has no room; resume() will be called, or the time is over.
+bool WorkerOutput::must_wait() {
+  const bool log_is_full = options_.log && logs_->is_full(*options_.log);
+  if (!log_is_full && !console_.is_full()) return false;
+  paused_ = true;
+  if (!log_is_full) return true;
+  log_patience_.expires_after(LogWriter::kPatience);
+  log_patience_.async_wait([self = shared_from_this()](error_code error) {
+    if (error || !self->paused_) return;
+    self->logs_->stop_waiting(*self->options_.log);
+    self->resume();
+  });
+  return true;
 }
 
 std::size_t WorkerOutput::read_some() {
-  if (!pipe_.is_open()) return 0;
+  if (!input_.is_open()) return 0;
   static thread_local std::array<char, kReadBytes> buffer;
   ssize_t size = 0;
-  while ((size = ::read(pipe_.native_handle(), buffer.data(), buffer.size())) < 0 &&
+  while ((size = ::read(input_.native_handle(), buffer.data(), buffer.size())) < 0 &&
          errno == EINTR) {
   }
-  if (size < 0) return 0;
-  if (size == 0) {
+  // A terminal that nobody has open any more gives EIO.
+  if (size == 0 || (size < 0 && errno == EIO)) {
     finish();
     return 0;
   }
+  if (size < 0) return 0;
   take(std::string_view(buffer.data(), static_cast<std::size_t>(size)));
   return static_cast<std::size_t>(size);
 }
 
 void WorkerOutput::drain() {
+  if (!input_.is_open()) return;
   int there = 0;
-  if (!pipe_.is_open() || ::ioctl(pipe_.native_handle(), FIONREAD, &there) != 0) return;
+  if (options_.is_terminal || ::ioctl(input_.native_handle(), FIONREAD, &there) != 0) {
+    // What is on its way through a terminal is not counted until it is read.
+    for (int i = 0; i < kMostTerminalReads && read_some() > 0; ++i) {
+    }
+    return;
+  }
   for (std::size_t left = static_cast<std::size_t>(there); left > 0;) {
     const std::size_t taken = read_some();
     if (taken == 0) return;
@@ -75,47 +106,63 @@ void WorkerOutput::drain() {
 }
 
 void WorkerOutput::finish() {
-  if (!pipe_.is_open()) return;
+  if (!input_.is_open()) return;
   error_code ignored;
-  pipe_.close(ignored);
-  lines_.clear();
-  // With an end: the next line of somebody else begins at its beginning.
-  splitter_.flush([this](std::string_view piece) { put(std::string(piece) + '\n'); });
-  if (options_.tracebacks) put_lines(options_.tracebacks->finish());
-  show();
+  input_.close(ignored);
+  log_patience_.cancel();
+  if (options_.keeps_tail) tail_.finish();
+  if (options_.log) logs_->end(*options_.log);
+  if (!options_.is_shown) return;
+  splitter_.flush([this](std::string_view piece, PieceEnd end) { show(piece, end); });
+  if (options_.tracebacks) {
+    if (const std::string held = options_.tracebacks->finish(); !held.empty()) {
+      pass(held, PieceEnd::kLines);
+    }
+  }
+  console_.finish(options_.stream, options_.source);
+}
+
+void WorkerOutput::resize_terminal(ScreenSize size) {
+  if (input_.is_open()) ddprun::resize_terminal(input_.native_handle(), size);
 }
 
 void WorkerOutput::take(std::string_view bytes) {
-  if (options_.file.valid()) {
-    // A full disk must not stop a worker: what does not fit is missing in the file only.
-    [[maybe_unused]] const ssize_t written =
-        ::write(options_.file.get(), bytes.data(), bytes.size());
-  }
-  lines_.clear();
-  splitter_.feed(bytes, [this](std::string_view piece) { put(piece); });
-  show();
+  if (options_.log) logs_->write(*options_.log, bytes);
+  if (options_.keeps_tail) tail_.add(bytes);
+  if (!options_.is_shown) return;
+  splitter_.feed(bytes, [this](std::string_view piece, PieceEnd end) { show(piece, end); });
 }
 
-void WorkerOutput::put(std::string_view piece) {
-  if (options_.stream == ConsoleStream::kErr) tail_.add(piece);
-  if (options_.tracebacks && options_.tracebacks->is_active()) {
-    return put_lines(options_.tracebacks->feed(piece));
-  }
-  lines_ += options_.prefix;
-  lines_ += piece;
-}
-
-void WorkerOutput::put_lines(std::string_view lines) {
-  while (!lines.empty()) {
-    const std::size_t size = std::min(lines.find('\n'), lines.size() - 1) + 1;
-    lines_ += options_.prefix;
-    lines_ += lines.substr(0, size);
-    lines.remove_prefix(size);
+// What is no whole line, a bar or a piece of something endless, is no part of a traceback.
+void WorkerOutput::show(std::string_view piece, PieceEnd end) {
+  const bool is_filtered =
+      options_.tracebacks && options_.tracebacks->is_active() && end == PieceEnd::kLines;
+  if (!is_filtered) return pass(piece, end);
+  if (const std::string lines = options_.tracebacks->feed(piece); !lines.empty()) {
+    pass(lines, PieceEnd::kLines);
   }
 }
 
-void WorkerOutput::show() {
-  if (options_.is_shown && !lines_.empty()) console_.write(options_.stream, lines_);
+void WorkerOutput::pass(std::string_view piece, PieceEnd end) {
+  if (!options_.wrap) return console_.write(options_.stream, options_.source, piece, end);
+  std::string lines;
+  while (!piece.empty()) {
+    const std::size_t newline = piece.find('\n');
+    std::string_view line = piece.substr(0, newline);
+    piece.remove_prefix(std::min(line.size() + 1, piece.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    lines += options_.wrap(line, end == PieceEnd::kCut && input_.is_open());
+  }
+  console_.write(options_.stream, options_.source, lines, PieceEnd::kLines);
+}
+
+void WorkerOutput::show_rest() {
+  const std::string_view rest = splitter_.rest();
+  if (rest.empty() || !options_.is_shown || options_.wrap) return;
+  if (console_.is_live()) return console_.show_rest(options_.source, rest);
+  if (!options_.passes_rest) return;
+  show(rest, PieceEnd::kCut);
+  splitter_.drop_rest();
 }
 
 }  // namespace ddprun

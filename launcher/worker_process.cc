@@ -1,6 +1,7 @@
 #include "launcher/worker_process.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -71,6 +72,9 @@ struct WorkerInitializer {
     if (getppid() != agent) leave_shared(1);
     setsid();
     if (!affinity.take()) return failed("bind it to its CPUs");
+    if (start.has_terminal && ioctl(start.out, TIOCSCTTY, 0) != 0) {
+      return failed("give it its terminal");
+    }
     if (dup2(in, STDIN_FILENO) < 0 || dup2(start.out, STDOUT_FILENO) < 0 ||
         dup2(start.err, STDERR_FILENO) < 0) {
       return failed("give it its streams");
@@ -201,7 +205,7 @@ Result<WorkerProcess> WorkerProcess::start(boost::asio::io_context& io, const Wo
   const Environment environment(start.variables);
   const CpuAffinity affinity(start.cpus);
   WorkerInitializer initializer{.start = start,
-                                .in = null.get(),
+                                .in = start.in < 0 ? null.get() : start.in,
                                 .agent = getpid(),
                                 .environment = environment.get(),
                                 .affinity = affinity,

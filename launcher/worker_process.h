@@ -31,10 +31,12 @@ struct WorkerStart {
   std::string executable;                                      // becomes argv[0]
   std::vector<std::string> arguments;                          // after argv[0]
   std::vector<std::pair<std::string, std::string>> variables;  // over this process's environment
-  // What becomes stdout and stderr. The parent's copies stay its own to close.
+  // What becomes stdin (-1: /dev/null), stdout and stderr. The parent's copies stay its own to close.
+  int in = -1;
   int out = -1;
   int err = -1;
   CpuSet cpus;                             // that it may run on; empty: this process's own
+  bool has_terminal = false;  // stdout is one, and becomes the worker's controlling terminal
   std::optional<rlimit> descriptor_limit;  // nullopt: this process's own
   std::string directory;                   // --chdir; empty: this process's own
   std::optional<mode_t> file_mask;         // --umask; nullopt: this process's own

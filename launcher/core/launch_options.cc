@@ -115,6 +115,35 @@ Result<WorkerStore> parse_worker_store(std::string_view text) {
   return invalid_argument(quoted(text) + " is neither agent nor rank0");
 }
 
+Result<std::uint64_t> parse_log_bytes(std::string_view text) {
+  constexpr std::uint64_t kLeast = 4096;
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 50;
+  constexpr std::string_view kUnits = "KMG";
+  std::string_view digits = text;
+  int shift = 0;
+  if (const std::size_t unit = text.empty() ? kUnits.npos : kUnits.find(text.back());
+      unit != kUnits.npos) {
+    shift = 10 * (static_cast<int>(unit) + 1);
+    digits.remove_suffix(1);
+  }
+  const std::optional<std::uint64_t> number = parse_number<std::uint64_t>(digits);
+  const bool is_good = number && *number <= (kMost >> shift);
+  const std::uint64_t bytes = is_good ? *number << shift : 1;
+  if (bytes != 0 && bytes < kLeast) {
+    return invalid_argument(
+        "'" + std::string(text) +
+        "' is no size such as 4096, 512K, 100M or 1G (at least 4096 bytes; 0: no "
+        "limit)");
+  }
+  return bytes;
+}
+
+Result<LogFormat> parse_log_format(std::string_view text) {
+  const std::optional<LogFormat> format = meant_by(kLogFormatWords, text);
+  if (!format) return invalid_argument("'" + std::string(text) + "' is neither text nor json");
+  return *format;
+}
+
 Result<OnJoin> parse_on_join(std::string_view text) {
   if (const std::optional<OnJoin> when = meant_by(kOnJoinWords, text)) return *when;
   return invalid_argument(quoted(text) + ": give now, checkpoint or restart");
@@ -205,6 +234,19 @@ Result<void> apply_conf(const LaunchOptions& options, Rendezvous& plan) {
 std::string listening_host(const ServiceAddress& address, const NodeRange& nodes) {
   const bool only_here = is_loopback_host(nodes.max > 1 ? address.host : address.resolved);
   return only_here ? address.resolved : "*";
+}
+
+Result<void> check_output(LaunchOptions& options) {
+  if (options.quiet && options.verbose) {
+    return invalid_argument("it contradicts --verbose; give one of them").within("--quiet");
+  }
+  const bool has_files = options.log_dir != "/dev/null" &&
+                         (options.redirects.asks_for_any() || options.tee.asks_for_any());
+  if (options.log_max_bytes > 0 && !has_files) {
+    options.remarks.push_back(
+        "--log-max-bytes does nothing here: there are no log files; -r and -t ask for them");
+  }
+  return {};
 }
 
 Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {

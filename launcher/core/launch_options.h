@@ -69,6 +69,14 @@ Result<std::optional<unsigned>> parse_umask(std::string_view text);
 
 // --env: "NAME=value". What tells a worker its place is not to be given by hand.
 Result<std::pair<std::string, std::string>> parse_variable(std::string_view text);
+// --log-max-bytes: "100M", with K, M or G as powers of 1024; 0: no limit.
+Result<std::uint64_t> parse_log_bytes(std::string_view text);
+
+// --log-format: "text" or "json".
+enum class LogFormat { kText, kJson };
+inline constexpr Words<LogFormat, 2> kLogFormatWords{
+    {{LogFormat::kText, "text"}, {LogFormat::kJson, "json"}}};
+Result<LogFormat> parse_log_format(std::string_view text);
 
 // --worker-store: who serves the store that the workers of a generation meet at.
 enum class WorkerStore {
@@ -143,6 +151,12 @@ struct LaunchOptions {
   std::string log_dir;
   StreamMap redirects;
   StreamMap tee;
+  std::uint64_t log_max_bytes = 0;  // of one file; 0: no limit
+  bool pty = false;
+  bool passes_stdin = false;  // to rank 0
+  bool quiet = false;
+  bool verbose = false;
+  LogFormat log_format = LogFormat::kText;
   std::set<LocalRank> shown_ranks;  // whose output the console gets; empty: everyone's
   std::string role = kDefaultRole;
   std::string report_file;  // empty: none
@@ -184,6 +198,10 @@ struct ServiceAddress {
   std::string resolved;  // the address of this host that it leads to, numeric
 };
 std::string listening_host(const ServiceAddress& address, const NodeRange& nodes);
+
+// Checks that the options on output fit together. The error names the option; what does nothing is
+// said in options.remarks.
+Result<void> check_output(LaunchOptions& options);
 
 // Checks that the options fit together and says how the nodes meet. The error names the option.
 Result<Rendezvous> plan_rendezvous(const LaunchOptions& options);

@@ -25,7 +25,8 @@ class ConsoleWriterTest : public testing::Test {
     Pipe ends = make_pipe().value();
     reader_ = std::move(ends.read);
     pipe_ = std::move(ends.write);
-    writer_.emplace([this] { ++drained_; }, std::array<int, 2>{pipe_.get(), pipe_.get()});
+    writer_.emplace([this] { ++drained_; },
+                    ConsoleOptions{.descriptors = {pipe_.get(), pipe_.get()}});
   }
 
   std::future<void> flushed() {
@@ -48,10 +49,11 @@ class ConsoleWriterTest : public testing::Test {
   std::optional<ConsoleWriter> writer_;
 };
 
-const std::string kMoreThanAPipeHolds(1 << 20, 'x');
+// A line.
+const std::string kMoreThanAPipeHolds = std::string(2 << 20, 'x') + "\n";
 
 TEST_F(ConsoleWriterTest, GoesAwayWhileItsReaderHasStopped) {
-  writer_->write(ConsoleStream::kOut, kMoreThanAPipeHolds);
+  writer_->say(ConsoleStream::kOut, kMoreThanAPipeHolds);
   std::future<void> all = flushed();
   char byte = 0;
   ASSERT_EQ(read(reader_.get(), &byte, 1), 1) << "the writer has begun, and cannot end";
@@ -64,8 +66,8 @@ TEST_F(ConsoleWriterTest, GoesAwayWhileItsReaderHasStopped) {
 
 TEST_F(ConsoleWriterTest, SaysWhenEverythingIsWritten) {
   EXPECT_EQ(flushed().wait_for(kPatience), std::future_status::ready) << "there was nothing";
-  writer_->write(ConsoleStream::kOut, kMoreThanAPipeHolds);
-  writer_->write(ConsoleStream::kErr, "end\n");
+  writer_->say(ConsoleStream::kOut, kMoreThanAPipeHolds);
+  writer_->say(ConsoleStream::kErr, "end\n");
   const std::future<void> all = flushed();
   std::future<std::size_t> count = std::async(std::launch::async, [this] { return read_all(); });
   EXPECT_EQ(all.wait_for(kPatience), std::future_status::ready);
@@ -76,13 +78,31 @@ TEST_F(ConsoleWriterTest, SaysWhenEverythingIsWritten) {
 
 TEST_F(ConsoleWriterTest, AFullQueueIsToldOfAndItsEndToo) {
   EXPECT_FALSE(writer_->is_full());
-  while (!writer_->is_full()) writer_->write(ConsoleStream::kOut, kMoreThanAPipeHolds);
+  while (!writer_->is_full()) writer_->say(ConsoleStream::kOut, kMoreThanAPipeHolds);
   std::future<std::size_t> count = std::async(std::launch::async, [this] { return read_all(); });
   EXPECT_TRUE(eventually([&] { return drained_ > 0 && !writer_->is_full(); }));
   EXPECT_EQ(flushed().wait_for(kPatience), std::future_status::ready);
   writer_.reset();
   pipe_.reset();
   EXPECT_GE(count.get(), ConsoleWriter::kHighWater);
+}
+
+TEST_F(ConsoleWriterTest, StreamsThatLeadToTheSamePipeKeepTheirOrder) {
+  ConsoleSource out{.prefix = "o "};
+  ConsoleSource err{.prefix = "e "};
+  for (int i = 0; i < 3; ++i) {
+    writer_->write(ConsoleStream::kOut, out, "1\n", PieceEnd::kLines);
+    writer_->write(ConsoleStream::kErr, err, "2\n", PieceEnd::kLines);
+  }
+  writer_->write(ConsoleStream::kOut, out, "10%\r", PieceEnd::kReturn);
+  writer_->write(ConsoleStream::kErr, err, "3\n", PieceEnd::kLines);
+  ASSERT_EQ(flushed().wait_for(kPatience), std::future_status::ready);
+  writer_.reset();
+  std::string text(1000, '\0');
+  const ssize_t size = read(reader_.get(), text.data(), text.size());
+  ASSERT_GT(size, 0);
+  EXPECT_EQ(text.substr(0, static_cast<std::size_t>(size)),
+            "o 1\ne 2\no 1\ne 2\no 1\ne 2\no 10%\r\ne 3\n");
 }
 
 }  // namespace

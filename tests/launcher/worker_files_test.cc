@@ -2,7 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "tests/support/temporary_directory.h"
@@ -10,25 +13,61 @@
 namespace ddprun {
 namespace {
 
-using testing::ElementsAre;
+using testing::HasSubstr;
 using testing_support::TemporaryDirectory;
 
-TEST(TailOfFile, IsWhatAPipeWouldHaveGiven) {
-  // A progress bar, and the line ends of a program that thinks of a terminal.
-  const TemporaryDirectory directory;
-  const std::string path = directory / "stderr.log";
-  std::ofstream(path) << " 10%\r 20%\r 30%\r\ncannot open data\r\n\nTraceback";
-  EXPECT_THAT(tail_of_file(path),
-              ElementsAre(" 10%", " 20%", " 30%", "cannot open data", "Traceback"));
+class WorkerFilesTest : public testing::Test {
+ protected:
+  Result<WorkerStreams> open(WorkerFilesOptions options) { return open_streams(options, logs_); }
+
+  const TemporaryDirectory directory_;
+  LogWriter logs_{{.on_drained = [] {}, .warn = [](const std::string&) {}}};
+};
+
+TEST_F(WorkerFilesTest, OnlyStreamsThatAreAskedForHaveAFile) {
+  const WorkerStreams streams =
+      open({.directory = directory_ / "0", .redirects = Streams::kBoth, .tee = Streams::kErr})
+          .value();
+  EXPECT_TRUE(streams.out.log && streams.out.only_logged);
+  EXPECT_TRUE(streams.err.log && !streams.err.only_logged);
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "0/stdout.log"));
+  const WorkerStreams none = open({.directory = directory_ / "1"}).value();
+  EXPECT_FALSE(none.out.log || none.err.log);
+  EXPECT_TRUE(std::filesystem::is_empty(directory_ / "1")) << "for the error file";
 }
 
-TEST(TailOfFile, OfALongFileIsItsEndAndOfNoFileNothing) {
-  const TemporaryDirectory directory;
-  const std::string path = directory / "stderr.log";
-  std::ofstream(path) << std::string(1 << 20, 'x') << "\nlast\n";
-  ASSERT_FALSE(tail_of_file(path).empty());
-  EXPECT_EQ(tail_of_file(path).back(), "last");
-  EXPECT_THAT(tail_of_file(path + ".not"), ElementsAre());
+TEST_F(WorkerFilesTest, WithoutADirectoryThereAreNoFiles) {
+  const WorkerStreams streams = open({.redirects = Streams::kBoth}).value();
+  EXPECT_FALSE(streams.out.log || streams.out.only_logged);
+}
+
+TEST_F(WorkerFilesTest, ATerminalIsOneForBothAndHasItsSize) {
+  const WorkerStreams streams =
+      open({.directory = directory_ / "0", .tee = Streams::kErr, .terminal = ScreenSize{100, 30}})
+          .value();
+  EXPECT_EQ(isatty(streams.out.to_worker.get()), 1);
+  EXPECT_STREQ(ttyname(streams.err.to_worker.get()), ttyname(streams.out.to_worker.get()));
+  EXPECT_FALSE(streams.err.from_worker.valid());
+  EXPECT_TRUE(streams.out.log);
+  winsize size{};
+  ASSERT_EQ(ioctl(streams.out.to_worker.get(), TIOCGWINSZ, &size), 0);
+  EXPECT_EQ(size.ws_col, 100);
+  EXPECT_EQ(size.ws_row, 30);
+}
+
+TEST_F(WorkerFilesTest, ADirectoryThatCannotBeMadeIsNamed) {
+  std::ofstream(directory_ / "file") << "x";
+  const Result<WorkerStreams> streams = open({.directory = directory_ / "file/0"});
+  ASSERT_FALSE(streams);
+  EXPECT_THAT(streams.error().message(),
+              HasSubstr("make the log directory " + (directory_ / "file/0")));
+}
+
+TEST_F(WorkerFilesTest, AnAttemptThatRepeatsHasADirectoryOfItsOwn) {
+  const std::string root = directory_.path();
+  EXPECT_EQ(attempt_directory(root, 0, Generation(0)), root + "/attempt_0");
+  EXPECT_EQ(attempt_directory(root, 0, Generation(1)), root + "/attempt_0.g1");
+  EXPECT_EQ(attempt_directory(root, 1, Generation(2)), root + "/attempt_1");
 }
 
 TEST(ErrorFile, IsReadAsPytorchAndDdprunsLibraryWriteIt) {

@@ -21,9 +21,10 @@ class WorkerOutputTest : public testing::Test {
     Pipe pipe = make_pipe().value();
     writer_ = std::move(pipe.write);
     null_.reset(open("/dev/null", O_WRONLY | O_CLOEXEC));
-    console_.emplace([] {}, std::array<int, 2>{null_.get(), null_.get()});
-    output_ = std::make_shared<WorkerOutput>(io_, *console_, std::move(pipe.read),
-                                             WorkerOutputOptions{.stream = ConsoleStream::kErr});
+    console_.emplace([] {}, ConsoleOptions{.descriptors = {null_.get(), null_.get()}});
+    output_ = std::make_shared<WorkerOutput>(
+        io_, *console_, nullptr, std::move(pipe.read),
+        WorkerOutputOptions{.stream = ConsoleStream::kErr, .keeps_tail = true});
   }
 
   // A thread that is writing outlives its ConsoleWriter, and must not outlive null_.

@@ -259,5 +259,39 @@ TEST(ParseVariable, WhatTellsAWorkerItsPlaceIsNotTaken) {
   EXPECT_TRUE(parse_variable("TORCH_NCCL_ASYNC_ERROR_HANDLING=0"));
 }
 
+TEST(ParseLogBytes, TakesBytesAndPowersOf1024) {
+  EXPECT_EQ(parse_log_bytes("0").value(), 0u);
+  EXPECT_EQ(parse_log_bytes("5000").value(), 5000u);
+  EXPECT_EQ(parse_log_bytes("4K").value(), 4096u);
+  EXPECT_EQ(parse_log_bytes("100M").value(), 100u << 20);
+  EXPECT_EQ(parse_log_bytes("3G").value(), std::uint64_t{3} << 30);
+  for (const char* bad : {"", "K", "-1", "1k", "1 M", "4095", "1K", "99999999999G", "1T", "0x10"}) {
+    ASSERT_FALSE(parse_log_bytes(bad)) << bad;
+    EXPECT_THAT(parse_log_bytes(bad).error().message(), HasSubstr("100M")) << bad;
+  }
+}
+
+TEST(ParseLogFormat, KnowsTextAndJson) {
+  EXPECT_EQ(parse_log_format("json").value(), LogFormat::kJson);
+  EXPECT_EQ(parse_log_format("text").value(), LogFormat::kText);
+  EXPECT_FALSE(parse_log_format("xml"));
+}
+
+TEST(CheckOutput, RefusesWhatContradictsItselfAndSaysWhatDoesNothing) {
+  LaunchOptions options;
+  options.quiet = options.verbose = true;
+  ASSERT_FALSE(check_output(options));
+  EXPECT_THAT(check_output(options).error().message(), HasSubstr("--quiet"));
+  options.verbose = false;
+  options.log_max_bytes = 1 << 20;
+  ASSERT_TRUE(check_output(options));
+  ASSERT_EQ(options.remarks.size(), 1u);
+  EXPECT_THAT(options.remarks[0], HasSubstr("--log-max-bytes does nothing here"));
+  options.remarks.clear();
+  options.tee.by_rank[0] = Streams::kOut;
+  ASSERT_TRUE(check_output(options));
+  EXPECT_TRUE(options.remarks.empty());
+}
+
 }  // namespace
 }  // namespace ddprun

@@ -1,0 +1,25 @@
+// The status line at the bottom of a terminal. Pure; any thread.
+#pragma once
+
+#include <string>
+
+#include "base/clock.h"
+#include "base/ids.h"
+
+namespace ddprun {
+
+struct StatusFacts {
+  std::string job;
+  Generation generation{-1};  // below 0: none has been formed yet
+  int alive = 0;              // workers of this node
+  int slots = 0;
+  int world_size = 0;
+  int restarts_left = 0;
+  Duration elapsed{};  // since ddprun was started
+};
+
+// "ddprun none | generation 0 | 8 of 8 ranks alive | 3 restarts left | 0:12:34". With other nodes the
+// ranks are those of this one, and it says so.
+std::string status_line(const StatusFacts& facts);
+
+}  // namespace ddprun

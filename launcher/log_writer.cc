@@ -1,0 +1,314 @@
+#include "launcher/log_writer.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/background_thread.h"
+#include "base/is_lack_of_room.h"
+#include "launcher/core/log_rotation.h"
+
+namespace ddprun {
+namespace {
+
+UniqueFd create(const std::string& path) {
+  return UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+}
+
+}  // namespace
+
+// The first members are the State's, under its lock; the others are the thread's.
+class LogFile {
+ public:
+  LogFile(std::string path, std::uint64_t max_bytes)
+      : path_(std::move(path)), rotation_(max_bytes) {}
+
+  // --- under the lock ---
+  std::string queued;
+  bool ended = false;
+  bool was_full = false;
+  bool gave_up = false;        // nobody waits for the disk until the queue is empty
+  std::uint64_t overflow = 0;  // bytes dropped meanwhile
+
+  // --- the thread's ---
+  void open_first(UniqueFd fd, int sys_errno) {
+    fd_ = std::move(fd);
+    if (!fd_.valid()) begin_missing(system_error("", sys_errno).cause);
+  }
+  // bytes: what comes next; overflowed: what was dropped after it; ended: it was the last.
+  void put(std::string_view bytes, std::uint64_t overflowed, bool is_end);
+  // What people should know, since the last call.
+  std::vector<std::string> take_news() { return std::exchange(news_, {}); }
+  const std::string& path() const { return path_; }
+
+ private:
+  void write(std::string_view bytes);
+  void rotate();
+  void drop(std::string_view bytes);
+  void begin_missing(const std::string& why);
+  void wait_for_retry();
+  bool try_again();
+  std::string missing_text() const { return std::to_string(missing_) + " bytes are missing"; }
+  // How many bytes were written; errno says why not all.
+  std::size_t write_now(std::string_view bytes);
+
+  std::string path_;
+  UniqueFd fd_;
+  LogRotation rotation_;
+  std::string held_;               // an unfinished line
+  bool is_missing_ = false;        // bytes are being dropped
+  std::uint64_t missing_ = 0;      // so many, so far
+  std::string why_;                // they are
+  bool mid_line_ = false;          // the last byte written ended no line
+  bool dropped_mid_line_ = false;  // nor did the last one dropped
+  TimePoint retry_at_;
+  Duration retry_after_ = LogWriter::kRetry;
+  std::vector<std::string> news_;
+};
+
+void LogFile::put(std::string_view bytes, std::uint64_t overflowed, bool is_end) {
+  const std::string begun = held_.empty() ? "" : held_.append(bytes);
+  std::string_view left = begun.empty() ? bytes : begun;
+  while (true) {
+    const LogRotation::Step step = rotation_.next(left, is_end);
+    if (step.rotate) {
+      rotate();
+      continue;
+    }
+    if (step.write == 0) break;
+    write(left.substr(0, step.write));
+    left.remove_prefix(step.write);
+  }
+  held_ = left;
+  if (overflowed > 0) {
+    begin_missing("the disk did not take them in time");
+    missing_ += overflowed;
+    dropped_mid_line_ = true;
+    retry_at_ = {};
+  }
+  if (!is_end) return;
+  const std::string summary = "log file " + path_ + ": " + missing_text() + ": " + why_;
+  if (is_missing_ && missing_ > 0 && !try_again()) news_.push_back(summary);
+  fd_.reset();
+}
+
+void LogFile::write(std::string_view bytes) {
+  if (is_missing_) {
+    if (BootClock::now() < retry_at_) return drop(bytes);
+    if (dropped_mid_line_) {  // that line has lost its beginning, so its end goes, too
+      const std::size_t newline = bytes.find('\n');
+      const std::size_t length = newline == std::string_view::npos ? bytes.size() : newline + 1;
+      drop(bytes.substr(0, length));
+      bytes.remove_prefix(length);
+      if (bytes.empty()) return;
+    }
+    if (!try_again()) return drop(bytes);
+  }
+  const std::size_t written = write_now(bytes);
+  if (written == bytes.size()) return;
+  begin_missing(system_error("", errno).cause);
+  drop(bytes.substr(written));
+}
+
+void LogFile::drop(std::string_view bytes) {
+  missing_ += bytes.size();
+  dropped_mid_line_ = bytes.back() != '\n';
+}
+
+std::size_t LogFile::write_now(std::string_view bytes) {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t count = ::write(fd_.get(), bytes.data() + done, bytes.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) break;
+    done += static_cast<std::size_t>(count);
+  }
+  rotation_.wrote(bytes.substr(0, done));
+  if (done > 0) mid_line_ = bytes[done - 1] != '\n';
+  return done;
+}
+
+// The present file becomes <name>.1. What goes wrong shows with the next bytes: then the old file is
+// gone on with.
+void LogFile::rotate() {
+  rotation_.rotated();
+  mid_line_ = false;
+  if (std::rename(path_.c_str(), (path_ + ".1").c_str()) != 0 && errno != ENOENT) {
+    if (ftruncate(fd_.get(), 0) == 0) lseek(fd_.get(), 0, SEEK_SET);
+    return;
+  }
+  fd_ = create(path_);
+  if (!fd_.valid()) begin_missing(system_error("", errno).cause);
+}
+
+void LogFile::begin_missing(const std::string& why) {
+  if (!is_missing_) {
+    news_.push_back("log file " + path_ + ": " + why +
+                    "; it is left out until that is over, the workers go on");
+    why_ = why;
+  }
+  is_missing_ = true;
+  wait_for_retry();
+}
+
+void LogFile::wait_for_retry() {
+  retry_at_ = BootClock::now() + retry_after_;
+  retry_after_ = std::min(2 * retry_after_, LogWriter::kLongestRetry);
+}
+
+// Says in the file what is missing there; false: it is not possible yet.
+bool LogFile::try_again() {
+  if (!fd_.valid()) {
+    std::error_code ignored;
+    std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);
+    fd_ = create(path_);
+  }
+  const std::string line =
+      (mid_line_ ? "\n[ddprun: " : "[ddprun: ") + missing_text() + " here: " + why_ + "]\n";
+  if (!fd_.valid() || (missing_ > 0 && write_now(line) < line.size())) {
+    wait_for_retry();
+    return false;
+  }
+  if (missing_ > 0) news_.push_back("log file " + path_ + " is written again; " + missing_text());
+  is_missing_ = false;
+  missing_ = 0;
+  return true;
+}
+
+struct LogWriter::State {
+  LogWriterOptions options;
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::vector<std::shared_ptr<LogFile>> files;
+  std::function<void()> on_flushed;
+  bool writing = false;
+  bool over = false;
+
+  std::shared_ptr<LogFile> next() const {
+    const auto found = std::find_if(files.begin(), files.end(), [](const auto& file) {
+      return file->ended || !file->queued.empty() || file->overflow > 0;
+    });
+    return found == files.end() ? nullptr : *found;
+  }
+  void say_flushed() {
+    if (on_flushed) std::exchange(on_flushed, nullptr)();
+  }
+};
+
+LogWriter::LogWriter(LogWriterOptions options) : state_(std::make_shared<State>()) {
+  state_->options = std::move(options);
+}
+
+LogWriter::~LogWriter() {
+  bool writing = false;
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->over = true;
+    writing = state_->writing;
+  }
+  state_->wake.notify_one();
+  if (!thread_.joinable()) return;
+  if (writing) {
+    thread_.detach();
+  } else {
+    thread_.join();
+  }
+}
+
+Result<std::shared_ptr<LogFile>> LogWriter::open(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  UniqueFd fd = create(path);
+  const int sys_errno = fd.valid() ? 0 : errno;
+  if (!fd.valid() && !is_lack_of_room(error ? error.value() : sys_errno)) {
+    return system_error("open the log file " + path, sys_errno);
+  }
+  auto file = std::make_shared<LogFile>(path, state_->options.max_bytes);
+  file->open_first(std::move(fd), error ? error.value() : sys_errno);
+  if (!thread_.joinable()) {
+    const Result<void> started =
+        start_thread(thread_, "ddprun-logs", [state = state_] { run(*state); });
+    if (!started) return started.error();
+  }
+  const std::lock_guard lock(state_->mutex);
+  state_->files.push_back(file);
+  return file;
+}
+
+void LogWriter::write(LogFile& file, std::string_view bytes) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (file.gave_up && file.queued.size() >= kHighWater) {
+      file.overflow += bytes.size();
+      return;
+    }
+    file.queued.append(bytes);
+    file.was_full |= file.queued.size() >= kHighWater;
+  }
+  state_->wake.notify_one();
+}
+
+void LogWriter::end(LogFile& file) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    file.ended = true;
+  }
+  state_->wake.notify_one();
+}
+
+bool LogWriter::is_full(const LogFile& file) const {
+  const std::lock_guard lock(state_->mutex);
+  return file.was_full && !file.gave_up;
+}
+
+void LogWriter::stop_waiting(LogFile& file) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (!file.was_full || std::exchange(file.gave_up, true)) return;
+  }
+  state_->options.warn("log file " + file.path() + ": the disk has taken nothing for " +
+                       to_text(kPatience) + "; what it does not take is dropped from the file");
+}
+
+void LogWriter::when_flushed(std::function<void()> then) {
+  const std::lock_guard lock(state_->mutex);
+  state_->on_flushed = std::move(then);
+  if (!state_->writing && !state_->next()) state_->say_flushed();
+}
+
+void LogWriter::run(State& state) {
+  std::string bytes;
+  std::unique_lock lock(state.mutex);
+  while (true) {
+    std::shared_ptr<LogFile> file;
+    state.wake.wait(lock, [&] { return state.over || (file = state.next()); });
+    if (state.over) return;
+    bytes.clear();
+    bytes.swap(file->queued);
+    const std::uint64_t overflow = std::exchange(file->overflow, 0);
+    const bool ended = file->ended;
+    // The others have their turn before this one has it again.
+    std::erase(state.files, file);
+    if (!ended) state.files.push_back(file);
+    file->gave_up = false;
+    if (std::exchange(file->was_full, false)) state.options.on_drained();
+    state.writing = true;
+    lock.unlock();
+    file->put(bytes, overflow, ended);
+    const std::vector<std::string> news = file->take_news();
+    lock.lock();
+    state.writing = false;
+    if (state.over) return;
+    for (const std::string& text : news) state.options.warn(text);
+    if (!state.next()) state.say_flushed();
+  }
+}
+
+}  // namespace ddprun
