@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <array>
@@ -26,10 +29,30 @@ namespace {
 
 using testing::HasSubstr;
 
+void set_size(int terminal, ChildProcess::Options::Size size) {
+  const winsize wanted{.ws_row = static_cast<unsigned short>(size.rows),
+                       .ws_col = static_cast<unsigned short>(size.columns),
+                       .ws_xpixel = 0,
+                       .ws_ypixel = 0};
+  EXPECT_EQ(ioctl(terminal, TIOCSWINSZ, &wanted), 0) << strerror(errno);
+}
+
+// The terminal's two ends.
+Pipe open_terminal(ChildProcess::Options::Size size) {
+  Pipe ends;
+  ends.read.reset(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  EXPECT_TRUE(ends.read.valid() && grantpt(ends.read.get()) == 0 && unlockpt(ends.read.get()) == 0);
+  ends.write.reset(ioctl(ends.read.get(), TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC));
+  EXPECT_TRUE(ends.write.valid()) << strerror(errno);
+  set_size(ends.read.get(), size);
+  return ends;
+}
+
 }  // namespace
 
 ChildProcess::ChildProcess(Arguments argv, Options options) {
-  auto [out_read, out_write] = make_pipe().value();
+  auto [out_read, out_write] =
+      options.terminal ? open_terminal(*options.terminal) : make_pipe().value();
   auto [err_read, err_write] = make_pipe().value();
   auto [stop_read, stop_write] = make_pipe().value();
   std::vector<char*> pointers;
@@ -41,9 +64,17 @@ ChildProcess::ChildProcess(Arguments argv, Options options) {
   if (pid_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(127);
-    if (options.own_session) setsid();
+    if (options.own_session || options.terminal) setsid();
     dup2(out_write.get(), STDOUT_FILENO);
-    dup2(err_write.get(), STDERR_FILENO);
+    dup2(options.terminal ? out_write.get() : err_write.get(), STDERR_FILENO);
+    if (options.terminal) {
+      dup2(out_write.get(), STDIN_FILENO);
+      ioctl(STDIN_FILENO, TIOCSCTTY, 0);
+    }
+    if (!options.input.empty()) {
+      const int input = open(options.input.c_str(), O_RDONLY | O_CLOEXEC);
+      if (input < 0 || dup2(input, STDIN_FILENO) < 0) _exit(125);
+    }
     for (const auto& [name, value] : options.variables) setenv(name.c_str(), value.c_str(), 1);
     if (!options.directory.empty() && chdir(options.directory.c_str()) != 0) _exit(126);
     execvp(pointers[0], pointers.data());
@@ -70,6 +101,12 @@ ChildProcess::~ChildProcess() {
 void ChildProcess::signal(int number) const {
   if (!exit_code_) kill(pid_, number);
 }
+
+void ChildProcess::type(const std::string& text) const {
+  EXPECT_EQ(write(out_pipe_.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+}
+
+void ChildProcess::resize(Options::Size size) const { set_size(out_pipe_.get(), size); }
 
 std::string ChildProcess::out() const {
   const std::lock_guard lock(mutex_);

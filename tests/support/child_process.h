@@ -37,6 +37,14 @@ class ChildProcess {
     std::vector<std::pair<std::string, std::string>> variables;  // over the test's own
     std::string directory;                                       // to run in
     bool own_session = false;  // so that a test can signal the whole group of it
+    std::string input;         // file that is its standard input; empty: the test's own
+    // Its three streams are a terminal of this size, the controlling one of its session; what it
+    // writes is out().
+    struct Size {
+      int columns = 0;
+      int rows = 0;
+    };
+    std::optional<Size> terminal;
   };
 
   // argv[0] is looked up in PATH.
@@ -46,6 +54,10 @@ class ChildProcess {
 
   pid_t pid() const { return pid_; }
   void signal(int number) const;
+
+  // REQUIRES: it has a terminal. What somebody types there; and another size of it.
+  void type(const std::string& text) const;
+  void resize(Options::Size size) const;
 
   // What was written so far.
   std::string out() const;
