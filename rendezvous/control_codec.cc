@@ -297,6 +297,46 @@ void from_json(const Json& json, Leave& leave) {
   read(json, "reason", leave.reason, kMaxTextBytes);
 }
 
+void to_json(Json& json, const UserRequest& request) {
+  json = {{"what", word_of(kUserRequestWords, request.what)},
+          {"number", request.number},
+          {"job", request.job},
+          {"by", request.by},
+          {"signal", request.signal},
+          {"at_once", request.at_once}};
+  if (request.rank) json["rank"] = request.rank->value;
+}
+void from_json(const Json& json, UserRequest& request) {
+  request.what = value_in(kUserRequestWords, json.at("what"));
+  read(json, "number", request.number);
+  read_name(json, "job", request.job);
+  read_name(json, "by", request.by);
+  read(json, "signal", request.signal, kSignal);
+  json.at("at_once").get_to(request.at_once);
+  if (json.contains("rank")) read(json, "rank", request.rank.emplace(), kCount);
+}
+
+void to_json(Json& json, const Answer& answer) {
+  json = {{"number", answer.number}, {"done", answer.done}, {"text", answer.text}};
+  if (!answer.page.empty()) json["page"] = answer.page;
+}
+void from_json(const Json& json, Answer& answer) {
+  read(json, "number", answer.number);
+  json.at("done").get_to(answer.done);
+  read(json, "text", answer.text, kMaxTextBytes);
+  if (json.contains("page")) read(json, "page", answer.page, kMaxPageBytes);
+}
+
+void to_json(Json& json, const PassOn& pass_on) {
+  json = {{"generation", pass_on.generation.value}, {"signal", pass_on.signal}};
+  if (pass_on.rank) json["rank"] = pass_on.rank->value;
+}
+void from_json(const Json& json, PassOn& pass_on) {
+  read(json, "generation", pass_on.generation);
+  read(json, "signal", pass_on.signal, kSignal);
+  if (json.contains("rank")) read(json, "rank", pass_on.rank.emplace(), kCount);
+}
+
 void to_json(Json& json, const Welcome& welcome) {
   json = {{"instance", welcome.instance},
           {"heartbeat_interval_ms", to_ms(welcome.heartbeat_interval)},
@@ -336,10 +376,12 @@ void from_json(const Json& json, Wait& wait) { read(json, "reason", wait.reason,
 
 void to_json(Json& json, const Stop& stop) {
   json = {{"generation", stop.generation.value}, {"reason", stop.reason}};
+  if (stop.at_once) json["at_once"] = true;
 }
 void from_json(const Json& json, Stop& stop) {
   read(json, "generation", stop.generation);
   read(json, "reason", stop.reason, kMaxTextBytes);
+  if (json.contains("at_once")) json.at("at_once").get_to(stop.at_once);
 }
 
 void to_json(Json& json, const Verdict& verdict) {
@@ -411,9 +453,10 @@ std::string too_large(std::size_t bytes, std::size_t limit) {
 
 // The "type" of each alternative, in the order of the variants.
 constexpr std::array<const char*, std::variant_size_v<AgentMessage>> kAgentTypes{
-    "hello", "status", "heartbeat", "leave"};
+    "hello", "status", "heartbeat", "leave", "request"};
 constexpr std::array<const char*, std::variant_size_v<ServiceMessage>> kServiceTypes{
-    "welcome", "refused", "silence", "heartbeat_ack", "wait", "assignment", "stop", "end"};
+    "welcome",    "refused", "silence", "heartbeat_ack", "wait",
+    "assignment", "stop",    "end",     "answer",        "pass_on"};
 // The first stands for every type that is not in the list.
 constexpr std::array<const char*, std::variant_size_v<AgentHandshakeMessage>> kAgentHandshakeTypes{
     "", "knock", "proof"};

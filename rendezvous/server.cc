@@ -273,9 +273,12 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       if (is_later && table_.has_agent(session->id)) return {};
       return message.error();
     }
-    if (const Hello* hello = std::get_if<Hello>(&*message)) {
-      if (!session->handshake.may_join(hello->job.id)) {
-        refuse(session, Refused{"the key was proved for another job than '" + hello->job.id + "'"});
+    const Hello* hello = std::get_if<Hello>(&*message);
+    const UserRequest* request = std::get_if<UserRequest>(&*message);
+    if (hello || (request && session->is_pending)) {
+      const std::string& job = hello ? hello->job.id : request->job;
+      if (!session->handshake.may_join(job)) {
+        refuse(session, Refused{"the key was proved for another job than '" + job + "'"});
         return {};
       }
       settle(session);
@@ -463,14 +466,27 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         deliver(*now);
       }
     }
-    for (const AgentConnectionId id : out.closes) {
-      const auto remote = sessions_.find(id);
-      if (remote == sessions_.end()) continue;
-      remote->second->close_when_sent = true;
-      flush_soon(remote->second);
-    }
+    for (const ServiceOutput::Page& page : out.pages) show(page);
+    for (const AgentConnectionId id : out.closes) close_soon(id);
     flush_all();
     arm();
+  }
+
+  void close_soon(AgentConnectionId id) {
+    const auto remote = sessions_.find(id);
+    if (remote == sessions_.end()) return;
+    remote->second->close_when_sent = true;
+    flush_soon(remote->second);
+  }
+
+  // To whoever has proved what is to be proved here.
+  void show(const ServiceOutput::Page& page) {
+    const Moment now{.boot = BootClock::now(), .calendar = std::chrono::system_clock::now()};
+    Answer answer{.number = page.number, .done = true};
+    answer.page = status_page(table_, now, {.only = page.job, .max_bytes = kMaxPageBytes});
+    ServiceOutput::Send send{
+        .connection = page.connection, .message = std::move(answer), .last = page.last};
+    deliver(send);
   }
 
   void deliver(ServiceOutput::Send& send) {
@@ -481,6 +497,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       });
     } else if (const auto remote = sessions_.find(send.connection); remote != sessions_.end()) {
       say(remote->second, send.message);
+      if (send.last) close_soon(send.connection);
     }
   }
 

@@ -46,6 +46,11 @@ class LocalLink final : public ServiceLink {
     if (connection_) server_.receive(*connection_, message);
   }
 
+  bool ask(const UserRequest& request) override {
+    send(request);
+    return connection_.has_value();
+  }
+
   void leave(std::optional<Leave> leave, std::function<void()> then) override {
     if (connection_) {
       if (leave) server_.receive(*connection_, *leave);
@@ -59,6 +64,8 @@ class LocalLink final : public ServiceLink {
   void take(const ServiceMessage& message) {
     if (const Refused* refused = std::get_if<Refused>(&message))
       return events_.refused({refused->reason});
+    if (const Answer* answer = std::get_if<Answer>(&message)) return events_.answer(*answer);
+    if (const PassOn* pass_on = std::get_if<PassOn>(&message)) return events_.pass_on(*pass_on);
     if (const auto directive = directive_of(message)) events_.directive(*directive);
   }
 
@@ -107,6 +114,12 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
 
   void send(const AgentMessage& message) { perform(link_.send(message)); }
 
+  bool ask(const UserRequest& request) {
+    if (!link_.is_up()) return false;
+    perform(link_.send(request));
+    return true;
+  }
+
   void leave(std::optional<Leave> leave, std::function<void()> then) {
     if (leave) perform(link_.leave(*leave));
     over_ = true;
@@ -146,6 +159,11 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
         transmit(message->message);
       } else if (const auto* deliver = std::get_if<LinkDeliver>(&action)) {
         events_.directive(deliver->directive);
+      } else if (const auto* hand_on = std::get_if<LinkHandOn>(&action)) {
+        if (const Answer* answer = std::get_if<Answer>(&hand_on->message)) events_.answer(*answer);
+        if (const PassOn* pass_on = std::get_if<PassOn>(&hand_on->message)) {
+          events_.pass_on(*pass_on);
+        }
       } else if (const auto* lost = std::get_if<ServiceLost>(&action)) {
         events_.lost(*lost);
       } else if (const auto* refused = std::get_if<ServiceRefused>(&action)) {
@@ -429,6 +447,7 @@ class RemoteLink final : public ServiceLink {
 
   void start() override { impl_->start(); }
   void send(const AgentMessage& message) override { impl_->send(message); }
+  bool ask(const UserRequest& request) override { return impl_->ask(request); }
   void leave(std::optional<Leave> leave, std::function<void()> then) override {
     impl_->leave(std::move(leave), std::move(then));
   }

@@ -26,6 +26,8 @@ struct ServiceLinkEvents {
   // process.
   std::function<Hello(const std::string& local_address)> hello;
   std::function<void(const Directive&)> directive;
+  std::function<void(const Answer&)> answer;  // to ask()
+  std::function<void(const PassOn&)> pass_on;
   std::function<void(const ServiceLost&)> lost;
   std::function<void(const ServiceRefused&)> refused;
 };
@@ -36,6 +38,9 @@ class ServiceLink {
   virtual void start() = 0;
   // What the service is to know; lost if it cannot be reached now, made up for by the next Hello.
   virtual void send(const AgentMessage& message) = 0;
+  // What a user asks for. False: the service cannot be reached now, and nothing was sent. Else an
+  // Answer may come, unless the connection breaks or the service is of an older version.
+  virtual bool ask(const UserRequest& request) = 0;
   // Goodbye; `then` is called when it has been sent, or cannot be.
   virtual void leave(std::optional<Leave> leave, std::function<void()> then) = 0;
 };

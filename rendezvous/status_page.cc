@@ -18,6 +18,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t kHeadlineBytes = 1024;
+constexpr std::size_t kFailureMessageBytes = 256;
 
 // An array, of as many elements as there is room for.
 class BoundedArray {
@@ -47,7 +48,8 @@ std::string with_array(std::string text, const std::string& name, const BoundedA
   return text;
 }
 
-// "2026-11-21T18:50:00.123Z"
+}  // namespace
+
 std::string calendar_text(const Moment& now, TimePoint when) {
   using namespace std::chrono;
   const auto time = floor<milliseconds>(now.calendar - (now.boot - when));
@@ -63,6 +65,8 @@ std::string calendar_text(const Moment& now, TimePoint when) {
                 static_cast<int>(clock.subseconds().count()));
   return text.data();
 }
+
+namespace {
 
 Json describe(const Membership::Member& member, TimePoint now) {
   Json json{{"host", clipped(member.node.host, kHostBytesShown)},
@@ -96,6 +100,24 @@ std::string describe(const Membership& job, const Moment& now) {
   for (const JobEvent& event : job.events()) {
     events.push_back({{"time", calendar_text(now, event.when)}, {"what", event.what}});
   }
+  Json& failures = json["failures"] = Json::array();
+  for (const FailedGeneration& failure : job.failed_generations()) {
+    WorkerEnd first = failure.first;
+    first.message = clipped(std::move(first.message), kFailureMessageBytes);
+    // Last words of the last one: a page has a bound.
+    if (&failure != &job.failed_generations().back()) first.stderr_tail.clear();
+    failures.push_back({{"time", calendar_text(now, failure.when)},
+                        {"generation", failure.generation.value},
+                        {"what", clipped(describe(first), Membership::kEventBytes)},
+                        {"first", first}});
+    failures.back()["first"].erase("age_ms");
+  }
+  if (const std::optional<TimePoint>& formed = job.formed_at()) {
+    json["generation_since"] = calendar_text(now, *formed);
+    json["generation_since_ms_ago"] = to_ms(now.boot - *formed);
+  }
+  json["since"] = calendar_text(now, job.known_since());
+  json["since_ms_ago"] = to_ms(now.boot - job.known_since());
   if (const std::optional<Verdict>& verdict = job.verdict()) {
     json["verdict"] = {{"success", verdict->success},
                        {"exit_code", verdict->exit_code},
@@ -113,13 +135,19 @@ std::string describe(const Membership& job, const Moment& now) {
 
 }  // namespace
 
-std::string status_page(const JobTable& table, const Moment& now) {
+std::string status_page(const JobTable& table, const Moment& now,
+                        const StatusPageOptions& options) {
   const Json head{{"version", kVersion},
                   {"host", table.options().host},
                   {"embedded", table.options().embedded},
                   {"time", calendar_text(now, now.boot)}};
-  const std::vector<const Membership*> all = table.jobs();
-  BoundedArray jobs(kMaxStatusBytes - 1024);
+  std::vector<const Membership*> all;
+  if (options.only.empty()) {
+    all = table.jobs();
+  } else if (const Membership* job = table.find(options.only)) {
+    all = {job};
+  }
+  BoundedArray jobs(options.max_bytes - 1024);
   std::size_t left_out = all.size();
   for (const Membership* job : all) {
     if (!jobs.add(describe(*job, now))) break;

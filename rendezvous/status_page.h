@@ -24,6 +24,16 @@ struct Moment {
   std::chrono::system_clock::time_point calendar;
 };
 
-std::string status_page(const JobTable& jobs, const Moment& now);
+// "2026-11-21T18:50:00.123Z"
+std::string calendar_text(const Moment& now, TimePoint when);
+
+// only: of this job alone, whatever others there are; empty: of all. max_bytes: kMaxJobBytes and
+// 4096 more, or more.
+struct StatusPageOptions {
+  std::string only = {};
+  std::size_t max_bytes = kMaxStatusBytes;
+};
+std::string status_page(const JobTable& jobs, const Moment& now,
+                        const StatusPageOptions& options = {});
 
 }  // namespace ddprun

@@ -100,6 +100,8 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
     if (state_ == State::kUp) next_beat_ = now + beat_pause(*ack);
     return out;
   }
+  if (const Answer* answer = std::get_if<Answer>(&message)) out.push_back(LinkHandOn{*answer});
+  if (const PassOn* pass_on = std::get_if<PassOn>(&message)) out.push_back(LinkHandOn{*pass_on});
   if (const auto directive = directive_of(message)) out.push_back(LinkDeliver{*directive});
   return out;
 }

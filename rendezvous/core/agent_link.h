@@ -45,6 +45,9 @@ struct LinkTransmit {
 struct LinkDeliver {
   Directive directive;
 };
+struct LinkHandOn {
+  std::variant<Answer, PassOn> message;
+};
 struct ServiceLost {
   std::string reason;
   bool for_good = false;
@@ -54,7 +57,7 @@ struct ServiceRefused {
   std::string reason;
 };
 using LinkAction = std::variant<LinkLookUp, LinkConnect, LinkClose, LinkHello, LinkTransmit,
-                                LinkDeliver, ServiceLost, ServiceRefused>;
+                                LinkDeliver, LinkHandOn, ServiceLost, ServiceRefused>;
 using LinkActions = std::vector<LinkAction>;
 
 struct AgentLinkOptions {
@@ -100,6 +103,8 @@ class AgentLink {
   // Sends a status: now, or after the Welcome where a Hello is on its way, which does not say it yet.
   // Else it is made up for by the next Hello.
   LinkActions send(const AgentMessage& message);
+  // The service hears what is sent now.
+  bool is_up() const { return state_ == State::kUp; }
   // The agent is about to end: no more tries.
   LinkActions leave(const Leave& leave);
 

@@ -28,6 +28,7 @@
 #include "base/words.h"
 #include "base/worker_env.h"
 #include "rendezvous/core/code_ranges.h"
+#include "rendezvous/core/user_request.h"
 #include "rendezvous/core/worker_end.h"
 
 namespace ddprun {
@@ -40,10 +41,11 @@ inline constexpr int kUnknownProtocol = -1;  // of a Hello whose number is none
 inline constexpr int kMaxNodes = 32767;
 inline constexpr int kMaxSlots = 65536;
 inline constexpr std::int64_t kMaxGeneration = std::int64_t{1} << 53;
-inline constexpr std::size_t kMaxNameBytes = 1024;       // ids, hosts, addresses, versions
-inline constexpr std::size_t kMaxAddresses = 256;        // of a node
-inline constexpr std::size_t kMaxPeersBytes = 800'000;   // of all addresses in an assignment
-inline constexpr std::size_t kMaxTextBytes = 64 * 1024;  // what is written for people
+inline constexpr std::size_t kMaxNameBytes = 1024;        // ids, hosts, addresses, versions
+inline constexpr std::size_t kMaxAddresses = 256;         // of a node
+inline constexpr std::size_t kMaxPeersBytes = 800'000;    // of all addresses in an assignment
+inline constexpr std::size_t kMaxTextBytes = 64 * 1024;   // what is written for people
+inline constexpr std::size_t kMaxPageBytes = 400 * 1024;  // of an Answer
 static_assert(std::int64_t{kMaxNodes} * kMaxSlots <= std::numeric_limits<int>::max(),
               "every rank of the largest world is an int");
 
@@ -188,7 +190,7 @@ struct Leave {
   int signal = 0;      // that told the agent to end; 0: see reason
   std::string reason;  // in words
 };
-using AgentMessage = std::variant<Hello, AgentStatus, Heartbeat, Leave>;
+using AgentMessage = std::variant<Hello, AgentStatus, Heartbeat, Leave, UserRequest>;
 
 // Service to agent.
 struct Welcome {
@@ -219,14 +221,15 @@ struct Wait {
 struct Stop {
   Generation generation{0};
   std::string reason;
+  bool at_once = false;  // without grace: a person has asked for it
 };
 struct End {
   Verdict verdict;
 };
 using Directive = std::variant<Wait, Assignment, Stop, End>;
 
-using ServiceMessage =
-    std::variant<Welcome, Refused, Silence, HeartbeatAck, Wait, Assignment, Stop, End>;
+using ServiceMessage = std::variant<Welcome, Refused, Silence, HeartbeatAck, Wait, Assignment, Stop,
+                                    End, Answer, PassOn>;
 
 // What of the service's messages says what shall be; nullopt for the others.
 inline std::optional<Directive> directive_of(const ServiceMessage& message) {

@@ -60,6 +60,10 @@ ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& messag
     hello(origin, *first, now, out);
     return out;
   }
+  if (const UserRequest* asked = std::get_if<UserRequest>(&message)) {
+    request(origin, *asked, now, out);
+    return out;
+  }
   const auto found = agents_.find(origin.connection);
   if (found == agents_.end()) {
     refuse(origin.connection, "the first message must be a hello", out);
@@ -121,6 +125,58 @@ void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, Se
                                .host = options_.host},
                        (*job)->first_change});
   forward(hello.job.id, std::move(joined), now, out);
+}
+
+void JobTable::request(const Origin& origin, const UserRequest& request, TimePoint now,
+                       ServiceOutput& out) {
+  const auto agent = agents_.find(origin.connection);
+  const bool is_agents = agent != agents_.end();
+  const std::string id = is_agents ? agent->second.job : request.job;
+  const auto found = jobs_.find(id);
+  const auto answer = [&](Answer words, std::uint64_t after) {
+    out.sends.push_back({origin.connection, std::move(words), after, !is_agents});
+  };
+  const auto refuse = [&](std::string why) {
+    answer({.number = request.number, .done = false, .text = std::move(why)}, 0);
+  };
+  const bool is_about_all = id.empty() && request.what == UserRequest::What::kStatus;
+  if (found == jobs_.end() && !is_about_all) {
+    return refuse("this service knows no job '" + id + "'");
+  }
+  if (request.what == UserRequest::What::kStatus) {
+    out.pages.push_back({origin.connection, request.number, id, !is_agents});
+    return;
+  }
+  Job& job = found->second;
+  if (!is_agents && !may_use(job.owner, origin.user)) {
+    return refuse("job '" + id + "' belongs to user " + to_text(*job.owner) +
+                  ", and munge says that you are user " + to_text(*origin.user));
+  }
+  const bool watches = !is_agents && request.what == UserRequest::What::kStop;
+  if (watches && watchers_.size() >= kWatchersKept) {
+    return refuse("too many wait for the end of a job here: try again in a moment");
+  }
+  MembershipOutput begun = job.membership.request(request, now);
+  record(job, now, out);
+  Answer said = std::move(*begun.answer);
+  const bool waits = watches && said.done;
+  if (waits) {
+    out.sends.push_back({origin.connection, std::move(said), job.last_change});
+    watchers_[origin.connection] = id;
+  } else {
+    answer(std::move(said), job.last_change);
+  }
+  forward(id, std::move(begun), now, out);
+}
+
+// Their job is over, in one way or another.
+void JobTable::tell_watchers(const std::string& job_id, const ServiceMessage& last_word,
+                             std::uint64_t after, ServiceOutput& out) {
+  std::erase_if(watchers_, [&](const auto& watcher) {
+    if (watcher.second != job_id) return false;
+    out.sends.push_back({watcher.first, last_word, after, /*last=*/true});
+    return true;
+  });
 }
 
 // Why it has to try again later.
@@ -223,6 +279,7 @@ void JobTable::refuse(AgentConnectionId connection, std::string reason, ServiceO
 }
 
 void JobTable::disconnected(AgentConnectionId connection) {
+  watchers_.erase(connection);
   const auto found = agents_.find(connection);
   if (found == agents_.end()) return;
   const Agent agent = found->second;
@@ -283,6 +340,7 @@ ServiceOutput JobTable::take_back(std::uint64_t after, const std::string& why) {
       connections_.erase(agent.agent_id);
       agents_.erase(connection);
     }
+    tell_watchers(job->first, Silence{why}, 0, out);
     out.changes.push_back({++changes_, JobForgotten{job->first}});
     std::erase(ended_, job->first);
     jobs_.erase(job);
@@ -328,14 +386,19 @@ void JobTable::forward(const std::string& job_id, MembershipOutput&& from, TimeP
         },
         std::move(tell.directive));
   }
+  for (const MembershipOutput::PassOnTo& one : from.pass_ons) {
+    const auto connection = connections_.find(one.agent_id);
+    if (connection == connections_.end()) continue;
+    out.sends.push_back({.connection = connection->second, .message = one.what});
+  }
   for (std::string& line : from.log) out.log.push_back(std::move(line));
   counts_.generations_formed += static_cast<std::uint64_t>(from.generations_formed);
   counts_.restarts += static_cast<std::uint64_t>(from.restarts);
   counts_.lease_losses += static_cast<std::uint64_t>(from.lease_losses);
   const bool over = job.membership.phase() == JobPhase::kEnded;
-  if (over && std::find(ended_.begin(), ended_.end(), job_id) == ended_.end()) {
-    ended_.push_back(job_id);
-  }
+  if (!over) return;
+  if (std::find(ended_.begin(), ended_.end(), job_id) == ended_.end()) ended_.push_back(job_id);
+  tell_watchers(job_id, End{*job.membership.verdict()}, job.last_change, out);
 }
 
 void JobTable::forget_deserted_jobs(TimePoint now, ServiceOutput& out) {

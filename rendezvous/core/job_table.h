@@ -16,6 +16,10 @@
 // agents are admitted to it, or told how it ended, but root's. Its id is free again when it has
 // ended.
 //
+// A UserRequest may come on a connection of an agent, or be the first message of one that says no Hello
+// (rendezvous/core/user_request.h). That one is closed after its Answer, but for a stop that was
+// accepted: its End comes when the job has ended (kWatchersKept at most wait so).
+//
 // What outlives the service comes out as changes, numbered from 1; what is sent names the one that
 // must be safe on the disk before it leaves. A service without a disk sends at once.
 #pragma once
@@ -64,13 +68,22 @@ struct ServiceOutput {
     AgentConnectionId connection;
     ServiceMessage message;
     std::uint64_t after = 0;  // the number of the change that it tells of; 0: none
+    bool last = false;        // the connection is closed when it has left
   };
   struct Change {
     std::uint64_t number;
     StateChange what;
   };
+  // An Answer to be sent, whose page tells of this job, or of all where it is empty.
+  struct Page {
+    AgentConnectionId connection;
+    std::uint64_t number = 0;
+    std::string job;
+    bool last = false;  // as of a Send
+  };
   std::vector<Change> changes;
   std::vector<Send> sends;
+  std::vector<Page> pages;
   std::vector<AgentConnectionId> closes;  // after what was sent to them has left
   std::vector<std::string> log;
   // Lines, too, but whoever reaches the service can have as many of them as he likes.
@@ -90,6 +103,7 @@ class JobTable {
   static constexpr std::size_t kEndedJobsKept = 1000;
   static constexpr std::size_t kRecallsKept = 10'000;
   static constexpr std::size_t kOverKept = 1000;
+  static constexpr std::size_t kWatchersKept = 1000;
 
   explicit JobTable(ServiceOptions options);
   // Goes on where an earlier life of the service has ended.
@@ -159,6 +173,9 @@ class JobTable {
   };
 
   void hello(const Origin& origin, const Hello& hello, TimePoint now, ServiceOutput& out);
+  void request(const Origin& origin, const UserRequest& request, TimePoint now, ServiceOutput& out);
+  void tell_watchers(const std::string& job_id, const ServiceMessage& last_word,
+                     std::uint64_t after, ServiceOutput& out);
   Result<Job*> job_for(const Hello& hello, std::optional<UserId> user, TimePoint now);
   Result<Job*> begin_job(const Hello& hello, std::optional<UserId> user, TimePoint now);
   void note_over(std::string instance);
@@ -183,7 +200,9 @@ class JobTable {
   std::optional<std::string> closed_;  // why nothing new is admitted
   std::map<AgentConnectionId, Agent> agents_;
   std::map<std::string, AgentConnectionId> connections_;  // by agent id
-  std::vector<std::string> ended_;                        // oldest first
+  // Who has asked for the end of a job on a connection of its own, and waits for it.
+  std::map<AgentConnectionId, std::string> watchers_;
+  std::vector<std::string> ended_;  // oldest first
   std::set<std::string> recalled_;  // instances of the earlier life that were taken on
   std::deque<std::string> over_;  // instances of jobs that have ended and are forgotten, the newest
   JobCounts counts_;

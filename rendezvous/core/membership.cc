@@ -61,7 +61,8 @@ Membership::Membership(JobSpec spec, MembershipOptions options, TimePoint now)
     : spec_(std::move(spec)),
       options_(options),
       budget_(spec_.max_restarts, spec_.restart_rules),
-      forming_since_(now) {}
+      forming_since_(now),
+      known_since_(now) {}
 
 Membership::Membership(const JobState& state, MembershipOptions options, TimePoint now)
     : spec_(state.spec),
@@ -71,6 +72,7 @@ Membership::Membership(const JobState& state, MembershipOptions options, TimePoi
       budget_(spec_.max_restarts, spec_.restart_rules),
       reason_(state.reason),
       forming_since_(now),
+      known_since_(now),
       remembers_(true),
       failed_(state.failed),
       ending_(state.ending),
@@ -664,6 +666,7 @@ bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
   });
   DDPRUN_ASSERT(!ends_.empty(), "a failed generation has an end that made it fail");
   const WorkerEnd& first = ends_.front().end;
+  remember_failure(first, now);
   blame(first, now, out);
   std::optional<Duration> lived;
   if (formed_at_) lived = now - *formed_at_;
@@ -794,7 +797,7 @@ Directive Membership::directive_for(const Member& member) const {
   if (!runs_workers(member)) return Wait{pause_ > Duration(0) ? words_of_pause() : presence()};
   return Stop{std::max(member.status.generation, member.assignment ? member.assignment->generation
                                                                    : member.status.generation),
-              ends_.empty() ? reason_ : describe(ends_.front().end)};
+              ends_.empty() ? reason_ : describe(ends_.front().end), at_once_};
 }
 
 void Membership::tell(const Members::value_type& member, MembershipOutput& out) const {

@@ -26,6 +26,10 @@
 //   join deadline         -> kEnded, saying who is here    -
 //                         and who is missing
 //   last call over        form                             -
+//   a person asks for
+//     a restart           -                                new forming, no budget
+//     a stop              -> kEnded when all are idle      -> kForming -> kEnded
+//     a signal            -                                passed on
 //
 // Recalling. Agents say in their Hello what they were told last. When all nodes of the newest
 // generation have come and all still run it, this service takes it over as it is. When one of them
@@ -81,8 +85,21 @@ struct JobEvent {
   std::string what;
 };
 
+// A generation that failed, and what failed first in it.
+struct FailedGeneration {
+  Generation generation;
+  TimePoint when;
+  WorkerEnd first;
+};
+
 struct MembershipOutput {
+  struct PassOnTo {
+    std::string agent_id;
+    PassOn what;
+  };
   std::vector<Tell> tells;
+  std::vector<PassOnTo> pass_ons;
+  std::optional<Answer> answer;  // of request()
   std::vector<std::string> log;  // one line each, for the service's log
   // What happened, for those who count.
   int generations_formed = 0;
@@ -120,6 +137,7 @@ class Membership {
 
   static constexpr std::size_t kEventsKept = 32;
   static constexpr std::size_t kEventBytes = 512;
+  static constexpr std::size_t kFailuresKept = 16;
 
   Membership(JobSpec spec, MembershipOptions options, TimePoint now);
   // Goes on with a job of an earlier life of the service: its nodes have a lease from now to come.
@@ -145,6 +163,8 @@ class Membership {
   void heard(const std::string& agent_id, TimePoint now);
   // Its last word: nothing of the job is left on its node, or it says what is.
   MembershipOutput left(const std::string& agent_id, const Leave& leave, TimePoint now);
+  // A person asks for something: it is answered, and begun or refused.
+  MembershipOutput request(const UserRequest& request, TimePoint now);
   // Time has passed: to be called at deadline(), harmless at other times.
   MembershipOutput tick(TimePoint now);
 
@@ -190,6 +210,12 @@ class Membership {
   const std::optional<Verdict>& verdict() const { return verdict_; }
   // The last kEventsKept, the oldest first; of each at most kEventBytes.
   const std::deque<JobEvent>& events() const { return events_; }
+  // Since when this service knows of the job.
+  TimePoint known_since() const { return known_since_; }
+  // When the newest generation was formed; nullopt: never, or in an earlier life.
+  const std::optional<TimePoint>& formed_at() const { return formed_at_; }
+  // The last kFailuresKept in this life of the service, the oldest first.
+  const std::deque<FailedGeneration>& failed_generations() const { return failed_generations_; }
 
  private:
   void note(std::string what, TimePoint now, MembershipOutput& out);
@@ -221,6 +247,10 @@ class Membership {
   void begin_forming(std::string reason, TimePoint now, MembershipOutput& out);
   void lose(Members::iterator member, std::string how, TimePoint now, MembershipOutput& out);
   void note_leaving(const Member& member, int signal, TimePoint now, MembershipOutput& out);
+  void stop_for(const UserRequest& request, TimePoint now, MembershipOutput& out);
+  void restart_for(const UserRequest& request, TimePoint now, MembershipOutput& out);
+  void pass_on_for(const UserRequest& request, MembershipOutput& out);
+  void remember_failure(const WorkerEnd& first, TimePoint now);
   void advance(TimePoint now, MembershipOutput& out);
   void advance_running(TimePoint now, MembershipOutput& out);
   void form(TimePoint now, MembershipOutput& out);
@@ -246,11 +276,12 @@ class Membership {
   JobPhase phase_ = JobPhase::kForming;
   Generation generation_{-1};
   RestartBudget budget_;
-  std::optional<TimePoint> formed_at_;  // the newest generation; nullopt: in an earlier life
-  Duration pause_{};                    // after quick failures, before the next one is formed
-  TimePoint not_before_;                // when that pause is over
+  Duration pause_{};      // after quick failures, before the next one is formed
+  TimePoint not_before_;  // when that pause is over
   std::string reason_ = "start";
   TimePoint forming_since_;
+  TimePoint known_since_;
+  std::optional<TimePoint> formed_at_;     // the newest generation; nullopt: in an earlier life
   std::optional<TimePoint> last_call_;     // the first generation is formed then, if MIN are here
   std::optional<TimePoint> recall_until_;  // the job's earlier life is being recalled
   int recalled_nodes_ = 0;                 // of the generation that is recalled; 0: not known
@@ -260,6 +291,7 @@ class Membership {
   bool told_to_wait_ = false;              // those who are left know that others must come first
   bool failed_ = false;            // the generation that is being ended failed: budget is due
   std::optional<Verdict> ending_;  // the job ends with this once every member is idle
+  bool at_once_ = false;           // without grace, because a person has asked for it
   std::vector<DatedEnd> ends_;
   std::optional<TimePoint> ends_known_at_;  // from a JobState: what agents tell came after them
   std::int64_t checkpoints_ = 0;            // announced in the current generation
@@ -269,6 +301,7 @@ class Membership {
   std::optional<Verdict> verdict_;
   std::optional<Verdict> failure_;  // of the generation before the newest one
   std::deque<JobEvent> events_;
+  std::deque<FailedGeneration> failed_generations_;
 };
 
 }  // namespace ddprun

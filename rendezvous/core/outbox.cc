@@ -1,13 +1,20 @@
 #include "rendezvous/core/outbox.h"
 
+#include <algorithm>
+
 namespace ddprun {
 
 std::optional<Outbox::Send> Outbox::put(Send send) {
   if (send.after <= safe_) return send;
   std::deque<Send>& waiting = waiting_[send.connection];
-  const bool replaces =
-      !waiting.empty() && !std::holds_alternative<Welcome>(waiting.back().message);
-  if (replaces) waiting.pop_back();
+  if (!directive_of(send.message)) {
+    const auto answers = std::count_if(waiting.begin(), waiting.end(), [](const Send& one) {
+      return std::holds_alternative<Answer>(one.message);
+    });
+    if (static_cast<std::size_t>(answers) >= kAnswers) return std::nullopt;
+  } else if (!waiting.empty() && directive_of(waiting.back().message)) {
+    waiting.pop_back();
+  }
   waiting.push_back(std::move(send));
   return std::nullopt;
 }

@@ -1,7 +1,8 @@
 // Outbox: what a service with a disk may say only when what it tells of is safe there.
 //
 // Owner: RendezvousServer, on its one thread. Pure. A directive says all there is to say, so for
-// each connection only the newest one waits, behind its Welcome at most.
+// each connection only the newest one waits, behind its Welcome at most and between answers to
+// requests, of which kAnswers may wait: who asks for more while the disk does not answer gets none.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,7 @@ namespace ddprun {
 class Outbox {
  public:
   using Send = ServiceOutput::Send;
+  static constexpr std::size_t kAnswers = 16;
 
   // What may leave at once; nullopt: it waits.
   std::optional<Send> put(Send send);

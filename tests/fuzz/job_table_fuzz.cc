@@ -3,7 +3,7 @@
 // that happens to a line:
 //
 //   3h{...}  connection 3 says Hello: an honest one, with the JSON merged into it
-//   3s{...}  an AgentStatus, 3b{...} a Heartbeat, 3l{...} a Leave: likewise
+//   3s{...}  an AgentStatus, 3b{...} a Heartbeat, 3l{...} a Leave, 3q{...} a UserRequest: likewise
 //   3x       connection 3 is gone; what comes next on it is a new one. 9 is a local agent
 //   +500     so many ms pass
 //   c, o     admission is closed; is open again
@@ -160,6 +160,9 @@ class Story {
       case 's': return status;
       case 'b': return Heartbeat{7};
       case 'l': return Leave{.reason = "it was told to"};
+      case 'q':
+        return UserRequest{
+            .what = UserRequest::What::kRestart, .number = 1, .job = "j", .by = "a user"};
       default: return std::nullopt;
     }
   }

@@ -394,6 +394,10 @@ void ClusterSim::take(Agent& agent, LinkActions actions) {
       std::visit(
           [&](const auto& directive) { take(agent, agent.supervisor.step(directive, now_)); },
           deliver->directive);
+    } else if (auto* hand_on = std::get_if<LinkHandOn>(&action)) {
+      if (const PassOn* pass_on = std::get_if<PassOn>(&hand_on->message)) {
+        take(agent, agent.supervisor.step(*pass_on, now_));
+      }
     } else if (auto* lost = std::get_if<ServiceLost>(&action)) {
       note(agent.spec.agent_id + " lost the service: " + lost->reason);
       take(agent, agent.supervisor.step(*lost, now_));
@@ -841,6 +845,7 @@ void ClusterSim::take(ServiceOutput out) {
     note("service: " + line);
     if (line.find("took over") != std::string::npos) saw(Happening::kTakeOver);
     if (line.find(": generation ") == std::string::npos) continue;
+    if (line.find("restart asked for by") != std::string::npos) saw(Happening::kRestartAsked);
     if (line.find("joined at a checkpoint") != std::string::npos) saw(Happening::kJoinAtCheckpoint);
     if (line.find(" replaces ") != std::string::npos) saw(Happening::kReplacedNode);
   }
@@ -897,7 +902,7 @@ void ClusterSim::inject_fault() {
   const std::size_t index = rng_.below(nodes_.size());
   Node& node = nodes_[index];
   const bool is_large = nodes_.size() >= static_cast<std::size_t>(kManyAgents);
-  const std::uint64_t kind = rng_.below(12);
+  const std::uint64_t kind = rng_.below(13);
   if (kind < 2) {
     kill_agent(index);
   } else if (kind < 5 && !node.cut()) {
@@ -916,12 +921,27 @@ void ClusterSim::inject_fault() {
     restart_service();
   } else if (kind == 9) {
     fill_disk();
+  } else if (kind == 12) {
+    ask_for_restart(node);
   } else if (kind > 9 && !node.slow) {
     saw(Happening::kSlowAgent);
     note(node.name + " is slow");
     node.slow = true;
     at(between(500, 30000), [this, index] { nodes_[index].slow = false; });
   }
+}
+
+// What its user asks an agent for goes to the service; it may be lost with the connection.
+void ClusterSim::ask_for_restart(Node& node) {
+  if (!node.agent || node.agent->exited || !node.agent->link.is_up()) return;
+  UserRequest request{.what = UserRequest::What::kRestart, .by = "a user on " + node.name};
+  if (rng_.chance(0.2)) {
+    request.what = UserRequest::What::kSignal;
+    request.signal = SIGUSR1;
+  }
+  note(node.name + ": " + request.by + " asks for a " +
+       std::string(word_of(kUserRequestWords, request.what)));
+  take(*node.agent, node.agent->link.send(request));
 }
 
 void ClusterSim::cut(std::size_t index) {

@@ -63,6 +63,7 @@ enum class Happening {
   kRepeatedMessage,
   kSlowMessage,
   kSignal,
+  kRestartAsked,
   kServiceRestart,
   kTornWrite,
   kSlowDisk,
@@ -74,7 +75,7 @@ enum class Happening {
   kTakeOver,
   kJobEndedWell,
 };
-inline constexpr Words<Happening, 23> kHappenings{{
+inline constexpr Words<Happening, 24> kHappenings{{
     {Happening::kWorkerCrash, "worker crashes"},
     {Happening::kStubbornWorker, "workers that ignore SIGTERM"},
     {Happening::kBrokenNode, "nodes where workers always crash"},
@@ -88,6 +89,7 @@ inline constexpr Words<Happening, 23> kHappenings{{
     {Happening::kRepeatedMessage, "messages repeated"},
     {Happening::kSlowMessage, "slow messages"},
     {Happening::kSignal, "signals to agents"},
+    {Happening::kRestartAsked, "restarts that a user asked for"},
     {Happening::kServiceRestart, "services killed"},
     {Happening::kTornWrite, "torn writes"},
     {Happening::kSlowDisk, "slow writes"},
@@ -182,6 +184,7 @@ class ClusterSim {
   void pump(const std::shared_ptr<Connection>& connection, bool to_service);
   void inject_faults();
   void inject_fault();
+  void ask_for_restart(Node& node);
   void cut(std::size_t node);
   void heal();
   Agent* find(std::uint64_t serial);

@@ -59,5 +59,22 @@ TEST_F(OutboxTest, ForgetsAConnection) {
   EXPECT_THAT(taken(1), ElementsAre("2:b"));
 }
 
+TEST_F(OutboxTest, NoDirectiveGivesWayToAnAnswerNorTheOtherWayRound) {
+  leaves(directive(1, "old", 2));
+  leaves({AgentConnectionId(1), Answer{.number = 1}, 2});
+  leaves(directive(1, "older", 3));
+  leaves(directive(1, "new", 3));
+  const std::vector<Outbox::Send> taken = box_.take_safe(3);
+  ASSERT_EQ(taken.size(), 3u);
+  EXPECT_TRUE(std::holds_alternative<Wait>(taken[0].message));
+  EXPECT_TRUE(std::holds_alternative<Answer>(taken[1].message));
+  EXPECT_EQ(std::get<Wait>(taken[2].message).reason, "new");
+}
+
+TEST_F(OutboxTest, FewAnswersWait) {
+  for (int i = 0; i < 100; ++i) leaves({AgentConnectionId(1), Answer{.number = 1}, 2});
+  EXPECT_EQ(box_.take_safe(2).size(), Outbox::kAnswers);
+}
+
 }  // namespace
 }  // namespace ddprun

@@ -1,0 +1,128 @@
+// The part of Membership that does what a person asks for (rendezvous/core/user_request.h).
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "base/exit_codes.h"
+#include "base/signal_names.h"
+#include "rendezvous/core/membership.h"
+
+namespace ddprun {
+namespace {
+
+std::string count_of(int count, const std::string& noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+MembershipOutput Membership::request(const UserRequest& request, TimePoint now) {
+  MembershipOutput out;
+  Answer& answer = out.answer.emplace();
+  answer.number = request.number;
+  if (phase_ == JobPhase::kEnded) {
+    answer.text = "job '" + spec_.id + "' has ended: " + verdict_->headline;
+    return out;
+  }
+  switch (request.what) {
+    case UserRequest::What::kStatus: break;  // the page is the service's
+    case UserRequest::What::kStop: stop_for(request, now, out); break;
+    case UserRequest::What::kRestart: restart_for(request, now, out); break;
+    case UserRequest::What::kSignal: pass_on_for(request, out); break;
+  }
+  return out;
+}
+
+// Asked twice, the second one may still take the workers' grace away.
+void Membership::stop_for(const UserRequest& request, TimePoint now, MembershipOutput& out) {
+  *out.answer = {.number = request.number,
+                 .done = true,
+                 .text = "job '" + spec_.id + "' is being stopped on " +
+                         count_of(static_cast<int>(members_.size()), "node")};
+  const bool hurries = request.at_once && !at_once_;
+  at_once_ = at_once_ || request.at_once;
+  if (!ending_) {
+    const std::string what = request.by + " asked for it" + (at_once_ ? ", at once" : "");
+    note("job '" + spec_.id + "' is being stopped: " + what, now, out);
+    Verdict verdict;
+    verdict.exit_code = exit_code_of_signal(SIGTERM);
+    verdict.headline = "the job was stopped: " + what;
+    ending_ = std::move(verdict);
+  }
+  if (phase_ == JobPhase::kRunning) {
+    begin_forming("the job is being stopped: " + request.by + " asked for it", now, out);
+  } else if (hurries && !recall_until_) {
+    for (const auto& member : members_) {
+      if (runs_workers(member.second)) tell(member, out);
+    }
+  }
+  advance(now, out);
+}
+
+void Membership::restart_for(const UserRequest& request, TimePoint now, MembershipOutput& out) {
+  Answer& answer = *out.answer;
+  if (ending_) {
+    answer.text = "job '" + spec_.id + "' is being stopped: " + ending_->headline;
+  } else if (recall_until_) {
+    answer.text =
+        "the rendezvous service has just been started and waits for nodes of the job that may be "
+        "on "
+        "their way back: ask again in a moment";
+  } else if (phase_ == JobPhase::kForming) {
+    answer.text = generation_ < Generation(0)
+                      ? "no generation runs yet: " + presence()
+                      : "generation " + ddprun::to_text(generation_) +
+                            " has ended already, and the next one is being formed: " + presence();
+  } else {
+    answer.done = true;
+    answer.text = "generation " + ddprun::to_text(generation_) + " is ended and formed again on " +
+                  count_of(static_cast<int>(tally_.assigned), "node") + "; no restart is used up";
+    begin_forming("restart asked for by " + request.by, now, out);
+    note("job '" + spec_.id + "': " + reason_, now, out);
+    advance(now, out);
+  }
+}
+
+void Membership::pass_on_for(const UserRequest& request, MembershipOutput& out) {
+  Answer& answer = *out.answer;
+  if (phase_ != JobPhase::kRunning) {
+    answer.text = "no workers of job '" + spec_.id + "' run now";
+    return;
+  }
+  int world_size = 0;
+  int workers = 0;
+  int nodes = 0;
+  for (const auto& [id, member] : members_) {
+    if (!member.assignment) continue;
+    world_size = member.assignment->world_size;
+    const int first = member.assignment->first_rank.value;
+    const bool is_meant = !request.rank || (request.rank->value >= first &&
+                                            request.rank->value - first < member.node.slots);
+    if (!is_meant) continue;
+    if (!member.connected) {
+      // Nothing is kept for it: a signal that comes late is worse than one that does not come.
+      answer.text = member.node.host + " cannot be reached now: nobody was signalled";
+      out.pass_ons.clear();
+      return;
+    }
+    out.pass_ons.push_back({id, PassOn{generation_, request.signal, request.rank}});
+    workers += request.rank ? 1 : member.node.slots;
+    ++nodes;
+  }
+  if (nodes == 0) {
+    answer.text = "there is no rank " + ddprun::to_text(*request.rank) + ": ranks are 0 to " +
+                  std::to_string(world_size - 1);
+    return;
+  }
+  answer.done = true;
+  answer.text = signal_name(request.signal) + " goes to " + count_of(workers, "worker") + " on " +
+                count_of(nodes, "node");
+}
+
+// Of a generation that failed: why, for whoever asks later.
+void Membership::remember_failure(const WorkerEnd& first, TimePoint now) {
+  failed_generations_.push_back({generation_, now, bounded(first)});
+  if (failed_generations_.size() > kFailuresKept) failed_generations_.pop_front();
+}
+
+}  // namespace ddprun

@@ -1,0 +1,41 @@
+// call_service(): asks a rendezvous service, once and without being an agent, for what
+// rendezvous/core/user_request.h lists. Who asks proves who he is as an agent does: by the job's
+// key, by munge, by a certificate.
+//
+// For programs without an event loop: it blocks, and every wait has a deadline. Any thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/host_port.h"
+#include "base/result.h"
+#include "rendezvous/core/control_message.h"
+#include "rendezvous/tls_context.h"
+
+namespace ddprun {
+
+class Munge;
+
+struct ServiceCall {
+  HostPort address;
+  std::string key;                     // of the job; empty: none
+  std::shared_ptr<const Munge> munge;  // null: without a key neither side proves anything
+  bool demands_proof = false;          // of a service without a key, too
+  TlsContextPtr tls;                   // of an agent; null: without TLS
+  Duration to_answer = std::chrono::seconds(10);  // from the look-up of the name to the Answer
+  Duration to_end{};                              // and on to the End that follows a stop
+};
+
+struct ServiceReply {
+  Answer answer;
+  std::optional<Verdict> verdict;  // after a stop that was accepted
+};
+
+// kStopped: the service refused, or puts off, whoever asks; the cause is its word. kConnection,
+// kTimeout, kProtocol, kNotFound: it could not be asked, or its answer did not come. kUnsupported:
+// its proof is not good enough.
+Result<ServiceReply> call_service(const ServiceCall& call, const UserRequest& request);
+
+}  // namespace ddprun

@@ -1,0 +1,249 @@
+// What a person asks of a running job: Membership::request(), and how JobTable hands it on.
+#include <gmock/gmock.h>
+
+#include "base/exit_codes.h"
+#include "rendezvous/core/job_table.h"
+#include "tests/rendezvous/core/membership_fixture.h"
+#include "tests/support/hello_of.h"
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using What = UserRequest::What;
+using std::chrono::seconds;
+
+class MembershipRequestTest : public testing_support::MembershipFixture {
+ protected:
+  UserRequest request(What what) const { return {.what = what, .number = 7, .by = "ada on node0"}; }
+  Answer ask(const UserRequest& request) {
+    MembershipOutput out = job_->request(request, now_);
+    Answer answer = out.answer.value();
+    EXPECT_EQ(answer.number, request.number);
+    passed_on_ = out.pass_ons;
+    take(std::move(out));
+    return answer;
+  }
+  void two_run() {
+    start({2, 2}, 3);
+    join("node0", 2);
+    join("node1", 2);
+    say("node0", AgentPhase::kRunning, 0);
+    say("node1", AgentPhase::kRunning, 0);
+  }
+  std::vector<MembershipOutput::PassOnTo> passed_on_;
+};
+
+TEST_F(MembershipRequestTest, ARestartIsANewGenerationAndUsesNoBudget) {
+  two_run();
+  const Answer answer = ask(request(What::kRestart));
+  EXPECT_TRUE(answer.done) << answer.text;
+  ASSERT_TRUE(told<Stop>("node0") && told<Stop>("node1"));
+  EXPECT_EQ(told<Stop>("node0")->reason, "restart asked for by ada on node0");
+  EXPECT_FALSE(told<Stop>("node0")->at_once);
+  // The workers' ends are victims.
+  WorkerEnd end = killed(0);
+  end.after_stop = true;
+  say("node0", AgentPhase::kIdle, 0, {end});
+  say("node1", AgentPhase::kIdle, 0);
+  ASSERT_TRUE(told<Assignment>("node0"));
+  EXPECT_EQ(told<Assignment>("node0")->generation, Generation(1));
+  EXPECT_EQ(told<Assignment>("node0")->restart_count, 0);
+  EXPECT_EQ(job_->restarts_used(), 0);
+  EXPECT_THAT(job_->failed_generations(), IsEmpty());
+}
+
+TEST_F(MembershipRequestTest, ARestartIsRefusedWhereNoGenerationRuns) {
+  start({2, 2});
+  join("node0");
+  const Answer early = ask(request(What::kRestart));
+  EXPECT_FALSE(early.done);
+  EXPECT_THAT(early.text, HasSubstr("1 of 2 nodes here"));
+  join("node1");
+  EXPECT_TRUE(ask(request(What::kRestart)).done);
+  EXPECT_FALSE(ask(request(What::kRestart)).done) << "it is being formed already";
+}
+
+TEST_F(MembershipRequestTest, AStopEndsAnElasticJobOnAllNodes) {
+  start({1, 2});
+  join("node0");
+  join("node1");
+  say("node0", AgentPhase::kRunning, 0);
+  say("node1", AgentPhase::kRunning, 0);
+  EXPECT_TRUE(ask(request(What::kStop)).done);
+  ASSERT_TRUE(told<Stop>("node0") && told<Stop>("node1"));
+  say("node0", AgentPhase::kIdle, 0);
+  EXPECT_FALSE(told<End>("node0")) << "node1 still ends its workers";
+  say("node1", AgentPhase::kIdle, 0);
+  ASSERT_TRUE(told<End>("node0") && told<End>("node1"));
+  EXPECT_EQ(told<End>("node0")->verdict.exit_code, exit_code_of_signal(SIGTERM));
+  EXPECT_EQ(told<End>("node0")->verdict.headline, "the job was stopped: ada on node0 asked for it");
+  const Answer late = ask(request(What::kStop));
+  EXPECT_FALSE(late.done);
+  EXPECT_THAT(late.text, HasSubstr("has ended"));
+}
+
+TEST_F(MembershipRequestTest, ASecondStopMayTakeTheGraceAway) {
+  two_run();
+  ask(request(What::kStop));
+  told_.clear();
+  UserRequest now = request(What::kStop);
+  now.at_once = true;
+  EXPECT_TRUE(ask(now).done);
+  ASSERT_TRUE(told<Stop>("node0") && told<Stop>("node1"));
+  EXPECT_TRUE(told<Stop>("node0")->at_once);
+}
+
+TEST_F(MembershipRequestTest, AStopWhileNodesAreAwaitedEndsTheJobAtOnce) {
+  start({2, 2});
+  join("node0");
+  EXPECT_TRUE(ask(request(What::kStop)).done);
+  ASSERT_TRUE(told<End>("node0"));
+  EXPECT_EQ(told<End>("node0")->verdict.exit_code, exit_code_of_signal(SIGTERM));
+}
+
+TEST_F(MembershipRequestTest, ASignalGoesToAllNodesOrToTheOneOfTheRank) {
+  two_run();
+  UserRequest signal = request(What::kSignal);
+  signal.signal = SIGUSR1;
+  Answer answer = ask(signal);
+  EXPECT_EQ(answer.text, "SIGUSR1 goes to 4 workers on 2 nodes");
+  EXPECT_EQ(passed_on_.size(), 2u);
+  signal.rank = Rank(3);
+  answer = ask(signal);
+  EXPECT_EQ(answer.text, "SIGUSR1 goes to 1 worker on 1 node");
+  ASSERT_EQ(passed_on_.size(), 1u);
+  EXPECT_EQ(passed_on_[0].agent_id, "id-node1");
+  EXPECT_EQ(passed_on_[0].what, (PassOn{Generation(0), SIGUSR1, Rank(3)}));
+  signal.rank = Rank(4);
+  answer = ask(signal);
+  EXPECT_FALSE(answer.done);
+  EXPECT_EQ(answer.text, "there is no rank 4: ranks are 0 to 3");
+}
+
+TEST_F(MembershipRequestTest, NobodyIsSignalledWhereANodeCannotBeReached) {
+  two_run();
+  job_->disconnected("id-node1");
+  UserRequest signal = request(What::kSignal);
+  signal.signal = SIGUSR1;
+  EXPECT_FALSE(ask(signal).done);
+  EXPECT_THAT(passed_on_, IsEmpty());
+}
+
+TEST_F(MembershipRequestTest, AFailedGenerationIsRemembered) {
+  two_run();
+  fail({"node0", "node1"}, "node1");
+  ASSERT_EQ(job_->failed_generations().size(), 1u);
+  EXPECT_EQ(job_->failed_generations()[0].generation, Generation(0));
+  EXPECT_EQ(job_->failed_generations()[0].first.host, "node1");
+}
+
+// --- the way through the table ---
+
+class RequestTableTest : public testing::Test {
+ protected:
+  ServiceOutput receive(std::uint64_t connection, const AgentMessage& message,
+                        std::optional<UserId> user = {}) {
+    return table_.receive({.connection = AgentConnectionId(connection), .user = user}, message,
+                          now_);
+  }
+  template <class T>
+  static std::vector<ServiceOutput::Send> sends(const ServiceOutput& out,
+                                                std::uint64_t connection) {
+    std::vector<ServiceOutput::Send> found;
+    for (const ServiceOutput::Send& send : out.sends) {
+      if (send.connection.value == connection && std::holds_alternative<T>(send.message)) {
+        found.push_back(send);
+      }
+    }
+    return found;
+  }
+  static UserRequest request(What what, const std::string& job) {
+    return {.what = what, .number = 1, .job = job, .by = "ada on node0"};
+  }
+
+  TimePoint now_ = TimePoint(seconds(1000));
+  JobTable table_{ServiceOptions{}};
+};
+
+TEST_F(RequestTableTest, AStrangersConnectionEndsWithItsAnswer) {
+  receive(1, testing_support::hello_of("j", "a"));
+  const ServiceOutput out = receive(2, request(What::kRestart, "j"));
+  ASSERT_EQ(sends<Answer>(out, 2).size(), 1u);
+  EXPECT_TRUE(std::get<Answer>(sends<Answer>(out, 2)[0].message).done);
+  EXPECT_TRUE(sends<Answer>(out, 2)[0].last);
+  EXPECT_EQ(sends<Stop>(out, 1).size(), 1u);
+}
+
+TEST_F(RequestTableTest, AStrangerWhoStopsAJobHearsOfItsEnd) {
+  receive(1, testing_support::hello_of("j", "a"));
+  receive(1, AgentStatus{.phase = AgentPhase::kRunning, .generation = Generation(0)});
+  ServiceOutput out = receive(2, request(What::kStop, "j"));
+  ASSERT_EQ(sends<Answer>(out, 2).size(), 1u);
+  EXPECT_FALSE(sends<Answer>(out, 2)[0].last);
+  out = receive(1, AgentStatus{.phase = AgentPhase::kIdle, .generation = Generation(0)});
+  ASSERT_EQ(sends<End>(out, 2).size(), 1u);
+  EXPECT_TRUE(sends<End>(out, 2)[0].last);
+}
+
+TEST_F(RequestTableTest, WhoHasGoneHearsOfNothing) {
+  receive(1, testing_support::hello_of("j", "a"));
+  receive(1, AgentStatus{.phase = AgentPhase::kRunning, .generation = Generation(0)});
+  receive(2, request(What::kStop, "j"));
+  table_.disconnected(AgentConnectionId(2));
+  const ServiceOutput out =
+      receive(1, AgentStatus{.phase = AgentPhase::kIdle, .generation = Generation(0)});
+  EXPECT_TRUE(sends<End>(out, 2).empty());
+}
+
+TEST_F(RequestTableTest, AnUnknownJobIsNamed) {
+  const ServiceOutput out = receive(2, request(What::kRestart, "j"));
+  ASSERT_EQ(sends<Answer>(out, 2).size(), 1u);
+  EXPECT_EQ(std::get<Answer>(sends<Answer>(out, 2)[0].message).text,
+            "this service knows no job 'j'");
+}
+
+TEST_F(RequestTableTest, AJobOfAnotherUserIsNotHis) {
+  constexpr UserId kOwner{1000};
+  constexpr UserId kOther{1001};
+  receive(1, testing_support::hello_of("j", "a"), kOwner);
+  for (const What what : {What::kStop, What::kRestart, What::kSignal}) {
+    UserRequest asked = request(what, "j");
+    asked.signal = SIGUSR1;
+    const ServiceOutput out = receive(2, asked, kOther);
+    ASSERT_EQ(sends<Answer>(out, 2).size(), 1u);
+    EXPECT_FALSE(std::get<Answer>(sends<Answer>(out, 2)[0].message).done);
+    EXPECT_THAT(std::get<Answer>(sends<Answer>(out, 2)[0].message).text,
+                HasSubstr("belongs to user 1000"));
+    EXPECT_TRUE(sends<Stop>(out, 1).empty());
+  }
+  EXPECT_TRUE(std::get<Answer>(
+                  sends<Answer>(receive(2, request(What::kRestart, "j"), UserId{0}), 2)[0].message)
+                  .done)
+      << "root may";
+}
+
+TEST_F(RequestTableTest, AnAgentAsksForItsOwnJobAlone) {
+  receive(1, testing_support::hello_of("j", "a"));
+  receive(2, testing_support::hello_of("other", "b"));
+  const ServiceOutput out = receive(1, request(What::kRestart, "other"));
+  EXPECT_EQ(sends<Stop>(out, 1).size(), 1u);
+  EXPECT_TRUE(sends<Stop>(out, 2).empty());
+  ASSERT_EQ(sends<Answer>(out, 1).size(), 1u);
+  EXPECT_FALSE(sends<Answer>(out, 1)[0].last) << "its connection stays";
+}
+
+TEST_F(RequestTableTest, StatusIsAPageOfTheJobOrOfAll) {
+  receive(1, testing_support::hello_of("j", "a"));
+  ServiceOutput out = receive(2, request(What::kStatus, "j"));
+  ASSERT_EQ(out.pages.size(), 1u);
+  EXPECT_EQ(out.pages[0].job, "j");
+  EXPECT_TRUE(out.pages[0].last);
+  out = receive(3, request(What::kStatus, ""));
+  ASSERT_EQ(out.pages.size(), 1u);
+  EXPECT_EQ(out.pages[0].job, "");
+}
+
+}  // namespace
+}  // namespace ddprun
