@@ -20,7 +20,9 @@ enum class ExitCode : int {
   kNodeLost = 68,
   kAddress = 69,
   kInternal = 70,
+  kNoJob = 72,
   kFiles = 73,
+  kNoAnswer = 74,
   kSaved = 75,
   kUnwell = 78,
 };
@@ -41,7 +43,12 @@ inline constexpr std::array kExitCodes = std::to_array<ExitCodeText>({
     {ExitCode::kNodeLost, "a node of the job was lost, and no restart was left"},
     {ExitCode::kAddress, "an address cannot be resolved, or a port cannot be listened on"},
     {ExitCode::kInternal, "ddprun itself was killed or broken; no worker was left behind"},
+    {ExitCode::kNoJob, "ddprun status, logs, stop, restart, signal: there is no such job"},
     {ExitCode::kFiles, "a directory for logs, state or temporary files cannot be made or used"},
+    {ExitCode::kNoAnswer,
+     "ddprun status, logs, stop, restart, signal: the job did not answer, refused, or has not "
+     "ended "
+     "in time"},
     {ExitCode::kSaved, "--checkpoint-signal came and the workers ended well: start the job again"},
     {ExitCode::kUnwell, "ddprun doctor has found a problem"},
 });

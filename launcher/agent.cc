@@ -22,6 +22,8 @@
 #include "base/signal_names.h"
 #include "base/version.h"
 #include "launcher/console_writer.h"
+#include "launcher/control_desk.h"
+#include "launcher/control_place.h"
 #include "launcher/core/interrupt_tracebacks.h"
 #include "launcher/core/status_line.h"
 #include "launcher/core/supervisor.h"
@@ -143,6 +145,7 @@ class Agent {
       exit_code_ = to_int(cannot_meet_);
       return;
     }
+    open_desk();
     link_->start();
     io_.run();
   }
@@ -268,6 +271,11 @@ class Agent {
               log_.debug(std::visit([](const auto& what) { return told(what); }, directive));
               std::visit([this](const auto& what) { feed(what); }, directive);
             },
+        .answer =
+            [this](const Answer& answer) {
+              if (desk_) desk_->answered(answer);
+            },
+        .pass_on = [this](const PassOn& pass_on) { feed(pass_on); },
         .lost = [this](const ServiceLost& lost) { feed(lost); },
         .refused = [this](const ServiceRefused& refused) { feed(refused); },
     };
@@ -352,6 +360,7 @@ class Agent {
   void act(const ResumeTree&) { resume_descendants(); }
   void act(const SignalWorkers& signal) {
     for (const auto& worker : workers_) {
+      if (signal.rank && worker->local_rank() != *signal.rank) continue;
       // One whose end is waiting to be collected keeps its number until then.
       if (worker->is_open()) ::kill(worker->pid(), signal.signal);
     }
@@ -394,6 +403,10 @@ class Agent {
     verdict_ = exit.verdict;
     for (const std::string& line : interrupts_.summary()) log_.info(line);
     if (exit.verdict) report(*exit.verdict);
+    if (desk_) desk_->ended(exit.code, exit.verdict ? exit.verdict->headline : "");
+    // Nobody failed: a user has ended the job, here or on another node.
+    const bool was_asked = exit.verdict && !exit.verdict->success && exit.verdict->ends.empty();
+    told_to_end_ = told_to_end_ || was_asked;
     let_go_of_workers();
     close_store();
     // Not from within the link's own call.
@@ -512,6 +525,7 @@ class Agent {
 
   void start_workers(const Assignment& assignment) {
     let_go_of_workers();
+    generation_since_ = BootClock::now();
     const PlanOptions plan = plan_options(
         config_,
         config_.log_root.empty()
@@ -529,6 +543,7 @@ class Agent {
       not_started_.push_back(std::move(end));
     }
     oom_kills_before_ = oom_kills_of_machine();
+    if (desk_) desk_->generation_began();
     if (not_started_.empty()) return;
     asio::post(io_, [this] { feed(WorkersEnded{std::exchange(not_started_, {})}); });
   }
@@ -542,7 +557,7 @@ class Agent {
         .json = config_.options.log_format == LogFormat::kJson ? &json_ : nullptr};
     const Result<void> started =
         worker.start({io_, console_, config_.options, config_.command.executable, descriptor_limit_,
-                      config_.cgroup, interrupts_, logs_, looks},
+                      config_.cgroup, interrupts_, logs_, looks, desk_.get()},
                      [this](std::shared_ptr<Worker> one) { ended(std::move(one)); });
     if (started && worker.rank() == Rank(0)) watch_typing();
     if (started) {
@@ -662,6 +677,50 @@ class Agent {
     io_.run();
   }
 
+  // --- what users ask of it ----------------------------------------------------------------------
+
+  // A job runs as well where no socket can be made.
+  void open_desk() {
+    if (config_.control_socket.empty()) return;
+    Result<UniqueFd> listener = listen_for_control(config_.control_socket);
+    if (!listener) return;
+    desk_ = std::make_unique<ControlDesk>(
+        io_, std::move(*listener),
+        ControlledNode{
+            .view = [this] { return view(); },
+            .ask_service = [this](const UserRequest& asked) { return !over_ && link_->ask(asked); },
+            .stop_here = [this](bool at_once) { stop_here(at_once); }},
+        config_.slots);
+  }
+
+  NodeView view() {
+    const AgentStatus status = supervisor_.status(BootClock::now());
+    NodeView view{.job = config_.options.rdzv_id,
+                  .host = host_name(),
+                  .pid = guardian_,
+                  .program = config_.options.program,
+                  .started = started_,
+                  .phase = status.phase,
+                  .generation = status.generation,
+                  .generation_since = generation_since_,
+                  .max_restarts = config_.options.max_restarts,
+                  .grace = config_.options.grace.value_or(config_.default_grace),
+                  .log_directory = config_.scratch_directory.empty() ? config_.log_root : ""};
+    if (config_.rendezvous.mode != Rendezvous::Mode::kLocal) {
+      view.meets = to_text(config_.rendezvous.meeting_point);
+    }
+    const std::optional<Assignment> assignment = supervisor_.assignment();
+    if (assignment && assignment->generation == status.generation) view.assignment = assignment;
+    for (const auto& worker : workers_) view.workers.push_back(worker->view());
+    return view;
+  }
+
+  void stop_here(bool at_once) {
+    told_to_end_ = true;
+    feed(UserSignal{SIGTERM, UserSignal::Way::kDirect});
+    if (at_once) feed(UserSignal{SIGINT, UserSignal::Way::kDirect});
+  }
+
   // --- from outside ------------------------------------------------------------------------------
 
   // The guardian blocked them before it forked, so that none is lost before this line.
@@ -720,6 +779,7 @@ class Agent {
         guard_lost_ = told_to_end_ = true;
         if (flushing_) io_.stop();
         remove_files(config_.scratch_directory);
+        remove_control_socket(config_.control_socket);
         feed(GuardianLost{});
       });
     }
@@ -802,6 +862,9 @@ class Agent {
 
   std::unique_ptr<RendezvousServer> server_;  // where this agent embeds the service
   std::unique_ptr<ServiceLink> link_;
+  std::unique_ptr<ControlDesk> desk_;  // null: there is no socket for it
+  const TimePoint started_ = BootClock::now();
+  std::optional<TimePoint> generation_since_;
   std::string own_address_;                   // towards an embedded service
   std::string local_addr_;                    // --local-addr, numeric; empty: not given
   std::optional<std::uint16_t> static_port_;  // the one port of torchrun's static mode

@@ -37,6 +37,7 @@ struct AgentConfig {
   std::string log_root;                    // of this run; empty with --log-dir /dev/null
   std::string scratch_directory;           // removed at the end
   std::string cgroup;                      // of this run (launcher/run_cgroup.h); empty: none
+  std::string control_socket;              // removed at the end; empty: none is to be made
   std::vector<int> signals;                // taken: what ends a job, and what is for its workers
   Duration default_grace = kDefaultGrace;  // where --shutdown-grace is not given
   // The process of Slurm that signals every process of the step, this one and its workers; 0: none.

@@ -23,6 +23,7 @@
 #include "base/result.h"
 #include "base/signal_names.h"
 #include "base/wait_status.h"
+#include "launcher/control_place.h"
 #include "launcher/own_cgroup.h"
 #include "launcher/process_tree.h"
 #include "launcher/run_cgroup.h"
@@ -143,6 +144,7 @@ std::optional<int> reap(pid_t child) {
 void remove_traces(const GuardianOptions& options) {
   remove_cgroup(options.cgroup);
   remove_files(options.scratch_directory);
+  remove_control_socket(options.control_socket);
 }
 
 // Ends whatever is left and says so if something resists.
@@ -158,6 +160,7 @@ void clear_up(const GuardianOptions& options, Duration patience = kKillPatience)
 
 // What runs left whose processes were all killed at once, or whose machine went down.
 void remove_abandoned(const GuardianOptions& options) {
+  find_control_sockets();  // which removes those that nobody listens at
   for (const std::string& place : places_for_files()) {
     for (const RunDirectory& run : abandoned_in(place)) {
       remove_files(run.path);

@@ -47,6 +47,8 @@ struct GuardianOptions {
   std::string scratch_directory;
   // Its control group: killed as one where somebody has to end everything, and removed.
   std::string cgroup;
+  // The agent's (launcher/control_place.h), removed likewise.
+  std::string control_socket;
   // The guardian reads the terminal that is its standard input, for the agent, which may not: it is not
   // in the terminal's foreground group.
   bool passes_input = false;

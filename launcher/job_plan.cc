@@ -152,6 +152,15 @@ Result<void> find_keys_of(AgentConfig& config) {
   return {};
 }
 
+Result<AgentConfig> with_proofs(AgentConfig config_so_far) {
+  Result<AgentConfig> config = std::move(config_so_far);
+  for (const auto find : {&find_tls_of, &find_keys_of}) {
+    Result<void> found = find(*config);
+    if (!found) return std::move(found).error();
+  }
+  return config;
+}
+
 }  // namespace
 
 Result<AgentConfig> plan_job(LaunchOptions options) {
@@ -162,11 +171,16 @@ Result<AgentConfig> plan_job(LaunchOptions options) {
     error.kind = ErrorKind::kInvalidArgument;
     return error;
   }
-  for (const auto find : {&find_tls_of, &find_keys_of}) {
-    Result<void> found = find(*config);
-    if (!found) return std::move(found).error();
-  }
-  return config;
+  return with_proofs(std::move(*config));
+}
+
+Result<AgentConfig> plan_call(LaunchOptions options) {
+  AgentConfig config;
+  Result<Rendezvous> rendezvous = plan_rendezvous(options);
+  if (!rendezvous) return std::move(rendezvous).error();
+  config.rendezvous = std::move(*rendezvous);
+  config.options = std::move(options);
+  return with_proofs(std::move(config));
 }
 
 PlanOptions plan_options(const AgentConfig& config, std::string log_directory) {

@@ -17,6 +17,9 @@ namespace ddprun {
 // cannot be meant here; else something is wrong with a file of keys or certificates.
 Result<AgentConfig> plan_job(LaunchOptions options);
 
+// The part of it that concerns the way to the service: for whoever only asks it something.
+Result<AgentConfig> plan_call(LaunchOptions options);
+
 // What the workers of a generation are planned from. log_directory: the generation's own; empty: none.
 PlanOptions plan_options(const AgentConfig& config, std::string log_directory);
 

@@ -15,6 +15,7 @@
 #include "launcher/agent.h"
 #include "launcher/binding.h"
 #include "launcher/command_line.h"
+#include "launcher/control_place.h"
 #include "launcher/dry_run.h"
 #include "launcher/guardian.h"
 #include "launcher/help.h"
@@ -84,8 +85,9 @@ int run_job(AgentConfig config) {
   if (!log_lock) return fail(log_lock.error(), ExitCode::kFiles);
   const std::optional<RunDirectory> cgroup = make_run_cgroup();
   if (cgroup) config.cgroup = cgroup->path;
-  GuardianOptions guard{config.signals, config.manager, config.scratch_directory,
-                        config.cgroup};
+  config.control_socket = control_socket_path(config.options.rdzv_id, getpid());
+  GuardianOptions guard{config.signals, config.manager, config.scratch_directory, config.cgroup,
+                        config.control_socket};
   // Terminals tell their foreground group alone that they have another size, and only it may read them.
   guard.forwarded.push_back(SIGWINCH);
   guard.agent_stops_it = config.look.live;

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "launcher/completion.h"
+#include "launcher/control_commands.h"
 #include "launcher/doctor_command.h"
 #include "launcher/help.h"
 
@@ -11,6 +12,15 @@ namespace ddprun {
 
 std::span<const Subcommand> subcommands() {
   static constexpr std::array kTable = std::to_array<Subcommand>({
+      {"status", "[JOB]", "what a running job does: nodes, workers, generation, failures so far",
+       run_status},
+      {"logs", "[-f] [-n N] [--rank N] [JOB]", "what its workers on this host have written last",
+       run_logs},
+      {"stop", "[--now] [--timeout S] [JOB]", "end it on all nodes, and wait until it has ended",
+       run_stop},
+      {"restart", "[JOB]", "begin all its workers anew; no restart is used up", run_restart},
+      {"signal", "[--rank N] SIGNAL [JOB]", "send a signal to its workers on all nodes",
+       run_signal},
       {"completion", "bash|zsh", "print what completes ddprun's command line in that shell",
        run_completion},
       {"doctor", "[options] [program]",

@@ -7,11 +7,21 @@
 #include <csignal>
 #include <utility>
 
+#include "base/signal_names.h"
+#include "launcher/control_desk.h"
 #include "launcher/core/last_words.h"
 #include "launcher/core/line_prefix.h"
 #include "launcher/run_cgroup.h"
 
 namespace ddprun {
+namespace {
+
+std::string state_after(const WorkerEnd& end) {
+  if (end.kind == EndKind::kSignaled) return "killed by " + signal_name(end.code);
+  return "exited with " + std::to_string(end.code);
+}
+
+}  // namespace
 
 Worker::~Worker() {
   for (const auto& output : {out_, err_}) {
@@ -21,6 +31,7 @@ Worker::~Worker() {
 
 Result<void> Worker::start(const WorkerSurroundings& around,
                            std::function<void(std::shared_ptr<Worker>)> when_ended) {
+  since_ = BootClock::now();
   const LocalRank rank = plan_.local_rank;
   const LaunchOptions& options = around.options;
   WorkerFilesOptions wanted{.directory = plan_.directory,
@@ -31,6 +42,8 @@ Result<void> Worker::start(const WorkerSurroundings& around,
   if (!streams) return std::move(streams).error();
   const bool types = options.pty && gets_stdin(options) && isatty(STDIN_FILENO) != 0;
   if (types) terminal_.reset(fcntl(streams->out.from_worker.get(), F_DUPFD_CLOEXEC, 0));
+  if (streams->out.only_logged) out_file_ = streams->out.path;
+  if (streams->err.only_logged) err_file_ = streams->err.path;
 
   cgroup_ = make_worker_cgroup(around.cgroup, rank);
   const UniqueFd cgroup(
@@ -51,6 +64,9 @@ Result<void> Worker::start(const WorkerSurroundings& around,
                           .cgroup = cgroup.get()};
   Result<WorkerProcess> process = WorkerProcess::start(around.io, start);
   if (!process) return std::move(process).error();
+  pid_ = process->id();
+  state_ = "running";
+  since_ = BootClock::now();
   out_ = watch(around, ConsoleStream::kOut, streams->out);
   err_ = watch(around, ConsoleStream::kErr, streams->err);
   process_.emplace(std::move(*process));
@@ -94,6 +110,11 @@ std::shared_ptr<WorkerOutput> Worker::watch(const WorkerSurroundings& around, Co
   const int shown_on = console == ConsoleStream::kOut ? STDOUT_FILENO : STDERR_FILENO;
   wanted.passes_rest = wanted.source.prefix.empty() || isatty(shown_on) != 0;
   wanted.log = std::move(stream.log);
+  if (around.desk) {
+    const bool is_out = console == ConsoleStream::kOut;
+    wanted.recent =
+        &around.desk->output(plan_.local_rank, is_out ? OutputStream::kOut : OutputStream::kErr);
+  }
   if (console == ConsoleStream::kErr && wanted.is_shown && !options.pty) {
     wanted.tracebacks.emplace(around.interrupts, plan_.rank);
   }
@@ -101,6 +122,16 @@ std::shared_ptr<WorkerOutput> Worker::watch(const WorkerSurroundings& around, Co
                                                std::move(stream.from_worker), std::move(wanted));
   output->start();
   return output;
+}
+
+WorkerView Worker::view() const {
+  return {.rank = plan_.rank,
+          .local_rank = plan_.local_rank,
+          .pid = pid_,
+          .state = state_,
+          .since = since_,
+          .out_file = out_file_,
+          .err_file = err_file_};
 }
 
 WorkerEnd Worker::describe_end() {
@@ -116,6 +147,8 @@ WorkerEnd Worker::describe_end() {
   } else {
     end.code = WEXITSTATUS(wait_status_);
   }
+  state_ = state_after(end);
+  since_ = BootClock::now();
   if (out_) out_->drain();
   if (err_) err_->drain();
   if (end.kind == EndKind::kExited && end.code == 0) return end;

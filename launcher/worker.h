@@ -16,6 +16,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "launcher/console_writer.h"
+#include "launcher/control_protocol.h"
 #include "launcher/core/launch_options.h"
 #include "launcher/core/supervisor.h"
 #include "launcher/core/worker_plan.h"
@@ -26,6 +27,8 @@
 #include "launcher/worker_process.h"
 
 namespace ddprun {
+
+class ControlDesk;
 
 // How workers' lines look on the console.
 struct WorkerConsole {
@@ -47,6 +50,7 @@ struct WorkerSurroundings {
   InterruptTracebacks& interrupts;
   LogWriter& logs;
   const WorkerConsole& looks;
+  ControlDesk* desk = nullptr;  // that keeps their last output; null: there is none
 };
 
 class Worker : public std::enable_shared_from_this<Worker> {
@@ -62,6 +66,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
   Result<void> start(const WorkerSurroundings& around,
                      std::function<void(std::shared_ptr<Worker>)> when_ended);
 
+  // As users are shown it.
+  WorkerView view() const;
   LocalRank local_rank() const { return plan_.local_rank; }
   Rank rank() const { return plan_.rank; }
 
@@ -92,9 +98,14 @@ class Worker : public std::enable_shared_from_this<Worker> {
   std::optional<WorkerProcess> process_;
   int wait_status_ = 0;
   std::string cgroup_;  // its directory; empty: none
+  pid_t pid_ = 0;       // 0: it was never there
+  std::string state_ = "not started";
+  TimePoint since_;  // of the state
   std::shared_ptr<WorkerOutput> out_;
   std::shared_ptr<WorkerOutput> err_;
-  UniqueFd terminal_;  // --pty: our end of it, to write to
+  UniqueFd terminal_;     // --pty: our end of it, to write to
+  std::string out_file_;  // where a stream goes when it does not come through us
+  std::string err_file_;
 };
 
 }  // namespace ddprun

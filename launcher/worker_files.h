@@ -21,6 +21,7 @@ struct WorkerStream {
   UniqueFd to_worker;    // becomes the worker's descriptor
   UniqueFd from_worker;  // our end; invalid: that of the other stream has both
   std::shared_ptr<LogFile> log;
+  std::string path;          // of that file; empty: there is none
   bool only_logged = false;  // -r: the console does not get it
 };
 

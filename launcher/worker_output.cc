@@ -129,6 +129,7 @@ void WorkerOutput::resize_terminal(ScreenSize size) {
 void WorkerOutput::take(std::string_view bytes) {
   if (options_.log) logs_->write(*options_.log, bytes);
   if (options_.keeps_tail) tail_.add(bytes);
+  if (options_.recent) options_.recent->add(bytes);
   if (!options_.is_shown) return;
   splitter_.feed(bytes, [this](std::string_view piece, PieceEnd end) { show(piece, end); });
 }

@@ -18,6 +18,7 @@
 #include "launcher/console_writer.h"
 #include "launcher/core/interrupt_tracebacks.h"
 #include "launcher/core/line_splitter.h"
+#include "launcher/core/recent_output.h"
 #include "launcher/core/stderr_tail.h"
 #include "launcher/log_writer.h"
 
@@ -36,6 +37,8 @@ struct WorkerOutputOptions {
   // on in the next one. Empty: the line as it is.
   std::function<std::string(std::string_view line, bool cut)> wrap;
   std::shared_ptr<LogFile> log;  // null: none
+  RecentOutput* recent =
+      nullptr;  // gets the bytes as they are, where it is not null; outlives this
   // Of what is shown of a stderr.
   std::optional<TracebackFilter> tracebacks = std::nullopt;
 };

@@ -108,12 +108,17 @@ void Supervisor::on(const Stop& stop, TimePoint now, SupervisorActions& out) {
       out.push_back(SendStatus{});
       return;
     case State::kRunning:
-      out.push_back(
-          Say{Say::Level::kInfo, "stopping " + workers_text(alive_) + ": " + stop.reason});
-      begin_stop(SIGTERM, now, out);
+      out.push_back(Say{Say::Level::kInfo, (stop.at_once ? "killing " : "stopping ") +
+                                               workers_text(alive_) + ": " + stop.reason});
+      if (stop.at_once) {
+        kill(now, out);
+      } else {
+        begin_stop(SIGTERM, now, out);
+      }
       out.push_back(SendStatus{});
       return;
     case State::kStopping:
+      if (stop.at_once && !killed_) kill(now, out);
       if (!all_well_) return;
       all_well_ = false;  // the generation is to be run again: what is left has to go, as before
       out.push_back(SendStatus{});
@@ -130,6 +135,17 @@ void Supervisor::on(const End& end, TimePoint now, SupervisorActions& out) {
   }
   if (state_ == State::kRunning) begin_stop(SIGTERM, now, out);
   if (!has_workers()) finish_exit(out);
+}
+
+void Supervisor::on(const PassOn& pass_on, TimePoint, SupervisorActions& out) {
+  if (state_ != State::kRunning || pass_on.generation != generation_) return;
+  std::optional<LocalRank> rank;
+  if (pass_on.rank) {
+    const int local = pass_on.rank->value - assignment_.first_rank.value;
+    if (local < 0 || local >= options_.slots) return;
+    rank = LocalRank(local);
+  }
+  out.push_back(SignalWorkers{pass_on.signal, rank});
 }
 
 // --- workers -------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@
 //   Assignment g new   -> kRunning   -                   -                   -
 //   Stop g             confirm       stop -> kStopping   run again, if well  confirm -> kIdle
 //   Stop older than g  confirm       -                   -                   -
+//   Stop g at once     as Stop g     kill -> kStopping   kill                as Stop g
+//   PassOn of g        -             pass on             -                   -
 //   End                exit          stop, then exit     remember, exit      exit
 //   worker ended badly -             stop -> kStopping   note as a victim    -
 //   last one ended 0   -             clean up, then      note                -
@@ -94,8 +96,8 @@ struct CheckpointAnnounced {
 };
 struct Tick {};
 using SupervisorEvent =
-    std::variant<Wait, Assignment, Stop, End, WorkersEnded, TreeEmpty, UserSignal, ServiceLost,
-                 ServiceRefused, GuardianLost, CheckpointAnnounced, Tick>;
+    std::variant<Wait, Assignment, Stop, End, PassOn, WorkersEnded, TreeEmpty, UserSignal,
+                 ServiceLost, ServiceRefused, GuardianLost, CheckpointAnnounced, Tick>;
 
 // --- actions -------------------------------------------------------------------------------------
 
@@ -108,8 +110,10 @@ struct SignalTree {  // every descendant of the agent
 struct KillTree {};
 struct SuspendTree {};  // SIGSTOP, until ResumeTree or the next SignalTree
 struct ResumeTree {};
-struct SignalWorkers {  // the workers alone, not what they have started
+// The workers alone, not what they have started; or the one of this rank.
+struct SignalWorkers {
   int signal = 0;
+  std::optional<LocalRank> rank = {};
 };
 struct ReleaseGeneration {};  // nothing is left of it: close its store, make ready for the next
 struct SendStatus {};         // Supervisor::status()
@@ -169,6 +173,7 @@ class Supervisor {
   void on(const Assignment& assignment, TimePoint now, SupervisorActions& out);
   void on(const Stop& stop, TimePoint now, SupervisorActions& out);
   void on(const End& end, TimePoint now, SupervisorActions& out);
+  void on(const PassOn& pass_on, TimePoint now, SupervisorActions& out);
   void on(const WorkersEnded& ended, TimePoint now, SupervisorActions& out);
   void on(const TreeEmpty&, TimePoint now, SupervisorActions& out);
   void on(const UserSignal& signal, TimePoint now, SupervisorActions& out);

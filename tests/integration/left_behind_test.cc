@@ -182,7 +182,9 @@ TEST_F(LeftBehind, WhatAKillOfAllGuardsLeavesTheNextStartListsAndRemoves) {
       return !stat || stat->state == 'Z';
     }));
   }
-  const std::vector<std::string> files = listing(tmp());
+  std::vector<std::string> files = listing(tmp());
+  // Beside the directory of its socket.
+  std::erase_if(files, [](const std::string& name) { return !name.starts_with("ddprun_"); });
   ASSERT_EQ(files.size(), 1u);
   auto next = start({"sh", "-c", "sleep 0.3"});
   EXPECT_EQ(next->wait(), 0);

@@ -536,5 +536,44 @@ TEST_F(CheckpointSignalTest, WhereNothingRunsTheNodeLeavesAtOnce) {
   EXPECT_THAT(leave_->reason, HasSubstr("told by SIGUSR1 to save and to leave"));
 }
 
+// --- what a person asks for ---
+
+TEST_F(SupervisorTest, AStopAtOnceTakesTheGraceAway) {
+  run();
+  step(Stop{Generation(0), "ada asked for it", true});
+  EXPECT_TRUE(has<KillTree>());
+  EXPECT_THAT(said(), HasSubstr("killing 2 workers: ada asked for it"));
+  exited(0, 0);
+  EXPECT_EQ(status().phase, AgentPhase::kStopping);
+}
+
+TEST_F(SupervisorTest, AStopAtOnceEndsTheGraceThatHasBegun) {
+  run();
+  step(Stop{Generation(0), "ada asked for it"});
+  EXPECT_TRUE(signals(SIGTERM));
+  step(Stop{Generation(0), "ada asked for it", true});
+  EXPECT_TRUE(has<KillTree>());
+  step(Stop{Generation(0), "ada asked for it", true});
+  EXPECT_FALSE(has<KillTree>()) << "once";
+}
+
+TEST_F(SupervisorTest, ASignalIsPassedOnToTheWorkersOfItsGenerationAlone) {
+  run(1);
+  step(PassOn{Generation(0), SIGUSR1, {}});
+  EXPECT_FALSE(has<SignalWorkers>());
+  step(PassOn{Generation(1), SIGUSR1, {}});
+  ASSERT_TRUE(has<SignalWorkers>());
+  EXPECT_EQ(find<SignalWorkers>()->signal, SIGUSR1);
+  EXPECT_FALSE(find<SignalWorkers>()->rank);
+  step(PassOn{Generation(1), SIGUSR1, Rank(3)});
+  ASSERT_TRUE(has<SignalWorkers>());
+  EXPECT_EQ(find<SignalWorkers>()->rank, LocalRank(1));
+  step(PassOn{Generation(1), SIGUSR1, Rank(4)});
+  EXPECT_FALSE(has<SignalWorkers>()) << "it is another node's";
+  step(Stop{Generation(1), "over"});
+  step(PassOn{Generation(1), SIGUSR1, {}});
+  EXPECT_FALSE(has<SignalWorkers>());
+}
+
 }  // namespace
 }  // namespace ddprun

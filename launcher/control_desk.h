@@ -1,0 +1,86 @@
+// ControlDesk: answers what users ask of an agent on its socket (docs/control.md). What concerns the
+// whole job it hands on to the rendezvous service, which answers through the agent; status of the
+// node, and output, it has itself.
+//
+// Owner: Agent, on its one thread, like the functions it is given.
+#pragma once
+
+#include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/control_protocol.h"
+#include "launcher/control_socket.h"
+#include "launcher/core/recent_output.h"
+#include "rendezvous/core/control_message.h"
+
+namespace ddprun {
+
+// What the desk asks of its agent.
+struct ControlledNode {
+  std::function<NodeView()> view;
+  // False: the service cannot be reached now.
+  std::function<bool(const UserRequest&)> ask_service;
+  // Ends the workers of this node, as SIGTERM to its ddprun does; at_once: without their grace.
+  std::function<void(bool at_once)> stop_here;
+};
+
+class ControlDesk {
+ public:
+  // How long the service may take for an answer. One of an older version never answers.
+  static constexpr Duration kServicePatience = std::chrono::seconds(3);
+
+  // listener: of listen_for_control(). slots: local ranks of this node. REQUIRES: io outlives it.
+  ControlDesk(boost::asio::io_context& io, UniqueFd listener, ControlledNode node, int slots);
+
+  // Where the output of a local rank is to go, too. Lives as long as the desk.
+  RecentOutput& output(LocalRank rank, OutputStream stream);
+
+  // The service's, to what ask_service() was given.
+  void answered(const Answer& answer);
+  // Workers were started. Whoever follows their output is told where they write by themselves.
+  void generation_began();
+  // The job's part on this node is over: the last word to all who wait for that.
+  void ended(int exit_code, const std::string& text);
+
+ private:
+  struct Follower {
+    ControlSessionPtr session;
+    std::optional<Rank> rank;
+    std::map<std::pair<int, OutputStream>, WholeLines> lines;  // by local rank
+    std::uint64_t dropped_bytes = 0;
+  };
+  struct Question {
+    ControlSessionPtr session;
+    ControlRequest request;
+    std::shared_ptr<boost::asio::steady_timer> patience;
+  };
+
+  void take(const ControlSessionPtr& session, std::string_view line);
+  void ask_service(const ControlSessionPtr& session, const ControlRequest& request);
+  void without_service(const Question& question, const Error& why);
+  void show_logs(const ControlSessionPtr& session, const ControlRequest& request);
+  void hand_on(LocalRank rank, OutputStream stream, std::string_view bytes);
+  static void send_output(Follower& follower, const OutputSource& source, std::string_view lines);
+  void flush_rests();
+  void watch_outputs();
+  Rank rank_of(LocalRank rank) const;
+
+  boost::asio::io_context& io_;
+  ControlledNode node_;
+  std::vector<std::array<RecentOutput, 2>> outputs_;  // by local rank and stream
+  std::vector<Follower> followers_;
+  std::vector<ControlSessionPtr> waiters_;  // for the end, after a stop
+  std::map<std::uint64_t, Question> questions_;
+  std::uint64_t last_number_ = 0;
+  int first_rank_ = 0;  // of this node in the present generation
+  ControlSocket socket_;
+};
+
+}  // namespace ddprun

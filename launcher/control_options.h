@@ -1,0 +1,33 @@
+// The command lines of `ddprun status`, `logs`, `stop`, `restart` and `signal`. Any thread; touches
+// nothing but its arguments.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "launcher/core/control_request.h"
+#include "launcher/core/launch_options.h"
+
+namespace ddprun {
+
+struct ControlOptions {
+  ControlRequest request;
+  std::string job;  // an id, or the process id of a ddprun; empty: the only one
+  bool json = false;
+  bool wants_help = false;
+  std::optional<Duration> timeout;  // of stop
+  LaunchOptions service;            // where --rdzv-endpoint is not empty: the way to it
+};
+
+// what: none but the five. The error is kInvalidArgument and names the option.
+Result<ControlOptions> parse_control_options(ControlRequest::What what,
+                                             const std::vector<std::string>& arguments);
+
+// What follows "ddprun <command> ", for the table of commands.
+std::string control_usage(ControlRequest::What what);
+// The text of `ddprun <command> --help`.
+std::string control_help(ControlRequest::What what);
+
+}  // namespace ddprun

@@ -1,0 +1,561 @@
+// `ddprun status`, `logs`, `stop`, `restart` and `signal`: the real binary, on jobs that run.
+
+#include <gmock/gmock.h>
+#include <grp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/exit_codes.h"
+#include "base/unique_fd.h"
+#include "tests/integration/meeting_frame.h"
+#include "tests/support/held_port.h"
+
+namespace ddprun::testing_support {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::Not;
+
+class ControlTest : public MeetingTest {
+ protected:
+  void SetUp() override {
+    MeetingTest::SetUp();
+    std::filesystem::create_directory(runtime());
+  }
+  void TearDown() override {
+    MeetingTest::TearDown();
+    EXPECT_TRUE(std::filesystem::is_empty(runtime())) << "a socket was left behind";
+  }
+  std::string runtime() const { return directory_ / "run"; }
+  std::string sockets() const { return runtime() + "/ddprun"; }
+
+  std::unique_ptr<ChildProcess> launch(const Arguments& arguments, Variables more = {}) const {
+    more.emplace_back("XDG_RUNTIME_DIR", runtime());
+    more.emplace_back("USER", "ada");
+    return start(arguments, std::move(more));
+  }
+  std::unique_ptr<ChildProcess> launch_shell(const Arguments& options,
+                                             const std::string& script) const {
+    return launch(joined(options, {"sh", "-c", script}));
+  }
+  struct Told {
+    int code;
+    std::string out;
+    std::string err;
+    json object() const {
+      const json parsed = json::parse(out, nullptr, false);
+      return parsed.is_object() ? parsed : json::object();
+    }
+  };
+  Told told(const Arguments& arguments) const {
+    auto command = launch(arguments);
+    const int code = command->wait().value_or(-1);
+    return {code, command->out(), command->err()};
+  }
+  // A job of two workers that run until they are let go.
+  std::unique_ptr<ChildProcess> running_job(const std::string& id,
+                                            const Arguments& options = {}) const {
+    auto job = launch_shell(joined({"--nproc-per-node=2", "--rdzv-id=" + id}, options),
+                            until_go_after("echo rank $RANK has begun"));
+    EXPECT_TRUE(job->wait_for_out("rank 0 has begun")) << job->err();
+    EXPECT_TRUE(job->wait_for_out("rank 1 has begun")) << job->err();
+    return job;
+  }
+  std::vector<std::string> socket_files() const {
+    std::vector<std::string> found;
+    if (!std::filesystem::exists(sockets())) return found;
+    for (const auto& entry : std::filesystem::directory_iterator(sockets())) {
+      found.push_back(entry.path());
+    }
+    return found;
+  }
+  UniqueFd connected() const {
+    UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, socket_files().at(0).c_str(), sizeof address.sun_path - 1);
+    EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0)
+        << std::strerror(errno) << " " << address.sun_path;
+    return fd;
+  }
+  // What the agent answers to these bytes, until it closes.
+  static std::string answer_to(const UniqueFd& fd, const std::string& bytes) {
+    EXPECT_EQ(send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+    std::string all;
+    char buffer[4096];
+    pollfd readable{fd.get(), POLLIN, 0};
+    while (poll(&readable, 1, 10'000) > 0) {
+      const ssize_t size = recv(fd.get(), buffer, sizeof buffer, 0);
+      if (size <= 0) return all;
+      all.append(buffer, static_cast<std::size_t>(size));
+    }
+    return all + " ... and it does not close";
+  }
+};
+
+// --- status ---
+
+TEST_F(ControlTest, StatusTellsWhatRunsWhere) {
+  auto job = running_job("train", {"--max-restarts=3"});
+  const Told status = told({"status"});
+  ASSERT_EQ(status.code, 0) << status.err;
+  EXPECT_THAT(status.out, HasSubstr("job 'train': running, generation 0"));
+  EXPECT_THAT(status.out, HasSubstr("restarts: 0 of 3 used"));
+  EXPECT_THAT(status.out, HasSubstr("ranks 0-1"));
+  EXPECT_THAT(status.out, HasSubstr("ddprun " + std::to_string(job->pid())));
+  EXPECT_THAT(status.out, HasSubstr("running  since 20"));
+  const json all = told({"status", "--json", "train"}).object();
+  EXPECT_EQ(all["job"]["id"], "train");
+  ASSERT_EQ(all["agents"].size(), 1u);
+  const json& workers = all["agents"][0]["workers"];
+  ASSERT_EQ(workers.size(), 2u);
+  EXPECT_EQ(workers[1]["rank"], 1);
+  EXPECT_EQ(workers[1]["state"], "running");
+  EXPECT_EQ(kill(workers[1]["pid"].get<pid_t>(), 0), 0) << "it is the worker's process id";
+  EXPECT_EQ(told({"status", std::to_string(job->pid())}).code, 0);
+  let_go();
+  EXPECT_EQ(job->wait(), 0);
+}
+
+TEST_F(ControlTest, StatusTellsWhyEarlierGenerationsFailed) {
+  auto job = launch_shell({"--max-restarts=2", "--rdzv-id=train"},
+                          until_go_after("[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 7; echo up"));
+  ASSERT_TRUE(job->wait_for_out("up")) << job->err();
+  const Told status = told({"status"});
+  EXPECT_THAT(status.out, HasSubstr("generation 1"));
+  EXPECT_THAT(status.out, HasSubstr("restarts: 1 of 2 used"));
+  EXPECT_THAT(status.out, HasSubstr("failures so far:\n  generation 0, 20"));
+  EXPECT_THAT(status.out, HasSubstr("exited with code 7"));
+  const json failures = told({"status", "--json"}).object()["job"]["failures"];
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_EQ(failures[0]["first"]["code"], 7);
+  let_go();
+  EXPECT_EQ(job->wait(), 0);
+}
+
+TEST_F(ControlTest, WithoutAJobThereIsALineAndACodeOfItsOwn) {
+  for (const Arguments& command :
+       {Arguments{"status"}, {"logs"}, {"stop"}, {"restart"}, {"signal", "USR1"}}) {
+    const Told none = told(command);
+    EXPECT_EQ(none.code, to_int(ExitCode::kNoJob));
+    EXPECT_THAT(none.err, HasSubstr("error: no job of user "));
+    EXPECT_EQ(lines_of(none.err).size(), 1u) << none.err;
+    EXPECT_EQ(none.out, "");
+  }
+  const Told named = told({"stop", "--json", "train"});
+  EXPECT_EQ(named.code, to_int(ExitCode::kNoJob));
+  EXPECT_EQ(named.object()["ok"], false);
+  EXPECT_THAT(named.err, HasSubstr("no job 'train'"));
+}
+
+TEST_F(ControlTest, OfSeveralJobsOneHasToBeNamed) {
+  auto one = running_job("one");
+  auto two = running_job("two");
+  const Told which = told({"stop"});
+  EXPECT_EQ(which.code, to_int(ExitCode::kUsage));
+  EXPECT_THAT(which.err, HasSubstr("several jobs run here"));
+  EXPECT_THAT(which.err, HasSubstr("job 'one'"));
+  EXPECT_THAT(which.err, HasSubstr("ddprun " + std::to_string(two->pid())));
+  EXPECT_EQ(told({"stop", "one"}).code, 0);
+  EXPECT_EQ(one->wait(), 143);
+  EXPECT_THAT(told({"status"}).out, HasSubstr("job 'two'"));
+  let_go();
+  EXPECT_EQ(two->wait(), 0);
+}
+
+TEST_F(ControlTest, BadCommandLinesHaveOneLine) {
+  const std::vector<std::pair<Arguments, std::string>> bad{
+      {{"status", "--bogus"}, "has no option --bogus"},
+      {{"logs", "--rank=x"}, "--rank: 'x' is no rank"},
+      {{"logs", "-n"}, "a value is missing: -n N"},
+      {{"signal"}, "which signal?"},
+      {{"signal", "BOGUS"}, "'BOGUS' is no signal"},
+      {{"stop", "one", "two"}, "one job at a time"},
+      {{"stop", "--json=yes"}, "--json: takes no value"},
+      {{"restart", "--rdzv-endpoint=h:1"}, "a service has many jobs"},
+  };
+  for (const auto& [arguments, words] : bad) {
+    const Told refused = told(arguments);
+    EXPECT_EQ(refused.code, 2) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr(words));
+    EXPECT_EQ(lines_of(refused.err).size(), 1u) << refused.err;
+  }
+  EXPECT_THAT(told({"stop", "--help"}).out, HasSubstr("--now"));
+}
+
+// --- stop ---
+
+TEST_F(ControlTest, StopEndsWorkersThatIgnoreSigtermAfterTheirGrace) {
+  auto job = launch_shell({"--shutdown-grace=0.5", "--rdzv-id=train"},
+                          "trap '' TERM; " + until_go_after("echo up"));
+  ASSERT_TRUE(job->wait_for_out("up"));
+  const Told stopped = told({"stop"});
+  EXPECT_EQ(stopped.code, 0) << stopped.err;
+  EXPECT_THAT(stopped.out, HasSubstr("ended with exit code 143: the job was stopped: ada on "));
+  EXPECT_EQ(job->wait(), 143);
+}
+
+TEST_F(ControlTest, StopNowDoesNotWaitForTheGrace) {
+  auto job = launch_shell({"--shutdown-grace=600", "--rdzv-id=train"},
+                          "trap '' TERM; " + until_go_after("echo up"));
+  ASSERT_TRUE(job->wait_for_out("up"));
+  auto gentle = launch({"stop", "--timeout=600"});
+  ASSERT_TRUE(job->wait_for_err("stopping 1 worker"));
+  const Told stopped = told({"stop", "--now", "--json"});
+  EXPECT_EQ(stopped.code, 0) << stopped.err;
+  EXPECT_EQ(stopped.object()["exit_code"], 143);
+  EXPECT_EQ(job->wait(), 143);
+  EXPECT_EQ(gentle->wait(), 0) << gentle->err();
+}
+
+TEST_F(ControlTest, StopSaysWhenTheTimeIsOver) {
+  auto job = launch_shell({"--shutdown-grace=600"}, "trap '' TERM; " + until_go_after("echo up"));
+  ASSERT_TRUE(job->wait_for_out("up"));
+  const Told late = told({"stop", "--timeout=0.2"});
+  EXPECT_EQ(late.code, to_int(ExitCode::kNoAnswer));
+  EXPECT_THAT(late.err, HasSubstr("it has not ended within 200 ms"));
+  EXPECT_EQ(told({"stop", "--now"}).code, 0);
+  EXPECT_EQ(job->wait(), 143);
+}
+
+// --- restart and signal ---
+
+TEST_F(ControlTest, RestartOfTwoNodesIsANewGenerationAndUsesNoBudget) {
+  const HeldPort held;
+  const Arguments options{"--max-restarts=1"};
+  const auto join = [&] {
+    return launch(node(held.endpoint(), options,
+                       until_go_after("echo begun $TORCHELASTIC_RESTART_COUNT rank $RANK")));
+  };
+  auto one = join();
+  auto two = join();
+  ASSERT_TRUE(one->wait_for_out("begun 0") && two->wait_for_out("begun 0")) << one->err();
+  const Told status = told({"status", "job", "--json"});
+  EXPECT_EQ(status.object()["agents"].size(), 2u) << status.out << status.err;
+  EXPECT_EQ(status.object()["job"]["nodes"].size(), 2u);
+  const Told restarted = told({"restart", "job"});
+  ASSERT_EQ(restarted.code, 0) << restarted.err;
+  EXPECT_THAT(restarted.out, HasSubstr("no restart is used up"));
+  for (ChildProcess* node : {one.get(), two.get()}) {
+    EXPECT_TRUE(node->wait_for_err("generation 1: starting 1 worker (restart asked for by ada"))
+        << node->err();
+    EXPECT_TRUE(eventually([&] { return lines_of(node->out()).size() == 2; })) << node->out();
+    EXPECT_THAT(node->out(), Not(HasSubstr("begun 1"))) << "TORCHELASTIC_RESTART_COUNT";
+  }
+  EXPECT_THAT(told({"status", "job"}).out, HasSubstr("restarts: 0 of 1 used"));
+  let_go();
+  EXPECT_EQ(one->wait(), 0) << one->err();
+  EXPECT_EQ(two->wait(), 0) << two->err();
+}
+
+TEST_F(ControlTest, StopOfTwoNodesEndsBoth) {
+  const HeldPort held;
+  const auto join = [&] { return launch(node(held.endpoint(), {}, until_go_after("echo begun"))); };
+  auto one = join();
+  auto two = join();
+  ASSERT_TRUE(one->wait_for_out("begun") && two->wait_for_out("begun")) << one->err();
+  const Told stopped = told({"stop", std::to_string(two->pid())});
+  EXPECT_EQ(stopped.code, 0) << stopped.err;
+  EXPECT_EQ(one->wait(), 143) << one->err();
+  EXPECT_EQ(two->wait(), 143) << two->err();
+}
+
+TEST_F(ControlTest, SignalGoesToAllWorkersOrToOneRank) {
+  auto job =
+      launch_shell({"--nproc-per-node=2"},
+                   "trap 'echo rank $RANK got USR1' USR1; trap 'echo rank $RANK got USR2' USR2; " +
+                       until_go_after("echo rank $RANK is up"));
+  ASSERT_TRUE(job->wait_for_out("rank 0 is up") && job->wait_for_out("rank 1 is up"));
+  const Told sent = told({"signal", "--rank=1", "USR2"});
+  EXPECT_EQ(sent.code, 0) << sent.err;
+  EXPECT_EQ(sent.out, "SIGUSR2 goes to 1 worker on 1 node\n");
+  EXPECT_TRUE(job->wait_for_out("rank 1 got USR2"));
+  EXPECT_EQ(told({"signal", "sigusr1"}).code, 0);
+  EXPECT_TRUE(job->wait_for_out("rank 0 got USR1") && job->wait_for_out("rank 1 got USR1"));
+  EXPECT_THAT(job->out(), Not(HasSubstr("rank 0 got USR2")));
+  EXPECT_THAT(told({"signal", "--rank=2", "USR1"}).err,
+              HasSubstr("there is no rank 2: ranks are 0 to 1"));
+  let_go();
+  EXPECT_EQ(job->wait(), 0);
+}
+
+// --- logs ---
+
+TEST_F(ControlTest, LogsTellsTheLastLinesOfARank) {
+  auto job = launch_shell({"--nproc-per-node=2"},
+                          until_go_after("for i in 1 2 3; do echo rank $RANK line $i; done; "
+                                         "echo rank $RANK bad >&2"));
+  ASSERT_TRUE(job->wait_for_err("rank 0 bad") && job->wait_for_err("rank 1 bad"));
+  ASSERT_TRUE(job->wait_for_out("rank 0 line 3") && job->wait_for_out("rank 1 line 3"));
+  const Told logs = told({"logs", "-n", "2", "--rank", "1"});
+  EXPECT_EQ(logs.code, 0) << logs.err;
+  EXPECT_EQ(logs.out, "rank 1 line 2\nrank 1 line 3\n");
+  EXPECT_EQ(logs.err, "rank 1 bad\n");
+  EXPECT_THAT(told({"logs"}).out, HasSubstr("[rank 0] rank 0 line 1\n"));
+  const Told lines = told({"logs", "--rank=0", "-n1", "--json"});
+  EXPECT_EQ(lines.code, 2) << "-n1 is no option: " << lines.out;
+  const Told as_json = told({"logs", "--rank=0", "--lines=1", "--json"});
+  EXPECT_THAT(as_json.out, HasSubstr(R"({"line":"rank 0 line 3","rank":0,"stream":"stdout"})"));
+  EXPECT_THAT(told({"logs", "--rank=5"}).err, HasSubstr("rank 5 does not run on this node"));
+  let_go();
+  EXPECT_EQ(job->wait(), 0);
+}
+
+TEST_F(ControlTest, LogsFollowsARankAcrossGenerationsUntilTheJobEnds) {
+  auto job = launch_shell({"--nproc-per-node=2", "--rdzv-id=train"},
+                          until_go_after("echo rank $RANK port $MASTER_PORT up"));
+  ASSERT_TRUE(job->wait_for_out("rank 1 port"));
+  ASSERT_TRUE(job->wait_for_out("rank 0 port"));
+  auto follower = launch({"logs", "-f", "--rank", "1"});
+  ASSERT_TRUE(follower->wait_for_out(" up"));
+  ASSERT_EQ(told({"restart"}).code, 0);
+  ASSERT_TRUE(follower->wait_for_err("generation 1 begins")) << follower->err();
+  ASSERT_TRUE(eventually([&] { return lines_of(follower->out()).size() == 2; })) << follower->out();
+  EXPECT_THAT(follower->out(), Not(HasSubstr("rank 0")));
+  let_go();
+  EXPECT_EQ(job->wait(), 0);
+  EXPECT_EQ(follower->wait(), 0);
+  EXPECT_THAT(follower->err(), HasSubstr("ended with exit code 0"));
+}
+
+TEST_F(ControlTest, LogsReadsTheFilesThatWorkersWriteByThemselves) {
+  auto job = launch_shell({"-r", "3", "--log-dir=logs"},
+                          until_go_after("echo first; echo second; touch up") + "; echo last");
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(directory_ / "up"); }));
+  EXPECT_EQ(told({"logs", "-n", "1"}).out, "second\n");
+  auto follower = launch({"logs", "-f"});
+  ASSERT_TRUE(follower->wait_for_out("second"));
+  let_go();
+  EXPECT_EQ(job->wait(), 0);
+  EXPECT_EQ(follower->wait(), 0);
+  EXPECT_EQ(follower->out(), "first\nsecond\nlast\n");
+}
+
+TEST_F(ControlTest, ASlowReaderLosesLinesAndNeverStallsTheWorkers) {
+  auto job = launch_shell({"--local-ranks-filter=7", "--rdzv-id=flood"},
+                          until_go_after("echo") +
+                              "; head -c 16000000 /dev/zero | tr '\\0' 'x' | "
+                              "fold -w 99; echo done > flooded");
+  ASSERT_TRUE(eventually([&] { return socket_files().size() == 1; }));
+  const UniqueFd slow = connected();
+  const std::string request = R"({"version":1,"what":"logs","follow":true})"
+                              "\n";
+  ASSERT_EQ(send(slow.get(), request.data(), request.size(), 0),
+            static_cast<ssize_t>(request.size()));
+  // It is admitted when it has had its first answer.
+  pollfd readable{slow.get(), POLLIN, 0};
+  ASSERT_EQ(poll(&readable, 1, 10'000), 1);
+  let_go();
+  EXPECT_EQ(job->wait(), 0) << job->err();
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "flooded"));
+  std::string all;
+  char buffer[65536];
+  ssize_t size = 0;
+  while ((size = recv(slow.get(), buffer, sizeof buffer, 0)) > 0) {
+    all.append(buffer, static_cast<std::size_t>(size));
+  }
+  EXPECT_LT(all.size(), 12'000'000u);
+}
+
+// --- the socket ---
+
+TEST_F(ControlTest, TheSocketIsTheUsersAlone) {
+  auto job = running_job("a/b ../c");
+  struct stat status {};
+  ASSERT_EQ(stat(sockets().c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777, 0700u);
+  ASSERT_EQ(socket_files().size(), 1u);
+  EXPECT_EQ(socket_files()[0], sockets() + "/a_b____c." + std::to_string(job->pid()));
+  ASSERT_EQ(stat(socket_files()[0].c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777, 0600u);
+  EXPECT_THAT(told({"status", "a/b ../c"}).out, HasSubstr("job 'a/b ../c'"));
+  let_go();
+  EXPECT_EQ(job->wait(), 0);
+  EXPECT_TRUE(socket_files().empty());
+}
+
+TEST_F(ControlTest, AnotherUserIsNotHeard) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to become somebody else";
+  auto job = running_job("train");
+  // Even where the file system would let him in.
+  std::filesystem::permissions(directory_.path(), std::filesystem::perms(0755));
+  std::filesystem::permissions(runtime(), std::filesystem::perms(0755));
+  std::filesystem::permissions(sockets(), std::filesystem::perms(0755));
+  std::filesystem::permissions(socket_files()[0], std::filesystem::perms(0666));
+  const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, socket_files()[0].c_str(), sizeof address.sun_path - 1);
+  constexpr uid_t kNobody = 65534;
+  ASSERT_EQ(seteuid(kNobody), 0);
+  const int result = connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
+  ASSERT_EQ(seteuid(0), 0);
+  ASSERT_EQ(result, 0) << std::strerror(errno);
+  char byte = 0;
+  pollfd readable{fd.get(), POLLIN, 0};
+  ASSERT_EQ(poll(&readable, 1, 10'000), 1);
+  EXPECT_EQ(recv(fd.get(), &byte, 1, 0), 0) << "it is closed without a word";
+  // Nor is a directory used that others may enter.
+  EXPECT_EQ(told({"status"}).code, to_int(ExitCode::kNoJob));
+  std::filesystem::permissions(sockets(), std::filesystem::perms(0700));
+  EXPECT_EQ(told({"status"}).code, 0);
+  let_go();
+  EXPECT_EQ(job->wait(), 0);
+}
+
+TEST_F(ControlTest, AKilledAgentLeavesNoSocket) {
+  auto job = running_job("train");
+  kill(tree_of(*job).agent, SIGKILL);
+  EXPECT_EQ(job->wait(), to_int(ExitCode::kInternal));
+  EXPECT_TRUE(socket_files().empty());
+  auto second = running_job("train");
+  const Tree tree = tree_of(*second);
+  kill(tree.guardian, SIGKILL);
+  EXPECT_TRUE(eventually([&] { return socket_files().empty(); })) << "the keeper is left";
+}
+
+TEST_F(ControlTest, WhatAllGuardsHaveLeftIsRemovedByWhoeverLists) {
+  auto job = running_job("train");
+  kill_guards(tree_of(*job), {});
+  job->wait();
+  ASSERT_TRUE(eventually([&] { return left_behind().empty(); }));
+  ASSERT_EQ(socket_files().size(), 1u);
+  EXPECT_EQ(told({"status"}).code, to_int(ExitCode::kNoJob));
+  EXPECT_TRUE(socket_files().empty());
+  remove_what_an_early_kill_left();
+}
+
+TEST_F(ControlTest, NonsenseIsAnsweredInOneLineAndSilenceHoldsNobodyUp) {
+  auto job = running_job("train");
+  EXPECT_THAT(answer_to(connected(), "nonsense\n"), HasSubstr(R"("ok":false)"));
+  EXPECT_THAT(answer_to(connected(), "{\"version\":2,\"what\":\"who\"}\n"),
+              HasSubstr("speaks version 1"));
+  EXPECT_THAT(answer_to(connected(), "{\"version\":1,\"what\":\"signal\",\"signal\":1e9}\n"),
+              HasSubstr("no number in 0 .. 64"));
+  EXPECT_THAT(answer_to(connected(), std::string(100'000, 'x')), HasSubstr("bytes at most"));
+  EXPECT_THAT(answer_to(connected(), std::string("\0\xff\n", 3)), HasSubstr(R"("ok":false)"));
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 100; ++i) silent.push_back(connected());
+  EXPECT_EQ(told({"status"}).code, 0);
+  let_go();
+  EXPECT_EQ(job->wait(), 0) << job->err();
+}
+
+TEST_F(ControlTest, AJobRunsWhereNoSocketCanBeMade) {
+  std::ofstream(sockets()) << "a file, where the directory would be";
+  auto job = running_job("train");
+  const Told none = told({"status"});
+  EXPECT_EQ(none.code, to_int(ExitCode::kNoJob));
+  let_go();
+  EXPECT_EQ(job->wait(), 0) << job->err();
+  std::filesystem::remove(sockets());
+}
+
+// --- through the service ---
+
+class ControlByServiceTest : public ControlTest {
+ protected:
+  void start_service(const Arguments& options = {}, Variables more = {}) {
+    service_ = start_rendezvous(joined({"--listen=127.0.0.1:0"}, options), std::move(more));
+    endpoint_ = listening_address(*service_);
+    ASSERT_FALSE(endpoint_.empty()) << service_->err();
+  }
+  std::unique_ptr<ChildProcess> begin_job(Variables more = {}) const {
+    auto job = launch({"--rdzv-endpoint=" + endpoint_, "--rdzv-id=train", "--nproc-per-node=2",
+                       "sh", "-c", "trap 'echo got USR1' USR1; " + until_go_after("echo up $RANK")},
+                      std::move(more));
+    EXPECT_TRUE(job->wait_for_out("up 0") && job->wait_for_out("up 1")) << job->err();
+    return job;
+  }
+  Told ask(Arguments command, Variables more = {}) const {
+    command.push_back("--rdzv-endpoint=" + endpoint_);
+    auto asked = launch(command, std::move(more));
+    const int code = asked->wait().value_or(-1);
+    return {code, asked->out(), asked->err()};
+  }
+  void TearDown() override {
+    if (service_) end(*service_);
+    ControlTest::TearDown();
+  }
+  std::unique_ptr<ChildProcess> service_;
+  std::string endpoint_;
+};
+
+TEST_F(ControlByServiceTest, DoesWhatTheAgentsSocketDoes) {
+  start_service();
+  auto job = begin_job();
+  EXPECT_THAT(ask({"status"}).out, HasSubstr("job 'train'  running  generation 0  1 node"));
+  EXPECT_THAT(ask({"status", "train"}).out, HasSubstr("job 'train': running, generation 0"));
+  EXPECT_EQ(ask({"status", "train", "--json"}).object()["job"]["id"], "train");
+  const Told signalled = ask({"signal", "USR1", "train"});
+  EXPECT_EQ(signalled.code, 0) << signalled.err;
+  EXPECT_TRUE(job->wait_for_out("got USR1"));
+  EXPECT_EQ(ask({"restart", "train"}).code, 0);
+  EXPECT_TRUE(job->wait_for_err("generation 1: starting 2 workers")) << job->err();
+  const Told unknown = ask({"stop", "other"});
+  EXPECT_EQ(unknown.code, to_int(ExitCode::kNoJob));
+  EXPECT_THAT(unknown.err, HasSubstr("this service knows no job 'other'"));
+  const Told stopped = ask({"stop", "train"});
+  EXPECT_EQ(stopped.code, 0) << stopped.err;
+  EXPECT_THAT(stopped.out, HasSubstr("ended with exit code 143"));
+  EXPECT_EQ(job->wait(), 143) << job->err();
+  EXPECT_THAT(ask({"status", "train"}).out, HasSubstr("job 'train': ended"));
+}
+
+TEST_F(ControlByServiceTest, WantsTheProofThatAgentsGive) {
+  const Variables key{{"DDPRUN_RDZV_KEY", "0123456789abcdef-right"}};
+  const Variables wrong{{"DDPRUN_RDZV_KEY", "0123456789abcdef-wrong"}};
+  start_service({}, key);
+  auto job = begin_job(key);
+  for (const Arguments& command : {Arguments{"status", "train"},
+                                   {"stop", "train"},
+                                   {"restart", "train"},
+                                   {"signal", "KILL", "train"}}) {
+    const Told without = ask(command);
+    EXPECT_EQ(without.code, to_int(ExitCode::kRefused)) << without.out << without.err;
+    EXPECT_THAT(without.err, HasSubstr("admits nobody without a key"));
+    const Told other = ask(command, wrong);
+    EXPECT_EQ(other.code, to_int(ExitCode::kRefused)) << other.out << other.err;
+    EXPECT_THAT(other.err, HasSubstr("is not the key that this service has"));
+  }
+  EXPECT_EQ(ask({"status", "train"}, key).code, 0);
+  EXPECT_EQ(ask({"stop", "train"}, key).code, 0);
+  EXPECT_EQ(job->wait(), 143) << job->err();
+}
+
+TEST_F(ControlByServiceTest, SaysWhenThereIsNoService) {
+  const HeldPort held;
+  endpoint_ = held.endpoint();
+  const Told nobody = ask({"status", "train"});
+  EXPECT_EQ(nobody.code, to_int(ExitCode::kNoAnswer));
+  EXPECT_EQ(lines_of(nobody.err).size(), 1u) << nobody.err;
+}
+
+TEST_F(ControlByServiceTest, AnAgentTellsWhatItKnowsWhereItsServiceIsSilent) {
+  start_service();
+  auto job = begin_job();
+  service_->signal(SIGSTOP);
+  const Told status = told({"status"});
+  EXPECT_EQ(status.code, 0) << status.err;
+  EXPECT_THAT(status.out, HasSubstr("as this node knows it"));
+  EXPECT_THAT(status.out, HasSubstr("rank 1"));
+  service_->signal(SIGCONT);
+  const Told stopped = told({"stop"});
+  EXPECT_EQ(stopped.code, 0) << stopped.err;
+  job->wait();
+}
+
+}  // namespace
+}  // namespace ddprun::testing_support

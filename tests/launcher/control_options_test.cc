@@ -1,0 +1,66 @@
+#include "launcher/control_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+using What = ControlRequest::What;
+
+TEST(ControlOptions, TakesOptionsAndTheJobInAnyOrder) {
+  const Result<ControlOptions> logs =
+      parse_control_options(What::kLogs, {"-f", "train", "--rank=3", "-n", "7", "--json"});
+  ASSERT_TRUE(logs) << logs.error().message();
+  EXPECT_TRUE(logs->request.follow && logs->json);
+  EXPECT_EQ(logs->request.rank, Rank(3));
+  EXPECT_EQ(logs->request.lines, 7);
+  EXPECT_EQ(logs->job, "train");
+}
+
+TEST(ControlOptions, ASignalIsItsNameOrItsNumber) {
+  for (const char* name : {"USR1", "SIGUSR1", "sigusr1", "usr1"}) {
+    const Result<ControlOptions> signal = parse_control_options(What::kSignal, {name, "train"});
+    ASSERT_TRUE(signal) << signal.error().message();
+    EXPECT_EQ(signal->request.signal, SIGUSR1);
+    EXPECT_EQ(signal->job, "train");
+  }
+  EXPECT_EQ(parse_control_options(What::kSignal, {"9"})->request.signal, 9);
+  for (const char* none : {"0", "65", "-1", "USR3", ""}) {
+    EXPECT_FALSE(parse_control_options(What::kSignal, {"--", none})) << none;
+  }
+}
+
+TEST(ControlOptions, TheServiceIsReachedWithTheOptionsOfAJob) {
+  const Result<ControlOptions> stop = parse_control_options(
+      What::kStop, {"--rdzv_endpoint", "node0:29400", "--rdzv-key-file=k", "--timeout=5", "train"});
+  ASSERT_TRUE(stop) << stop.error().message();
+  EXPECT_EQ(stop->service.rdzv_endpoint, "node0:29400");
+  EXPECT_EQ(stop->service.rdzv_key_file, "k");
+  EXPECT_EQ(stop->timeout, std::chrono::seconds(5));
+  EXPECT_FALSE(parse_control_options(What::kLogs, {"--rdzv-endpoint=node0"}));
+  EXPECT_FALSE(parse_control_options(What::kStop, {"--rdzv-endpoint=node0"})) << "which job?";
+  EXPECT_FALSE(parse_control_options(What::kStop, {"--rdzv-endpoint=", "train"}))
+      << "of this host?";
+  EXPECT_TRUE(parse_control_options(What::kStatus, {"--rdzv-endpoint=node0"})) << "all of them";
+}
+
+TEST(ControlOptions, AJobMayBeCalledAsAnOption) {
+  const Result<ControlOptions> stop = parse_control_options(What::kStop, {"--", "--now"});
+  ASSERT_TRUE(stop);
+  EXPECT_EQ(stop->job, "--now");
+  EXPECT_FALSE(stop->request.at_once);
+}
+
+TEST(ControlOptions, HelpNamesEveryOption) {
+  EXPECT_THAT(control_help(What::kStop), HasSubstr("--timeout SECONDS"));
+  EXPECT_THAT(control_help(What::kLogs), HasSubstr("-f, --follow"));
+  EXPECT_THAT(control_help(What::kSignal), HasSubstr("--rdzv-tls-ca FILE"));
+  EXPECT_EQ(control_usage(What::kLogs), "[--rank N] [-f] [-n N] [JOB]");
+}
+
+}  // namespace
+}  // namespace ddprun
