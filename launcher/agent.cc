@@ -863,7 +863,6 @@ class Agent {
   std::unique_ptr<RendezvousServer> server_;  // where this agent embeds the service
   std::unique_ptr<ServiceLink> link_;
   std::unique_ptr<ControlDesk> desk_;  // null: there is no socket for it
-  const TimePoint started_ = BootClock::now();
   std::optional<TimePoint> generation_since_;
   std::string own_address_;                   // towards an embedded service
   std::string local_addr_;                    // --local-addr, numeric; empty: not given

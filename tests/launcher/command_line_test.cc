@@ -91,7 +91,8 @@ TEST(CommandLine, ReadsEveryOption) {
                         "--env=B=2",
                         "--umask=027",
                         "--bind=core",
-                        "--numa_binding=core-complex",
+                        "--numa-binding=core-complex",
+                        "--worker-store=rank0",
                         "--gpu-visibility=own",
                         "--local-ranks-filter=0,2",
                         "--event-log-handler=null",
@@ -160,6 +161,7 @@ TEST(CommandLine, ReadsEveryOption) {
   EXPECT_EQ(options.file_mask, 027u);
   EXPECT_EQ(options.bind, BindPolicy::kCore);
   EXPECT_EQ(options.numa_binding, BindPolicy::kCoreComplex);
+  EXPECT_EQ(options.worker_store, WorkerStore::kRank0);
   EXPECT_EQ(options.gpu_visibility, GpuVisibility::kOwn);
   EXPECT_TRUE(options.shows(LocalRank(0)) && options.shows(LocalRank(2)));
   EXPECT_FALSE(options.shows(LocalRank(1)));
@@ -241,7 +243,7 @@ TEST(CommandLine, NamesWhatIsWrongInOneLine) {
       {{"--rdzv=h", "p"},
        "--rdzv is the beginning of --rdzv-backend, --rdzv-endpoint, --rdzv-id, --rdzv-conf: write "
        "more of it"},
-      {{"--numa=node", "p"}, "--numa-binding is torchrun's"},
+      {{"--signals=USR1", "p"}, "--signals-to-handle is torchrun's"},
       {{"--frobnicate", "p"}, "unknown option --frobnicate"},
       {{"-x", "p"}, "unknown option -x"},
       {{"--nnodes=3:2", "p"}, "--nnodes: '3:2'"},
@@ -249,11 +251,11 @@ TEST(CommandLine, NamesWhatIsWrongInOneLine) {
       {{"--max-restarts=-1", "p"}, "--max-restarts"},
       {{"--master-port=70000", "p"}, "--master-port"},
       {{"--restart-window=-1", "p"}, "--restart-window: "},
-      {{"--checkpoint-signal=KILL", "p"}, "--checkpoint-signal: 'KILL': give USR1, USR2, TERM, HUP"},
+      {{"--checkpoint-signal=KILL", "p"},
+       "--checkpoint-signal: 'KILL': give USR1, USR2, TERM, HUP"},
       {{"--no-restart-on=2,x", "p"}, "--no-restart-on: 'x' is no exit code from 1 to 255"},
       {{"--nnodes"}, "--nnodes needs a value"},
       {{"--signals-to-handle=SIGUSR1", "p"}, "--signals-to-handle is torchrun's"},
-      {{"--numa-binding=node", "p"}, "--numa-binding is torchrun's"},
       {{"--standalone"}, "which program?"},
       {{}, "which program?"},
   };
