@@ -247,17 +247,18 @@ TEST_F(LauncherTest, AJobThatRecoversEndsWell) {
 }
 
 TEST_F(LauncherTest, KillsFromOutsideAtAnyTimeAreSurvivedAndNoGenerationOverlapsTheNext) {
-  // Each worker leaves a file while it lives; a later generation must find none of an earlier one.
+  // Each pause after a quick failure is twice as long as the one before, so there are few. Each worker
+  // leaves a file while it lives; a later generation must find none of an earlier one.
   auto job =
-      start_shell({"--nproc-per-node=3", "--max-restarts=15"},
+      start_shell({"--nproc-per-node=3", "--max-restarts=6"},
                   "for f in alive.*; do case $f in alive.$DDPRUN_GENERATION.*|'alive.*') ;; *) "
                   "kill -0 $(cat $f) 2>/dev/null && echo OVERLAP $f;; esac; done; "
                   "echo $$ > alive.$DDPRUN_GENERATION.$RANK; "
-                  "[ $DDPRUN_GENERATION = 15 ] && exit 0; echo started; exec sleep 1000");
+                  "[ $DDPRUN_GENERATION = 6 ] && exit 0; echo started; exec sleep 1000");
   const std::uint64_t seed = test_seed(1);
   SCOPED_TRACE(seed_text(seed));
   Rng rng(seed);
-  for (int generation = 0; generation < 15; ++generation) {
+  for (int generation = 0; generation < 6; ++generation) {
     const std::string file =
         directory_ / ("alive." + std::to_string(generation) + "." + std::to_string(rng.below(3)));
     ASSERT_TRUE(eventually([&] { return !read_file(file).empty(); })) << job->err();
