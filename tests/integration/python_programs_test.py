@@ -165,7 +165,7 @@ SPAWNS = """
     import os, signal, sys, time
     import torch.multiprocessing as mp
     def child(index, how):
-        print("child", index, flush=True)
+        sys.stdout.write(f"child {index}\\n")  # at once: print() would write it in pieces, and they share a pipe
         if how != "join":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             os.setsid()
