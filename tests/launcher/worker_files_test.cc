@@ -13,6 +13,7 @@
 namespace ddprun {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing_support::TemporaryDirectory;
 
