@@ -46,9 +46,7 @@ inline constexpr std::array kExitCodes = std::to_array<ExitCodeText>({
     {ExitCode::kNoJob, "ddprun status, logs, stop, restart, signal: there is no such job"},
     {ExitCode::kFiles, "a directory for logs, state or temporary files cannot be made or used"},
     {ExitCode::kNoAnswer,
-     "ddprun status, logs, stop, restart, signal: the job did not answer, refused, or has not "
-     "ended "
-     "in time"},
+     "a command for a running job: it did not answer, refused, or has not ended in time"},
     {ExitCode::kSaved, "--checkpoint-signal came and the workers ended well: start the job again"},
     {ExitCode::kUnwell, "ddprun doctor has found a problem"},
 });

@@ -110,7 +110,8 @@ std::shared_ptr<WorkerOutput> Worker::watch(const WorkerSurroundings& around, Co
   const int shown_on = console == ConsoleStream::kOut ? STDOUT_FILENO : STDERR_FILENO;
   wanted.passes_rest = wanted.source.prefix.empty() || isatty(shown_on) != 0;
   wanted.log = std::move(stream.log);
-  if (around.desk) {
+  // What goes into a file alone is read there (`ddprun logs`).
+  if (around.desk && !stream.only_logged) {
     const bool is_out = console == ConsoleStream::kOut;
     wanted.recent =
         &around.desk->output(plan_.local_rank, is_out ? OutputStream::kOut : OutputStream::kErr);

@@ -83,7 +83,9 @@ TEST(ControlCodec, AHelloComesBackAsItWas) {
 TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
   Hello hello;
   hello.node.agent_id = "x";
-  const std::vector<AgentMessage> from_agents{hello, AgentStatus{}, Heartbeat{3}, Leave{15, "why"}};
+  const std::vector<AgentMessage> from_agents{hello, AgentStatus{}, Heartbeat{3}, Leave{15, "why"},
+                                              UserRequest{.number = 1}};
+  ASSERT_EQ(from_agents.size(), std::variant_size_v<AgentMessage>);
   for (const AgentMessage& message : from_agents) {
     const auto decoded = decode_agent_message(body(encode(message)));
     ASSERT_TRUE(decoded) << decoded.error().message();
@@ -104,7 +106,9 @@ TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
       Wait{"1 of 2"},
       Assignment{},
       Stop{Generation(1), "r"},
-      End{verdict}};
+      End{verdict},
+      Answer{.number = 1, .done = true, .text = "it is under way"},
+      PassOn{.generation = Generation(1), .signal = 10, .rank = Rank(3)}};
   ASSERT_EQ(from_service.size(), std::variant_size_v<ServiceMessage>);
   for (const ServiceMessage& message : from_service) {
     const auto decoded = decode_service_message(body(encode(message)));

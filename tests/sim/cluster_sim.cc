@@ -1,6 +1,7 @@
 #include "tests/sim/cluster_sim.h"
 
 #include <algorithm>
+#include <cctype>
 #include <csignal>
 
 #include "rendezvous/state_codec.h"
@@ -455,7 +456,9 @@ void ClusterSim::start_workers(Agent& agent, const Assignment& assignment) {
   check_reason(assignment);
   // Counted here, not taken from the membership's own count. A service that was restarted begins
   // with what those who came back knew.
-  const bool is_restart = assignment.reason.starts_with("restart");
+  // "restart 1 of 3: ...", not "restart asked for by ...", which uses no budget.
+  const bool is_restart =
+      assignment.reason.starts_with("restart ") && std::isdigit(assignment.reason[8]) != 0;
   if (!restarts_before_) restarts_before_ = assignment.restart_count - (is_restart ? 1 : 0);
   if (is_restart) restarts_.insert(assignment.generation);
   // How many a window allows, restart_budget_test says; a service without its past forgets them.
