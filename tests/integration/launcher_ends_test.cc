@@ -100,15 +100,15 @@ class StoppedReader : public LauncherTest {
 };
 
 TEST_F(StoppedReader, DoesNotKeepAJobThatIsToldToEnd) {
-  // When this much has been taken from the worker, the pipe to the reader is full.
-  start_job("yes | head -n 1500000; touch begun; exec yes");
+  // When this much, more than a MiB, has been taken from the worker, the pipe to the reader is full.
+  start_job("yes | head -n 750000; touch begun; exec yes");
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(directory_ / "begun"); }));
   job_->signal(SIGTERM);
   EXPECT_EQ(job_->wait(seconds(10)), 143);
 }
 
 TEST_F(StoppedReader, IsWaitedForByAJobThatHasEndedUntilSomebodyWantsItGone) {
-  start_job("yes | head -n 1500000; touch done");
+  start_job("yes | head -n 750000; touch done");
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(directory_ / "done"); }));
   const pid_t agent = tree_of(*job_).agent;
   ASSERT_TRUE(eventually([&] { return first_child_of(agent) < 0; }));
