@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
-#include <sstream>
 
 #include "base/exit_codes.h"
 #include "base/fail.h"
 #include "base/version.h"
+#include "launcher/core/wrapped_text.h"
 #include "launcher/option_table.h"
 #include "launcher/subcommand.h"
 
@@ -28,21 +28,7 @@ constexpr std::size_t kIndent = 34;
 
 void append_wrapped(std::string& text, const std::string& words, std::size_t indent) {
   constexpr std::size_t kWidth = 100;
-  std::size_t column = indent;
-  std::istringstream stream(words);
-  for (std::string word; stream >> word;) {
-    if (column > indent && column + 1 + word.size() > kWidth) {
-      text += "\n" + std::string(indent, ' ');
-      column = indent;
-    }
-    if (column > indent) {
-      text += ' ';
-      ++column;
-    }
-    text += word;
-    column += word.size();
-  }
-  text += '\n';
+  text += wrapped(words, indent, kWidth) + '\n';
 }
 
 // `head`, and its explanation behind or below it.

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <sstream>
 
-#include "base/is_control.h"
+#include "launcher/core/wrapped_text.h"
 
 namespace ddprun {
 namespace {
@@ -24,29 +23,6 @@ std::string padded(std::string_view text, std::size_t columns) {
   std::string result(text);
   result.resize(std::max(columns, result.size() + 1), ' ');
   return result;
-}
-
-// Breaks `words` so that no line is longer than `width`, where a word is not; further lines begin
-// with `indent` spaces. What others have said (a service, the environment) goes to a terminal:
-// control characters do not.
-std::string wrapped(const std::string& words, std::size_t indent, std::size_t width) {
-  std::string text;
-  std::size_t column = indent;
-  std::istringstream stream(words);
-  for (std::string word; stream >> word;) {
-    std::replace_if(word.begin(), word.end(), is_control, '?');
-    if (column > indent && column + 1 + word.size() > width) {
-      text += "\n" + std::string(indent, ' ');
-      column = indent;
-    }
-    if (column > indent) {
-      text += ' ';
-      ++column;
-    }
-    text += word;
-    column += word.size();
-  }
-  return text;
 }
 
 std::string summary(const std::vector<Finding>& findings) {

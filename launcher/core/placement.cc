@@ -198,7 +198,7 @@ class Placing {
     std::vector<std::size_t> chosen;
     for (const std::size_t worker : workers) {
       const std::size_t home = roomiest(homes_, all);
-      homes_[home].workers.push_back(static_cast<int>(worker));  // for now: it counts
+      homes_[home].workers.push_back(static_cast<int>(worker));  // so that it counts
       chosen.push_back(home);
     }
     // Neighbours by rank are to be neighbours by place.
