@@ -156,7 +156,7 @@ void ControlDesk::show_logs(const ControlSessionPtr& session, const ControlReque
     return session->end();
   }
   session->say(outcome_line(Outcome::kDone, ""));
-  session->say(generation_line(node));
+  session->say(generation_line(node.generation));
   Follower follower{.session = session, .rank = request.rank};
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
     const LocalRank local(static_cast<int>(i));
@@ -238,7 +238,7 @@ void ControlDesk::generation_began() {
   for (std::array<RecentOutput, 2>& streams : outputs_) {
     for (RecentOutput& stream : streams) stream.end_line();
   }
-  const std::string line = generation_line(node);
+  const std::string line = generation_line(node.generation);
   for (const Follower& follower : followers_) {
     if (follower.session->room() > line.size()) follower.session->say(line);
   }

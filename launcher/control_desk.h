@@ -44,7 +44,7 @@ class ControlDesk {
 
   // The service's, to what ask_service() was given.
   void answered(const Answer& answer);
-  // Workers were started. Whoever follows their output is told where they write by themselves.
+  // Workers were started: whoever follows their output is told.
   void generation_began();
   // The job's part on this node is over: the last word to all who wait for that.
   void ended(int exit_code, const std::string& text);

@@ -1,21 +1,14 @@
 #include "launcher/control_logs.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <sys/inotify.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cstdio>
-#include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/write_all.h"
-#include "launcher/core/recent_output.h"
 #include "rendezvous/control_json.h"
 
 namespace ddprun {
@@ -78,72 +71,20 @@ class Printer {
   LogOptions options_;
 };
 
-// A file that a worker writes by itself.
-struct File {
-  Source source;
-  std::string path;
-  UniqueFd fd;
-  WholeLines lines;
-
-  // What is new in it; false: nobody reads any more.
-  bool show(Printer& printer) {
-    std::array<char, 64 * 1024> buffer;
-    ssize_t size = 0;
-    while ((size = ::read(fd.get(), buffer.data(), buffer.size())) > 0) {
-      const std::string whole =
-          lines.take(std::string_view(buffer.data(), static_cast<std::size_t>(size)));
-      if (!whole.empty() && !printer.lines(source, whole)) return false;
-    }
-    return true;
-  }
-  bool show_rest(Printer& printer) {
-    const std::string rest = lines.flush();
-    return rest.empty() || printer.lines(source, rest);
-  }
-};
-
-// Stands before the last lines of the file.
-void go_to_last_lines(int fd, int count) {
-  off_t at = ::lseek(fd, 0, SEEK_END);
-  std::array<char, 64 * 1024> buffer;
-  bool is_last_byte = true;
-  while (at > 0 && count > 0) {
-    const auto size = static_cast<std::size_t>(std::min<off_t>(at, buffer.size()));
-    at -= static_cast<off_t>(size);
-    if (::pread(fd, buffer.data(), size, at) != static_cast<ssize_t>(size)) break;
-    for (std::size_t i = size; i-- > 0;) {
-      const bool is_last = std::exchange(is_last_byte, false);
-      if (buffer[i] != '\n' || is_last || --count > 0) continue;
-      ::lseek(fd, at + static_cast<off_t>(i) + 1, SEEK_SET);
-      return;
-    }
-  }
-  ::lseek(fd, 0, count > 0 ? SEEK_SET : SEEK_END);
-}
-
 class Reader {
  public:
   Reader(std::vector<ControlClient> clients, const LogOptions& options)
-      : clients_(std::move(clients)), options_(options), printer_(options) {
-    changes_.reset(inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
-  }
+      : clients_(std::move(clients)), printer_(options) {}
 
   int run() {
     while (true) {
       for (ControlClient& client : clients_) {
         if (!take_lines(client)) return 0;
       }
-      for (auto& [watch, file] : files_) {
-        if (!file.show(printer_)) return 0;
-      }
       std::erase_if(clients_, [](const ControlClient& one) { return one.is_at_end(); });
-      if (clients_.empty()) break;
+      if (clients_.empty()) return 0;
       wait();
     }
-    for (auto& [watch, file] : files_) {
-      if (!file.show(printer_) || !file.show_rest(printer_)) return 0;
-    }
-    return 0;
   }
 
  private:
@@ -165,7 +106,7 @@ class Reader {
                                           ? from_hex(json.at("hex").get<std::string>())
                                           : json.at("text").get<std::string>());
       }
-      if (json.contains("generation")) return begin(json);
+      if (json.contains("generation")) begin(json.at("generation").get<std::int64_t>());
       if (json.contains("dropped_bytes")) {
         printer_.notice(json, json.at("dropped_bytes").dump() +
                                   " bytes of output are missing here: they came faster than they "
@@ -180,56 +121,24 @@ class Reader {
     return true;
   }
 
-  // Of a generation: where its workers write by themselves.
-  bool begin(const Json& json) {
-    const std::int64_t generation = json.at("generation").get<std::int64_t>();
+  void begin(std::int64_t generation) {
     if (generation_ && *generation_ != generation) {
-      for (auto& [watch, file] : files_) {
-        if (!file.show(printer_) || !file.show_rest(printer_)) return false;
-      }
-      files_.clear();
       printer_.notice({{"generation", generation}},
                       "generation " + std::to_string(generation) + " begins");
     }
-    const bool is_first = !std::exchange(generation_, generation);
-    for (const Json& one : json.at("files")) {
-      const Source source{one.at("rank").get<int>(), one.at("stream") == "stderr"};
-      if (options_.rank && options_.rank->value != source.first) continue;
-      open_file(source, one.at("path").get<std::string>(), is_first);
-    }
-    return true;
-  }
-
-  void open_file(const Source& source, const std::string& path, bool has_past) {
-    UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!fd.valid()) {
-      return printer_.notice({{"unreadable", path}}, system_error("read " + path, errno).message());
-    }
-    if (has_past) go_to_last_lines(fd.get(), options_.lines);
-    int watch = -1 - static_cast<int>(files_.size());  // not watched
-    if (options_.follow) {
-      const int number = inotify_add_watch(changes_.get(), path.c_str(), IN_MODIFY);
-      if (number >= 0) watch = number;
-    }
-    files_.emplace(watch, File{source, path, std::move(fd), {}});
+    generation_ = generation;
   }
 
   void wait() {
-    std::vector<pollfd> fds{{changes_.get(), POLLIN, 0}};
+    std::vector<pollfd> fds;
     for (const ControlClient& client : clients_) fds.push_back({client.descriptor(), POLLIN, 0});
     // Until the job has ended, however long that takes: that is what was asked for.
     while (::poll(fds.data(), fds.size(), -1) < 0 && errno == EINTR) {
     }
-    std::array<char, 4096> ignored;
-    while (::read(changes_.get(), ignored.data(), ignored.size()) > 0) {
-    }
   }
 
   std::vector<ControlClient> clients_;
-  LogOptions options_;
   Printer printer_;
-  UniqueFd changes_;
-  std::map<int, File> files_;  // by watch
   std::optional<std::int64_t> generation_;
 };
 

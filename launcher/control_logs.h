@@ -1,5 +1,5 @@
-// `ddprun logs`: shows what agents tell of their workers' output, and what those write into files by
-// themselves, as it comes. Blocks; for the main thread.
+// `ddprun logs`: shows what agents tell of their workers' output as it comes. Blocks; for the main
+// thread.
 #pragma once
 
 #include <optional>

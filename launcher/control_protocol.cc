@@ -48,8 +48,7 @@ Json json_of(const WorkerView& worker, const Moment& now) {
             {"pid", worker.pid},
             {"state", worker.state}};
   put_time(json, "since", now, worker.since);
-  if (!worker.out_file.empty()) json["stdout"] = worker.out_file;
-  if (!worker.err_file.empty()) json["stderr"] = worker.err_file;
+  if (worker.step) json["step"] = *worker.step;
   return json;
 }
 
@@ -169,18 +168,8 @@ std::string output_line(const OutputSource& source, std::string_view bytes) {
   return text_of(json);
 }
 
-std::string generation_line(const NodeView& node) {
-  Json json{{"generation", node.generation.value}};
-  Json& files = json["files"] = Json::array();
-  for (const WorkerView& worker : node.workers) {
-    const auto add = [&](const std::string& path, const char* stream) {
-      if (path.empty()) return;
-      files.push_back({{"rank", worker.rank.value}, {"stream", stream}, {"path", path}});
-    };
-    add(worker.out_file, "stdout");
-    add(worker.err_file, "stderr");
-  }
-  return text_of(json);
+std::string generation_line(Generation generation) {
+  return text_of({{"generation", generation.value}});
 }
 
 std::string dropped_line(std::uint64_t bytes) { return text_of({{"dropped_bytes", bytes}}); }

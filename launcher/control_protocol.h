@@ -33,9 +33,7 @@ struct WorkerView {
   pid_t pid = 0;      // 0: it was never there
   std::string state;  // "running", or how it ended
   TimePoint since;
-  // Where it writes a stream by itself; empty: it comes through the agent.
-  std::string out_file;
-  std::string err_file;
+  std::optional<std::int64_t> step = {};  // the last one that it has reported
 };
 
 struct NodeView {
@@ -74,8 +72,8 @@ struct OutputSource {
   OutputStream stream = OutputStream::kOut;
 };
 std::string output_line(const OutputSource& source, std::string_view bytes);
-// Where a generation's workers write by themselves.
-std::string generation_line(const NodeView& node);
+// What follows is of this generation.
+std::string generation_line(Generation generation);
 // So many bytes of output were left out, because the reader was slow.
 std::string dropped_line(std::uint64_t bytes);
 

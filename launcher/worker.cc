@@ -42,8 +42,6 @@ Result<void> Worker::start(const WorkerSurroundings& around,
   if (!streams) return std::move(streams).error();
   const bool types = options.pty && gets_stdin(options) && isatty(STDIN_FILENO) != 0;
   if (types) terminal_.reset(fcntl(streams->out.from_worker.get(), F_DUPFD_CLOEXEC, 0));
-  if (streams->out.only_logged) out_file_ = streams->out.path;
-  if (streams->err.only_logged) err_file_ = streams->err.path;
 
   cgroup_ = make_worker_cgroup(around.cgroup, rank);
   const UniqueFd cgroup(
@@ -110,8 +108,7 @@ std::shared_ptr<WorkerOutput> Worker::watch(const WorkerSurroundings& around, Co
   const int shown_on = console == ConsoleStream::kOut ? STDOUT_FILENO : STDERR_FILENO;
   wanted.passes_rest = wanted.source.prefix.empty() || isatty(shown_on) != 0;
   wanted.log = std::move(stream.log);
-  // What goes into a file alone is read there (`ddprun logs`).
-  if (around.desk && !stream.only_logged) {
+  if (around.desk) {
     const bool is_out = console == ConsoleStream::kOut;
     wanted.recent =
         &around.desk->output(plan_.local_rank, is_out ? OutputStream::kOut : OutputStream::kErr);
@@ -130,9 +127,7 @@ WorkerView Worker::view() const {
           .local_rank = plan_.local_rank,
           .pid = pid_,
           .state = state_,
-          .since = since_,
-          .out_file = out_file_,
-          .err_file = err_file_};
+          .since = since_};
 }
 
 WorkerEnd Worker::describe_end() {

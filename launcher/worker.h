@@ -104,8 +104,6 @@ class Worker : public std::enable_shared_from_this<Worker> {
   std::shared_ptr<WorkerOutput> out_;
   std::shared_ptr<WorkerOutput> err_;
   UniqueFd terminal_;     // --pty: our end of it, to write to
-  std::string out_file_;  // where a stream goes when it does not come through us
-  std::string err_file_;
 };
 
 }  // namespace ddprun

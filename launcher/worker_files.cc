@@ -34,7 +34,6 @@ Result<void> add_log(WorkerStream& stream, const std::string& path, LogWriter& l
   Result<std::shared_ptr<LogFile>> log = logs.open(path);
   if (!log) return std::move(log).error();
   stream.log = std::move(*log);
-  stream.path = path;
   return {};
 }
 

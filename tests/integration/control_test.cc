@@ -330,7 +330,7 @@ TEST_F(ControlTest, LogsFollowsARankAcrossGenerationsUntilTheJobEnds) {
   EXPECT_THAT(follower->err(), HasSubstr("ended with exit code 0"));
 }
 
-TEST_F(ControlTest, LogsReadsTheFilesThatWorkersWriteByThemselves) {
+TEST_F(ControlTest, LogsTellsWhatGoesIntoFilesAloneToo) {
   auto job = launch_shell({"-r", "3", "--log-dir=logs"},
                           until_go_after("echo first; echo second; touch up") + "; echo last");
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(directory_ / "up"); }));

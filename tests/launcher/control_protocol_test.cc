@@ -67,12 +67,12 @@ TEST(ControlProtocol, AnswersAreOneLineEach) {
                           .local_rank = LocalRank(1),
                           .pid = 9,
                           .state = "running",
-                          .out_file = "/x"});
+                          .step = 120});
   const Moment now{};
   for (const std::string& line :
        {who_line(node, now), status_line(node, now, std::string("{\"jobs\":[\n{}\n]}\n")),
         status_line(node, now, Error{.cause = "silent\nservice"}),
-        outcome_line(Outcome::kRefused, "a\nb"), ended_line(3, "x"), generation_line(node),
+        outcome_line(Outcome::kRefused, "a\nb"), ended_line(3, "x"), generation_line(Generation(2)),
         output_line({Rank(1), OutputStream::kErr}, "a\nb\n"), dropped_line(5)}) {
     EXPECT_EQ(line.find('\n'), std::string::npos) << line;
     EXPECT_TRUE(json::accept(line)) << line;
@@ -80,7 +80,7 @@ TEST(ControlProtocol, AnswersAreOneLineEach) {
   const json status = json::parse(status_line(node, now, std::string("{\"jobs\":[\n{}\n]}\n")));
   EXPECT_EQ(status["service"]["jobs"].size(), 1u);
   EXPECT_EQ(status["node"]["workers"][0]["rank"], 3);
-  EXPECT_EQ(json::parse(generation_line(node))["files"][0]["path"], "/x");
+  EXPECT_EQ(status["node"]["workers"][0]["step"], 120);
 }
 
 TEST(ControlProtocol, OutputThatIsNoUtf8ComesAsHex) {
