@@ -1,11 +1,6 @@
 #include "launcher/agent.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
-#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
@@ -14,13 +9,11 @@
 #include <exception>
 #include <memory>
 #include <optional>
-#include <set>
 
 #include "base/descriptor_limit.h"
 #include "base/fail.h"
-#include "base/random_id.h"
 #include "base/signal_names.h"
-#include "base/version.h"
+#include "launcher/agent_terminal.h"
 #include "launcher/console_writer.h"
 #include "launcher/control_desk.h"
 #include "launcher/control_place.h"
@@ -28,23 +21,17 @@
 #include "launcher/core/status_line.h"
 #include "launcher/core/supervisor.h"
 #include "launcher/core/verdict_report.h"
-#include "launcher/job_plan.h"
+#include "launcher/generation_store.h"
 #include "launcher/json_lines.h"
-#include "launcher/local_address.h"
+#include "launcher/last_output.h"
 #include "launcher/log_writer.h"
+#include "launcher/meeting.h"
+#include "launcher/node_workers.h"
 #include "launcher/process_tree.h"
-#include "launcher/pseudo_terminal.h"
 #include "launcher/report_file.h"
-#include "launcher/run_cgroup.h"
 #include "launcher/run_directory.h"
 #include "launcher/signal_source.h"
-#include "launcher/worker.h"
-#include "launcher/worker_files.h"
-#include "rendezvous/key_file.h"
-#include "rendezvous/listen.h"
-#include "rendezvous/server.h"
 #include "rendezvous/service_link.h"
-#include "rendezvous/store_server.h"
 #include "rendezvous/tcp_address.h"
 
 namespace ddprun {
@@ -52,14 +39,6 @@ namespace {
 
 namespace asio = boost::asio;
 using boost::system::error_code;
-
-constexpr Duration kResolveTimeout = std::chrono::seconds(20);
-// Other agents hear the verdict and go; the embedded service does not wait longer for them.
-constexpr Duration kDrainTimeout = std::chrono::seconds(10);
-// For a reader of our output that has stopped, when we have been told to end.
-constexpr Duration kLastWords = std::chrono::seconds(1);
-// For a disk that has stopped to take the end of the log files.
-constexpr Duration kLogsPatience = std::chrono::seconds(5);
 
 // What the service says shall be, for --verbose.
 std::string told(const Wait& wait) { return "told to wait: " + wait.reason; }
@@ -82,14 +61,14 @@ class Agent {
   Agent(const AgentConfig& config, Guards guards)
       : config_(config),
         guardian_(guards.guardian),
-        console_([this] { asio::post(io_, [this] { resume_outputs(); }); },
+        console_([this] { asio::post(io_, [this] { workers_.resume_outputs(); }); },
                  {.live = config.look.live ? config.screen : std::nullopt}),
         json_(config.options.rdzv_id, host_name()),
         log_(
             "ddprun", [this](std::string_view line) { console_.say(ConsoleStream::kErr, line); },
             log_format()),
         logs_({.max_bytes = config.options.log_max_bytes,
-               .on_drained = [this] { asio::post(io_, [this] { resume_outputs(); }); },
+               .on_drained = [this] { asio::post(io_, [this] { workers_.resume_outputs(); }); },
                .warn = [this](const std::string& text) { log_.warning(text); }}),
         supervisor_({.host = host_name(),
                      .slots = config.slots,
@@ -97,15 +76,24 @@ class Agent {
                      .kill_timeout = config.kill_timeout,
                      .checkpoint_signal = config.options.checkpoint_signal}),
         timer_(io_),
-        status_timer_(io_),
         signals_(io_),
         guardian_alive_(io_, guards.guardian_alive.release()),
         keeper_alive_(io_, guards.keeper_alive.release()),
-        typed_(io_),
+        last_output_(io_, log_, logs_, console_),
+        meeting_(io_, log_, config),
+        store_(io_, log_, config, meeting_,
+               [this](Generation generation) { feed(CheckpointAnnounced{generation}); }),
+        workers_(
+            config, {io_, log_, console_, logs_, interrupts_, json_, descriptor_limit_},
+            {.ended = [this](const WorkersEnded& ended) { feed(ended); },
+             .is_running = [this] { return supervisor_.state() == Supervisor::State::kRunning; }}),
+        terminal_(io_, console_, std::move(guards.input),
+                  {.status = [this] { return status_facts(); },
+                   .resized = [this](ScreenSize size) { workers_.resize_terminals(size); },
+                   .typed = [this](std::string_view bytes) { workers_.type(bytes); }}),
         report_file_(config.options.report_file, config.options.rdzv_id, host_name()) {
     if (config.options.quiet) log_.set_level(LogLevel::kWarning);
     if (config.options.verbose) log_.set_level(LogLevel::kDebug);
-    if (guards.input.valid()) typed_.assign(guards.input.release());
   }
 
   int run() {
@@ -115,19 +103,15 @@ class Agent {
       // The keeper ends what runs below this process.
       trouble(std::string("broken by: ") + error.what());
       exit_code_ = to_int(ExitCode::kInternal);
-      told_to_end_ = true;
+      last_output_.hurry();
     }
     over_ = true;
     write_report();
-    link_.reset();
-    server_.reset();
-    close_store();
+    store_.close();
+    meeting_.close();
     let_go_of_workers();
-    status_timer_.cancel();
-    typed_.close();
-    console_.hide_area();
-    flush_logs();
-    flush_console();
+    terminal_.close();
+    last_output_.flush();
     return exit_code_;
   }
 
@@ -137,130 +121,24 @@ class Agent {
       return trouble(watched.error().message());
     }
     watch_guards();
-    if (console_.is_live()) show_status();
+    terminal_.start();
     for (const std::string& remark : config_.rendezvous.remarks) log_.warning(remark);
     if (!config_.binding.told.empty()) log_.info(config_.binding.told);
     if (const Result<void> ready = meet(); !ready) {
       trouble(ready.error().message());
-      exit_code_ = to_int(cannot_meet_);
+      exit_code_ = to_int(meeting_.exit_code());
       return;
     }
     open_desk();
-    link_->start();
+    meeting_.start();
     io_.run();
   }
 
   // --- the way to the service --------------------------------------------------------------------
 
   Result<void> meet() {
-    if (const std::string& wanted = config_.options.local_addr; !wanted.empty()) {
-      auto found = find_local_address(wanted, interface_addresses(), kResolveTimeout);
-      if (!found) return std::move(found).error().within("--local-addr");
-      local_addr_ = std::move(*found);
-    }
-    const Rendezvous& plan = config_.rendezvous;
-    switch (plan.mode) {
-      case Rendezvous::Mode::kLocal: return embed(std::nullopt, "127.0.0.1");
-      case Rendezvous::Mode::kStatic: return meet_static();
-      case Rendezvous::Mode::kDynamic: return meet_dynamic();
-    }
-    return {};
-  }
-
-  Result<void> meet_dynamic() {
-    const Rendezvous& plan = config_.rendezvous;
-    Result<std::vector<SocketAddress>> addresses = resolve(plan.meeting_point, kResolveTimeout);
-    if (!addresses) return std::move(addresses).error().within("--rdzv-endpoint");
-    std::optional<SocketAddress> here;
-    for (const SocketAddress& address : *addresses) {
-      if (!here && is_local_address(address)) here = address;
-    }
-    if (!here) return connect_to_service(false);
-    const std::string host =
-        listening_host({plan.meeting_point.host, here->host()}, config_.options.nodes);
-    Result<Listener> listener = listen_tcp({host, plan.meeting_point.port});
-    if (!listener) {
-      // Taken: by a ddp-rendezvous, or by another agent of this host. Else it will not say welcome.
-      if (listener.error().sys_errno == EADDRINUSE) return connect_to_service(true);
-      return std::move(listener).error().within("--rdzv-endpoint");
-    }
-    return embed(std::move(*listener), here->host());
-  }
-
-  Result<void> meet_static() {
-    const Rendezvous& plan = config_.rendezvous;
-    if (config_.options.node_rank.value_or(0) != 0) return connect_to_service(false);
-    Result<std::vector<SocketAddress>> addresses = resolve(plan.meeting_point, kResolveTimeout);
-    if (!addresses) return std::move(addresses).error().within("--master-addr");
-    const SocketAddress& address = addresses->front();
-    if (!is_local_address(address)) {
-      return invalid_argument(plan.meeting_point.host +
-                              " is no address of this host, but --node-rank 0 runs here")
-          .within("--master-addr");
-    }
-    const std::string host =
-        listening_host({plan.meeting_point.host, address.host()}, config_.options.nodes);
-    Result<Listener> listener = listen_tcp({host, plan.meeting_point.port});
-    if (!listener) return std::move(listener).error().within("--master-port");
-    static_port_ = listener->address.port;
-    // Workers use the name that was given, as torchrun's do. But where it leads to loopback on this
-    // host alone, they would offer their peers a loopback address: then they get what the other
-    // nodes have reached, which the service puts in the place of a numeric loopback address.
-    const bool misleads = host == "*" && is_loopback_address(address);
-    return embed(std::move(*listener), misleads ? address.host() : plan.meeting_point.host);
-  }
-
-  // listener: where other nodes come; nullopt for a job of this node alone.
-  Result<void> embed(std::optional<Listener> listener, std::string address) {
-    ServiceOptions options;
-    options.times = config_.options.times;
-    options.embedded = true;
-    options.host = host_name();
-    options.service_id = random_hex(8);
-    if (config_.munge.munge) options.owner = config_.munge.munge->user();
-    UniqueFd socket;
-    TlsContextPtr tls;
-    if (listener) {
-      if (config_.tls) {
-        Result<FoundTls> found = TlsContext::for_service(config_.tls_files);
-        if (!found) {
-          cannot_meet_ = ExitCode::kUsage;
-          return std::move(found).error().within("this host starts the service");
-        }
-        tls = std::move(found->context);
-      }
-      const bool is_closed = tls && tls->demands_certificates();
-      const std::string exposure =
-          is_closed ? "" : exposure_of(listener->address, config_.keys, config_.munge);
-      if (!exposure.empty()) log_.warning(exposure);
-      socket = std::move(listener->socket);
-    }
-    own_address_ = std::move(address);
-    if (const Result<void> ready = prepare_store(); !ready) return ready;
-    server_ = std::make_unique<RendezvousServer>(io_, log_, std::move(options), std::move(socket));
-    server_->set_keys(config_.keys);
-    if (config_.munge.munge) server_->set_munge(config_.munge.munge);
-    server_->set_tls(std::move(tls));
-    server_->start();
-    link_ = make_local_link(*server_, link_events());
-    return {};
-  }
-
-  Result<void> connect_to_service(bool must_answer) {
-    const Rendezvous& plan = config_.rendezvous;
-    if (const Result<void> ready = prepare_store(); !ready) return ready;
-    RemoteLinkOptions options;
-    options.address = plan.meeting_point;
-    options.link.service = to_text(plan.meeting_point);
-    options.link.join_timeout = plan.join_timeout;
-    options.link.must_answer = must_answer;
-    options.key = config_.keys.key_of(config_.options.rdzv_id).value_or("");
-    options.munge = config_.munge.munge;
-    options.demands_proof = config_.options.require_auth;
-    options.tls = config_.tls;
-    options.tls_files = config_.tls_files;
-    link_ = make_remote_link(io_, std::move(options), link_events());
-    return {};
+    Result<void> met = meeting_.meet(link_events());
+    return met ? store_.prepare() : met;
   }
 
   ServiceLinkEvents link_events() {
@@ -282,30 +160,7 @@ class Agent {
   }
 
   Hello hello(const std::string& local_address) {
-    const LaunchOptions& options = config_.options;
-    Hello hello;
-    hello.version = kVersion;
-    hello.job.id = options.rdzv_id;
-    hello.job.nodes = options.nodes;
-    hello.job.max_restarts = options.max_restarts;
-    hello.job.restart_rules = options.restart_rules;
-    hello.job.join_timeout = config_.rendezvous.join_timeout;
-    hello.job.last_call = config_.rendezvous.last_call;
-    hello.job.on_join = options.on_join;
-    hello.job.node_failures = options.node_failures;
-    hello.node.agent_id = agent_id_;
-    hello.node.host = host_name();
-    hello.node.slots = config_.slots;
-    hello.node.node_rank = options.node_rank;
-    if (config_.rendezvous.mode == Rendezvous::Mode::kStatic && !hello.node.node_rank) {
-      hello.node.node_rank = 0;  // as torchrun's
-    }
-    hello.node.address = !local_addr_.empty()    ? local_addr_
-                         : local_address.empty() ? own_address_
-                                                 : local_address;
-    if (config_.rendezvous.mode != Rendezvous::Mode::kLocal) {
-      hello.node.other_addresses = addresses_of_this_node();
-    }
+    Hello hello = meeting_.introduce(local_address);
     hello.status = status();
     hello.assignment = supervisor_.assignment();
     if (hello.assignment) {  // the service knows the rest
@@ -315,19 +170,9 @@ class Agent {
     return hello;
   }
 
-  // From where workers of this node may call others.
-  static std::vector<std::string> addresses_of_this_node() {
-    std::vector<std::string> found;
-    for (const InterfaceAddress& one : interface_addresses()) {
-      if (found.size() == kMaxAddresses) break;
-      if (!is_loopback_address(one.address)) found.push_back(one.address.host());
-    }
-    return found;
-  }
-
   AgentStatus status() {
     AgentStatus status = supervisor_.status(BootClock::now());
-    status.store_port = listener_ ? listener_->address.port : static_port_.value_or(0);
+    status.store_port = store_.port();
     return status;
   }
 
@@ -352,30 +197,24 @@ class Agent {
     world_size_ = start.assignment.world_size;
     restarts_used_ = start.assignment.restart_count;
     json_.set_place(node_rank_, generation_);
-    serve_store(start.assignment);
-    start_workers(start.assignment);
+    store_.serve(start.assignment);
+    let_go_of_workers();
+    generation_since_ = BootClock::now();
+    workers_.start(start.assignment, desk_.get());
+    if (workers_.has_open(Rank(0))) terminal_.read_typing();
+    if (desk_) desk_->generation_began();
   }
-  void act(const SignalTree& signal) { tell_tree(signal.signal); }
+  void act(const SignalTree& signal) { workers_.signal_tree(signal.signal); }
   void act(const SuspendTree&) { suspend_descendants(); }
   void act(const ResumeTree&) { resume_descendants(); }
-  void act(const SignalWorkers& signal) {
-    for (const auto& worker : workers_) {
-      if (signal.rank && worker->local_rank() != *signal.rank) continue;
-      // One whose end is waiting to be collected keeps its number until then.
-      if (worker->is_open()) ::kill(worker->pid(), signal.signal);
-    }
-  }
-  void act(const KillTree&) {
-    kill_cgroup(config_.cgroup);
-    tell_tree(SIGKILL);
-  }
+  void act(const SignalWorkers& signal) { workers_.signal(signal.signal, signal.rank); }
+  void act(const KillTree&) { workers_.kill_tree(); }
   void act(const ReleaseGeneration&) {
-    told_.clear();
     let_go_of_workers();
-    close_store();
-    if (const Result<void> ready = prepare_store(); !ready) log_.error(ready.error().message());
+    store_.close();
+    if (const Result<void> ready = store_.prepare(); !ready) log_.error(ready.error().message());
   }
-  void act(const SendStatus&) { link_->send(status()); }
+  void act(const SendStatus&) { meeting_.link().send(status()); }
   void act(const SendLeave& leave) {
     last_word_ = leave.leave;
     // Only what even SIGKILL has not ended is still there.
@@ -406,24 +245,21 @@ class Agent {
     if (desk_) desk_->ended(exit.code, exit.verdict ? exit.verdict->headline : "");
     // Nobody failed: a user has ended the job, here or on another node.
     const bool was_asked = exit.verdict && !exit.verdict->success && exit.verdict->ends.empty();
-    told_to_end_ = told_to_end_ || was_asked;
+    if (was_asked) last_output_.hurry();
     let_go_of_workers();
-    close_store();
-    // Not from within the link's own call.
-    asio::post(io_, [this] {
-      link_->leave(last_word_, [this] { asio::post(io_, [this] { drain(); }); });
-    });
+    store_.close();
+    meeting_.leave(last_word_, [this] { io_.stop(); });
   }
 
-  // The last one out: an embedded service stays until the others have heard the verdict.
-  void drain() {
-    timer_.cancel();
-    if (!server_) return io_.stop();
-    server_->when_idle([this] { io_.stop(); });
-    timer_.expires_after(kDrainTimeout);
-    timer_.async_wait([this](error_code error) {
-      if (!error) io_.stop();
-    });
+  // Their processes have ended, or cannot be ended.
+  void let_go_of_workers() {
+    terminal_.stop_reading();  // what is typed now is for the next generation
+    workers_.let_go();
+  }
+
+  void check_tree() {
+    if (supervisor_.state() != Supervisor::State::kStopping || !workers_.are_gone()) return;
+    perform(supervisor_.step(TreeEmpty{}, BootClock::now()));
   }
 
   void report(const Verdict& verdict) {
@@ -472,211 +308,6 @@ class Agent {
     });
   }
 
-  // --- the store ---------------------------------------------------------------------------------
-
-  // Listens in advance: clients that come before we accept wait in the backlog instead of retrying.
-  Result<void> prepare_store() {
-    const bool is_ours = config_.options.has_agent_store();
-    if (static_port_ && is_ours) return {};
-    const bool only_here = config_.rendezvous.mode == Rendezvous::Mode::kLocal;
-    const std::string host = only_here ? "127.0.0.1" : "*";
-    const PortRange ports = config_.options.ports;
-    Result<Listener> listener = is_ours ? listen_tcp(host, ports) : reserve_tcp(host, ports);
-    if (!listener) return std::move(listener).error().within("listen for the store's clients");
-    listener_ = std::move(*listener);
-    return {};
-  }
-
-  void serve_store(const Assignment& assignment) {
-    UniqueFd socket;
-    if (listener_) socket = std::move(listener_->socket);
-    listener_.reset();
-    if (assignment.node_rank != NodeRank(0)) return;  // another node hosts it; this port is closed
-    if (!config_.options.has_agent_store()) {
-      kept_port_ = std::move(socket);
-      return;
-    }
-    StoreServerOptions options;
-    if (!assignment.peers.empty()) {  // an older service does not say
-      options.allow = config_.store_allow;
-      for (const std::string& address : assignment.peers) options.allow->add(address);
-    }
-    // Told from within the store's own work: what follows may close it.
-    options.watched_key = "/" + std::string(kCheckpointKey);
-    options.watched_key_set = [this, generation = assignment.generation] {
-      asio::post(io_, [this, generation] { feed(CheckpointAnnounced{generation}); });
-    };
-    store_ = std::make_unique<StoreServer>(io_, log_, std::move(socket), options);
-    store_->start();
-    if (server_) server_->show_store(store_.get());
-    if (static_port_ && server_) server_->share_port_with(store_.get());
-  }
-
-  void close_store() {
-    if (server_) {
-      server_->show_store(nullptr);
-      server_->share_port_with(nullptr);
-    }
-    store_.reset();
-    kept_port_.reset();
-  }
-
-  // --- workers -----------------------------------------------------------------------------------
-
-  void start_workers(const Assignment& assignment) {
-    let_go_of_workers();
-    generation_since_ = BootClock::now();
-    const PlanOptions plan = plan_options(
-        config_,
-        config_.log_root.empty()
-            ? ""
-            : attempt_directory(config_.log_root, assignment.restart_count, assignment.generation));
-    for (WorkerPlan& one : plan_workers(plan, assignment)) {
-      workers_.push_back(std::make_shared<Worker>(std::move(one)));
-      const Result<void> started = start(*workers_.back(), assignment.world_size);
-      if (started) continue;
-      WorkerEnd end;
-      end.local_rank = workers_.back()->local_rank();
-      end.kind = EndKind::kNotStarted;
-      end.code = started.error().sys_errno;
-      end.message = started.error().message();
-      not_started_.push_back(std::move(end));
-    }
-    oom_kills_before_ = oom_kills_of_machine();
-    if (desk_) desk_->generation_began();
-    if (not_started_.empty()) return;
-    asio::post(io_, [this] { feed(WorkersEnded{std::exchange(not_started_, {})}); });
-  }
-
-  Result<void> start(Worker& worker, int world_size) {
-    const WorkerConsole looks{
-        .coloured = config_.look.coloured,
-        .has_prefix = world_size > 1,
-        .tee_pattern = config_.tee_pattern,
-        .screen = size_of_terminal(STDOUT_FILENO),
-        .json = config_.options.log_format == LogFormat::kJson ? &json_ : nullptr};
-    const Result<void> started =
-        worker.start({io_, console_, config_.options, config_.command.executable, descriptor_limit_,
-                      config_.cgroup, interrupts_, logs_, looks, desk_.get()},
-                     [this](std::shared_ptr<Worker> one) { ended(std::move(one)); });
-    if (started && worker.rank() == Rank(0)) watch_typing();
-    if (started) {
-      log_.debug("rank " + to_text(worker.rank()) + " (local rank " + to_text(worker.local_rank()) +
-                 ") runs as pid " + std::to_string(worker.pid()));
-    }
-    return started;
-  }
-
-  // Their processes have ended, or cannot be ended.
-  void let_go_of_workers() {
-    if (typed_.is_open()) typed_.cancel();  // what is typed now is for the next generation
-    workers_.clear();
-    newly_ended_.clear();
-  }
-
-  void tell_tree(int signal) {
-    told_signal_ = signal;
-    told_.clear();
-    signal_descendants(signal, told_);
-    log_.debug("sent " + signal_name(signal) + " to " + std::to_string(told_.size()) +
-               " processes below");
-  }
-
-  // Those that ended at the same instant are reported together, because their order says nothing:
-  // what is ready now has been queued before what is posted here.
-  void ended(std::shared_ptr<Worker> worker) {
-    newly_ended_.push_back(std::move(worker));
-    if (newly_ended_.size() > 1) return;
-    asio::post(io_, [this] {
-      WorkersEnded event;
-      for (const auto& one : std::exchange(newly_ended_, {})) {
-        event.workers.push_back(one->describe_end());
-        look_for_want_of_memory(event.workers.back());
-      }
-      if (!event.workers.empty()) feed(event);
-    });
-  }
-
-  // A SIGKILL that was not ours, where its control group has not told already.
-  void look_for_want_of_memory(WorkerEnd& end) const {
-    const bool may_be = end.kind == EndKind::kSignaled && end.code == SIGKILL &&
-                        end.out_of_memory == OutOfMemory::kNo &&
-                        supervisor_.state() == Supervisor::State::kRunning;
-    if (may_be && oom_kills_of_machine() > oom_kills_before_) {
-      end.out_of_memory = OutOfMemory::kLikely;
-    }
-  }
-
-  // Reaps adopted orphans. A worker's own end comes through its WorkerProcess; while one is waiting
-  // to be collected there, the kernel shows nothing behind it, but its end leads here again.
-  void reap_orphans() {
-    siginfo_t info{};
-    while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
-      const bool is_worker = std::any_of(workers_.begin(), workers_.end(), [&](const auto& worker) {
-        return worker->is_open() && worker->pid() == info.si_pid;
-      });
-      if (is_worker) return;
-      waitpid(info.si_pid, nullptr, 0);
-      info = {};
-    }
-  }
-
-  void check_tree() {
-    if (supervisor_.state() != Supervisor::State::kStopping) return;
-    reap_orphans();
-    if (!told_.empty()) signal_new_children(told_signal_, told_);
-    // The tree counts as empty only when every end has been reported, also of workers that were
-    // never there.
-    if (has_children() || !newly_ended_.empty() || !not_started_.empty()) return;
-    for (const auto& worker : workers_) {
-      if (worker->is_open()) return;
-    }
-    for (const auto& worker : workers_) worker->finish_output();
-    perform(supervisor_.step(TreeEmpty{}, BootClock::now()));
-  }
-
-  void resume_outputs() {
-    for (const auto& worker : workers_) worker->resume_output();
-  }
-
-  // A disk that has stopped must not keep a job that has ended.
-  void flush_logs() {
-    io_.restart();
-    const auto until_flushed = asio::make_work_guard(io_);
-    flushing_ = true;
-    bool flushed = false;
-    logs_.when_flushed([&] {
-      asio::post(io_, [&] {
-        flushed = true;
-        io_.stop();
-      });
-    });
-    timer_.expires_after(told_to_end_ ? kLastWords : kLogsPatience);
-    timer_.async_wait([this](error_code error) {
-      if (!error) io_.stop();
-    });
-    io_.run();
-    timer_.cancel();
-    if (!flushed) log_.warning("the disk does not take the end of the log files; it is left out");
-  }
-
-  // A reader that is slow gets everything; but when somebody wants us to end, before or now, nobody
-  // stays for him.
-  void flush_console() {
-    io_.restart();
-    const auto until_flushed = asio::make_work_guard(io_);
-    flushing_ = true;
-    console_.when_flushed([this] { asio::post(io_, [this] { io_.stop(); }); });
-    timer_.cancel();
-    if (told_to_end_) {
-      timer_.expires_after(kLastWords);
-      timer_.async_wait([this](error_code error) {
-        if (!error) io_.stop();
-      });
-    }
-    io_.run();
-  }
-
   // --- what users ask of it ----------------------------------------------------------------------
 
   // A job runs as well where no socket can be made.
@@ -688,7 +319,8 @@ class Agent {
         io_, std::move(*listener),
         ControlledNode{
             .view = [this] { return view(); },
-            .ask_service = [this](const UserRequest& asked) { return !over_ && link_->ask(asked); },
+            .ask_service =
+                [this](const UserRequest& asked) { return !over_ && meeting_.link().ask(asked); },
             .stop_here = [this](bool at_once) { stop_here(at_once); }},
         config_.slots);
   }
@@ -711,12 +343,12 @@ class Agent {
     }
     const std::optional<Assignment> assignment = supervisor_.assignment();
     if (assignment && assignment->generation == status.generation) view.assignment = assignment;
-    for (const auto& worker : workers_) view.workers.push_back(worker->view());
+    view.workers = workers_.views();
     return view;
   }
 
   void stop_here(bool at_once) {
-    told_to_end_ = true;
+    last_output_.hurry();
     feed(UserSignal{SIGTERM, UserSignal::Way::kDirect});
     if (at_once) feed(UserSignal{SIGINT, UserSignal::Way::kDirect});
   }
@@ -743,13 +375,13 @@ class Agent {
         if (signal->number == SIGCHLD) {
           child_ended = true;
         } else if (signal->number == SIGWINCH) {
-          follow_terminal();
+          terminal_.follow_size();
         } else {
           take_signal(*signal);
         }
       }
       if (child_ended && !over_) {
-        reap_orphans();
+        workers_.reap_orphans();
         check_tree();
         arm_timer();
       }
@@ -758,12 +390,9 @@ class Agent {
   }
 
   void take_signal(const TakenSignal& signal) {
-    if (config_.look.live && signal.number == SIGTSTP) leave_terminal();
-    if (signal.number == SIGCONT) console_.show_area();
-    if (std::ranges::count(kPassedSignals, signal.number) > 0) {
-      told_to_end_ = true;
-      if (flushing_) return io_.stop();
-    }
+    if (config_.look.live && signal.number == SIGTSTP) terminal_.leave(guardian_);
+    if (signal.number == SIGCONT) terminal_.come_back();
+    if (std::ranges::count(kPassedSignals, signal.number) > 0) last_output_.hurry();
     if (signal.number == SIGINT) interrupts_.begin();
     using Way = UserSignal::Way;
     Way way = Way::kDirect;
@@ -776,8 +405,8 @@ class Agent {
     for (asio::posix::stream_descriptor* guard : {&guardian_alive_, &keeper_alive_}) {
       guard->async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
         if (error || guard_lost_) return;
-        guard_lost_ = told_to_end_ = true;
-        if (flushing_) io_.stop();
+        guard_lost_ = true;
+        last_output_.hurry();
         remove_files(config_.scratch_directory);
         remove_control_socket(config_.control_socket);
         feed(GuardianLost{});
@@ -785,15 +414,14 @@ class Agent {
     }
   }
 
-  // --- the terminal ------------------------------------------------------------------------------
+  // --- what the rooms ask ------------------------------------------------------------------------
 
   LineFormat log_format() {
     if (config_.options.log_format == LogFormat::kText) return {};
     return [this](LogLevel level, std::string_view text) { return json_.own_line(level, text); };
   }
 
-  // Once a second, and only where somebody looks.
-  void show_status() {
+  StatusFacts status_facts() const {
     StatusFacts facts;
     facts.job = config_.options.rdzv_id;
     facts.generation = generation_;
@@ -801,43 +429,12 @@ class Agent {
     facts.world_size = world_size_;
     facts.restarts_left = config_.options.max_restarts - restarts_used_;
     facts.elapsed = BootClock::now() - started_;
-    facts.alive = static_cast<int>(std::count_if(
-        workers_.begin(), workers_.end(), [](const auto& worker) { return worker->is_open(); }));
-    console_.set_status(status_line(facts));
-    status_timer_.expires_after(std::chrono::seconds(1));
-    status_timer_.async_wait([this](error_code error) {
-      if (!error) show_status();
-    });
-  }
-
-  // Somebody has pressed Ctrl-Z: the guardian, which the shell waits for, stops when the terminal is as
-  // it was.
-  void leave_terminal() {
-    console_.hide_area();
-    console_.when_flushed([guardian = guardian_] { kill(guardian, SIGSTOP); });
-  }
-
-  void follow_terminal() {
-    const std::optional<ScreenSize> size = size_of_terminal(STDOUT_FILENO);
-    if (!size) return;
-    console_.resize(*size);
-    if (!config_.options.pty) return;
-    for (const auto& worker : workers_) worker->resize_terminal(*size);
-  }
-
-  // What the guardian has read from the terminal, for rank 0's, which is there.
-  void watch_typing() {
-    if (!typed_.is_open()) return;
-    typed_.async_read_some(asio::buffer(typed_bytes_), [this](error_code error, std::size_t count) {
-      if (error && error != asio::error::eof) return;
-      for (const auto& worker : workers_) worker->type({typed_bytes_.data(), count});
-      if (!error) watch_typing();
-    });
+    facts.alive = workers_.count_open();
+    return facts;
   }
 
   const AgentConfig& config_;
   const TimePoint started_ = BootClock::now();
-  const std::string agent_id_ = random_hex(8);
   // What workers get back: their programs may use select().
   const std::optional<rlimit> descriptor_limit_ = raise_descriptor_limit();
   asio::io_context io_{1};
@@ -849,34 +446,19 @@ class Agent {
   LogWriter logs_;
   Supervisor supervisor_;
   asio::steady_timer timer_;
-  asio::steady_timer status_timer_;
   asio::posix::stream_descriptor signals_;
   asio::posix::stream_descriptor guardian_alive_;
   asio::posix::stream_descriptor keeper_alive_;
-  asio::posix::stream_descriptor typed_;  // --stdin with --pty
-  std::array<char, 1024> typed_bytes_{};
   bool guard_lost_ = false;
-  bool told_to_end_ = false;  // by a signal, or because a guard is gone
-  bool over_ = false;         // nothing but the rest of the output is left
-  bool flushing_ = false;
+  bool over_ = false;  // nothing but the rest of the output is left
 
-  std::unique_ptr<RendezvousServer> server_;  // where this agent embeds the service
-  std::unique_ptr<ServiceLink> link_;
+  LastOutput last_output_;
+  Meeting meeting_;
+  GenerationStore store_;
   std::unique_ptr<ControlDesk> desk_;  // null: there is no socket for it
+  NodeWorkers workers_;
+  AgentTerminal terminal_;
   std::optional<TimePoint> generation_since_;
-  std::string own_address_;                   // towards an embedded service
-  std::string local_addr_;                    // --local-addr, numeric; empty: not given
-  std::optional<std::uint16_t> static_port_;  // the one port of torchrun's static mode
-
-  std::optional<Listener> listener_;    // of the next generation's store
-  std::unique_ptr<StoreServer> store_;  // of this generation, where rank 0 lives here
-  UniqueFd kept_port_;                  // the same, where rank 0 itself serves the store
-  std::vector<std::shared_ptr<Worker>> workers_;
-  std::vector<std::shared_ptr<Worker>> newly_ended_;  // not reported yet
-  std::vector<WorkerEnd> not_started_;                // not reported yet
-  std::set<pid_t> told_;  // what was below this agent when told_signal_ was sent, and latecomers
-  int told_signal_ = 0;
-  long oom_kills_before_ = 0;  // of this machine, when this generation was started
   NodeRank node_rank_{0};
   Generation generation_{-1};
   int world_size_ = 0;
@@ -885,7 +467,6 @@ class Agent {
   ReportFile report_file_;
   std::optional<Verdict> verdict_;
   std::string last_trouble_;
-  ExitCode cannot_meet_ = ExitCode::kAddress;  // where meet() fails
   int exit_code_ = to_int(ExitCode::kInternal);
 };
 

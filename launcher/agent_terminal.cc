@@ -1,0 +1,71 @@
+#include "launcher/agent_terminal.h"
+
+#include <unistd.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
+#include <csignal>
+#include <optional>
+#include <utility>
+
+#include "base/clock.h"
+#include "launcher/pseudo_terminal.h"
+
+namespace ddprun {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+AgentTerminal::AgentTerminal(asio::io_context& io, ConsoleWriter& console, UniqueFd typed,
+                             AgentTerminalEvents events)
+    : console_(console), events_(std::move(events)), status_timer_(io), typed_(io) {
+  if (typed.valid()) typed_.assign(typed.release());
+}
+
+void AgentTerminal::start() {
+  if (console_.is_live()) show_status();
+}
+
+// Once a second, and only where somebody looks.
+void AgentTerminal::show_status() {
+  console_.set_status(status_line(events_.status()));
+  status_timer_.expires_after(std::chrono::seconds(1));
+  status_timer_.async_wait([this](error_code error) {
+    if (!error) show_status();
+  });
+}
+
+void AgentTerminal::leave(pid_t guardian) {
+  console_.hide_area();
+  console_.when_flushed([guardian] { kill(guardian, SIGSTOP); });
+}
+
+void AgentTerminal::come_back() { console_.show_area(); }
+
+void AgentTerminal::follow_size() {
+  const std::optional<ScreenSize> size = size_of_terminal(STDOUT_FILENO);
+  if (!size) return;
+  console_.resize(*size);
+  events_.resized(*size);
+}
+
+void AgentTerminal::read_typing() {
+  if (!typed_.is_open()) return;
+  typed_.async_read_some(asio::buffer(typed_bytes_), [this](error_code error, std::size_t count) {
+    if (error && error != asio::error::eof) return;
+    events_.typed({typed_bytes_.data(), count});
+    if (!error) read_typing();
+  });
+}
+
+void AgentTerminal::stop_reading() {
+  if (typed_.is_open()) typed_.cancel();
+}
+
+void AgentTerminal::close() {
+  status_timer_.cancel();
+  typed_.close();
+  console_.hide_area();
+}
+
+}  // namespace ddprun

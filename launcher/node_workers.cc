@@ -1,0 +1,176 @@
+#include "launcher/node_workers.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <csignal>
+#include <string>
+#include <utility>
+
+#include "base/signal_names.h"
+#include "launcher/agent.h"
+#include "launcher/control_desk.h"
+#include "launcher/job_plan.h"
+#include "launcher/process_tree.h"
+#include "launcher/pseudo_terminal.h"
+#include "launcher/run_cgroup.h"
+#include "launcher/worker_files.h"
+
+namespace ddprun {
+
+namespace asio = boost::asio;
+
+NodeWorkers::NodeWorkers(const AgentConfig& config, const NodeWorkersParts& parts,
+                         NodeWorkersEvents events)
+    : config_(config), parts_(parts), events_(std::move(events)) {}
+
+void NodeWorkers::start(const Assignment& assignment, ControlDesk* desk) {
+  const PlanOptions plan = plan_options(
+      config_,
+      config_.log_root.empty()
+          ? ""
+          : attempt_directory(config_.log_root, assignment.restart_count, assignment.generation));
+  for (WorkerPlan& one : plan_workers(plan, assignment)) {
+    workers_.push_back(std::make_shared<Worker>(std::move(one)));
+    const Result<void> started = start(*workers_.back(), assignment, desk);
+    if (started) continue;
+    WorkerEnd end;
+    end.local_rank = workers_.back()->local_rank();
+    end.kind = EndKind::kNotStarted;
+    end.code = started.error().sys_errno;
+    end.message = started.error().message();
+    not_started_.push_back(std::move(end));
+  }
+  oom_kills_before_ = oom_kills_of_machine();
+  if (not_started_.empty()) return;
+  asio::post(parts_.io, [this] { events_.ended({std::exchange(not_started_, {})}); });
+}
+
+Result<void> NodeWorkers::start(Worker& worker, const Assignment& assignment, ControlDesk* desk) {
+  const WorkerConsole looks{
+      .coloured = config_.look.coloured,
+      .has_prefix = assignment.world_size > 1,
+      .tee_pattern = config_.tee_pattern,
+      .screen = size_of_terminal(STDOUT_FILENO),
+      .json = config_.options.log_format == LogFormat::kJson ? &parts_.json : nullptr};
+  const Result<void> started = worker.start(
+      {parts_.io, parts_.console, config_.options, config_.command.executable,
+       parts_.descriptor_limit, config_.cgroup, parts_.interrupts, parts_.logs, looks, desk},
+      [this](std::shared_ptr<Worker> one) { ended(std::move(one)); });
+  if (started) {
+    parts_.log.debug("rank " + to_text(worker.rank()) + " (local rank " +
+                     to_text(worker.local_rank()) + ") runs as pid " +
+                     std::to_string(worker.pid()));
+  }
+  return started;
+}
+
+void NodeWorkers::let_go() {
+  workers_.clear();
+  newly_ended_.clear();
+  told_.clear();
+}
+
+void NodeWorkers::signal_tree(int signal) {
+  told_signal_ = signal;
+  told_.clear();
+  signal_descendants(signal, told_);
+  parts_.log.debug("sent " + signal_name(signal) + " to " + std::to_string(told_.size()) +
+                   " processes below");
+}
+
+void NodeWorkers::kill_tree() {
+  kill_cgroup(config_.cgroup);
+  signal_tree(SIGKILL);
+}
+
+void NodeWorkers::signal(int signal, std::optional<LocalRank> rank) {
+  for (const auto& worker : workers_) {
+    if (rank && worker->local_rank() != *rank) continue;
+    // One whose end is waiting to be collected keeps its number until then.
+    if (worker->is_open()) kill(worker->pid(), signal);
+  }
+}
+
+// Those that ended at the same instant are reported together, because their order says nothing:
+// what is ready now has been queued before what is posted here.
+void NodeWorkers::ended(std::shared_ptr<Worker> worker) {
+  newly_ended_.push_back(std::move(worker));
+  if (newly_ended_.size() > 1) return;
+  asio::post(parts_.io, [this] {
+    WorkersEnded event;
+    for (const auto& one : std::exchange(newly_ended_, {})) {
+      event.workers.push_back(one->describe_end());
+      look_for_want_of_memory(event.workers.back());
+    }
+    if (!event.workers.empty()) events_.ended(event);
+  });
+}
+
+// A SIGKILL that was not ours, where its control group has not told already.
+void NodeWorkers::look_for_want_of_memory(WorkerEnd& end) const {
+  const bool may_be = end.kind == EndKind::kSignaled && end.code == SIGKILL &&
+                      end.out_of_memory == OutOfMemory::kNo && events_.is_running();
+  if (may_be && oom_kills_of_machine() > oom_kills_before_) {
+    end.out_of_memory = OutOfMemory::kLikely;
+  }
+}
+
+// A worker's own end comes through its WorkerProcess; while one is waiting to be collected there,
+// the kernel shows nothing behind it, but its end leads here again.
+void NodeWorkers::reap_orphans() {
+  siginfo_t info{};
+  while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
+    const bool is_worker = std::any_of(workers_.begin(), workers_.end(), [&](const auto& worker) {
+      return worker->is_open() && worker->pid() == info.si_pid;
+    });
+    if (is_worker) return;
+    waitpid(info.si_pid, nullptr, 0);
+    info = {};
+  }
+}
+
+bool NodeWorkers::are_gone() {
+  reap_orphans();
+  if (!told_.empty()) signal_new_children(told_signal_, told_);
+  // The tree counts as empty only when every end has been reported, also of workers that were
+  // never there.
+  if (has_children() || !newly_ended_.empty() || !not_started_.empty()) return false;
+  if (count_open() > 0) return false;
+  for (const auto& worker : workers_) worker->finish_output();
+  return true;
+}
+
+void NodeWorkers::resume_outputs() {
+  for (const auto& worker : workers_) worker->resume_output();
+}
+
+void NodeWorkers::resize_terminals(ScreenSize size) {
+  if (!config_.options.pty) return;
+  for (const auto& worker : workers_) worker->resize_terminal(size);
+}
+
+void NodeWorkers::type(std::string_view bytes) {
+  for (const auto& worker : workers_) worker->type(bytes);
+}
+
+bool NodeWorkers::has_open(Rank rank) const {
+  return std::any_of(workers_.begin(), workers_.end(), [&](const auto& worker) {
+    return worker->is_open() && worker->rank() == rank;
+  });
+}
+
+int NodeWorkers::count_open() const {
+  return static_cast<int>(std::count_if(workers_.begin(), workers_.end(),
+                                        [](const auto& worker) { return worker->is_open(); }));
+}
+
+std::vector<WorkerView> NodeWorkers::views() const {
+  std::vector<WorkerView> views;
+  for (const auto& worker : workers_) views.push_back(worker->view());
+  return views;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,99 @@
+// NodeWorkers: the workers of the present generation on this node, and whatever they have started.
+//
+// It owns the workers, makes one report of those that end together, and knows which processes below
+// the agent have been told of a signal, so that latecomers are told, too. When somebody is started
+// or stopped is the supervisor's to say.
+//
+// Owner: Agent, on its one thread, like the functions it is given. The agent is a child subreaper.
+#pragma once
+
+#include <sys/resource.h>
+#include <sys/types.h>
+
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/log.h"
+#include "launcher/control_protocol.h"
+#include "launcher/core/supervisor.h"
+#include "launcher/worker.h"
+
+namespace ddprun {
+
+struct AgentConfig;
+
+// Parts of the agent that workers use; all of them outlive NodeWorkers.
+struct NodeWorkersParts {
+  boost::asio::io_context& io;
+  Logger& log;
+  ConsoleWriter& console;
+  LogWriter& logs;
+  InterruptTracebacks& interrupts;
+  JsonLines& json;
+  std::optional<rlimit> descriptor_limit;  // what workers get
+};
+
+struct NodeWorkersEvents {
+  // From the io_context. Also those that could not be started.
+  std::function<void(const WorkersEnded&)> ended;
+  // Whether nobody has told the workers to end.
+  std::function<bool()> is_running;
+};
+
+class NodeWorkers {
+ public:
+  // REQUIRES: config outlives it.
+  NodeWorkers(const AgentConfig& config, const NodeWorkersParts& parts, NodeWorkersEvents events);
+
+  // Starts those of a generation. desk: that keeps their last output; null: there is none.
+  // REQUIRES: none is left of an earlier one.
+  void start(const Assignment& assignment, ControlDesk* desk);
+  // Their processes have ended, or cannot be ended. Nothing of them is reported any more.
+  void let_go();
+
+  // To every descendant of the agent.
+  void signal_tree(int signal);
+  void kill_tree();
+  // To the workers alone, not what they have started; or to the one of this rank.
+  void signal(int signal, std::optional<LocalRank> rank);
+
+  // Reaps adopted orphans: a child of the agent has ended.
+  void reap_orphans();
+  // While all are to end: tells latecomers of the last signal. Returns whether no process is left
+  // and every end has been reported; then all of their output has been taken.
+  bool are_gone();
+
+  // The console or a log file has room again.
+  void resume_outputs();
+  // --pty: the terminal has another size.
+  void resize_terminals(ScreenSize size);
+  // What was typed, for the worker that gets it; empty: its end.
+  void type(std::string_view bytes);
+
+  bool has_open(Rank rank) const;
+  int count_open() const;
+  std::vector<WorkerView> views() const;
+
+ private:
+  Result<void> start(Worker& worker, const Assignment& assignment, ControlDesk* desk);
+  void ended(std::shared_ptr<Worker> worker);
+  void look_for_want_of_memory(WorkerEnd& end) const;
+
+  const AgentConfig& config_;
+  NodeWorkersParts parts_;
+  NodeWorkersEvents events_;
+  std::vector<std::shared_ptr<Worker>> workers_;
+  std::vector<std::shared_ptr<Worker>> newly_ended_;  // not reported yet
+  std::vector<WorkerEnd> not_started_;                // not reported yet
+  std::set<pid_t> told_;  // what was below this agent when told_signal_ was sent, and latecomers
+  int told_signal_ = 0;
+  long oom_kills_before_ = 0;  // of this machine, when this generation was started
+};
+
+}  // namespace ddprun
