@@ -94,6 +94,10 @@ std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& e
   if (env.checkpoint_signal != 0) {
     variables.emplace_back("DDPRUN_CHECKPOINT_SIGNAL", std::to_string(env.checkpoint_signal));
   }
+  if (!env.page_file.empty()) {
+    variables.emplace_back("DDPRUN_WORKER_PAGE",
+                           std::to_string(env.page_offset) + "@" + env.page_file);
+  }
   return variables;
 }
 
@@ -136,6 +140,16 @@ Result<std::optional<WorkerEnv>> read_worker_env(const EnvLookup& lookup) {
     const Result<PortRange> ports = parse_port_range(*text);
     if (!ports) return Error(ports.error()).within(reading("DDPRUN_PORT_RANGE"));
     env.ports = *ports;
+  }
+  if (const std::optional<std::string> text = lookup("DDPRUN_WORKER_PAGE")) {
+    const std::size_t at = text->find('@');
+    const auto offset = parse_number<std::uint32_t>(std::string_view(*text).substr(0, at));
+    if (!offset || at == std::string::npos || at + 1 == text->size()) {
+      return invalid_argument("'" + *text + "' is not OFFSET@FILE")
+          .within(reading("DDPRUN_WORKER_PAGE"));
+    }
+    env.page_file = text->substr(at + 1);
+    env.page_offset = *offset;
   }
   env.master_addr = lookup("MASTER_ADDR").value_or("127.0.0.1");
   env.agent_store = lookup("TORCHELASTIC_USE_AGENT_STORE") == "True";

@@ -61,6 +61,7 @@ inline constexpr std::array kWorkerVariables = std::to_array<std::string_view>({
     "DDPRUN_LEASE_MS",
     "DDPRUN_PORT_RANGE",
     "DDPRUN_CHECKPOINT_SIGNAL",
+    "DDPRUN_WORKER_PAGE",
 });
 
 // The values of one worker. Defaults are those of a world of one.
@@ -88,6 +89,9 @@ struct WorkerEnv {
   Duration lease = kDefaultLease;
   PortRange ports;
   int checkpoint_signal = 0;  // that asks this worker to save and to leave; 0: none
+  // The file of worker pages (base/worker_page.h) and where this worker's begins; empty: there is none.
+  std::string page_file;
+  std::size_t page_offset = 0;
 };
 
 // Name and value of every variable that the launcher sets, in the order of kWorkerVariables.

@@ -237,7 +237,7 @@ class Training {
     torch::Tensor loss = torch::cross_entropy_loss(model_(jittered(batch.data)), batch.target);
     loss.backward();
     optimizer_.step();
-    ++step_;
+    ctx_.report_progress(++step_);
     if (ctx_.rank() == 0) executed_.add_one();
     progress.loss += loss.item<double>() * static_cast<double>(batch.data.size(0));
     progress.samples += batch.data.size(0);

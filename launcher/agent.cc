@@ -19,9 +19,11 @@
 #include "launcher/control_place.h"
 #include "launcher/core/interrupt_tracebacks.h"
 #include "launcher/core/status_line.h"
+#include "launcher/core/step_rate.h"
 #include "launcher/core/supervisor.h"
 #include "launcher/core/verdict_report.h"
 #include "launcher/generation_store.h"
+#include "launcher/hang_lookout.h"
 #include "launcher/json_lines.h"
 #include "launcher/last_output.h"
 #include "launcher/log_writer.h"
@@ -87,6 +89,11 @@ class Agent {
             config, {io_, log_, console_, logs_, interrupts_, json_, descriptor_limit_},
             {.ended = [this](const WorkersEnded& ended) { feed(ended); },
              .is_running = [this] { return supervisor_.state() == Supervisor::State::kRunning; }}),
+        lookout_(io_, config.options.hang_timeout,
+                 {.samples = [this] { return workers_.samples(); },
+                  .sightings = [this] { return workers_.sightings(); },
+                  .hang = [this] { feed(WorkersHang{}); },
+                  .seen = [this](const WorkersSeen& seen) { feed(seen); }}),
         terminal_(io_, console_, std::move(guards.input),
                   {.status = [this] { return status_facts(); },
                    .resized = [this](ScreenSize size) { workers_.resize_terminals(size); },
@@ -122,6 +129,9 @@ class Agent {
     }
     watch_guards();
     terminal_.start();
+    if (config_.cgroup.empty()) {
+      log_.debug("no control group can be made here; workers are watched without one");
+    }
     for (const std::string& remark : config_.rendezvous.remarks) log_.warning(remark);
     if (!config_.binding.told.empty()) log_.info(config_.binding.told);
     if (const Result<void> ready = meet(); !ready) {
@@ -173,6 +183,7 @@ class Agent {
   AgentStatus status() {
     AgentStatus status = supervisor_.status(BootClock::now());
     status.store_port = store_.port();
+    status.step = workers_.highest_step();
     return status;
   }
 
@@ -195,20 +206,36 @@ class Agent {
     node_rank_ = start.assignment.node_rank;
     generation_ = start.assignment.generation;
     world_size_ = start.assignment.world_size;
-    restarts_used_ = start.assignment.restart_count;
+    restarts_left_ = start.assignment.restarts_left.value_or(
+        std::max(0, config_.options.max_restarts - start.assignment.restart_count));
     json_.set_place(node_rank_, generation_);
     store_.serve(start.assignment);
     let_go_of_workers();
     generation_since_ = BootClock::now();
     workers_.start(start.assignment, desk_.get());
+    steps_ = {};
+    lookout_.begin(generation_, static_cast<std::size_t>(config_.slots));
     if (workers_.has_open(Rank(0))) terminal_.read_typing();
     if (desk_) desk_->generation_began();
   }
-  void act(const SignalTree& signal) { workers_.signal_tree(signal.signal); }
-  void act(const SuspendTree&) { suspend_descendants(); }
-  void act(const ResumeTree&) { resume_descendants(); }
+  void act(const SignalTree& signal) {
+    lookout_.end();
+    workers_.signal_tree(signal.signal);
+  }
+  void act(const SuspendTree&) {
+    lookout_.pause();
+    suspend_descendants();
+  }
+  void act(const ResumeTree&) {
+    resume_descendants();
+    lookout_.resume();
+  }
+  void act(const LookAtWorkers&) { lookout_.look(); }
   void act(const SignalWorkers& signal) { workers_.signal(signal.signal, signal.rank); }
-  void act(const KillTree&) { workers_.kill_tree(); }
+  void act(const KillTree&) {
+    lookout_.end();
+    workers_.kill_tree();
+  }
   void act(const ReleaseGeneration&) {
     let_go_of_workers();
     store_.close();
@@ -265,9 +292,7 @@ class Agent {
   void report(const Verdict& verdict) {
     if (verdict.success) {
       if (verdict.restarts_used > 0) {
-        log_.info("job '" + config_.options.rdzv_id + "' ended well after " +
-                  std::to_string(verdict.restarts_used) + " of " +
-                  std::to_string(verdict.max_restarts) + " restarts");
+        log_.info("job '" + config_.options.rdzv_id + "' ended well after " + restarts_of(verdict));
       }
       return;
     }
@@ -314,7 +339,9 @@ class Agent {
   void open_desk() {
     if (config_.control_socket.empty()) return;
     Result<UniqueFd> listener = listen_for_control(config_.control_socket);
-    if (!listener) return;
+    if (!listener) {
+      return log_.debug(listener.error().message() + "; ddprun status and its like go without it");
+    }
     desk_ = std::make_unique<ControlDesk>(
         io_, std::move(*listener),
         ControlledNode{
@@ -421,15 +448,18 @@ class Agent {
     return [this](LogLevel level, std::string_view text) { return json_.own_line(level, text); };
   }
 
-  StatusFacts status_facts() const {
+  StatusFacts status_facts() {
     StatusFacts facts;
     facts.job = config_.options.rdzv_id;
     facts.generation = generation_;
     facts.slots = config_.slots;
     facts.world_size = world_size_;
-    facts.restarts_left = config_.options.max_restarts - restarts_used_;
+    facts.restarts_left = restarts_left_.value_or(config_.options.max_restarts);
     facts.elapsed = BootClock::now() - started_;
     facts.alive = workers_.count_open();
+    steps_.see(workers_.highest_step(), BootClock::now());
+    facts.step = steps_.step();
+    facts.steps_per_second = steps_.rate();
     return facts;
   }
 
@@ -457,12 +487,14 @@ class Agent {
   GenerationStore store_;
   std::unique_ptr<ControlDesk> desk_;  // null: there is no socket for it
   NodeWorkers workers_;
+  HangLookout lookout_;
+  StepRate steps_;
   AgentTerminal terminal_;
   std::optional<TimePoint> generation_since_;
   NodeRank node_rank_{0};
   Generation generation_{-1};
   int world_size_ = 0;
-  int restarts_used_ = 0;
+  std::optional<int> restarts_left_;
   std::optional<Leave> last_word_;
   ReportFile report_file_;
   std::optional<Verdict> verdict_;

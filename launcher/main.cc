@@ -12,6 +12,7 @@
 #include "base/exit_codes.h"
 #include "base/fail.h"
 #include "base/version.h"
+#include "base/worker_page.h"
 #include "launcher/agent.h"
 #include "launcher/binding.h"
 #include "launcher/command_line.h"
@@ -48,7 +49,8 @@ int tell_binding(const LaunchOptions& options) {
 
 std::string version_text() {
   return std::string("ddprun ") + kVersion + ", control protocol " +
-         std::to_string(kControlProtocol) + "\n";
+         std::to_string(kControlProtocol) + ", worker page " + std::to_string(kWorkerPageVersion) +
+         "\n";
 }
 
 ReportFile report_of(const LaunchOptions& options) {

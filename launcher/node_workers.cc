@@ -17,6 +17,7 @@
 #include "launcher/pseudo_terminal.h"
 #include "launcher/run_cgroup.h"
 #include "launcher/worker_files.h"
+#include "launcher/worker_look.h"
 
 namespace ddprun {
 
@@ -27,11 +28,18 @@ NodeWorkers::NodeWorkers(const AgentConfig& config, const NodeWorkersParts& part
     : config_(config), parts_(parts), events_(std::move(events)) {}
 
 void NodeWorkers::start(const Assignment& assignment, ControlDesk* desk) {
-  const PlanOptions plan = plan_options(
+  PlanOptions plan = plan_options(
       config_,
       config_.log_root.empty()
           ? ""
           : attempt_directory(config_.log_root, assignment.restart_count, assignment.generation));
+  pages_.reset();
+  if (Result<WorkerPages> pages = WorkerPages::make(config_.slots); pages) {
+    pages_ = std::move(*pages);
+    plan.page_file = pages_->path();
+  } else {
+    parts_.log.debug(pages.error().message() + "; workers cannot say how far they are");
+  }
   for (WorkerPlan& one : plan_workers(plan, assignment)) {
     workers_.push_back(std::make_shared<Worker>(std::move(one)));
     const Result<void> started = start(*workers_.back(), assignment, desk);
@@ -103,6 +111,7 @@ void NodeWorkers::ended(std::shared_ptr<Worker> worker) {
     WorkersEnded event;
     for (const auto& one : std::exchange(newly_ended_, {})) {
       event.workers.push_back(one->describe_end());
+      if (pages_) event.workers.back().step = pages_->step_of(one->local_rank().value);
       look_for_want_of_memory(event.workers.back());
     }
     if (!event.workers.empty()) events_.ended(event);
@@ -169,8 +178,37 @@ int NodeWorkers::count_open() const {
 
 std::vector<WorkerView> NodeWorkers::views() const {
   std::vector<WorkerView> views;
-  for (const auto& worker : workers_) views.push_back(worker->view());
+  for (const auto& worker : workers_) {
+    views.push_back(worker->view());
+    if (pages_) views.back().step = pages_->step_of(worker->local_rank().value);
+  }
   return views;
+}
+
+std::vector<std::optional<PageSample>> NodeWorkers::samples() const {
+  std::vector<std::optional<PageSample>> samples;
+  for (const auto& worker : workers_) {
+    const bool tells = pages_ && worker->is_open();
+    samples.push_back(tells ? std::optional(pages_->sample_of(worker->local_rank().value))
+                            : std::nullopt);
+  }
+  return samples;
+}
+
+std::vector<Sighting> NodeWorkers::sightings() const {
+  std::vector<Sighting> seen;
+  for (const auto& worker : workers_) {
+    if (!worker->is_open()) continue;
+    const LocalRank rank = worker->local_rank();
+    seen.push_back(sighting_of(rank, pages_ ? &(*pages_)[rank.value] : nullptr, BootClock::now()));
+    seen.back().pid = worker->pid();
+    seen.back().stderr_tail = worker->stderr_tail();
+  }
+  return seen;
+}
+
+std::optional<std::int64_t> NodeWorkers::highest_step() const {
+  return pages_ ? pages_->highest_step() : std::nullopt;
 }
 
 }  // namespace ddprun

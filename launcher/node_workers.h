@@ -23,6 +23,7 @@
 #include "launcher/control_protocol.h"
 #include "launcher/core/supervisor.h"
 #include "launcher/worker.h"
+#include "launcher/worker_pages.h"
 
 namespace ddprun {
 
@@ -80,6 +81,12 @@ class NodeWorkers {
   int count_open() const;
   std::vector<WorkerView> views() const;
 
+  // What the pages say: by local rank, nullopt for those that have ended; of those that live; the
+  // highest step that any has reported.
+  std::vector<std::optional<PageSample>> samples() const;
+  std::vector<Sighting> sightings() const;
+  std::optional<std::int64_t> highest_step() const;
+
  private:
   Result<void> start(Worker& worker, const Assignment& assignment, ControlDesk* desk);
   void ended(std::shared_ptr<Worker> worker);
@@ -88,6 +95,7 @@ class NodeWorkers {
   const AgentConfig& config_;
   NodeWorkersParts parts_;
   NodeWorkersEvents events_;
+  std::optional<WorkerPages> pages_;  // nullopt: none can be had
   std::vector<std::shared_ptr<Worker>> workers_;
   std::vector<std::shared_ptr<Worker>> newly_ended_;  // not reported yet
   std::vector<WorkerEnd> not_started_;                // not reported yet

@@ -150,6 +150,15 @@ const std::vector<OptionSpec>& option_table() {
        .example = "--no-restart-on=2,64-78",
        .set =
            part_into(&LaunchOptions::restart_rules, &RestartRules::final_codes, parse_code_ranges)},
+      {.group = "Workers",
+       .name = "restart-on-progress",
+       .help = "a step that workers report beyond the one where the last failure struck makes all "
+               "restarts available again; the third failure in a row at one step ends the job",
+       .example = "--max-restarts=3 --restart-on-progress",
+       .set =
+           [](LaunchOptions& options, const std::string& text) {
+             return read_switch(options.restart_rules.on_progress, text);
+           }},
       {"Workers", "module", "m", "", "the program is a Python module", "-m package.train",
        switch_into(&LaunchOptions::module)},
       {"Workers", "no-python", "", "", "execute the program directly, also when it is a .py file",
@@ -165,6 +174,13 @@ const std::vector<OptionSpec>& option_table() {
        .set = parsed(&LaunchOptions::grace, parse_seconds),
        .fallback =
            in_seconds(kDefaultGrace) + ", under srun " + in_seconds(kDefaultGraceUnderSlurm)},
+      {.group = "Workers",
+       .name = "hang-timeout",
+       .placeholder = "SECONDS",
+       .help = "workers that have reported a step and then do nothing for so long, or are in one "
+               "collective for so long, hang: that is a failure (default: nobody looks)",
+       .example = "--hang-timeout=600",
+       .set = parsed(&LaunchOptions::hang_timeout, parse_seconds)},
       {.group = "Workers",
        .name = "checkpoint-signal",
        .placeholder = "SIGNAL",

@@ -81,6 +81,11 @@ std::map<pid_t, std::vector<pid_t>> children_by_parent() {
   return children;
 }
 
+std::string first_line_of_proc(pid_t pid, const std::string& name) {
+  const std::string text = read_file("/proc/" + std::to_string(pid) + "/" + name);
+  return text.substr(0, text.find('\n'));
+}
+
 bool kernel_lists_children() {
   static const bool lists =
       access(("/proc/self/task/" + std::to_string(getpid()) + "/children").c_str(), R_OK) == 0;
@@ -145,10 +150,11 @@ void signal_new_children(int signal, std::set<pid_t>& told) {
   }
 }
 
-std::vector<std::string> describe_descendants() {
-  constexpr std::size_t kShown = 4;
+std::string state_of_process(pid_t pid) {
   const auto meaning = [](char state) -> std::string {
     switch (state) {
+      case 'R': return ", running";
+      case 'S': return ", sleeping";
       case 'D': return ", an uninterruptible system call";
       case 'T': return ", stopped by a signal";
       case 't': return ", stopped by a debugger";
@@ -156,26 +162,38 @@ std::vector<std::string> describe_descendants() {
       default: return "";
     }
   };
-  const auto line_of = [](const std::string& path) {
-    const std::string text = read_file(path);
-    return text.substr(0, text.find('\n'));
-  };
+  const std::optional<ProcessStat> stat = process_stat(pid);
+  if (!stat) return "";
+  std::string text = std::string("state ") + stat->state + meaning(stat->state);
+  const std::string where = first_line_of_proc(pid, "wchan");
+  if (!where.empty() && where != "0") text += " (" + where + ")";
+  return text;
+}
+
+std::vector<std::string> describe_descendants() {
+  constexpr std::size_t kShown = 4;
   std::vector<std::string> lines;
   for (const pid_t pid : descendants_of(getpid())) {
-    const std::optional<ProcessStat> stat = process_stat(pid);
-    if (!stat) continue;
+    const std::string state = state_of_process(pid);
+    if (state.empty()) continue;
     if (lines.size() == kShown) {
       lines.emplace_back("and others");
       break;
     }
-    const std::string proc = "/proc/" + std::to_string(pid);
-    std::string line = "pid " + std::to_string(pid) + " (" + line_of(proc + "/comm") +
-                       ") is in state " + stat->state + meaning(stat->state);
-    const std::string where = line_of(proc + "/wchan");
-    if (!where.empty() && where != "0") line += " (" + where + ")";
-    lines.push_back(std::move(line));
+    lines.push_back("pid " + std::to_string(pid) + " (" + first_line_of_proc(pid, "comm") +
+                    ") is in " + state);
   }
   return lines;
+}
+
+pid_t working_process(pid_t pid) {
+  constexpr int kDeepest = 16;
+  for (int depth = 0; depth < kDeepest; ++depth) {
+    const std::vector<pid_t> children = children_of(pid);
+    if (children.size() != 1 || first_line_of_proc(pid, "wchan") != "do_wait") break;
+    pid = children.front();
+  }
+  return pid;
 }
 
 bool has_children() {

@@ -33,6 +33,13 @@ void resume_descendants();
 // them: a process that forked while the snapshot was taken and then died of the signal left these to us.
 void signal_new_children(int signal, std::set<pid_t>& told);
 
+// "state S, sleeping (futex_wait_queue)"; empty: there is no such process.
+std::string state_of_process(pid_t pid);
+
+// The process that does the work of this one: itself, or, where it is a shell or another wrapper that
+// waits for its only child, that child.
+pid_t working_process(pid_t pid);
+
 // What the kernel says of descendants that are still there, of the first few: "pid 4711 (python) is in
 // state D, an uninterruptible system call (nfs_wait_bit_killable)".
 std::vector<std::string> describe_descendants();

@@ -29,6 +29,7 @@ const char* kind_of(const WorkerEnd& end) {
     case EndKind::kNotStarted: return "start_failure";
     case EndKind::kNodeLost:
       return end.message.starts_with(kSilentFor) ? "lease_lost" : "node_lost";
+    case EndKind::kHung: return "hang";
   }
   return "unknown";
 }
@@ -55,6 +56,7 @@ Json json_of(const WorkerEnd& end) {
   if (!end.frames.empty()) json["frames"] = end.frames;
   if (!end.stderr_tail.empty()) json["stderr"] = end.stderr_tail;
   if (end.blames >= 0) json["victim_of_rank"] = end.blames;
+  if (end.step) json["step"] = *end.step;
   if (end.after_stop) json["stopped_by_ddprun"] = true;
   if (const std::string hint = hint_for(end); !hint.empty()) json["hint"] = hint;
   return json;
@@ -79,6 +81,7 @@ Json json_of(const Verdict& failed) {
   json["first"] = std::move(first);
   json["victims"] = std::move(victims);
   json["victims_not_listed"] = failed.more_ends;
+  if (!failed.seen.empty()) json["seen"] = failed.seen;
   return json;
 }
 
@@ -91,6 +94,14 @@ const char* source_of(const JobOutcome& outcome) {
   const WorkerEnd& first = outcome.verdict->ends.front();
   const bool is_workers = first.kind == EndKind::kExited || first.kind == EndKind::kSignaled;
   return is_workers ? "worker" : "ddprun";
+}
+
+// Of the whole job.
+const char* kind_of(const JobOutcome& outcome) {
+  if (outcome.exit_code == 0) return "success";
+  if (outcome.exit_code == to_int(ExitCode::kSaved)) return "saved";
+  if (outcome.verdict && !outcome.verdict->ends.empty()) return kind_of(outcome.verdict->ends.front());
+  return outcome.exit_code > exit_code_of_signal(0) ? "stop_on_request" : "ddprun";
 }
 
 }  // namespace
@@ -117,6 +128,7 @@ std::string ReportFile::text(const JobOutcome* outcome) const {
   if (outcome) {
     json["exit_code"] = outcome->exit_code;
     json["exit_code_of"] = source_of(*outcome);
+    json["kind"] = kind_of(*outcome);
     json["what"] = outcome->headline;
     if (outcome->verdict) {
       json["restarts_used"] = outcome->verdict->restarts_used;

@@ -130,6 +130,11 @@ WorkerView Worker::view() const {
           .since = since_};
 }
 
+std::vector<std::string> Worker::stderr_tail() const {
+  if (err_) return err_->tail();
+  return out_ ? out_->tail() : std::vector<std::string>();
+}
+
 WorkerEnd Worker::describe_end() {
   WorkerEnd end;
   end.local_rank = plan_.local_rank;
@@ -148,7 +153,7 @@ WorkerEnd Worker::describe_end() {
   if (out_) out_->drain();
   if (err_) err_->drain();
   if (end.kind == EndKind::kExited && end.code == 0) return end;
-  if (out_ || err_) end.stderr_tail = (err_ ? err_ : out_)->tail();
+  end.stderr_tail = stderr_tail();
   OwnWords words;
   if (!plan_.error_file.empty()) words = read_error_file(plan_.error_file);
   end.message = std::move(words.message);

@@ -68,6 +68,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
 
   // As users are shown it.
   WorkerView view() const;
+  // Its last lines on stderr so far.
+  std::vector<std::string> stderr_tail() const;
   LocalRank local_rank() const { return plan_.local_rank; }
   Rank rank() const { return plan_.rank; }
 
@@ -103,7 +105,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   TimePoint since_;  // of the state
   std::shared_ptr<WorkerOutput> out_;
   std::shared_ptr<WorkerOutput> err_;
-  UniqueFd terminal_;     // --pty: our end of it, to write to
+  UniqueFd terminal_;  // --pty: our end of it, to write to
 };
 
 }  // namespace ddprun

@@ -35,7 +35,7 @@ struct WorkerStart {
   int in = -1;
   int out = -1;
   int err = -1;
-  CpuSet cpus;                             // that it may run on; empty: this process's own
+  CpuSet cpus;                // that it may run on; empty: this process's own
   bool has_terminal = false;  // stdout is one, and becomes the worker's controlling terminal
   std::optional<rlimit> descriptor_limit;  // nullopt: this process's own
   std::string directory;                   // --chdir; empty: this process's own

@@ -35,6 +35,8 @@ constexpr Bounds kPort{0, 65535};
 constexpr Bounds kSignal{0, 64};
 constexpr Bounds kUser{0, std::numeric_limits<std::uint32_t>::max()};
 constexpr Bounds kCode{0, 65535};  // exit codes, signals, errno
+constexpr Bounds kStep{std::numeric_limits<std::int64_t>::min(),
+                       std::numeric_limits<std::int64_t>::max()};
 
 std::int64_t integer(const Json& json, const char* key, Bounds bounds) {
   const Json& field = json.at(key);
@@ -145,6 +147,7 @@ void to_json(Json& json, const WorkerEnd& end) {
           {"age_ms", to_ms(end.age)}};
   if (!end.frames.empty()) json["frames"] = end.frames;
   if (end.blames >= 0) json["blames"] = end.blames;
+  if (end.step) json["step"] = *end.step;
   if (end.out_of_memory != OutOfMemory::kNo) {
     json["out_of_memory"] = word_of(kOutOfMemoryWords, end.out_of_memory);
   }
@@ -166,7 +169,43 @@ void from_json(const Json& json, WorkerEnd& end) {
   json.at("stderr_tail").get_to(end.stderr_tail);
   if (json.contains("frames")) json.at("frames").get_to(end.frames);
   if (json.contains("blames")) read(json, "blames", end.blames, kCount);
+  if (json.contains("step")) read(json, "step", end.step.emplace(), kStep);
   read_ms(json, "age_ms", end.age);
+}
+
+void to_json(Json& json, const Sighting& one) {
+  json = {{"rank", one.rank.value},
+          {"local_rank", one.local_rank.value},
+          {"node_rank", one.node_rank.value},
+          {"host", one.host},
+          {"pid", one.pid},
+          {"flight", word_of(kFlightStateWords, one.flight)},
+          {"collective", one.collective},
+          {"call", one.call},
+          {"waited_ms", to_ms(one.waited)},
+          {"is_late", one.is_late},
+          {"doing", one.doing}};
+  if (one.peer >= 0) json["peer"] = one.peer;
+  if (one.step) json["step"] = *one.step;
+  if (!one.frames.empty()) json["frames"] = one.frames;
+  if (!one.stderr_tail.empty()) json["stderr_tail"] = one.stderr_tail;
+}
+void from_json(const Json& json, Sighting& one) {
+  read(json, "rank", one.rank, kCount);
+  read(json, "local_rank", one.local_rank, kCount);
+  read(json, "node_rank", one.node_rank, kCount);
+  read_name(json, "host", one.host);
+  read(json, "pid", one.pid, kCount);
+  one.flight = value_in(kFlightStateWords, json.at("flight"));
+  read(json, "collective", one.collective, {0, kStep.max});
+  read(json, "call", one.call, kMaxNameBytes);
+  read_ms(json, "waited_ms", one.waited);
+  json.at("is_late").get_to(one.is_late);
+  read(json, "doing", one.doing, kMaxNameBytes);
+  if (json.contains("peer")) read(json, "peer", one.peer, kCount);
+  if (json.contains("step")) read(json, "step", one.step.emplace(), kStep);
+  if (json.contains("frames")) json.at("frames").get_to(one.frames);
+  if (json.contains("stderr_tail")) json.at("stderr_tail").get_to(one.stderr_tail);
 }
 
 void to_json(Json& json, const AgentStatus& status) {
@@ -177,6 +216,8 @@ void to_json(Json& json, const AgentStatus& status) {
           {"store_port", status.store_port},
           {"leaving", status.leaving},
           {"checkpoints", status.checkpoints}};
+  if (status.step) json["step"] = *status.step;
+  if (!status.sightings.empty()) json["sightings"] = status.sightings;
 }
 void from_json(const Json& json, AgentStatus& status) {
   status.phase = value_in(kAgentPhaseWords, json.at("phase"));
@@ -187,6 +228,11 @@ void from_json(const Json& json, AgentStatus& status) {
   read(json, "leaving", status.leaving, kSignal);
   if (json.contains("checkpoints")) {
     read(json, "checkpoints", status.checkpoints, {0, std::numeric_limits<std::int64_t>::max()});
+  }
+  if (json.contains("step")) read(json, "step", status.step.emplace(), kStep);
+  if (json.contains("sightings")) {
+    json.at("sightings").get_to(status.sightings);
+    if (status.sightings.size() > kSightingsTold) refuse(json, "sightings has too many entries");
   }
 }
 
@@ -202,6 +248,7 @@ void to_json(Json& json, const JobSpec& job) {
   const RestartRules& rules = job.restart_rules;
   if (rules.window > Duration(0)) json["restart_window_ms"] = to_ms(rules.window);
   if (!rules.final_codes.empty()) json["no_restart_on"] = to_text(rules.final_codes);
+  if (rules.on_progress) json["restart_on_progress"] = true;
 }
 void from_json(const Json& json, JobSpec& job) {
   read_name(json, "id", job.id);
@@ -221,6 +268,7 @@ void from_json(const Json& json, JobSpec& job) {
     if (!codes) refuse(json, "no_restart_on: " + codes.error().cause);
     rules.final_codes = std::move(*codes);
   }
+  if (json.contains("restart_on_progress")) json["restart_on_progress"].get_to(rules.on_progress);
 }
 
 void to_json(Json& json, const NodeSpec& node) {
@@ -253,6 +301,7 @@ void to_json(Json& json, const Assignment& assignment) {
           {"reason", assignment.reason},
           {"lease_ms", to_ms(assignment.lease)}};
   if (!assignment.peers.empty()) json["peers"] = assignment.peers;
+  if (assignment.restarts_left) json["restarts_left"] = *assignment.restarts_left;
   put(json, "failure", assignment.failure);
 }
 void from_json(const Json& json, Assignment& assignment) {
@@ -266,6 +315,9 @@ void from_json(const Json& json, Assignment& assignment) {
   read(json, "restart_count", assignment.restart_count, kCount);
   read(json, "reason", assignment.reason, kMaxTextBytes);
   read_addresses(json, "peers", assignment.peers, kMaxPeersBytes);
+  if (json.contains("restarts_left")) {
+    read(json, "restarts_left", assignment.restarts_left.emplace(), kCount);
+  }
   take(json, "failure", assignment.failure);
   if (json.contains("lease_ms")) {
     read_ms(json, "lease_ms", assignment.lease, std::chrono::milliseconds(1));
@@ -377,11 +429,13 @@ void from_json(const Json& json, Wait& wait) { read(json, "reason", wait.reason,
 void to_json(Json& json, const Stop& stop) {
   json = {{"generation", stop.generation.value}, {"reason", stop.reason}};
   if (stop.at_once) json["at_once"] = true;
+  if (stop.look) json["look"] = true;
 }
 void from_json(const Json& json, Stop& stop) {
   read(json, "generation", stop.generation);
   read(json, "reason", stop.reason, kMaxTextBytes);
   if (json.contains("at_once")) json.at("at_once").get_to(stop.at_once);
+  if (json.contains("look")) json.at("look").get_to(stop.look);
 }
 
 void to_json(Json& json, const Verdict& verdict) {
@@ -393,6 +447,7 @@ void to_json(Json& json, const Verdict& verdict) {
           {"generation", verdict.generation.value},
           {"restarts_used", verdict.restarts_used},
           {"max_restarts", verdict.max_restarts}};
+  if (!verdict.seen.empty()) json["seen"] = verdict.seen;
 }
 void from_json(const Json& json, Verdict& verdict) {
   json.at("success").get_to(verdict.success);
@@ -403,6 +458,10 @@ void from_json(const Json& json, Verdict& verdict) {
   read(json, "generation", verdict.generation);
   read(json, "restarts_used", verdict.restarts_used, kCount);
   read(json, "max_restarts", verdict.max_restarts, kCount);
+  if (json.contains("seen")) {
+    json["seen"].get_to(verdict.seen);
+    if (verdict.seen.size() > kMaxSeenLines) refuse(json, "seen has too many lines");
+  }
 }
 
 void to_json(Json& json, const End& end) { json = {{"verdict", end.verdict}}; }

@@ -33,6 +33,10 @@ Json json_of(const JobRecord& record) {
                {"node_failures", state.node_failures},
                {"places", Json::array()}};
   for (const Duration age : state.restart_ages) json["restart_ages_ms"].push_back(to_ms(age));
+  if (state.strikes != Strikes()) {
+    json["strikes"] = {{"in_a_row", state.strikes.in_a_row}, {"restarts", state.strikes.restarts}};
+    put(json["strikes"], "step", state.strikes.step);
+  }
   put(json, "ending", state.ending);
   put(json, "verdict", state.verdict);
   if (record.end_number > 0) json["end_number"] = record.end_number;
@@ -72,6 +76,12 @@ JobRecord record_of(const Json& json) {
     for (const Json& age : json.at("restart_ages_ms")) {
       state.restart_ages.push_back(age_from_ms(age.get<std::int64_t>()));
     }
+  }
+  if (json.contains("strikes")) {
+    const Json& strikes = json["strikes"];
+    strikes.at("in_a_row").get_to(state.strikes.in_a_row);
+    strikes.at("restarts").get_to(state.strikes.restarts);
+    take(strikes, "step", state.strikes.step);
   }
   if (json.contains("missing")) json.at("missing").get_to(state.missing);
   if (json.contains("node_failures")) json.at("node_failures").get_to(state.node_failures);

@@ -149,7 +149,10 @@ void CheckpointManager::Impl::write(std::int64_t step, const TrainingState& stat
   value_or_throw(directory.announce(
       {.step = step, .epoch = state.epoch, .generation = generation, .world_size = group.size()},
       [&](AtomicFile& file) {
-        write_pickle(top, [&](const void* data, std::size_t size) { file.write(data, size); });
+        write_pickle(top, [&](const void* data, std::size_t size) {
+          file.write(data, size);
+          group.report_activity();
+        });
       }));
   retire(step);
 }
@@ -303,6 +306,8 @@ void CheckpointManager::save(std::int64_t step, const TrainingState& state) {
     if (step < 0) refuse(std::string(kSaving) + ": step " + std::to_string(step) + " is negative");
     const auto generators = impl_->gather_generators(step);
     std::optional<DistError> failure;
+    std::optional<LongWait> for_the_disk;
+    if (impl_->group.rank() != 0) for_the_disk.emplace(impl_->group);
     try {
       with_dist_errors(kSaving, [&] {
         if (impl_->group.rank() == 0) impl_->write(step, state, generators);

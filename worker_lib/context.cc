@@ -12,6 +12,7 @@
 #include "worker_lib/error_file.h"
 #include "worker_lib/save_request.h"
 #include "worker_lib/work_state.h"
+#include "worker_lib/worker_reporter.h"
 
 namespace ddprun {
 namespace {
@@ -161,6 +162,7 @@ Result<std::unique_ptr<Backend>> meet(const Choice& choice, const WorkerEnv& env
 struct Context::Impl {
   WorkerEnv env;
   torch::Device device;
+  std::shared_ptr<WorkerReporter> reporter;
   ProcessGroup group;
 };
 
@@ -182,8 +184,12 @@ Context init_with(const InitOptions& options, BackendFactory* nccl) {
                               .within("ddprun::init of rank " + to_text(env.rank) + " of " +
                                       std::to_string(env.world_size)));
     }
-    return Context(std::unique_ptr<Context::Impl>(new Context::Impl{
-        env, choice.device, {std::move(*backend), choice.device, options.timeout}}));
+    std::shared_ptr<WorkerReporter> reporter = WorkerReporter::open(env);
+    return Context(std::unique_ptr<Context::Impl>(
+        new Context::Impl{env,
+                          choice.device,
+                          reporter,
+                          {std::move(*backend), choice.device, options.timeout, reporter}}));
   });
 }
 
@@ -211,6 +217,9 @@ bool Context::save_requested() {
   group().all_reduce(any, {.op = ReduceOp::kMax}).wait();
   return any.item<int>() != 0;
 }
+
+void Context::report_progress(std::int64_t step) { impl_->reporter->report_step(step); }
+void Context::report_activity() { impl_->reporter->report_activity(); }
 
 std::function<void(std::int64_t)> Context::checkpoint_announcer() const {
   // Another launcher has nobody in its store who would listen.

@@ -164,6 +164,7 @@ DataParallelCore::~DataParallelCore() = default;
 
 void DataParallelCore::before_forward() {
   Impl& i = *impl_;
+  i.group.report_activity();
   const bool synchronise = at::GradMode::is_enabled() && i.no_sync_depth == 0;
   if (i.broadcast_due && i.options.broadcast_buffers && i.group.size() > 1)
     with_dist_errors("forward of DistributedDataParallel",

@@ -68,6 +68,12 @@ std::exception_ptr NcclWork::exception() {
   return failure_ ? std::make_exception_ptr(to_dist_error(*failure_)) : nullptr;
 }
 
+void NcclWork::record(FlightTicket ticket) {
+  const std::lock_guard lock(mutex_);
+  ticket_ = std::move(ticket);
+  if (is_over_) ticket_.end(failure_.has_value());
+}
+
 void NcclWork::doom() {
   const std::lock_guard lock(mutex_);
   is_doomed_ = true;
@@ -82,6 +88,7 @@ void NcclWork::fail(const Error& failure) {
 void NcclWork::finish(std::optional<Error> failure) {
   is_over_ = true;
   failure_ = std::move(failure);
+  ticket_.end(failure_.has_value());
   keep_.clear();
 }
 

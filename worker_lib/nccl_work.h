@@ -59,6 +59,7 @@ class NcclWork final : public detail::WorkState {
   void wait(std::optional<Duration> timeout) override;
   bool is_completed() override;
   std::exception_ptr exception() override;
+  void record(FlightTicket ticket) override;
 
   // Looks whether the call is over. The Error is what it failed with.
   Result<bool> poll();
@@ -86,6 +87,7 @@ class NcclWork final : public detail::WorkState {
   bool is_doomed_ = false;
   bool is_over_ = false;
   std::optional<Error> failure_;
+  FlightTicket ticket_;
 };
 
 }  // namespace ddprun

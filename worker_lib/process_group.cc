@@ -8,6 +8,7 @@
 #include "worker_lib/argument_check.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/work_state.h"
+#include "worker_lib/worker_reporter.h"
 
 namespace ddprun {
 namespace {
@@ -20,12 +21,6 @@ void mark_written(const torch::Tensor& tensor) {
 
 void mark_written(const std::vector<torch::Tensor>& tensors) {
   for (const torch::Tensor& tensor : tensors) mark_written(tensor);
-}
-
-// Blocking calls end here: with the result, or with the failure as an exception.
-Work settled(Work work, bool async) {
-  if (!async) work.wait();
-  return work;
 }
 
 // CBOR, not JSON text: numbers keep every bit (JSON has no NaN or infinity), strings need not be
@@ -60,8 +55,20 @@ Timeout left(const Deadline& deadline) {
 
 }  // namespace
 
-ProcessGroup::ProcessGroup(std::unique_ptr<Backend> backend, torch::Device device, Timeout timeout)
-    : backend_(std::move(backend)), device_(device), timeout_(timeout) {}
+// As the flight record has it.
+struct ProcessGroup::Call {
+  FlightCall kind;
+  std::uint64_t bytes = 0;
+  int peer = -1;  // root, source or destination
+  CallOptions options;
+};
+
+ProcessGroup::ProcessGroup(std::unique_ptr<Backend> backend, torch::Device device, Timeout timeout,
+                           std::shared_ptr<WorkerReporter> reporter)
+    : backend_(std::move(backend)),
+      device_(device),
+      timeout_(timeout),
+      reporter_(reporter ? std::move(reporter) : std::make_shared<WorkerReporter>(nullptr)) {}
 
 ProcessGroup::~ProcessGroup() = default;
 
@@ -69,13 +76,35 @@ int ProcessGroup::rank() const { return backend_->rank(); }
 int ProcessGroup::size() const { return backend_->size(); }
 const std::string& ProcessGroup::backend_name() const { return backend_->name(); }
 
+// Blocking calls end here: with the result, or with the failure as an exception.
+template <class Issue>
+Work ProcessGroup::carry_out(const Call& call, Issue issue) {
+  const bool is_message = call.kind == FlightCall::kSend || call.kind == FlightCall::kRecv;
+  if (!is_message) ++collectives_;
+  FlightTicket ticket;
+  if (reporter_->has_page()) {
+    ticket = {reporter_, reporter_->begin_call(call.kind, collectives_, call.bytes, call.peer)};
+  }
+  Work work = issue(call.options);
+  if (work.state_) {
+    work.state_->record(std::move(ticket));
+  } else {
+    ticket.end(/*failed=*/false);
+  }
+  if (!call.options.async) work.wait();
+  return work;
+}
+
 Work ProcessGroup::all_reduce(const torch::Tensor& tensor, const AllReduceOptions& options) {
   const ArgumentCheck check("all_reduce", device_, rank(), size());
   check.tensor("tensor", tensor);
   check.op(options.op, tensor);
-  const CallOptions call{check.timeout(options.timeout, timeout_), options.async};
+  const Call call{.kind = FlightCall::kAllReduce,
+                  .bytes = tensor.nbytes(),
+                  .options = {check.timeout(options.timeout, timeout_), options.async}};
   mark_written(tensor);
-  return settled(backend_->all_reduce(tensor, options.op, call), options.async);
+  return carry_out(call,
+                   [&](CallOptions how) { return backend_->all_reduce(tensor, options.op, how); });
 }
 
 Work ProcessGroup::reduce(const torch::Tensor& tensor, const ReduceOptions& options) {
@@ -83,18 +112,27 @@ Work ProcessGroup::reduce(const torch::Tensor& tensor, const ReduceOptions& opti
   check.tensor("tensor", tensor);
   check.op(options.op, tensor);
   check.root(options.root);
-  const CallOptions call{check.timeout(options.timeout, timeout_), options.async};
+  const Call call{.kind = FlightCall::kReduce,
+                  .bytes = tensor.nbytes(),
+                  .peer = options.root,
+                  .options = {check.timeout(options.timeout, timeout_), options.async}};
   if (options.root == rank()) mark_written(tensor);
-  return settled(backend_->reduce(tensor, options.op, options.root, call), options.async);
+  return carry_out(call, [&](CallOptions how) {
+    return backend_->reduce(tensor, options.op, options.root, how);
+  });
 }
 
 Work ProcessGroup::broadcast(const torch::Tensor& tensor, const RootOptions& options) {
   const ArgumentCheck check("broadcast", device_, rank(), size());
   check.tensor("tensor", tensor);
   check.root(options.root);
-  const CallOptions call{check.timeout(options.timeout, timeout_), options.async};
+  const Call call{.kind = FlightCall::kBroadcast,
+                  .bytes = tensor.nbytes(),
+                  .peer = options.root,
+                  .options = {check.timeout(options.timeout, timeout_), options.async}};
   if (options.root != rank()) mark_written(tensor);
-  return settled(backend_->broadcast(tensor, options.root, call), options.async);
+  return carry_out(call,
+                   [&](CallOptions how) { return backend_->broadcast(tensor, options.root, how); });
 }
 
 Work ProcessGroup::all_gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
@@ -104,9 +142,12 @@ Work ProcessGroup::all_gather(const std::vector<torch::Tensor>& outputs, const t
   check.one_per_rank("outputs", outputs, "input", input);
   check.written_apart("outputs", outputs);
   check.apart_or_own("input", input, "outputs", outputs);
-  const CallOptions call{check.timeout(options.timeout, timeout_), options.async};
+  const Call call{.kind = FlightCall::kAllGather,
+                  .bytes = input.nbytes(),
+                  .options = {check.timeout(options.timeout, timeout_), options.async}};
   mark_written(outputs);
-  return settled(backend_->all_gather(outputs, input, call), options.async);
+  return carry_out(call,
+                   [&](CallOptions how) { return backend_->all_gather(outputs, input, how); });
 }
 
 Work ProcessGroup::reduce_scatter(const torch::Tensor& output,
@@ -117,9 +158,13 @@ Work ProcessGroup::reduce_scatter(const torch::Tensor& output,
   check.one_per_rank("inputs", inputs, "output", output);
   check.apart("output", output, "inputs", inputs);
   check.op(options.op, output);
-  const CallOptions call{check.timeout(options.timeout, timeout_), options.async};
+  const Call call{.kind = FlightCall::kReduceScatter,
+                  .bytes = output.nbytes(),
+                  .options = {check.timeout(options.timeout, timeout_), options.async}};
   mark_written(output);
-  return settled(backend_->reduce_scatter(output, inputs, options.op, call), options.async);
+  return carry_out(call, [&](CallOptions how) {
+    return backend_->reduce_scatter(output, inputs, options.op, how);
+  });
 }
 
 Work ProcessGroup::gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
@@ -130,9 +175,13 @@ Work ProcessGroup::gather(const std::vector<torch::Tensor>& outputs, const torch
   check.roots_list("outputs", outputs, "input", input, options.root);
   check.written_apart("outputs", outputs);
   check.apart_or_own("input", input, "outputs", outputs);
-  const CallOptions call{check.timeout(options.timeout, timeout_), options.async};
+  const Call call{.kind = FlightCall::kGather,
+                  .bytes = input.nbytes(),
+                  .peer = options.root,
+                  .options = {check.timeout(options.timeout, timeout_), options.async}};
   mark_written(outputs);
-  return settled(backend_->gather(outputs, input, options.root, call), options.async);
+  return carry_out(
+      call, [&](CallOptions how) { return backend_->gather(outputs, input, options.root, how); });
 }
 
 Work ProcessGroup::scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs,
@@ -142,15 +191,20 @@ Work ProcessGroup::scatter(const torch::Tensor& output, const std::vector<torch:
   check.tensor("output", output);
   check.roots_list("inputs", inputs, "output", output, options.root);
   check.apart_or_own("output", output, "inputs", inputs);
-  const CallOptions call{check.timeout(options.timeout, timeout_), options.async};
+  const Call call{.kind = FlightCall::kScatter,
+                  .bytes = output.nbytes(),
+                  .peer = options.root,
+                  .options = {check.timeout(options.timeout, timeout_), options.async}};
   mark_written(output);
-  return settled(backend_->scatter(output, inputs, options.root, call), options.async);
+  return carry_out(
+      call, [&](CallOptions how) { return backend_->scatter(output, inputs, options.root, how); });
 }
 
 Work ProcessGroup::barrier(const CollectiveOptions& options) {
   const ArgumentCheck check("barrier", device_, rank(), size());
-  const CallOptions call{check.timeout(options.timeout, timeout_), options.async};
-  return settled(backend_->barrier(call), options.async);
+  const Call call{.kind = FlightCall::kBarrier,
+                  .options = {check.timeout(options.timeout, timeout_), options.async}};
+  return carry_out(call, [&](CallOptions how) { return backend_->barrier(how); });
 }
 
 Work ProcessGroup::send(const torch::Tensor& tensor, int destination,
@@ -159,8 +213,12 @@ Work ProcessGroup::send(const torch::Tensor& tensor, int destination,
   check.tensor("tensor", tensor);
   check.peer("destination", destination);
   check.tag(options.tag);
-  const CallOptions call{check.timeout(options.timeout, timeout_), options.async};
-  return settled(backend_->send(tensor, destination, options.tag, call), options.async);
+  const Call call{.kind = FlightCall::kSend,
+                  .bytes = tensor.nbytes(),
+                  .peer = destination,
+                  .options = {check.timeout(options.timeout, timeout_), options.async}};
+  return carry_out(
+      call, [&](CallOptions how) { return backend_->send(tensor, destination, options.tag, how); });
 }
 
 Work ProcessGroup::recv(const torch::Tensor& tensor, int source,
@@ -169,9 +227,13 @@ Work ProcessGroup::recv(const torch::Tensor& tensor, int source,
   check.tensor("tensor", tensor);
   check.peer("source", source);
   check.tag(options.tag);
-  const CallOptions call{check.timeout(options.timeout, timeout_), options.async};
+  const Call call{.kind = FlightCall::kRecv,
+                  .bytes = tensor.nbytes(),
+                  .peer = source,
+                  .options = {check.timeout(options.timeout, timeout_), options.async}};
   mark_written(tensor);
-  return settled(backend_->recv(tensor, source, options.tag, call), options.async);
+  return carry_out(
+      call, [&](CallOptions how) { return backend_->recv(tensor, source, options.tag, how); });
 }
 
 // Sizes first, then the bytes, padded to the largest: collectives move equal shares.
@@ -218,6 +280,13 @@ nlohmann::json ProcessGroup::broadcast_object(const nlohmann::json& value, int r
     return decode(bytes, count, root);
   });
 }
+
+LongWait::LongWait(ProcessGroup& group) : reporter_(group.reporter_) {
+  reporter_->begin_long_wait();
+}
+LongWait::~LongWait() { reporter_->end_long_wait(); }
+
+void ProcessGroup::report_activity() { reporter_->report_activity(); }
 
 void ProcessGroup::abort(const std::string& reason) { backend_->abort(reason); }
 

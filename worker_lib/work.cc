@@ -29,6 +29,7 @@ void HostWork::complete(const Result<void>& result) {
   DDPRUN_ASSERT(!is_completed_, "a call completes once");
   is_completed_ = true;
   if (!result) failure_ = std::make_exception_ptr(to_dist_error(result.error()));
+  ticket_.end(!result);
   completed_.notify_all();
 }
 
@@ -56,6 +57,12 @@ bool HostWork::is_completed() {
 std::exception_ptr HostWork::exception() {
   const std::lock_guard lock(mutex_);
   return failure_;
+}
+
+void HostWork::record(FlightTicket ticket) {
+  const std::lock_guard lock(mutex_);
+  ticket_ = std::move(ticket);
+  if (is_completed_) ticket_.end(failure_ != nullptr);
 }
 
 Work work_of(const Result<void>& result) {

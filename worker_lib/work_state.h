@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "ddprun/work.h"
+#include "worker_lib/worker_reporter.h"
 
 namespace ddprun {
 
@@ -27,6 +28,8 @@ class WorkState {
   virtual void wait(std::optional<Duration> timeout) = 0;
   virtual bool is_completed() = 0;
   virtual std::exception_ptr exception() = 0;
+  // The flight record of the call, to be ended with it; at once where it is over. Call once at most.
+  virtual void record(FlightTicket ticket) = 0;
 };
 
 // The state of a call whose completion the host sees: complete() is called once, by whoever carried
@@ -41,10 +44,12 @@ class HostWork final : public WorkState {
   void wait(std::optional<Duration> timeout) override;
   bool is_completed() override;
   std::exception_ptr exception() override;
+  void record(FlightTicket ticket) override;
 
  private:
   std::mutex mutex_;
   std::condition_variable completed_;
+  FlightTicket ticket_;
   bool is_completed_ = false;
   std::exception_ptr failure_;
 };

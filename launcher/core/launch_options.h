@@ -161,6 +161,7 @@ struct LaunchOptions {
   std::string role = kDefaultRole;
   std::string report_file;  // empty: none
   std::optional<Duration> grace;
+  Duration hang_timeout{};            // zero: nobody looks for hangs
   int checkpoint_signal = 0;          // 0: none
   std::string directory;              // --chdir, where workers run; empty: where ddprun runs
   std::optional<unsigned> file_mask;  // --umask

@@ -13,6 +13,13 @@ std::string hours_minutes_seconds(Duration elapsed) {
   return text;
 }
 
+// Three digits or so.
+std::string rate_text(double rate) {
+  char text[32];
+  std::snprintf(text, sizeof text, rate < 10 ? "%.2f" : rate < 100 ? "%.1f" : "%.0f", rate);
+  return text;
+}
+
 }  // namespace
 
 std::string status_line(const StatusFacts& facts) {
@@ -28,6 +35,10 @@ std::string status_line(const StatusFacts& facts) {
   }
   text += " | " + std::to_string(facts.restarts_left) +
           (facts.restarts_left == 1 ? " restart left" : " restarts left");
+  if (facts.step) {
+    text += " | step " + std::to_string(*facts.step);
+    if (facts.steps_per_second) text += ", " + rate_text(*facts.steps_per_second) + " steps/s";
+  }
   return text + " | " + hours_minutes_seconds(facts.elapsed);
 }
 

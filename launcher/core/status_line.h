@@ -1,6 +1,8 @@
 // The status line at the bottom of a terminal. Pure; any thread.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
@@ -15,11 +17,13 @@ struct StatusFacts {
   int slots = 0;
   int world_size = 0;
   int restarts_left = 0;
-  Duration elapsed{};  // since ddprun was started
+  Duration elapsed{};                     // since ddprun was started
+  std::optional<std::int64_t> step = {};  // the highest that workers of this node have reported
+  std::optional<double> steps_per_second = {};
 };
 
-// "ddprun none | generation 0 | 8 of 8 ranks alive | 3 restarts left | 0:12:34". With other nodes the
-// ranks are those of this one, and it says so.
+// "ddprun none | generation 0 | 8 of 8 ranks alive | 3 restarts left | step 1200, 12.5 steps/s | 0:12:34".
+// With other nodes the ranks are those of this one, and it says so; steps only where workers report them.
 std::string status_line(const StatusFacts& facts);
 
 }  // namespace ddprun

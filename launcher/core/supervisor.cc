@@ -46,6 +46,7 @@ AgentStatus Supervisor::status(TimePoint now) const {
   status.generation = generation_;
   status.leaving = leaving_;
   status.checkpoints = checkpoints_;
+  status.sightings = sightings_;
   switch (state_) {
     case State::kIdle:
     case State::kExited: status.phase = AgentPhase::kIdle; break;
@@ -80,7 +81,9 @@ void Supervisor::on(const Assignment& assignment, TimePoint, SupervisorActions& 
   stop_asked_ = all_well_ = killed_ = suspended_ = false;
   ends_.clear();
   checkpoints_ = 0;
-  checkpoint_due_ = false;
+  checkpoint_due_ = looking_ = false;
+  stop_then_.reset();
+  sightings_.clear();
   last_wait_.clear();
   if (assignment.failure) out.push_back(ReportRestart{*assignment.failure});
   assignment_.failure.reset();
@@ -108,6 +111,10 @@ void Supervisor::on(const Stop& stop, TimePoint now, SupervisorActions& out) {
       out.push_back(SendStatus{});
       return;
     case State::kRunning:
+      if (stop.look && !stop.at_once && sightings_.empty()) {
+        stop_then_ = stop;
+        return look(out);
+      }
       out.push_back(Say{Say::Level::kInfo, (stop.at_once ? "killing " : "stopping ") +
                                                workers_text(alive_) + ": " + stop.reason});
       if (stop.at_once) {
@@ -144,6 +151,8 @@ void Supervisor::on(const PassOn& pass_on, TimePoint, SupervisorActions& out) {
     const int local = pass_on.rank->value - assignment_.first_rank.value;
     if (local < 0 || local >= options_.slots) return;
     rank = LocalRank(local);
+  } else if (pass_on.signal == options_.checkpoint_signal) {
+    return ask_to_save(UserSignal{pass_on.signal, UserSignal::Way::kDirect}, out);
   }
   out.push_back(SignalWorkers{pass_on.signal, rank});
 }
@@ -175,6 +184,31 @@ void Supervisor::on(const WorkersEnded& ended, TimePoint now, SupervisorActions&
     all_well_ = true;
     begin_stop(SIGTERM, now, out);  // what the workers left behind
   }
+}
+
+void Supervisor::look(SupervisorActions& out) {
+  if (!std::exchange(looking_, true)) out.push_back(LookAtWorkers{});
+}
+
+void Supervisor::on(const WorkersHang&, TimePoint, SupervisorActions& out) {
+  if (state_ == State::kRunning && sightings_.empty()) look(out);
+}
+
+void Supervisor::on(const WorkersSeen& seen, TimePoint now, SupervisorActions& out) {
+  if (state_ != State::kRunning || seen.generation != generation_ || !looking_) return;
+  looking_ = false;
+  sightings_ = seen.sightings;
+  for (Sighting& one : sightings_) {
+    one.rank = Rank(assignment_.first_rank.value + one.local_rank.value);
+    one.node_rank = assignment_.node_rank;
+    one.host = options_.host;
+  }
+  keep_telling(sightings_);
+  if (std::optional<Stop> stop = std::exchange(stop_then_, std::nullopt)) {
+    stop->look = false;
+    return on(*stop, now, out);
+  }
+  if (!sightings_.empty()) out.push_back(SendStatus{});
 }
 
 void Supervisor::take_down(const WorkersEnded& ended, TimePoint now) {

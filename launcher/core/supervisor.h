@@ -17,7 +17,11 @@
 //   Stop g             confirm       stop -> kStopping   run again, if well  confirm -> kIdle
 //   Stop older than g  confirm       -                   -                   -
 //   Stop g at once     as Stop g     kill -> kStopping   kill                as Stop g
-//   PassOn of g        -             pass on             -                   -
+//   Stop g and look    as Stop g     look, then stop     -                   as Stop g
+//   workers hang       -             look, then tell     -                   -
+//   PassOn of g        -             pass on; the        -                   -
+//                                    checkpoint signal
+//                                    to all: as below
 //   End                exit          stop, then exit     remember, exit      exit
 //   worker ended badly -             stop -> kStopping   note as a victim    -
 //   last one ended 0   -             clean up, then      note                -
@@ -94,10 +98,17 @@ struct GuardianLost {};
 struct CheckpointAnnounced {
   Generation generation{0};
 };
+// A worker has done nothing for longer than --hang-timeout. May be told again.
+struct WorkersHang {};
+// What LookAtWorkers has seen; of each what can be seen of it: its node and rank the supervisor adds.
+struct WorkersSeen {
+  Generation generation{0};
+  std::vector<Sighting> sightings;
+};
 struct Tick {};
-using SupervisorEvent =
-    std::variant<Wait, Assignment, Stop, End, PassOn, WorkersEnded, TreeEmpty, UserSignal,
-                 ServiceLost, ServiceRefused, GuardianLost, CheckpointAnnounced, Tick>;
+using SupervisorEvent = std::variant<Wait, Assignment, Stop, End, PassOn, WorkersEnded, TreeEmpty,
+                                     UserSignal, ServiceLost, ServiceRefused, GuardianLost,
+                                     CheckpointAnnounced, WorkersHang, WorkersSeen, Tick>;
 
 // --- actions -------------------------------------------------------------------------------------
 
@@ -115,6 +126,8 @@ struct SignalWorkers {
   int signal = 0;
   std::optional<LocalRank> rank = {};
 };
+// To be answered by WorkersSeen, within seconds.
+struct LookAtWorkers {};
 struct ReleaseGeneration {};  // nothing is left of it: close its store, make ready for the next
 struct SendStatus {};         // Supervisor::status()
 struct SendLeave {
@@ -134,7 +147,7 @@ struct Exit {
 };
 using SupervisorAction =
     std::variant<StartWorkers, SignalTree, KillTree, SuspendTree, ResumeTree, SignalWorkers,
-                 ReleaseGeneration, SendStatus, SendLeave, Say, ReportRestart, Exit>;
+                 LookAtWorkers, ReleaseGeneration, SendStatus, SendLeave, Say, ReportRestart, Exit>;
 using SupervisorActions = std::vector<SupervisorAction>;
 
 struct SupervisorOptions {
@@ -181,12 +194,15 @@ class Supervisor {
   void on(const ServiceRefused& refused, TimePoint now, SupervisorActions& out);
   void on(const GuardianLost&, TimePoint now, SupervisorActions& out);
   void on(const CheckpointAnnounced& announced, TimePoint now, SupervisorActions& out);
+  void on(const WorkersHang&, TimePoint now, SupervisorActions& out);
+  void on(const WorkersSeen& seen, TimePoint now, SupervisorActions& out);
   void on(const Tick&, TimePoint now, SupervisorActions& out);
 
   void relay(const UserSignal& signal, SupervisorActions& out);
   void ask_to_save(const UserSignal& signal, SupervisorActions& out);
   bool died_of_being_asked() const;
   bool has_workers() const { return state_ == State::kRunning || state_ == State::kStopping; }
+  void look(SupervisorActions& out);
   void take_down(const WorkersEnded& ended, TimePoint now);
   void declare_failure(TimePoint now, SupervisorActions& out);
   // known: the workers have the signal from somebody else.
@@ -206,9 +222,12 @@ class Supervisor {
   bool all_well_ = false;    // every worker ended with 0; leftovers are being removed
   bool killed_ = false;
   std::vector<DatedEnd> ends_;
-  std::int64_t checkpoints_ = 0;  // announced in this generation
-  TimePoint checkpoint_told_;     // when the service was told of one last
-  bool checkpoint_due_ = false;   // one was announced since
+  std::int64_t checkpoints_ = 0;   // announced in this generation
+  TimePoint checkpoint_told_;      // when the service was told of one last
+  bool checkpoint_due_ = false;    // one was announced since
+  bool looking_ = false;           // LookAtWorkers is not answered yet
+  std::optional<Stop> stop_then_;  // was told with Stop::look, for when it is
+  std::vector<Sighting> sightings_;
   std::optional<TimePoint> hold_back_until_;
   std::optional<TimePoint> stop_deadline_;  // grace, then kill timeout
   int leaving_ = 0;                         // the user's signal

@@ -25,9 +25,8 @@ std::string exit_code_text(const Verdict& verdict, const WorkerEnd& first) {
 }
 
 void tell_first(const WorkerEnd& first, std::vector<std::string>& lines) {
-  const bool is_of_a_worker =
-      first.kind != EndKind::kNotStarted && first.kind != EndKind::kNodeLost;
-  if (!first.message.empty() && is_of_a_worker) lines.push_back("  it said: " + first.message);
+  const bool has_said = first.kind == EndKind::kExited || first.kind == EndKind::kSignaled;
+  if (!first.message.empty() && has_said) lines.push_back("  it said: " + first.message);
   if (!first.frames.empty()) {
     lines.emplace_back("  where, the innermost last:");
     for (const std::string& frame : first.frames) lines.push_back("    | " + frame);
@@ -51,6 +50,10 @@ void tell_ends(const Verdict& verdict, std::vector<std::string>& lines) {
     lines.push_back("or, at the same time as far as one can tell: " + describe(ends[i]));
   }
   tell_first(first, lines);
+  if (!verdict.seen.empty()) {
+    lines.emplace_back("what all ranks were doing:");
+    for (const std::string& one : verdict.seen) lines.push_back("  " + one);
+  }
   if (known == firsts) return;
   lines.emplace_back("the others, its victims as far as one can tell:");
   const std::size_t shown = std::min(firsts + kShown, ends.size());
@@ -62,13 +65,20 @@ void tell_ends(const Verdict& verdict, std::vector<std::string>& lines) {
 
 }  // namespace
 
+std::string restarts_of(const Verdict& verdict) {
+  // --restart-window and --restart-on-progress do not count all of them.
+  const std::string of_max = verdict.restarts_used > verdict.max_restarts
+                                 ? ""
+                                 : " of " + std::to_string(verdict.max_restarts);
+  return std::to_string(verdict.restarts_used) + of_max + " restarts";
+}
+
 std::vector<std::string> failure_report(const std::string& job_id, const Verdict& verdict) {
   if (verdict.success) return {};
   std::vector<std::string> lines;
   std::string headline = "job '" + job_id + "' failed";
   if (verdict.max_restarts > 0) {
-    headline += " after " + std::to_string(verdict.restarts_used) + " of " +
-                std::to_string(verdict.max_restarts) + " restarts";
+    headline += " after " + restarts_of(verdict);
   }
   if (verdict.ends.empty()) {
     lines.push_back(headline + ": " + verdict.headline);

@@ -15,4 +15,7 @@ std::vector<std::string> failure_report(const std::string& job_id, const Verdict
 // The same of a generation that failed and is followed by another one (Assignment::failure).
 std::vector<std::string> restart_report(const Verdict& failed);
 
+// "2 of 3 restarts".
+std::string restarts_of(const Verdict& verdict);
+
 }  // namespace ddprun

@@ -2,6 +2,8 @@
 
 #include <cstddef>
 
+#include "base/worker_page.h"
+
 namespace ddprun {
 namespace {
 
@@ -61,6 +63,8 @@ std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignmen
     env.lease = assignment.lease;
     env.ports = options.ports;
     env.checkpoint_signal = options.checkpoint_signal;
+    env.page_file = options.page_file;
+    env.page_offset = static_cast<std::size_t>(i) * kWorkerPageBytes;
     plan.variables = variables_of(env);
     for (const auto& variable : options.variables) {
       // The list of which each worker has its entry.

@@ -36,6 +36,7 @@ struct PlanOptions {
   bool virtual_local_rank = false;  // every worker has LOCAL_RANK 0
   // Variables of the agent's own environment that decide what is left as it is.
   bool inherits_omp_threads = false;
+  std::string page_file;    // of worker pages (base/worker_page.h), one for each slot; empty: none
   bool agent_store = true;  // an agent serves the store, not rank 0
   std::string inherited_nccl_async_error_handling;
 };

@@ -28,6 +28,7 @@
 #include "base/words.h"
 #include "base/worker_env.h"
 #include "rendezvous/core/code_ranges.h"
+#include "rendezvous/core/standstill.h"
 #include "rendezvous/core/user_request.h"
 #include "rendezvous/core/worker_end.h"
 
@@ -86,6 +87,11 @@ struct AgentStatus {
   int leaving = 0;  // signal that told this agent to end; it leaves when nothing is left
   // Checkpoints that workers of `generation` have announced in the store that this node hosts.
   std::int64_t checkpoints = 0;
+  // The highest step that a worker of `generation` has reported; nullopt: none has.
+  std::optional<std::int64_t> step = {};
+  // What the workers of `generation` were seen doing when one of them had done nothing for longer than
+  // --hang-timeout, or when the service asked (Stop::look); empty: nobody has looked.
+  std::vector<Sighting> sightings = {};
 
   friend bool operator==(const AgentStatus&, const AgentStatus&) = default;
 };
@@ -109,6 +115,7 @@ inline constexpr int kDefaultNodeFailures = 3;
 struct RestartRules {
   Duration window{};            // zero: every restart of the job counts
   CodeRanges final_codes = {};  // at most kMaxCodeRanges
+  bool on_progress = false;  // a step beyond the last failure's makes all restarts available again
   friend bool operator==(const RestartRules&, const RestartRules&) = default;
 };
 
@@ -145,6 +152,7 @@ struct Verdict {
   std::string headline;         // one line, for people
   std::vector<WorkerEnd> ends;  // of the last generation, the first failure first; an excerpt
   int more_ends = 0;            // that are not in the excerpt (keep_likeliest)
+  std::vector<std::string> seen = {};  // of a generation that hung: what each rank was doing
   Generation generation{-1};
   int restarts_used = 0;
   int max_restarts = 0;
@@ -161,6 +169,7 @@ struct Assignment {
   int world_size = 1;
   HostPort store;
   int restart_count = 0;
+  std::optional<int> restarts_left = {};  // as the budget is now; nullopt: an older service
   std::string reason;              // why this generation was formed
   Duration lease = kDefaultLease;  // a node that is silent for so long counts as lost
   // For the store's host alone, node rank 0: the addresses of all nodes of the generation.
@@ -222,6 +231,7 @@ struct Stop {
   Generation generation{0};
   std::string reason;
   bool at_once = false;  // without grace: a person has asked for it
+  bool look = false;     // at what the workers do, before they are stopped: some hang
 };
 struct End {
   Verdict verdict;

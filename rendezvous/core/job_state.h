@@ -13,6 +13,7 @@
 
 #include "base/words.h"
 #include "rendezvous/core/control_message.h"
+#include "rendezvous/core/restart_budget.h"
 
 namespace ddprun {
 
@@ -35,6 +36,7 @@ struct JobState {
   Generation generation{-1};
   int restarts_used = 0;
   std::vector<Duration> restart_ages = {};  // of those that a window counts
+  Strikes strikes = {};
   std::string reason;   // for which the newest generation was formed, or the next one will be
   bool failed = false;  // the newest generation failed and is being ended
   std::vector<WorkerEnd> ends;       // how; not empty if it failed. An excerpt

@@ -79,7 +79,7 @@ Membership::Membership(const JobState& state, MembershipOptions options, TimePoi
       failures_(state.node_failures),
       missing_(state.missing),
       verdict_(state.verdict) {
-  budget_.restore(state.restarts_used, state.restart_ages, now);
+  budget_.restore(state.restarts_used, state.restart_ages, state.strikes, now);
   if (phase_ == JobPhase::kEnded) return;
   recall_until_ = now + options_.lease;
   was_forming_ = recall_broken_ = state.phase == JobPhase::kForming && generation_ >= Generation(0);
@@ -122,6 +122,7 @@ JobState Membership::state(TimePoint now) const {
                  .generation = generation_,
                  .restarts_used = budget_.used(),
                  .restart_ages = budget_.ages(now),
+                 .strikes = budget_.strikes(),
                  .reason = reason_,
                  .failed = failed_,
                  .ending = ending_,
@@ -246,8 +247,8 @@ std::optional<std::string> Membership::refusal(const Hello& hello) const {
   }
   if (theirs.restart_rules != spec_.restart_rules) {
     return "job '" + spec_.id +
-           "' was started with another --restart-window or --no-restart-on: give every node the "
-           "same";
+           "' was started with another --restart-window, --no-restart-on or --restart-on-progress: "
+           "give every node the same";
   }
   if (theirs.on_join != spec_.on_join) {
     return "job '" + spec_.id + "' was started with another --on-join: give every node the same";
@@ -353,6 +354,11 @@ MembershipOutput Membership::status(const std::string& agent_id, const AgentStat
     if (!ends_.empty()) {
       failed_ = true;
       begin_forming("failure", now, out);
+    } else if (current && !status.sightings.empty()) {
+      failed_ = look_ = true;
+      for (WorkerEnd& end : hung_ranks(sightings())) take_down(end, now - end.age, now);
+      note(member.node.host + " says that workers hang: " + describe(ends_.front().end), now, out);
+      begin_forming("workers hang", now, out);
     } else if (!current) {
       tell(*found, out);  // the assignment was lost on the way, or it runs something older
     }
@@ -615,6 +621,8 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
   last_call_.reset();
   ends_.clear();
   ends_known_at_.reset();
+  seen_.clear();
+  look_ = false;
   missing_.clear();
   checkpoints_ = 0;
   for (auto& [id, member] : members_) member.checkpoints_seen = 0;
@@ -625,6 +633,7 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
                         .world_size = world_size,
                         .store = {store_host_of(host), host.status.store_port},
                         .restart_count = budget_.used(),
+                        .restarts_left = budget_.left(now),
                         .reason = reason_,
                         .lease = options_.lease};
   int first_rank = 0;
@@ -657,9 +666,44 @@ void Membership::end(Verdict verdict, TimePoint now, MembershipOutput& out) {
   for (const auto& member : members_) tell(member, out);
 }
 
+// What all nodes have seen of the generation that hung, by now.
+std::vector<Sighting> Membership::sightings() const {
+  std::vector<Sighting> all;
+  for (const auto& [id, member] : members_) {
+    if (!member.assignment || member.status.generation != generation_) continue;
+    for (const Sighting& one : member.status.sightings) {
+      all.push_back(one);
+      all.back().host = member.node.host;
+      all.back().node_rank = member.assignment->node_rank;
+    }
+  }
+  return all;
+}
+
+// Of a hang the first node to say so knew its own workers only.
+void Membership::judge_hang(TimePoint now) {
+  if (!std::exchange(look_, false)) return;
+  const std::vector<Sighting> all = sightings();
+  seen_ = lines_of(all);
+  if (all.empty()) return;
+  std::erase_if(ends_, [](const DatedEnd& dated) { return dated.end.kind == EndKind::kHung; });
+  for (const WorkerEnd& end : hung_ranks(all)) take_down(end, now - end.age, now);
+}
+
+// The highest step that workers of this generation have reported.
+std::optional<std::int64_t> Membership::reached() const {
+  std::optional<std::int64_t> highest;
+  for (const auto& [id, member] : members_) {
+    if (!member.assignment || member.status.generation != generation_) continue;
+    highest = std::max(highest, member.status.step);
+  }
+  return highest;
+}
+
 // The generation that failed is gone from every node. True: the job goes on.
 bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
   failed_ = false;
+  judge_hang(now);
   for (DatedEnd& dated : ends_) dated.end = dated.as_of(now);
   std::stable_sort(ends_.begin(), ends_.end(), [](const DatedEnd& a, const DatedEnd& b) {
     return is_likelier_cause(a.end, b.end);
@@ -670,7 +714,7 @@ bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
   blame(first, now, out);
   std::optional<Duration> lived;
   if (formed_at_) lived = now - *formed_at_;
-  const RestartBudget::Decision decision = budget_.decide(first, lived, now);
+  const RestartBudget::Decision decision = budget_.decide(first, lived, reached(), now);
   if (!decision.restart) {
     Verdict verdict = verdict_of_failure();
     if (!decision.why_not.empty()) verdict.headline.append(kNotRestarted).append(decision.why_not);
@@ -693,8 +737,16 @@ bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
   return true;
 }
 
+// Where ranks of several nodes hang it is hardly the fault of one.
+bool Membership::hangs_on_one_node() const {
+  return std::all_of(ends_.begin(), ends_.end(), [this](const DatedEnd& dated) {
+    return dated.end.kind != EndKind::kHung || dated.end.host == ends_.front().end.host;
+  });
+}
+
 void Membership::blame(const WorkerEnd& first, TimePoint now, MembershipOutput& out) {
-  if (first.kind != EndKind::kExited && first.kind != EndKind::kSignaled) return;
+  const bool is_hung = first.kind == EndKind::kHung && hangs_on_one_node();
+  if (first.kind != EndKind::kExited && first.kind != EndKind::kSignaled && !is_hung) return;
   if (failures_.blame(first.host) != spec_.node_failures) return;
   note("the workers of " + first.host + " were the first to fail in " +
            std::to_string(spec_.node_failures) +
@@ -726,6 +778,7 @@ Verdict Membership::verdict_of_failure() const {
     known += dated.end.kind == EndKind::kNodeLost ? 1 : 0;
   }
   known = std::max(known, verdict.ends.size());
+  verdict.seen = seen_;
   keep_likeliest(verdict.ends);
   verdict.more_ends = static_cast<int>(
       std::min<std::size_t>(known - verdict.ends.size(), std::numeric_limits<int>::max()));
@@ -797,7 +850,7 @@ Directive Membership::directive_for(const Member& member) const {
   if (!runs_workers(member)) return Wait{pause_ > Duration(0) ? words_of_pause() : presence()};
   return Stop{std::max(member.status.generation, member.assignment ? member.assignment->generation
                                                                    : member.status.generation),
-              ends_.empty() ? reason_ : describe(ends_.front().end), at_once_};
+              ends_.empty() ? reason_ : describe(ends_.front().end), at_once_, look_};
 }
 
 void Membership::tell(const Members::value_type& member, MembershipOutput& out) const {

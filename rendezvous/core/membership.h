@@ -16,6 +16,7 @@
 //   checkpoint announced  -                                the same, for those who wait for one
 //   agent is:
 //     stopping, failed    collect (same generation)        -> kForming, uses budget when formed
+//     running, hung       collect                          the same; all are told to look first
 //     idle                form if all idle and enough      its workers are gone: as a failure
 //     finished            told to stop, becomes idle       all finished -> kEnded, success
 //     leaving             fixed size: -> kEnded when all   fixed size: -> kForming -> kEnded
@@ -256,6 +257,10 @@ class Membership {
   void form(TimePoint now, MembershipOutput& out);
   void end(Verdict verdict, TimePoint now, MembershipOutput& out);
   bool settle_failure(TimePoint now, MembershipOutput& out);
+  std::vector<Sighting> sightings() const;
+  void judge_hang(TimePoint now);
+  std::optional<std::int64_t> reached() const;
+  bool hangs_on_one_node() const;
   void blame(const WorkerEnd& first, TimePoint now, MembershipOutput& out);
   std::string blame_of(const std::string& host) const;
   Verdict verdict_of_failure() const;
@@ -292,6 +297,8 @@ class Membership {
   bool failed_ = false;            // the generation that is being ended failed: budget is due
   std::optional<Verdict> ending_;  // the job ends with this once every member is idle
   bool at_once_ = false;           // without grace, because a person has asked for it
+  bool look_ = false;              // it hung: every agent is to say what its workers do
+  std::vector<std::string> seen_;  // what they did
   std::vector<DatedEnd> ends_;
   std::optional<TimePoint> ends_known_at_;  // from a JobState: what agents tell came after them
   std::int64_t checkpoints_ = 0;            // announced in the current generation

@@ -8,13 +8,15 @@ namespace ddprun {
 namespace {
 
 bool is_of_a_worker(const WorkerEnd& end) {
-  return end.kind == EndKind::kExited || end.kind == EndKind::kSignaled;
+  return end.kind == EndKind::kExited || end.kind == EndKind::kSignaled ||
+         end.kind == EndKind::kHung;
 }
 
 }  // namespace
 
 RestartBudget::Decision RestartBudget::decide(const WorkerEnd& first, std::optional<Duration> lived,
-                                              TimePoint now) {
+                                              std::optional<std::int64_t> reached, TimePoint now) {
+  strike(first, reached);
   const bool quick = is_of_a_worker(first) && lived && *lived < kQuick;
   quick_in_a_row_ = quick ? quick_in_a_row_ + 1 : 0;
   if (first.kind == EndKind::kNotStarted) return {};
@@ -22,12 +24,18 @@ RestartBudget::Decision RestartBudget::decide(const WorkerEnd& first, std::optio
       is_of_a_worker(first) && contains(rules_.final_codes, code)) {
     return {.why_not = "exit code " + std::to_string(code) + " is one of --no-restart-on"};
   }
+  if (rules_.on_progress && strikes_.in_a_row >= kStrikes) {
+    return {.why_not = "failure struck " + std::to_string(strikes_.in_a_row) +
+                       " times in a row at step " + std::to_string(*strikes_.step) +
+                       " (--restart-on-progress)"};
+  }
   forget_old(now);
   if (counted() >= max_) {
-    if (!has_window()) return {};
+    if (!has_window() && !rules_.on_progress) return {};
     return {.why_not = "restarts used: " + in_words(now)};
   }
   ++used_;
+  ++strikes_.restarts;
   if (has_window()) times_.push_back(now);
   if (times_.size() > kTimesKept) times_.pop_front();
   Decision decision{.restart = true};
@@ -38,18 +46,42 @@ RestartBudget::Decision RestartBudget::decide(const WorkerEnd& first, std::optio
   return decision;
 }
 
-std::string RestartBudget::in_words(TimePoint now) const {
-  const std::string of_max = " of " + std::to_string(max_);
-  if (!has_window()) return std::to_string(used_) + of_max;
+// A lost node has reported nothing by itself: it was as far as the others.
+void RestartBudget::strike(const WorkerEnd& first, std::optional<std::int64_t> reached) {
+  if (!rules_.on_progress) return;
+  if (reached && (!strikes_.step || *reached > *strikes_.step)) strikes_.restarts = 0;
+  const std::optional<std::int64_t> step = first.step ? first.step : reached;
+  if (!step || step != strikes_.step) strikes_.in_a_row = 0;
+  strikes_.step = step;
+  if (step) ++strikes_.in_a_row;
+}
+
+int RestartBudget::counted() const {
+  int counted = used_;
+  if (has_window()) counted = static_cast<int>(times_.size());
+  if (rules_.on_progress) counted = std::min(counted, strikes_.restarts);
+  return counted;
+}
+
+int RestartBudget::left(TimePoint now) const {
   RestartBudget counted_now = *this;
   counted_now.forget_old(now);
-  return std::to_string(used_) + " (" + std::to_string(counted_now.counted()) + of_max +
-         " within " + in_seconds(rules_.window) + " s)";
+  return std::max(0, max_ - counted_now.counted());
+}
+
+std::string RestartBudget::in_words(TimePoint now) const {
+  const std::string of_max = " of " + std::to_string(max_);
+  if (!has_window() && !rules_.on_progress) return std::to_string(used_) + of_max;
+  std::string since;
+  if (has_window()) since = " within " + in_seconds(rules_.window) + " s";
+  if (rules_.on_progress) since += " without progress";
+  return std::to_string(used_) + " (" + std::to_string(max_ - left(now)) + of_max + since + ")";
 }
 
 void RestartBudget::believe(int used) {
   constexpr int kMost = 1 << 30;  // more than any service lives to see
-  used_ = std::max(used_, std::min(used, has_window() ? kMost : max_));
+  const bool is_bounded = !has_window() && !rules_.on_progress;
+  used_ = std::max(used_, std::min(used, is_bounded ? max_ : kMost));
 }
 
 std::vector<Duration> RestartBudget::ages(TimePoint now) const {
@@ -58,8 +90,10 @@ std::vector<Duration> RestartBudget::ages(TimePoint now) const {
   return ages;
 }
 
-void RestartBudget::restore(int used, const std::vector<Duration>& ages, TimePoint now) {
+void RestartBudget::restore(int used, const std::vector<Duration>& ages, const Strikes& strikes,
+                            TimePoint now) {
   used_ = used;
+  strikes_ = strikes;
   if (!has_window()) return;
   for (const Duration age : ages) times_.push_back(now - age);
 }

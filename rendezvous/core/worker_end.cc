@@ -35,18 +35,10 @@ void shorten(WorkerEnd& end, Extent extent) {
   end.host = clipped(std::move(end.host), kHostBytesShown);
   const bool full = extent == Extent::kFull;
   end.message = clipped(std::move(end.message), full ? kMaxMessageBytes : kShortMessageBytes);
-  std::vector<std::string>& tail = end.stderr_tail;
-  if (!full) tail.clear();
+  if (!full) end.stderr_tail.clear();
   if (!full) end.frames.clear();
-  if (end.frames.size() > kMaxFrames) {
-    end.frames.erase(end.frames.begin(),
-                     end.frames.end() - static_cast<std::ptrdiff_t>(kMaxFrames));
-  }
-  for (std::string& frame : end.frames) frame = clipped(std::move(frame), kMaxTailLineBytes);
-  if (tail.size() > kMaxTailLines) {
-    tail.erase(tail.begin(), tail.end() - static_cast<std::ptrdiff_t>(kMaxTailLines));
-  }
-  for (std::string& line : tail) line = clipped(std::move(line), kMaxTailLineBytes);
+  keep_last_lines(end.frames, kMaxFrames);
+  keep_last_lines(end.stderr_tail, kMaxTailLines);
 }
 
 }  // namespace
@@ -60,6 +52,7 @@ std::string describe(const WorkerEnd& end) {
     case EndKind::kNotStarted: return subject(end) + " could not be started: " + end.message;
     case EndKind::kNodeLost:
       return "node " + to_text(end.node_rank) + " (" + end.host + ") was lost: " + end.message;
+    case EndKind::kHung: return subject(end) + " hangs: " + end.message;
   }
   return subject(end);
 }
@@ -70,6 +63,7 @@ int exit_code_of(const WorkerEnd& end) {
     case EndKind::kSignaled: return exit_code_of_signal(end.code);
     case EndKind::kNotStarted: return to_int(ExitCode::kCannotStart);
     case EndKind::kNodeLost: return to_int(ExitCode::kNodeLost);
+    case EndKind::kHung: return to_int(ExitCode::kHung);
   }
   return to_int(ExitCode::kInternal);
 }
@@ -82,10 +76,11 @@ bool is_likelier_cause(const WorkerEnd& left, const WorkerEnd& right) {
     switch (end.kind) {
       case EndKind::kNotStarted: return 0;
       case EndKind::kNodeLost: return 1;
-      case EndKind::kSignaled: return 2;
-      case EndKind::kExited: return 3;
+      case EndKind::kHung: return 2;
+      case EndKind::kSignaled: return 3;
+      case EndKind::kExited: return 4;
     }
-    return 4;
+    return 5;
   };
   if (weight(left) != weight(right)) return weight(left) < weight(right);
   return left.rank < right.rank;
@@ -119,6 +114,12 @@ WorkerEnd bounded(WorkerEnd end) {
   shorten(end, Extent::kFull);
   end.code = std::clamp(end.code, 0, end.kind == EndKind::kNotStarted ? kMaxErrno : 255);
   return end;
+}
+
+void keep_last_lines(std::vector<std::string>& lines, std::size_t count) {
+  if (lines.size() > count)
+    lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(count));
+  for (std::string& line : lines) line = clipped(std::move(line), kMaxTailLineBytes);
 }
 
 std::string clipped(std::string text, std::size_t bytes) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,12 +20,14 @@ enum class EndKind {
   kSignaled,    // code: signal number
   kNotStarted,  // code: errno; message: which step failed
   kNodeLost,    // the node is gone; rank and pid mean nothing, message says how it was noticed
+  kHung,        // it kept the others waiting; message: for what (rendezvous/core/standstill.h)
 };
 
-inline constexpr Words<EndKind, 4> kEndKindWords{{{EndKind::kExited, "exited"},
+inline constexpr Words<EndKind, 5> kEndKindWords{{{EndKind::kExited, "exited"},
                                                   {EndKind::kSignaled, "signaled"},
                                                   {EndKind::kNotStarted, "not_started"},
-                                                  {EndKind::kNodeLost, "node_lost"}}};
+                                                  {EndKind::kNodeLost, "node_lost"},
+                                                  {EndKind::kHung, "hung"}}};
 
 // How the message of a kNodeLost begins where the lease ran out.
 inline constexpr std::string_view kSilentFor = "nothing was heard of it for ";
@@ -51,8 +55,9 @@ struct WorkerEnd {
   std::vector<std::string> frames = {};  // where, by its error file: the innermost last
   // The rank whose loss it names as its reason, and which it is therefore a victim of; -1: none.
   int blames = -1;
-  std::vector<std::string> stderr_tail;  // last lines, oldest first
-  Duration age{0};                       // time between the end and the sending of this message
+  std::optional<std::int64_t> step = {};  // the last one that it had reported; nullopt: none
+  std::vector<std::string> stderr_tail;   // last lines, oldest first
+  Duration age{0};                        // time between the end and the sending of this message
 
   friend bool operator==(const WorkerEnd&, const WorkerEnd&) = default;
 };
@@ -106,6 +111,9 @@ std::size_t keep_likeliest(std::vector<WorkerEnd>& ends);
 // The end with nothing in it that a message could not hold: texts as in a full telling, codes that
 // there are.
 WorkerEnd bounded(WorkerEnd end);
+
+// The last `count` of them, each of kMaxTailLineBytes at most.
+void keep_last_lines(std::vector<std::string>& lines, std::size_t count);
 
 // At most `bytes` of the text, cut between characters; "..." stands for what was cut off.
 std::string clipped(std::string text, std::size_t bytes);

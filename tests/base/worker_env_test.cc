@@ -44,6 +44,8 @@ WorkerEnv example() {
   env.lease = std::chrono::milliseconds(7500);
   env.ports = {29500, 29599};
   env.checkpoint_signal = 10;
+  env.page_file = "/proc/1/fd/7";
+  env.page_offset = 69632;
   return env;
 }
 
@@ -64,6 +66,8 @@ TEST(WorkerEnv, TheWorkerReadsBackWhatTheLauncherWrote) {
   EXPECT_EQ((*read)->rank, Rank(3));
   EXPECT_EQ((*read)->ports, (PortRange{29500, 29599}));
   EXPECT_EQ((*read)->checkpoint_signal, 10);
+  EXPECT_EQ((*read)->page_file, "/proc/1/fd/7");
+  EXPECT_EQ((*read)->page_offset, 69632u);
   EXPECT_EQ((*read)->lease, std::chrono::milliseconds(7500));
   EXPECT_EQ((*read)->node_rank, NodeRank(1));
   EXPECT_EQ((*read)->node_count, 2);

@@ -105,6 +105,7 @@ TEST_F(VerdictTest, AReportSaysThatTheJobRunsUntilItHasEnded) {
   EXPECT_EQ(job->wait(), 143);
   EXPECT_EQ(report()["state"], "ended");
   EXPECT_EQ(report()["exit_code_of"], "signal");
+  EXPECT_EQ(report()["kind"], "stop_on_request");
 }
 
 TEST_F(VerdictTest, AReportThatCannotBeWrittenIsSaidBeforeAnythingStarts) {

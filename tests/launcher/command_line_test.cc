@@ -77,6 +77,8 @@ TEST(CommandLine, ReadsEveryOption) {
                         "--port-range=7-9",
                         "--max-restarts=3",
                         "--restart-window=60",
+                        "--restart-on-progress",
+                        "--hang-timeout=600",
                         "--no-restart-on=2,64-78",
                         "--on-join=checkpoint",
                         "--node-failures=2",
@@ -147,6 +149,8 @@ TEST(CommandLine, ReadsEveryOption) {
   EXPECT_EQ(options.max_restarts, 3);
   EXPECT_EQ(options.restart_rules.window, std::chrono::seconds(60));
   EXPECT_EQ(to_text(options.restart_rules.final_codes), "2,64-78");
+  EXPECT_TRUE(options.restart_rules.on_progress);
+  EXPECT_EQ(options.hang_timeout, std::chrono::seconds(600));
   EXPECT_EQ(options.master_addr, "m");
   EXPECT_EQ(options.master_port, 7);
   EXPECT_TRUE(options.no_python);

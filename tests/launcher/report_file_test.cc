@@ -99,6 +99,19 @@ TEST_F(ReportFileTest, SaysWhoseExitCodeItIs) {
   EXPECT_EQ(source(64, failed(0, {worker(0, EndKind::kNotStarted, 2)})), "ddprun");
 }
 
+TEST_F(ReportFileTest, SaysInAWordHowTheJobEnded) {
+  const auto kind = [&](int code, std::optional<Verdict> verdict) {
+    EXPECT_TRUE(report_.end({.exit_code = code, .headline = "h", .verdict = std::move(verdict)}));
+    return read()["kind"].get<std::string>();
+  };
+  EXPECT_EQ(kind(0, Verdict{.success = true}), "success");
+  EXPECT_EQ(kind(75, Verdict{.success = true}), "saved");
+  EXPECT_EQ(kind(143, std::nullopt), "stop_on_request");
+  EXPECT_EQ(kind(143, failed(0, {worker(0, EndKind::kSignaled, 15)})), "signal") << "a worker's";
+  EXPECT_EQ(kind(71, failed(0, {worker(0, EndKind::kHung, 0)})), "hang");
+  EXPECT_EQ(kind(65, std::nullopt), "ddprun");
+}
+
 TEST_F(ReportFileTest, ALostLeaseIsToldFromANodeThatSaysGoodbye) {
   WorkerEnd silent = worker(0, EndKind::kNodeLost, 0);
   silent.message = std::string(kSilentFor) + "5.0 s";

@@ -26,6 +26,7 @@ WorkerEnd some_end() {
   end.pid = 99;
   end.message = "why";
   end.stderr_tail = {"line 1", "line 2"};
+  end.step = -3;
   end.age = std::chrono::milliseconds(30);
   return end;
 }
@@ -53,14 +54,32 @@ TEST(ControlCodec, AHelloComesBackAsItWas) {
                .last_call = std::chrono::seconds(2),
                .on_join = OnJoin::kCheckpoint,
                .node_failures = 5};
-  hello.job.restart_rules = {.window = std::chrono::seconds(90), .final_codes = {{2, 2}, {64, 78}}};
+  hello.job.restart_rules = {
+      .window = std::chrono::seconds(90), .final_codes = {{2, 2}, {64, 78}}, .on_progress = true};
   hello.node = {.agent_id = "x", .host = "h", .slots = 8, .node_rank = 1, .address = "10.0.0.2"};
   hello.status = {.phase = AgentPhase::kStopping,
                   .generation = Generation(4),
                   .ends = {some_end()},
                   .store_port = 1234,
                   .leaving = 15,
-                  .checkpoints = 6};
+                  .checkpoints = 6,
+                  .step = 120,
+                  .sightings = {{.rank = Rank(3),
+                                 .local_rank = LocalRank(1),
+                                 .node_rank = NodeRank(1),
+                                 .host = "h",
+                                 .pid = 9,
+                                 .flight = FlightState::kWaiting,
+                                 .collective = 57,
+                                 .call = "recv of 8 bytes from rank 1",
+                                 .peer = 1,
+                                 .waited = std::chrono::seconds(60),
+                                 .is_late = true,
+                                 .step = 119,
+                                 .doing = "state S",
+                                 .frames = {"main"},
+                                 .stderr_tail = {"last"}},
+                                {}}};
   const auto decoded = decode_agent_message(body(encode(AgentMessage(hello))));
   ASSERT_TRUE(decoded) << decoded.error().message();
   const Hello& back = std::get<Hello>(*decoded);
@@ -125,7 +144,7 @@ TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
 }
 
 TEST(ControlCodec, AnAssignmentKeepsEveryField) {
-  Assignment assignment{Generation(3), NodeRank(1), 2, Rank(4), 8, "10.1.1.1", 5555, 2, "why"};
+  Assignment assignment{Generation(3), NodeRank(1), 2, Rank(4), 8, "10.1.1.1", 5555, 2, 5, "why"};
   assignment.lease = std::chrono::seconds(7);
   assignment.peers = {"10.1.1.1", "fd00::1"};
   const auto decoded = decode_service_message(body(encode(ServiceMessage(assignment))));

@@ -88,6 +88,35 @@ int die_once(Context& context) {
   return sum(context);
 }
 
+// Rank 1 of the first generation does not come to the fourth sum. `async`: the others wait for a Work.
+int hang(Context& context, bool async) {
+  for (int step = 1; step <= 5; ++step) {
+    const bool stays_away = context.generation() == 0 && context.rank() == 1 && step == 4;
+    while (stays_away) pause();
+    const torch::Tensor x = torch::ones({4});
+    context.group().all_reduce(x, {.async = async}).wait();
+    context.report_progress(step);
+  }
+  return 0;
+}
+
+// Rank 0 works alone for three times as long as a --hang-timeout of a second.
+int work_alone(Context& context) {
+  context.report_progress(1);
+  if (context.rank() == 0) {
+    for (int i = 0; i < 30; ++i) {
+      usleep(100'000);
+      context.report_activity();
+    }
+  }
+  {
+    const ddprun::LongWait for_rank_0(context.group());
+    context.group().barrier();
+  }
+  context.report_progress(2);
+  return 0;
+}
+
 int fail_uncaught(Context& context) {
   context.group().broadcast(torch::zeros({2}), {.root = 9});
   return 0;
@@ -101,6 +130,9 @@ const std::map<std::string, std::function<int(Context&)>> kPlays{
     {"leave_in_flight", leave_in_flight},
     {"leave_early", leave_early},
     {"die_once", die_once},
+    {"hang", [](Context& context) { return hang(context, false); }},
+    {"hang_async", [](Context& context) { return hang(context, true); }},
+    {"work_alone", work_alone},
     {"fail_uncaught", fail_uncaught},
 };
 

@@ -23,5 +23,17 @@ TEST(StatusLine, SaysHowTheJobIs) {
             "27:01:02");
 }
 
+TEST(StatusLine, TellsStepsWhereWorkersReportThem) {
+  StatusFacts facts{.job = "j", .generation = Generation(0), .alive = 1, .slots = 1};
+  facts.step = 1200;
+  EXPECT_NE(status_line(facts).find(" | step 1200 | "), std::string::npos) << status_line(facts);
+  facts.steps_per_second = 12.53;
+  EXPECT_NE(status_line(facts).find(" | step 1200, 12.5 steps/s | "), std::string::npos);
+  facts.steps_per_second = 0.125;
+  EXPECT_NE(status_line(facts).find(", 0.12 steps/s"), std::string::npos) << status_line(facts);
+  facts.steps_per_second = 1234.5;
+  EXPECT_NE(status_line(facts).find(", 1234 steps/s"), std::string::npos) << status_line(facts);
+}
+
 }  // namespace
 }  // namespace ddprun

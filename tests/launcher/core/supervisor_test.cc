@@ -504,6 +504,29 @@ TEST_F(CheckpointSignalTest, WorkersAreAskedOnceAndWhenAllEndWellTheJobIsToBeSta
   EXPECT_EQ(exit_->code, to_int(ExitCode::kSaved));
 }
 
+TEST_F(CheckpointSignalTest, AskedByACommandItIsTheSameRequest) {
+  run();
+  step(PassOn{.generation = Generation(0), .signal = SIGUSR1});
+  ASSERT_TRUE(has<SignalWorkers>());
+  step(UserSignal{SIGUSR1});
+  EXPECT_FALSE(has<SignalWorkers>()) << "one request";
+  exited(0, 0);
+  exited(1, 0);
+  step(TreeEmpty{});
+  step(End{Verdict{.success = true}});
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, to_int(ExitCode::kSaved));
+}
+
+TEST_F(CheckpointSignalTest, ASignalForOneRankIsNoRequest) {
+  run();
+  step(PassOn{.generation = Generation(0), .signal = SIGUSR1, .rank = Rank(2)});
+  ASSERT_TRUE(has<SignalWorkers>());
+  EXPECT_EQ(find<SignalWorkers>()->rank, LocalRank(0));
+  step(UserSignal{SIGUSR1});
+  EXPECT_TRUE(has<SignalWorkers>());
+}
+
 TEST_F(CheckpointSignalTest, AFailureAfterTheRequestIsOne) {
   run();
   step(UserSignal{SIGUSR1});
@@ -573,6 +596,75 @@ TEST_F(SupervisorTest, ASignalIsPassedOnToTheWorkersOfItsGenerationAlone) {
   step(Stop{Generation(1), "over"});
   step(PassOn{Generation(1), SIGUSR1, {}});
   EXPECT_FALSE(has<SignalWorkers>());
+}
+
+// --- hangs ---
+
+TEST_F(SupervisorTest, OfAHangTheServiceIsToldWhatEveryWorkerDoesAndNobodyIsStoppedYet) {
+  run();
+  step(WorkersHang{});
+  ASSERT_TRUE(has<LookAtWorkers>());
+  step(WorkersHang{});
+  EXPECT_TRUE(actions_.empty()) << "one look is enough";
+  step(WorkersSeen{Generation(0), {{.local_rank = LocalRank(1), .pid = 7}}});
+  EXPECT_TRUE(has<SendStatus>());
+  EXPECT_FALSE(has<SignalTree>());
+  const AgentStatus status = supervisor_.status(now_);
+  EXPECT_EQ(status.phase, AgentPhase::kRunning);
+  ASSERT_EQ(status.sightings.size(), 1u);
+  EXPECT_EQ(status.sightings[0].rank, Rank(3));
+  EXPECT_EQ(status.sightings[0].host, "node0");
+  step(Stop{Generation(0), "a hang", false, true});
+  EXPECT_FALSE(has<LookAtWorkers>());
+  EXPECT_TRUE(signals(SIGTERM));
+  EXPECT_EQ(supervisor_.status(now_).sightings.size(), 1u) << "until the next generation";
+}
+
+TEST_F(SupervisorTest, WhenAnotherNodeHangsItLooksBeforeItStops) {
+  run();
+  step(Stop{Generation(0), "a hang", false, true});
+  EXPECT_TRUE(has<LookAtWorkers>());
+  EXPECT_FALSE(has<SignalTree>());
+  step(WorkersSeen{Generation(0), {{.local_rank = LocalRank(0)}}});
+  EXPECT_TRUE(signals(SIGTERM));
+  EXPECT_TRUE(has<SendStatus>());
+  EXPECT_THAT(said(), HasSubstr("a hang"));
+}
+
+TEST_F(SupervisorTest, ALookThatSeesNobodyDoesNotKeepItFromStopping) {
+  run();
+  step(Stop{Generation(0), "a hang", false, true});
+  step(WorkersSeen{Generation(0), {}});
+  EXPECT_TRUE(signals(SIGTERM));
+}
+
+TEST_F(SupervisorTest, AWorkerThatFailsDuringTheLookIsAnOrdinaryFailure) {
+  run();
+  step(WorkersHang{});
+  exited(0, 3);
+  EXPECT_TRUE(signals(SIGTERM));
+  step(WorkersSeen{Generation(0), {{.local_rank = LocalRank(1)}}});
+  EXPECT_TRUE(actions_.empty());
+  EXPECT_TRUE(supervisor_.status(now_).sightings.empty());
+}
+
+TEST_F(SupervisorTest, ALookAtAnEarlierGenerationIsPassedOver) {
+  run();
+  step(WorkersHang{});
+  exited(0, 3);
+  exited(1, 3);
+  step(TreeEmpty{});
+  run(1);
+  step(WorkersSeen{Generation(0), {{.local_rank = LocalRank(1)}}});
+  EXPECT_TRUE(actions_.empty());
+  step(WorkersHang{});
+  EXPECT_TRUE(has<LookAtWorkers>());
+}
+
+TEST_F(SupervisorTest, AStopAtOnceDoesNotWaitForALook) {
+  run();
+  step(Stop{Generation(0), "stop --now", true, true});
+  EXPECT_TRUE(has<KillTree>());
 }
 
 }  // namespace

@@ -111,5 +111,27 @@ TEST(FailureReport, DoesNotListThousandsOfVictims) {
   EXPECT_THAT(joined(failure_report("j", verdict)), HasSubstr("997 more"));
 }
 
+TEST(VerdictReport, OfAHangItSaysWhatAllRanksDid) {
+  Verdict verdict{.exit_code = 71, .headline = "h"};
+  WorkerEnd hung{.kind = EndKind::kHung, .message = "it has not come to barrier (collective 3)"};
+  hung.host = "h";
+  hung.frames = {"main", "load"};
+  verdict.ends = {hung};
+  verdict.seen = {"rank 0: in no collective", "ranks 1-3: in barrier (collective 3)"};
+  const std::vector<std::string> lines = failure_report("j", verdict);
+  EXPECT_THAT(lines,
+              testing::Contains("first failure: rank 0 (local rank 0 on h) hangs: it has not "
+                                "come to barrier (collective 3)"));
+  EXPECT_THAT(lines, testing::Contains("    | load"));
+  EXPECT_THAT(lines, testing::Contains("what all ranks were doing:"));
+  EXPECT_THAT(lines, testing::Contains("  ranks 1-3: in barrier (collective 3)"));
+  EXPECT_THAT(lines, testing::Not(testing::Contains(testing::HasSubstr("it said"))));
+}
+
+TEST(VerdictReport, RestartsThatDidNotCountAreNotSetAgainstTheBudget) {
+  EXPECT_EQ(restarts_of({.restarts_used = 2, .max_restarts = 3}), "2 of 3 restarts");
+  EXPECT_EQ(restarts_of({.restarts_used = 7, .max_restarts = 3}), "7 restarts");
+}
+
 }  // namespace
 }  // namespace ddprun

@@ -1,5 +1,6 @@
 #include "rendezvous/core/membership.h"
 
+#include "base/exit_codes.h"
 #include "base/seconds.h"
 #include "tests/rendezvous/core/membership_fixture.h"
 
@@ -638,7 +639,129 @@ TEST_F(MembershipTest, WhoWantsOtherRestartsThanTheJobIsRefused) {
   Hello other = hello("a");
   other.job.restart_rules.window = std::chrono::seconds(60);
   EXPECT_THAT(job_->refusal(other).value_or(""),
-              testing::HasSubstr("another --restart-window or --no-restart-on"));
+              testing::HasSubstr("another --restart-window, --no-restart-on or"));
+}
+
+// --- hangs ---
+
+class HangTest : public MembershipTest {
+ protected:
+  void say_seen(const std::string& host, AgentPhase phase, std::vector<Sighting> sightings,
+                std::vector<WorkerEnd> ends = {}) {
+    AgentStatus status{.phase = phase,
+                       .generation = job_->generation(),
+                       .ends = std::move(ends),
+                       .store_port = 4001};
+    status.sightings = std::move(sightings);
+    take(job_->status("id-" + host, status, now_));
+  }
+  static Sighting waiting(int rank) {
+    return {.rank = Rank(rank),
+            .flight = FlightState::kWaiting,
+            .collective = 57,
+            .call = "barrier",
+            .waited = seconds(60)};
+  }
+  static Sighting absent(int rank) {
+    return {.rank = Rank(rank), .flight = FlightState::kOutside, .collective = 56};
+  }
+  static WorkerEnd stopped(int rank) {
+    WorkerEnd end = killed(rank);
+    end.after_stop = true;
+    return end;
+  }
+};
+
+TEST_F(HangTest, EveryNodeLooksBeforeItStopsAndTheMissingRankIsTheFirstFailure) {
+  start({2, 2}, 1);
+  join("a");
+  join("b");
+  for (const char* host : {"a", "b"}) say(host, AgentPhase::kRunning, 0);
+  say_seen("a", AgentPhase::kRunning, {waiting(0)});
+  for (const char* host : {"a", "b"}) {
+    ASSERT_TRUE(told<Stop>(host)) << host;
+    EXPECT_TRUE(told<Stop>(host)->look) << host;
+  }
+  say_seen("a", AgentPhase::kIdle, {waiting(0)}, {stopped(0)});
+  say_seen("b", AgentPhase::kIdle, {absent(1)}, {stopped(1)});
+  const Assignment* next = told<Assignment>("a");
+  ASSERT_TRUE(next);
+  ASSERT_TRUE(next->failure);
+  const Verdict& failed = *next->failure;
+  EXPECT_EQ(failed.ends.front().kind, EndKind::kHung);
+  EXPECT_EQ(failed.ends.front().rank, Rank(1)) << "rank 0 was the first to be noticed";
+  EXPECT_EQ(failed.ends.front().host, "b");
+  EXPECT_THAT(failed.headline, HasSubstr("it has not come to barrier (collective 57)"));
+  EXPECT_EQ(failed.seen.size(), 2u);
+  ASSERT_TRUE(told<Assignment>("b")->failure) << "the node that failed is told, too";
+  EXPECT_EQ(job_->restarts_used(), 1);
+}
+
+TEST_F(HangTest, WithoutARestartTheJobEndsWithTheCodeForIt) {
+  start({1, 1});
+  join("a");
+  say("a", AgentPhase::kRunning, 0);
+  say_seen("a", AgentPhase::kRunning, {absent(0)});
+  say_seen("a", AgentPhase::kIdle, {absent(0)}, {stopped(0)});
+  ASSERT_TRUE(job_->verdict());
+  EXPECT_EQ(job_->verdict()->exit_code, to_int(ExitCode::kHung));
+}
+
+TEST_F(HangTest, AWorkerThatFailedBeforeIsStillTheFirst) {
+  start({2, 2});
+  join("a");
+  join("b");
+  for (const char* host : {"a", "b"}) say(host, AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kStopping, 0, {killed(1)});
+  say_seen("a", AgentPhase::kRunning, {waiting(0)});
+  say("b", AgentPhase::kIdle, 0, {killed(1)});
+  say_seen("a", AgentPhase::kIdle, {waiting(0)}, {stopped(0)});
+  ASSERT_TRUE(job_->verdict());
+  EXPECT_EQ(job_->verdict()->ends.front().kind, EndKind::kSignaled);
+  EXPECT_TRUE(job_->verdict()->seen.empty());
+}
+
+TEST_F(HangTest, OneNodeIsBlamedForItAndSeveralAreNot) {
+  JobSpec spec;
+  spec.nodes = {2, 2};
+  spec.max_restarts = 5;
+  spec.node_failures = 1;
+  start(spec);
+  join("a");
+  join("b");
+  for (const char* host : {"a", "b"}) say(host, AgentPhase::kRunning, 0);
+  say_seen("a", AgentPhase::kRunning, {waiting(0)});
+  say_seen("a", AgentPhase::kIdle, {waiting(0)});
+  say_seen("b", AgentPhase::kIdle, {waiting(1)});
+  EXPECT_TRUE(job_->state(now_).node_failures.empty()) << "both were there, and it did not end";
+  for (const char* host : {"a", "b"}) say(host, AgentPhase::kRunning, 1);
+  say_seen("a", AgentPhase::kRunning, {waiting(0)});
+  say_seen("a", AgentPhase::kIdle, {waiting(0)});
+  say_seen("b", AgentPhase::kIdle, {absent(1)});
+  EXPECT_EQ(job_->state(now_).node_failures.at("b"), 1);
+}
+
+TEST_F(HangTest, ProgressThatIsReportedRefillsTheBudget) {
+  JobSpec spec;
+  spec.max_restarts = 1;
+  spec.restart_rules.on_progress = true;
+  start(spec);
+  join("a");
+  for (int generation = 0; generation < 5; ++generation) {
+    say("a", AgentPhase::kRunning, generation);
+    live(RestartBudget::kQuick);
+    WorkerEnd end = killed(0);
+    end.step = 10 * generation;
+    AgentStatus status{.phase = AgentPhase::kIdle,
+                       .generation = Generation(generation),
+                       .ends = {end},
+                       .store_port = 4001,
+                       .step = 10 * generation};
+    take(job_->status("id-a", status, now_));
+    ASSERT_TRUE(told<Assignment>("a")) << generation;
+  }
+  EXPECT_EQ(job_->restarts_used(), 5);
+  EXPECT_EQ(job_->state(now_).strikes, (Strikes{.step = 40, .in_a_row = 1, .restarts = 1}));
 }
 
 }  // namespace

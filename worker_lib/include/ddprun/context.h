@@ -58,6 +58,15 @@ class Context {
   // small all-reduce; without --checkpoint-signal it costs nothing. Throws DistError as a collective does.
   bool save_requested();
 
+  // Tells ddprun how far this rank is: steps done so far, which grow. For --hang-timeout, which counts
+  // from the first report on, --restart-on-progress, and the steps a second of the status line; call it
+  // once in each step. Costs some nanoseconds, no system call; without ddprun it does nothing. Any thread.
+  void report_progress(std::int64_t step);
+  // Tells ddprun that this rank is at work, where no step comes for a while (an evaluation, a long
+  // preparation). Calls into the group, DistributedDataParallel's forward and CheckpointManager's
+  // reading and writing say so by themselves. Cost and thread as above.
+  void report_activity();
+
   // Tells ddprun that the checkpoint of `step` is whole: jobs of --on-join=checkpoint take in new
   // nodes then. To be called by one rank; CheckpointManager does it by itself. Blocks for some
   // milliseconds, for seconds where the store does not answer; that is a warning, never an error. Does

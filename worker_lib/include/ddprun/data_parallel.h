@@ -8,6 +8,7 @@
 //   torch::optim::SGD optimizer(net->parameters(), 0.1);
 //   loss(model(input), target).backward();  // .grad of every parameter is the average
 //   optimizer.step();
+//   ctx.report_progress(++step);  // for ddprun --hang-timeout and the status line
 //
 // Semantics are those of torch.nn.parallel.DistributedDataParallel of PyTorch 2.11; docs/ddp.md
 // says where they differ. Gradients are averaged over ranks, not samples. After a backward pass

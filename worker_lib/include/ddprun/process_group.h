@@ -38,6 +38,7 @@
 #include <torch/types.h>
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -85,11 +86,14 @@ struct PointToPointOptions {
 };
 
 class Backend;
+class WorkerReporter;
 
 class ProcessGroup {
  public:
-  // Made by Context. `backend` does the work for tensors on `device`.
-  ProcessGroup(std::unique_ptr<Backend> backend, torch::Device device, Timeout timeout);
+  // Made by Context. `backend` does the work for tensors on `device`. reporter: is told of every call,
+  // for verdicts on hangs; null: nobody is.
+  ProcessGroup(std::unique_ptr<Backend> backend, torch::Device device, Timeout timeout,
+               std::shared_ptr<WorkerReporter> reporter = nullptr);
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
@@ -146,10 +150,37 @@ class ProcessGroup {
   // Ends every call in progress on this rank, now and later, with kStopped. Any thread.
   void abort(const std::string& reason);
 
+  // For ddprun --hang-timeout: this rank has got on with something that is no call into the group.
+  // DistributedDataParallel's forward and CheckpointManager say so by themselves. Costs some
+  // nanoseconds. Any thread.
+  void report_activity();
+
  private:
+  friend class LongWait;
+  struct Call;
+  template <class Issue>
+  Work carry_out(const Call& call, Issue issue);
+
   std::unique_ptr<Backend> backend_;
   torch::Device device_;
   Timeout timeout_;
+  std::shared_ptr<WorkerReporter> reporter_;  // never null
+  std::uint64_t collectives_ = 0;             // begun
+};
+
+// While one lives, this rank may wait long in calls into the group without being taken for a hang by
+// ddprun --hang-timeout, because another rank has something to do alone: rank 0 that evaluates or
+// writes a file. That one should say report_activity() now and then. CheckpointManager has its own.
+// One thread makes and destroys it; the group must outlive it.
+class LongWait {
+ public:
+  explicit LongWait(ProcessGroup& group);
+  ~LongWait();
+  LongWait(const LongWait&) = delete;
+  LongWait& operator=(const LongWait&) = delete;
+
+ private:
+  std::shared_ptr<WorkerReporter> reporter_;
 };
 
 }  // namespace ddprun

@@ -34,6 +34,7 @@ class Work {
   std::exception_ptr exception() const;
 
  private:
+  friend class ProcessGroup;
   std::shared_ptr<detail::WorkState> state_;
 };
 

@@ -1,0 +1,133 @@
+// WorkerPage: what a worker and its agent share without a system call. The worker writes how far it is
+// and what collectives it is in; the agent reads that, also of a worker that is stopped, hangs or is
+// dead. docs/hangs.md describes the bytes for programs in other languages.
+//
+// The agent makes one memory file for all its workers; worker n of the node finds its page at
+// n * kWorkerPageBytes. The agent writes the first two fields before the worker starts and nothing
+// afterwards; all else begins as zero and is written by the worker. Readers may see a record of a call
+// while it is written: its `number` is 0 then.
+//
+// Plain memory; any thread may report, one thread per group issues calls. Times are those of BootClock.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "base/clock.h"
+
+namespace ddprun {
+
+inline constexpr std::uint32_t kWorkerPageMagic = 0x50524444;  // "DDRP", little endian
+// A worker that was built for another one does without its page.
+inline constexpr std::uint32_t kWorkerPageVersion = 1;
+inline constexpr std::size_t kFlightRecords = 1024;
+inline constexpr std::size_t kWorkerPageBytes = std::size_t{68} * 1024;
+
+enum class FlightCall : std::uint8_t {
+  kNone = 0,
+  kAllReduce = 1,
+  kReduce = 2,
+  kBroadcast = 3,
+  kAllGather = 4,
+  kReduceScatter = 5,
+  kGather = 6,
+  kScatter = 7,
+  kBarrier = 8,
+  kSend = 9,
+  kRecv = 10,
+};
+
+// One call into a group, the flight record of PyTorch's name.
+struct FlightRecord {
+  std::atomic<std::uint64_t> number{0};  // of all calls of this process, from 1; 0: being written
+  std::atomic<std::uint64_t> begun_ns{0};
+  std::atomic<std::uint64_t> ended_ns{0};  // 0: it is in progress
+  std::atomic<std::uint64_t> collective{
+      0};                               // the how-manyth collective of its group, from 1; a send or
+                                        // recv: how many there were before it
+  std::atomic<std::uint64_t> bytes{0};  // of this rank's tensor
+  std::atomic<std::uint64_t> group{0};  // 0: the world
+  std::atomic<std::int32_t> peer{-1};   // root, source or destination; -1: none
+  std::atomic<FlightCall> call{FlightCall::kNone};
+  std::atomic<std::uint8_t> failed{0};
+  std::array<std::uint8_t, 10> spare{};
+};
+static_assert(sizeof(FlightRecord) == 64);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+struct WorkerPage {
+  std::atomic<std::uint32_t> magic{0};
+  std::atomic<std::uint32_t> version{0};
+  std::atomic<std::uint64_t> reports{0};  // of steps; 0: this worker has never reported one
+  std::atomic<std::int64_t> step{0};      // the last one that was reported, if any was
+  std::atomic<std::uint64_t> activity{
+      0};  // grows whenever something was done: a call into a group ended,
+           // a checkpoint was written further, an evaluation went on
+  std::atomic<std::uint64_t> calls{0};  // the number of the newest record
+  // Above 0: it waits for something that takes another rank long (a checkpoint, an evaluation), which
+  // says by itself that it is at work.
+  std::atomic<std::uint64_t> patient{0};
+  std::array<std::uint64_t, 506> spare{};
+  std::array<FlightRecord, kFlightRecords> records{};
+
+  bool is_ours() const {
+    return magic.load(std::memory_order_relaxed) == kWorkerPageMagic &&
+           version.load(std::memory_order_relaxed) == kWorkerPageVersion;
+  }
+  FlightRecord& record_of(std::uint64_t number) { return records[(number - 1) % kFlightRecords]; }
+  const FlightRecord& record_of(std::uint64_t number) const {
+    return records[(number - 1) % kFlightRecords];
+  }
+};
+static_assert(sizeof(WorkerPage) == kWorkerPageBytes);
+
+// A record as it was read at one instant.
+struct FlightEntry {
+  std::uint64_t number = 0;
+  std::uint64_t begun_ns = 0;
+  std::uint64_t ended_ns = 0;
+  std::uint64_t collective = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t group = 0;
+  std::int32_t peer = -1;
+  FlightCall call = FlightCall::kNone;
+  bool failed = false;
+};
+
+// The call of that number; nullopt: it was overwritten, or is being written.
+inline std::optional<FlightEntry> read_record(const WorkerPage& page, std::uint64_t number) {
+  const FlightRecord& record = page.record_of(number);
+  if (record.number.load(std::memory_order_acquire) != number) return std::nullopt;
+  FlightEntry entry{.number = number,
+                    .begun_ns = record.begun_ns.load(std::memory_order_relaxed),
+                    .ended_ns = record.ended_ns.load(std::memory_order_relaxed),
+                    .collective = record.collective.load(std::memory_order_relaxed),
+                    .bytes = record.bytes.load(std::memory_order_relaxed),
+                    .group = record.group.load(std::memory_order_relaxed),
+                    .peer = record.peer.load(std::memory_order_relaxed),
+                    .call = record.call.load(std::memory_order_relaxed),
+                    .failed = record.failed.load(std::memory_order_relaxed) != 0};
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (record.number.load(std::memory_order_relaxed) != number) return std::nullopt;
+  return entry;
+}
+
+// The oldest call that is in progress; nullopt: there is none among those that are kept.
+inline std::optional<FlightEntry> oldest_in_progress(const WorkerPage& page) {
+  const std::uint64_t newest = page.calls.load(std::memory_order_acquire);
+  const std::uint64_t oldest = newest > kFlightRecords ? newest - kFlightRecords + 1 : 1;
+  for (std::uint64_t number = oldest; number <= newest; ++number) {
+    const std::optional<FlightEntry> entry = read_record(page, number);
+    if (entry && entry->ended_ns == 0) return entry;
+  }
+  return std::nullopt;
+}
+
+inline std::uint64_t to_page_time(TimePoint time) {
+  return static_cast<std::uint64_t>(time.time_since_epoch().count());
+}
+
+}  // namespace ddprun

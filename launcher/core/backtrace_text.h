@@ -1,0 +1,16 @@
+// What py-spy and gdb print of a process, cut down to where it is. Pure; any thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ddprun {
+
+// The frames of the first thread, the innermost last; empty where the text has none.
+//   py-spy dump:       "    wait (threading.py:327)" below "Thread 4711 (idle): "MainThread""
+//   gdb's bt:          "#0  0x00007f... in clock_nanosleep () from /lib/libc.so.6"
+//   /proc/<pid>/stack: "[<0>] hrtimer_nanosleep+0x9b/0x130"
+std::vector<std::string> frames_in(std::string_view text);
+
+}  // namespace ddprun

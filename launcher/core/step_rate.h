@@ -1,0 +1,43 @@
+// StepRate: how many steps a second workers report, as somebody who watches wants to see it: the mean
+// of the last ten seconds. Owned by the agent, on its thread. Pure; time comes in.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+#include "base/clock.h"
+
+namespace ddprun {
+
+class StepRate {
+ public:
+  static constexpr Duration kSpan = std::chrono::seconds(10);
+
+  // The newest step; nullopt: none was reported (yet, or in this generation).
+  void see(std::optional<std::int64_t> step, TimePoint now) {
+    if (!step || (!seen_.empty() && *step < seen_.back().step)) seen_.clear();
+    if (!step) return;
+    seen_.push_back({*step, now});
+    while (seen_.size() > 2 && seen_[1].when + kSpan <= now) seen_.pop_front();
+  }
+
+  std::optional<std::int64_t> step() const {
+    return seen_.empty() ? std::nullopt : std::optional(seen_.back().step);
+  }
+  // Steps a second; nullopt: not known yet.
+  std::optional<double> rate() const {
+    if (seen_.size() < 2 || seen_.back().when == seen_.front().when) return std::nullopt;
+    const std::chrono::duration<double> span = seen_.back().when - seen_.front().when;
+    return static_cast<double>(seen_.back().step - seen_.front().step) / span.count();
+  }
+
+ private:
+  struct Seen {
+    std::int64_t step;
+    TimePoint when;
+  };
+  std::deque<Seen> seen_;
+};
+
+}  // namespace ddprun

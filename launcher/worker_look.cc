@@ -1,0 +1,191 @@
+#include "launcher/worker_look.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include "base/background_thread.h"
+#include "base/deadline.h"
+#include "base/pipe.h"
+#include "base/poll_until.h"
+#include "base/process_stat.h"
+#include "launcher/core/backtrace_text.h"
+#include "launcher/process_tree.h"
+#include "launcher/small_file.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::size_t kMaxDebuggerBytes = 1 << 20;
+// A call that failed so short a time ago failed of what the hang did to others.
+constexpr Duration kJustNow = std::chrono::seconds(5);
+
+const char* name_of(FlightCall call) {
+  switch (call) {
+    case FlightCall::kNone: break;
+    case FlightCall::kAllReduce: return "all_reduce";
+    case FlightCall::kReduce: return "reduce";
+    case FlightCall::kBroadcast: return "broadcast";
+    case FlightCall::kAllGather: return "all_gather";
+    case FlightCall::kReduceScatter: return "reduce_scatter";
+    case FlightCall::kGather: return "gather";
+    case FlightCall::kScatter: return "scatter";
+    case FlightCall::kBarrier: return "barrier";
+    case FlightCall::kSend: return "send";
+    case FlightCall::kRecv: return "recv";
+  }
+  return "call";  // of a newer worker library
+}
+
+bool is_message(FlightCall call) { return call == FlightCall::kSend || call == FlightCall::kRecv; }
+
+std::string words_of(const FlightEntry& entry) {
+  std::string text = name_of(entry.call);
+  if (entry.call == FlightCall::kBarrier) return text;
+  text += " of " + std::to_string(entry.bytes) + " bytes";
+  if (!is_message(entry.call)) return text;
+  return text + (entry.call == FlightCall::kSend ? " to rank " : " from rank ") +
+         std::to_string(entry.peer);
+}
+
+// What the program prints on stdout until it closes it; what there is of it at the deadline or when
+// `stop` is readable, and then it is killed. It is reaped with the agent's other orphans.
+std::string output_of(const std::vector<std::string>& command, const Deadline& deadline, int stop) {
+  std::string output;
+  Result<Pipe> pipe = make_pipe();
+  if (!pipe) return output;
+  std::vector<char*> arguments;
+  for (const std::string& one : command) arguments.push_back(const_cast<char*>(one.c_str()));
+  arguments.push_back(nullptr);
+
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&files, pipe->write.get(), STDOUT_FILENO);
+  posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigset_t all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  pid_t pid = 0;
+  const int failed =
+      posix_spawnp(&pid, arguments.front(), &files, &attributes, arguments.data(), environ);
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&files);
+  pipe->write.reset();
+  if (failed != 0) return output;
+
+  std::array<pollfd, 2> watched{{{pipe->read.get(), POLLIN, 0}, {stop, POLLIN, 0}}};
+  const TimePoint until = BootClock::now() + deadline.remaining();
+  while (output.size() < kMaxDebuggerBytes) {
+    if (!poll_until(watched, until) || watched[1].revents != 0) break;
+    std::array<char, 4096> buffer;
+    const ssize_t count = read(pipe->read.get(), buffer.data(), buffer.size());
+    if (count <= 0) return output;
+    output.append(buffer.data(), static_cast<std::size_t>(count));
+  }
+  kill(pid, SIGKILL);
+  return output;
+}
+
+bool is_python(pid_t pid) {
+  std::array<char, 4096> target;
+  const std::string link = "/proc/" + std::to_string(pid) + "/exe";
+  const ssize_t size = readlink(link.c_str(), target.data(), target.size());
+  if (size <= 0) return false;
+  const std::string_view path(target.data(), static_cast<std::size_t>(size));
+  return path.substr(path.rfind('/') + 1).starts_with("python");
+}
+
+std::vector<std::string> frames_of(pid_t pid, const Deadline& deadline, int stop) {
+  const std::string number = std::to_string(pid);
+  std::vector<std::string> frames;
+  if (is_python(pid))
+    frames = frames_in(output_of({"py-spy", "dump", "--pid", number}, deadline, stop));
+  if (frames.empty()) {
+    frames = frames_in(
+        output_of({"gdb", "-nx", "-batch", "-p", number, "-ex", "bt 12"}, deadline, stop));
+  }
+  if (frames.empty()) frames = frames_in(text_of("/proc/" + number + "/stack"));
+  return frames;
+}
+
+void ask_about(Sighting& worker, const Deadline& deadline, int stop) {
+  const pid_t pid = working_process(worker.pid);
+  worker.doing = state_of_process(pid);
+  if (worker.doing.empty()) {
+    worker.doing = "it has ended";
+    return;
+  }
+  if (pid != worker.pid) worker.doing += ", pid " + std::to_string(pid);
+  // Debuggers would let go on what is stopped, or wait for it.
+  const std::optional<ProcessStat> stat = process_stat(pid);
+  if (!stat || stat->state == 'T' || stat->state == 't' || stat->state == 'Z') return;
+  if (!deadline.passed()) worker.frames = frames_of(pid, deadline, stop);
+}
+
+}  // namespace
+
+Sighting sighting_of(LocalRank worker, const WorkerPage* page, TimePoint now) {
+  Sighting seen{.local_rank = worker};
+  if (!page) return seen;
+  if (page->reports.load(std::memory_order_acquire) > 0) {
+    seen.step = page->step.load(std::memory_order_relaxed);
+  }
+  const std::uint64_t newest = page->calls.load(std::memory_order_acquire);
+  if (newest == 0) return seen;
+  const std::uint64_t time = to_page_time(now);
+  const auto since = [time](std::uint64_t then) {
+    return Duration(static_cast<std::int64_t>(time > then ? time - then : 0));
+  };
+  std::optional<FlightEntry> last = read_record(*page, newest);
+  std::optional<FlightEntry> call = oldest_in_progress(*page);
+  if (!call && last && last->failed && since(last->ended_ns) < kJustNow) call = last;
+  seen.flight = call ? FlightState::kWaiting : FlightState::kOutside;
+  if (!call) call = last;
+  if (!call) return seen;
+  seen.collective = static_cast<std::int64_t>(call->collective);
+  if (seen.flight != FlightState::kWaiting) return seen;
+  seen.call = words_of(*call);
+  seen.waited = since(call->begun_ns);
+  if (is_message(call->call)) seen.peer = call->peer;
+  return seen;
+}
+
+void WorkerLook::forget() {
+  if (!thread_.joinable()) return;
+  eventfd_write(stop_.get(), 1);
+  thread_.join();
+}
+
+void WorkerLook::begin(std::vector<Sighting> workers,
+                       std::function<void(std::vector<Sighting>)> done) {
+  forget();
+  stop_.reset(eventfd(0, EFD_CLOEXEC));
+  const auto shared = std::make_shared<std::vector<Sighting>>(std::move(workers));
+  const Result<void> started =
+      start_thread(thread_, "ddprun-look", [shared, done, stop = stop_.get()] {
+        const Deadline deadline(kPatience);
+        for (Sighting& one : *shared) {
+          if (one.flight != FlightState::kWaiting && one.pid > 0) ask_about(one, deadline, stop);
+        }
+        done(std::move(*shared));
+      });
+  if (!started) done(std::move(*shared));
+}
+
+}  // namespace ddprun

@@ -1,0 +1,73 @@
+// Standstill: what the ranks of a generation that hangs were seen doing, and which of them keep the
+// others waiting. Value types and pure functions; any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/words.h"
+#include "rendezvous/core/worker_end.h"
+
+namespace ddprun {
+
+// What the flight record of a worker says.
+enum class FlightState {
+  kUnknown,  // it keeps none: no program of ddprun's worker library
+  kOutside,  // it is in no call into its group
+  kWaiting,  // it is in one, or that has just failed
+};
+
+inline constexpr Words<FlightState, 3> kFlightStateWords{{{FlightState::kUnknown, "unknown"},
+                                                          {FlightState::kOutside, "outside"},
+                                                          {FlightState::kWaiting, "waiting"}}};
+
+// One worker, as its agent saw it.
+struct Sighting {
+  Rank rank{0};
+  LocalRank local_rank{0};
+  NodeRank node_rank{0};
+  std::string host;
+  int pid = 0;
+  FlightState flight = FlightState::kUnknown;
+  // The collective that it waits in, or the last one that it has begun: the how-manyth of the world.
+  std::int64_t collective = 0;
+  std::string call;      // of kWaiting, in words: "all_reduce of 4194304 bytes"
+  int peer = -1;         // of kWaiting in a send or recv: the other one; -1: it waits for all
+  Duration waited{};     // of kWaiting: in that call; else: since something was done
+  bool is_late = false;  // nothing was done for longer than --hang-timeout
+  std::optional<std::int64_t> step = {};      // the last one that it has reported
+  std::string doing = {};                     // what the kernel says of it
+  std::vector<std::string> frames = {};       // where it is, the innermost last; at most kMaxFrames
+  std::vector<std::string> stderr_tail = {};  // last lines, oldest first; at most kMaxTailLines
+
+  friend bool operator==(const Sighting&, const Sighting&) = default;
+};
+
+// A message tells of so many of a node at most, those first that are in no call.
+inline constexpr std::size_t kSightingsTold = 256;
+// Of one sighting, when it is told to others.
+inline constexpr std::size_t kMaxDoingBytes = 400;
+// Lines of a verdict.
+inline constexpr std::size_t kMaxSeenLines = 32;
+
+// Keeps kSightingsTold of them and shortens what they say.
+void keep_telling(std::vector<Sighting>& sightings);
+
+// The ranks that keep the others waiting, as ends of kind kHung, the lowest first; at least one.
+//   - Where ranks wait in a collective: those that have begun fewer, and are in no call themselves.
+//   - Where ranks wait in send or recv only: those they wait for.
+//   - Where nobody waits, as far as the records say: those with the lowest step.
+// Where these rules leave nobody, everybody is named. REQUIRES: there is at least one.
+std::vector<WorkerEnd> hung_ranks(const std::vector<Sighting>& sightings);
+
+// What each of them does, one line for those that do the same.
+std::vector<std::string> lines_of(const std::vector<Sighting>& sightings);
+
+// "0-3,7". REQUIRES: ascending.
+std::string rank_ranges(const std::vector<int>& ranks);
+
+}  // namespace ddprun

@@ -1,0 +1,127 @@
+// --hang-timeout and --restart-on-progress on real processes: ranks that keep the others waiting are
+// found, named, and started again.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/integration/launcher_frame.h"
+#include "tests/support/held_port.h"
+
+namespace ddprun::testing_support {
+namespace {
+
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+class HangTest : public LauncherTest {
+ protected:
+  std::unique_ptr<ChildProcess> play(const std::string& plays, Arguments options) const {
+    return start(
+        joined(joined(options, {"--report-file=report.json"}), {program("hang_worker"), plays}));
+  }
+  json failures() const {
+    return json::parse(read_file(directory_ / "report.json"))["failed_generations"];
+  }
+  static std::vector<int> ranks_of(const json& ends) {
+    std::vector<int> ranks;
+    for (const json& end : ends) ranks.push_back(end["rank"]);
+    return ranks;
+  }
+};
+
+TEST_F(HangTest, TheRankThatHasNotComeIsNamedAndTheJobGoesOn) {
+  auto job = play("0:wait,1:load,2:wait,3:wait",
+                  {"--nproc-per-node=4", "--hang-timeout=1", "--max-restarts=1"});
+  ASSERT_EQ(job->wait(), 0) << job->err();
+  ASSERT_EQ(failures().size(), 1u);
+  const json failed = failures()[0];
+  EXPECT_THAT(ranks_of(failed["first"]), ElementsAre(1)) << failed.dump(2);
+  const json first = failed["first"][0];
+  EXPECT_EQ(first["kind"], "hang");
+  EXPECT_EQ(first["step"], 7);
+  EXPECT_EQ(first["stderr"], json({"load"}));
+  EXPECT_THAT(first["message"].get<std::string>(),
+              HasSubstr("it has not come to all_reduce of 4096 bytes (collective 9), where ranks "
+                        "0,2-3 wait since 1."));
+  EXPECT_THAT(failed["seen"].dump(), HasSubstr("rank 1: in no collective; the last one was 8"));
+  EXPECT_THAT(failed["seen"].dump(), HasSubstr("ranks 0,2-3: in all_reduce of 4096 bytes"));
+  EXPECT_THAT(job->err(), HasSubstr("what all ranks were doing:"));
+  EXPECT_EQ(failed["victims"].size(), 3u);
+}
+
+TEST_F(HangTest, WithoutARestartTheJobEndsWithACodeOfItsOwn) {
+  auto job = play("0:wait,1:load", {"--nproc-per-node=2", "--hang-timeout=0.5"});
+  EXPECT_EQ(job->wait(), 71) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("rank 1 (local rank 1 on "));
+}
+
+TEST_F(HangTest, AWorkerThatIsStoppedIsSeenAsSuch) {
+  auto job = play("0:wait,1:stop", {"--nproc-per-node=2", "--hang-timeout=0.5"});
+  EXPECT_EQ(job->wait(), 71) << job->err();
+  EXPECT_THAT(ranks_of(failures()[0]["first"]), ElementsAre(1));
+  EXPECT_THAT(failures()[0]["seen"].dump(), HasSubstr("state T, stopped by a signal"));
+}
+
+TEST_F(HangTest, WhoHasNeverReportedAndWhoWaitsForLongWorkDoNotHang) {
+  auto job = play("0:silent,1:late,2:load", {"--nproc-per-node=3", "--hang-timeout=1"});
+  EXPECT_EQ(job->wait(), 71) << job->err();
+  EXPECT_THAT(ranks_of(failures()[0]["first"]), ElementsAre(2)) << failures().dump(2);
+}
+
+TEST_F(HangTest, EveryNodeIsLookedAtBeforeAnyIsStopped) {
+  const HeldPort held;
+  const auto node = [&](int rank, const std::string& report) {
+    return start({"--nnodes=2", "--node-rank=" + std::to_string(rank), "--nproc-per-node=2",
+                  "--rdzv-endpoint=" + held.endpoint(), "--hang-timeout=1",
+                  "--report-file=" + report, program("hang_worker"),
+                  "0:wait,1:wait,2:load,3:wait"});
+  };
+  auto first = node(0, "report.json");
+  auto second = node(1, "other.json");
+  EXPECT_EQ(first->wait(), 71) << first->err();
+  EXPECT_EQ(second->wait(), 71) << second->err();
+  const json failed = failures()[0];
+  EXPECT_THAT(ranks_of(failed["first"]), ElementsAre(2)) << failed.dump(2);
+  EXPECT_THAT(failed["seen"].dump(), HasSubstr("ranks 0-1,3: in all_reduce of 4096 bytes"));
+  EXPECT_THAT(second->err(), HasSubstr("rank 2 (local rank 0 on "))
+      << "the node where it hangs tells it in full";
+}
+
+TEST_F(HangTest, StatusTellsStepsOfWorkers) {
+  const Variables runtime{{"XDG_RUNTIME_DIR", directory_.path()}};
+  auto job = start({"--nproc-per-node=2", program("hang_worker"), "0:wait,1:load"}, runtime);
+  ASSERT_TRUE(eventually([&] { return lines_of(job->out()).size() == 2; })) << job->err();
+  auto status = start({"status", "--json"}, runtime);
+  EXPECT_EQ(status->wait(), 0) << status->err();
+  EXPECT_THAT(status->out(), HasSubstr("\"step\":7")) << status->out();
+  kill(job->pid(), SIGTERM);
+  EXPECT_EQ(job->wait(), 143);
+}
+
+// Each generation gets one step further than the one before and fails there; the budget is one.
+TEST_F(HangTest, ProgressBetweenFailuresMakesRestartsAvailableAgain) {
+  const std::string script =
+      "import mmap, os, struct, sys\n"
+      "offset, path = os.environ['DDPRUN_WORKER_PAGE'].split('@', 1)\n"
+      "file = os.open(path, os.O_RDWR)\n"
+      "page = mmap.mmap(file, 4096, offset=int(offset))\n"
+      "generation = int(os.environ['DDPRUN_GENERATION'])\n"
+      "struct.pack_into('<q', page, 16, min(generation, int(sys.argv[1])))\n"
+      "struct.pack_into('<Q', page, 8, 1)\n"
+      "sys.exit(0 if generation == 3 else 5)\n";
+  std::ofstream(directory_ / "train.py") << script;
+  auto goes_on = start({"--max-restarts=1", "--restart-on-progress", "train.py", "99"});
+  EXPECT_EQ(goes_on->wait(), 0) << goes_on->err();
+  EXPECT_THAT(goes_on->err(), HasSubstr("ended well after 3 restarts"));
+  auto stuck = start({"--max-restarts=9", "--restart-on-progress", "train.py", "0"});
+  EXPECT_EQ(stuck->wait(), 5) << stuck->err();
+  EXPECT_THAT(stuck->err(), HasSubstr("not restarted: failure struck 3 times in a row at step 0"));
+  EXPECT_THAT(stuck->err(), HasSubstr("after 2 of 9 restarts in generation 2"));
+}
+
+}  // namespace
+}  // namespace ddprun::testing_support

@@ -1,0 +1,70 @@
+// The worker of hang_test: a rank that takes part in collectives as far as its page shows them.
+//
+//   hang_worker PLAY
+//
+// PLAY is a list of RANK:WHAT for generation 0; a rank that is not in it, and every rank of a later
+// generation, does its steps and ends well. WHAT:
+//   load      reports step 7, and then sleeps without having come to the next collective
+//   wait      the same, but waits in that collective
+//   stop      the same as load, and stops itself by SIGSTOP
+//   silent    reports no step and does nothing
+//   late      reports nothing for longer than any timeout, but is in a long wait
+// A rank that hangs says "ready" first, and ends at SIGTERM.
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "base/worker_env.h"
+#include "worker_lib/worker_reporter.h"
+
+namespace {
+
+using namespace ddprun;
+
+std::string play_of(const std::string& plays, Rank rank) {
+  std::size_t begin = 0;
+  while (begin < plays.size()) {
+    const std::size_t end = std::min(plays.find(',', begin), plays.size());
+    const std::string one = plays.substr(begin, end - begin);
+    const std::size_t colon = one.find(':');
+    if (one.substr(0, colon) == to_text(rank)) return one.substr(colon + 1);
+    begin = end + 1;
+  }
+  return "";
+}
+
+void say(const char* text) {
+  [[maybe_unused]] const ssize_t written = write(STDOUT_FILENO, text, std::strlen(text));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto env = read_worker_env(environment_variable);
+  if (argc != 2 || !env || !*env) return 2;
+  const auto reporter = WorkerReporter::open(**env);
+  if (!reporter->has_page()) {
+    std::fprintf(stderr, "there is no page\n");
+    return 3;
+  }
+  const bool first = (*env)->generation == Generation(0);
+  const std::string play = first ? play_of(argv[1], (*env)->rank) : "";
+  std::uint64_t collective = 0;
+  if (play != "silent") {
+    for (int step = 0; step < 8; ++step) {
+      reporter->end_call(reporter->begin_call(FlightCall::kAllReduce, ++collective, 4096, -1),
+                         /*failed=*/false);
+      reporter->report_step(step);
+    }
+  }
+  if (play.empty()) return 0;
+  std::fprintf(stderr, "%s\n", play.c_str());
+  if (play == "wait") reporter->begin_call(FlightCall::kAllReduce, ++collective, 4096, -1);
+  if (play == "late") reporter->begin_long_wait();
+  say("ready\n");
+  if (play == "stop") raise(SIGSTOP);
+  while (true) pause();
+}

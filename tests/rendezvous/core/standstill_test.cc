@@ -1,0 +1,143 @@
+#include "rendezvous/core/standstill.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/exit_codes.h"
+
+namespace ddprun {
+namespace {
+
+using std::chrono::seconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Sighting in_collective(int rank, std::int64_t number, int waited = 60) {
+  return {.rank = Rank(rank),
+          .host = "h",
+          .flight = FlightState::kWaiting,
+          .collective = number,
+          .call = "all_reduce of 4096 bytes",
+          .waited = seconds(waited)};
+}
+Sighting outside(int rank, std::int64_t number) {
+  return {.rank = Rank(rank), .host = "h", .flight = FlightState::kOutside, .collective = number};
+}
+Sighting in_message(int rank, int peer) {
+  return {.rank = Rank(rank),
+          .host = "h",
+          .flight = FlightState::kWaiting,
+          .call = "recv of 8 bytes from rank " + std::to_string(peer),
+          .peer = peer,
+          .waited = seconds(9)};
+}
+Sighting without_record(int rank, std::int64_t step, bool is_late = true) {
+  return {.rank = Rank(rank), .host = "h", .waited = seconds(30), .is_late = is_late, .step = step};
+}
+
+std::vector<int> named(const std::vector<Sighting>& sightings) {
+  std::vector<int> ranks;
+  for (const WorkerEnd& end : hung_ranks(sightings)) {
+    EXPECT_EQ(end.kind, EndKind::kHung);
+    EXPECT_FALSE(end.after_stop);
+    ranks.push_back(end.rank.value);
+  }
+  return ranks;
+}
+
+TEST(Standstill, WhoHasNotComeToTheCollectiveIsNamed) {
+  const std::vector<Sighting> all{outside(2, 56), in_collective(0, 57), in_collective(1, 57),
+                                  in_collective(3, 57, 61)};
+  const std::vector<WorkerEnd> ends = hung_ranks(all);
+  ASSERT_EQ(ends.size(), 1u);
+  EXPECT_EQ(ends[0].rank, Rank(2));
+  EXPECT_EQ(describe(ends[0]),
+            "rank 2 (local rank 0 on h) hangs: it has not come to all_reduce of 4096 bytes "
+            "(collective 57), where ranks 0-1,3 wait since 61.0 s");
+  EXPECT_EQ(exit_code_of(ends[0]), to_int(ExitCode::kHung));
+}
+
+TEST(Standstill, WhoIsOutsideOfALaterOneHasComeAndIsNotNamed) {
+  EXPECT_THAT(named({in_collective(0, 57), outside(1, 57), outside(2, 58), outside(3, 56)}),
+              ElementsAre(3));
+}
+
+TEST(Standstill, TheEarliestCollectiveIsTheOneThatCounts) {
+  EXPECT_THAT(named({in_collective(0, 58), in_collective(1, 57), outside(2, 56)}), ElementsAre(2));
+  // Rank 1 hangs in 57, which 0 has left: nobody else is behind.
+  EXPECT_THAT(named({in_collective(0, 58), in_collective(1, 57)}), ElementsAre(1));
+}
+
+TEST(Standstill, WhoWaitsForAMessageInsteadIsNamedOnlyWhereNobodyIsOutside) {
+  EXPECT_THAT(named({in_collective(0, 5), in_message(1, 2), outside(2, 4)}), ElementsAre(2));
+  EXPECT_THAT(named({in_collective(0, 5), in_message(1, 0)}), ElementsAre(1));
+}
+
+TEST(Standstill, WhereAllHaveComeAllAreNamed) {
+  const std::vector<WorkerEnd> ends = hung_ranks({in_collective(1, 7), in_collective(0, 7)});
+  ASSERT_EQ(ends.size(), 2u);
+  EXPECT_EQ(ends[0].rank, Rank(0));
+  EXPECT_THAT(ends[0].message, HasSubstr("all that are known to take part are in"));
+  EXPECT_EQ(count_possible_firsts(ends), 2u) << "nobody was first";
+}
+
+TEST(Standstill, AnUnknownRankThatIsLateIsBehindWhereNoRecordSaysWho) {
+  EXPECT_THAT(named({in_collective(0, 7), without_record(1, 3), without_record(2, 9, false)}),
+              ElementsAre(1));
+}
+
+TEST(Standstill, MessagesLeadToTheOtherEnd) {
+  EXPECT_THAT(named({in_message(0, 1), outside(1, 4), in_message(2, 1)}), ElementsAre(1));
+  EXPECT_THAT(named({in_message(0, 1), in_message(1, 0)}), ElementsAre(0, 1)) << "a deadlock";
+}
+
+TEST(Standstill, WithoutRecordsTheLowestStepIsNamed) {
+  EXPECT_THAT(named({without_record(0, 9), without_record(1, 8), without_record(2, 8)}),
+              ElementsAre(1, 2));
+  EXPECT_THAT(named({without_record(0, 9, false), without_record(1, 9)}), ElementsAre(1));
+  EXPECT_THAT(named({Sighting{.rank = Rank(0)}, Sighting{.rank = Rank(1)}}), ElementsAre(0, 1));
+}
+
+TEST(Standstill, RanksThatDoTheSameShareALine) {
+  Sighting asleep = outside(4, 56);
+  asleep.step = 120;
+  asleep.doing = "state S, sleeping (futex_wait)";
+  asleep.waited = seconds(62);
+  EXPECT_THAT(
+      lines_of({in_collective(0, 57), in_collective(2, 57, 61), in_collective(1, 57), asleep}),
+      ElementsAre("ranks 0-2: in all_reduce of 4096 bytes (collective 57), since 61.0 s",
+                  "rank 4: in no collective; the last one was 56, step 120; state S, sleeping "
+                  "(futex_wait), since 62.0 s"));
+  std::vector<Sighting> many;
+  for (int rank = 0; rank < 100; ++rank) many.push_back(outside(rank, rank));
+  const std::vector<std::string> lines = lines_of(many);
+  ASSERT_EQ(lines.size(), kMaxSeenLines);
+  EXPECT_EQ(lines.back(), "... and 69 more");
+}
+
+TEST(Standstill, WhatIsToldIsBounded) {
+  std::vector<Sighting> many;
+  for (int rank = 0; rank < 1000; ++rank) {
+    many.push_back(rank == 700 ? outside(rank, 1) : in_collective(rank, 2));
+    many.back().doing.assign(100'000, 'x');
+    many.back().frames.assign(100, std::string(10'000, 'y'));
+  }
+  keep_telling(many);
+  ASSERT_EQ(many.size(), kSightingsTold);
+  EXPECT_EQ(many.front().rank, Rank(700)) << "who is in no call first";
+  std::size_t bytes = 0;
+  for (const Sighting& one : many) {
+    bytes += one.doing.size() + one.call.size();
+    for (const std::string& frame : one.frames) bytes += frame.size();
+  }
+  EXPECT_LT(bytes, 200'000u);
+}
+
+TEST(Standstill, RanksAreWrittenAsRanges) {
+  EXPECT_EQ(rank_ranges({}), "");
+  EXPECT_EQ(rank_ranges({3}), "3");
+  EXPECT_EQ(rank_ranges({0, 1, 2, 5, 7, 8}), "0-2,5,7-8");
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,87 @@
+#include "worker_lib/worker_reporter.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "base/clock.h"
+#include "base/unique_fd.h"
+
+namespace ddprun {
+
+std::shared_ptr<WorkerReporter> WorkerReporter::open(const WorkerEnv& env) {
+  const auto nobody = [] { return std::make_shared<WorkerReporter>(nullptr); };
+  if (env.page_file.empty()) return nobody();
+  const UniqueFd file(::open(env.page_file.c_str(), O_RDWR | O_CLOEXEC));
+  struct stat found {};
+  if (!file.valid() || fstat(file.get(), &found) != 0 || found.st_size < 0) return nobody();
+  const auto size = static_cast<std::size_t>(found.st_size);
+  if (size < kWorkerPageBytes || env.page_offset > size - kWorkerPageBytes) return nobody();
+  void* at = mmap(nullptr, kWorkerPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(),
+                  static_cast<off_t>(env.page_offset));
+  if (at == MAP_FAILED) return nobody();
+  auto* page = static_cast<WorkerPage*>(at);
+  if (!page->is_ours()) {
+    munmap(at, kWorkerPageBytes);
+    return nobody();
+  }
+  auto reporter = std::make_shared<WorkerReporter>(page);
+  reporter->is_mapped_ = true;
+  return reporter;
+}
+
+WorkerReporter::~WorkerReporter() {
+  if (is_mapped_) munmap(page_, kWorkerPageBytes);
+}
+
+void WorkerReporter::report_step(std::int64_t step) {
+  if (!page_) return;
+  page_->step.store(step, std::memory_order_relaxed);
+  page_->reports.fetch_add(1, std::memory_order_release);
+}
+
+void WorkerReporter::report_activity() {
+  if (page_) page_->activity.fetch_add(1, std::memory_order_relaxed);
+}
+
+void WorkerReporter::begin_long_wait() {
+  if (page_) page_->patient.fetch_add(1, std::memory_order_relaxed);
+}
+
+void WorkerReporter::end_long_wait() {
+  if (!page_) return;
+  report_activity();
+  page_->patient.fetch_sub(1, std::memory_order_relaxed);
+}
+
+std::uint64_t WorkerReporter::begin_call(FlightCall call, std::uint64_t collective,
+                                         std::uint64_t bytes, int peer) {
+  if (!page_) return 0;
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t number = page_->calls.load(std::memory_order_relaxed) + 1;
+  FlightRecord& record = page_->record_of(number);
+  record.number.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  record.begun_ns.store(to_page_time(BootClock::now()), std::memory_order_relaxed);
+  record.ended_ns.store(0, std::memory_order_relaxed);
+  record.collective.store(collective, std::memory_order_relaxed);
+  record.bytes.store(bytes, std::memory_order_relaxed);
+  record.group.store(0, std::memory_order_relaxed);
+  record.peer.store(peer, std::memory_order_relaxed);
+  record.call.store(call, std::memory_order_relaxed);
+  record.failed.store(0, std::memory_order_relaxed);
+  record.number.store(number, std::memory_order_release);
+  page_->calls.store(number, std::memory_order_release);
+  return number;
+}
+
+void WorkerReporter::end_call(std::uint64_t number, bool failed) {
+  if (!page_) return;
+  FlightRecord& record = page_->record_of(number);
+  if (record.number.load(std::memory_order_relaxed) != number) return;
+  if (failed) record.failed.store(1, std::memory_order_relaxed);
+  record.ended_ns.store(to_page_time(BootClock::now()), std::memory_order_release);
+  report_activity();
+}
+
+}  // namespace ddprun
