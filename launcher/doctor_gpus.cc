@@ -75,6 +75,8 @@ Result<GpuFacts> ask_driver() {
   facts.driver_version = nvml->driver_version();
   facts.cuda_version = nvml->cuda_version();
   facts.without_persistence = nvml->count_without_persistence();
+  facts.visible = environment_variable("CUDA_VISIBLE_DEVICES");
+  facts.visible_count = static_cast<int>(visible_gpus(facts.visible, nvml->gpus()).size());
   return facts;
 }
 
@@ -189,8 +191,6 @@ GpuFacts look_at_gpus() {
   facts.device_files = count_device_files();
   facts.pci_devices = count_pci_devices();
   facts.kernel_driver_version = kernel_driver_version();
-  facts.visible = environment_variable("CUDA_VISIBLE_DEVICES");
-  facts.visible_count = visible_gpus(facts.count);
   return facts;
 }
 

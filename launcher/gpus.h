@@ -8,7 +8,7 @@
 namespace ddprun {
 
 // All that the driver shows to this process, by their place on the PCI bus; empty without a driver.
-// NVML comes with the driver, not with us: it is looked for only when GPUs matter, and let go again.
+// The driver's library is opened for the call and let go again.
 std::vector<PresentGpu> present_gpus();
 
 // Those that programs started from here would see.

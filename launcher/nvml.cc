@@ -2,13 +2,28 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
 #include <array>
-#include <sstream>
+#include <cstdio>
 
-#include "base/worker_env.h"
+#include "base/library_function.h"
 
 namespace ddprun {
+namespace {
+
+using Device = void*;
+
+// nvmlPciInfo_t of nvml.h, whose layout is the library's binary interface.
+struct PciInfo {
+  std::array<char, 16> legacy_bus_id{};
+  unsigned domain = 0;
+  unsigned bus = 0;
+  unsigned device = 0;
+  unsigned device_id = 0;
+  unsigned subsystem_id = 0;
+  std::array<char, 32> bus_id{};
+};
+
+}  // namespace
 
 // Declared here, because nvml.h is not there on most machines that we are built on.
 struct Nvml::Library {
@@ -27,7 +42,16 @@ struct Nvml::Library {
   // Null where the library does not have it.
   template <class Function>
   Function function(const char* name) const {
-    return handle ? reinterpret_cast<Function>(dlsym(handle, name)) : nullptr;
+    Function found = nullptr;
+    if (handle) find_function(handle, name, found);
+    return found;
+  }
+
+  // Null where the driver does not give it.
+  Device device(int index) const {
+    const auto get = function<int (*)(unsigned, Device*)>("nvmlDeviceGetHandleByIndex_v2");
+    Device device = nullptr;
+    return get && get(static_cast<unsigned>(index), &device) == 0 ? device : nullptr;
   }
 };
 
@@ -65,31 +89,34 @@ int Nvml::cuda_version() const {
 }
 
 int Nvml::count_without_persistence() const {
-  const auto handle_of =
-      library_->function<int (*)(unsigned, void**)>("nvmlDeviceGetHandleByIndex_v2");
-  const auto mode_of = library_->function<int (*)(void*, int*)>("nvmlDeviceGetPersistenceMode");
+  const auto mode_of = library_->function<int (*)(Device, int*)>("nvmlDeviceGetPersistenceMode");
   int off = 0;
-  for (int i = 0; handle_of && mode_of && i < count(); ++i) {
-    void* device = nullptr;
+  for (int i = 0, present = mode_of ? count() : 0; i < present; ++i) {
+    const Device device = library_->device(i);
     int mode = 1;
-    if (handle_of(static_cast<unsigned>(i), &device) == 0 && mode_of(device, &mode) == 0 &&
-        mode == 0)
-      ++off;
+    if (device && mode_of(device, &mode) == 0 && mode == 0) ++off;
   }
   return off;
 }
 
-int visible_gpus(int present) {
-  const std::optional<std::string> visible = environment_variable("CUDA_VISIBLE_DEVICES");
-  if (!visible || present == 0) return present;
-  int count = 0;
-  std::istringstream list(*visible);
-  for (std::string device; std::getline(list, device, ',');) {
-    if (device.empty() || device.starts_with('-'))
-      break;  // CUDA, too, stops at the first invalid one
-    ++count;
+std::vector<PresentGpu> Nvml::gpus() const {
+  const auto pci_of = library_->function<int (*)(Device, PciInfo*)>("nvmlDeviceGetPciInfo_v3");
+  const auto uuid_of = library_->function<int (*)(Device, char*, unsigned)>("nvmlDeviceGetUUID");
+  const auto name_of = library_->function<int (*)(Device, char*, unsigned)>("nvmlDeviceGetName");
+  std::vector<PresentGpu> gpus(static_cast<std::size_t>(count()));
+  for (std::size_t i = 0; i < gpus.size(); ++i) {
+    const Device device = library_->device(static_cast<int>(i));
+    if (!device) continue;
+    std::array<char, 96> text{};
+    PciInfo pci;
+    if (pci_of && pci_of(device, &pci) == 0) {
+      std::snprintf(text.data(), text.size(), "%04x:%02x:%02x.0", pci.domain, pci.bus, pci.device);
+      gpus[i].bus_id = text.data();
+    }
+    if (uuid_of && uuid_of(device, text.data(), text.size()) == 0) gpus[i].uuid = text.data();
+    if (name_of && name_of(device, text.data(), text.size()) == 0) gpus[i].model = text.data();
   }
-  return std::min(count, present);
+  return gpus;
 }
 
 }  // namespace ddprun

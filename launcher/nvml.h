@@ -5,8 +5,10 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
+#include "launcher/core/visible_devices.h"
 
 namespace ddprun {
 
@@ -17,6 +19,8 @@ class Nvml {
 
   // GPUs of this host, whatever CUDA_VISIBLE_DEVICES says; 0 where the driver does not say.
   int count() const;
+  // The same, by their place on the PCI bus. Of each what the driver says.
+  std::vector<PresentGpu> gpus() const;
   // "550.54.15"; empty where the driver does not say.
   std::string driver_version() const;
   // The newest CUDA that it can do: 13000 for 13.0; 0 where it does not say.
@@ -30,9 +34,5 @@ class Nvml {
 
   std::shared_ptr<const Library> library_;
 };
-
-// GPUs that programs started from here would see of `present` ones: as far as CUDA_VISIBLE_DEVICES
-// lets them.
-int visible_gpus(int present);
 
 }  // namespace ddprun

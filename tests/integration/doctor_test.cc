@@ -298,6 +298,10 @@ TEST_F(DoctorTest, SeesGpusTheirDriverAndWhatLibTorchWants) {
                                     kWithFakeDriver + std::string("well CUDA_VISIBLE_DEVICES="));
   EXPECT_THAT(hidden.seen("gpus"), HasSubstr("of these 0 by CUDA_VISIBLE_DEVICES="));
   EXPECT_EQ(hidden.level("gpus"), "problem");
+  // As CUDA reads it: nothing after what is not there.
+  const Diagnosis partly =
+      diagnose("--json", kWithFakeDriver + std::string("well CUDA_VISIBLE_DEVICES=1,7,0"));
+  EXPECT_THAT(partly.seen("gpus"), HasSubstr("of these 1 by CUDA_VISIBLE_DEVICES=1,7,0"));
 }
 
 TEST_F(DoctorTest, DoesNotWaitForADriverThatHangs) {
