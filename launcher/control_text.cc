@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
+#include "base/counted.h"
 #include "base/is_control.h"
 
 namespace ddprun {
@@ -206,8 +207,7 @@ std::string service_list_text(const Json& page) {
     const std::int64_t nodes =
         static_cast<std::int64_t>(list(job, "nodes").size()) + number(job, "nodes_left_out", 0);
     rows.add({"job '" + text(job, "id") + "'", text(job, "phase"),
-              "generation " + std::to_string(number(job, "generation", -1)),
-              std::to_string(nodes) + (nodes == 1 ? " node" : " nodes"),
+              "generation " + std::to_string(number(job, "generation", -1)), counted(nodes, "node"),
               verdict != job.end() && verdict->is_object() ? text(*verdict, "headline")
                                                            : since(job, "generation_since")});
   }

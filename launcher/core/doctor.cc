@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <utility>
 
+#include "base/counted.h"
 #include "launcher/core/wrapped_text.h"
 
 namespace ddprun {
@@ -27,16 +29,16 @@ std::string padded(std::string_view text, std::size_t columns) {
 
 std::string summary(const std::vector<Finding>& findings) {
   const auto count = [&](Level level) {
-    return static_cast<std::uint64_t>(std::count_if(
-        findings.begin(), findings.end(), [&](const Finding& one) { return one.level == level; }));
+    return std::count_if(findings.begin(), findings.end(),
+                         [&](const Finding& one) { return one.level == level; });
   };
   std::vector<std::string> parts;
-  for (const auto& [level, one, many] :
-       {std::tuple(Level::kProblem, "problem", "problems"),
-        std::tuple(Level::kWarning, "warning", "warnings"),
-        std::tuple(Level::kNote, "note", "notes"), std::tuple(Level::kOk, "ok", "ok")}) {
-    if (const std::uint64_t number = count(level)) parts.push_back(count_text(number, one, many));
+  for (const auto& [level, noun] :
+       {std::pair(Level::kProblem, "problem"), std::pair(Level::kWarning, "warning"),
+        std::pair(Level::kNote, "note")}) {
+    if (const auto number = count(level)) parts.push_back(counted(number, noun));
   }
+  if (const auto number = count(Level::kOk)) parts.push_back(std::to_string(number) + " ok");
   switch (worst_of(findings)) {
     case Level::kProblem: return "jobs will hang, crawl or fail here: " + list_text(parts);
     case Level::kWarning: return "no problem, but some jobs may crawl or fail: " + list_text(parts);
@@ -105,10 +107,6 @@ std::string list_text(const std::vector<std::string>& parts) {
   std::string text;
   for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
   return text;
-}
-
-std::string count_text(std::uint64_t count, const std::string& one, const std::string& many) {
-  return std::to_string(count) + " " + (count == 1 ? one : many);
 }
 
 }  // namespace ddprun

@@ -77,7 +77,5 @@ std::string report_text(const std::vector<Finding>& findings, const ReportStyle&
 std::string bytes_text(std::uint64_t bytes);
 // "a, b, c"
 std::string list_text(const std::vector<std::string>& parts);
-// "1 file", "3 files"
-std::string count_text(std::uint64_t count, const std::string& one, const std::string& many);
 
 }  // namespace ddprun

@@ -1,15 +1,14 @@
 // Checks of GPUs, their driver, and NCCL. See launcher/core/doctor.h.
 #include <algorithm>
 
+#include "base/counted.h"
 #include "base/parse_number.h"
 #include "launcher/core/doctor.h"
 
 namespace ddprun {
 namespace {
 
-std::string gpus_text(int count) {
-  return count_text(static_cast<std::uint64_t>(count), "GPU", "GPUs");
-}
+std::string gpus_text(int count) { return counted(count, "GPU"); }
 
 // "13.0" of 13000, as the driver counts.
 std::string cuda_text(int version) {
@@ -73,9 +72,8 @@ std::optional<Finding> judge_gpus(const DoctorFacts& facts) {
     finding.advice = "unset CUDA_VISIBLE_DEVICES, or ask the scheduler for GPUs";
   } else if (facts.job.workers_here > usable) {
     finding.level = Level::kWarning;
-    finding.effect =
-        count_text(static_cast<std::uint64_t>(facts.job.workers_here), "worker", "workers") +
-        " share them: NCCL refuses two ranks on one GPU";
+    finding.effect = counted(facts.job.workers_here, "worker") +
+                     " share them: NCCL refuses two ranks on one GPU";
     finding.advice = "--nproc-per-node=gpu starts one worker for each";
   } else if (gpus.without_persistence > 0) {
     finding.level = Level::kNote;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "base/counted.h"
 #include "launcher/core/doctor.h"
 
 namespace ddprun {
@@ -16,9 +17,7 @@ std::uint64_t workers(const DoctorFacts& facts) {
   return static_cast<std::uint64_t>(std::max(1, facts.job.workers_here));
 }
 
-std::string workers_text(const DoctorFacts& facts) {
-  return count_text(workers(facts), "worker", "workers");
-}
+std::string workers_text(const DoctorFacts& facts) { return counted(workers(facts), "worker"); }
 
 std::optional<Finding> judge_program(const DoctorFacts& facts) {
   if (facts.program_error.empty()) return std::nullopt;
@@ -58,8 +57,7 @@ std::optional<Finding> judge_shared_memory(const DoctorFacts& facts) {
                               {"available_bytes", static_cast<std::int64_t>(space.available)},
                               {"files", std::int64_t{shm.files}}}};
   if (shm.files > 0) {
-    finding.seen += "; " + count_text(static_cast<std::uint64_t>(shm.files), "file", "files") +
-                    " there with " + bytes_text(shm.file_bytes);
+    finding.seen += "; " + counted(shm.files, "file") + " there with " + bytes_text(shm.file_bytes);
   }
   if (space.available >= wanted) return finding;
   finding.level = space.available <= kDockers ? Level::kProblem : Level::kWarning;
@@ -239,12 +237,10 @@ std::optional<Finding> judge_memory(const DoctorFacts& facts) {
 std::optional<Finding> judge_cores(const DoctorFacts& facts) {
   const MachineFacts& machine = facts.machine;
   const auto usable = static_cast<std::uint64_t>(machine.usable_cores);
-  Finding finding{
-      .seen = std::to_string(usable) + " of " +
-              count_text(static_cast<std::uint64_t>(machine.online_cores), "core", "cores") +
-              " can be used (cpuset)",
-      .details = {{"usable", std::int64_t{machine.usable_cores}},
-                  {"online", std::int64_t{machine.online_cores}}}};
+  Finding finding{.seen = std::to_string(usable) + " of " + counted(machine.online_cores, "core") +
+                          " can be used (cpuset)",
+                  .details = {{"usable", std::int64_t{machine.usable_cores}},
+                              {"online", std::int64_t{machine.online_cores}}}};
   if (workers(facts) > usable) {
     finding.level = Level::kWarning;
     finding.effect = workers_text(facts) +

@@ -2,6 +2,8 @@
 
 #include <cstdio>
 
+#include "base/counted.h"
+
 namespace ddprun {
 namespace {
 
@@ -33,8 +35,7 @@ std::string status_line(const StatusFacts& facts) {
       text += " here, " + std::to_string(facts.world_size) + " in all";
     }
   }
-  text += " | " + std::to_string(facts.restarts_left) +
-          (facts.restarts_left == 1 ? " restart left" : " restarts left");
+  text += " | " + counted(facts.restarts_left, "restart") + " left";
   if (facts.step) {
     text += " | step " + std::to_string(*facts.step);
     if (facts.steps_per_second) text += ", " + rate_text(*facts.steps_per_second) + " steps/s";

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/counted.h"
 #include "base/exit_codes.h"
 #include "base/signal_names.h"
 
@@ -13,10 +14,6 @@ namespace {
 
 bool may_be_an_order(const WorkerEnd& end) {
   return end.kind == EndKind::kSignaled && std::ranges::count(kPassedSignals, end.code) > 0;
-}
-
-std::string workers_text(int count) {
-  return std::to_string(count) + (count == 1 ? " worker" : " workers");
 }
 
 }  // namespace
@@ -89,7 +86,7 @@ void Supervisor::on(const Assignment& assignment, TimePoint, SupervisorActions& 
   assignment_.failure.reset();
   if (generation_ > Generation(0)) {
     out.push_back(Say{Say::Level::kInfo, "generation " + to_text(generation_) + ": starting " +
-                                             workers_text(options_.slots) + " (" +
+                                             counted(options_.slots, "worker") + " (" +
                                              assignment.reason + ")"});
   }
   out.push_back(StartWorkers{assignment});
@@ -116,7 +113,7 @@ void Supervisor::on(const Stop& stop, TimePoint now, SupervisorActions& out) {
         return look(out);
       }
       out.push_back(Say{Say::Level::kInfo, (stop.at_once ? "killing " : "stopping ") +
-                                               workers_text(alive_) + ": " + stop.reason});
+                                               counted(alive_, "worker") + ": " + stop.reason});
       if (stop.at_once) {
         kill(now, out);
       } else {
@@ -232,7 +229,7 @@ void Supervisor::declare_failure(TimePoint now, SupervisorActions& out) {
         return is_likelier_cause(a.as_of(now), b.as_of(now));
       });
   std::string text = describe(first->end);
-  if (alive_ > 0) text += "; stopping the other " + workers_text(alive_);
+  if (alive_ > 0) text += "; stopping the other " + counted(alive_, "worker");
   out.push_back(Say{Say::Level::kError, std::move(text)});
   begin_stop(SIGTERM, now, out);
   out.push_back(SendStatus{});
@@ -271,7 +268,8 @@ void Supervisor::relay(const UserSignal& signal, SupervisorActions& out) {
 void Supervisor::ask_to_save(const UserSignal& signal, SupervisorActions& out) {
   if (std::exchange(asked_to_save_, true)) return;
   if (state_ == State::kRunning) {
-    out.push_back(Say{Say::Level::kInfo, signal_name(signal.signal) + ": " + workers_text(alive_) +
+    out.push_back(Say{Say::Level::kInfo, signal_name(signal.signal) + ": " +
+                                             counted(alive_, "worker") +
                                              " are asked to save and to leave"});
     if (signal.way != UserSignal::Way::kManager) out.push_back(SignalWorkers{signal.signal});
     return;
@@ -320,7 +318,7 @@ void Supervisor::on(const UserSignal& signal, TimePoint now, SupervisorActions& 
   out.push_back(Say{
       Say::Level::kInfo,
       signal_name(signal.signal) + (known ? ", which has also come to " : ": passing it on to ") +
-          workers_text(alive_) + ", which have " + to_text(options_.grace) + " to end"});
+          counted(alive_, "worker") + ", which have " + to_text(options_.grace) + " to end"});
   begin_stop(signal.signal, now, out, known ? Known::kYes : Known::kNo);
   out.push_back(SendStatus{});
 }
@@ -363,7 +361,8 @@ void Supervisor::on(const Tick&, TimePoint now, SupervisorActions& out) {
   if (hold_back_until_ && now >= *hold_back_until_) declare_failure(now, out);
   if (!stop_deadline_ || now < *stop_deadline_) return;
   if (!killed_) {
-    const std::string who = alive_ > 0 ? workers_text(alive_) : "processes that workers started";
+    const std::string who =
+        alive_ > 0 ? counted(alive_, "worker") : "processes that workers started";
     out.push_back(Say{Say::Level::kWarning,
                       who + " did not end within " + to_text(options_.grace) + ": SIGKILL"});
     return kill(now, out);

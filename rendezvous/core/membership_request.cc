@@ -3,18 +3,12 @@
 #include <csignal>
 #include <utility>
 
+#include "base/counted.h"
 #include "base/exit_codes.h"
 #include "base/signal_names.h"
 #include "rendezvous/core/membership.h"
 
 namespace ddprun {
-namespace {
-
-std::string count_of(int count, const std::string& noun) {
-  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
-}
-
-}  // namespace
 
 MembershipOutput Membership::request(const UserRequest& request, TimePoint now) {
   MembershipOutput out;
@@ -35,10 +29,10 @@ MembershipOutput Membership::request(const UserRequest& request, TimePoint now) 
 
 // Asked twice, the second one may still take the workers' grace away.
 void Membership::stop_for(const UserRequest& request, TimePoint now, MembershipOutput& out) {
-  *out.answer = {.number = request.number,
-                 .done = true,
-                 .text = "job '" + spec_.id + "' is being stopped on " +
-                         count_of(static_cast<int>(members_.size()), "node")};
+  *out.answer = {
+      .number = request.number,
+      .done = true,
+      .text = "job '" + spec_.id + "' is being stopped on " + counted(members_.size(), "node")};
   const bool hurries = request.at_once && !at_once_;
   at_once_ = at_once_ || request.at_once;
   if (!ending_) {
@@ -76,7 +70,7 @@ void Membership::restart_for(const UserRequest& request, TimePoint now, Membersh
   } else {
     answer.done = true;
     answer.text = "generation " + ddprun::to_text(generation_) + " is ended and formed again on " +
-                  count_of(static_cast<int>(tally_.assigned), "node") + "; no restart is used up";
+                  counted(tally_.assigned, "node") + "; no restart is used up";
     begin_forming("restart asked for by " + request.by, now, out);
     note("job '" + spec_.id + "': " + reason_, now, out);
     advance(now, out);
@@ -115,8 +109,8 @@ void Membership::pass_on_for(const UserRequest& request, MembershipOutput& out) 
     return;
   }
   answer.done = true;
-  answer.text = signal_name(request.signal) + " goes to " + count_of(workers, "worker") + " on " +
-                count_of(nodes, "node");
+  answer.text = signal_name(request.signal) + " goes to " + counted(workers, "worker") + " on " +
+                counted(nodes, "node");
 }
 
 // Of a generation that failed: why, for whoever asks later.
