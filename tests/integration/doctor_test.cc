@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -274,15 +273,11 @@ TEST_F(DoctorTest, LooksAtWhatTheJobOfACommandLineNeeds) {
 constexpr const char* kWithFakeDriver = "export LD_LIBRARY_PATH=" FAKE_DRIVER_DIR " FAKE_DRIVER=";
 
 TEST_F(DoctorTest, SeesGpusTheirDriverAndWhatLibTorchWants) {
-  const auto write = [&](const std::string& path, const std::string& text) {
-    const std::filesystem::path whole = directory_ / path;
-    std::filesystem::create_directories(whole.parent_path());
-    std::ofstream(whole) << text;
-  };
-  write("site-packages/torch/lib/libtorch.so", "");
-  write("site-packages/torch/version.py", "__version__ = '2.11.0+cu130'\ncuda = '13.0'\n");
-  write("site-packages/torch-2.11.0.dist-info/METADATA",
-        "Requires-Dist: nvidia-nccl-cu13==2.28.9\n");
+  directory_.write("site-packages/torch/lib/libtorch.so", "");
+  directory_.write("site-packages/torch/version.py",
+                   "__version__ = '2.11.0+cu130'\ncuda = '13.0'\n");
+  directory_.write("site-packages/torch-2.11.0.dist-info/METADATA",
+                   "Requires-Dist: nvidia-nccl-cu13==2.28.9\n");
   const Diagnosis found = diagnose("--json --nproc-per-node=gpu --libtorch=site-packages/torch",
                                    kWithFakeDriver + std::string("well"));
   EXPECT_EQ(found.exit_code, kUnwell) << found.out << found.err;

@@ -2,9 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-
 #include "tests/support/temporary_directory.h"
 
 namespace ddprun {
@@ -12,22 +9,16 @@ namespace {
 
 class DoctorLibTorch : public testing::Test {
  protected:
-  void write(const std::string& path, const std::string& text) const {
-    const std::filesystem::path whole = directory_ / path;
-    std::filesystem::create_directories(whole.parent_path());
-    std::ofstream(whole) << text;
-  }
-
   const testing_support::TemporaryDirectory directory_;
 };
 
 TEST_F(DoctorLibTorch, SaysWhatAWheelWasBuiltWith) {
-  write("site-packages/torch/version.py",
-        "from typing import Optional\n__version__ = '2.11.0+cu130'\ndebug = False\n"
-        "cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n");
-  write("site-packages/torch-2.11.0.dist-info/METADATA",
-        "Name: torch\nRequires-Dist: nvidia-nvtx-cu13==13.0.85\n"
-        "Requires-Dist: nvidia-nccl-cu13==2.28.9; platform_system == \"Linux\"\n");
+  directory_.write("site-packages/torch/version.py",
+                   "from typing import Optional\n__version__ = '2.11.0+cu130'\ndebug = False\n"
+                   "cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n");
+  directory_.write("site-packages/torch-2.11.0.dist-info/METADATA",
+                   "Name: torch\nRequires-Dist: nvidia-nvtx-cu13==13.0.85\n"
+                   "Requires-Dist: nvidia-nccl-cu13==2.28.9; platform_system == \"Linux\"\n");
   const LibTorchFacts facts = read_libtorch(directory_ / "site-packages/torch");
   EXPECT_EQ(facts.version, "2.11.0+cu130");
   EXPECT_EQ(facts.cuda, "13.0");
@@ -35,8 +26,8 @@ TEST_F(DoctorLibTorch, SaysWhatAWheelWasBuiltWith) {
 }
 
 TEST_F(DoctorLibTorch, SaysThatAWheelIsBuiltWithoutCuda) {
-  write("site-packages/torch/version.py",
-        "__version__ = '2.11.0+cpu'\ncuda: Optional[str] = None\n");
+  directory_.write("site-packages/torch/version.py",
+                   "__version__ = '2.11.0+cpu'\ncuda: Optional[str] = None\n");
   const LibTorchFacts facts = read_libtorch(directory_ / "site-packages/torch");
   EXPECT_EQ(facts.version, "2.11.0+cpu");
   EXPECT_EQ(facts.cuda, "");
@@ -44,7 +35,7 @@ TEST_F(DoctorLibTorch, SaysThatAWheelIsBuiltWithoutCuda) {
 }
 
 TEST_F(DoctorLibTorch, ReadsTheArchiveWithoutPython) {
-  write("libtorch/build-version", "2.9.1+cu128\n");
+  directory_.write("libtorch/build-version", "2.9.1+cu128\n");
   const LibTorchFacts facts = read_libtorch(directory_ / "libtorch");
   EXPECT_EQ(facts.version, "2.9.1+cu128");
   EXPECT_EQ(facts.cuda, "12.8");
@@ -52,15 +43,15 @@ TEST_F(DoctorLibTorch, ReadsTheArchiveWithoutPython) {
 }
 
 TEST_F(DoctorLibTorch, IsLookedForWhereItIsSaidToBeAndNowhereElse) {
-  write("libtorch/lib/libtorch.so", "");
+  directory_.write("libtorch/lib/libtorch.so", "");
   EXPECT_EQ(libtorch_directories(directory_ / "libtorch"),
             std::vector<std::string>{directory_ / "libtorch"});
   EXPECT_TRUE(libtorch_directories(directory_ / "elsewhere").empty());
 }
 
 TEST_F(DoctorLibTorch, ThatCannotBeOpenedHasAReason) {
-  write("site-packages/torch/lib/libtorch.so", "");
-  write("site-packages/nvidia/nccl/lib/libnccl.so.2", "no library");
+  directory_.write("site-packages/torch/lib/libtorch.so", "");
+  directory_.write("site-packages/nvidia/nccl/lib/libnccl.so.2", "no library");
   const NcclFacts facts = look_at_nccl(directory_ / "site-packages/torch");
   EXPECT_EQ(facts.beside_torch.path, directory_ / "site-packages/nvidia/nccl/lib/libnccl.so.2");
   EXPECT_EQ(facts.beside_torch.version, "");

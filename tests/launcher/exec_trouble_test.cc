@@ -7,7 +7,6 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 
 #include "tests/support/temporary_directory.h"
 
@@ -19,9 +18,7 @@ using testing::HasSubstr;
 class ExecTrouble : public testing::Test {
  protected:
   void write(const std::string& name, const std::string& text, mode_t mode = 0755) {
-    std::filesystem::create_directories(std::filesystem::path(directory_ / name).parent_path());
-    std::ofstream(directory_ / name) << text;
-    ASSERT_EQ(chmod((directory_ / name).c_str(), mode), 0);
+    ASSERT_EQ(chmod(directory_.write(name, text).c_str(), mode), 0);
   }
   std::string trouble(const std::string& name, int way = X_OK) {
     return trouble_with(name, directory_.path(), way).value_or("");

@@ -7,8 +7,6 @@
 
 #include <cerrno>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 
 #include "tests/support/temporary_directory.h"
 
@@ -22,8 +20,7 @@ class KeyFileTest : public testing::Test {
  protected:
   ~KeyFileTest() override { unsetenv(kKeyVariable); }
   std::string file(const std::string& text, mode_t mode = 0600) const {
-    const std::string path = directory_ / "key";
-    std::ofstream(path) << text;
+    const std::string path = directory_.write("key", text);
     chmod(path.c_str(), mode);
     return path;
   }

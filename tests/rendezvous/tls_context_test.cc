@@ -5,8 +5,6 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <fstream>
-
 #include "tests/support/certificates.h"
 #include "tests/support/temporary_directory.h"
 
@@ -26,11 +24,6 @@ class TlsContextTest : public testing::Test {
     EXPECT_EQ(text.find('\n'), text.npos);
     return text;
   }
-  std::string file(const std::string& name, const std::string& text) const {
-    std::ofstream(directory_ / name) << text;
-    return directory_ / name;
-  }
-
   const TemporaryDirectory directory_;
   const Authority authority_{directory_.path(), "ours"};
   const IssuedFiles node_ = authority_.issue("node");
@@ -84,7 +77,7 @@ TEST_F(TlsContextTest, AFileThatCannotBeReadIsNamedWithTheSystemsWord) {
 }
 
 TEST_F(TlsContextTest, AFileWithSomethingElseInItIsNamedWithOpensslsReason) {
-  const std::string garbage = file("garbage", "no PEM at all\n");
+  const std::string garbage = directory_.write("garbage", "no PEM at all\n");
   for (const auto which : {&TlsFiles::cert, &TlsFiles::key, &TlsFiles::ca}) {
     TlsFiles files = all_;
     files.*which = garbage;
