@@ -124,18 +124,17 @@ std::vector<std::string> frames_of(pid_t pid, const Deadline& deadline, int stop
   return frames;
 }
 
+// One that waits in a call is where its record says, unless it is stopped.
 void ask_about(Sighting& worker, const Deadline& deadline, int stop) {
   const pid_t pid = working_process(worker.pid);
-  worker.doing = state_of_process(pid);
-  if (worker.doing.empty()) {
-    worker.doing = "it has ended";
-    return;
-  }
-  if (pid != worker.pid) worker.doing += ", pid " + std::to_string(pid);
-  // Debuggers would let go on what is stopped, or wait for it.
   const std::optional<ProcessStat> stat = process_stat(pid);
-  if (!stat || stat->state == 'T' || stat->state == 't' || stat->state == 'Z') return;
-  if (!deadline.passed()) worker.frames = frames_of(pid, deadline, stop);
+  worker.is_stopped = stat && (stat->state == 'T' || stat->state == 't');
+  if (worker.flight == FlightState::kWaiting && !worker.is_stopped) return;
+  worker.doing = stat ? state_of_process(pid) : "it has ended";
+  if (stat && pid != worker.pid) worker.doing += ", pid " + std::to_string(pid);
+  // Debuggers would let go on what is stopped, or wait for it.
+  if (!stat || worker.is_stopped || stat->state == 'Z' || deadline.passed()) return;
+  worker.frames = frames_of(pid, deadline, stop);
 }
 
 }  // namespace
@@ -181,7 +180,7 @@ void WorkerLook::begin(std::vector<Sighting> workers,
       start_thread(thread_, "ddprun-look", [shared, done, stop = stop_.get()] {
         const Deadline deadline(kPatience);
         for (Sighting& one : *shared) {
-          if (one.flight != FlightState::kWaiting && one.pid > 0) ask_about(one, deadline, stop);
+          if (one.pid > 0) ask_about(one, deadline, stop);
         }
         done(std::move(*shared));
       });

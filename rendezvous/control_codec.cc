@@ -184,6 +184,7 @@ void to_json(Json& json, const Sighting& one) {
           {"call", one.call},
           {"waited_ms", to_ms(one.waited)},
           {"is_late", one.is_late},
+          {"is_stopped", one.is_stopped},
           {"doing", one.doing}};
   if (one.peer >= 0) json["peer"] = one.peer;
   if (one.step) json["step"] = *one.step;
@@ -201,6 +202,7 @@ void from_json(const Json& json, Sighting& one) {
   read(json, "call", one.call, kMaxNameBytes);
   read_ms(json, "waited_ms", one.waited);
   json.at("is_late").get_to(one.is_late);
+  json.at("is_stopped").get_to(one.is_stopped);
   read(json, "doing", one.doing, kMaxNameBytes);
   if (json.contains("peer")) read(json, "peer", one.peer, kCount);
   if (json.contains("step")) read(json, "step", one.step.emplace(), kStep);

@@ -98,6 +98,12 @@ Guilty of_collective(const std::vector<Sighting>& all, const Sighting& earliest)
   for (const Sighting& one : all) {
     if (is_in_collective(one) && one.collective == earliest.collective) late.push_back(&one);
   }
+  const auto goes_on = [](const Sighting* one) { return !one->is_stopped; };
+  if (!std::all_of(late.begin(), late.end(), goes_on)) {
+    std::erase_if(late, goes_on);
+    return {std::move(late), "it is stopped in " + call_text(earliest) + ", where " + waits +
+                                 " since " + to_text(longest)};
+  }
   return {std::move(late), "all that are known to take part are in " + call_text(earliest) +
                                ", which has not ended for " + to_text(longest)};
 }

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "tests/integration/launcher_frame.h"
@@ -66,6 +68,13 @@ TEST_F(HangTest, AWorkerThatIsStoppedIsSeenAsSuch) {
   EXPECT_THAT(failures()[0]["seen"].dump(), HasSubstr("state T, stopped by a signal"));
 }
 
+TEST_F(HangTest, AWorkerThatIsStoppedWithinACollectiveIsNamed) {
+  auto job = play("0:wait,1:freeze,2:wait", {"--nproc-per-node=3", "--hang-timeout=0.5"});
+  EXPECT_EQ(job->wait(), 71) << job->err();
+  EXPECT_THAT(ranks_of(failures()[0]["first"]), ElementsAre(1)) << failures().dump(2);
+  EXPECT_THAT(job->err(), HasSubstr("hangs: it is stopped in all_reduce of 4096 bytes"));
+}
+
 TEST_F(HangTest, WhoHasNeverReportedAndWhoWaitsForLongWorkDoNotHang) {
   auto job = play("0:silent,1:late,2:load", {"--nproc-per-node=3", "--hang-timeout=1"});
   EXPECT_EQ(job->wait(), 71) << job->err();
@@ -91,6 +100,24 @@ TEST_F(HangTest, EveryNodeIsLookedAtBeforeAnyIsStopped) {
       << "the node where it hangs tells it in full";
 }
 
+// In the place of gdb, which may not be there: it gets the worker's pid, in a wrapper that waits for it.
+TEST_F(HangTest, WhereTheWorkerIsIsAskedOfADebugger) {
+  const std::string debugger =
+      directory_.write("gdb",
+                       "#!/bin/sh\n"
+                       "for pid; do case $pid in [0-9]*) break;; esac; done\n"
+                       "echo '[New LWP 12]'\n"
+                       "echo \"#0  0x00007f12 in $(cat /proc/$pid/comm) () from libc.so.6\"\n"
+                       "echo '#1  load (path=0x0) at train.cc:12'\n");
+  std::filesystem::permissions(debugger, std::filesystem::perms::owner_all);
+  auto job = start({"--hang-timeout=0.5", "--report-file=report.json", "sh", "-c",
+                    program("hang_worker") + " 0:load; exit 1"},
+                   {{"PATH", directory_.path() + ":" + std::getenv("PATH")}});
+  EXPECT_EQ(job->wait(), 71) << job->err();
+  EXPECT_EQ(failures()[0]["first"][0]["frames"],
+            json({"load (path=0x0) at train.cc:12", "hang_worker () from libc.so.6"}));
+}
+
 TEST_F(HangTest, StatusTellsStepsOfWorkers) {
   const Variables runtime{{"XDG_RUNTIME_DIR", directory_.path()}};
   auto job = start({"--nproc-per-node=2", program("hang_worker"), "0:wait,1:load"}, runtime);
@@ -113,7 +140,7 @@ TEST_F(HangTest, ProgressBetweenFailuresMakesRestartsAvailableAgain) {
       "struct.pack_into('<q', page, 16, min(generation, int(sys.argv[1])))\n"
       "struct.pack_into('<Q', page, 8, 1)\n"
       "sys.exit(0 if generation == 3 else 5)\n";
-  std::ofstream(directory_ / "train.py") << script;
+  directory_.write("train.py", script);
   auto goes_on = start({"--max-restarts=1", "--restart-on-progress", "train.py", "99"});
   EXPECT_EQ(goes_on->wait(), 0) << goes_on->err();
   EXPECT_THAT(goes_on->err(), HasSubstr("ended well after 3 restarts"));

@@ -7,6 +7,7 @@
 //   load      reports step 7, and then sleeps without having come to the next collective
 //   wait      the same, but waits in that collective
 //   stop      the same as load, and stops itself by SIGSTOP
+//   freeze    the same as wait, and stops itself by SIGSTOP
 //   silent    reports no step and does nothing
 //   late      reports nothing for longer than any timeout, but is in a long wait
 // A rank that hangs says "ready" first, and ends at SIGTERM.
@@ -62,9 +63,9 @@ int main(int argc, char** argv) {
   }
   if (play.empty()) return 0;
   std::fprintf(stderr, "%s\n", play.c_str());
-  if (play == "wait") reporter->begin_call(FlightCall::kAllReduce, ++collective, 4096, -1);
+  if (play == "wait" || play == "freeze") reporter->begin_call(FlightCall::kAllReduce, ++collective, 4096, -1);
   if (play == "late") reporter->begin_long_wait();
   say("ready\n");
-  if (play == "stop") raise(SIGSTOP);
+  if (play == "stop" || play == "freeze") raise(SIGSTOP);
   while (true) pause();
 }

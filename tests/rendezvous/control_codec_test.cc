@@ -75,6 +75,7 @@ TEST(ControlCodec, AHelloComesBackAsItWas) {
                                  .peer = 1,
                                  .waited = std::chrono::seconds(60),
                                  .is_late = true,
+                                 .is_stopped = true,
                                  .step = 119,
                                  .doing = "state S",
                                  .frames = {"main"},

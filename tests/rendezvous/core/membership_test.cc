@@ -644,7 +644,7 @@ TEST_F(MembershipTest, WhoWantsOtherRestartsThanTheJobIsRefused) {
 
 // --- hangs ---
 
-class HangTest : public MembershipTest {
+class MembershipHangTest : public MembershipTest {
  protected:
   void say_seen(const std::string& host, AgentPhase phase, std::vector<Sighting> sightings,
                 std::vector<WorkerEnd> ends = {}) {
@@ -672,7 +672,7 @@ class HangTest : public MembershipTest {
   }
 };
 
-TEST_F(HangTest, EveryNodeLooksBeforeItStopsAndTheMissingRankIsTheFirstFailure) {
+TEST_F(MembershipHangTest, EveryNodeLooksBeforeItStopsAndTheMissingRankIsTheFirstFailure) {
   start({2, 2}, 1);
   join("a");
   join("b");
@@ -697,7 +697,7 @@ TEST_F(HangTest, EveryNodeLooksBeforeItStopsAndTheMissingRankIsTheFirstFailure) 
   EXPECT_EQ(job_->restarts_used(), 1);
 }
 
-TEST_F(HangTest, WithoutARestartTheJobEndsWithTheCodeForIt) {
+TEST_F(MembershipHangTest, WithoutARestartTheJobEndsWithTheCodeForIt) {
   start({1, 1});
   join("a");
   say("a", AgentPhase::kRunning, 0);
@@ -707,7 +707,7 @@ TEST_F(HangTest, WithoutARestartTheJobEndsWithTheCodeForIt) {
   EXPECT_EQ(job_->verdict()->exit_code, to_int(ExitCode::kHung));
 }
 
-TEST_F(HangTest, AWorkerThatFailedBeforeIsStillTheFirst) {
+TEST_F(MembershipHangTest, AWorkerThatFailedBeforeIsStillTheFirst) {
   start({2, 2});
   join("a");
   join("b");
@@ -721,7 +721,7 @@ TEST_F(HangTest, AWorkerThatFailedBeforeIsStillTheFirst) {
   EXPECT_TRUE(job_->verdict()->seen.empty());
 }
 
-TEST_F(HangTest, OneNodeIsBlamedForItAndSeveralAreNot) {
+TEST_F(MembershipHangTest, OneNodeIsBlamedForItAndSeveralAreNot) {
   JobSpec spec;
   spec.nodes = {2, 2};
   spec.max_restarts = 5;
@@ -741,7 +741,7 @@ TEST_F(HangTest, OneNodeIsBlamedForItAndSeveralAreNot) {
   EXPECT_EQ(job_->state(now_).node_failures.at("b"), 1);
 }
 
-TEST_F(HangTest, ProgressThatIsReportedRefillsTheBudget) {
+TEST_F(MembershipHangTest, ProgressThatIsReportedRefillsTheBudget) {
   JobSpec spec;
   spec.max_restarts = 1;
   spec.restart_rules.on_progress = true;

@@ -81,6 +81,14 @@ TEST(Standstill, WhereAllHaveComeAllAreNamed) {
   EXPECT_EQ(count_possible_firsts(ends), 2u) << "nobody was first";
 }
 
+TEST(Standstill, WhereAllHaveComeTheOneThatIsStoppedIsNamed) {
+  Sighting stopped = in_collective(1, 7);
+  stopped.is_stopped = true;
+  EXPECT_THAT(named({in_collective(0, 7), stopped, in_collective(2, 7)}), ElementsAre(1));
+  EXPECT_THAT(named({in_collective(0, 7), stopped, outside(2, 6)}), ElementsAre(2))
+      << "who has not come is what the others wait for";
+}
+
 TEST(Standstill, AnUnknownRankThatIsLateIsBehindWhereNoRecordSaysWho) {
   EXPECT_THAT(named({in_collective(0, 7), without_record(1, 3), without_record(2, 9, false)}),
               ElementsAre(1));
