@@ -1,38 +1,28 @@
 #include "launcher/command_line.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cctype>
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <map>
 #include <utility>
 
 #include "launcher/config_file.h"
-#include "launcher/edit_distance.h"
 
 namespace ddprun {
 namespace {
 
-// The option of ddprun, or of torchrun, whose name is nearest; empty: none is near.
-std::string nearest_option(const std::string& bare) {
-  std::string nearest;
-  std::size_t best = 4;
-  for (const OptionSpec& spec : option_table()) {
-    const std::size_t distance = edit_distance(bare, spec.name);
-    const bool begins_it = bare.size() >= 3 && spec.name.starts_with(bare);
-    if (distance < best || (begins_it && best > 1)) {
-      nearest = spec.name;
-      best = begins_it ? 1 : distance;
-    }
-  }
-  return nearest;
+Error refuse_torchruns(const std::string& given, const RefusedOption& refused) {
+  return invalid_argument(given + " is torchrun's, and not available here: " + refused.instead);
 }
 
 Error unknown_option(const std::string& given) {
   const std::string name = with_dashes(given);
   const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
   if (const RefusedOption* refused = find_refused(bare)) {
-    return invalid_argument("--" + bare +
-                            " is torchrun's, and not available here: " + refused->instead);
+    return refuse_torchruns("--" + bare, *refused);
   }
   const std::string nearest = nearest_option(bare);
   return invalid_argument(
@@ -58,6 +48,11 @@ Result<std::vector<std::string>> in_full(const std::vector<std::string>& argumen
     }
     const std::string name = "--" + (*option)->name;
     if ((*option)->is_switch()) {
+      // CLI11 takes --switch= for --switch.
+      if (argument.ends_with('=')) {
+        LaunchOptions unused;
+        return (*option)->set(unused, "").error().within(name);
+      }
       plain.push_back(equals == std::string::npos ? name : name + argument.substr(equals));
     } else if (equals != std::string::npos) {
       plain.insert(plain.end(), {name, argument.substr(equals + 1)});
@@ -69,6 +64,8 @@ Result<std::vector<std::string>> in_full(const std::vector<std::string>& argumen
   plain.insert(plain.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
   return plain;
 }
+
+constexpr std::string_view kCommandLine = "command line";  // a source of settings
 
 struct Scanned {
   std::map<std::string, std::vector<std::string>> texts = {};  // by the option's name
@@ -118,12 +115,13 @@ Result<Scanned> scan(const std::vector<std::string>& given) {
 // Where the value of an option comes from: the first of them that has one.
 struct Sources {
   Scanned line;
-  ConfigFile file;
+  ConfigFile file = {};
+  std::string file_option = {};  // --config or its variable, where the file was named
 
   OptionSetting setting_of(const OptionSpec& spec) const {
     using Where = OptionSpec::Where;
     if (const auto found = line.texts.find(spec.name); found != line.texts.end()) {
-      return {&spec, found->second, "command line"};
+      return {&spec, found->second, std::string(kCommandLine)};
     }
     const std::string variable = environment_name(spec.name);
     if (const char* text = std::getenv(variable.c_str());
@@ -137,13 +135,42 @@ struct Sources {
   }
 };
 
-Result<void> apply(const OptionSetting& setting, LaunchOptions& options) {
+// What an error calls the place that a value comes from.
+std::string place_of(const OptionSetting& setting, const Sources& sources) {
+  const std::string& name = setting.option->name;
+  if (setting.source == kCommandLine) return "--" + name;
+  if (setting.source == environment_name(name)) return setting.source;
+  return sources.file_option + ": " + setting.source + ": '" + name + "'";
+}
+
+Result<void> apply(const OptionSetting& setting, const Sources& sources, LaunchOptions& options) {
   const OptionSpec& spec = *setting.option;
   const std::size_t first = spec.repeats || setting.texts.empty() ? 0 : setting.texts.size() - 1;
   for (std::size_t i = first; i < setting.texts.size(); ++i) {
     if (Result<void> set = spec.set(options, setting.texts[i]); !set) {
-      const bool in_file = setting.source != "command line" && !setting.source.starts_with("PET_");
-      return std::move(set).error().within((in_file ? setting.source + ": --" : "--") + spec.name);
+      return std::move(set).error().within(place_of(setting, sources));
+    }
+  }
+  return {};
+}
+
+// Variables that stand in for no option: torchrun's, which cannot be here, and typing errors.
+Result<void> check_variables(LaunchOptions& options) {
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string_view text(*entry);
+    const std::string variable(text.substr(0, text.find('=')));
+    constexpr std::string_view kPrefix = "PET_";
+    if (!variable.starts_with(kPrefix)) continue;
+    std::string name = with_dashes(variable.substr(kPrefix.size()));
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](unsigned char c) { return std::tolower(c); });
+    if (find_option("--" + name)) continue;
+    if (const RefusedOption* refused = find_refused(name)) {
+      return refuse_torchruns(variable, *refused);
+    }
+    if (const std::string nearest = nearest_option(name); !nearest.empty()) {
+      options.remarks.push_back(variable + " does nothing here: did you mean " +
+                                environment_name(nearest) + "?");
     }
   }
   return {};
@@ -156,7 +183,7 @@ void take_program(const Sources& sources, CommandLine& line) {
   if (!rest.empty()) {
     options.program = rest.front();
     options.args.assign(rest.begin() + 1, rest.end());
-    line.program_source = "command line";
+    line.program_source = kCommandLine;
     return;
   }
   options.program = sources.file.program;
@@ -189,31 +216,38 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
   Result<Scanned> scanned = scan(arguments);
   if (!scanned) return std::move(scanned).error();
   CommandLine line;
-  Sources sources{.line = std::move(*scanned), .file = {}};
+  Sources sources{.line = std::move(*scanned)};
   // These are told whatever else there is.
   for (const char* asked : {"help", "version"}) {
     if (!sources.line.texts.contains(asked)) continue;
     const OptionSetting setting = sources.setting_of(*find_option("--" + std::string(asked)));
-    if (Result<void> set = apply(setting, line.options); !set) return std::move(set).error();
+    if (Result<void> set = apply(setting, sources, line.options); !set) {
+      return std::move(set).error();
+    }
     if (line.options.wish != Wish::kRun) return line;
   }
   const OptionSetting file = sources.setting_of(*find_option("--config"));
-  if (!file.texts.empty() && !file.texts.back().empty()) {
-    Result<ConfigFile> read = read_config_file(file.texts.back());
-    if (!read) return std::move(read).error().within("--config");
+  if (Result<void> set = apply(file, sources, line.options); !set) return std::move(set).error();
+  if (const std::string& path = line.options.config_file; !path.empty()) {
+    sources.file_option = place_of(file, sources);
+    Result<ConfigFile> read = read_config_file(path);
+    if (!read) return std::move(read).error().within(sources.file_option);
     sources.file = std::move(*read);
   }
+  if (Result<void> known = check_variables(line.options); !known) return std::move(known).error();
   for (const OptionSpec& spec : option_table()) {
     line.settings.push_back(sources.setting_of(spec));
-    if (Result<void> set = apply(line.settings.back(), line.options); !set) {
+    if (Result<void> set = apply(line.settings.back(), sources, line.options); !set) {
       return std::move(set).error();
     }
   }
   take_program(sources, line);
   if (line.options.program.empty() && sources.line.rest.empty() &&
       needs_program(line.options.wish)) {
-    return invalid_argument(
-        "which program? ddprun [options] program [arguments]; ddprun --help tells more");
+    return invalid_argument(line.options.module
+                                ? "which module? ddprun [options] -m package.module [arguments]"
+                                : "which program? ddprun [options] program [arguments]; ddprun "
+                                  "--help tells more");
   }
   return line;
 }

@@ -25,11 +25,28 @@ std::string place_of(const std::string& text, std::size_t byte) {
   return "line " + std::to_string(line) + ", column " + std::to_string(end - begin + 1);
 }
 
+// "unexpected '}'; expected string literal": what the parser says behind "[its name] parse error at line
+// 1, column 8: syntax error while parsing object key - ", without what it has read last, which may be
+// anything.
+std::string reason_of(const Json::exception& error) {
+  std::string text = error.what();
+  for (const std::string_view before : {"] ", " - "}) {
+    const std::size_t found = text.find(before);
+    if (found != std::string::npos) text.erase(0, found + before.size());
+  }
+  const std::size_t read = text.find("; last read: ");
+  if (read == std::string::npos) return text;
+  const std::size_t expected = text.rfind("; expected ");
+  const bool is_behind = expected != std::string::npos && expected > read;
+  return text.substr(0, read) + (is_behind ? text.substr(expected) : "");
+}
+
 // The text of one value as the command line would have it; empty result: it is none.
 Result<std::string> text_of(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number() || value.is_boolean()) return value.dump();
-  return invalid_argument("it is " + std::string(value.type_name()) +
+  const char* const what = value.is_object() ? "an object" : value.is_array() ? "a list" : "null";
+  return invalid_argument(std::string("it is ") + what +
                           ", and should be a text, a number, true or false");
 }
 
@@ -46,7 +63,10 @@ Result<std::vector<std::string>> texts_of(const Json& list) {
 Result<void> read_option(const std::string& name, const Json& value, ConfigFile& file) {
   const OptionSpec* option = find_option("--" + name);
   if (!option) {
-    return invalid_argument("there is no such option; ddprun --print-config lists them");
+    const std::string nearest = nearest_option(name);
+    return invalid_argument("there is no such option" +
+                            (nearest.empty() ? "; ddprun --print-config lists them"
+                                             : ": did you mean '" + nearest + "'?"));
   }
   if (option->where != OptionSpec::Where::kAnywhere) {
     return invalid_argument("that can be given on the command line only");
@@ -90,7 +110,10 @@ Result<ConfigFile> parse_config_file(const std::string& path, const std::string&
     }
     for (const auto& [name, value] : json.items()) entries.emplace_back(name, value);
   } catch (const Json::parse_error& error) {
-    return invalid_argument("no JSON at " + place_of(text, error.byte)).within(path);
+    return invalid_argument("no JSON at " + place_of(text, error.byte) + ": " + reason_of(error))
+        .within(path);
+  } catch (const Json::exception& error) {  // a number that no double can hold
+    return invalid_argument(reason_of(error)).within(path);
   }
   for (const auto& [name, value] : entries) {
     Result<void> read = read_entry(name, value, file);

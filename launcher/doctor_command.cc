@@ -8,13 +8,13 @@
 
 #include "base/exit_codes.h"
 #include "base/fail.h"
+#include "base/nearest_word.h"
 #include "base/result.h"
 #include "base/version.h"
 #include "base/worker_env.h"
 #include "launcher/command_line.h"
 #include "launcher/core/doctor.h"
 #include "launcher/doctor_facts.h"
-#include "launcher/edit_distance.h"
 #include "rendezvous/key_file.h"
 
 namespace ddprun {
@@ -76,6 +76,7 @@ Result<DoctorLine> parse(const std::vector<std::string>& arguments) {
       line.wish.libtorch = arguments[++i];
     } else if (argument.starts_with(std::string(kLibtorch) + "=")) {
       line.wish.libtorch = argument.substr(kLibtorch.size() + 1);
+      if (line.wish.libtorch.empty()) return invalid_argument("it needs a value").within(kLibtorch);
     } else {
       others.push_back(argument);
       const Result<const OptionSpec*> option = option_of(argument);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 
+#include "base/nearest_word.h"
 #include "base/parse_number.h"
 #include "base/seconds.h"
 
@@ -45,6 +46,17 @@ Setter part_into(Part LaunchOptions::*part, T Part::*member,
 template <class T>
 Setter text_into(T LaunchOptions::*member) {
   return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
+    options.*member = text;
+    return {};
+  };
+}
+
+// The same where an empty text, as an unset variable of a script leaves it, must not mean that the
+// option was not given: a key file, for one.
+Setter needed_into(std::string LaunchOptions::*member) {
+  return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
+    if (text.empty())
+      return invalid_argument("its value is empty: give one, or leave the option out");
     options.*member = text;
     return {};
   };
@@ -208,7 +220,7 @@ const std::vector<OptionSpec>& option_table() {
       {"Workers", "chdir", "", "DIR",
        "the working directory of workers; a program or script with a relative path is looked for "
        "from there, as after cd",
-       "--chdir=/scratch/run7", text_into(&LaunchOptions::directory)},
+       "--chdir=/scratch/run7", needed_into(&LaunchOptions::directory)},
       {.group = "Workers",
        .name = "env",
        .placeholder = "NAME=VALUE",
@@ -263,7 +275,7 @@ const std::vector<OptionSpec>& option_table() {
        "--rdzv-endpoint=node0:29400", text_into(&LaunchOptions::rdzv_endpoint),
        "port " + std::to_string(kDefaultRdzvPort)},
       {"Nodes", "rdzv-id", "", "ID", "name of the job at the service", "--rdzv-id=$SLURM_JOB_ID",
-       text_into(&LaunchOptions::rdzv_id), standard.rdzv_id},
+       needed_into(&LaunchOptions::rdzv_id), standard.rdzv_id},
       {.group = "Nodes",
        .name = "rdzv-backend",
        .placeholder = "NAME",
@@ -315,29 +327,29 @@ const std::vector<OptionSpec>& option_table() {
       {"Nodes", "rdzv-key-file", "", "FILE",
        "file with the key that all nodes and the service must have, a line of 16 characters or "
        "more; else DDPRUN_RDZV_KEY",
-       "--rdzv-key-file=$HOME/.ddprun-key", text_into(&LaunchOptions::rdzv_key_file)},
+       "--rdzv-key-file=$HOME/.ddprun-key", needed_into(&LaunchOptions::rdzv_key_file)},
       {"Nodes", "munge-socket", "", "PATH|none",
        "socket of munged, which says who agents are where there is no key, if not where munge "
        "looks for it; none: not used",
-       "--munge-socket=/run/munge/munge.socket.2", text_into(&LaunchOptions::munge_socket)},
+       "--munge-socket=/run/munge/munge.socket.2", needed_into(&LaunchOptions::munge_socket)},
       {"Nodes", "rdzv-tls-cert", "", "FILE",
        "certificate of this node, in PEM with those between it and its authority: needed where "
        "this "
        "host starts the service, and where the service asks for one",
-       "--rdzv-tls-cert=/etc/ddprun/tls/tls.crt", text_into(&LaunchOptions::rdzv_tls_cert)},
+       "--rdzv-tls-cert=/etc/ddprun/tls/tls.crt", needed_into(&LaunchOptions::rdzv_tls_cert)},
       {"Nodes", "rdzv-tls-key", "", "FILE", "its private key, in PEM without a passphrase",
-       "--rdzv-tls-key=/etc/ddprun/tls/tls.key", text_into(&LaunchOptions::rdzv_tls_key)},
+       "--rdzv-tls-key=/etc/ddprun/tls/tls.key", needed_into(&LaunchOptions::rdzv_tls_key)},
       {"Nodes", "rdzv-tls-ca", "", "FILE",
        "meet over TLS, with a service whose certificate comes from this authority; 'system' for "
        "those that this host trusts. A service that this host starts asks the others for such a "
        "certificate, too",
-       "--rdzv-tls-ca=/etc/ddprun/tls/ca.crt", text_into(&LaunchOptions::rdzv_tls_ca)},
+       "--rdzv-tls-ca=/etc/ddprun/tls/ca.crt", needed_into(&LaunchOptions::rdzv_tls_ca)},
       {"Nodes", "require-auth", "", "",
        "do not meet other nodes without a key, munge, or certificates on both sides",
        "--require-auth", switch_into(&LaunchOptions::require_auth)},
       {"Nodes", "store-allow", "", "NET,...",
        "who may reach the store, beside the nodes of the job: addresses and networks",
-       "--store-allow=10.1.0.0/16", text_into(&LaunchOptions::store_allow)},
+       "--store-allow=10.1.0.0/16", needed_into(&LaunchOptions::store_allow)},
       {.group = "Nodes",
        .name = "worker-store",
        .placeholder = "WHO",
@@ -407,7 +419,7 @@ const std::vector<OptionSpec>& option_table() {
        .help = "write what became of the job, and of each generation that failed, as JSON: "
                "docs/verdicts.md",
        .example = "--report-file=report.json",
-       .set = text_into(&LaunchOptions::report_file)},
+       .set = needed_into(&LaunchOptions::report_file)},
 
       {.group = "General",
        .name = "config",
@@ -416,7 +428,7 @@ const std::vector<OptionSpec>& option_table() {
            "JSON object with any option by its name, and 'program' and 'args'; the command line "
            "and PET_ variables win",
        .example = "--config=job.json",
-       .set = text_into(&LaunchOptions::config_file),
+       .set = needed_into(&LaunchOptions::config_file),
        .where = OptionSpec::Where::kNotInFile},
       wish("print-config", "",
            "show the value of each option and where it comes from; start nothing", "--print-config",
@@ -473,6 +485,15 @@ const RefusedOption* find_refused(const std::string& name) {
   const auto found = std::find_if(table.begin(), table.end(),
                                   [&](const RefusedOption& one) { return one.name == name; });
   return found == table.end() ? nullptr : &*found;
+}
+
+std::string nearest_option(const std::string& bare) {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const OptionSpec& spec : option_table()) all.push_back(spec.name);
+    return all;
+  }();
+  return nearest_word(with_dashes(bare), names);
 }
 
 const OptionSpec* find_option(const std::string& given) {

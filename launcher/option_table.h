@@ -50,6 +50,10 @@ struct RefusedOption {
 // Null where there is none of this name.
 const RefusedOption* find_refused(const std::string& name);
 
+// The name of the option that somebody probably meant who typed this, without its dashes; empty: none
+// is near.
+std::string nearest_option(const std::string& bare);
+
 // The option that is written so: --name with - or _, or -n. Null where there is none.
 const OptionSpec* find_option(const std::string& given);
 

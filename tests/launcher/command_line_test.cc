@@ -190,6 +190,12 @@ TEST(CommandLine, AnEmptyValueIsOneAndNotTheNextArgument) {
   }
   EXPECT_EQ(parse({"--rdzv-id", "--role=", "./train"}).rdzv_id, "--role=") << "it is a value";
   EXPECT_THAT(error_of({"--nproc-per-node=", "./train"}), HasSubstr("--nproc-per-node: ''"));
+  EXPECT_EQ(error_of({"--standalone=", "./train"}),
+            "--standalone: '' is neither true (1) nor false (0)");
+  for (const char* name : {"--rdzv-key-file", "--config", "--rdzv-id"}) {
+    EXPECT_EQ(error_of({std::string(name) + "=", "./train"}),
+              std::string(name) + ": its value is empty: give one, or leave the option out");
+  }
 }
 
 // argparse does it for torchrun; ddprun's own options are written in full.
@@ -240,9 +246,21 @@ TEST(CommandLine, TheEnvironmentStandsInForWhatIsNotGiven) {
   EXPECT_TRUE(parse({"p"}).standalone);
   EXPECT_EQ(parse({"--nproc-per-node=2", "p"}).slots.number, 2);
   setenv("PET_STANDALONE", "yes", 1);
-  EXPECT_THAT(error_of({"p"}), HasSubstr("--standalone"));
+  EXPECT_EQ(error_of({"p"}), "PET_STANDALONE: 'yes' is neither true (1) nor false (0)");
   unsetenv("PET_NPROC_PER_NODE");
   unsetenv("PET_STANDALONE");
+}
+
+TEST(CommandLine, AVariableThatStandsForNoOptionIsNotPassedOverInSilence) {
+  setenv("PET_NPROC_PER_NOD", "5", 1);
+  setenv("PET_UNHEARD_OF", "5", 1);
+  EXPECT_THAT(parse({"p"}).remarks, testing::ElementsAre("PET_NPROC_PER_NOD does nothing here: did "
+                                                         "you mean PET_NPROC_PER_NODE?"));
+  unsetenv("PET_NPROC_PER_NOD");
+  unsetenv("PET_UNHEARD_OF");
+  setenv("PET_SIGNALS_TO_HANDLE", "SIGUSR1", 1);
+  EXPECT_THAT(error_of({"p"}), HasSubstr("PET_SIGNALS_TO_HANDLE is torchrun's, and not available"));
+  unsetenv("PET_SIGNALS_TO_HANDLE");
 }
 
 TEST(CommandLine, NamesWhatIsWrongInOneLine) {
@@ -266,7 +284,11 @@ TEST(CommandLine, NamesWhatIsWrongInOneLine) {
       {{"--no-restart-on=2,x", "p"}, "--no-restart-on: 'x' is no exit code from 1 to 255"},
       {{"--nnodes"}, "--nnodes needs a value"},
       {{"--signals-to-handle=SIGUSR1", "p"}, "--signals-to-handle is torchrun's"},
+      {{"--nprocs=2", "p"}, "did you mean --nproc-per-node"},
+      {{"-np", "2", "p"}, "did you mean --nproc-per-node"},
+      {{"-n", "2", "p"}, "unknown option -n; ddprun --help lists them"},
       {{"--standalone"}, "which program?"},
+      {{"-m"}, "which module?"},
       {{}, "which program?"},
   };
   for (const auto& [arguments, expected] : cases) {
@@ -326,7 +348,11 @@ TEST(CommandLine, TheFileMayNameTheProgramWhichTheCommandLineReplaces) {
 
 TEST(CommandLine, AWrongValueInTheFileIsNamedWithTheFile) {
   const ConfigOfTest file(R"({"nnodes": "3:2"})");
-  EXPECT_THAT(error_of({file.option(), "p"}), HasSubstr(file.path() + ": --nnodes: '3:2'"));
+  EXPECT_THAT(error_of({file.option(), "p"}),
+              HasSubstr("--config: " + file.path() + ": 'nnodes': '3:2'"));
+  setenv("PET_CONFIG", file.path().c_str(), 1);
+  EXPECT_THAT(error_of({"p"}), HasSubstr("PET_CONFIG: " + file.path() + ": 'nnodes': '3:2'"));
+  unsetenv("PET_CONFIG");
   EXPECT_THAT(error_of({"--config=/no/such", "p"}), HasSubstr("--config: open /no/such: "));
 }
 
