@@ -1,6 +1,7 @@
 #include "launcher/report_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -146,6 +147,12 @@ Result<void> ReportFile::write(const std::string& text) const {
   if (path_.empty()) return {};
   const std::string draft = path_ + ".new";
   const std::string doing = "--report-file: write " + path_;
+  struct stat there {};
+  if (lstat(path_.c_str(), &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) {
+    // It would be replaced: a device, and be it /dev/null, by a file.
+    return invalid_argument("it is there and no regular file; name one, or a new one")
+        .within(doing);
+  }
   const UniqueFd file(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!file.valid()) return system_error(doing, errno);
   if (!write_all(file.get(), text) || rename(draft.c_str(), path_.c_str()) != 0) {

@@ -133,5 +133,18 @@ TEST_F(ReportFileTest, WhatCannotBeWrittenIsNamed) {
   EXPECT_THAT(begun.error().message(), HasSubstr("No such file or directory"));
 }
 
+// It is written beside its place and moved there: a user who may do that would lose /dev/null.
+TEST_F(ReportFileTest, ADeviceOrALinkIsNotReplaced) {
+  for (const char* place : {"/dev/null", "/dev/full"}) {
+    std::filesystem::create_symlink(place, directory_ / "link");
+    ReportFile report(directory_ / "link", "j", "h");
+    const Result<void> begun = report.begin();
+    ASSERT_FALSE(begun);
+    EXPECT_THAT(begun.error().message(), HasSubstr("it is there and no regular file"));
+    EXPECT_TRUE(std::filesystem::is_symlink(directory_ / "link"));
+    std::filesystem::remove(directory_ / "link");
+  }
+}
+
 }  // namespace
 }  // namespace ddprun
