@@ -1,7 +1,10 @@
 #include "base/host_port.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 
+#include "base/is_control.h"
 #include "base/parse_number.h"
 
 namespace ddprun {
@@ -9,6 +12,18 @@ namespace {
 
 Error invalid(std::string_view text, const std::string& what) {
   return invalid_argument("'" + std::string(text) + "': " + what);
+}
+
+bool is_ipv6_address(std::string_view text) {
+  const std::string address(text.substr(0, text.find('%')));
+  in6_addr bytes{};
+  return inet_pton(AF_INET6, address.c_str(), &bytes) == 1;
+}
+
+// What no resolver knows: a space, or a piece of a URL.
+bool is_host(std::string_view text) {
+  return std::ranges::none_of(
+      text, [](char c) { return is_control(c) || c == ' ' || c == '/' || c == '@'; });
 }
 
 }  // namespace
@@ -25,10 +40,15 @@ Result<HostPort> parse_host_port(std::string_view text, std::optional<std::uint1
     if (!rest.empty()) port = rest.substr(1);
   } else if (const std::size_t colon = text.find(':'); text.rfind(':') != colon) {
     // An IPv6 address without a port, where it may be left out.
-    if (!default_port) return invalid(text, "an IPv6 address stands in brackets, [ADDRESS]:PORT");
+    if (!default_port || !is_ipv6_address(text)) {
+      return invalid(text, "give HOST:PORT; an IPv6 address stands in brackets, [ADDRESS]:PORT");
+    }
   } else if (colon != std::string_view::npos) {
     host = text.substr(0, colon);
     port = text.substr(colon + 1);
+  }
+  if (!is_host(host)) {
+    return invalid(text, "'" + std::string(host) + "' is no name and no address of a host");
   }
   if (!port) {
     if (!default_port) return invalid(text, "HOST:PORT is expected");

@@ -44,6 +44,11 @@ TEST(ParseHostPort, SaysWhatIsWrong) {
       {"node7: 12", "' 12' is no port"},
       {"[::1", "the ] is missing"},
       {"[::1]29500", "give [ADDRESS]:PORT"},
+      {"http://node7:29400", "give HOST:PORT; an IPv6 address stands in brackets"},
+      {"node7:29400:1", "give HOST:PORT"},
+      {"me@node7:29400", "'me@node7' is no name and no address of a host"},
+      {" node7:29400", "' node7' is no name"},
+      {"node7/24:29400", "'node7/24' is no name"},
       {"::1:29500", "an IPv6 address stands in brackets"},
   };
   for (const auto& [text, cause] : cases) {
@@ -60,6 +65,7 @@ TEST(ParseHostPort, TakesADefaultForAPortThatIsLeftOut) {
   EXPECT_EQ(*parse_host_port("fe80::1", 29400), (HostPort{"fe80::1", 29400}));
   EXPECT_EQ(*parse_host_port("node7:1", 29400), (HostPort{"node7", 1}));
   EXPECT_FALSE(parse_host_port("node7:", 29400)) << "a port was begun";
+  EXPECT_FALSE(parse_host_port("node7:1:2", 29400)) << "no IPv6 address";
 }
 
 TEST(HostPort, IsWrittenAsItIsRead) {
