@@ -184,11 +184,18 @@ void AgentLink::try_failed(TimePoint now, LinkActions& out) {
   // Who has spoken the protocol once is a service, however long it is silent now.
   const bool deaf = options_.must_answer && state_ == State::kGreeting && !has_spoken_;
   if (deaf && ++deaf_tries_ == kMaxDeafTries) return not_a_service(last_trouble_, out);
+  const bool is_stranger = instance_.empty() && !has_spoken_;
+  if (is_stranger && !has_told_ && now >= join_until_ - options_.join_timeout + kQuietTime) {
+    has_told_ = true;
+    out.push_back(LinkDeliver{
+        Wait{"no rendezvous service answers at " + options_.service + " yet: " + last_trouble_}});
+  }
   pause(now);
 }
 
 void AgentLink::not_a_service(const std::string& why, LinkActions& out) {
-  give_up(options_.service + " is taken by something that is no rendezvous service (" + why + ")",
+  give_up(options_.service + " is taken by something that is no rendezvous service (" + why +
+              "): choose another port",
           ExitCode::kAddress, out);
 }
 
@@ -203,7 +210,8 @@ void AgentLink::check_patience(TimePoint now, LinkActions& out) {
     if (now < join_until_) return;
     if (state_ == State::kLookingUp) last_trouble_ = "the name service has not answered";
     return give_up("no rendezvous service answered at " + options_.service + " within " +
-                       to_text(options_.join_timeout) + ": " + last_trouble_ + what_it_said(),
+                       to_text(options_.join_timeout) +
+                       " (--rdzv-conf=join_timeout): " + last_trouble_ + what_it_said(),
                    ExitCode::kJoinTimeout, out);
   }
   if (now < confirmed_ + welcome_->agent_patience) return;

@@ -75,6 +75,8 @@ struct AgentLinkOptions {
 class AgentLink {
  public:
   static constexpr int kMaxDeafTries = 3;
+  // Nodes do not start at the same moment. After this without a service idle agents say why they wait.
+  static constexpr Duration kQuietTime = std::chrono::seconds(3);
 
   AgentLink(AgentLinkOptions options, Rng rng, TimePoint now);
 
@@ -147,6 +149,7 @@ class AgentLink {
   bool has_spoken_ = false;     // it is a rendezvous service, if a silent one
   std::string silence_reason_;  // of the last Silence since the last Welcome
   std::string instance_;
+  bool has_told_ = false;  // that no service answers
   std::string last_trouble_ = "no try was made";
 };
 

@@ -578,7 +578,8 @@ void Membership::advance(TimePoint now, MembershipOutput& out) {
     if (now >= forming_since_ + spec_.join_timeout) {
       Verdict verdict;
       verdict.exit_code = to_int(ExitCode::kJoinTimeout);
-      verdict.headline = presence() + " after " + to_text(spec_.join_timeout);
+      verdict.headline = "not enough nodes within " + to_text(spec_.join_timeout) +
+                         " (--rdzv-conf=join_timeout): " + presence();
       end(std::move(verdict), now, out);
     }
     return;

@@ -89,10 +89,11 @@ TEST(FailureReport, ShowsWhereAnExceptionWasThrownAndWhyItWasNotRestarted) {
 }
 
 TEST(FailureReport, AJobThatEndedWithoutAWorkersFaultSaysWhy) {
-  Verdict verdict{
-      .success = false, .exit_code = 65, .headline = "1 of 2 nodes here: a after 10.0 min"};
+  Verdict verdict{.success = false,
+                  .exit_code = 65,
+                  .headline = "not enough nodes within 10.0 min: 1 of 2 nodes here: a"};
   EXPECT_EQ(joined(failure_report("j", verdict)),
-            "job 'j' failed: 1 of 2 nodes here: a after 10.0 min\n");
+            "job 'j' failed: not enough nodes within 10.0 min: 1 of 2 nodes here: a\n");
 }
 
 TEST(FailureReport, IsEmptyForSuccess) {

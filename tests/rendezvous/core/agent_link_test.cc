@@ -98,6 +98,33 @@ TEST_F(AgentLinkTest, SaysHelloOnEveryNewConnection) {
   EXPECT_EQ(hellos_, 2);
 }
 
+TEST_F(AgentLinkTest, SaysOnceWhyItWaitsForAServiceThatHasNeverAnswered) {
+  take(link_->start(now_));
+  take(link_->disconnected("Connection refused", now_));
+  while (now_ < TimePoint(seconds(1000)) + AgentLink::kQuietTime) {
+    EXPECT_TRUE(delivered_.empty()) << "it may only be a little later than this node";
+    next_try();
+    take(link_->disconnected("Connection refused", now_));
+  }
+  for (int i = 0; i < 5; ++i) {
+    next_try();
+    take(link_->disconnected("No route to host", now_));
+  }
+  ASSERT_EQ(delivered_.size(), 1u);
+  EXPECT_EQ(std::get<Wait>(delivered_[0]).reason,
+            "no rendezvous service answers at node0:29400 yet: Connection refused");
+}
+
+TEST_F(AgentLinkTest, SaysNothingOfAServiceThatComesBack) {
+  bring_up();
+  take(link_->disconnected("reset", now_));
+  for (int i = 0; i < 5; ++i) {
+    next_try();
+    take(link_->disconnected("Connection refused", now_));
+  }
+  EXPECT_TRUE(delivered_.empty()) << "ServiceLost says it";
+}
+
 // Its Hello is on the way, and does not say it: workers that have ended meanwhile would run for ever.
 TEST_F(AgentLinkTest, WhatChangesBeforeItsWelcomeIsSaidAfterIt) {
   take(link_->start(now_));

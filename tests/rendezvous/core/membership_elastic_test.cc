@@ -286,7 +286,8 @@ TEST_F(ElasticTest, BelowMinTheJobWaitsThenFailsAndSaysWhoWasThereAndWhoWasMissi
   ASSERT_TRUE(told<End>("a"));
   EXPECT_EQ(told<End>("a")->verdict.exit_code, 65);
   EXPECT_EQ(told<End>("a")->verdict.headline,
-            "1 of 2:3 nodes here: a; missing: c, b after 10.0 min");
+            "not enough nodes within 10.0 min (--rdzv-conf=join_timeout): 1 of 2:3 nodes here: a; "
+            "missing: c, b");
 }
 
 TEST_F(ElasticTest, WhoComesBackIsNotMissing) {
