@@ -166,6 +166,15 @@ ExitCode code_of(const Error& error) {
   return error.kind == ErrorKind::kNotFound ? ExitCode::kNoJob : ExitCode::kNoAnswer;
 }
 
+ExitCode code_of_call(const Error& error) {
+  switch (error.kind) {
+    case ErrorKind::kStopped:
+    case ErrorKind::kUnsupported: return ExitCode::kRefused;
+    case ErrorKind::kNotFound: return ExitCode::kAddress;
+    default: return ExitCode::kNoAnswer;
+  }
+}
+
 // --- asking a service ----------------------------------------------------------------------------
 
 // The two ways have the same commands.
@@ -233,11 +242,7 @@ int ask_service(ControlOptions options) {
   call.to_end = options.timeout.value_or(kDefaultGrace + kBeyondGrace);
   const Result<ServiceReply> reply = call_service(call, for_service(options));
   if (!reply) {
-    const ErrorKind kind = reply.error().kind;
-    return refuse(options, reply.error().message(),
-                  kind == ErrorKind::kStopped || kind == ErrorKind::kUnsupported
-                      ? ExitCode::kRefused
-                      : ExitCode::kNoAnswer);
+    return refuse(options, reply.error().message(), code_of_call(reply.error()));
   }
   const Answer& answer = reply->answer;
   if (options.request.what == What::kStatus && answer.done) {
@@ -245,7 +250,9 @@ int ask_service(ControlOptions options) {
     const bool is_there = options.job.empty() || !page.value("jobs", Json::array()).empty();
     if (is_there) return show_page(options, page);
   }
-  if (!answer.done) return refuse(options, answer.text, ExitCode::kNoJob);
+  if (!answer.done) {
+    return refuse(options, to_text(call.address) + ": " + answer.text, ExitCode::kNoJob);
+  }
   Json outcome{{"ok", true}, {"text", answer.text}};
   if (reply->verdict) {
     outcome["ended"] = true;

@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/nearest_word.h"
 #include "base/parse_number.h"
 #include "base/seconds.h"
 #include "base/signal_names.h"
@@ -151,6 +152,17 @@ const Option* find(What what, const std::string& given) {
   return nullptr;
 }
 
+Error unknown_option(What what, const std::string& given) {
+  std::vector<std::string> names;
+  for (const Option& one : options_of(what)) names.push_back(one.name);
+  const std::string name = with_dashes(given);
+  const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
+  const std::string nearest = nearest_word(bare, names);
+  return invalid_argument(
+      "'ddprun " + std::string(word_of(kControlWords, what)) + "' has no option " + given +
+      (nearest.empty() ? "; its --help lists them" : ": did you mean --" + nearest + "?"));
+}
+
 Result<void> take_words(ControlOptions& options, std::vector<std::string> words) {
   const std::string command(word_of(kControlWords, options.request.what));
   if (options.request.what == What::kSignal) {
@@ -180,6 +192,7 @@ Result<ControlOptions> parse_control_options(What what, const std::vector<std::s
   options.request.what = what;
   std::vector<std::string> words;
   bool only_words = false;
+  std::string of_service;  // the last option given that says how to ask one
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& given = arguments[i];
     if (only_words || given.size() < 2 || given[0] != '-') {
@@ -193,13 +206,10 @@ Result<ControlOptions> parse_control_options(What what, const std::vector<std::s
     const std::size_t equals = given.starts_with("--") ? given.find('=') : std::string::npos;
     const std::string name = given.substr(0, equals);
     const Option* option = find(what, name);
-    if (!option) {
-      return invalid_argument("'ddprun " + std::string(word_of(kControlWords, what)) +
-                              "' has no option " + name + ": see --help");
-    }
+    if (!option) return unknown_option(what, name);
     std::string text;
     if (option->placeholder.empty()) {
-      if (equals != std::string::npos) return invalid_argument("takes no value").within(name);
+      if (equals != std::string::npos) return invalid_argument("it takes no value").within(name);
       text = "true";
     } else if (equals != std::string::npos) {
       text = given.substr(equals + 1);
@@ -209,12 +219,19 @@ Result<ControlOptions> parse_control_options(What what, const std::vector<std::s
       return invalid_argument("a value is missing: " + name + " " + option->placeholder);
     }
     // An empty variable of a script must not turn a question to a service into one to this host.
-    if (text.empty()) return invalid_argument("its value is empty").within(name);
+    if (text.empty()) {
+      return invalid_argument("its value is empty: give one, or leave the option out").within(name);
+    }
     if (Result<void> set = option->set(options, text); !set) {
       return std::move(set).error().within(name);
     }
+    if (std::ranges::count(kServiceOptions, option->name) > 0) of_service = name;
   }
   if (options.wants_help) return options;
+  if (options.service.rdzv_endpoint.empty() && !of_service.empty()) {
+    return invalid_argument("it is for asking a service: give --rdzv-endpoint=HOST:PORT, too")
+        .within(of_service);
+  }
   if (const Result<void> taken = take_words(options, std::move(words)); !taken) {
     return taken.error();
   }

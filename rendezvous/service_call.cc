@@ -38,7 +38,7 @@ class Call {
   Result<ServiceReply> run() {
     const Result<std::vector<SocketAddress>> addresses =
         resolve(call_.address, deadline_.remaining());
-    if (!addresses) return addresses.error();
+    if (!addresses) return Error(addresses.error()).within(doing());
     std::vector<tcp::endpoint> endpoints;
     for (const SocketAddress& address : *addresses) {
       tcp::endpoint endpoint;
@@ -56,13 +56,15 @@ class Call {
     wire_->close();
     // Handlers that wait hold nothing of this object that is used once it has stopped.
     if (error_) {
-      error_->doing = "ask the rendezvous service at " + to_text(call_.address);
+      error_->doing = doing();
       return *error_;
     }
     return reply_;
   }
 
  private:
+  std::string doing() const { return "ask the rendezvous service at " + to_text(call_.address); }
+
   void arm(Duration allowed, const std::string& otherwise) {
     timer_.expires_after(allowed);
     timer_.async_wait([this, otherwise, allowed](error_code error) {

@@ -183,7 +183,7 @@ TEST_F(ControlTest, BadCommandLinesHaveOneLine) {
       {{"signal"}, "which signal?"},
       {{"signal", "BOGUS"}, "'BOGUS' is no signal"},
       {{"stop", "one", "two"}, "one job at a time"},
-      {{"stop", "--json=yes"}, "--json: takes no value"},
+      {{"stop", "--json=yes"}, "--json: it takes no value"},
       {{"restart", "--rdzv-endpoint=h:1"}, "a service has many jobs"},
   };
   for (const auto& [arguments, words] : bad) {

@@ -48,6 +48,20 @@ TEST(ControlOptions, TheServiceIsReachedWithTheOptionsOfAJob) {
   EXPECT_TRUE(parse_control_options(What::kStatus, {"--rdzv-endpoint=node0"})) << "all of them";
 }
 
+TEST(ControlOptions, HowAServiceIsAskedIsNoUseWithoutOne) {
+  EXPECT_EQ(parse_control_options(What::kStop, {"--rdzv-key-file=k", "train"}).error().message(),
+            "--rdzv-key-file: it is for asking a service: give --rdzv-endpoint=HOST:PORT, too");
+}
+
+TEST(ControlOptions, WhatIsNoOptionIsSaidWithTheNearestOne) {
+  EXPECT_EQ(parse_control_options(What::kStatus, {"--jsn"}).error().message(),
+            "'ddprun status' has no option --jsn: did you mean --json?");
+  for (const char* none : {"---", "--frobnicate", "-x"}) {
+    EXPECT_THAT(parse_control_options(What::kStatus, {none}).error().message(),
+                HasSubstr("'ddprun status' has no option " + std::string(none) + "; its --help"));
+  }
+}
+
 TEST(ControlOptions, AJobMayBeCalledAsAnOption) {
   const Result<ControlOptions> stop = parse_control_options(What::kStop, {"--", "--now"});
   ASSERT_TRUE(stop);
