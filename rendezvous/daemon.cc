@@ -2,15 +2,19 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <string>
+#include <vector>
 
 #include "base/descriptor_limit.h"
 #include "base/fail.h"
+#include "base/nearest_word.h"
 #include "base/version.h"
 #include "rendezvous/listen.h"
 #include "rendezvous/sd_notify.h"
@@ -81,8 +85,49 @@ int serve(const Daemon& daemon, const HostPort& address) {
   ::_exit(to_int(ExitCode::kSuccess));
 }
 
+// What the command line has that no option takes.
+Error unexpected(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back(name);
+  }
+  const std::vector<std::string> all = app.remaining();
+  const auto option =
+      std::ranges::find_if(all, [](const std::string& one) { return one.starts_with('-'); });
+  if (option == all.end()) {
+    return invalid_argument("'" + all.front() + "' belongs to no option; --help lists them");
+  }
+  const std::string name = option->substr(0, option->find('='));
+  const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
+  const std::string nearest = nearest_word(bare, names);
+  return invalid_argument(
+      "unknown option " + name +
+      (nearest.empty() ? "; --help lists them" : ": did you mean --" + nearest + "?"));
+}
+
+// CLI11 has its own words.
+Error misuse(const CLI::App& app, const CLI::ParseError& error) {
+  const std::string text = error.what();
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
+    return unexpected(app);
+  }
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ArgumentMismatch)) {
+    return invalid_argument(text.substr(0, text.find(':')) + " needs a value; --help tells more");
+  }
+  // "Could not convert: --switch = value"
+  const std::size_t equals = text.rfind(" = ");
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ConversionError) &&
+      equals != std::string::npos) {
+    const std::size_t name = text.find("--");
+    return invalid_argument(text.substr(name, equals - name) + ": '" + text.substr(equals + 3) +
+                            "' is neither true nor false; leave it out");
+  }
+  return invalid_argument(text + "; --help tells more");
+}
+
 int parse_and_serve(const Daemon& daemon, int argc, char** argv) {
   CLI::App app{daemon.description + "\nEnds with 0 on SIGTERM and SIGINT."};
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   std::string listen;
   app.add_option("--listen", listen,
                  "Numeric address and port; * for every address, port 0 for a free one, which is "
@@ -95,8 +140,7 @@ int parse_and_serve(const Daemon& daemon, int argc, char** argv) {
   } catch (const CLI::Success& success) {
     return app.exit(success);  // --help, --version
   } catch (const CLI::ParseError& error) {
-    return fail(daemon.name, invalid_argument(std::string(error.what()) + "; --help tells more"),
-                ExitCode::kUsage);
+    return fail(daemon.name, misuse(app, error), ExitCode::kUsage);
   }
   if (daemon.instead) {
     if (const std::optional<int> code = daemon.instead()) return *code;

@@ -1,6 +1,7 @@
 // ddp-store: one store, alone, for jobs that are started by other means and for tests.
 #include <CLI/CLI.hpp>
 
+#include "base/parse_number.h"
 #include "rendezvous/daemon.h"
 #include "rendezvous/store_server.h"
 
@@ -12,8 +13,20 @@ struct LimitOption {
   const char* what;
 };
 
+// The text becomes a number of units; what is wrong with it, or nothing.
+std::string read_size(std::string& text) {
+  constexpr double kMost = std::size_t{1} << 40;
+  const std::string given = text;
+  try {
+    const std::string wrong = CLI::AsSizeValue(false)(text);
+    const auto size = ddprun::parse_number<double>(text);
+    if (wrong.empty() && size && *size >= 1 && *size <= kMost) return "";
+  } catch (const CLI::ValidationError&) {  // a unit that it does not know
+  }
+  return "'" + given + "' is no size from 1 to 1TiB, such as 1000 or 64MiB";
+}
+
 void add_limits(CLI::App& app, ddprun::StoreServerOptions& options) {
-  constexpr std::size_t kMost = std::size_t{1} << 40;
   const LimitOption limits[] = {
       {"--max-key-bytes", options.request.key_bytes, "Of one key"},
       {"--max-value-bytes", options.request.value_bytes, "Of one value in a request"},
@@ -27,8 +40,7 @@ void add_limits(CLI::App& app, ddprun::StoreServerOptions& options) {
   for (const LimitOption& one : limits) {
     app.add_option(one.name, one.limit, one.what)
         ->type_name("SIZE")
-        ->transform(CLI::AsSizeValue(false).description(""))
-        ->check(CLI::Range(std::size_t{1}, kMost).description(""))
+        ->transform(CLI::Validator(&read_size, ""))
         ->capture_default_str()
         ->group("Limits; numbers, or like 64MiB. Whoever goes past one is closed");
   }
