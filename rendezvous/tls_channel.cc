@@ -142,6 +142,10 @@ Error TlsChannel::failure(int code) {
     const bool is_anothers =
         result == X509_V_ERR_HOSTNAME_MISMATCH || result == X509_V_ERR_IP_ADDRESS_MISMATCH;
     if (is_anothers) cause += " (it is not for '" + host_ + "')";
+    const bool is_strange = result == X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN ||
+                            result == X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT ||
+                            result == X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY;
+    if (is_strange) cause += " (--rdzv-tls-ca names those whose certificates are)";
   } else if (reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE) {
     cause = "the peer has shown no certificate";
   } else if (reason > SSL_AD_REASON_OFFSET) {

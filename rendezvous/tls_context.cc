@@ -49,11 +49,14 @@ Result<ssl_ctx_st*> make_context() {
   return context;
 }
 
+// " (OpenSSL: no start line)"; a certificate that OpenSSL finds too weak, for one, is in PEM.
+std::string openssl_says() { return " (OpenSSL: " + take_openssl_reason("no reason") + ")"; }
+
 Result<void> use_certificate(ssl_ctx_st* context, const std::string& path) {
   const std::string doing = "--rdzv-tls-cert: read the certificate in " + path;
   if (const auto file = look_at(doing, path); !file) return file.error();
   if (openssl().SSL_CTX_use_certificate_chain_file(context, path.c_str()) == 1) return {};
-  return invalid_argument(take_openssl_reason("there is none in PEM")).within(doing);
+  return invalid_argument("it holds no certificate in PEM" + openssl_says()).within(doing);
 }
 
 // REQUIRES: the certificate is there. The remark is about the file.
@@ -65,8 +68,7 @@ Result<std::string> use_key(ssl_ctx_st* context, const TlsFiles& files) {
       openssl().SSL_CTX_use_PrivateKey_file(context, files.key.c_str(), SSL_FILETYPE_PEM) == 1;
   const int reason = ERR_GET_REASON(openssl().ERR_peek_last_error());
   if (!read && reason != X509_R_KEY_VALUES_MISMATCH) {
-    return invalid_argument(take_openssl_reason("there is none in PEM") +
-                            " (it has to be in PEM, without a passphrase)")
+    return invalid_argument("it holds no key in PEM without a passphrase" + openssl_says())
         .within(doing);
   }
   if (!read || openssl().SSL_CTX_check_private_key(context) != 1) {
@@ -81,7 +83,7 @@ Result<void> use_authorities(ssl_ctx_st* context, const std::string& path) {
   const std::string doing = "--rdzv-tls-ca: read the authorities in " + path;
   if (const auto file = look_at(doing, path); !file) return file.error();
   if (openssl().SSL_CTX_load_verify_locations(context, path.c_str(), nullptr) == 1) return {};
-  return invalid_argument(take_openssl_reason("there are none in PEM")).within(doing);
+  return invalid_argument("it holds no certificates in PEM" + openssl_says()).within(doing);
 }
 
 }  // namespace

@@ -32,7 +32,8 @@ Result<Keyring> Keyring::parse(std::string_view text) {
     }
   }
   if (keyring.empty()) {
-    return invalid_argument("there is no key in it");
+    return invalid_argument("there is no key in it: a line of " + std::to_string(kMinKeyBytes) +
+                            " characters or more");
   }
   return keyring;
 }

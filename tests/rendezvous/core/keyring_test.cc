@@ -31,8 +31,8 @@ TEST(Keyring, WithoutAKeyForEveryJobOthersHaveNone) {
 
 TEST(Keyring, SaysWhatIsWrongAndNeverWhatIsWritten) {
   const std::pair<const char*, const char*> cases[] = {
-      {"", "there is no key in it"},
-      {"# nothing\n\n", "there is no key in it"},
+      {"", "there is no key in it: a line of 16 characters or more"},
+      {"# nothing\n\n", "there is no key in it: a line of 16 characters or more"},
       {"short", "line 1: a key has 16 characters or more"},
       {"\nshort-secret\n", "line 2: a key has 16 characters or more"},
       {"job short-secret", "line 1: a key has 16 characters or more"},
