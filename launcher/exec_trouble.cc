@@ -122,7 +122,10 @@ std::optional<std::string> trouble_with(const std::string& name, const std::stri
   const std::string path = path_from(directory, name);
   struct stat info {};
   if (stat(path.c_str(), &info) != 0) {
-    if (errno == ENOENT) return "no such file" + did_you_mean(name, directory, way);
+    if (errno == ENOENT) {
+      return "no such file" + (path == name ? "" : " in " + directory) +
+             did_you_mean(name, directory, way);
+    }
     return errno == EACCES ? refusal_of(path, way) : words_of(errno);
   }
   if (S_ISDIR(info.st_mode)) return "it is a directory";
@@ -133,7 +136,8 @@ std::optional<std::string> trouble_with(const std::string& name, const std::stri
   const std::string interpreter = interpreter_in(head_of(path));
   if (!interpreter.empty() && access(path_from(directory, interpreter).c_str(), F_OK) != 0) {
     return "its first line names the interpreter " + interpreter + ", which is not there" +
-           (interpreter.ends_with('\r') ? " (the line ends as on Windows)" : "");
+           (interpreter.ends_with('\r') ? " (the line ends as on Windows; dos2unix " + path + ")"
+                                        : "");
   }
   return std::nullopt;
 }

@@ -28,7 +28,10 @@ Result<void> GenerationStore::prepare() {
   const std::string host = only_here ? "127.0.0.1" : "*";
   const PortRange ports = config_.options.ports;
   Result<Listener> listener = is_ours ? listen_tcp(host, ports) : reserve_tcp(host, ports);
-  if (!listener) return std::move(listener).error().within("listen for the store's clients");
+  if (!listener) {
+    Error error = std::move(listener).error().within("listen for the store's clients");
+    return ports == PortRange() ? error : std::move(error).within("--port-range");
+  }
   listener_ = std::move(*listener);
   return {};
 }

@@ -44,6 +44,22 @@ void look_at_console(AgentConfig& config) {
                .is_typed_into = config.options.passes_stdin && isatty(STDIN_FILENO) != 0});
 }
 
+// Options of output that name local ranks of which none runs here. On another node some may.
+std::vector<std::string> remarks_on_ranks(const LaunchOptions& options, int slots) {
+  std::vector<std::string> remarks;
+  const auto check = [&](const char* option, const auto& ranks, auto lowest) {
+    if (ranks.empty() || lowest(*ranks.begin()) < slots) return;
+    remarks.push_back(std::string(option) +
+                      " names no worker of this node: its local ranks are 0 to " +
+                      std::to_string(slots - 1));
+  };
+  const auto key = [](const auto& entry) { return entry.first; };
+  check("--redirects", options.redirects.by_rank, key);
+  check("--tee", options.tee.by_rank, key);
+  check("--local-ranks-filter", options.shown_ranks, [](LocalRank rank) { return rank.value; });
+  return remarks;
+}
+
 Result<AgentConfig> plan(LaunchOptions options) {
   AgentConfig config;
   Result<Rendezvous> rendezvous = plan_rendezvous(options);
@@ -62,6 +78,11 @@ Result<AgentConfig> plan(LaunchOptions options) {
     if (!allowed) return std::move(allowed).error().within("--store-allow");
     config.store_allow = std::move(*allowed);
   }
+  if (options.local_addr.find('/') != std::string::npos) {
+    if (auto network = Network::parse(options.local_addr); !network) {
+      return std::move(network).error().within("--local-addr");
+    }
+  }
   Result<std::vector<std::string>> devices = own_devices(options, *slots);
   if (!devices) return std::move(devices).error();
   config.own_devices = std::move(*devices);
@@ -79,6 +100,9 @@ Result<AgentConfig> plan(LaunchOptions options) {
                                    options.remarks.end());
   config.rendezvous.remarks.insert(config.rendezvous.remarks.end(), config.binding.remarks.begin(),
                                    config.binding.remarks.end());
+  for (std::string& remark : remarks_on_ranks(options, *slots)) {
+    config.rendezvous.remarks.push_back(std::move(remark));
+  }
   if (const std::string outer = variable("TORCHELASTIC_RUN_ID"); !outer.empty()) {
     config.rendezvous.remarks.push_back("this ddprun runs in a worker of job '" + outer +
                                         "', rank " + variable("RANK") +

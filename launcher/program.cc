@@ -9,8 +9,10 @@
 #include <optional>
 #include <sstream>
 
+#include "base/nearest_word.h"
 #include "launcher/core/nested_launcher.h"
 #include "launcher/exec_trouble.h"
+#include "launcher/subcommand.h"
 
 namespace ddprun {
 namespace {
@@ -24,14 +26,24 @@ bool is_executable_file(const std::string& path) {
   return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && access(path.c_str(), X_OK) == 0;
 }
 
+// "ddprun stauts": "; did you mean ddprun status?". Empty: no command is near.
+std::string command_like(const std::string& name) {
+  std::vector<std::string> words{"help", "version"};
+  for (const Subcommand& command : subcommands()) words.emplace_back(command.name);
+  const std::string nearest = nearest_word(name, words);
+  if (nearest.empty()) return "";
+  const bool is_option = nearest == words[0] || nearest == words[1];
+  return std::string("; did you mean ddprun ") + (is_option ? "--" : "") + nearest + "?";
+}
+
 Result<std::string> find_executable(const std::string& name, const std::string& directory) {
-  if (name.empty()) return unusable("''", "the program's name is empty");
   std::string found = name;
   if (name.find('/') == std::string::npos) {
     const auto in_path = find_in_path(name, directory);
     if (!in_path) {
-      return unusable("exec " + name,
-                      "no such program in PATH" + did_you_mean(name, directory, X_OK));
+      std::string meant = did_you_mean(name, directory, X_OK);
+      if (meant.empty()) meant = command_like(name);
+      return unusable("exec " + name, "no such program in PATH" + meant);
     }
     found = *in_path;
   }
@@ -84,6 +96,10 @@ Result<std::string> find_python(const std::string& directory) {
 }
 
 Result<WorkerCommand> find_program(const LaunchOptions& options) {
+  if (options.program.empty()) {
+    return unusable(
+        "''", std::string(options.module ? "the module's" : "the program's") + " name is empty");
+  }
   if (auto instead = explain_nested_launcher(options)) return invalid_argument(std::move(*instead));
   const bool script = options.run_path || (options.program.ends_with(".py") && !options.no_python);
   WorkerCommand command;

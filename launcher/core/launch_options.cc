@@ -198,6 +198,15 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kForeignC
     {"store_type", "the store is always ddprun's own"},
 }};
 
+// Where it counts.
+Result<void> check_node_rank(const LaunchOptions& options) {
+  if (!options.node_rank || *options.node_rank < options.nodes.max) return {};
+  return invalid_argument(std::to_string(*options.node_rank) +
+                          " is too large: --nnodes allows for 0 to " +
+                          std::to_string(options.nodes.max - 1))
+      .within("--node-rank");
+}
+
 Result<void> apply_conf(const LaunchOptions& options, Rendezvous& plan) {
   for (const auto& [key, value] : options.rdzv_conf) {
     const auto seconds = [&](Duration& target) -> Result<void> {
@@ -314,6 +323,7 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
       (backend.empty() && options.rdzv_endpoint.empty() && (master_given || options.nodes.max > 1));
   if (wants_static) {
     plan.mode = Rendezvous::Mode::kStatic;
+    if (auto ok = check_node_rank(options); !ok) return ok.error();
     if (options.nodes.min != options.nodes.max) {
       return invalid_argument(
                  "the static backend needs a fixed number of nodes: use "
@@ -349,6 +359,7 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
     return plan;  // one node, no endpoint: as --standalone
   }
   plan.mode = Rendezvous::Mode::kDynamic;
+  if (auto ok = check_node_rank(options); !ok) return ok.error();
   auto endpoint = parse_endpoint(options.rdzv_endpoint, kDefaultRdzvPort);
   if (!endpoint) return invalid_argument(endpoint.error().cause).within("--rdzv-endpoint");
   plan.meeting_point = std::move(*endpoint);

@@ -318,7 +318,8 @@ void Supervisor::on(const UserSignal& signal, TimePoint now, SupervisorActions& 
   out.push_back(Say{
       Say::Level::kInfo,
       signal_name(signal.signal) + (known ? ", which has also come to " : ": passing it on to ") +
-          counted(alive_, "worker") + ", which have " + to_text(options_.grace) + " to end"});
+          counted(alive_, "worker") + (alive_ == 1 ? ", which has " : ", which have ") +
+          to_text(options_.grace) + " to end"});
   begin_stop(signal.signal, now, out, known ? Known::kYes : Known::kNo);
   out.push_back(SendStatus{});
 }

@@ -23,18 +23,20 @@ class ExecTrouble : public testing::Test {
   std::string trouble(const std::string& name, int way = X_OK) {
     return trouble_with(name, directory_.path(), way).value_or("");
   }
+  std::string none_here() const { return "no such file in " + directory_.path(); }
 
   const testing_support::TemporaryDirectory directory_;
 };
 
 TEST_F(ExecTrouble, AFileOfTheSameNameInABuildIsSuggestedTheNewestOfThem) {
-  EXPECT_EQ(trouble("./train"), "no such file");
+  EXPECT_EQ(trouble("./train"), none_here());
   write("build/debug/bin/train", "#!/bin/sh\n");
   write("build/release/bin/train", "#!/bin/sh\n");
   using Clock = std::filesystem::file_time_type::clock;
   std::filesystem::last_write_time(directory_ / "build/debug/bin/train",
                                    Clock::now() - std::chrono::hours(1));
-  EXPECT_EQ(trouble("./train"), "no such file; did you mean build/release/bin/train?");
+  EXPECT_EQ(trouble("./train"), none_here() + "; did you mean build/release/bin/train?");
+  EXPECT_EQ(trouble_with("/no/such/model", directory_.path(), X_OK), "no such file");
   EXPECT_EQ(did_you_mean("bin/train", directory_.path(), X_OK),
             "; did you mean build/release/bin/train?");
   write("train", "#!/bin/sh\n");
@@ -47,8 +49,8 @@ TEST_F(ExecTrouble, AFileOfTheSameNameInABuildIsSuggestedTheNewestOfThem) {
 TEST_F(ExecTrouble, WhatCannotBeUsedIsNotSuggested) {
   write("build/train", "data", 0644);
   std::filesystem::create_directories(directory_ / "build/other/train");
-  EXPECT_EQ(trouble("./train"), "no such file");
-  EXPECT_EQ(trouble("train", R_OK), "no such file; did you mean build/train?");
+  EXPECT_EQ(trouble("./train"), none_here());
+  EXPECT_EQ(trouble("train", R_OK), none_here() + "; did you mean build/train?");
 }
 
 TEST_F(ExecTrouble, AnInterpreterThatIsNotThereIsNamed) {

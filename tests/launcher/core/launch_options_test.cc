@@ -211,6 +211,13 @@ TEST(PlanRendezvous, NamesTheOptionThatDoesNotFit) {
   cases.push_back({bad, "--rdzv-conf"});
   bad.rdzv_conf = {{"nonsense", "1"}};
   cases.push_back({bad, "--rdzv-conf"});
+  bad = with({1, 2}, "node0");
+  bad.node_rank = 2;
+  cases.push_back({bad, "--node-rank: 2 is too large: --nnodes allows for 0 to 1"});
+  bad = with({2, 2});
+  bad.master_addr = "node0";
+  bad.node_rank = 2;
+  cases.push_back({bad, "--node-rank"});
   for (const Case& one : cases) {
     const auto plan = plan_rendezvous(one.options);
     ASSERT_FALSE(plan) << one.named;
