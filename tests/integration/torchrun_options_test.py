@@ -39,7 +39,7 @@ def main() -> None:
             row = [line for line in rows if f"`{dashed}`" in line.split("|")[1]]
             assert len(row) == 1, f"docs/torchrun.md has {len(row)} rows for {dashed}"
             refused = "is torchrun's, and not available here: " in said
-            assert refused or "which program?" in said, (name, said)
+            assert refused or "which program?" in said or "which module?" in said, (name, said)
             assert refused == (row[0].split("|")[2].strip() == "refused"), (said, row)
             known += 1
     print(f"{known} spellings of torchrun's options are known")
