@@ -300,7 +300,8 @@ class Agent {
     // In full where people look: on the first node and on the one that failed.
     const bool here = !verdict.ends.empty() && verdict.ends.front().host == host_name();
     const bool in_full = here || node_rank_ == NodeRank(0);
-    if (!in_full) return log_.error(lines.front() + ": " + verdict.headline);
+    if (!in_full && !verdict.ends.empty())
+      return log_.error(lines.front() + ": " + verdict.headline);
     for (const std::string& line : lines) log_.error(line);
   }
 

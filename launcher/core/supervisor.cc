@@ -270,7 +270,8 @@ void Supervisor::ask_to_save(const UserSignal& signal, SupervisorActions& out) {
   if (state_ == State::kRunning) {
     out.push_back(Say{Say::Level::kInfo, signal_name(signal.signal) + ": " +
                                              counted(alive_, "worker") +
-                                             " are asked to save and to leave"});
+                                             (alive_ == 1 ? " is" : " are") +
+                                             " asked to save and to leave"});
     if (signal.way != UserSignal::Way::kManager) out.push_back(SignalWorkers{signal.signal});
     return;
   }

@@ -61,6 +61,20 @@ TEST_F(TwoAgents, MeetAtTheServiceInAnyOrderAndShareAStore) {
   EXPECT_EQ(store(lines_of(zero->out())[0]), store(lines_of(one->out())[0]));
 }
 
+TEST_F(TwoAgents, WhyAJobWasStoppedIsSaidOnceOnTheOtherNode) {
+  const HeldPort held;
+  auto a = start(of_two_workers(held.endpoint(), {"--node-rank=0"}, "echo up; exec sleep 1000"));
+  ASSERT_TRUE(a->wait_for_err("waiting: 1 of 2 nodes here")) << a->err();
+  auto b = start(of_two_workers(held.endpoint(), {"--node-rank=1"}, "echo up; exec sleep 1000"));
+  ASSERT_TRUE(a->wait_for_out("up") && b->wait_for_out("up")) << a->err() << b->err();
+  a->signal(SIGTERM);
+  EXPECT_EQ(a->wait(), 143) << a->err();
+  EXPECT_EQ(b->wait(), 143) << b->err();
+  EXPECT_THAT(lines_of(b->err()).back(),
+              testing::ContainsRegex("^ddprun: error: job 'job' failed: the job was stopped: [^:]* "
+                                     "was told to end by SIGTERM$"));
+}
+
 TEST_F(TwoAgents, OneOfThemServesWhenNobodyElseDoes) {
   const HeldPort held;
   const std::string endpoint = held.endpoint();
