@@ -341,7 +341,8 @@ class Agent {
     if (config_.control_socket.empty()) return;
     Result<UniqueFd> listener = listen_for_control(config_.control_socket);
     if (!listener) {
-      return log_.debug(listener.error().message() + "; ddprun status and its like go without it");
+      return log_.debug("ddprun status and the like cannot reach this job: " +
+                        listener.error().message());
     }
     desk_ = std::make_unique<ControlDesk>(
         io_, std::move(*listener),

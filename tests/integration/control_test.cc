@@ -455,9 +455,12 @@ TEST_F(ControlTest, NonsenseIsAnsweredInOneLineAndSilenceHoldsNobodyUp) {
 
 TEST_F(ControlTest, AJobRunsWhereNoSocketCanBeMade) {
   std::ofstream(sockets()) << "a file, where the directory would be";
-  auto job = running_job("train");
+  auto job = running_job("train", {"--verbose"});
   const Told none = told({"status"});
   EXPECT_EQ(none.code, to_int(ExitCode::kNoJob));
+  EXPECT_THAT(job->err(), HasSubstr("ddprun status and the like cannot reach this job: use " +
+                                    sockets() + " for the socket of ddprun's commands: "))
+      << "whoever asks is told why";
   let_go();
   EXPECT_EQ(job->wait(), 0) << job->err();
   std::filesystem::remove(sockets());
