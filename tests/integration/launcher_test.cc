@@ -331,6 +331,19 @@ TEST_F(LauncherTest, WhatDoesNothingHereIsSaidInOneLine) {
   EXPECT_EQ(lines_of(job->err()).size(), 1u) << job->err();
 }
 
+TEST_F(LauncherTest, OutputOfRanksThatDoNotRunHereIsNoSilentWish) {
+  const std::string words = " names no worker of this node: its local ranks are 0 to 0\n";
+  for (const std::string option : {"--local-ranks-filter=7", "--tee=1:3", "--redirects=2:1,1:1"}) {
+    auto job = start({option, "true"});
+    EXPECT_EQ(job->wait(), 0);
+    EXPECT_THAT(job->err(),
+                HasSubstr("ddprun: warning: " + option.substr(0, option.find('=')) + words));
+  }
+  auto job = start({"--local-ranks-filter=0,7", "true"});
+  EXPECT_EQ(job->wait(), 0);
+  EXPECT_THAT(job->err(), Not(HasSubstr(words))) << "another node may have eight";
+}
+
 struct BadInput {
   Arguments arguments;
   int code;
