@@ -1,7 +1,7 @@
 // What ddprun, ddp-rendezvous and ddp-store say to bad input, word for word, against
 // tests/data/bad_inputs.golden. Each case below is run, and the file has those cases and no others.
 //
-// DDPRUN_WRITE_GOLDEN=1 in the environment writes the file anew, for a person to read the difference.
+// DDPRUN_WRITE_GOLDEN=1 in the environment writes the file anew; read the difference.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ constexpr const char* kGolden = DDPRUN_SOURCE_DIR "/tests/data/bad_inputs.golden
 constexpr const char* kJob = "train-bad-inputs";  // of the cases for a running job
 
 constexpr const char* kHead =
-    R"(# What bad input is answered with: the command as it is typed, what stands on standard error, and
+    R"(# What bad input is answered with: the command as it is typed, what comes on standard error, and
 # the exit code (docs/exit_codes.md). tests/integration/bad_inputs_test.cc has the cases, runs them,
 # and says how to write this file anew. What differs from run to run is a word here: DIR, HOST, PID,
 # UID, RANDOM, TIME, and WHY for the words of other libraries; $NAME is the command line's variable.
@@ -130,8 +130,8 @@ class BadInputs : public LauncherTest {
     EXPECT_EQ(service.wait(), 0) << service.err();
   }
 
-  // Without what others have to do with: a start says what it has cleared up after runs that were killed
-  // altogether, and commands list all jobs of this user.
+  // A start says what it has cleared up after runs of others that were killed altogether, and
+  // commands list all jobs of this user.
   static std::string without_others(const std::string& words) {
     static const std::regex removed("ddprun: removed .* killed with all its guards\n");
     static const std::regex job("  job '(?!" + std::string(kJob) + "').*\n");
