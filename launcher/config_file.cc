@@ -25,9 +25,9 @@ std::string place_of(const std::string& text, std::size_t byte) {
   return "line " + std::to_string(line) + ", column " + std::to_string(end - begin + 1);
 }
 
-// "unexpected '}'; expected string literal": what the parser says behind "[its name] parse error at line
-// 1, column 8: syntax error while parsing object key - ", without what it has read last, which may be
-// anything.
+// "unexpected '}'; expected string literal": what the parser says behind "[its name] parse error at
+// line 1, column 8: syntax error while parsing object key - ", without what it has read last, which
+// may be anything.
 std::string reason_of(const Json::exception& error) {
   std::string text = error.what();
   for (const std::string_view before : {"] ", " - "}) {
