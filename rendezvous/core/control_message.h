@@ -65,6 +65,11 @@ struct NodeRange {
   int max = 1;
   friend bool operator==(const NodeRange&, const NodeRange&) = default;
 };
+// As --nnodes has it.
+inline std::string to_text(NodeRange nodes) {
+  if (nodes.min == nodes.max) return std::to_string(nodes.min);
+  return std::to_string(nodes.min) + ":" + std::to_string(nodes.max);
+}
 
 enum class AgentPhase {
   kIdle,      // no process of any generation is left on this node; store_port is open

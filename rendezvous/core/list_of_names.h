@@ -1,0 +1,21 @@
+// list_of(): names for people, of many only the first. Pure; any thread.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace ddprun {
+
+inline constexpr std::size_t kNamesShown = 5;
+
+// "a, b, c": the first kNamesShown; "..." stands for the others.
+inline std::string list_of(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kNamesShown); ++i) {
+    text += (i == 0 ? "" : ", ") + names[i];
+  }
+  return names.size() > kNamesShown ? text + ", ..." : text;
+}
+
+}  // namespace ddprun
