@@ -18,6 +18,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "launcher/small_file.h"
+
 namespace ddprun {
 namespace {
 
@@ -115,9 +117,22 @@ std::vector<std::string> places_for_files() {
   return places;
 }
 
+// Whoever is killed here leaves what abandoned_in() knows: something with its mark, or what looks like
+// one that was only being made.
 void remove_files(const std::string& directory) {
+  if (directory.empty()) return;
+  const std::filesystem::path path(directory);
   std::error_code ignored;
-  if (!directory.empty()) std::filesystem::remove_all(directory, ignored);
+  for (const std::filesystem::path& entry : entries_of(path)) {
+    if (entry.filename() != kMark) std::filesystem::remove_all(entry, ignored);
+  }
+  const std::string name = path.filename();
+  std::filesystem::path last = path;
+  if (is_run_directory(name)) {
+    last.replace_filename(std::string(kUnfinished) + name.substr(kPrefix.size()));
+    if (std::error_code failed; std::filesystem::rename(path, last, failed), failed) last = path;
+  }
+  std::filesystem::remove_all(last, ignored);
 }
 
 std::vector<RunDirectory> abandoned_in(const std::string& base) {

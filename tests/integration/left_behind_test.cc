@@ -191,7 +191,7 @@ TEST_F(LeftBehind, WhatAKillOfAllGuardsLeavesTheNextStartListsAndRemoves) {
   EXPECT_THAT(next->err(), HasSubstr("removed " + tmp() + "/" + files.front()));
   EXPECT_TRUE(std::filesystem::is_empty(tmp()));
   for (const std::string& cgroup : cgroups) {
-    EXPECT_THAT(next->err(), HasSubstr("removed the control group " + cgroup));
+    // By this start, or by that of another test that has seen it first.
     EXPECT_FALSE(std::filesystem::exists(cgroup));
   }
   if (cgroups.empty()) {  // nobody can end the workers' own children

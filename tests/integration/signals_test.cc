@@ -32,8 +32,16 @@ TEST_F(LauncherTest, SignalsForTheWorkersReachThemAndEndNothing) {
   EXPECT_EQ(job->wait(), 0) << job->err();
 }
 
+// A worker that waits for let_go() and starts nothing: a shell that is stopped between its vfork and the
+// other's exec is not seen as stopped.
+constexpr const char* kWaits = R"(
+import os, time
+print("ready", flush=True)
+while not os.path.exists("go"): time.sleep(0.02)
+)";
+
 TEST_F(LauncherTest, CtrlZStopsTheWorkersAndWhatTheShellWaitsForButNotTheAgent) {
-  auto job = start_shell({}, until_go_after("echo ready"));
+  auto job = start({directory_.write("waits.py", kWaits)});
   ASSERT_TRUE(job->wait_for_out("ready"));
   const Tree tree = tree_of(*job);
   job->signal(SIGTSTP);
@@ -45,7 +53,7 @@ TEST_F(LauncherTest, CtrlZStopsTheWorkersAndWhatTheShellWaitsForButNotTheAgent) 
 }
 
 TEST_F(LauncherTest, AStoppedJobCanBeToldToEnd) {
-  auto job = start_shell({}, until_go_after("echo ready"));
+  auto job = start({directory_.write("waits.py", kWaits)});
   ASSERT_TRUE(job->wait_for_out("ready"));
   const Tree tree = tree_of(*job);
   job->signal(SIGTSTP);

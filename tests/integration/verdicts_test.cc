@@ -21,7 +21,9 @@ class VerdictTest : public LauncherTest {
 
 TEST_F(VerdictTest, EachFailedGenerationIsToldInWordsAndInTheReport) {
   auto job = start_shell({"--nproc-per-node=2", "--max-restarts=1", "--report-file=report.json"},
-                         "[ $RANK = 1 ] || { trap 'exit 0' TERM; while :; do sleep 0.02; done; }; "
+                         "trap 'exit 0' TERM; [ $RANK = 1 ] || { touch up$DDPRUN_GENERATION; "
+                         "while :; do sleep 0.02; done; }; "
+                         "until [ -e up$DDPRUN_GENERATION ]; do sleep 0.02; done; "
                          "echo out of luck >&2; exit $((3 + TORCHELASTIC_RESTART_COUNT))");
   ASSERT_EQ(job->wait(), 4) << job->err();
   EXPECT_THAT(job->err(), HasSubstr("generation 0 failed"));
