@@ -27,7 +27,8 @@ import sys
 import tempfile
 import time
 
-SAYS_WHEN = "date +'at %s.%N'; echo pid $$; exec sleep 1000"
+# Not $$, of which torchrun makes $.
+SAYS_WHEN = "date +'at %s.%N'; read pid rest </proc/self/stat; echo pid $pid; exec sleep 1000"
 
 
 def timed(command: list) -> float:

@@ -1,20 +1,44 @@
 #include "launcher/core/worker_plan.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cstddef>
+#include <string_view>
 
 #include "base/worker_page.h"
 
 namespace ddprun {
 namespace {
 
-std::string with_local_rank(std::string text, LocalRank rank) {
-  constexpr std::string_view kMacro = "${local_rank}";
-  const std::string number = to_text(rank);
-  for (std::size_t at = text.find(kMacro); at != std::string::npos;
-       at = text.find(kMacro, at + number.size())) {
-    text.replace(at, kMacro.size(), number);
+bool is_of_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+// "${local_rank}", or "$local_rank" where no longer name stands; how many characters it has, 0: neither.
+std::size_t macro_at(std::string_view text) {
+  constexpr std::string_view kBraced = "${local_rank}";
+  constexpr std::string_view kPlain = "$local_rank";
+  if (text.starts_with(kBraced)) return kBraced.size();
+  if (!text.starts_with(kPlain)) return 0;
+  const bool goes_on = text.size() > kPlain.size() && is_of_name(text[kPlain.size()]);
+  return goes_on ? 0 : kPlain.size();
+}
+
+// As torchrun, which uses Python's string.Template; but "$$" stays what a shell makes of it, unless the
+// macro follows, which it then protects.
+std::string with_local_rank(std::string_view text, LocalRank rank) {
+  std::string made;
+  while (!text.empty()) {
+    const bool is_protected = text[0] == '$' && macro_at(text.substr(1)) > 0;
+    const std::size_t length = is_protected ? 1 + macro_at(text.substr(1)) : macro_at(text);
+    if (is_protected) {
+      made += text.substr(1, length - 1);
+    } else if (length > 0) {
+      made += to_text(rank);
+    } else {
+      made += text[0];
+    }
+    text.remove_prefix(std::max<std::size_t>(length, 1));
   }
-  return text;
+  return made;
 }
 
 }  // namespace

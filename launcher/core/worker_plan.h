@@ -11,7 +11,8 @@
 
 namespace ddprun {
 
-// The command that every worker runs. "${local_rank}" in an argument is replaced, as torchrun does.
+// The command that every worker runs. "${local_rank}" and "$local_rank" in an argument are replaced, as
+// torchrun does; one more "$" in front protects them.
 struct WorkerCommand {
   std::string executable;              // a path; becomes argv[0]
   std::vector<std::string> arguments;  // after argv[0]

@@ -87,6 +87,18 @@ TEST(WorkerPlan, ReplacesTheLocalRankInArgumentsAsTorchrunDoes) {
   EXPECT_EQ(plans[1].arguments, (std::vector<std::string>{"--rank=1", "11", "x"}));
 }
 
+TEST(WorkerPlan, KnowsTheMacroInEveryFormAndTouchesNothingElse) {
+  PlanOptions plan = options();
+  plan.command.arguments = {
+      "a$local_rank/b", "$local_rank",    "$local_ranks ${local_ranks} $local",
+      "$$local_rank",   "$${local_rank}", "echo $$ $HOME $",
+      "${local_rank"};
+  EXPECT_EQ(
+      plan_workers(plan, second_node())[1].arguments,
+      (std::vector<std::string>{"a1/b", "1", "$local_ranks ${local_ranks} $local", "$local_rank",
+                                "${local_rank}", "echo $$ $HOME $", "${local_rank"}));
+}
+
 TEST(WorkerPlan, AListOfDevicesThatIsGivenIsDividedToo) {
   PlanOptions own = options();
   own.own_devices = {"6", "7"};
