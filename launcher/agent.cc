@@ -159,17 +159,16 @@ class Agent {
               log_.debug(std::visit([](const auto& what) { return told(what); }, directive));
               std::visit([this](const auto& what) { feed(what); }, directive);
             },
-        .answer =
-            [this](const Answer& answer) {
-              if (desk_) desk_->answered(answer);
-            },
+        .answer = [this](const Answer& answer) { desk_->answered(answer); },
         .pass_on = [this](const PassOn& pass_on) { feed(pass_on); },
+        .tell_output = [this](const TellOutput& what) { desk_->tell(what); },
         .lost = [this](const ServiceLost& lost) { feed(lost); },
         .refused = [this](const ServiceRefused& refused) { feed(refused); },
     };
   }
 
   Hello hello(const std::string& local_address) {
+    desk_->service_lost();
     Hello hello = meeting_.introduce(local_address);
     hello.status = status();
     hello.assignment = supervisor_.assignment();
@@ -212,11 +211,11 @@ class Agent {
     store_.serve(start.assignment);
     let_go_of_workers();
     generation_since_ = BootClock::now();
-    workers_.start(start.assignment, desk_.get());
+    workers_.start(start.assignment, *desk_);
     steps_ = {};
     lookout_.begin(generation_, static_cast<std::size_t>(config_.slots));
     if (workers_.has_open(Rank(0))) terminal_.read_typing();
-    if (desk_) desk_->generation_began();
+    desk_->generation_began();
   }
   void act(const SignalTree& signal) {
     lookout_.end();
@@ -269,7 +268,7 @@ class Agent {
     verdict_ = exit.verdict;
     for (const std::string& line : interrupts_.summary()) log_.info(line);
     if (exit.verdict) report(*exit.verdict);
-    if (desk_) desk_->ended(exit.code, exit.verdict ? exit.verdict->headline : "");
+    desk_->ended(exit.code, exit.verdict ? exit.verdict->headline : "");
     // Nobody failed: a user has ended the job, here or on another node.
     const bool was_asked = exit.verdict && !exit.verdict->success && exit.verdict->ends.empty();
     if (was_asked) last_output_.hurry();
@@ -337,20 +336,23 @@ class Agent {
   // --- what users ask of it ----------------------------------------------------------------------
 
   // A job runs as well where no socket can be made.
-  void open_desk() {
-    if (config_.control_socket.empty()) return;
+  UniqueFd control_listener() {
+    if (config_.control_socket.empty()) return {};
     Result<UniqueFd> listener = listen_for_control(config_.control_socket);
-    if (!listener) {
-      return log_.debug("ddprun status and the like cannot reach this job: " +
-                        listener.error().message());
-    }
+    if (listener) return std::move(*listener);
+    log_.debug("ddprun status and the like cannot reach this job: " + listener.error().message());
+    return {};
+  }
+
+  void open_desk() {
     desk_ = std::make_unique<ControlDesk>(
-        io_, std::move(*listener),
+        io_, control_listener(),
         ControlledNode{
             .view = [this] { return view(); },
             .ask_service =
                 [this](const UserRequest& asked) { return !over_ && meeting_.link().ask(asked); },
-            .stop_here = [this](bool at_once) { stop_here(at_once); }},
+            .stop_here = [this](bool at_once) { stop_here(at_once); },
+            .tell_service = [this](const OutputPage& page) { meeting_.link().tell(page); }},
         config_.slots);
   }
 
@@ -487,7 +489,7 @@ class Agent {
   LastOutput last_output_;
   Meeting meeting_;
   GenerationStore store_;
-  std::unique_ptr<ControlDesk> desk_;  // null: there is no socket for it
+  std::unique_ptr<ControlDesk> desk_;  // from the meeting on
   NodeWorkers workers_;
   HangLookout lookout_;
   StepRate steps_;

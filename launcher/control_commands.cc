@@ -184,13 +184,15 @@ UserRequest for_service(const ControlOptions& options) {
                       .by = options.request.by,
                       .signal = options.request.signal,
                       .rank = options.request.rank,
-                      .at_once = options.request.at_once};
+                      .at_once = options.request.at_once,
+                      .lines = options.request.lines,
+                      .follow = options.request.follow};
   switch (options.request.what) {
     case What::kStop: request.what = UserRequest::What::kStop; break;
     case What::kRestart: request.what = UserRequest::What::kRestart; break;
     case What::kSignal: request.what = UserRequest::What::kSignal; break;
+    case What::kLogs: request.what = UserRequest::What::kLogs; break;
     case What::kWho:
-    case What::kLogs:
     case What::kStatus: break;
   }
   return request;
@@ -228,6 +230,33 @@ int tell_outcome(const ControlOptions& options, Json outcome) {
   return 0;
 }
 
+// False: nobody reads any more.
+bool print_output(LogPrinter& printer, const Answer& answer) {
+  for (std::string_view page = answer.page; !page.empty();) {
+    const std::size_t end = std::min(page.find('\n'), page.size() - 1);
+    if (!printer.take(page.substr(0, end + 1))) return false;
+    page.remove_prefix(end + 1);
+  }
+  if (!answer.text.empty()) printer.notice({{"notice", answer.text}}, answer.text);
+  return true;
+}
+
+// What was asked for output has said last.
+int end_output(const ControlOptions& options, const LogPrinter& printer,
+               const ServiceReply& reply) {
+  if (reply.broke_off) return refuse(options, reply.broke_off->message(), ExitCode::kNoAnswer);
+  if (reply.verdict) {
+    const std::string code = std::to_string(reply.verdict->exit_code);
+    printer.notice({{"ended", true},
+                    {"exit_code", reply.verdict->exit_code},
+                    {"text", reply.verdict->headline}},
+                   "the job has ended with exit code " + code);
+  } else if (!reply.answer.done) {
+    return refuse(options, reply.answer.text, ExitCode::kNoAnswer);
+  }
+  return 0;
+}
+
 int ask_service(ControlOptions options) {
   options.service.rdzv_id = options.job;
   Result<AgentConfig> config = plan_call(options.service);
@@ -240,10 +269,17 @@ int ask_service(ControlOptions options) {
   call.demands_proof = config->options.require_auth;
   call.tls = config->tls;
   call.to_end = options.timeout.value_or(kDefaultGrace + kBeyondGrace);
+  LogPrinter printer({.json = options.json, .rank = options.request.rank});
+  bool was_accepted = false;
+  call.on_output = [&](const Answer& answer) {
+    was_accepted = true;
+    return print_output(printer, answer);
+  };
   const Result<ServiceReply> reply = call_service(call, for_service(options));
   if (!reply) {
     return refuse(options, reply.error().message(), code_of_call(reply.error()));
   }
+  if (was_accepted) return end_output(options, printer, *reply);
   const Answer& answer = reply->answer;
   if (options.request.what == What::kStatus && answer.done) {
     const Json page = parsed(answer.page);
@@ -352,7 +388,6 @@ int logs_here(const ControlOptions& options) {
   if (choice.exit_code != 0) return choice.exit_code;
   std::vector<ControlClient> clients;
   std::string why_not;
-  bool several_ranks = false;
   for (const LocalAgent& agent : choice.agents) {
     Result<Asked> asked = ask(agent, options.request);
     if (!asked) {
@@ -360,16 +395,11 @@ int logs_here(const ControlOptions& options) {
     } else if (!asked->answer.value("ok", false)) {
       why_not = asked->answer.value("text", "");
     } else {
-      several_ranks = several_ranks || agent.node.value("world_size", 1) > 1;
       clients.push_back(std::move(asked->client));
     }
   }
   if (clients.empty()) return refuse(options, why_not, ExitCode::kNoAnswer);
-  return show_logs(std::move(clients), {.json = options.json,
-                                        .names_ranks = several_ranks && !options.request.rank,
-                                        .follow = options.request.follow,
-                                        .lines = options.request.lines,
-                                        .rank = options.request.rank});
+  return show_logs(std::move(clients), {.json = options.json, .rank = options.request.rank});
 }
 
 int run(What what, const std::vector<std::string>& arguments) {

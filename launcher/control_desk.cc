@@ -35,13 +35,12 @@ UserRequest for_service(const ControlRequest& request, std::uint64_t number) {
 
 ControlDesk::ControlDesk(boost::asio::io_context& io, UniqueFd listener, ControlledNode node,
                          int slots)
-    : io_(io),
-      node_(std::move(node)),
-      outputs_(static_cast<std::size_t>(slots)),
-      socket_(io, std::move(listener),
-              [this](const ControlSessionPtr& session, std::string_view line) {
-                take(session, line);
-              }) {}
+    : io_(io), node_(std::move(node)), outputs_(static_cast<std::size_t>(slots)) {
+  if (!listener.valid()) return;
+  socket_.emplace(
+      io, std::move(listener),
+      [this](const ControlSessionPtr& session, std::string_view line) { take(session, line); });
+}
 
 RecentOutput& ControlDesk::output(LocalRank rank, OutputStream stream) {
   return outputs_.at(static_cast<std::size_t>(rank.value))[static_cast<std::size_t>(stream)];
@@ -135,10 +134,49 @@ void ControlDesk::ended(int exit_code, const std::string& text) {
     session->end();
   }
   for (const Follower& follower : std::exchange(followers_, {})) {
-    if (follower.dropped_bytes > 0) follower.session->say(dropped_line(follower.dropped_bytes));
-    follower.session->say(line);
-    follower.session->end();
+    if (follower.dropped_bytes > 0) follower.reader->say(dropped_line(follower.dropped_bytes));
+    follower.reader->end_with_job(line);
   }
+  for (const auto& [number, pages] : std::exchange(inquiries_, {})) pages->end_with_job(line);
+  is_over_ = true;
+  watch_outputs();
+}
+
+// --- output, for the service ---------------------------------------------------------------------
+
+void ControlDesk::tell(const TellOutput& what) {
+  std::erase_if(inquiries_, [](const auto& one) { return !one.second->is_open(); });
+  const auto found = inquiries_.find(what.inquiry);
+  const bool is_known = found != inquiries_.end();
+  switch (what.what) {
+    case TellOutput::What::kBegin:
+      if (!is_known) begin_inquiry(what);
+      return;
+    case TellOutput::What::kNext:
+      if (is_known) found->second->take_turn();
+      return;
+    case TellOutput::What::kEnd:
+      if (!is_known) return;
+      found->second->close();
+      inquiries_.erase(found);
+      return watch_outputs();
+  }
+}
+
+void ControlDesk::begin_inquiry(const TellOutput& what) {
+  if (inquiries_.size() >= kMaxInquiries) {
+    return node_.tell_service({.inquiry = what.inquiry, .is_last = true});
+  }
+  const auto pages = std::make_shared<OutputPages>(
+      what.inquiry, [this](const OutputPage& page) { node_.tell_service(page); });
+  show(pages, what.rank, what.lines, what.follow && !is_over_);
+  if (is_over_) return pages->end_with_job({});
+  inquiries_[what.inquiry] = pages;
+  pages->begin();
+}
+
+void ControlDesk::service_lost() {
+  for (const auto& [number, pages] : std::exchange(inquiries_, {})) pages->close();
   watch_outputs();
 }
 
@@ -156,28 +194,36 @@ void ControlDesk::show_logs(const ControlSessionPtr& session, const ControlReque
     return session->end();
   }
   session->say(outcome_line(Outcome::kDone, ""));
-  session->say(generation_line(node.generation));
-  Follower follower{.session = session, .rank = request.rank};
+  show(session, request.rank, request.lines, request.follow);
+}
+
+void ControlDesk::show(const OutputReaderPtr& reader, std::optional<Rank> rank, int lines,
+                       bool follow) {
+  reader->say(generation_line(node_.view()));
+  Follower follower{.reader = reader, .rank = rank};
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
     const LocalRank local(static_cast<int>(i));
-    if (request.rank && rank_of(local) != *request.rank) continue;
+    if (rank && rank_of(local) != *rank) continue;
     for (const OutputStream stream : kStreams) {
-      WholeLines& lines = follower.lines[{local.value, stream}];
+      WholeLines& whole = follower.lines[{local.value, stream}];
       const std::string_view kept =
-          output(local, stream).last_lines(static_cast<std::size_t>(request.lines));
-      std::string text = lines.take(kept);
-      if (!request.follow) text += lines.flush();
+          output(local, stream).last_lines(static_cast<std::size_t>(lines));
+      std::string text = whole.take(kept);
+      if (!follow) text += whole.flush();
       if (!text.empty()) send_output(follower, {rank_of(local), stream}, text);
     }
   }
-  if (!request.follow) return session->end();
+  if (!follow) {
+    if (follower.dropped_bytes > 0) reader->say(dropped_line(follower.dropped_bytes));
+    return reader->end();
+  }
   followers_.push_back(std::move(follower));
   watch_outputs();
 }
 
 // Nothing is asked of the streams while nobody follows.
 void ControlDesk::watch_outputs() {
-  std::erase_if(followers_, [](const Follower& one) { return !one.session->is_open(); });
+  std::erase_if(followers_, [](const Follower& one) { return !one.reader->is_open(); });
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
     const LocalRank local(static_cast<int>(i));
     for (const OutputStream stream : kStreams) {
@@ -195,7 +241,7 @@ void ControlDesk::watch_outputs() {
 void ControlDesk::hand_on(LocalRank rank, OutputStream stream, std::string_view bytes) {
   bool someone_has_gone = false;
   for (Follower& follower : followers_) {
-    someone_has_gone = someone_has_gone || !follower.session->is_open();
+    someone_has_gone = someone_has_gone || !follower.reader->is_open();
     if (follower.rank && rank_of(rank) != *follower.rank) continue;
     const std::string lines = follower.lines[{rank.value, stream}].take(bytes);
     if (!lines.empty()) send_output(follower, {rank_of(rank), stream}, lines);
@@ -207,18 +253,26 @@ void ControlDesk::hand_on(LocalRank rank, OutputStream stream, std::string_view 
 // A reader who is slow loses lines and is told how much; workers never wait for him.
 void ControlDesk::send_output(Follower& follower, const OutputSource& source,
                               std::string_view lines) {
-  ControlSession& session = *follower.session;
+  OutputReader& reader = *follower.reader;
   // What JSON makes of bytes is six times as long at most.
   constexpr std::size_t kAround = 256;
-  const auto fits = [&](std::size_t bytes) { return 6 * bytes + kAround <= session.room(); };
-  if (follower.dropped_bytes > 0 && fits(ControlSession::kMaxUnsentBytes / 16)) {
-    session.say(dropped_line(std::exchange(follower.dropped_bytes, 0)));
+  constexpr std::size_t kPiece = 64 * 1024;
+  static_assert(6 * kPiece + kAround < kMaxPageBytes, "a piece fits into a page");
+  const auto fits = [&](std::size_t bytes) { return 6 * bytes + kAround <= reader.room(); };
+  if (follower.dropped_bytes > 0 && fits(OutputReader::kMaxUnsentBytes / 16)) {
+    reader.say(dropped_line(std::exchange(follower.dropped_bytes, 0)));
   }
-  if (follower.dropped_bytes > 0 || !fits(lines.size())) {
-    follower.dropped_bytes += lines.size();
-    return;
+  while (!lines.empty()) {
+    std::string_view piece = lines.substr(0, kPiece);
+    if (piece.size() < lines.size()) piece = piece.substr(0, piece.rfind('\n') + 1);
+    if (piece.empty()) piece = lines.substr(0, kPiece);  // of one line
+    if (follower.dropped_bytes > 0 || !fits(piece.size())) {
+      follower.dropped_bytes += lines.size();
+      return;
+    }
+    reader.say(output_line(source, piece));
+    lines.remove_prefix(piece.size());
   }
-  session.say(output_line(source, lines));
 }
 
 void ControlDesk::flush_rests() {
@@ -238,9 +292,9 @@ void ControlDesk::generation_began() {
   for (std::array<RecentOutput, 2>& streams : outputs_) {
     for (RecentOutput& stream : streams) stream.end_line();
   }
-  const std::string line = generation_line(node.generation);
+  const std::string line = generation_line(node);
   for (const Follower& follower : followers_) {
-    if (follower.session->room() > line.size()) follower.session->say(line);
+    if (follower.reader->room() > line.size()) follower.reader->say(line);
   }
 }
 

@@ -1,6 +1,6 @@
 // ControlDesk: answers what users ask of an agent on its socket (docs/control.md). What concerns the
 // whole job it hands on to the rendezvous service, which answers through the agent; status of the
-// node, and output, it has itself.
+// node, and output, it has itself. Output it also tells the service, for those who ask there.
 //
 // Owner: Agent, on its one thread, like the functions it is given.
 #pragma once
@@ -18,6 +18,7 @@
 #include "launcher/control_protocol.h"
 #include "launcher/control_socket.h"
 #include "launcher/core/recent_output.h"
+#include "launcher/output_pages.h"
 #include "rendezvous/core/control_message.h"
 
 namespace ddprun {
@@ -29,6 +30,8 @@ struct ControlledNode {
   std::function<bool(const UserRequest&)> ask_service;
   // Ends the workers of this node, as SIGTERM to its ddprun does; at_once: without their grace.
   std::function<void(bool at_once)> stop_here;
+  // Lost where the service cannot be reached.
+  std::function<void(const OutputPage&)> tell_service;
 };
 
 class ControlDesk {
@@ -36,7 +39,11 @@ class ControlDesk {
   // How long the service may take for an answer. One of an older version never answers.
   static constexpr Duration kServicePatience = std::chrono::seconds(3);
 
-  // listener: of listen_for_control(). slots: local ranks of this node. REQUIRES: io outlives it.
+  // Of one service; more it does not answer.
+  static constexpr std::size_t kMaxInquiries = 16;
+
+  // listener: of listen_for_control(); invalid: nobody asks but the service. slots: local ranks of this
+  // node. REQUIRES: io outlives it.
   ControlDesk(boost::asio::io_context& io, UniqueFd listener, ControlledNode node, int slots);
 
   // Where the output of a local rank is to go, too. Lives as long as the desk.
@@ -44,6 +51,10 @@ class ControlDesk {
 
   // The service's, to what ask_service() was given.
   void answered(const Answer& answer);
+  // The service's, too: what it wants to know of the output.
+  void tell(const TellOutput& what);
+  // What the service wanted to know is forgotten with its connection.
+  void service_lost();
   // Workers were started: whoever follows their output is told.
   void generation_began();
   // The job's part on this node is over: the last word to all who wait for that.
@@ -51,7 +62,7 @@ class ControlDesk {
 
  private:
   struct Follower {
-    ControlSessionPtr session;
+    OutputReaderPtr reader;
     std::optional<Rank> rank;
     std::map<std::pair<int, OutputStream>, WholeLines> lines;  // by local rank
     std::uint64_t dropped_bytes = 0;
@@ -66,6 +77,8 @@ class ControlDesk {
   void ask_service(const ControlSessionPtr& session, const ControlRequest& request);
   void without_service(const Question& question, const Error& why);
   void show_logs(const ControlSessionPtr& session, const ControlRequest& request);
+  void show(const OutputReaderPtr& reader, std::optional<Rank> rank, int lines, bool follow);
+  void begin_inquiry(const TellOutput& what);
   void hand_on(LocalRank rank, OutputStream stream, std::string_view bytes);
   static void send_output(Follower& follower, const OutputSource& source, std::string_view lines);
   void flush_rests();
@@ -79,8 +92,10 @@ class ControlDesk {
   std::vector<ControlSessionPtr> waiters_;  // for the end, after a stop
   std::map<std::uint64_t, Question> questions_;
   std::uint64_t last_number_ = 0;
+  std::map<std::uint64_t, std::shared_ptr<OutputPages>> inquiries_;  // of the service
   int first_rank_ = 0;  // of this node in the present generation
-  ControlSocket socket_;
+  bool is_over_ = false;
+  std::optional<ControlSocket> socket_;
 };
 
 }  // namespace ddprun

@@ -16,9 +16,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A stream of a rank.
-using Source = std::pair<int, bool>;  // rank, is stderr
-
 std::string from_hex(const std::string& hex) {
   std::string bytes;
   const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
@@ -27,49 +24,6 @@ std::string from_hex(const std::string& hex) {
   }
   return bytes;
 }
-
-class Printer {
- public:
-  explicit Printer(const LogOptions& options) : options_(options) {}
-
-  // False: nobody reads any more.
-  bool lines(const Source& source, std::string_view text) {
-    std::string all;
-    while (!text.empty()) {
-      const std::size_t end = std::min(text.find_first_of("\n\r"), text.size() - 1);
-      std::size_t length = end + 1;
-      if (text[end] == '\r' && length < text.size() && text[length] == '\n') ++length;
-      add(source, text.substr(0, length), all);
-      text.remove_prefix(length);
-    }
-    return write_all(source.second && !options_.json ? STDERR_FILENO : STDOUT_FILENO, all);
-  }
-
-  void notice(const Json& json, const std::string& words) const {
-    if (options_.json) {
-      write_all(STDOUT_FILENO, text_of(json) + "\n");
-    } else {
-      write_all(STDERR_FILENO, "ddprun: " + words + "\n");
-    }
-  }
-
- private:
-  void add(const Source& source, std::string_view line, std::string& all) const {
-    if (!options_.json) {
-      if (options_.names_ranks) all += "[rank " + std::to_string(source.first) + "] ";
-      all += line;
-      if (line.back() != '\n' && line.back() != '\r') all += '\n';
-      return;
-    }
-    while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.remove_suffix(1);
-    all += text_of({{"rank", source.first},
-                    {"stream", source.second ? "stderr" : "stdout"},
-                    {"line", line}}) +
-           "\n";
-  }
-
-  LogOptions options_;
-};
 
 class Reader {
  public:
@@ -92,41 +46,8 @@ class Reader {
     while (true) {
       const Result<std::optional<std::string>> line = client.line_now();
       if (!line || !*line) return true;
-      if (!take(Json::parse(**line, nullptr, /*allow_exceptions=*/false))) return false;
+      if (!printer_.take(**line)) return false;
     }
-  }
-
-  // What is of another version is passed over.
-  bool take(const Json& json) {
-    if (!json.is_object()) return true;
-    try {
-      if (json.contains("stream")) {
-        const Source source{json.at("rank").get<int>(), json.at("stream") == "stderr"};
-        return printer_.lines(source, json.contains("hex")
-                                          ? from_hex(json.at("hex").get<std::string>())
-                                          : json.at("text").get<std::string>());
-      }
-      if (json.contains("generation")) begin(json.at("generation").get<std::int64_t>());
-      if (json.contains("dropped_bytes")) {
-        printer_.notice(json, json.at("dropped_bytes").dump() +
-                                  " bytes of output are missing here: they came faster than they "
-                                  "were read");
-      }
-      if (json.contains("ended")) {
-        printer_.notice(json, "the job's part on this host has ended with exit code " +
-                                  json.at("exit_code").dump());
-      }
-    } catch (const Json::exception&) {
-    }
-    return true;
-  }
-
-  void begin(std::int64_t generation) {
-    if (generation_ && *generation_ != generation) {
-      printer_.notice({{"generation", generation}},
-                      "generation " + std::to_string(generation) + " begins");
-    }
-    generation_ = generation;
   }
 
   void wait() {
@@ -138,11 +59,78 @@ class Reader {
   }
 
   std::vector<ControlClient> clients_;
-  Printer printer_;
-  std::optional<std::int64_t> generation_;
+  LogPrinter printer_;
 };
 
 }  // namespace
+
+bool LogPrinter::take(std::string_view json_line) {
+  const Json json = Json::parse(json_line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return true;
+  try {
+    if (json.contains("stream")) {
+      const Source source{json.at("rank").get<int>(), json.at("stream") == "stderr"};
+      return lines(source, json.contains("hex") ? from_hex(json.at("hex").get<std::string>())
+                                                : json.at("text").get<std::string>());
+    }
+    if (json.contains("generation")) begin(json);
+    if (json.contains("dropped_bytes")) {
+      notice(json, json.at("dropped_bytes").dump() +
+                       " bytes of output are missing here: they came faster than they were read");
+    }
+    if (json.contains("ended")) {
+      notice(json,
+             "the job's part on this host has ended with exit code " + json.at("exit_code").dump());
+    }
+  } catch (const Json::exception&) {
+  }
+  return true;
+}
+
+void LogPrinter::notice(const Json& json, const std::string& words) const {
+  if (options_.json) {
+    write_all(STDOUT_FILENO, text_of(json) + "\n");
+  } else {
+    write_all(STDERR_FILENO, "ddprun: " + words + "\n");
+  }
+}
+
+bool LogPrinter::lines(const Source& source, std::string_view text) const {
+  std::string all;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find_first_of("\n\r"), text.size() - 1);
+    std::size_t length = end + 1;
+    if (text[end] == '\r' && length < text.size() && text[length] == '\n') ++length;
+    add(source, text.substr(0, length), all);
+    text.remove_prefix(length);
+  }
+  return write_all(source.second && !options_.json ? STDERR_FILENO : STDOUT_FILENO, all);
+}
+
+void LogPrinter::add(const Source& source, std::string_view line, std::string& all) const {
+  if (!options_.json) {
+    if (names_ranks_) all += "[rank " + std::to_string(source.first) + "] ";
+    all += line;
+    if (line.back() != '\n' && line.back() != '\r') all += '\n';
+    return;
+  }
+  while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.remove_suffix(1);
+  all += text_of({{"rank", source.first},
+                  {"stream", source.second ? "stderr" : "stdout"},
+                  {"line", line}}) +
+         "\n";
+}
+
+// Nodes tell of the same one, each in its time.
+void LogPrinter::begin(const Json& json) {
+  const auto generation = json.at("generation").get<std::int64_t>();
+  if (generation_ && generation <= *generation_) return;
+  names_ranks_ = !options_.rank && json.value("world_size", 2) > 1;
+  if (generation_) {
+    notice({{"generation", generation}}, "generation " + std::to_string(generation) + " begins");
+  }
+  generation_ = generation;
+}
 
 int show_logs(std::vector<ControlClient> clients, const LogOptions& options) {
   return Reader(std::move(clients), options).run();

@@ -2,7 +2,12 @@
 // thread.
 #pragma once
 
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -12,14 +17,32 @@ namespace ddprun {
 
 struct LogOptions {
   bool json = false;
-  bool names_ranks = false;  // "[rank 3] " in front of each line
-  bool follow = false;
-  int lines = 0;  // of each stream, before what follows
-  std::optional<Rank> rank = {};
+  std::optional<Rank> rank = {};  // the only one that is shown
 };
 
-// clients: whose request was accepted. stdout to stdout, stderr to stderr; with json all to stdout,
-// an object for each line. Until the agents have nothing more to say; returns the exit code.
+// The lines of JSON that agents tell, as they are printed: stdout to stdout, stderr to stderr; with
+// `json` all to stdout, an object for each line.
+class LogPrinter {
+ public:
+  explicit LogPrinter(const LogOptions& options) : options_(options) {}
+
+  // What is of another version is passed over. False: nobody reads any more.
+  bool take(std::string_view json_line);
+  // News of its own: with `json` the object, else the words, to stderr.
+  void notice(const nlohmann::json& json, const std::string& words) const;
+
+ private:
+  using Source = std::pair<int, bool>;  // rank, is stderr
+  bool lines(const Source& source, std::string_view text) const;
+  void add(const Source& source, std::string_view line, std::string& all) const;
+  void begin(const nlohmann::json& json);
+
+  LogOptions options_;
+  bool names_ranks_ = false;  // "[rank 3] " in front of each line
+  std::optional<std::int64_t> generation_;
+};
+
+// clients: whose request was accepted. Until the agents have nothing more to say; returns the exit code.
 int show_logs(std::vector<ControlClient> clients, const LogOptions& options);
 
 }  // namespace ddprun

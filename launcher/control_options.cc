@@ -111,9 +111,6 @@ const std::vector<Option>& own_options() {
   return table;
 }
 
-// Of the service's answers to logs there are none: its workers' output is not there.
-bool takes_service(What what) { return what != What::kLogs; }
-
 const std::vector<Option>& options_of(What what) {
   static const auto make = [](What command) {
     std::vector<Option> all;
@@ -122,7 +119,6 @@ const std::vector<Option>& options_of(What what) {
           one.commands.empty() || std::count(one.commands.begin(), one.commands.end(), command) > 0;
       if (is_its) all.push_back(one);
     }
-    if (!takes_service(command)) return all;
     for (const std::string_view name : kServiceOptions) {
       const OptionSpec* spec = find_option("--" + std::string(name));
       const std::string help = name == "rdzv-endpoint"

@@ -168,8 +168,10 @@ std::string output_line(const OutputSource& source, std::string_view bytes) {
   return text_of(json);
 }
 
-std::string generation_line(Generation generation) {
-  return text_of({{"generation", generation.value}});
+std::string generation_line(const NodeView& node) {
+  Json json{{"generation", node.generation.value}};
+  if (node.assignment) json["world_size"] = node.assignment->world_size;
+  return text_of(json);
 }
 
 std::string dropped_line(std::uint64_t bytes) { return text_of({{"dropped_bytes", bytes}}); }

@@ -72,8 +72,8 @@ struct OutputSource {
   OutputStream stream = OutputStream::kOut;
 };
 std::string output_line(const OutputSource& source, std::string_view bytes);
-// What follows is of this generation.
-std::string generation_line(Generation generation);
+// What follows is of the generation that the node runs.
+std::string generation_line(const NodeView& node);
 // So many bytes of output were left out, because the reader was slow.
 std::string dropped_line(std::uint64_t bytes);
 

@@ -22,27 +22,31 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
+#include "launcher/output_reader.h"
 
 namespace ddprun {
 
 // One connection. Shared; is_open() is false once the other side has gone or it was closed.
-class ControlSession : public std::enable_shared_from_this<ControlSession> {
+class ControlSession final : public OutputReader,
+                             public std::enable_shared_from_this<ControlSession> {
  public:
-  static constexpr std::size_t kMaxUnsentBytes = 2 << 20;
-
   explicit ControlSession(boost::asio::local::stream_protocol::socket socket)
       : socket_(std::move(socket)), timer_(socket_.get_executor()) {}
 
   // Sends a line, whose end is added. A connection that has no room for it is closed.
-  void say(std::string_view line);
+  void say(std::string_view line) override;
   // How many bytes may be said now.
-  std::size_t room() const {
+  std::size_t room() const override {
     return kMaxUnsentBytes - std::min(kMaxUnsentBytes, unsent_.size() + sending_.size());
   }
   // Closes when all is sent, or has not been taken in time.
-  void end();
+  void end() override;
+  void end_with_job(std::string_view last_word) override {
+    say(last_word);
+    end();
+  }
   void close();
-  bool is_open() const { return socket_.is_open(); }
+  bool is_open() const override { return socket_.is_open(); }
 
  private:
   friend class ControlSocket;

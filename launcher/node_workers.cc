@@ -27,7 +27,7 @@ NodeWorkers::NodeWorkers(const AgentConfig& config, const NodeWorkersParts& part
                          NodeWorkersEvents events)
     : config_(config), parts_(parts), events_(std::move(events)) {}
 
-void NodeWorkers::start(const Assignment& assignment, ControlDesk* desk) {
+void NodeWorkers::start(const Assignment& assignment, ControlDesk& desk) {
   PlanOptions plan = plan_options(
       config_,
       config_.log_root.empty()
@@ -56,7 +56,7 @@ void NodeWorkers::start(const Assignment& assignment, ControlDesk* desk) {
   asio::post(parts_.io, [this] { events_.ended({std::exchange(not_started_, {})}); });
 }
 
-Result<void> NodeWorkers::start(Worker& worker, const Assignment& assignment, ControlDesk* desk) {
+Result<void> NodeWorkers::start(Worker& worker, const Assignment& assignment, ControlDesk& desk) {
   const WorkerConsole looks{
       .coloured = config_.look.coloured,
       .has_prefix = assignment.world_size > 1,

@@ -52,9 +52,9 @@ class NodeWorkers {
   // REQUIRES: config outlives it.
   NodeWorkers(const AgentConfig& config, const NodeWorkersParts& parts, NodeWorkersEvents events);
 
-  // Starts those of a generation. desk: that keeps their last output; null: there is none.
+  // Starts those of a generation. desk: that keeps their last output.
   // REQUIRES: none is left of an earlier one.
-  void start(const Assignment& assignment, ControlDesk* desk);
+  void start(const Assignment& assignment, ControlDesk& desk);
   // Their processes have ended, or cannot be ended. Nothing of them is reported any more.
   void let_go();
 
@@ -88,7 +88,7 @@ class NodeWorkers {
   std::optional<std::int64_t> highest_step() const;
 
  private:
-  Result<void> start(Worker& worker, const Assignment& assignment, ControlDesk* desk);
+  Result<void> start(Worker& worker, const Assignment& assignment, ControlDesk& desk);
   void ended(std::shared_ptr<Worker> worker);
   void look_for_want_of_memory(WorkerEnd& end) const;
 

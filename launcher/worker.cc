@@ -108,11 +108,9 @@ std::shared_ptr<WorkerOutput> Worker::watch(const WorkerSurroundings& around, Co
   const int shown_on = console == ConsoleStream::kOut ? STDOUT_FILENO : STDERR_FILENO;
   wanted.passes_rest = wanted.source.prefix.empty() || isatty(shown_on) != 0;
   wanted.log = std::move(stream.log);
-  if (around.desk) {
-    const bool is_out = console == ConsoleStream::kOut;
-    wanted.recent =
-        &around.desk->output(plan_.local_rank, is_out ? OutputStream::kOut : OutputStream::kErr);
-  }
+  const bool is_out = console == ConsoleStream::kOut;
+  wanted.recent =
+      &around.desk.output(plan_.local_rank, is_out ? OutputStream::kOut : OutputStream::kErr);
   if (console == ConsoleStream::kErr && wanted.is_shown && !options.pty) {
     wanted.tracebacks.emplace(around.interrupts, plan_.rank);
   }

@@ -50,7 +50,7 @@ struct WorkerSurroundings {
   InterruptTracebacks& interrupts;
   LogWriter& logs;
   const WorkerConsole& looks;
-  ControlDesk* desk = nullptr;  // that keeps their last output; null: there is none
+  ControlDesk& desk;  // that keeps their last output
 };
 
 class Worker : public std::enable_shared_from_this<Worker> {

@@ -35,6 +35,7 @@ constexpr Bounds kPort{0, 65535};
 constexpr Bounds kSignal{0, 64};
 constexpr Bounds kUser{0, std::numeric_limits<std::uint32_t>::max()};
 constexpr Bounds kCode{0, 65535};  // exit codes, signals, errno
+constexpr Bounds kLogLines{0, kMaxLogLines};
 constexpr Bounds kStep{std::numeric_limits<std::int64_t>::min(),
                        std::numeric_limits<std::int64_t>::max()};
 
@@ -280,6 +281,7 @@ void to_json(Json& json, const NodeSpec& node) {
           {"address", node.address}};
   put(json, "node_rank", node.node_rank);
   if (!node.other_addresses.empty()) json["other_addresses"] = node.other_addresses;
+  if (node.tells_output) json["tells_output"] = true;
 }
 void from_json(const Json& json, NodeSpec& node) {
   read_name(json, "agent_id", node.agent_id);
@@ -289,6 +291,7 @@ void from_json(const Json& json, NodeSpec& node) {
   read_name(json, "address", node.address);
   if (json.contains("node_rank")) read(json, "node_rank", node.node_rank.emplace(), kAnyInt);
   read_addresses(json, "other_addresses", node.other_addresses, kMaxAddresses);
+  if (json.contains("tells_output")) json.at("tells_output").get_to(node.tells_output);
 }
 
 void to_json(Json& json, const Assignment& assignment) {
@@ -359,6 +362,10 @@ void to_json(Json& json, const UserRequest& request) {
           {"signal", request.signal},
           {"at_once", request.at_once}};
   if (request.rank) json["rank"] = request.rank->value;
+  if (request.what == UserRequest::What::kLogs) {
+    json["lines"] = request.lines;
+    json["follow"] = request.follow;
+  }
 }
 void from_json(const Json& json, UserRequest& request) {
   request.what = value_in(kUserRequestWords, json.at("what"));
@@ -368,17 +375,21 @@ void from_json(const Json& json, UserRequest& request) {
   read(json, "signal", request.signal, kSignal);
   json.at("at_once").get_to(request.at_once);
   if (json.contains("rank")) read(json, "rank", request.rank.emplace(), kCount);
+  if (json.contains("lines")) read(json, "lines", request.lines, kLogLines);
+  if (json.contains("follow")) json.at("follow").get_to(request.follow);
 }
 
 void to_json(Json& json, const Answer& answer) {
   json = {{"number", answer.number}, {"done", answer.done}, {"text", answer.text}};
   if (!answer.page.empty()) json["page"] = answer.page;
+  if (answer.more) json["more"] = true;
 }
 void from_json(const Json& json, Answer& answer) {
   read(json, "number", answer.number);
   json.at("done").get_to(answer.done);
   read(json, "text", answer.text, kMaxTextBytes);
   if (json.contains("page")) read(json, "page", answer.page, kMaxPageBytes);
+  if (json.contains("more")) json.at("more").get_to(answer.more);
 }
 
 void to_json(Json& json, const PassOn& pass_on) {
@@ -389,6 +400,35 @@ void from_json(const Json& json, PassOn& pass_on) {
   read(json, "generation", pass_on.generation);
   read(json, "signal", pass_on.signal, kSignal);
   if (json.contains("rank")) read(json, "rank", pass_on.rank.emplace(), kCount);
+}
+
+void to_json(Json& json, const TellOutput& tell) {
+  json = {{"what", word_of(kTellOutputWords, tell.what)}, {"inquiry", tell.inquiry}};
+  if (tell.what != TellOutput::What::kBegin) return;
+  json["lines"] = tell.lines;
+  json["follow"] = tell.follow;
+  if (tell.rank) json["rank"] = tell.rank->value;
+}
+void from_json(const Json& json, TellOutput& tell) {
+  tell.what = value_in(kTellOutputWords, json.at("what"));
+  read(json, "inquiry", tell.inquiry);
+  if (tell.what != TellOutput::What::kBegin) return;
+  read(json, "lines", tell.lines, kLogLines);
+  json.at("follow").get_to(tell.follow);
+  if (json.contains("rank")) read(json, "rank", tell.rank.emplace(), kCount);
+}
+
+void to_json(Json& json, const OutputPage& page) {
+  json = {{"inquiry", page.inquiry},
+          {"lines", page.lines},
+          {"is_ready", page.is_ready},
+          {"is_last", page.is_last}};
+}
+void from_json(const Json& json, OutputPage& page) {
+  read(json, "inquiry", page.inquiry);
+  read(json, "lines", page.lines, kMaxPageBytes);
+  json.at("is_ready").get_to(page.is_ready);
+  json.at("is_last").get_to(page.is_last);
 }
 
 void to_json(Json& json, const Welcome& welcome) {
@@ -514,10 +554,10 @@ std::string too_large(std::size_t bytes, std::size_t limit) {
 
 // The "type" of each alternative, in the order of the variants.
 constexpr std::array<const char*, std::variant_size_v<AgentMessage>> kAgentTypes{
-    "hello", "status", "heartbeat", "leave", "request"};
+    "hello", "status", "heartbeat", "leave", "request", "output"};
 constexpr std::array<const char*, std::variant_size_v<ServiceMessage>> kServiceTypes{
-    "welcome",    "refused", "silence", "heartbeat_ack", "wait",
-    "assignment", "stop",    "end",     "answer",        "pass_on"};
+    "welcome", "refused", "silence", "heartbeat_ack", "wait",       "assignment",
+    "stop",    "end",     "answer",  "pass_on",       "tell_output"};
 // The first stands for every type that is not in the list.
 constexpr std::array<const char*, std::variant_size_v<AgentHandshakeMessage>> kAgentHandshakeTypes{
     "", "knock", "proof"};

@@ -275,6 +275,9 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     }
     const Hello* hello = std::get_if<Hello>(&*message);
     const UserRequest* request = std::get_if<UserRequest>(&*message);
+    if (request && !session->is_pending && !table_.has_agent(session->id)) {
+      return Error{.kind = ErrorKind::kProtocol, .cause = "who is no agent asks once"};
+    }
     if (hello || (request && session->is_pending)) {
       const std::string& job = hello ? hello->job.id : request->job;
       if (!session->handshake.may_join(job)) {
@@ -583,7 +586,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       counters_.bytes_sent += sent;
     }
     if (session->unsent.empty()) {
-      if (session->close_when_sent) drop(session, "");
+      if (session->close_when_sent) return drop(session, "");
+      if (table_.is_reader(session->id)) go_on_reading(session->id);
       return;
     }
     session->sending.swap(session->unsent);
@@ -596,6 +600,16 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
                            self->flush(session);
                            self->check_drained();
                          });
+  }
+
+  // Not from within what has just been sent.
+  void go_on_reading(AgentConnectionId id) {
+    asio::post(io_, [self = shared_from_this(), id] {
+      const auto found = self->sessions_.find(id);
+      if (self->stopped_ || self->draining_ || found == self->sessions_.end()) return;
+      if (!found->second->unsent.empty() || !found->second->sending.empty()) return;
+      self->perform(self->table_.all_sent(id, BootClock::now()));
+    });
   }
 
   // For what it sent, or did not send in time.
@@ -620,8 +634,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   void gone(AgentConnectionId id) {
     outbox_.forget(id);
-    table_.disconnected(id);
-    arm();
+    perform(table_.disconnected(id, BootClock::now()));
     check_idle();
     check_drained();
   }

@@ -1,5 +1,8 @@
 #include "rendezvous/service_call.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -50,12 +53,16 @@ class Call {
     asio::async_connect(wire_->socket(), endpoints,
                         [this](error_code failed, const tcp::endpoint&) {
                           if (failed) return fail(ErrorKind::kConnection, failed.message());
+                          if (request_.follow) notice_when_gone();
                           greet();
                         });
     io_.run();
     wire_->close();
     // Handlers that wait hold nothing of this object that is used once it has stopped.
-    if (error_) {
+    if (error_ && reply_.answer.more) {
+      error_->doing = "read output through the rendezvous service at " + to_text(call_.address);
+      reply_.broke_off = std::move(error_);
+    } else if (error_) {
       error_->doing = doing();
       return *error_;
     }
@@ -70,6 +77,18 @@ class Call {
     timer_.async_wait([this, otherwise, allowed](error_code error) {
       if (!error) fail(ErrorKind::kTimeout, otherwise + " within " + to_text(allowed));
     });
+  }
+
+  // Nothing may be said for days.
+  void notice_when_gone() {
+    const int socket = wire_->socket().native_handle();
+    const auto set = [&](int level, int name, int value) {
+      setsockopt(socket, level, name, &value, sizeof value);
+    };
+    set(IPPROTO_TCP, TCP_KEEPIDLE, 30);
+    set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
+    set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+    set(SOL_SOCKET, SO_KEEPALIVE, 1);
   }
 
   void fail(ErrorKind kind, std::string cause) {
@@ -111,6 +130,10 @@ class Call {
   void read() {
     wire_->read([this](const Result<std::string_view>& bytes) {
       if (is_over_) return;
+      if (!bytes && reply_.answer.more) {
+        return fail(bytes.error().kind,
+                    "it has closed the connection before it had told everything");
+      }
       if (!bytes) {
         return fail(bytes.error().kind,
                     "it closed the connection: is it of an older version, or no rendezvous "
@@ -143,6 +166,11 @@ class Call {
     }
     if (const Answer* answer = std::get_if<Answer>(&*message)) {
       reply_.answer = *answer;
+      if (answer->more) {
+        if (call_.on_output && !call_.on_output(*answer)) return over();
+        if (request_.follow) return static_cast<void>(timer_.cancel());
+        return arm(call_.to_answer, "nothing more came");
+      }
       const bool waits = request_.what == UserRequest::What::kStop && answer->done;
       if (!waits) return over();
       arm(call_.to_end, "it says: " + answer->text + "; but the job has not ended");

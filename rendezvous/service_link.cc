@@ -51,6 +51,8 @@ class LocalLink final : public ServiceLink {
     return connection_.has_value();
   }
 
+  void tell(const OutputPage& page) override { send(page); }
+
   void leave(std::optional<Leave> leave, std::function<void()> then) override {
     if (connection_) {
       if (leave) server_.receive(*connection_, *leave);
@@ -66,6 +68,9 @@ class LocalLink final : public ServiceLink {
       return events_.refused({refused->reason});
     if (const Answer* answer = std::get_if<Answer>(&message)) return events_.answer(*answer);
     if (const PassOn* pass_on = std::get_if<PassOn>(&message)) return events_.pass_on(*pass_on);
+    if (const TellOutput* tell = std::get_if<TellOutput>(&message)) {
+      return events_.tell_output(*tell);
+    }
     if (const auto directive = directive_of(message)) events_.directive(*directive);
   }
 
@@ -114,9 +119,10 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
 
   void send(const AgentMessage& message) { perform(link_.send(message)); }
 
-  bool ask(const UserRequest& request) {
+  // What the next Hello does not make up for.
+  bool send_now(const AgentMessage& message) {
     if (!link_.is_up()) return false;
-    perform(link_.send(request));
+    perform(link_.send(message));
     return true;
   }
 
@@ -163,6 +169,9 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
         if (const Answer* answer = std::get_if<Answer>(&hand_on->message)) events_.answer(*answer);
         if (const PassOn* pass_on = std::get_if<PassOn>(&hand_on->message)) {
           events_.pass_on(*pass_on);
+        }
+        if (const TellOutput* tell = std::get_if<TellOutput>(&hand_on->message)) {
+          events_.tell_output(*tell);
         }
       } else if (const auto* lost = std::get_if<ServiceLost>(&action)) {
         events_.lost(*lost);
@@ -447,7 +456,8 @@ class RemoteLink final : public ServiceLink {
 
   void start() override { impl_->start(); }
   void send(const AgentMessage& message) override { impl_->send(message); }
-  bool ask(const UserRequest& request) override { return impl_->ask(request); }
+  bool ask(const UserRequest& request) override { return impl_->send_now(request); }
+  void tell(const OutputPage& page) override { impl_->send_now(page); }
   void leave(std::optional<Leave> leave, std::function<void()> then) override {
     impl_->leave(std::move(leave), std::move(then));
   }

@@ -28,6 +28,7 @@ struct ServiceLinkEvents {
   std::function<void(const Directive&)> directive;
   std::function<void(const Answer&)> answer;  // to ask()
   std::function<void(const PassOn&)> pass_on;
+  std::function<void(const TellOutput&)> tell_output;
   std::function<void(const ServiceLost&)> lost;
   std::function<void(const ServiceRefused&)> refused;
 };
@@ -41,6 +42,8 @@ class ServiceLink {
   // What a user asks for. False: the service cannot be reached now, and nothing was sent. Else an
   // Answer may come, unless the connection breaks or the service is of an older version.
   virtual bool ask(const UserRequest& request) = 0;
+  // To a TellOutput, on the same connection; lost with it.
+  virtual void tell(const OutputPage& page) = 0;
   // Goodbye; `then` is called when it has been sent, or cannot be.
   virtual void leave(std::optional<Leave> leave, std::function<void()> then) = 0;
 };

@@ -6,12 +6,11 @@
 
 #include "base/ids.h"
 #include "base/words.h"
+#include "rendezvous/core/user_request.h"
 
 namespace ddprun {
 
 inline constexpr int kControlSocketProtocol = 1;
-inline constexpr int kDefaultLogLines = 100;
-inline constexpr int kMaxLogLines = 1'000'000;
 
 struct ControlRequest {
   enum class What { kWho, kStatus, kLogs, kStop, kRestart, kSignal };

@@ -46,7 +46,7 @@ struct LinkDeliver {
   Directive directive;
 };
 struct LinkHandOn {
-  std::variant<Answer, PassOn> message;
+  std::variant<Answer, PassOn, TellOutput> message;
 };
 struct ServiceLost {
   std::string reason;
@@ -103,7 +103,7 @@ class AgentLink {
   // Time has passed: to be called at deadline(), harmless at other times.
   LinkActions tick(TimePoint now);
   // Sends a status: now, or after the Welcome where a Hello is on its way, which does not say it yet.
-  // Else it is made up for by the next Hello.
+  // Else it is made up for by the next Hello. What no Hello makes up for only while is_up().
   LinkActions send(const AgentMessage& message);
   // The service hears what is sent now.
   bool is_up() const { return state_ == State::kUp; }

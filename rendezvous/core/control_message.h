@@ -46,7 +46,7 @@ inline constexpr std::size_t kMaxNameBytes = 1024;        // ids, hosts, address
 inline constexpr std::size_t kMaxAddresses = 256;         // of a node
 inline constexpr std::size_t kMaxPeersBytes = 800'000;    // of all addresses in an assignment
 inline constexpr std::size_t kMaxTextBytes = 64 * 1024;   // what is written for people
-inline constexpr std::size_t kMaxPageBytes = 400 * 1024;  // of an Answer
+inline constexpr std::size_t kMaxPageBytes = 400 * 1024;  // of an Answer or an OutputPage
 static_assert(std::int64_t{kMaxNodes} * kMaxSlots <= std::numeric_limits<int>::max(),
               "every rank of the largest world is an int");
 
@@ -145,6 +145,7 @@ struct NodeSpec {
   std::string address;           // numeric; where other nodes can reach this one
   // Numeric: from where its workers may call, beside `address`; at most kMaxAddresses.
   std::vector<std::string> other_addresses = {};
+  bool tells_output = false;  // it understands TellOutput; those of older versions do not
 };
 
 // In front of why a job was not restarted although it had restarts left, in Verdict::headline.
@@ -175,8 +176,8 @@ struct Assignment {
   HostPort store;
   int restart_count = 0;
   std::optional<int> restarts_left = {};  // as the budget is now; nullopt: an older service
-  std::string reason;              // why this generation was formed
-  Duration lease = kDefaultLease;  // a node that is silent for so long counts as lost
+  std::string reason;                     // why this generation was formed
+  Duration lease = kDefaultLease;         // a node that is silent for so long counts as lost
   // For the store's host alone, node rank 0: the addresses of all nodes of the generation.
   std::vector<std::string> peers = {};
   // Of the generation before, where it failed: for node rank 0, and for the node that failed first.
@@ -204,7 +205,7 @@ struct Leave {
   int signal = 0;      // that told the agent to end; 0: see reason
   std::string reason;  // in words
 };
-using AgentMessage = std::variant<Hello, AgentStatus, Heartbeat, Leave, UserRequest>;
+using AgentMessage = std::variant<Hello, AgentStatus, Heartbeat, Leave, UserRequest, OutputPage>;
 
 // Service to agent.
 struct Welcome {
@@ -244,7 +245,7 @@ struct End {
 using Directive = std::variant<Wait, Assignment, Stop, End>;
 
 using ServiceMessage = std::variant<Welcome, Refused, Silence, HeartbeatAck, Wait, Assignment, Stop,
-                                    End, Answer, PassOn>;
+                                    End, Answer, PassOn, TellOutput>;
 
 // What of the service's messages says what shall be; nullopt for the others.
 inline std::optional<Directive> directive_of(const ServiceMessage& message) {

@@ -83,8 +83,11 @@ ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& messag
     out.sends.push_back(
         {origin.connection, HeartbeatAck{.number = heartbeat->number,
                                          .next = next_beat_in(options_.times.heartbeat(), now)}});
+  } else if (const OutputPage* page = std::get_if<OutputPage>(&message)) {
+    hand_on(inquiries_.told(agent.agent_id, *page, now), out);
   } else if (const Leave* leave = std::get_if<Leave>(&message)) {
     forward(agent.job, job.left(agent.agent_id, *leave, now), now, out);
+    hand_on(inquiries_.agent_left(agent.agent_id, now), out);
   }
   return out;
 }
@@ -110,6 +113,7 @@ void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, Se
     agents_.erase(old->second);
     out.closes.push_back(old->second);
   }
+  hand_on(inquiries_.agent_gone(hello.node.agent_id, now), out);
   agents_[origin.connection] = {hello.job.id, hello.node.agent_id};
   connections_[hello.node.agent_id] = origin.connection;
   if (!origin.service_address.empty()) membership.set_service_address(origin.service_address);
@@ -125,6 +129,7 @@ void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, Se
                                .host = options_.host},
                        (*job)->first_change});
   forward(hello.job.id, std::move(joined), now, out);
+  see_nodes(hello.job.id, now, out);
 }
 
 void JobTable::request(const Origin& origin, const UserRequest& request, TimePoint now,
@@ -152,6 +157,15 @@ void JobTable::request(const Origin& origin, const UserRequest& request, TimePoi
     return refuse("job '" + id + "' belongs to user " + to_text(*job.owner) +
                   ", and munge says that you are user " + to_text(*origin.user));
   }
+  if (request.what == UserRequest::What::kLogs) {
+    if (is_agents) return refuse("an agent asks for no output");
+    const Answer checked = *job.membership.request(request, now).answer;
+    if (!checked.done) return refuse(checked.text);
+    if (!inquiries_.has_room(id)) {
+      return refuse("too many read the output of workers here: try again in a moment");
+    }
+    return inquire(origin.connection, request, now, out);
+  }
   const bool watches = !is_agents && request.what == UserRequest::What::kStop;
   if (watches && watchers_.size() >= kWatchersKept) {
     return refuse("too many wait for the end of a job here: try again in a moment");
@@ -167,6 +181,49 @@ void JobTable::request(const Origin& origin, const UserRequest& request, TimePoi
     answer(std::move(said), job.last_change);
   }
   forward(id, std::move(begun), now, out);
+}
+
+// --- what workers write ----------------------------------------------------------------------------
+
+void JobTable::inquire(AgentConnectionId reader, const UserRequest& request, TimePoint now,
+                       ServiceOutput& out) {
+  const Membership& job = jobs_.at(request.job).membership;
+  hand_on(inquiries_.begin(reader, request.job, request, nodes_of(job, request.rank), now), out);
+}
+
+std::vector<OutputInquiries::Node> JobTable::nodes_of(const Membership& job,
+                                                      std::optional<Rank> rank) const {
+  std::vector<OutputInquiries::Node> nodes;
+  for (const std::string& id : job.nodes_of(rank)) {
+    const Membership::Member& member = job.members().at(id);
+    nodes.push_back({id, member.node.host, member.connected, member.node.tells_output});
+  }
+  return nodes;
+}
+
+// Other nodes may run the job's workers now, or be back.
+void JobTable::see_nodes(const std::string& job_id, TimePoint now, ServiceOutput& out) {
+  for (const OutputInquiries::Followed& one : inquiries_.followed(job_id)) {
+    const Membership& job = jobs_.at(job_id).membership;
+    hand_on(inquiries_.see(one.inquiry, nodes_of(job, one.rank), now), out);
+  }
+}
+
+void JobTable::hand_on(InquiryOutput&& from, ServiceOutput& out) {
+  for (InquiryOutput::Tell& one : from.tells) {
+    const auto connection = connections_.find(one.agent_id);
+    if (connection == connections_.end()) continue;
+    out.sends.push_back({.connection = connection->second, .message = std::move(one.what)});
+  }
+  for (InquiryOutput::Said& one : from.says) {
+    out.sends.push_back({one.reader, std::move(one.message), one.after, one.last});
+  }
+}
+
+ServiceOutput JobTable::all_sent(AgentConnectionId connection, TimePoint now) {
+  ServiceOutput out;
+  hand_on(inquiries_.reader_has_room(connection, now), out);
+  return out;
 }
 
 // Their job is over, in one way or another.
@@ -278,15 +335,19 @@ void JobTable::refuse(AgentConnectionId connection, std::string reason, ServiceO
   out.closes.push_back(connection);
 }
 
-void JobTable::disconnected(AgentConnectionId connection) {
+ServiceOutput JobTable::disconnected(AgentConnectionId connection, TimePoint now) {
+  ServiceOutput out;
   watchers_.erase(connection);
+  hand_on(inquiries_.reader_gone(connection), out);
   const auto found = agents_.find(connection);
-  if (found == agents_.end()) return;
+  if (found == agents_.end()) return out;
   const Agent agent = found->second;
   agents_.erase(found);
   connections_.erase(agent.agent_id);
   const auto job = jobs_.find(agent.job);
   if (job != jobs_.end()) job->second.membership.disconnected(agent.agent_id);
+  hand_on(inquiries_.agent_gone(agent.agent_id, now), out);
+  return out;
 }
 
 ServiceOutput JobTable::tick(TimePoint now) {
@@ -295,6 +356,7 @@ ServiceOutput JobTable::tick(TimePoint now) {
     const std::optional<TimePoint> due = job.membership.deadline();
     if (due && *due <= now) forward(id, job.membership.tick(now), now, out);
   }
+  hand_on(inquiries_.tick(now), out);
   forget_deserted_jobs(now, out);
   forget_old_verdicts(out);
   return out;
@@ -311,6 +373,7 @@ std::optional<TimePoint> JobTable::deadline() const {
     // At once, so that it is known since when.
     consider(job.deserted_since ? *job.deserted_since + options_.times.lease : TimePoint());
   }
+  consider(inquiries_.deadline());
   return earliest;
 }
 
@@ -341,6 +404,7 @@ ServiceOutput JobTable::take_back(std::uint64_t after, const std::string& why) {
       agents_.erase(connection);
     }
     tell_watchers(job->first, Silence{why}, 0, out);
+    hand_on(inquiries_.job_gone(job->first, Silence{why}), out);
     out.changes.push_back({++changes_, JobForgotten{job->first}});
     std::erase(ended_, job->first);
     jobs_.erase(job);
@@ -351,6 +415,9 @@ ServiceOutput JobTable::take_back(std::uint64_t after, const std::string& why) {
 ServiceOutput JobTable::farewell(const std::string& why) const {
   ServiceOutput out;
   for (const auto& [connection, agent] : agents_) out.sends.push_back({connection, Silence{why}});
+  for (const AgentConnectionId reader : inquiries_.readers()) {
+    out.sends.push_back({reader, Silence{why}});
+  }
   return out;
 }
 
@@ -395,8 +462,10 @@ void JobTable::forward(const std::string& job_id, MembershipOutput&& from, TimeP
   counts_.generations_formed += static_cast<std::uint64_t>(from.generations_formed);
   counts_.restarts += static_cast<std::uint64_t>(from.restarts);
   counts_.lease_losses += static_cast<std::uint64_t>(from.lease_losses);
+  if (from.generations_formed > 0) see_nodes(job_id, now, out);
   const bool over = job.membership.phase() == JobPhase::kEnded;
   if (!over) return;
+  hand_on(inquiries_.job_ended(job_id, *job.membership.verdict(), job.last_change, now), out);
   if (std::find(ended_.begin(), ended_.end(), job_id) == ended_.end()) ended_.push_back(job_id);
   tell_watchers(job_id, End{*job.membership.verdict()}, job.last_change, out);
 }

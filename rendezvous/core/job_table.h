@@ -18,7 +18,8 @@
 //
 // A UserRequest may come on a connection of an agent, or be the first message of one that says no Hello
 // (rendezvous/core/user_request.h). That one is closed after its Answer, but for a stop that was
-// accepted: its End comes when the job has ended (kWatchersKept at most wait so).
+// accepted: its End comes when the job has ended (kWatchersKept at most wait so), and for the output of
+// workers (rendezvous/core/output_inquiries.h).
 //
 // What outlives the service comes out as changes, numbered from 1; what is sent names the one that
 // must be safe on the disk before it leaves. A service without a disk sends at once.
@@ -38,10 +39,9 @@
 #include "base/result.h"
 #include "rendezvous/core/lease.h"
 #include "rendezvous/core/membership.h"
+#include "rendezvous/core/output_inquiries.h"
 
 namespace ddprun {
-
-using AgentConnectionId = Id<struct AgentConnectionTag, std::uint64_t>;
 
 struct ServiceOptions {
   static constexpr int kBeatTimes = 20;  // of an interval, at which heartbeats come
@@ -121,7 +121,11 @@ class JobTable {
   // its own job.
   ServiceOutput receive(const Origin& origin, const AgentMessage& message, TimePoint now);
   // The connection is gone. No effect on one that never said hello or was replaced.
-  void disconnected(AgentConnectionId connection);
+  ServiceOutput disconnected(AgentConnectionId connection, TimePoint now);
+  // Whether this connection reads what workers write; then all_sent() is to be called whenever everything
+  // that was said on it has left.
+  bool is_reader(AgentConnectionId connection) const { return inquiries_.is_reader(connection); }
+  ServiceOutput all_sent(AgentConnectionId connection, TimePoint now);
   // Time has passed: to be called at deadline(), harmless at other times.
   ServiceOutput tick(TimePoint now);
   // When tick() has something to do; nullopt: not before another event.
@@ -138,7 +142,7 @@ class JobTable {
   // told of them. Their agents try again. The verdicts of jobs that they have replaced are not
   // brought back: an agent that was cut off when such a verdict was told begins a job anew.
   ServiceOutput take_back(std::uint64_t after, const std::string& why);
-  // What tells every agent that nothing will be heard of this service for a while.
+  // What tells every agent, and who reads output, that nothing will be heard of this service for a while.
   ServiceOutput farewell(const std::string& why) const;
 
   // No job has a connected agent: an embedded service may end.
@@ -174,6 +178,12 @@ class JobTable {
 
   void hello(const Origin& origin, const Hello& hello, TimePoint now, ServiceOutput& out);
   void request(const Origin& origin, const UserRequest& request, TimePoint now, ServiceOutput& out);
+  void inquire(AgentConnectionId reader, const UserRequest& request, TimePoint now,
+               ServiceOutput& out);
+  std::vector<OutputInquiries::Node> nodes_of(const Membership& job,
+                                              std::optional<Rank> rank) const;
+  void see_nodes(const std::string& job_id, TimePoint now, ServiceOutput& out);
+  void hand_on(InquiryOutput&& from, ServiceOutput& out);
   void tell_watchers(const std::string& job_id, const ServiceMessage& last_word,
                      std::uint64_t after, ServiceOutput& out);
   Result<Job*> job_for(const Hello& hello, std::optional<UserId> user, TimePoint now);
@@ -202,6 +212,7 @@ class JobTable {
   std::map<std::string, AgentConnectionId> connections_;  // by agent id
   // Who has asked for the end of a job on a connection of its own, and waits for it.
   std::map<AgentConnectionId, std::string> watchers_;
+  OutputInquiries inquiries_;
   std::vector<std::string> ended_;  // oldest first
   std::set<std::string> recalled_;  // instances of the earlier life that were taken on
   std::deque<std::string> over_;  // instances of jobs that have ended and are forgotten, the newest

@@ -166,6 +166,8 @@ class Membership {
   MembershipOutput left(const std::string& agent_id, const Leave& leave, TimePoint now);
   // A person asks for something: it is answered, and begun or refused.
   MembershipOutput request(const UserRequest& request, TimePoint now);
+  // Whose nodes run the workers of the newest generation, or have run them; or the worker of this rank.
+  std::vector<std::string> nodes_of(std::optional<Rank> rank) const;
   // Time has passed: to be called at deadline(), harmless at other times.
   MembershipOutput tick(TimePoint now);
 
@@ -251,6 +253,8 @@ class Membership {
   void stop_for(const UserRequest& request, TimePoint now, MembershipOutput& out);
   void restart_for(const UserRequest& request, TimePoint now, MembershipOutput& out);
   void pass_on_for(const UserRequest& request, MembershipOutput& out);
+  void look_for_output(const UserRequest& request, Answer& answer) const;
+  std::string no_such_rank(Rank rank) const;
   void remember_failure(const WorkerEnd& first, TimePoint now);
   void advance(TimePoint now, MembershipOutput& out);
   void advance_running(TimePoint now, MembershipOutput& out);

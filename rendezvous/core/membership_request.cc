@@ -23,6 +23,7 @@ MembershipOutput Membership::request(const UserRequest& request, TimePoint now) 
     case UserRequest::What::kStop: stop_for(request, now, out); break;
     case UserRequest::What::kRestart: restart_for(request, now, out); break;
     case UserRequest::What::kSignal: pass_on_for(request, out); break;
+    case UserRequest::What::kLogs: look_for_output(request, answer); break;
   }
   return out;
 }
@@ -83,16 +84,10 @@ void Membership::pass_on_for(const UserRequest& request, MembershipOutput& out) 
     answer.text = "no workers of job '" + spec_.id + "' run now";
     return;
   }
-  int world_size = 0;
   int workers = 0;
-  int nodes = 0;
-  for (const auto& [id, member] : members_) {
-    if (!member.assignment) continue;
-    world_size = member.assignment->world_size;
-    const int first = member.assignment->first_rank.value;
-    const bool is_meant = !request.rank || (request.rank->value >= first &&
-                                            request.rank->value - first < member.node.slots);
-    if (!is_meant) continue;
+  const std::vector<std::string> nodes = nodes_of(request.rank);
+  for (const std::string& id : nodes) {
+    const Member& member = members_.at(id);
     if (!member.connected) {
       // Nothing is kept for it: a signal that comes late is worse than one that does not come.
       answer.text = member.node.host + " cannot be reached now: nobody was signalled";
@@ -101,16 +96,44 @@ void Membership::pass_on_for(const UserRequest& request, MembershipOutput& out) 
     }
     out.pass_ons.push_back({id, PassOn{generation_, request.signal, request.rank}});
     workers += request.rank ? 1 : member.node.slots;
-    ++nodes;
   }
-  if (nodes == 0) {
-    answer.text = "there is no rank " + ddprun::to_text(*request.rank) + ": ranks are 0 to " +
-                  std::to_string(world_size - 1);
+  if (nodes.empty()) {
+    answer.text = no_such_rank(*request.rank);
     return;
   }
   answer.done = true;
   answer.text = signal_name(request.signal) + " goes to " + counted(workers, "worker") + " on " +
-                counted(nodes, "node");
+                counted(nodes.size(), "node");
+}
+
+// The workers of a generation that has ended have written something, too.
+void Membership::look_for_output(const UserRequest& request, Answer& answer) const {
+  answer.done = !nodes_of(request.rank).empty();
+  if (answer.done) return;
+  const bool is_rank_wrong = request.rank && !nodes_of(std::nullopt).empty();
+  answer.text = is_rank_wrong ? no_such_rank(*request.rank)
+                              : "no workers of job '" + spec_.id + "' run now: " + presence();
+}
+
+std::vector<std::string> Membership::nodes_of(std::optional<Rank> rank) const {
+  std::vector<std::string> ids;
+  for (const auto& [id, member] : members_) {
+    if (!member.assignment) continue;
+    const int first = member.assignment->first_rank.value;
+    const bool is_meant =
+        !rank || (rank->value >= first && rank->value - first < member.node.slots);
+    if (is_meant) ids.push_back(id);
+  }
+  return ids;
+}
+
+std::string Membership::no_such_rank(Rank rank) const {
+  int world_size = 0;
+  for (const auto& [id, member] : members_) {
+    if (member.assignment) world_size = member.assignment->world_size;
+  }
+  return "there is no rank " + ddprun::to_text(rank) + ": ranks are 0 to " +
+         std::to_string(world_size - 1);
 }
 
 // Of a generation that failed: why, for whoever asks later.

@@ -3,7 +3,9 @@
 // that happens to a line:
 //
 //   3h{...}  connection 3 says Hello: an honest one, with the JSON merged into it
-//   3s{...}  an AgentStatus, 3b{...} a Heartbeat, 3l{...} a Leave, 3q{...} a UserRequest: likewise
+//   3s{...}  an AgentStatus, 3b{...} a Heartbeat, 3l{...} a Leave, 3q{...} a UserRequest,
+//            3o{...} an OutputPage: likewise
+//   3d       everything that was said on connection 3 has left
 //   3x       connection 3 is gone; what comes next on it is a new one. 9 is a local agent
 //   +500     so many ms pass
 //   c, o     admission is closed; is open again
@@ -119,6 +121,7 @@ class Story {
   void connection(std::size_t index, char what, std::string_view text) {
     Slot& slot = slots_[index];
     if (what == 'x') return disconnect(slot);
+    if (what == 'd') return perform(table_->all_sent(slot.connection, now_));
     std::optional<AgentMessage> message = plain(index, what);
     if (!message) return;
     // What cannot be merged in leaves an honest message, which needs no decoder.
@@ -163,13 +166,14 @@ class Story {
       case 'q':
         return UserRequest{
             .what = UserRequest::What::kRestart, .number = 1, .job = "j", .by = "a user"};
+      case 'o': return OutputPage{.inquiry = 1, .lines = "{}\n", .is_ready = true};
       default: return std::nullopt;
     }
   }
 
   void disconnect(Slot& slot) {
     if (slot.connection.value == 0) return;
-    table_->disconnected(slot.connection);
+    perform(table_->disconnected(slot.connection, now_));
     outbox_.forget(slot.connection);
     DDPRUN_ASSERT(!table_->has_agent(slot.connection), "who is gone is not here");
     slot.connection = {};

@@ -185,6 +185,7 @@ TEST_F(ControlTest, BadCommandLinesHaveOneLine) {
       {{"stop", "one", "two"}, "one job at a time"},
       {{"stop", "--json=yes"}, "--json: it takes no value"},
       {{"restart", "--rdzv-endpoint=h:1"}, "a service has many jobs"},
+      {{"logs", "--rdzv-endpoint=h:1"}, "a service has many jobs"},
   };
   for (const auto& [arguments, words] : bad) {
     const Told refused = told(arguments);
@@ -517,12 +518,199 @@ TEST_F(ControlByServiceTest, DoesWhatTheAgentsSocketDoes) {
   EXPECT_THAT(ask({"status", "train"}).out, HasSubstr("job 'train': ended"));
 }
 
+// --- logs, through the service ---
+
+class LogsByServiceTest : public ControlByServiceTest {
+ protected:
+  // Two nodes with one rank each.
+  void begin_nodes(const std::string& script) {
+    for (std::unique_ptr<ChildProcess>* node : {&one_, &two_}) {
+      *node = launch(
+          {"--rdzv-endpoint=" + endpoint_, "--rdzv-id=train", "--nnodes=2", "sh", "-c", script});
+    }
+  }
+  void begin_until_go(const std::string& script) {
+    begin_nodes(until_go_after(script + "; echo rank $RANK is up"));
+    ASSERT_TRUE(one_->wait_for_out("is up") && two_->wait_for_out("is up")) << one_->err();
+  }
+  // The node of this rank.
+  ChildProcess& node_of(int rank) const {
+    const std::string words = "rank " + std::to_string(rank) + " is up";
+    return one_->out().find(words) != std::string::npos ? *one_ : *two_;
+  }
+  std::unique_ptr<ChildProcess> follow(const Arguments& options = {}) const {
+    return launch(joined({"logs", "-f", "--rdzv-endpoint=" + endpoint_}, options, {"train"}));
+  }
+  void end_nodes() {
+    let_go();
+    EXPECT_EQ(one_->wait(), 0) << one_->err();
+    EXPECT_EQ(two_->wait(), 0) << two_->err();
+  }
+  // Of a process, the most that it has ever had.
+  static long peak_kib(pid_t pid) {
+    std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("VmHWM:")) return std::stol(line.substr(6));
+    }
+    return -1;
+  }
+
+  std::unique_ptr<ChildProcess> one_;
+  std::unique_ptr<ChildProcess> two_;
+};
+
+TEST_F(LogsByServiceTest, TellsTheLastLinesOfAllNodesOrOfARank) {
+  start_service();
+  begin_until_go("for i in 1 2 3; do echo rank $RANK line $i; done; echo rank $RANK bad >&2");
+  const Told all = ask({"logs", "-n", "2", "train"});
+  EXPECT_EQ(all.code, 0) << all.err;
+  for (const std::string rank : {"0", "1"}) {
+    EXPECT_THAT(all.out, HasSubstr("[rank " + rank + "] rank " + rank + " line 3\n[rank " + rank +
+                                   "] rank " + rank + " is up\n"));
+    EXPECT_THAT(all.err, HasSubstr("[rank " + rank + "] rank " + rank + " bad\n"));
+  }
+  EXPECT_THAT(all.out, Not(HasSubstr("line 2")));
+  const Told one = ask({"logs", "-n", "1", "--rank=1", "train"});
+  EXPECT_EQ(one.out, "rank 1 is up\n");
+  EXPECT_EQ(one.err, "rank 1 bad\n");
+  const Told as_json = ask({"logs", "--rank=0", "--lines=1", "--json", "train"});
+  EXPECT_EQ(as_json.out,
+            "{\"line\":\"rank 0 is up\",\"rank\":0,\"stream\":\"stdout\"}\n"
+            "{\"line\":\"rank 0 bad\",\"rank\":0,\"stream\":\"stderr\"}\n");
+  const Told no_rank = ask({"logs", "--rank=2", "train"});
+  EXPECT_EQ(no_rank.code, to_int(ExitCode::kNoJob));
+  EXPECT_THAT(no_rank.err, HasSubstr("there is no rank 2: ranks are 0 to 1"));
+  const Told no_job = ask({"logs", "-f", "other"});
+  EXPECT_EQ(no_job.code, to_int(ExitCode::kNoJob));
+  EXPECT_THAT(no_job.err, HasSubstr("this service knows no job 'other'"));
+  end_nodes();
+  EXPECT_THAT(ask({"logs", "train"}).err, HasSubstr("job 'train' has ended"));
+}
+
+TEST_F(LogsByServiceTest, FollowsAcrossGenerationsUntilTheJobEnds) {
+  start_service();
+  begin_nodes(until_go_after("echo rank $RANK is up") + "; echo rank $RANK said last");
+  ASSERT_TRUE(one_->wait_for_out("is up") && two_->wait_for_out("is up")) << one_->err();
+  auto all = follow();
+  auto one = follow({"--rank=1", "--json"});
+  ASSERT_TRUE(all->wait_for_out("rank 0 is up") && all->wait_for_out("rank 1 is up"));
+  ASSERT_TRUE(one->wait_for_out("rank 1 is up"));
+  ASSERT_EQ(ask({"restart", "train"}).code, 0);
+  ASSERT_TRUE(all->wait_for_err("generation 1 begins")) << all->err();
+  ASSERT_TRUE(eventually([&] { return lines_of(all->out()).size() == 4; })) << all->out();
+  ASSERT_TRUE(eventually([&] { return lines_of(one->out()).size() == 3; })) << one->out();
+  end_nodes();
+  EXPECT_EQ(all->wait(), 0) << all->err();
+  EXPECT_EQ(one->wait(), 0) << one->err();
+  EXPECT_THAT(all->out(), HasSubstr("[rank 0] rank 0 said last\n"));
+  EXPECT_THAT(all->out(), HasSubstr("[rank 1] rank 1 said last\n"));
+  EXPECT_THAT(all->err(), HasSubstr("ddprun: the job has ended with exit code 0\n"));
+  EXPECT_THAT(one->out(), Not(HasSubstr("rank 0")));
+  EXPECT_EQ(json::parse(lines_of(one->out()).back())["exit_code"], 0) << one->out();
+}
+
+TEST_F(LogsByServiceTest, NamesANodeThatDoesNotAnswerAndShowsTheOthers) {
+  start_service({"--lease=60"});
+  begin_until_go("true");
+  const pid_t agent = tree_of(node_of(1)).agent;
+  ASSERT_EQ(kill(agent, SIGSTOP), 0);
+  const Told some = ask({"logs", "train"});
+  EXPECT_EQ(some.code, 0) << some.err;
+  EXPECT_EQ(some.out, "[rank 0] rank 0 is up\n");
+  EXPECT_THAT(some.err, HasSubstr("no answer within 3.0 s from "));
+  const Told none = ask({"logs", "--rank=1", "--json", "train"});
+  EXPECT_EQ(none.code, to_int(ExitCode::kNoAnswer)) << none.out;
+  EXPECT_THAT(none.out, HasSubstr("{\"notice\":\"no answer within 3.0 s from "));
+  EXPECT_THAT(none.err, HasSubstr("no node of job 'train' has told its output"));
+  auto late = follow();
+  EXPECT_TRUE(late->wait_for_err("no answer within 3.0 s")) << late->err();
+  ASSERT_EQ(kill(agent, SIGCONT), 0);
+  EXPECT_TRUE(late->wait_for_out("rank 1 is up")) << "it is back";
+  end_nodes();
+  EXPECT_EQ(late->wait(), 0) << late->err();
+}
+
+// More than may read at a time.
+TEST_F(LogsByServiceTest, AReaderWhoIsKilledIsForgotten) {
+  start_service();
+  begin_until_go("true");
+  for (int i = 0; i < 20; ++i) {
+    auto reader = follow();
+    ASSERT_TRUE(reader->wait_for_out("rank 0 is up") && reader->wait_for_out("rank 1 is up"))
+        << i << ": " << reader->err();
+    reader->signal(SIGKILL);
+    reader->wait();
+  }
+  const Told told = ask({"logs", "-n", "1", "--rank=1", "train"});
+  EXPECT_EQ(told.out, "rank 1 is up\n") << told.err;
+  end_nodes();
+}
+
+TEST_F(LogsByServiceTest, AReaderWhoHasStoppedCostsLittleAndHoldsNobodyUp) {
+  start_service();
+  begin_nodes(until_go_after("echo rank $RANK is up") +
+              "; head -c 24000000 /dev/zero | tr '\\0' 'x' | fold -w 99; "
+              "echo; echo rank $RANK said last");
+  ASSERT_TRUE(one_->wait_for_out("is up") && two_->wait_for_out("is up")) << one_->err();
+  auto reader = follow();
+  ASSERT_TRUE(reader->wait_for_out("rank 0 is up") && reader->wait_for_out("rank 1 is up"));
+  reader->signal(SIGSTOP);
+  const long before = peak_kib(service_->pid());
+  end_nodes();
+  EXPECT_LT(peak_kib(service_->pid()) - before, 12 * 1024);
+  reader->signal(SIGCONT);
+  EXPECT_EQ(reader->wait(), 0);
+  EXPECT_THAT(reader->err(), HasSubstr("bytes of output are missing here"));
+  const std::vector<std::string> lines = lines_of(reader->out());
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), "[rank 0] rank 0 said last"), 1);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), "[rank 1] rank 1 said last"), 1);
+  EXPECT_THAT(reader->err(), HasSubstr("ended with exit code 0"));
+}
+
+TEST_F(LogsByServiceTest, SaysWhenTheServiceEndsFirst) {
+  start_service();
+  begin_until_go("true");
+  auto reader = follow();
+  ASSERT_TRUE(reader->wait_for_out("rank 0 is up"));
+  end(*service_);
+  EXPECT_EQ(reader->wait(), to_int(ExitCode::kNoAnswer));
+  EXPECT_THAT(reader->err(), HasSubstr("it was told to end")) << reader->err();
+  service_.reset();
+  one_->signal(SIGTERM);
+  two_->signal(SIGTERM);
+  one_->wait();
+  two_->wait();
+}
+
+TEST_F(LogsByServiceTest, OfAServiceInsideAnAgentToo) {
+  const HeldPort held;
+  endpoint_ = held.endpoint();
+  begin_nodes(until_go_after("echo rank $RANK is up") + "; echo rank $RANK said last");
+  ASSERT_TRUE(one_->wait_for_out("is up") && two_->wait_for_out("is up")) << one_->err();
+  auto reader = follow();
+  ASSERT_TRUE(reader->wait_for_out("rank 0 is up") && reader->wait_for_out("rank 1 is up"));
+  end_nodes();
+  EXPECT_EQ(reader->wait(), 0) << reader->err();
+  EXPECT_THAT(reader->out(), HasSubstr("[rank 0] rank 0 said last\n"));
+  EXPECT_THAT(reader->out(), HasSubstr("[rank 1] rank 1 said last\n"));
+}
+
+TEST_F(LogsByServiceTest, OfAgentsWithoutASocketToo) {
+  std::ofstream(sockets()) << "a file, where the directory would be";
+  start_service();
+  begin_until_go("true");
+  EXPECT_THAT(ask({"logs", "--rank=1", "train"}).out, HasSubstr("rank 1 is up"));
+  end_nodes();
+  std::filesystem::remove(sockets());
+}
+
 TEST_F(ControlByServiceTest, WantsTheProofThatAgentsGive) {
   const Variables key{{"DDPRUN_RDZV_KEY", "0123456789abcdef-right"}};
   const Variables wrong{{"DDPRUN_RDZV_KEY", "0123456789abcdef-wrong"}};
   start_service({}, key);
   auto job = begin_job(key);
   for (const Arguments& command : {Arguments{"status", "train"},
+                                   {"logs", "train"},
                                    {"stop", "train"},
                                    {"restart", "train"},
                                    {"signal", "KILL", "train"}}) {
@@ -534,6 +722,7 @@ TEST_F(ControlByServiceTest, WantsTheProofThatAgentsGive) {
     EXPECT_THAT(other.err, HasSubstr("is not the key that this service has"));
   }
   EXPECT_EQ(ask({"status", "train"}, key).code, 0);
+  EXPECT_THAT(ask({"logs", "train"}, key).out, HasSubstr("up 1"));
   EXPECT_EQ(ask({"stop", "train"}, key).code, 0);
   EXPECT_EQ(job->wait(), 143) << job->err();
 }

@@ -63,16 +63,13 @@ TEST(ControlProtocol, WhoAsksIsShownWithoutControlCharacters) {
 TEST(ControlProtocol, AnswersAreOneLineEach) {
   NodeView node{
       .job = "a\nb", .host = "h\xff", .pid = 7, .program = "p", .generation = Generation(2)};
-  node.workers.push_back({.rank = Rank(3),
-                          .local_rank = LocalRank(1),
-                          .pid = 9,
-                          .state = "running",
-                          .step = 120});
+  node.workers.push_back(
+      {.rank = Rank(3), .local_rank = LocalRank(1), .pid = 9, .state = "running", .step = 120});
   const Moment now{};
   for (const std::string& line :
        {who_line(node, now), status_line(node, now, std::string("{\"jobs\":[\n{}\n]}\n")),
         status_line(node, now, Error{.cause = "silent\nservice"}),
-        outcome_line(Outcome::kRefused, "a\nb"), ended_line(3, "x"), generation_line(Generation(2)),
+        outcome_line(Outcome::kRefused, "a\nb"), ended_line(3, "x"), generation_line(node),
         output_line({Rank(1), OutputStream::kErr}, "a\nb\n"), dropped_line(5)}) {
     EXPECT_EQ(line.find('\n'), std::string::npos) << line;
     EXPECT_TRUE(json::accept(line)) << line;

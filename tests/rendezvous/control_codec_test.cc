@@ -103,8 +103,12 @@ TEST(ControlCodec, AHelloComesBackAsItWas) {
 TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
   Hello hello;
   hello.node.agent_id = "x";
-  const std::vector<AgentMessage> from_agents{hello, AgentStatus{}, Heartbeat{3}, Leave{15, "why"},
-                                              UserRequest{.number = 1}};
+  const std::vector<AgentMessage> from_agents{hello,
+                                              AgentStatus{},
+                                              Heartbeat{3},
+                                              Leave{15, "why"},
+                                              UserRequest{.number = 1},
+                                              OutputPage{.inquiry = 1, .lines = "{}\n"}};
   ASSERT_EQ(from_agents.size(), std::variant_size_v<AgentMessage>);
   for (const AgentMessage& message : from_agents) {
     const auto decoded = decode_agent_message(body(encode(message)));
@@ -128,7 +132,8 @@ TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
       Stop{Generation(1), "r"},
       End{verdict},
       Answer{.number = 1, .done = true, .text = "it is under way"},
-      PassOn{.generation = Generation(1), .signal = 10, .rank = Rank(3)}};
+      PassOn{.generation = Generation(1), .signal = 10, .rank = Rank(3)},
+      TellOutput{.inquiry = 4}};
   ASSERT_EQ(from_service.size(), std::variant_size_v<ServiceMessage>);
   for (const ServiceMessage& message : from_service) {
     const auto decoded = decode_service_message(body(encode(message)));
@@ -142,6 +147,46 @@ TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
       << "of an older one";
   const auto end = decode_service_message(body(encode(ServiceMessage(End{verdict}))));
   EXPECT_EQ(std::get<End>(*end).verdict.ends, verdict.ends);
+}
+
+TEST(ControlCodec, WhatIsSaidOfOutputKeepsEveryField) {
+  const UserRequest request{.what = UserRequest::What::kLogs,
+                            .number = 7,
+                            .job = "j",
+                            .by = "ada",
+                            .rank = Rank(3),
+                            .lines = 5,
+                            .follow = true};
+  EXPECT_EQ(std::get<UserRequest>(*decode_agent_message(body(encode(AgentMessage(request))))),
+            request);
+  const OutputPage page{
+      .inquiry = 9, .lines = "{\"text\":\"\\u0001\"}\n", .is_ready = true, .is_last = true};
+  EXPECT_EQ(std::get<OutputPage>(*decode_agent_message(body(encode(AgentMessage(page))))), page);
+  for (const TellOutput& tell :
+       {TellOutput{.inquiry = 9, .rank = Rank(3), .lines = 5, .follow = true},
+        TellOutput{.what = TellOutput::What::kNext, .inquiry = 9},
+        TellOutput{.what = TellOutput::What::kEnd, .inquiry = 9}}) {
+    EXPECT_EQ(std::get<TellOutput>(*decode_service_message(body(encode(ServiceMessage(tell))))),
+              tell);
+  }
+  const Answer answer{.number = 7, .done = true, .text = "t", .page = "{}\n", .more = true};
+  EXPECT_EQ(std::get<Answer>(*decode_service_message(body(encode(ServiceMessage(answer))))),
+            answer);
+}
+
+TEST(ControlCodec, ThereIsNoMoreOutputInAMessageThanMayBe) {
+  OutputPage page{.lines = std::string(kMaxPageBytes, '\1')};
+  EXPECT_FALSE(encode(AgentMessage(page))) << "its frame would be too long";
+  page.lines = std::string(kMaxPageBytes, '\\');
+  EXPECT_TRUE(decode_agent_message(body(encode(AgentMessage(page)))));
+  page.lines += 'x';
+  EXPECT_FALSE(decode_agent_message(body(encode(AgentMessage(page)))));
+  TellOutput tell{.lines = kMaxLogLines};
+  EXPECT_TRUE(decode_service_message(body(encode(ServiceMessage(tell)))));
+  ++tell.lines;
+  EXPECT_FALSE(decode_service_message(body(encode(ServiceMessage(tell)))));
+  UserRequest request{.what = UserRequest::What::kLogs, .lines = -1};
+  EXPECT_FALSE(decode_agent_message(body(encode(AgentMessage(request)))));
 }
 
 TEST(ControlCodec, AnAssignmentKeepsEveryField) {

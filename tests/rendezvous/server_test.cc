@@ -54,6 +54,26 @@ class ServerTest : public testing::Test {
   testing_support::RunningService service_;
 };
 
+// What was proved for one job is not asked again for another on the same connection.
+TEST_F(ServerTest, WhoIsNoAgentAsksOnce) {
+  RawTcpClient agent(service_.port());
+  Hello hello = hello_of("j", "a");
+  hello.node.tells_output = true;
+  say(agent, hello);
+  ASSERT_TRUE(await<Assignment>(agent));
+  RawTcpClient reader(service_.port());
+  UserRequest request{.what = UserRequest::What::kLogs, .job = "j", .by = "ada", .follow = true};
+  say(reader, request);
+  ASSERT_TRUE(await<Answer>(reader));
+  ASSERT_TRUE(await<TellOutput>(agent));
+  request = {.what = UserRequest::What::kRestart, .job = "j", .by = "ada"};
+  say(reader, request);
+  EXPECT_TRUE(reader.is_closed());
+  const ServiceMessage told = next_message(agent);
+  ASSERT_TRUE(std::holds_alternative<TellOutput>(told)) << "and not a Stop";
+  EXPECT_EQ(std::get<TellOutput>(told).what, TellOutput::What::kEnd);
+}
+
 TEST_F(ServerTest, AHelloThatCannotBeMeantEndsItsOwnConnectionOnly) {
   RawTcpClient friendly(service_.port());
   say(friendly, hello_of("good", "a"));

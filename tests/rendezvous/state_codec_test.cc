@@ -163,7 +163,7 @@ class RandomService {
     Agent& agent = agents_[id];
     if (!agent.connection.value || rng_.chance(0.1)) return hello(id, agent);
     if (rng_.chance(0.1)) {
-      table_.disconnected(std::exchange(agent.connection, {}));
+      take(table_.disconnected(std::exchange(agent.connection, {}), now_));
     } else if (rng_.chance(0.05)) {
       take(table_.receive({.connection = agent.connection}, Leave{kTerm, "told"}, now_));
       agent = {};
@@ -233,7 +233,7 @@ class RandomService {
   static ServiceOptions options() { return {.service_id = "random"}; }
 
   void hello(const std::string& id, Agent& agent) {
-    if (agent.connection.value) table_.disconnected(agent.connection);
+    if (agent.connection.value) take(table_.disconnected(agent.connection, now_));
     agent.connection = AgentConnectionId(next_connection_++);
     Hello hello = testing_support::hello_of("job" + std::to_string(id.back() % 2), id, {1, 3});
     hello.instance = agent.instance;

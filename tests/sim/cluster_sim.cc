@@ -771,7 +771,7 @@ void ClusterSim::close(const std::shared_ptr<Connection>& connection, const std:
         saw(Happening::kLateMessage);
         take(service_->receive({.connection = id}, message, now_));
       }
-      service_->disconnected(id);
+      take(service_->disconnected(id, now_));
       arm_service();
     });
   }

@@ -22,7 +22,9 @@ class JobTableTest : public testing::Test {
   ServiceOutput receive(std::uint64_t connection, const AgentMessage& message) {
     return table_.receive({.connection = AgentConnectionId(connection)}, message, now_);
   }
-  void leave(std::uint64_t connection) { table_.disconnected(AgentConnectionId(connection)); }
+  ServiceOutput leave(std::uint64_t connection) {
+    return table_.disconnected(AgentConnectionId(connection), now_);
+  }
   template <class T>
   static const T* find(const ServiceOutput& out, std::uint64_t connection) {
     for (const ServiceOutput::Send& send : out.sends) {

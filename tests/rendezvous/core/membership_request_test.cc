@@ -191,7 +191,7 @@ TEST_F(RequestTableTest, WhoHasGoneHearsOfNothing) {
   receive(1, testing_support::hello_of("j", "a"));
   receive(1, AgentStatus{.phase = AgentPhase::kRunning, .generation = Generation(0)});
   receive(2, request(What::kStop, "j"));
-  table_.disconnected(AgentConnectionId(2));
+  table_.disconnected(AgentConnectionId(2), now_);
   const ServiceOutput out =
       receive(1, AgentStatus{.phase = AgentPhase::kIdle, .generation = Generation(0)});
   EXPECT_TRUE(sends<End>(out, 2).empty());
@@ -208,7 +208,7 @@ TEST_F(RequestTableTest, AJobOfAnotherUserIsNotHis) {
   constexpr UserId kOwner{1000};
   constexpr UserId kOther{1001};
   receive(1, testing_support::hello_of("j", "a"), kOwner);
-  for (const What what : {What::kStop, What::kRestart, What::kSignal}) {
+  for (const What what : {What::kStop, What::kRestart, What::kSignal, What::kLogs}) {
     UserRequest asked = request(what, "j");
     asked.signal = SIGUSR1;
     const ServiceOutput out = receive(2, asked, kOther);
@@ -232,6 +232,124 @@ TEST_F(RequestTableTest, AnAgentAsksForItsOwnJobAlone) {
   EXPECT_TRUE(sends<Stop>(out, 2).empty());
   ASSERT_EQ(sends<Answer>(out, 1).size(), 1u);
   EXPECT_FALSE(sends<Answer>(out, 1)[0].last) << "its connection stays";
+}
+
+// --- what workers write ---
+
+class OutputRequestTest : public RequestTableTest {
+ protected:
+  void two_run() {
+    for (const std::uint64_t connection : {1, 2}) {
+      Hello hello = testing_support::hello_of("j", "n" + std::to_string(connection), {2, 2});
+      hello.node.tells_output = true;
+      receive(connection, hello);
+    }
+    for (const std::uint64_t connection : {1, 2}) {
+      receive(connection, AgentStatus{.phase = AgentPhase::kRunning, .generation = Generation(0)});
+    }
+  }
+  static UserRequest logs(bool follow = false, std::optional<Rank> rank = {}) {
+    UserRequest asked = request(What::kLogs, "j");
+    asked.follow = follow;
+    asked.rank = rank;
+    return asked;
+  }
+  static Answer answer(const ServiceOutput& out, std::uint64_t connection) {
+    const auto all = sends<Answer>(out, connection);
+    EXPECT_EQ(all.size(), 1u);
+    return all.empty() ? Answer() : std::get<Answer>(all[0].message);
+  }
+};
+
+TEST_F(OutputRequestTest, GoesToTheNodesOfTheJobAndTheirPagesToTheReader) {
+  two_run();
+  ServiceOutput out = receive(9, logs());
+  EXPECT_TRUE(answer(out, 9).done && answer(out, 9).more);
+  ASSERT_EQ(sends<TellOutput>(out, 1).size(), 1u);
+  ASSERT_EQ(sends<TellOutput>(out, 2).size(), 1u);
+  const auto asked = std::get<TellOutput>(sends<TellOutput>(out, 2)[0].message);
+  EXPECT_EQ(asked.lines, kDefaultLogLines);
+  receive(1, OutputPage{.inquiry = asked.inquiry, .is_last = true});
+  out = receive(2, OutputPage{.inquiry = asked.inquiry, .is_ready = true});
+  EXPECT_EQ(sends<TellOutput>(out, 2).size(), 1u);
+  out = receive(2, OutputPage{.inquiry = asked.inquiry, .lines = "{}\n", .is_last = true});
+  ASSERT_EQ(sends<Answer>(out, 9).size(), 2u);
+  EXPECT_EQ(std::get<Answer>(sends<Answer>(out, 9)[0].message).page, "{}\n");
+  EXPECT_TRUE(sends<Answer>(out, 9)[1].last);
+}
+
+TEST_F(OutputRequestTest, OfARankGoesToItsNodeAlone) {
+  two_run();
+  const ServiceOutput out = receive(9, logs(false, Rank(1)));
+  EXPECT_EQ(sends<TellOutput>(out, 1).size() + sends<TellOutput>(out, 2).size(), 1u);
+  const Answer refused = answer(receive(8, logs(false, Rank(2))), 8);
+  EXPECT_FALSE(refused.done || refused.more);
+  EXPECT_EQ(refused.text, "there is no rank 2: ranks are 0 to 1");
+}
+
+TEST_F(OutputRequestTest, FollowsIntoTheNextGenerationAndToTheEnd) {
+  two_run();
+  ServiceOutput out = receive(9, logs(true));
+  const auto asked = std::get<TellOutput>(sends<TellOutput>(out, 1)[0].message);
+  receive(1, OutputPage{.inquiry = asked.inquiry});
+  receive(2, OutputPage{.inquiry = asked.inquiry});
+  // The second node is lost, and another comes in its place.
+  out = receive(
+      2, AgentStatus{.phase = AgentPhase::kRunning, .generation = Generation(0), .leaving = 0});
+  out = table_.disconnected(AgentConnectionId(2), now_);
+  EXPECT_THAT(answer(out, 9).text, HasSubstr("connection with n2 is lost"));
+  Hello hello = testing_support::hello_of("j", "n2", {2, 2});
+  hello.node.tells_output = true;
+  hello.status = {.phase = AgentPhase::kRunning, .generation = Generation(0)};
+  out = receive(3, hello);
+  ASSERT_EQ(sends<TellOutput>(out, 3).size(), 1u) << "it is asked again";
+  receive(3, OutputPage{.inquiry = asked.inquiry});
+  for (const std::uint64_t connection : {1, 3}) {
+    out = receive(connection,
+                  AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
+  }
+  EXPECT_EQ(sends<End>(out, 9).size(), 0u) << "what they have written last is still to come";
+  receive(1, OutputPage{.inquiry = asked.inquiry, .is_last = true});
+  out = receive(3, OutputPage{.inquiry = asked.inquiry, .is_last = true});
+  ASSERT_EQ(sends<End>(out, 9).size(), 1u);
+  EXPECT_TRUE(sends<End>(out, 9)[0].last);
+  EXPECT_FALSE(answer(receive(8, logs()), 8).done) << "the job has ended";
+}
+
+TEST_F(OutputRequestTest, WhoHasGoneIsForgottenByTheAgentsToo) {
+  two_run();
+  receive(9, logs(true));
+  ASSERT_TRUE(table_.is_reader(AgentConnectionId(9)));
+  const ServiceOutput out = table_.disconnected(AgentConnectionId(9), now_);
+  ASSERT_EQ(sends<TellOutput>(out, 1).size(), 1u);
+  EXPECT_EQ(std::get<TellOutput>(sends<TellOutput>(out, 1)[0].message).what,
+            TellOutput::What::kEnd);
+  EXPECT_FALSE(table_.is_reader(AgentConnectionId(9)));
+}
+
+TEST_F(OutputRequestTest, IsForWhoeverAsksOnAConnectionOfHisOwn) {
+  two_run();
+  EXPECT_FALSE(answer(receive(1, logs()), 1).done);
+  for (std::uint64_t i = 0; i < OutputInquiries::kOfJob; ++i) receive(100 + i, logs(true));
+  EXPECT_THAT(answer(receive(9, logs(true)), 9).text, HasSubstr("too many"));
+}
+
+TEST_F(OutputRequestTest, ATimeIsSetForTheAnswer) {
+  two_run();
+  receive(9, logs());
+  ASSERT_TRUE(table_.deadline());
+  EXPECT_LE(*table_.deadline(), now_ + OutputInquiries::kAgentPatience);
+  now_ += OutputInquiries::kAgentPatience;
+  const auto answers = sends<Answer>(table_.tick(now_), 9);
+  ASSERT_EQ(answers.size(), 2u);
+  EXPECT_THAT(std::get<Answer>(answers[0].message).text, HasSubstr("from n1, n2"));
+  EXPECT_TRUE(answers[1].last);
+}
+
+TEST_F(OutputRequestTest, AServiceThatEndsTellsItsReaders) {
+  two_run();
+  receive(9, logs(true));
+  EXPECT_EQ(sends<Silence>(table_.farewell("it was told to end"), 9).size(), 1u);
 }
 
 TEST_F(RequestTableTest, StatusIsAPageOfTheJobOrOfAll) {
