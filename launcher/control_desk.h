@@ -42,8 +42,8 @@ class ControlDesk {
   // Of one service; more it does not answer.
   static constexpr std::size_t kMaxInquiries = 16;
 
-  // listener: of listen_for_control(); invalid: nobody asks but the service. slots: local ranks of this
-  // node. REQUIRES: io outlives it.
+  // listener: of listen_for_control(); invalid: nobody asks but the service. slots: local ranks of
+  // this node. REQUIRES: io outlives it.
   ControlDesk(boost::asio::io_context& io, UniqueFd listener, ControlledNode node, int slots);
 
   // Where the output of a local rank is to go, too. Lives as long as the desk.

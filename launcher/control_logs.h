@@ -42,7 +42,8 @@ class LogPrinter {
   std::optional<std::int64_t> generation_;
 };
 
-// clients: whose request was accepted. Until the agents have nothing more to say; returns the exit code.
+// clients: whose request was accepted. Until the agents have nothing more to say; returns the exit
+// code.
 int show_logs(std::vector<ControlClient> clients, const LogOptions& options);
 
 }  // namespace ddprun

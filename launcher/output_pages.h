@@ -1,8 +1,8 @@
-// OutputPages: what this node's workers write, for a reader who asks through the rendezvous service.
-// It is kept here until the service says that it is this node's turn (rendezvous/core/user_request.h,
-// TellOutput): a page goes out for each turn, and in between no more than the word that there is
-// something. At the end of the job there are no turns any more: the newest that is left goes out at
-// once.
+// OutputPages: what this node's workers write, for a reader who asks through the rendezvous
+// service. It is kept here until the service says that it is this node's turn
+// (rendezvous/core/user_request.h, TellOutput): a page goes out for each turn, and in between no
+// more than the word that there is something. At the end of the job there are no turns any more:
+// the newest that is left goes out at once.
 //
 // Owner: ControlDesk. Pure but for `send`, which is called from within each function.
 #pragma once
@@ -28,8 +28,8 @@ class OutputPages final : public OutputReader {
   OutputPages(std::uint64_t inquiry, std::function<void(const OutputPage&)> send)
       : inquiry_(inquiry), send_(std::move(send)) {}
 
-  // The service has asked: it hears at once that there is somebody who answers. To be called once, when
-  // what there is to begin with was said.
+  // The service has asked: it hears at once that there is somebody who answers. To be called once,
+  // when what there is to begin with was said.
   void begin();
   // It is this node's turn.
   void take_turn();
@@ -37,7 +37,8 @@ class OutputPages final : public OutputReader {
   void close();
 
   bool is_open() const override { return is_open_; }
-  // Always: what is new takes the place of what is oldest, and the reader is told how much is missing.
+  // Always: what is new takes the place of what is oldest, and the reader is told how much is
+  // missing.
   std::size_t room() const override { return kMaxUnsentBytes; }
   void say(std::string_view line) override;
   void end() override;

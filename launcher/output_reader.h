@@ -1,5 +1,5 @@
-// OutputReader: somebody who reads what the workers of this node write, as lines of JSON: a command on
-// the agent's socket (launcher/control_socket.h), or the rendezvous service in the place of one
+// OutputReader: somebody who reads what the workers of this node write, as lines of JSON: a command
+// on the agent's socket (launcher/control_socket.h), or the rendezvous service in the place of one
 // (launcher/output_pages.h). Used on the agent's thread.
 #pragma once
 

@@ -2,8 +2,8 @@
 // rendezvous/core/user_request.h lists. Who asks proves who he is as an agent does: by the job's
 // key, by munge, by a certificate.
 //
-// For programs without an event loop: it blocks, and every wait has a deadline, but for output that is
-// followed: of that a host that has gone is noticed. Any thread.
+// For programs without an event loop: it blocks, and every wait has a deadline, but for output that
+// is followed: of that a host that has gone is noticed. Any thread.
 #pragma once
 
 #include <functional>
@@ -28,14 +28,15 @@ struct ServiceCall {
   TlsContextPtr tls;                   // of an agent; null: without TLS
   Duration to_answer = std::chrono::seconds(10);  // from the look-up of the name to the Answer
   Duration to_end{};                              // and on to the End that follows a stop
-  // Of kLogs: gets each Answer that others follow. It may block, and the service waits for it. False:
-  // no more is wanted.
+  // Of kLogs: gets each Answer that others follow. It may block, and the service waits for it.
+  // False: no more is wanted.
   std::function<bool(const Answer&)> on_output = nullptr;
 };
 
 struct ServiceReply {
   Answer answer;
-  // After a stop that was accepted, and after output that was followed: of the job, which has ended.
+  // After a stop that was accepted, and after output that was followed: of the job, which has
+  // ended.
   std::optional<Verdict> verdict;
   // Why what was asked for broke off, after it had been accepted.
   std::optional<Error> broke_off;

@@ -183,7 +183,7 @@ void JobTable::request(const Origin& origin, const UserRequest& request, TimePoi
   forward(id, std::move(begun), now, out);
 }
 
-// --- what workers write ----------------------------------------------------------------------------
+// --- what workers write -------------------------------------------------------------------------
 
 void JobTable::inquire(AgentConnectionId reader, const UserRequest& request, TimePoint now,
                        ServiceOutput& out) {

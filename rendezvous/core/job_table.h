@@ -16,10 +16,10 @@
 // agents are admitted to it, or told how it ended, but root's. Its id is free again when it has
 // ended.
 //
-// A UserRequest may come on a connection of an agent, or be the first message of one that says no Hello
-// (rendezvous/core/user_request.h). That one is closed after its Answer, but for a stop that was
-// accepted: its End comes when the job has ended (kWatchersKept at most wait so), and for the output of
-// workers (rendezvous/core/output_inquiries.h).
+// A UserRequest may come on a connection of an agent, or be the first message of one that says no
+// Hello (rendezvous/core/user_request.h). That one is closed after its Answer, but for a stop that
+// was accepted: its End comes when the job has ended (kWatchersKept at most wait so), and for the
+// output of workers (rendezvous/core/output_inquiries.h).
 //
 // What outlives the service comes out as changes, numbered from 1; what is sent names the one that
 // must be safe on the disk before it leaves. A service without a disk sends at once.
@@ -122,8 +122,8 @@ class JobTable {
   ServiceOutput receive(const Origin& origin, const AgentMessage& message, TimePoint now);
   // The connection is gone. No effect on one that never said hello or was replaced.
   ServiceOutput disconnected(AgentConnectionId connection, TimePoint now);
-  // Whether this connection reads what workers write; then all_sent() is to be called whenever everything
-  // that was said on it has left.
+  // Whether this connection reads what workers write; then all_sent() is to be called whenever
+  // everything that was said on it has left.
   bool is_reader(AgentConnectionId connection) const { return inquiries_.is_reader(connection); }
   ServiceOutput all_sent(AgentConnectionId connection, TimePoint now);
   // Time has passed: to be called at deadline(), harmless at other times.
@@ -142,7 +142,8 @@ class JobTable {
   // told of them. Their agents try again. The verdicts of jobs that they have replaced are not
   // brought back: an agent that was cut off when such a verdict was told begins a job anew.
   ServiceOutput take_back(std::uint64_t after, const std::string& why);
-  // What tells every agent, and who reads output, that nothing will be heard of this service for a while.
+  // What tells every agent, and who reads output, that nothing will be heard of this service for a
+  // while.
   ServiceOutput farewell(const std::string& why) const;
 
   // No job has a connected agent: an embedded service may end.

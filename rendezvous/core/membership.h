@@ -166,7 +166,8 @@ class Membership {
   MembershipOutput left(const std::string& agent_id, const Leave& leave, TimePoint now);
   // A person asks for something: it is answered, and begun or refused.
   MembershipOutput request(const UserRequest& request, TimePoint now);
-  // Whose nodes run the workers of the newest generation, or have run them; or the worker of this rank.
+  // Whose nodes run the workers of the newest generation, or have run them; or the worker of this
+  // rank.
   std::vector<std::string> nodes_of(std::optional<Rank> rank) const;
   // Time has passed: to be called at deadline(), harmless at other times.
   MembershipOutput tick(TimePoint now);

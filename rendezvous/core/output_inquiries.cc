@@ -21,7 +21,7 @@ std::string named(const std::vector<std::string>& hosts) {
 
 }  // namespace
 
-// --- one inquiry -----------------------------------------------------------------------------------
+// --- one inquiry --------------------------------------------------------------------------------
 
 bool OutputInquiries::is_open(State state) {
   return state == State::kAsked || state == State::kQuiet || state == State::kReady ||
@@ -138,7 +138,7 @@ OutputInquiries::Inquiries::iterator OutputInquiries::go_on(Inquiries::iterator 
   return inquiries_.erase(at);
 }
 
-// --- readers ---------------------------------------------------------------------------------------
+// --- readers ------------------------------------------------------------------------------------
 
 bool OutputInquiries::has_room(const std::string& job) const {
   const auto of_job = std::count_if(inquiries_.begin(), inquiries_.end(),
@@ -235,7 +235,7 @@ OutputInquiries::Inquiries::const_iterator OutputInquiries::find(AgentConnection
                       [&](const auto& one) { return one.second.reader == reader; });
 }
 
-// --- agents ----------------------------------------------------------------------------------------
+// --- agents -------------------------------------------------------------------------------------
 
 InquiryOutput OutputInquiries::told(const std::string& agent_id, OutputPage page, TimePoint now) {
   InquiryOutput out;
@@ -293,7 +293,7 @@ InquiryOutput OutputInquiries::lose(const std::string& agent_id, State state, Ti
   return out;
 }
 
-// --- the job ---------------------------------------------------------------------------------------
+// --- the job ------------------------------------------------------------------------------------
 
 std::vector<OutputInquiries::Followed> OutputInquiries::followed(const std::string& job) const {
   std::vector<Followed> all;

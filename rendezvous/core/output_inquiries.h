@@ -1,15 +1,15 @@
-// OutputInquiries: who reads what a job's workers write through the service, and what the job's agents
-// have to be asked for it.
+// OutputInquiries: who reads what a job's workers write through the service, and what the job's
+// agents have to be asked for it.
 //
-// Owner: JobTable, on the service's thread. Pure: agents are ids, readers are connections, time comes in
-// with each event.
+// Owner: JobTable, on the service's thread. Pure: agents are ids, readers are connections, time
+// comes in with each event.
 //
 // An inquiry is one `ddprun logs`. Each agent concerned is told to begin and answers at once; from
-// then on it says when it has something, and tells it, one page, when it is its turn. Turns are given
-// only while the reader has taken what came before, kTurns of them at a time: so the service keeps
-// kMaxUnread bytes for a reader at most, whoever writes how much, and what a slow reader misses is
-// missing at the agents, who count it. An agent that tells without a turn, as all do at the end of
-// their job, loses what there is no room for, and that is counted here.
+// then on it says when it has something, and tells it, one page, when it is its turn. Turns are
+// given only while the reader has taken what came before, kTurns of them at a time: so the service
+// keeps kMaxUnread bytes for a reader at most, whoever writes how much, and what a slow reader
+// misses is missing at the agents, who count it. An agent that tells without a turn, as all do at
+// the end of their job, loses what there is no room for, and that is counted here.
 //
 //   state of an agent   what is awaited                              next
 //   kAsked              an answer, within kAgentPatience             any
@@ -20,8 +20,8 @@
 //   kGone               likewise; while the output is followed, it is asked again when it is back
 //   kDone               nothing
 //
-// An inquiry ends when nothing is awaited any more, while the output is followed only after the job's
-// end, and kAgentPatience after that in any case.
+// An inquiry ends when nothing is awaited any more, while the output is followed only after the
+// job's end, and kAgentPatience after that in any case.
 #pragma once
 
 #include <cstddef>
@@ -82,7 +82,8 @@ class OutputInquiries {
   // The agent has said that nothing of the job is left on its node.
   InquiryOutput agent_left(const std::string& agent_id, TimePoint now);
 
-  // Everything that was said to the reader has left. No effect on other connections, here and below.
+  // Everything that was said to the reader has left. No effect on other connections, here and
+  // below.
   InquiryOutput reader_has_room(AgentConnectionId reader, TimePoint now);
   InquiryOutput reader_gone(AgentConnectionId reader);
   bool is_reader(AgentConnectionId reader) const { return find(reader) != inquiries_.end(); }
@@ -94,8 +95,8 @@ class OutputInquiries {
     std::optional<Rank> rank = {};
   };
   std::vector<Followed> followed(const std::string& job) const;
-  // Workers run on these nodes now: those that were not asked yet are asked for all they keep, those
-  // that are back for what comes.
+  // Workers run on these nodes now: those that were not asked yet are asked for all they keep,
+  // those that are back for what comes.
   InquiryOutput see(std::uint64_t inquiry, const std::vector<Node>& nodes, TimePoint now);
 
   // The job is over; `after`: the change that says so.

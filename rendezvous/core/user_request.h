@@ -1,5 +1,5 @@
-// What a person asks of a running job, by `ddprun stop`, `restart`, `signal`, `status` or `logs`, as
-// plain values.
+// What a person asks of a running job, by `ddprun stop`, `restart`, `signal`, `status` or `logs`,
+// as plain values.
 //
 // A UserRequest reaches the service from an agent of the job, whose user has asked it on its socket
 // (launcher/control_socket.h), or as the first message of a connection of its own, which says no
@@ -7,9 +7,9 @@
 // a stop that was accepted, when the End follows as soon as the job has ended. A UserRequest is no
 // state: one that is lost with its connection is lost, and whoever asked is told so.
 //
-// Output of workers is asked for on a connection of its own. It is answered by many Answers, and, where
-// it is followed, by the End of the job. The service asks the agents by TellOutput, which answer by
-// OutputPage (rendezvous/core/output_inquiries.h).
+// Output of workers is asked for on a connection of its own. It is answered by many Answers, and,
+// where it is followed, by the End of the job. The service asks the agents by TellOutput, which
+// answer by OutputPage (rendezvous/core/output_inquiries.h).
 //
 // Value types; any thread.
 #pragma once
@@ -41,7 +41,8 @@ struct UserRequest {
   int signal = 0;
   std::optional<Rank> rank = {};
   bool at_once = false;  // kStop: workers are killed, without their grace
-  // kLogs: how many lines of each stream that were written before; whether to go on until the job ends.
+  // kLogs: how many lines of each stream that were written before; whether to go on until the job
+  // ends.
   int lines = kDefaultLogLines;
   bool follow = false;
 
@@ -59,8 +60,8 @@ struct Answer {
   std::uint64_t number = 0;
   bool done = false;  // it is under way; else nothing has changed, and text says why
   std::string text;   // one line, for people
-  // Of kStatus: a JSON object (rendezvous/status_page.h). Of kLogs: lines of JSON with their ends, as
-  // agents write them. Else empty.
+  // Of kStatus: a JSON object (rendezvous/status_page.h). Of kLogs: lines of JSON with their ends,
+  // as agents write them. Else empty.
   std::string page;
   bool more = false;  // of kLogs: others follow; text is news of its own, or empty
 
@@ -76,9 +77,9 @@ struct PassOn {
   friend bool operator==(const PassOn&, const PassOn&) = default;
 };
 
-// To an agent: what the service wants of its workers' output. The agent says that it has something to
-// tell, and waits for its turn, so that neither side ever keeps more than a few pages for a reader who
-// is slow.
+// To an agent: what the service wants of its workers' output. The agent says that it has something
+// to tell, and waits for its turn, so that neither side ever keeps more than a few pages for a
+// reader who is slow.
 struct TellOutput {
   enum class What {
     kBegin,  // of the workers, or of the one of `rank`; answered at once

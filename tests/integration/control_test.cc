@@ -667,6 +667,24 @@ TEST_F(LogsByServiceTest, AReaderWhoHasStoppedCostsLittleAndHoldsNobodyUp) {
   EXPECT_THAT(reader->err(), HasSubstr("ended with exit code 0"));
 }
 
+// More than the service keeps, and less than the agents do: nothing is lost, whoever is how fast.
+TEST_F(LogsByServiceTest, AReaderWhoReadsGetsAllOfIt) {
+  start_service();
+  begin_nodes("echo rank $RANK is up; until [ -e flood ]; do sleep 0.05; done; " +
+              until_go_after("seq -f 'a line that is neither short nor long, number %.0f' 20000"));
+  ASSERT_TRUE(one_->wait_for_out("is up") && two_->wait_for_out("is up")) << one_->err();
+  auto reader = follow();
+  ASSERT_TRUE(reader->wait_for_out("rank 0 is up") && reader->wait_for_out("rank 1 is up"));
+  std::ofstream(directory_ / "flood") << "now";
+  EXPECT_TRUE(eventually([&] {
+    const std::string out = reader->out();
+    return std::count(out.begin(), out.end(), '\n') == 40002;
+  })) << lines_of(reader->out()).size();
+  end_nodes();
+  EXPECT_EQ(reader->wait(), 0) << reader->err();
+  EXPECT_THAT(reader->err(), Not(HasSubstr("missing")));
+}
+
 TEST_F(LogsByServiceTest, SaysWhenTheServiceEndsFirst) {
   start_service();
   begin_until_go("true");
