@@ -465,8 +465,14 @@ void from_json(const Json& json, HeartbeatAck& ack) {
   if (json.contains("next_ms")) read_ms(json, "next_ms", ack.next);
 }
 
-void to_json(Json& json, const Wait& wait) { json = {{"reason", wait.reason}}; }
-void from_json(const Json& json, Wait& wait) { read(json, "reason", wait.reason, kMaxTextBytes); }
+void to_json(Json& json, const Wait& wait) {
+  json = {{"reason", wait.reason}};
+  if (wait.generation >= Generation(0)) json["generation"] = wait.generation.value;
+}
+void from_json(const Json& json, Wait& wait) {
+  read(json, "reason", wait.reason, kMaxTextBytes);
+  if (json.contains("generation")) read(json, "generation", wait.generation);
+}
 
 void to_json(Json& json, const Stop& stop) {
   json = {{"generation", stop.generation.value}, {"reason", stop.reason}};

@@ -63,7 +63,14 @@ AgentStatus Supervisor::status(TimePoint now) const {
 // --- directives ----------------------------------------------------------------------------------
 
 void Supervisor::on(const Wait& wait, TimePoint, SupervisorActions& out) {
-  if (state_ != State::kIdle || wait.reason == last_wait_) return;
+  if (state_ != State::kIdle) return;
+  if (wait.generation > generation_) {
+    generation_ = wait.generation;
+    ends_.clear();
+    sightings_.clear();
+    checkpoints_ = 0;
+  }
+  if (wait.reason == last_wait_) return;
   last_wait_ = wait.reason;
   out.push_back(Say{Say::Level::kInfo, "waiting: " + wait.reason});
 }

@@ -5,6 +5,9 @@
 // Owner: Agent (launcher/agent.h), on its one thread. Pure: no process, no clock, no socket. The
 // agent turns each happening into one Event and performs the Actions in order.
 //
+// A node that waits remembers the newest generation it has been told of: after one in which it had no
+// part a service that has forgotten all must not begin another one while that may still run elsewhere.
+//
 // States
 //   kIdle       no process of any generation is left; a directive is awaited
 //   kRunning    workers run

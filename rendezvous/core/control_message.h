@@ -85,7 +85,9 @@ inline constexpr Words<AgentPhase, 4> kAgentPhaseWords{{{AgentPhase::kIdle, "idl
 
 struct AgentStatus {
   AgentPhase phase = AgentPhase::kIdle;
-  Generation generation{-1};     // the last one that was started here; -1: none yet
+  // The last one that was started here, or the newest that a node without a part in it was told of
+  // (Wait); -1: none yet.
+  Generation generation{-1};
   std::vector<WorkerEnd> ends;   // workers of `generation` that ended other than well; an excerpt
   int more_ends = 0;             // that are not in the excerpt (keep_likeliest)
   std::uint16_t store_port = 0;  // where this node would serve the next generation's store
@@ -232,6 +234,9 @@ struct HeartbeatAck {
 // Directives; Assignment is one, too.
 struct Wait {
   std::string reason;  // "1 of 2 nodes are here"
+  // The newest one of the job, which this node may have no part in; -1: none, or an older service.
+  // Whoever waits remembers it for a service that has forgotten.
+  Generation generation{-1};
 };
 struct Stop {
   Generation generation{0};

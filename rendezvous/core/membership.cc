@@ -633,6 +633,10 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
   }
   recount_all();
   for (const std::size_t index : order) tell(*here[index], out);
+  // Those without a place learn that there is a newer generation than theirs.
+  for (const auto& member : members_) {
+    if (!member.second.assignment) tell(member, out);
+  }
   ++out.generations_formed;
   note("job '" + spec_.id + "': generation " + ddprun::to_text(generation_) + " with " +
            std::to_string(world_size) + " workers on " + counted(order.size(), "node") + " (" +

@@ -54,7 +54,7 @@ Directive Membership::directive_for(const Member& member) const {
     case JobPhase::kRunning:
       if (member.assignment) return part_of(member);
       if (runs_workers(member)) return Stop{member.status.generation, "this generation is over"};
-      return Wait{why_it_waits(member)};
+      return Wait{why_it_waits(member), generation_};
     case JobPhase::kForming: break;
   }
   if (recall_until_ && !recall_broken_) {
@@ -63,10 +63,13 @@ Directive Membership::directive_for(const Member& member) const {
       return Wait{
           "the rendezvous service has just started, and nodes of the job may be on their "
           "way back; " +
-          presence()};
+              presence(),
+          generation_};
     }
   }
-  if (!runs_workers(member)) return Wait{pause_ > Duration(0) ? words_of_pause() : presence()};
+  if (!runs_workers(member)) {
+    return Wait{pause_ > Duration(0) ? words_of_pause() : presence(), generation_};
+  }
   return Stop{std::max(member.status.generation, member.assignment ? member.assignment->generation
                                                                    : member.status.generation),
               ends_.empty() ? reason_ : describe(ends_.front().end), at_once_, look_};

@@ -189,6 +189,15 @@ TEST(ControlCodec, ThereIsNoMoreOutputInAMessageThanMayBe) {
   EXPECT_FALSE(decode_agent_message(body(encode(AgentMessage(request)))));
 }
 
+TEST(ControlCodec, AWaitTellsTheNewestGenerationWhereThereIsOne) {
+  for (const Wait& wait : {Wait{"1 of 2", Generation(7)}, Wait{"1 of 2"}}) {
+    const auto decoded = decode_service_message(body(encode(ServiceMessage(wait))));
+    ASSERT_TRUE(decoded) << decoded.error().message();
+    EXPECT_EQ(std::get<Wait>(*decoded).generation, wait.generation);
+    EXPECT_EQ(std::get<Wait>(*decoded).reason, wait.reason);
+  }
+}
+
 TEST(ControlCodec, AnAssignmentKeepsEveryField) {
   Assignment assignment{Generation(3), NodeRank(1), 2, Rank(4), 8, "10.1.1.1", 5555, 2, 5, "why"};
   assignment.lease = std::chrono::seconds(7);

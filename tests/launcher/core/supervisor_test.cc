@@ -667,5 +667,23 @@ TEST_F(SupervisorTest, AStopAtOnceDoesNotWaitForALook) {
   EXPECT_TRUE(has<KillTree>());
 }
 
+TEST_F(SupervisorTest, WhoWaitsRemembersTheNewestGenerationThatItHasNoPartIn) {
+  run(2);
+  exited(0, 3);
+  exited(1, 3);
+  step(TreeEmpty{});
+  EXPECT_EQ(supervisor_.status(now_).ends.size(), 2u);
+  step(Wait{"a spare", Generation(2)});
+  EXPECT_EQ(supervisor_.status(now_).ends.size(), 2u) << "of the generation that it was in";
+  step(Wait{"a spare", Generation(3)});
+  EXPECT_EQ(supervisor_.status(now_).generation, Generation(3));
+  EXPECT_TRUE(supervisor_.status(now_).ends.empty());
+  step(Wait{"an older service does not say"});
+  EXPECT_EQ(supervisor_.status(now_).generation, Generation(3));
+  step(assignment(3));
+  EXPECT_FALSE(has<StartWorkers>());
+  run(4);
+}
+
 }  // namespace
 }  // namespace ddprun

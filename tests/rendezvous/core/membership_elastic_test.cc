@@ -322,5 +322,17 @@ TEST_F(ElasticTest, AnAssignmentSaysTheLease) {
   EXPECT_EQ(told<Assignment>("a")->lease, seconds(20));
 }
 
+TEST_F(ElasticTest, ANodeThatIsReplacedIsToldOfTheGenerationThatItHasNoPartIn) {
+  JobSpec job = spec({1, 1});
+  job.node_failures = 1;
+  start(job);
+  join("a");
+  join("spare");
+  fail({"a"}, "a");
+  ASSERT_TRUE(told<Assignment>("spare"));
+  ASSERT_TRUE(told<Wait>("a"));
+  EXPECT_EQ(told<Wait>("a")->generation, Generation(1));
+}
+
 }  // namespace
 }  // namespace ddprun

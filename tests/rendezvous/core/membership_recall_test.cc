@@ -34,6 +34,15 @@ class RecallTest : public MembershipTest {
                                  .reason = "restart 2 of 3: earlier"};
     take(job_->joined(back, false, now_));
   }
+  // The only node of its generation.
+  void come_back_alone(const std::string& host, AgentPhase phase, int generation) {
+    Hello back = hello_again(host, phase, generation);
+    back.assignment = Assignment{.generation = Generation(generation),
+                                 .node_count = 1,
+                                 .world_size = 1,
+                                 .reason = "earlier"};
+    take(job_->joined(back, false, now_));
+  }
 };
 
 TEST_F(RecallTest, NoMoreBudgetIsUsedThanThereIsWhateverAnAgentSays) {
@@ -56,6 +65,21 @@ TEST_F(RecallTest, ARunningGenerationIsTakenOverWhenAllItsNodesHaveCome) {
   ASSERT_TRUE(told<End>("a"));
   EXPECT_TRUE(told<End>("a")->verdict.success);
   EXPECT_EQ(told<End>("a")->verdict.restarts_used, 2);
+}
+
+// It was replaced by a spare, which may still run the generation after its own.
+TEST_F(RecallTest, ANodeThatWasReplacedDoesNotBeginAgainWhatAnotherMayStillRun) {
+  restart_service({1, 1}, 3);
+  Hello replaced = hello_again("a", AgentPhase::kIdle, 8);  // told of 8 while it waited
+  replaced.assignment = Assignment{.generation = Generation(7), .node_count = 1, .world_size = 1};
+  take(job_->joined(replaced, false, now_));
+  EXPECT_TRUE(told<Wait>("a"));
+  come_back_alone("b", AgentPhase::kRunning, 8);
+  EXPECT_FALSE(told<Stop>("b"));
+  EXPECT_EQ(job_->phase(), JobPhase::kRunning);
+  EXPECT_EQ(job_->generation(), Generation(8));
+  ASSERT_TRUE(told<Wait>("a"));
+  EXPECT_EQ(told<Wait>("a")->generation, Generation(8));
 }
 
 TEST_F(RecallTest, TheBudgetThatWasUsedStaysUsed) {
