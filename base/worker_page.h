@@ -100,18 +100,20 @@ struct FlightEntry {
 // The call of that number; nullopt: it was overwritten, or is being written.
 inline std::optional<FlightEntry> read_record(const WorkerPage& page, std::uint64_t number) {
   const FlightRecord& record = page.record_of(number);
-  if (record.number.load(std::memory_order_acquire) != number) return std::nullopt;
+  // A sequence lock without fences, which ThreadSanitizer does not know: each field is written with
+  // release and read with acquire, so that who sees one of a newer call sees that the number went, too.
+  constexpr auto kAcquire = std::memory_order_acquire;
+  if (record.number.load(kAcquire) != number) return std::nullopt;
   FlightEntry entry{.number = number,
-                    .begun_ns = record.begun_ns.load(std::memory_order_relaxed),
-                    .ended_ns = record.ended_ns.load(std::memory_order_relaxed),
-                    .collective = record.collective.load(std::memory_order_relaxed),
-                    .bytes = record.bytes.load(std::memory_order_relaxed),
-                    .group = record.group.load(std::memory_order_relaxed),
-                    .peer = record.peer.load(std::memory_order_relaxed),
-                    .call = record.call.load(std::memory_order_relaxed),
-                    .failed = record.failed.load(std::memory_order_relaxed) != 0};
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (record.number.load(std::memory_order_relaxed) != number) return std::nullopt;
+                    .begun_ns = record.begun_ns.load(kAcquire),
+                    .ended_ns = record.ended_ns.load(kAcquire),
+                    .collective = record.collective.load(kAcquire),
+                    .bytes = record.bytes.load(kAcquire),
+                    .group = record.group.load(kAcquire),
+                    .peer = record.peer.load(kAcquire),
+                    .call = record.call.load(kAcquire),
+                    .failed = record.failed.load(kAcquire) != 0};
+  if (record.number.load(kAcquire) != number) return std::nullopt;
   return entry;
 }
 

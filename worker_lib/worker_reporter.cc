@@ -60,17 +60,17 @@ std::uint64_t WorkerReporter::begin_call(FlightCall call, std::uint64_t collecti
   const std::lock_guard lock(mutex_);
   const std::uint64_t number = page_->calls.load(std::memory_order_relaxed) + 1;
   FlightRecord& record = page_->record_of(number);
+  constexpr auto kRelease = std::memory_order_release;  // read_record() says why
   record.number.store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  record.begun_ns.store(to_page_time(BootClock::now()), std::memory_order_relaxed);
-  record.ended_ns.store(0, std::memory_order_relaxed);
-  record.collective.store(collective, std::memory_order_relaxed);
-  record.bytes.store(bytes, std::memory_order_relaxed);
-  record.group.store(0, std::memory_order_relaxed);
-  record.peer.store(peer, std::memory_order_relaxed);
-  record.call.store(call, std::memory_order_relaxed);
-  record.failed.store(0, std::memory_order_relaxed);
-  record.number.store(number, std::memory_order_release);
+  record.begun_ns.store(to_page_time(BootClock::now()), kRelease);
+  record.ended_ns.store(0, kRelease);
+  record.collective.store(collective, kRelease);
+  record.bytes.store(bytes, kRelease);
+  record.group.store(0, kRelease);
+  record.peer.store(peer, kRelease);
+  record.call.store(call, kRelease);
+  record.failed.store(0, kRelease);
+  record.number.store(number, kRelease);
   page_->calls.store(number, std::memory_order_release);
   return number;
 }
