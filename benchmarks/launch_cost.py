@@ -11,14 +11,17 @@ here". Each round runs every launcher and the floor once, in turn; medians, and 
     main      what is added before the first line of a Python worker; floor: python started directly
     again     2 workers, from kill -9 of one until both new ones have been executed; floor: the shell that is the
               worker, started directly until it has said so
-    idle      8 workers that sleep: wake-ups of ddprun's processes in 5 s, and their memory (PSS: what they share
-              counts once), beside torchrun's
+    told      8 workers, from kill -9 of one until the last of the others has its SIGTERM, p50 and p99 of 200; floor:
+              this script waits for a process of its own by pidfd and signals seven others
+    idle      8 workers that sleep: wake-ups of ddprun's processes in 5 s, and their memory (resident, and PSS, where
+              what they share counts once), beside torchrun's
 """
 import argparse
 import importlib.util
 import os
 import pathlib
 import re
+import select
 import shutil
 import signal
 import statistics
@@ -92,6 +95,31 @@ def again(command: list) -> float:
         return said(process.stdout, 2)[0] - killed
 
 
+def told(command: list, worker: pathlib.Path) -> float:
+    """From kill -9 of one of 8 until the others have said that they were told; they write when that was."""
+    if command:
+        with Running([*command, worker], stdout=subprocess.PIPE) as process:
+            pids = [int(process.stdout.readline().split()[-1]) for _ in range(8)]
+            killed = time.time()
+            os.kill(pids[0], signal.SIGKILL)
+            return max(float(process.stdout.readline().split()[-1]) for _ in range(7)) - killed
+    workers = [subprocess.Popen([worker], stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    for one in workers:
+        one.stdout.readline()
+    watched = os.pidfd_open(workers[0].pid)
+    killed = time.time()
+    workers[0].kill()
+    select.select([watched], [], [])
+    for one in workers[1:]:
+        one.terminate()
+    last = max(float(one.stdout.readline().split()[-1]) for one in workers[1:]) - killed
+    for one in workers:
+        one.wait()
+        one.stdout.close()
+    os.close(watched)
+    return last
+
+
 def children_of(pid: int) -> list:
     return [int(child) for task in pathlib.Path(f"/proc/{pid}/task").iterdir()
             for child in (task / "children").read_text().split()]
@@ -106,8 +134,8 @@ def wake_ups(pids: list) -> int:
                for pid in pids for task in pathlib.Path(f"/proc/{pid}/task").iterdir())
 
 
-def idle(command: list, own_processes) -> tuple[float, float]:
-    """Wake-ups a second and MB of a launcher's own processes while its workers do nothing."""
+def idle(command: list, own_processes) -> tuple[float, float, float]:
+    """Wake-ups a second and MB (resident, PSS) of a launcher's own processes while its workers do nothing."""
     with Running([*command, "sleep", "1000"]) as process:
         deadline = time.time() + 60
         while (len(pids := own_processes(process.pid)) == 0) and time.time() < deadline:
@@ -115,7 +143,8 @@ def idle(command: list, own_processes) -> tuple[float, float]:
         time.sleep(1)  # what is left of the start
         before = wake_ups(pids)
         time.sleep(5)
-        return (wake_ups(pids) - before) / 5, sum(number_in(f"/proc/{pid}/smaps_rollup", "Pss") for pid in pids) / 1024
+        memory = [sum(number_in(f"/proc/{pid}/smaps_rollup", name) for pid in pids) / 1024 for name in ("Rss", "Pss")]
+        return (wake_ups(pids) - before) / 5, *memory
 
 
 def guards_and_agent(pid: int) -> list:
@@ -154,7 +183,7 @@ def main() -> None:
     root = pathlib.Path(__file__).resolve().parent.parent
     parser.add_argument("--bin", default=root / "build/release/bin", type=pathlib.Path)
     parser.add_argument("--rounds", default=15, type=int)
-    parser.add_argument("--only", default="true,many,main,again,idle")
+    parser.add_argument("--only", default="true,many,main,again,told,idle")
     options = parser.parse_args()
     os.environ["PYTHONWARNINGS"] = "ignore"
     os.environ["PYTHON_EXEC"] = sys.executable
@@ -164,7 +193,7 @@ def main() -> None:
     has_mpi = shutil.which("mpirun") is not None
     mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe"] if has_mpi else None
 
-    print(f"medians of {options.rounds} rounds, milliseconds")
+    print(f"medians of {options.rounds} rounds, milliseconds; load {os.getloadavg()[0]:.1f}")
     print(f"{'':8}{'ddprun':>10}{'torchrun':>10}{'R':>8}{'mpirun':>10}{'R':>8}{'floor':>10}")
 
     def run_true(workers: int, peers: bool) -> dict:
@@ -206,14 +235,33 @@ def main() -> None:
             "floor": lambda: again([]),
         }, options.rounds)
         show("again", found)
+    if "told" in wanted:
+        eight = ["--nproc-per-node=8", "--no-python"]
+        times = {"ddprun": [], "the floor": []}
+        for _ in range(200):
+            times["ddprun"].append(told([*ddprun, *eight], options.bin.resolve() / "told_to_end"))
+            times["the floor"].append(told([], options.bin.resolve() / "told_to_end"))
+        for name, found in times.items():
+            found.sort()
+            print(f"told    {name}: p50 {found[100] * 1000:.2f} ms, p99 {found[197] * 1000:.2f} ms, "
+                  f"longest {found[199] * 1000:.2f} ms", flush=True)
     if "idle" in wanted:
         eight = ["--nproc-per-node=8", "--no-python"]
-        for name, launcher, processes in (("ddprun", ddprun, guards_and_agent), ("torchrun", torchrun, only_itself)):
+        service = subprocess.Popen([options.bin.resolve() / "ddp-rendezvous", "--listen=127.0.0.1:0"], text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        endpoint = service.stdout.readline().split()[-1]
+        at_service = [options.bin.resolve() / "ddprun", "--nnodes=1", f"--rdzv-endpoint={endpoint}"]
+        for name, launcher, processes in (("ddprun", ddprun, guards_and_agent),
+                                          ("ddprun --hang-timeout", [*ddprun, "--hang-timeout=60"], guards_and_agent),
+                                          ("ddprun at a service", at_service, guards_and_agent),
+                                          ("torchrun", torchrun, only_itself)):
             if launcher is None:
                 print(f"idle    {name} is not here")
                 continue
-            wakes, memory = idle([*launcher, *eight], processes)
-            print(f"idle    {name}: {wakes:.1f} wake-ups a second, {memory:.1f} MB", flush=True)
+            wakes, resident, pss = idle([*launcher, *eight], processes)
+            print(f"idle    {name}: {wakes:.1f} wake-ups a second, {resident:.1f} MB resident, PSS {pss:.1f} MB", flush=True)
+        service.terminate()
+        service.wait()
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@
 #include "launcher/core/supervisor.h"
 #include "launcher/core/verdict_report.h"
 #include "launcher/generation_store.h"
+#include "launcher/give_back_code.h"
 #include "launcher/hang_lookout.h"
 #include "launcher/json_lines.h"
 #include "launcher/last_output.h"
@@ -216,6 +217,8 @@ class Agent {
     lookout_.begin(generation_, static_cast<std::size_t>(config_.slots));
     if (workers_.has_open(Rank(0))) terminal_.read_typing();
     desk_->generation_began();
+    // Joining has run code that is not needed again. A job of this node alone would only start later.
+    if (start.assignment.node_count > 1 || !meeting_.server()) give_back_code();
   }
   void act(const SignalTree& signal) {
     lookout_.end();

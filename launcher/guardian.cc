@@ -24,6 +24,7 @@
 #include "base/signal_names.h"
 #include "base/wait_status.h"
 #include "launcher/control_place.h"
+#include "launcher/give_back_code.h"
 #include "launcher/own_cgroup.h"
 #include "launcher/process_tree.h"
 #include "launcher/run_cgroup.h"
@@ -188,6 +189,7 @@ void remove_abandoned(const GuardianOptions& options) {
   for (const int signal : kRelayedSignals) std::signal(signal, SIG_IGN);
   // Here, where nobody waits for it.
   remove_abandoned(options);
+  give_back_code();
   std::optional<int> status;
   std::optional<Deadline> patience;
   while (!(status = reap(agent))) {
@@ -286,6 +288,7 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
   // It cannot have ended unnoticed: until the keeper has reaped it, its number is its own.
   const ProcessHandle agent_handle(agent_process);
   InputPump pump(std::move(input.write));
+  give_back_code();
   std::optional<int> status;
   while (!(status = reap(keeper))) {
     if (wait_readable(signals.get(), pump.source())[1]) pump.pump();

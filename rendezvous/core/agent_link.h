@@ -107,6 +107,8 @@ class AgentLink {
   LinkActions send(const AgentMessage& message);
   // The service hears what is sent now.
   bool is_up() const { return state_ == State::kUp; }
+  // A heartbeat is on its way, or its answer is.
+  bool awaits_ack() const { return !beats_.empty(); }
   // The agent is about to end: no more tries.
   LinkActions leave(const Leave& leave);
 

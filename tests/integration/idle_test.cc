@@ -1,0 +1,116 @@
+// What ddprun itself costs while its workers work: nothing, or close to it.
+
+#include <gtest/gtest.h>
+#include <sys/types.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/integration/service_frame.h"
+#include "tests/support/eventually.h"
+
+namespace ddprun::testing_support {
+namespace {
+
+using std::chrono::seconds;
+
+// The number behind a name in a file of /proc: "VmRSS:   6396 kB".
+std::int64_t number_in(const std::string& file, const std::string& name) {
+  for (const std::string& line : lines_of(read_file(file))) {
+    if (line.starts_with(name + ":")) return std::stoll(line.substr(name.size() + 1));
+  }
+  return 0;
+}
+
+std::vector<pid_t> guards_of(const ChildProcess& job) {
+  const Tree tree = tree_of(job);
+  return {tree.guardian, tree.keeper, tree.agent};
+}
+
+// How often these processes' threads have begun to run because something happened.
+std::int64_t wake_ups(const std::vector<pid_t>& pids) {
+  std::int64_t sum = 0;
+  for (const pid_t pid : pids) {
+    for (const auto& task :
+         std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
+      sum += number_in(task.path() / "status", "voluntary_ctxt_switches");
+    }
+  }
+  return sum;
+}
+
+// Whether there is a stretch of time with no more wake-ups: what the start has left to do comes to an end,
+// and on a busy machine what is one wake-up is sometimes two.
+bool wakes_up_at_most(std::int64_t count, const std::vector<pid_t>& pids, Duration stretch) {
+  for (int i = 0; i < 6; ++i) {
+    const std::int64_t before = wake_ups(pids);
+    let_pass(stretch);
+    if (wake_ups(pids) - before <= count) return true;
+  }
+  return false;
+}
+
+class IdleTest : public ServiceTest {
+ protected:
+  // Eight workers that say that they run, and then do nothing.
+  std::unique_ptr<ChildProcess> start_eight(const Arguments& options) const {
+    auto job = start_shell(joined(options, {"--nproc-per-node=8", "--no-python"}),
+                           "touch here.$RANK; exec sleep 1000");
+    EXPECT_TRUE(eventually([&] {
+      for (int rank = 0; rank < 8; ++rank) {
+        if (!std::filesystem::exists(directory_ / ("here." + std::to_string(rank)))) return false;
+      }
+      return true;
+    }));
+    return job;
+  }
+  static void stop(ChildProcess& job) {
+    job.signal(SIGTERM);
+    EXPECT_EQ(job.wait(), 128 + SIGTERM) << job.err();
+  }
+};
+
+TEST_F(IdleTest, AJobOfOneNodeNeverWakesItsLauncher) {
+  const auto job = start_eight({"--standalone"});
+  EXPECT_TRUE(wakes_up_at_most(0, guards_of(*job), seconds(3)));
+  stop(*job);
+}
+
+TEST_F(IdleTest, LookingForHangsTakesAWakeUpASecondAtMost) {
+  const auto job = start_eight({"--standalone", "--hang-timeout=30"});
+  EXPECT_TRUE(wakes_up_at_most(4, guards_of(*job), seconds(4)));
+  stop(*job);
+}
+
+// One of the heartbeat's time; its answer comes while the agent is awake, where the machine has a core
+// for the service.
+TEST_F(IdleTest, ALeaseTakesAWakeUpOrTwoASecond) {
+  service_flags_ = {};  // with the default lease
+  ASSERT_NO_FATAL_FAILURE(start_service());
+  const auto job = start_eight({"--nnodes=1", "--rdzv-endpoint=" + address_});
+  EXPECT_TRUE(wakes_up_at_most(9, guards_of(*job), seconds(4)));
+  stop(*job);
+}
+
+// Workers' memory is what a machine has its memory for.
+TEST_F(IdleTest, GuardsAndAgentHaveTwelveMegabytesTogether) {
+  const auto job = start_eight({"--standalone"});
+  const auto resident = [&] {
+    std::int64_t sum = 0;
+    for (const pid_t pid : guards_of(*job)) {
+      sum += number_in("/proc/" + std::to_string(pid) + "/status", "VmRSS");
+    }
+    return sum;
+  };
+  EXPECT_TRUE(eventually([&] { return resident() < 12'000; })) << resident() << " kB";
+  stop(*job);
+}
+
+}  // namespace
+}  // namespace ddprun::testing_support
