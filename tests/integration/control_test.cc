@@ -368,12 +368,12 @@ TEST_F(ControlByServiceTest, AnAgentTellsWhatItKnowsWhereItsServiceIsSilent) {
   start_service();
   auto job = begin_job();
   service_->signal(SIGSTOP);
-  const Told status = told({"status"});
+  const Told status = told({"status", "train"});
   EXPECT_EQ(status.code, 0) << status.err;
   EXPECT_THAT(status.out, HasSubstr("as this node knows it"));
   EXPECT_THAT(status.out, HasSubstr("rank 1"));
   service_->signal(SIGCONT);
-  const Told stopped = told({"stop"});
+  const Told stopped = told({"stop", "train"});
   EXPECT_EQ(stopped.code, 0) << stopped.err;
   job->wait();
 }
