@@ -40,4 +40,11 @@ std::string nearest_word(std::string_view typed, std::span<const std::string> wo
   return nearest;
 }
 
+std::string guess_at_option(std::string_view typed, std::span<const std::string> names,
+                            std::string_view otherwise) {
+  typed.remove_prefix(std::min(typed.find_first_not_of('-'), typed.size()));
+  const std::string nearest = nearest_word(typed, names);
+  return nearest.empty() ? std::string(otherwise) : ": did you mean --" + nearest + "?";
+}
+
 }  // namespace ddprun

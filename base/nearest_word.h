@@ -15,4 +15,9 @@ std::size_t edit_distance(std::string_view a, std::string_view b);
 // is near.
 std::string nearest_word(std::string_view typed, std::span<const std::string> words);
 
+// The end of an error line that an unknown option begins: ": did you mean --nproc-per-node?"; where no
+// option is near, `otherwise`. typed: with dashes in front. names: without.
+std::string guess_at_option(std::string_view typed, std::span<const std::string> names,
+                            std::string_view otherwise);
+
 }  // namespace ddprun

@@ -10,6 +10,7 @@
 // Plain memory; any thread may report, one thread per group issues calls. Times are those of BootClock.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -120,9 +121,9 @@ inline std::optional<FlightEntry> read_record(const WorkerPage& page, std::uint6
 // The oldest call that is in progress; nullopt: there is none among those that are kept.
 inline std::optional<FlightEntry> oldest_in_progress(const WorkerPage& page) {
   const std::uint64_t newest = page.calls.load(std::memory_order_acquire);
-  const std::uint64_t oldest = newest > kFlightRecords ? newest - kFlightRecords + 1 : 1;
-  for (std::uint64_t number = oldest; number <= newest; ++number) {
-    const std::optional<FlightEntry> entry = read_record(page, number);
+  // Counted down to 0: the worker's memory may hold anything.
+  for (std::uint64_t left = std::min<std::uint64_t>(newest, kFlightRecords); left > 0; --left) {
+    const std::optional<FlightEntry> entry = read_record(page, newest - left + 1);
     if (entry && entry->ended_ns == 0) return entry;
   }
   return std::nullopt;

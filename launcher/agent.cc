@@ -282,6 +282,7 @@ class Agent {
 
   // Their processes have ended, or cannot be ended.
   void let_go_of_workers() {
+    lookout_.end();
     terminal_.stop_reading();  // what is typed now is for the next generation
     workers_.let_go();
   }

@@ -50,17 +50,21 @@ void AgentTerminal::follow_size() {
 }
 
 void AgentTerminal::read_typing() {
-  if (!typed_.is_open()) return;
-  typed_.async_read_some(asio::buffer(typed_bytes_), [this](error_code error, std::size_t count) {
+  is_typing_wanted_ = true;
+  if (is_waiting_for_typing_ || !typed_.is_open()) return;
+  is_waiting_for_typing_ = true;
+  // What has been read cannot be given back, so nothing is read before it is wanted.
+  typed_.async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
+    is_waiting_for_typing_ = false;
+    if (error || !is_typing_wanted_) return;
+    const std::size_t count = typed_.read_some(asio::buffer(typed_bytes_), error);
     if (error && error != asio::error::eof) return;
     events_.typed({typed_bytes_.data(), count});
     if (!error) read_typing();
   });
 }
 
-void AgentTerminal::stop_reading() {
-  if (typed_.is_open()) typed_.cancel();
-}
+void AgentTerminal::stop_reading() { is_typing_wanted_ = false; }
 
 void AgentTerminal::close() {
   status_timer_.cancel();

@@ -62,6 +62,8 @@ class AgentTerminal {
   boost::asio::steady_timer status_timer_;
   boost::asio::posix::stream_descriptor typed_;
   std::array<char, 1024> typed_bytes_{};
+  bool is_typing_wanted_ = false;
+  bool is_waiting_for_typing_ = false;
 };
 
 }  // namespace ddprun

@@ -9,6 +9,7 @@
 #include <map>
 #include <utility>
 
+#include "base/nearest_word.h"
 #include "launcher/config_file.h"
 
 namespace ddprun {
@@ -24,10 +25,8 @@ Error unknown_option(const std::string& given) {
   if (const RefusedOption* refused = find_refused(bare)) {
     return refuse_torchruns("--" + bare, *refused);
   }
-  const std::string nearest = nearest_option(bare);
-  return invalid_argument(
-      "unknown option " + name +
-      (nearest.empty() ? "; ddprun --help lists them" : ": did you mean --" + nearest + "?"));
+  return invalid_argument("unknown option " + name +
+                          guess_at_option(name, option_names(), "; ddprun --help lists them"));
 }
 
 // The options in front of the program, each by its full name, its value behind it: "--name=", which an
@@ -168,7 +167,7 @@ Result<void> check_variables(LaunchOptions& options) {
     if (const RefusedOption* refused = find_refused(name)) {
       return refuse_torchruns(variable, *refused);
     }
-    if (const std::string nearest = nearest_option(name); !nearest.empty()) {
+    if (const std::string nearest = nearest_word(name, option_names()); !nearest.empty()) {
       options.remarks.push_back(variable + " does nothing here: did you mean " +
                                 environment_name(nearest) + "?");
     }

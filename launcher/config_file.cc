@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <nlohmann/json.hpp>
 
+#include "base/nearest_word.h"
 #include "base/read_whole.h"
 #include "base/unique_fd.h"
 #include "launcher/option_table.h"
@@ -63,7 +64,7 @@ Result<std::vector<std::string>> texts_of(const Json& list) {
 Result<void> read_option(const std::string& name, const Json& value, ConfigFile& file) {
   const OptionSpec* option = find_option("--" + name);
   if (!option) {
-    const std::string nearest = nearest_option(name);
+    const std::string nearest = nearest_word(with_dashes(name), option_names());
     return invalid_argument("there is no such option" +
                             (nearest.empty() ? "; ddprun --print-config lists them"
                                              : ": did you mean '" + nearest + "'?"));

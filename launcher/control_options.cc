@@ -151,12 +151,9 @@ const Option* find(What what, const std::string& given) {
 Error unknown_option(What what, const std::string& given) {
   std::vector<std::string> names;
   for (const Option& one : options_of(what)) names.push_back(one.name);
-  const std::string name = with_dashes(given);
-  const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
-  const std::string nearest = nearest_word(bare, names);
-  return invalid_argument(
-      "'ddprun " + std::string(word_of(kControlWords, what)) + "' has no option " + given +
-      (nearest.empty() ? "; its --help lists them" : ": did you mean --" + nearest + "?"));
+  return invalid_argument("'ddprun " + std::string(word_of(kControlWords, what)) +
+                          "' has no option " + given +
+                          guess_at_option(with_dashes(given), names, "; its --help lists them"));
 }
 
 Result<void> take_words(ControlOptions& options, std::vector<std::string> words) {

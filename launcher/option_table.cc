@@ -4,7 +4,6 @@
 #include <array>
 #include <cctype>
 
-#include "base/nearest_word.h"
 #include "base/parse_number.h"
 #include "base/seconds.h"
 
@@ -487,13 +486,13 @@ const RefusedOption* find_refused(const std::string& name) {
   return found == table.end() ? nullptr : &*found;
 }
 
-std::string nearest_option(const std::string& bare) {
+const std::vector<std::string>& option_names() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all;
     for (const OptionSpec& spec : option_table()) all.push_back(spec.name);
     return all;
   }();
-  return nearest_word(with_dashes(bare), names);
+  return names;
 }
 
 const OptionSpec* find_option(const std::string& given) {

@@ -50,9 +50,8 @@ struct RefusedOption {
 // Null where there is none of this name.
 const RefusedOption* find_refused(const std::string& name);
 
-// The name of the option that somebody probably meant who typed this, without its dashes; empty: none
-// is near.
-std::string nearest_option(const std::string& bare);
+// Of all options, without the dashes in front.
+const std::vector<std::string>& option_names();
 
 // The option that is written so: --name with - or _, or -n. Null where there is none.
 const OptionSpec* find_option(const std::string& given);

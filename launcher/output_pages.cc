@@ -70,7 +70,8 @@ std::string OutputPages::next_page() {
   std::string page;
   if (left_out_ > 0) page = dropped_line(std::exchange(left_out_, 0)) + "\n";
   bool has_lines = false;
-  while (!lines_.empty() && (!has_lines || page.size() + lines_.front().size() <= kPageBytes)) {
+  while (!lines_.empty() &&
+         (!has_lines || page.size() + lines_.front().size() <= kOutputPageBytes)) {
     has_lines = true;
     bytes_ -= lines_.front().size();
     page += lines_.front();

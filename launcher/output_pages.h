@@ -22,7 +22,6 @@ namespace ddprun {
 
 class OutputPages final : public OutputReader {
  public:
-  static constexpr std::size_t kPageBytes = 64 * 1024;  // of a page of several lines
   static constexpr std::size_t kLastBytes = 256 * 1024;
 
   OutputPages(std::uint64_t inquiry, std::function<void(const OutputPage&)> send)

@@ -19,24 +19,10 @@
 #include "base/deadline.h"
 #include "base/parse_number.h"
 #include "base/process_stat.h"
-#include "base/read_all.h"
-#include "base/unique_fd.h"
+#include "launcher/small_file.h"
 
 namespace ddprun {
 namespace {
-
-std::string read_file(const std::string& path) {
-  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  std::string text;
-  if (!file.valid()) return text;
-  char buffer[4096];
-  ssize_t size = 0;
-  do {
-    size = read_all(file.get(), buffer, sizeof buffer);
-    if (size > 0) text.append(buffer, static_cast<std::size_t>(size));
-  } while (size == sizeof buffer);
-  return text;
-}
 
 // The names in a directory of /proc that are numbers.
 std::vector<pid_t> numbers_in(const std::string& path) {
@@ -56,7 +42,7 @@ std::vector<pid_t> listed_children_of(pid_t parent) {
   std::vector<pid_t> children;
   const std::string tasks = "/proc/" + std::to_string(parent) + "/task";
   for (const pid_t thread : numbers_in(tasks)) {
-    const std::string list = read_file(tasks + "/" + std::to_string(thread) + "/children");
+    const std::string list = text_of(tasks + "/" + std::to_string(thread) + "/children");
     const char* at = list.data();
     const char* end = at + list.size();
     while (at < end) {
@@ -82,8 +68,7 @@ std::map<pid_t, std::vector<pid_t>> children_by_parent() {
 }
 
 std::string first_line_of_proc(pid_t pid, const std::string& name) {
-  const std::string text = read_file("/proc/" + std::to_string(pid) + "/" + name);
-  return text.substr(0, text.find('\n'));
+  return first_line_of("/proc/" + std::to_string(pid) + "/" + name);
 }
 
 bool kernel_lists_children() {

@@ -101,7 +101,8 @@ const char* source_of(const JobOutcome& outcome) {
 const char* kind_of(const JobOutcome& outcome) {
   if (outcome.exit_code == 0) return "success";
   if (outcome.exit_code == to_int(ExitCode::kSaved)) return "saved";
-  if (outcome.verdict && !outcome.verdict->ends.empty()) return kind_of(outcome.verdict->ends.front());
+  if (outcome.verdict && !outcome.verdict->ends.empty())
+    return kind_of(outcome.verdict->ends.front());
   return outcome.exit_code > exit_code_of_signal(0) ? "stop_on_request" : "ddprun";
 }
 

@@ -10,11 +10,14 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <limits>
+#include <mutex>
 #include <string>
 #include <utility>
 
 #include "base/background_thread.h"
 #include "base/deadline.h"
+#include "base/pidfd.h"
 #include "base/pipe.h"
 #include "base/poll_until.h"
 #include "base/process_stat.h"
@@ -57,12 +60,17 @@ std::string words_of(const FlightEntry& entry) {
          std::to_string(entry.peer);
 }
 
+bool is_told(int stop) {
+  pollfd fd{stop, POLLIN, 0};
+  return poll(&fd, 1, 0) > 0;
+}
+
 // What the program prints on stdout until it closes it; what there is of it at the deadline or when
 // `stop` is readable, and then it is killed. It is reaped with the agent's other orphans.
 std::string output_of(const std::vector<std::string>& command, const Deadline& deadline, int stop) {
   std::string output;
   Result<Pipe> pipe = make_pipe();
-  if (!pipe) return output;
+  if (!pipe || deadline.passed() || is_told(stop)) return output;
   std::vector<char*> arguments;
   for (const std::string& one : command) arguments.push_back(const_cast<char*>(one.c_str()));
   arguments.push_back(nullptr);
@@ -88,6 +96,7 @@ std::string output_of(const std::vector<std::string>& command, const Deadline& d
   posix_spawn_file_actions_destroy(&files);
   pipe->write.reset();
   if (failed != 0) return output;
+  const UniqueFd debugger = pidfd_of(pid);  // its number may be given away when it is reaped
 
   std::array<pollfd, 2> watched{{{pipe->read.get(), POLLIN, 0}, {stop, POLLIN, 0}}};
   const TimePoint until = BootClock::now() + deadline.remaining();
@@ -98,7 +107,7 @@ std::string output_of(const std::vector<std::string>& command, const Deadline& d
     if (count <= 0) return output;
     output.append(buffer.data(), static_cast<std::size_t>(count));
   }
-  kill(pid, SIGKILL);
+  if (debugger.valid()) syscall(SYS_pidfd_send_signal, debugger.get(), SIGKILL, nullptr, 0);
   return output;
 }
 
@@ -157,7 +166,9 @@ Sighting sighting_of(LocalRank worker, const WorkerPage* page, TimePoint now) {
   seen.flight = call ? FlightState::kWaiting : FlightState::kOutside;
   if (!call) call = last;
   if (!call) return seen;
-  seen.collective = static_cast<std::int64_t>(call->collective);
+  // The worker's memory may hold anything.
+  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+  seen.collective = static_cast<std::int64_t>(std::min(call->collective, kMost));
   if (seen.flight != FlightState::kWaiting) return seen;
   seen.call = words_of(*call);
   seen.waited = since(call->begun_ns);
@@ -165,26 +176,42 @@ Sighting sighting_of(LocalRank worker, const WorkerPage* page, TimePoint now) {
   return seen;
 }
 
+struct WorkerLook::Desk {
+  std::mutex mutex;
+  std::function<void(std::vector<Sighting>)> done;  // null: nobody waits any more
+  UniqueFd stop;                                    // an eventfd: the thread is to end
+};
+
 void WorkerLook::forget() {
-  if (!thread_.joinable()) return;
-  eventfd_write(stop_.get(), 1);
-  thread_.join();
+  if (!desk_) return;
+  {
+    const std::lock_guard lock(desk_->mutex);
+    desk_->done = nullptr;
+  }
+  eventfd_write(desk_->stop.get(), 1);
+  desk_.reset();
 }
 
 void WorkerLook::begin(std::vector<Sighting> workers,
                        std::function<void(std::vector<Sighting>)> done) {
   forget();
-  stop_.reset(eventfd(0, EFD_CLOEXEC));
+  desk_ = std::make_shared<Desk>();
+  desk_->done = std::move(done);
+  desk_->stop.reset(eventfd(0, EFD_CLOEXEC));
   const auto shared = std::make_shared<std::vector<Sighting>>(std::move(workers));
-  const Result<void> started =
-      start_thread(thread_, "ddprun-look", [shared, done, stop = stop_.get()] {
-        const Deadline deadline(kPatience);
-        for (Sighting& one : *shared) {
-          if (one.pid > 0) ask_about(one, deadline, stop);
-        }
-        done(std::move(*shared));
-      });
-  if (!started) done(std::move(*shared));
+  const auto tell = [shared, desk = desk_] {
+    const std::lock_guard lock(desk->mutex);
+    if (desk->done) desk->done(std::move(*shared));
+  };
+  const Result<void> started = start_detached_thread("ddprun-look", [shared, desk = desk_, tell] {
+    const Deadline deadline(kPatience);
+    for (Sighting& one : *shared) {
+      if (is_told(desk->stop.get())) return;
+      if (one.pid > 0) ask_about(one, deadline, desk->stop.get());
+    }
+    tell();
+  });
+  if (!started) tell();
 }
 
 }  // namespace ddprun

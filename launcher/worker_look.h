@@ -1,18 +1,17 @@
 // WorkerLook: sees what the workers of this node do, when some of them hang: from their pages, from
 // the kernel, and where gdb or py-spy is there, from their stacks.
 //
-// A thread of its own asks kernel and debuggers, because that takes seconds. Owner: the agent, on its
+// A thread of its own asks kernel and debuggers, because that takes seconds; nobody waits for it. Owner: the agent, on its
 // one thread.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/ids.h"
-#include "base/unique_fd.h"
 #include "launcher/worker_pages.h"
 #include "rendezvous/core/standstill.h"
 
@@ -36,12 +35,13 @@ class WorkerLook {
   // started it calls `done` with what is known, before it returns. What was asked before is dropped.
   void begin(std::vector<Sighting> workers, std::function<void(std::vector<Sighting>)> done);
 
-  // Ends the debugger that runs; `done` has been called or never is.
+  // Ends the debugger that runs, without waiting for that; `done` has been called or never is.
   void forget();
 
  private:
-  std::thread thread_;
-  UniqueFd stop_;  // an eventfd: the thread is to end
+  struct Desk;  // what the thread shares with its owner
+
+  std::shared_ptr<Desk> desk_;  // null: nothing was asked, or it is forgotten
 };
 
 }  // namespace ddprun

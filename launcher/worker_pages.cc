@@ -1,5 +1,6 @@
 #include "launcher/worker_pages.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -11,10 +12,14 @@ namespace ddprun {
 
 Result<WorkerPages> WorkerPages::make(int workers) {
   constexpr const char* kDoing = "make shared memory for the workers' progress";
-  UniqueFd file(memfd_create("ddprun-workers", MFD_CLOEXEC));
+  UniqueFd file(memfd_create("ddprun-workers", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file.valid()) return system_error(kDoing, errno);
   const std::size_t bytes = offset_of(workers);
-  if (ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) return system_error(kDoing, errno);
+  // A worker that made it smaller would have the agent killed by SIGBUS.
+  if (ftruncate(file.get(), static_cast<off_t>(bytes)) != 0 ||
+      fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return system_error(kDoing, errno);
+  }
   void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (at == MAP_FAILED) return system_error(kDoing, errno);
   auto* pages = static_cast<WorkerPage*>(at);

@@ -33,7 +33,6 @@ class WorkerPages {
   }
 
   const WorkerPage& operator[](int worker) const { return pages_[worker]; }
-  int size() const { return count_; }
 
   // What --hang-timeout goes by.
   PageSample sample_of(int worker) const;

@@ -39,6 +39,17 @@ void send_at_once(int socket) {
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 }
 
+void notice_when_gone(int socket) {
+  const auto set = [&](int level, int name, int value) {
+    setsockopt(socket, level, name, &value, sizeof value);
+  };
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 30);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+}
+
 Result<BlockingSocket> BlockingSocket::connect(const SocketAddress& address,
                                                const Deadline& deadline) {
   UniqueFd socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));

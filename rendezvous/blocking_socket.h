@@ -18,6 +18,10 @@ namespace ddprun {
 // Small messages leave at once (TCP_NODELAY), instead of waiting for the answer to the last one.
 void send_at_once(int socket);
 
+// For connections on which nothing may be said for days: they end, with an error, when the other host
+// has not answered the kernel for a minute.
+void notice_when_gone(int socket);
+
 class BlockingSocket {
  public:
   // One try to connect. The socket has TCP_NODELAY and is closed on exec.

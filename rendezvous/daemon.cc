@@ -98,11 +98,8 @@ Error unexpected(const CLI::App& app) {
     return invalid_argument("'" + all.front() + "' belongs to no option; --help lists them");
   }
   const std::string name = option->substr(0, option->find('='));
-  const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
-  const std::string nearest = nearest_word(bare, names);
-  return invalid_argument(
-      "unknown option " + name +
-      (nearest.empty() ? "; --help lists them" : ": did you mean --" + nearest + "?"));
+  return invalid_argument("unknown option " + name +
+                          guess_at_option(name, names, "; --help lists them"));
 }
 
 // CLI11 has its own words.

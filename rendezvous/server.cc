@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/random_id.h"
+#include "rendezvous/blocking_socket.h"
 #include "rendezvous/control_codec.h"
 #include "rendezvous/core/failure_rate.h"
 #include "rendezvous/core/first_bytes.h"
@@ -285,6 +286,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         return {};
       }
       settle(session);
+      if (request && request->follow) notice_when_gone(session->wire->socket().native_handle());
     }
     perform(table_.receive({.connection = session->id,
                             .local = false,

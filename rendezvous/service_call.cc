@@ -1,8 +1,5 @@
 #include "rendezvous/service_call.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -14,6 +11,7 @@
 #include "base/deadline.h"
 #include "base/random_id.h"
 #include "base/version.h"
+#include "rendezvous/blocking_socket.h"
 #include "rendezvous/control_codec.h"
 #include "rendezvous/munge_desk.h"
 #include "rendezvous/tcp_address.h"
@@ -53,7 +51,7 @@ class Call {
     asio::async_connect(wire_->socket(), endpoints,
                         [this](error_code failed, const tcp::endpoint&) {
                           if (failed) return fail(ErrorKind::kConnection, failed.message());
-                          if (request_.follow) notice_when_gone();
+                          if (request_.follow) notice_when_gone(wire_->socket().native_handle());
                           greet();
                         });
     io_.run();
@@ -77,18 +75,6 @@ class Call {
     timer_.async_wait([this, otherwise, allowed](error_code error) {
       if (!error) fail(ErrorKind::kTimeout, otherwise + " within " + to_text(allowed));
     });
-  }
-
-  // Nothing may be said for days.
-  void notice_when_gone() {
-    const int socket = wire_->socket().native_handle();
-    const auto set = [&](int level, int name, int value) {
-      setsockopt(socket, level, name, &value, sizeof value);
-    };
-    set(IPPROTO_TCP, TCP_KEEPIDLE, 30);
-    set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
-    set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-    set(SOL_SOCKET, SO_KEEPALIVE, 1);
   }
 
   void fail(ErrorKind kind, std::string cause) {

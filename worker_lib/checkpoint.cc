@@ -322,6 +322,7 @@ void CheckpointManager::save(std::int64_t step, const TrainingState& state) {
 
 Restored CheckpointManager::restore(TrainingState& state) {
   return with_dist_errors(kRestoring, [&] {
+    const LongWait for_the_disk(impl_->group);
     Restored result;
     std::optional<Loaded> found = impl_->find_common(result.skipped);
     for (const std::int64_t step : value_or_throw(impl_->directory.steps()))

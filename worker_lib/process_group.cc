@@ -85,7 +85,13 @@ Work ProcessGroup::carry_out(const Call& call, Issue issue) {
   if (reporter_->has_page()) {
     ticket = {reporter_, reporter_->begin_call(call.kind, collectives_, call.bytes, call.peer)};
   }
-  Work work = issue(call.options);
+  Work work;
+  try {
+    work = issue(call.options);
+  } catch (...) {  // it was never begun: out of memory, say
+    ticket.end(/*failed=*/true);
+    throw;
+  }
   if (work.state_) {
     work.state_->record(std::move(ticket));
   } else {

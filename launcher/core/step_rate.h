@@ -29,7 +29,8 @@ class StepRate {
   std::optional<double> rate() const {
     if (seen_.size() < 2 || seen_.back().when == seen_.front().when) return std::nullopt;
     const std::chrono::duration<double> span = seen_.back().when - seen_.front().when;
-    return static_cast<double>(seen_.back().step - seen_.front().step) / span.count();
+    const auto first = static_cast<double>(seen_.front().step);  // programs choose any number
+    return (static_cast<double>(seen_.back().step) - first) / span.count();
   }
 
  private:

@@ -9,13 +9,15 @@ namespace ddprun {
 
 inline constexpr std::size_t kNamesShown = 5;
 
-// "a, b, c": the first kNamesShown; "..." stands for the others.
+// "a, b, c": the first kNamesShown; then "and 7 more".
 inline std::string list_of(const std::vector<std::string>& names) {
   std::string text;
   for (std::size_t i = 0; i < std::min(names.size(), kNamesShown); ++i) {
     text += (i == 0 ? "" : ", ") + names[i];
   }
-  return names.size() > kNamesShown ? text + ", ..." : text;
+  if (names.size() > kNamesShown)
+    text += " and " + std::to_string(names.size() - kNamesShown) + " more";
+  return text;
 }
 
 }  // namespace ddprun

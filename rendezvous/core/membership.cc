@@ -81,6 +81,8 @@ Membership::Membership(const JobState& state, MembershipOptions options, TimePoi
   recount_all();
   for (const WorkerEnd& end : state.ends) ends_.push_back({end, now - end.age});
   if (!ends_.empty()) ends_known_at_ = now;
+  look_ = std::any_of(state.ends.begin(), state.ends.end(),
+                      [](const WorkerEnd& end) { return end.kind == EndKind::kHung; });
 }
 
 // --- what outlives the service -------------------------------------------------------------------
@@ -340,10 +342,7 @@ MembershipOutput Membership::status(const std::string& agent_id, const AgentStat
       failed_ = true;
       begin_forming("failure", now, out);
     } else if (current && !status.sightings.empty()) {
-      failed_ = look_ = true;
-      for (WorkerEnd& end : hung_ranks(sightings())) take_down(end, now - end.age, now);
-      note(member.node.host + " says that workers hang: " + describe(ends_.front().end), now, out);
-      begin_forming("workers hang", now, out);
+      end_hang(now, out);
     } else if (!current) {
       tell(*found, out);  // the assignment was lost on the way, or it runs something older
     }
@@ -668,6 +667,14 @@ std::vector<Sighting> Membership::sightings() const {
     }
   }
   return all;
+}
+
+// A node says that workers of the running generation hang.
+void Membership::end_hang(TimePoint now, MembershipOutput& out) {
+  failed_ = look_ = true;
+  for (const WorkerEnd& end : hung_ranks(sightings())) take_down(end, now - end.age, now);
+  note("workers hang: " + describe(ends_.front().end), now, out);
+  begin_forming("workers hang", now, out);
 }
 
 // Of a hang the first node to say so knew its own workers only.

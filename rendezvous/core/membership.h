@@ -263,6 +263,7 @@ class Membership {
   void end(Verdict verdict, TimePoint now, MembershipOutput& out);
   bool settle_failure(TimePoint now, MembershipOutput& out);
   std::vector<Sighting> sightings() const;
+  void end_hang(TimePoint now, MembershipOutput& out);
   void judge_hang(TimePoint now);
   std::optional<std::int64_t> reached() const;
   bool hangs_on_one_node() const;

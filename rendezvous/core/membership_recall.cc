@@ -141,6 +141,8 @@ void Membership::take_over(TimePoint now, MembershipOutput& out) {
            budget_.in_words(now) + " restarts used" +
            (remembers_ ? "" : "; its history before that is lost"),
        now, out);
+  // Agents say so once: it may have been during the outage.
+  if (!sightings().empty()) end_hang(now, out);
 }
 
 }  // namespace ddprun

@@ -3,24 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/core/list_of_names.h"
+
 namespace ddprun {
-namespace {
-
-constexpr std::size_t kHostsNamed = 8;
-
-std::string named(const std::vector<std::string>& hosts) {
-  std::string text;
-  for (std::size_t i = 0; i < std::min(hosts.size(), kHostsNamed); ++i) {
-    text += (i == 0 ? "" : ", ") + hosts[i];
-  }
-  if (hosts.size() > kHostsNamed) {
-    text += " and " + std::to_string(hosts.size() - kHostsNamed) + " more nodes";
-  }
-  return text;
-}
-
-}  // namespace
-
 // --- one inquiry --------------------------------------------------------------------------------
 
 bool OutputInquiries::is_open(State state) {
@@ -81,7 +66,7 @@ void OutputInquiries::say_dropped(Inquiry& inquiry, InquiryOutput& out) {
 
 void OutputInquiries::give_turns(Inquiries::value_type& entry, TimePoint now, InquiryOutput& out) {
   auto& [number, inquiry] = entry;
-  while (!inquiry.ready.empty() && inquiry.turns + inquiry.unread / kPageBytes < kTurns) {
+  while (!inquiry.ready.empty() && inquiry.turns + inquiry.unread / kOutputPageBytes < kTurns) {
     const std::string agent_id = std::move(inquiry.ready.front());
     inquiry.ready.pop_front();
     await(inquiry, inquiry.sources.at(agent_id), State::kTurn, now);
@@ -104,7 +89,7 @@ void OutputInquiries::look_for_late(Inquiry& inquiry, TimePoint now, InquiryOutp
   }
   if (late.empty()) return;
   say(inquiry,
-      {.text = "no answer within " + to_text(kAgentPatience) + " from " + named(late) +
+      {.text = "no answer within " + to_text(kAgentPatience) + " from " + list_of(late) +
                ": what its workers write is missing"},
       out);
 }
@@ -190,14 +175,14 @@ InquiryOutput OutputInquiries::see(std::uint64_t number, const std::vector<Node>
   }
   if (!unreachable.empty()) {
     say(inquiry,
-        {.text =
-             "what its workers write is missing, it cannot be reached now: " + named(unreachable)},
+        {.text = "what its workers write is missing, it cannot be reached now: " +
+                 list_of(unreachable)},
         out);
   }
   if (!too_old.empty()) {
     say(inquiry,
         {.text = "what its workers write is missing, its ddprun is too old to tell it: " +
-                 named(too_old)},
+                 list_of(too_old)},
         out);
   }
   go_on(at, now, out);

@@ -59,7 +59,6 @@ class OutputInquiries {
   static constexpr std::size_t kOfJob = 8;
   static constexpr std::size_t kOfAll = 64;
   static constexpr std::size_t kTurns = 4;
-  static constexpr std::size_t kPageBytes = 64 * 1024;  // of an agent's page, but for long lines
   static constexpr std::size_t kMaxUnread = 1 << 20;
 
   // One that runs workers whose output is asked for.

@@ -14,6 +14,7 @@
 // Value types; any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -98,6 +99,9 @@ struct TellOutput {
 inline constexpr Words<TellOutput::What, 3> kTellOutputWords{{{TellOutput::What::kBegin, "begin"},
                                                               {TellOutput::What::kNext, "next"},
                                                               {TellOutput::What::kEnd, "end"}}};
+
+// Of a page of several lines; one line may have more.
+inline constexpr std::size_t kOutputPageBytes = 64 * 1024;
 
 // From an agent: of its workers' output.
 struct OutputPage {

@@ -100,6 +100,35 @@ TEST_F(HangTest, EveryNodeIsLookedAtBeforeAnyIsStopped) {
       << "the node where it hangs tells it in full";
 }
 
+// The agent that embeds the service lives on until the others have heard the end, without workers to look at.
+TEST_F(HangTest, NobodyHangsWhoseWorkersSlurmHasEnded) {
+  const HeldPort held;
+  const Arguments node{program("ddprun"),
+                       "--nnodes=2",
+                       "--rdzv-endpoint=" + held.endpoint(),
+                       "--lease=2",
+                       "--hang-timeout=0.4",
+                       "sh",
+                       "-c",
+                       "echo $$ > worker.$RANK; exec sleep 1000"};
+  // Whoever has this name, and is above, is Slurm's step manager, which signals agent and workers.
+  std::filesystem::create_symlink("/bin/sh", directory_ / "slurmstepd");
+  const std::string step =
+      "\"$@\" & until [ -e go ]; do sleep 0.02; done; kill -TERM $(cat worker.0) $!; wait $!";
+  ChildProcess first(joined({directory_ / "slurmstepd", "-c", step, "sh"}, node, {}),
+                     environment({{"SLURM_STEP_ID", "0"}}));
+  ASSERT_TRUE(first.wait_for_err("1 of 2 nodes here")) << first.err();
+  ChildProcess second(node, environment());
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(directory_ / "worker.1"); }));
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(directory_ / "worker.0"); }));
+  const pid_t agent = tree_of(second).agent;
+  kill(agent, SIGSTOP);
+  let_go();
+  EXPECT_EQ(first.wait(), 128 + SIGTERM) << first.err();
+  kill(agent, SIGCONT);
+  second.wait();
+}
+
 // In the place of gdb, which may not be there: it gets the worker's pid, in a wrapper that waits for it.
 TEST_F(HangTest, WhereTheWorkerIsIsAskedOfADebugger) {
   const std::string debugger =

@@ -10,15 +10,19 @@
 //   freeze    the same as wait, and stops itself by SIGSTOP
 //   silent    reports no step and does nothing
 //   late      reports nothing for longer than any timeout, but is in a long wait
+// All of them wait for each other in front of that, by files in the directory they run in.
 // A rank that hangs says "ready" first, and ends at SIGTERM.
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "base/worker_env.h"
+#include "tests/support/eventually.h"
 #include "worker_lib/worker_reporter.h"
 
 namespace {
@@ -41,6 +45,16 @@ void say(const char* text) {
   [[maybe_unused]] const ssize_t written = write(STDOUT_FILENO, text, std::strlen(text));
 }
 
+bool all_have_begun(const WorkerEnv& env) {
+  std::ofstream("begun." + to_text(env.rank)).close();
+  return testing_support::eventually([&] {
+    for (int rank = 0; rank < env.world_size; ++rank) {
+      if (!std::filesystem::exists("begun." + std::to_string(rank))) return false;
+    }
+    return true;
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -54,16 +68,18 @@ int main(int argc, char** argv) {
   const bool first = (*env)->generation == Generation(0);
   const std::string play = first ? play_of(argv[1], (*env)->rank) : "";
   std::uint64_t collective = 0;
-  if (play != "silent") {
-    for (int step = 0; step < 8; ++step) {
-      reporter->end_call(reporter->begin_call(FlightCall::kAllReduce, ++collective, 4096, -1),
-                         /*failed=*/false);
-      reporter->report_step(step);
-    }
+  while (collective < 8) {
+    if (play == "silent") break;
+    reporter->end_call(reporter->begin_call(FlightCall::kAllReduce, ++collective, 4096, -1),
+                       /*failed=*/false);
   }
+  // Who reports first is not late because others have only just been started.
+  if (first && !all_have_begun(**env)) return 4;
+  if (play != "silent") reporter->report_step(7);
   if (play.empty()) return 0;
   std::fprintf(stderr, "%s\n", play.c_str());
-  if (play == "wait" || play == "freeze") reporter->begin_call(FlightCall::kAllReduce, ++collective, 4096, -1);
+  if (play == "wait" || play == "freeze")
+    reporter->begin_call(FlightCall::kAllReduce, ++collective, 4096, -1);
   if (play == "late") reporter->begin_long_wait();
   say("ready\n");
   if (play == "stop" || play == "freeze") raise(SIGSTOP);

@@ -51,7 +51,7 @@ bool wakes_up_at_most(std::int64_t count, const std::vector<pid_t>& pids, Durati
   for (int i = 0; i < 6; ++i) {
     const std::int64_t before = wake_ups(pids);
     let_pass(stretch);
-    if (wake_ups(pids) - before <= count) return true;
+    if (before > 0 && wake_ups(pids) - before <= count) return true;
   }
   return false;
 }

@@ -50,9 +50,9 @@ TEST_F(OutputPagesTest, OneWithoutAnythingToTellAnswersToo) {
 }
 
 TEST_F(OutputPagesTest, APageHasWholeLinesAndABound) {
-  const std::string line(OutputPages::kPageBytes / 2, 'x');
+  const std::string line(kOutputPageBytes / 2, 'x');
   for (int i = 0; i < 3; ++i) pages_.say(line);
-  pages_.say(std::string(2 * OutputPages::kPageBytes, 'y'));
+  pages_.say(std::string(2 * kOutputPageBytes, 'y'));
   pages_.begin();
   EXPECT_TRUE(sent().is_ready);
   pages_.take_turn();
@@ -62,7 +62,7 @@ TEST_F(OutputPagesTest, APageHasWholeLinesAndABound) {
   pages_.take_turn();
   EXPECT_EQ(sent().lines, line + "\n");
   pages_.take_turn();
-  EXPECT_EQ(sent(), (OutputPage{.lines = std::string(2 * OutputPages::kPageBytes, 'y') + "\n"}));
+  EXPECT_EQ(sent(), (OutputPage{.lines = std::string(2 * kOutputPageBytes, 'y') + "\n"}));
 }
 
 TEST_F(OutputPagesTest, KeepsTheNewestAndSaysHowMuchIsMissing) {
@@ -96,7 +96,7 @@ TEST_F(OutputPagesTest, AtTheEndOfTheJobTheNewestGoesOutAtOnce) {
   pages_.end_with_job("not this");
   std::string all;
   for (const OutputPage& page : sent_) {
-    EXPECT_LE(page.lines.size(), OutputPages::kPageBytes);
+    EXPECT_LE(page.lines.size(), kOutputPageBytes);
     EXPECT_EQ(page.is_last, &page == &sent_.back());
     all += page.lines;
   }

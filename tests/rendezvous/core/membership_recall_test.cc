@@ -109,6 +109,23 @@ TEST_F(RecallTest, AFailureDuringTheOutageUsesBudget) {
   EXPECT_EQ(told<Assignment>("a")->restart_count, 3);
 }
 
+// Agents say so once: this one said it to nobody.
+TEST_F(RecallTest, AHangThatBeganDuringTheOutageIsEnded) {
+  restart_service({2, 2}, 3);
+  Hello back = hello_again("a", AgentPhase::kRunning, 7);
+  back.assignment = Assignment{
+      .generation = Generation(7), .node_rank = NodeRank(0), .node_count = 2, .world_size = 2};
+  back.status.sightings = {
+      {.rank = Rank(0), .flight = FlightState::kWaiting, .collective = 57, .call = "barrier"}};
+  take(job_->joined(back, false, now_));
+  EXPECT_FALSE(told<Stop>("a"));
+  come_back("b", 1, AgentPhase::kRunning, 7);
+  for (const char* host : {"a", "b"}) {
+    ASSERT_TRUE(told<Stop>(host)) << host;
+    EXPECT_TRUE(told<Stop>(host)->look) << host;
+  }
+}
+
 TEST_F(RecallTest, AnOutageThatTheAgentsDidNotSitOutUsesNone) {
   restart_service({2, 2}, 3);
   WorkerEnd victim = killed(0);
@@ -194,6 +211,28 @@ class RestoredTest : public MembershipTest {
     ASSERT_EQ(job_->generation(), Generation(1));
   }
 };
+
+// Of a hang the first node to say so knows its own workers only; what the others say comes later.
+TEST_F(RestoredTest, AHangIsJudgedByWhatAllNodesHaveSeen) {
+  const Sighting waits{
+      .rank = Rank(0), .flight = FlightState::kWaiting, .collective = 57, .call = "barrier"};
+  const Sighting absent{.rank = Rank(1), .flight = FlightState::kOutside, .collective = 56};
+  const auto with = [this](const std::string& host, AgentPhase phase, const Sighting& seen) {
+    Hello hello = hello_again(host, phase, 1);
+    hello.status.sightings = {seen};
+    return hello;
+  };
+  run_second_generation({2, 2}, 1);
+  take(job_->status("id-a", with("a", AgentPhase::kRunning, waits).status, now_));
+  restart_service();
+  take(job_->joined(with("b", AgentPhase::kRunning, absent), false, now_));
+  ASSERT_TRUE(told<Stop>("b"));
+  EXPECT_TRUE(told<Stop>("b")->look);
+  take(job_->joined(with("a", AgentPhase::kIdle, waits), false, now_));
+  take(job_->status("id-b", with("b", AgentPhase::kIdle, absent).status, now_));
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_EQ(told<End>("a")->verdict.ends.front().rank, Rank(1));
+}
 
 TEST_F(RestoredTest, GoesOnWhereItWasWithItsGenerationAndItsBudget) {
   run_second_generation({2, 2}, 3);

@@ -193,7 +193,7 @@ TEST_F(OutputInquiriesTest, NobodyIsGivenATurnForAReaderWhoDoesNotRead) {
   begin(nodes, true);
   told();
   for (int i = 0; i < 100; ++i) tell(std::to_string(i), {.is_ready = true});
-  const std::string page(OutputInquiries::kPageBytes, 'x');
+  const std::string page(kOutputPageBytes, 'x');
   std::vector<std::string> turns = told();
   EXPECT_EQ(turns.size(), OutputInquiries::kTurns);
   for (const std::string& one : turns) {
