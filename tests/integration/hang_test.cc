@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/integration/launcher_frame.h"
@@ -103,29 +104,35 @@ TEST_F(HangTest, EveryNodeIsLookedAtBeforeAnyIsStopped) {
 // The agent that embeds the service lives on until the others have heard the end, without workers to look at.
 TEST_F(HangTest, NobodyHangsWhoseWorkersSlurmHasEnded) {
   const HeldPort held;
-  const Arguments node{program("ddprun"),
-                       "--nnodes=2",
-                       "--rdzv-endpoint=" + held.endpoint(),
-                       "--lease=2",
-                       "--hang-timeout=0.4",
-                       "sh",
-                       "-c",
-                       "echo $$ > worker.$RANK; exec sleep 1000"};
+  const auto node = [&](int rank) {
+    return Arguments{program("ddprun"),
+                     "--nnodes=2",
+                     "--node-rank=" + std::to_string(rank),
+                     "--rdzv-endpoint=" + held.endpoint(),
+                     "--hang-timeout=0.4",
+                     "sh",
+                     "-c",
+                     "echo $$ > worker.$RANK; exec sleep 1000"};
+  };
   // Whoever has this name, and is above, is Slurm's step manager, which signals agent and workers.
   std::filesystem::create_symlink("/bin/sh", directory_ / "slurmstepd");
   const std::string step =
-      "\"$@\" & until [ -e go ]; do sleep 0.02; done; kill -TERM $(cat worker.0) $!; wait $!";
-  ChildProcess first(joined({directory_ / "slurmstepd", "-c", step, "sh"}, node, {}),
+      "\"$@\" & until [ -e go ]; do sleep 0.02; done; kill -TERM $(cat signalled); wait $!";
+  ChildProcess first(joined({directory_ / "slurmstepd", "-c", step, "sh"}, node(0)),
                      environment({{"SLURM_STEP_ID", "0"}}));
   ASSERT_TRUE(first.wait_for_err("1 of 2 nodes here")) << first.err();
-  ChildProcess second(node, environment());
+  ChildProcess second(node(1), environment());
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(directory_ / "worker.1"); }));
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(directory_ / "worker.0"); }));
-  const pid_t agent = tree_of(second).agent;
-  kill(agent, SIGSTOP);
+  const pid_t guardian = first_child_of(first.pid());
+  const pid_t agent = first_child_of(first_child_of(guardian));
+  std::ofstream(directory_ / "signalled")
+      << guardian << " " << agent << " " << read_file(directory_ / "worker.0");
+  const pid_t other_agent = tree_of(second).agent;
+  kill(other_agent, SIGSTOP);
   let_go();
   EXPECT_EQ(first.wait(), 128 + SIGTERM) << first.err();
-  kill(agent, SIGCONT);
+  kill(other_agent, SIGCONT);
   second.wait();
 }
 
