@@ -112,13 +112,14 @@ Result<AgentConfig> plan(LaunchOptions options) {
   config.command = std::move(*command);
   config.options = std::move(options);
   if (config.options.standalone) config.options.rdzv_id = random_hex(16);  // as torchrun
+  if (config.rendezvous.mode == Rendezvous::Mode::kLocal) config.options.node_rank.reset();
   config.signals.assign(kPassedSignals.begin(), kPassedSignals.end());
   config.signals.insert(config.signals.end(), kRelayedSignals.begin(), kRelayedSignals.end());
   config.manager = slurm_manager();
   if (config.manager != 0) config.default_grace = kDefaultGraceUnderSlurm;
   look_at_console(config);
   config.tee_pattern = variable("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
-  config.inherits_omp_threads = !variable("OMP_NUM_THREADS").empty();
+  config.inherits_omp_threads = std::getenv("OMP_NUM_THREADS") != nullptr;
   config.inherited_nccl_async_error_handling = variable("TORCH_NCCL_ASYNC_ERROR_HANDLING");
   return config;
 }

@@ -124,5 +124,7 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace ddprun
 
 int main(int argc, char** argv) {
+  // Inherited as ignored it would have the kernel reap what is waited for here.
+  std::signal(SIGCHLD, SIG_DFL);
   return ddprun::run(std::vector<std::string>(argv + 1, argv + argc));
 }

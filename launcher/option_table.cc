@@ -6,6 +6,7 @@
 
 #include "base/parse_number.h"
 #include "base/seconds.h"
+#include "base/signal_names.h"
 
 namespace ddprun {
 namespace {
@@ -124,6 +125,23 @@ Result<void> check_seconds(const std::string& text) {
   return {};
 }
 
+// Names of signals that end a job here, too.
+Result<void> check_signals(const std::string& text) {
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string name = text.substr(begin, end - begin);
+    const std::optional<int> signal = signal_by_name(name);
+    if (!signal) return invalid_argument("'" + name + "' is no signal: SIGTERM,SIGINT");
+    if (std::ranges::count(kPassedSignals, *signal) == 0) {
+      return invalid_argument(
+          signal_name(*signal) +
+          " ends no job here; --checkpoint-signal asks workers to save and to leave");
+    }
+    begin = end + 1;
+  }
+  return {};
+}
+
 // One of the words that torchrun knows; `instead`: what to do where it is another one.
 std::function<Result<void>(const std::string&)> check_word(std::vector<std::string> words,
                                                            const char* instead) {
@@ -205,6 +223,12 @@ const std::vector<OptionSpec>& option_table() {
        "accepted; the kernel reports ends at once, nothing is polled", "--monitor-interval=0.1",
        without_effect("monitor-interval", "the kernel reports ends at once, nothing is polled",
                       check_seconds)},
+      {"Workers", "signals-to-handle", "", "SIGNALS",
+       "accepted; SIGTERM, SIGINT, SIGHUP and SIGQUIT always end the job, SIGUSR1 and SIGUSR2 are "
+       "passed on",
+       "--signals-to-handle=SIGTERM,SIGINT",
+       without_effect("signals-to-handle", "SIGTERM, SIGINT, SIGHUP and SIGQUIT always end the job",
+                      check_signals)},
       {"Workers", "start-method", "", "METHOD",
        "accepted; workers are programs that are executed, not forks of an interpreter",
        "--start-method=spawn",
@@ -479,7 +503,6 @@ const RefusedOption* find_refused(const std::string& name) {
   static const std::vector<RefusedOption> table{
       {"duplicate-stdout-filters", "give -t 1 and search its files"},
       {"duplicate-stderr-filters", "give -t 2 and search its files"},
-      {"signals-to-handle", "SIGTERM, SIGINT, SIGHUP and SIGQUIT are always passed on"},
   };
   const auto found = std::find_if(table.begin(), table.end(),
                                   [&](const RefusedOption& one) { return one.name == name; });

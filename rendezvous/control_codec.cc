@@ -219,6 +219,7 @@ void to_json(Json& json, const AgentStatus& status) {
           {"store_port", status.store_port},
           {"leaving", status.leaving},
           {"checkpoints", status.checkpoints}};
+  if (status.asked_to_save) json["asked_to_save"] = true;
   if (status.step) json["step"] = *status.step;
   if (!status.sightings.empty()) json["sightings"] = status.sightings;
 }
@@ -232,6 +233,7 @@ void from_json(const Json& json, AgentStatus& status) {
   if (json.contains("checkpoints")) {
     read(json, "checkpoints", status.checkpoints, {0, std::numeric_limits<std::int64_t>::max()});
   }
+  if (json.contains("asked_to_save")) json.at("asked_to_save").get_to(status.asked_to_save);
   if (json.contains("step")) read(json, "step", status.step.emplace(), kStep);
   if (json.contains("sightings")) {
     json.at("sightings").get_to(status.sightings);

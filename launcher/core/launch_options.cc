@@ -166,11 +166,21 @@ Result<GpuVisibility> parse_gpu_visibility(std::string_view text) {
   return invalid_argument(quoted(text) + ": give all or own");
 }
 
+namespace {
+
+// Around it, as Python's int() allows for.
+std::string_view without_spaces(std::string_view text) {
+  const std::size_t first = std::min(text.find_first_not_of(' '), text.size());
+  return text.substr(first, text.find_last_not_of(' ') + 1 - first);
+}
+
+}  // namespace
+
 Result<std::set<LocalRank>> parse_local_ranks(std::string_view text) {
   std::set<LocalRank> ranks;
   if (text.empty()) return ranks;
   for (const std::string_view entry : split(text, ',')) {
-    const std::optional<int> rank = parse_number<int>(entry);
+    const std::optional<int> rank = parse_number<int>(without_spaces(entry));
     if (!rank || *rank < 0) return invalid_argument(quoted(text) + ": give local ranks, like 0,2");
     ranks.insert(LocalRank(*rank));
   }
@@ -201,9 +211,10 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kForeignC
 // Where it counts.
 Result<void> check_node_rank(const LaunchOptions& options) {
   if (!options.node_rank || *options.node_rank < options.nodes.max) return {};
+  const std::string most = std::to_string(options.nodes.max - 1);
   return invalid_argument(std::to_string(*options.node_rank) +
-                          " is too large: --nnodes allows for 0 to " +
-                          std::to_string(options.nodes.max - 1))
+                          " is too large: --nnodes=" + std::to_string(options.nodes.max) +
+                          " allows for " + (options.nodes.max == 1 ? "0" : "0 to " + most))
       .within("--node-rank");
 }
 
@@ -260,7 +271,8 @@ Result<void> check_output(LaunchOptions& options) {
 
 Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   const std::string& backend = options.rdzv_backend;
-  if (!backend.empty() && backend != "c10d" && backend != "static") {
+  const bool is_known = backend.empty() || backend == "c10d" || backend == "static";
+  if (!is_known && !options.standalone) {
     return invalid_argument(quoted(backend) +
                             " is not available: use c10d or static; ddprun brings its "
                             "own service (--rdzv-endpoint, or ddp-rendezvous)")
@@ -310,10 +322,13 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
           .within("--nnodes");
     }
     for (const auto& [given, name] : {std::pair(!options.rdzv_endpoint.empty(), "--rdzv-endpoint"),
-                                      std::pair(master_given, "--master-addr/--master-port"),
-                                      std::pair(!backend.empty(), "--rdzv-backend")}) {
+                                      std::pair(options.master_addr.has_value(), "--master-addr"),
+                                      std::pair(options.master_port.has_value(), "--master-port"),
+                                      std::pair(!backend.empty(), "--rdzv-backend"),
+                                      std::pair(options.rdzv_id != kDefaultJobId, "--rdzv-id"),
+                                      std::pair(options.node_rank.has_value(), "--node-rank")}) {
       if (given)
-        plan.remarks.push_back(std::string(name) + " does nothing here: --standalone chooses them");
+        plan.remarks.push_back(std::string(name) + " does nothing here: --standalone chooses it");
     }
     return plan;
   }
@@ -356,7 +371,13 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
       return invalid_argument("several nodes need a place to meet: give HOST:PORT")
           .within("--rdzv-endpoint");
     }
-    return plan;  // one node, no endpoint: as --standalone
+    // One node, no endpoint: as --standalone. torchrun's c10d asks for no rank of a node.
+    if (backend.empty()) {
+      if (auto ok = check_node_rank(options); !ok) return ok.error();
+    } else if (options.node_rank) {
+      plan.remarks.push_back("--node-rank does nothing here: this node is alone");
+    }
+    return plan;
   }
   plan.mode = Rendezvous::Mode::kDynamic;
   if (auto ok = check_node_rank(options); !ok) return ok.error();

@@ -43,6 +43,7 @@ AgentStatus Supervisor::status(TimePoint now) const {
   status.generation = generation_;
   status.leaving = leaving_;
   status.checkpoints = checkpoints_;
+  status.asked_to_save = asked_to_save_;
   status.sightings = sightings_;
   switch (state_) {
     case State::kIdle:
@@ -97,6 +98,8 @@ void Supervisor::on(const Assignment& assignment, TimePoint, SupervisorActions& 
                                              assignment.reason + ")"});
   }
   out.push_back(StartWorkers{assignment});
+  // Who was asked before these workers were there has not saved yet.
+  if (asked_to_save_) tell_to_save(UserSignal{options_.checkpoint_signal}, out);
   out.push_back(SendStatus{});
 }
 
@@ -275,18 +278,25 @@ void Supervisor::relay(const UserSignal& signal, SupervisorActions& out) {
 void Supervisor::ask_to_save(const UserSignal& signal, SupervisorActions& out) {
   if (std::exchange(asked_to_save_, true)) return;
   if (state_ == State::kRunning) {
-    out.push_back(Say{Say::Level::kInfo, signal_name(signal.signal) + ": " +
-                                             counted(alive_, "worker") +
-                                             (alive_ == 1 ? " is" : " are") +
-                                             " asked to save and to leave"});
-    if (signal.way != UserSignal::Way::kManager) out.push_back(SignalWorkers{signal.signal});
+    tell_to_save(signal, out);
+    out.push_back(SendStatus{});
     return;
   }
   // Nothing runs that could save: the job is to be started again from where it is.
   if (state_ == State::kFinished) return;
+  out.push_back(
+      Say{Say::Level::kInfo,
+          signal_name(signal.signal) + ": nothing runs that could save; this node leaves the job"});
   leave_reason_ = "it was told by " + signal_name(signal.signal) + " to save and to leave";
   if (!exit_code_) exit_code_ = to_int(ExitCode::kSaved);
   if (!has_workers()) finish_exit(out);
+}
+
+void Supervisor::tell_to_save(const UserSignal& signal, SupervisorActions& out) const {
+  out.push_back(
+      Say{Say::Level::kInfo, signal_name(signal.signal) + ": " + counted(alive_, "worker") +
+                                 (alive_ == 1 ? " is" : " are") + " asked to save and to leave"});
+  if (signal.way != UserSignal::Way::kManager) out.push_back(SignalWorkers{signal.signal});
 }
 
 bool Supervisor::died_of_being_asked() const {

@@ -50,8 +50,8 @@
 // have this node.
 //
 // --checkpoint-signal asks the workers to save and to leave. When all of them then end with 0, the exit
-// code says that the job is to be started again; until then it is an ordinary run, whose failure is
-// one. A worker that dies of the signal itself did not know it: the node leaves.
+// code of every node says that the job is to be started again; until then it is an ordinary run, whose
+// failure is one, and the workers that follow are asked as soon as they are started. A worker that dies of the signal itself did not know it: the node leaves.
 //
 // Priorities: a lost guardian or service beats grace; the first user's signal and the first verdict
 // decide the exit code and are never replaced by later ones.
@@ -203,6 +203,7 @@ class Supervisor {
 
   void relay(const UserSignal& signal, SupervisorActions& out);
   void ask_to_save(const UserSignal& signal, SupervisorActions& out);
+  void tell_to_save(const UserSignal& signal, SupervisorActions& out) const;
   bool died_of_being_asked() const;
   bool has_workers() const { return state_ == State::kRunning || state_ == State::kStopping; }
   void look(SupervisorActions& out);

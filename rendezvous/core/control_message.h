@@ -94,6 +94,7 @@ struct AgentStatus {
   int leaving = 0;  // signal that told this agent to end; it leaves when nothing is left
   // Checkpoints that workers of `generation` have announced in the store that this node hosts.
   std::int64_t checkpoints = 0;
+  bool asked_to_save = false;  // workers of this node were asked to save and to leave
   // The highest step that a worker of `generation` has reported; nullopt: none has.
   std::optional<std::int64_t> step = {};
   // What the workers of `generation` were seen doing when one of them had done nothing for longer than

@@ -535,6 +535,13 @@ void Membership::advance_running(TimePoint now, MembershipOutput& out) {
     Verdict verdict;
     verdict.success = true;
     verdict.headline = "every worker ended with 0";
+    const bool was_asked = std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
+      return entry.second.assignment && entry.second.status.asked_to_save;
+    });
+    if (was_asked) {
+      verdict.exit_code = to_int(ExitCode::kSaved);
+      verdict.headline += ", after they had been asked to save and to leave";
+    }
     end(std::move(verdict), now, out);
   } else if (tally_.finished == 0 && tally_.assigned < static_cast<std::size_t>(spec_.nodes.max) &&
              someone_may_join_now()) {

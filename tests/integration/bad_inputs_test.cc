@@ -227,7 +227,7 @@ ddprun -np 2 true
 ddprun -n 2 true
 ddprun --rdzv=node0 true
 ddprun --no-standalone true
-ddprun --signals-to-handle=SIGTERM true
+ddprun --signals-to-handle=SIGTERM,SIGUSR1 true
 ddprun --duplicate-stdout-filters=loss true
 )");
     section("Values that are missing or empty", R"(

@@ -141,6 +141,15 @@ TEST_F(LauncherTest, ASignalAtAnyMomentOfTheStartLeavesNothing) {
   }
 }
 
+// As programs leave it that never wait for their children.
+TEST_F(LauncherTest, AnInheritedIgnoreOfSigchldIsNoMatter) {
+  ChildProcess job({"python3", "-c",
+                    "import os, signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv('" +
+                        program("ddprun") + "', ['ddprun', 'sh', '-c', 'sleep 0.1; exit 3'])"},
+                   environment());
+  EXPECT_EQ(job.wait(), 3) << job.err();
+}
+
 TEST_F(LauncherTest, UnderNohupAHangupIsIgnored) {
   ChildProcess job({"sh", "-c",
                     "trap '' HUP; exec '" + program("ddprun") + "' sh -c '" +

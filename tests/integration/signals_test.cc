@@ -8,6 +8,7 @@
 
 #include "base/process_stat.h"
 #include "tests/integration/launcher_frame.h"
+#include "tests/support/held_port.h"
 
 namespace ddprun::testing_support {
 namespace {
@@ -89,6 +90,45 @@ TEST_F(LauncherTest, AskedToSaveWorkersThatEndWellMakeTheJobOneToBeStartedAgain)
   EXPECT_EQ(job->wait(), 75) << job->err();
   EXPECT_TRUE(std::filesystem::exists(directory_ / "saved-0"));
   EXPECT_TRUE(std::filesystem::exists(directory_ / "saved-1"));
+}
+
+// A restart must not forget it: who is to be preempted has to save, and who asked is not asked again.
+TEST_F(LauncherTest, ARequestToSaveHoldsForTheGenerationAfterAFailure) {
+  const std::string fails_first =
+      directory_.write("fails_first.py",
+                       "import os, sys\nif os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+                       "  while not os.path.exists('listen'): pass\n  sys.exit(4)\n" +
+                           std::string(kSaves));
+  auto job =
+      start({"--nproc-per-node=2", "--checkpoint-signal=USR1", "--max-restarts=1", fails_first});
+  ASSERT_TRUE(eventually([&] { return tree_of(*job).worker > 0; }));
+  job->signal(SIGUSR1);
+  ASSERT_TRUE(job->wait_for_err("asked to save and to leave"));
+  std::ofstream(directory_ / "listen") << "";
+  EXPECT_EQ(job->wait(), 75) << job->err();
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "saved-0"));
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "saved-1"));
+}
+
+// A preemptor takes one node of two; both have to be started again.
+TEST_F(LauncherTest, ARequestToSaveThatOneNodeGetsCountsForTheJob) {
+  const HeldPort held;
+  const std::string saves =
+      directory_.write("saves.py",
+                       "import os, threading\n"
+                       "def follow():\n  while not os.path.exists('saved-1'): pass\n  os._exit(0)\n"
+                       "if os.environ['RANK'] == '0': threading.Thread(target=follow).start()\n" +
+                           std::string(kSaves));
+  std::vector<std::unique_ptr<ChildProcess>> nodes;
+  for (const char* rank : {"0", "1"}) {
+    nodes.push_back(
+        start({"--nnodes=2", std::string("--node-rank=") + rank,
+               "--rdzv-endpoint=" + held.endpoint(), "--checkpoint-signal=USR1", saves}));
+  }
+  std::ofstream(directory_ / "listen") << "";
+  ASSERT_TRUE(nodes[0]->wait_for_out("listens") && nodes[1]->wait_for_out("listens"));
+  nodes[1]->signal(SIGUSR1);
+  for (const auto& node : nodes) EXPECT_EQ(node->wait(), 75) << node->err();
 }
 
 TEST_F(LauncherTest, AWorkerThatDiesOfTheRequestIsNotRestarted) {

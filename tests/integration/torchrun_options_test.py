@@ -10,7 +10,7 @@ import needs
 
 # Where "1" cannot be meant.
 VALUES = {"--start-method": "spawn", "--event-log-handler": "null", "--logs-specs": "default", "--rdzv-conf": "",
-          "--numa-binding": "node"}
+          "--numa-binding": "node", "--signals-to-handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT"}
 
 
 def answer_to(ddprun: pathlib.Path, *options: str) -> str:

@@ -63,6 +63,7 @@ TEST(CommandLine, ReadsEveryOption) {
                         "--nnodes=2:4",
                         "--node-rank=1",
                         "--standalone",
+                        "--signals-to-handle=TERM,SIGINT",
                         "--rdzv-endpoint=h:1",
                         "--rdzv-id=j",
                         "--rdzv-backend=c10d",
@@ -175,7 +176,7 @@ TEST(CommandLine, ReadsEveryOption) {
   EXPECT_EQ(options.gpu_visibility, GpuVisibility::kOwn);
   EXPECT_TRUE(options.shows(LocalRank(0)) && options.shows(LocalRank(2)));
   EXPECT_FALSE(options.shows(LocalRank(1)));
-  EXPECT_EQ(options.remarks.size(), 4u) << "what does nothing is not ignored in silence";
+  EXPECT_EQ(options.remarks.size(), 5u) << "what does nothing is not ignored in silence";
   for (const std::string& remark : options.remarks) {
     EXPECT_THAT(remark, testing::ContainsRegex("^--[a-z-]+ does nothing here: ."));
   }
@@ -258,9 +259,10 @@ TEST(CommandLine, AVariableThatStandsForNoOptionIsNotPassedOverInSilence) {
                                                          "you mean PET_NPROC_PER_NODE?"));
   unsetenv("PET_NPROC_PER_NOD");
   unsetenv("PET_UNHEARD_OF");
-  setenv("PET_SIGNALS_TO_HANDLE", "SIGUSR1", 1);
-  EXPECT_THAT(error_of({"p"}), HasSubstr("PET_SIGNALS_TO_HANDLE is torchrun's, and not available"));
-  unsetenv("PET_SIGNALS_TO_HANDLE");
+  setenv("PET_DUPLICATE_STDOUT_FILTERS", "loss", 1);
+  EXPECT_THAT(error_of({"p"}),
+              HasSubstr("PET_DUPLICATE_STDOUT_FILTERS is torchrun's, and not available"));
+  unsetenv("PET_DUPLICATE_STDOUT_FILTERS");
 }
 
 TEST(CommandLine, NamesWhatIsWrongInOneLine) {
@@ -271,7 +273,7 @@ TEST(CommandLine, NamesWhatIsWrongInOneLine) {
       {{"--rdzv=h", "p"},
        "--rdzv is the beginning of --rdzv-backend, --rdzv-endpoint, --rdzv-id, --rdzv-conf: write "
        "more of it"},
-      {{"--signals=USR1", "p"}, "--signals-to-handle is torchrun's"},
+      {{"--signals=USR1", "p"}, "--signals-to-handle: SIGUSR1 ends no job here"},
       {{"--frobnicate", "p"}, "unknown option --frobnicate"},
       {{"-x", "p"}, "unknown option -x"},
       {{"--nnodes=3:2", "p"}, "--nnodes: '3:2'"},
@@ -283,7 +285,7 @@ TEST(CommandLine, NamesWhatIsWrongInOneLine) {
        "--checkpoint-signal: 'KILL': give USR1, USR2, TERM, HUP"},
       {{"--no-restart-on=2,x", "p"}, "--no-restart-on: 'x' is no exit code from 1 to 255"},
       {{"--nnodes"}, "--nnodes needs a value"},
-      {{"--signals-to-handle=SIGUSR1", "p"}, "--signals-to-handle is torchrun's"},
+      {{"--signals-to-handle=SIGTERM,FOO", "p"}, "--signals-to-handle: 'FOO' is no signal"},
       {{"--nprocs=2", "p"}, "did you mean --nproc-per-node"},
       {{"-np", "2", "p"}, "did you mean --nproc-per-node"},
       {{"-n", "2", "p"}, "unknown option -n; ddprun --help lists them"},

@@ -63,6 +63,7 @@ TEST(ControlCodec, AHelloComesBackAsItWas) {
                   .store_port = 1234,
                   .leaving = 15,
                   .checkpoints = 6,
+                  .asked_to_save = true,
                   .step = 120,
                   .sightings = {{.rank = Rank(3),
                                  .local_rank = LocalRank(1),

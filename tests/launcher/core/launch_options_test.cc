@@ -119,6 +119,20 @@ TEST(PlanRendezvous, OneNodeNeedsNothing) {
   const Rendezvous plan = *plan_rendezvous(standalone);
   EXPECT_EQ(plan.mode, Rendezvous::Mode::kLocal);
   EXPECT_EQ(plan.remarks.size(), 1u) << "the endpoint is not ignored in silence";
+  // As torchrun, which says nothing of them.
+  standalone = with({1, 1});
+  standalone.standalone = true;
+  standalone.rdzv_backend = "etcd";
+  standalone.rdzv_id = "run7";
+  standalone.node_rank = 1;
+  EXPECT_THAT(plan_rendezvous(standalone)->remarks,
+              testing::ElementsAre(HasSubstr("--rdzv-backend"), HasSubstr("--rdzv-id"),
+                                   HasSubstr("--node-rank")));
+  LaunchOptions alone = with({1, 1});
+  alone.node_rank = 1;
+  EXPECT_THAT(plan_rendezvous(alone).error().message(), HasSubstr("1 is too large: --nnodes=1"));
+  alone.rdzv_backend = "c10d";
+  EXPECT_THAT(plan_rendezvous(alone)->remarks, testing::ElementsAre(HasSubstr("--node-rank")));
 }
 
 TEST(PlanRendezvous, NamesHaveABound) {
@@ -213,7 +227,7 @@ TEST(PlanRendezvous, NamesTheOptionThatDoesNotFit) {
   cases.push_back({bad, "--rdzv-conf"});
   bad = with({1, 2}, "node0");
   bad.node_rank = 2;
-  cases.push_back({bad, "--node-rank: 2 is too large: --nnodes allows for 0 to 1"});
+  cases.push_back({bad, "--node-rank: 2 is too large: --nnodes=2 allows for 0 to 1"});
   bad = with({2, 2});
   bad.master_addr = "node0";
   bad.node_rank = 2;

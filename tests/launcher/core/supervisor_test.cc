@@ -540,6 +540,21 @@ TEST_F(CheckpointSignalTest, AFailureAfterTheRequestIsOne) {
   EXPECT_EQ(exit_->code, 3);
 }
 
+TEST_F(CheckpointSignalTest, WorkersOfTheNextGenerationAreAskedAsSoonAsTheyAreStarted) {
+  run();
+  step(UserSignal{SIGUSR1, UserSignal::Way::kManager});
+  EXPECT_FALSE(has<SignalWorkers>()) << "Slurm has told them";
+  EXPECT_TRUE(status().asked_to_save);
+  exited(0, 3);
+  killed(1, SIGTERM);
+  step(TreeEmpty{});
+  step(assignment(1));
+  ASSERT_TRUE(has<StartWorkers>());
+  ASSERT_TRUE(has<SignalWorkers>());
+  EXPECT_EQ(find<SignalWorkers>()->signal, SIGUSR1);
+  EXPECT_THAT(said(), HasSubstr("SIGUSR1: 2 workers are asked to save and to leave"));
+}
+
 TEST_F(CheckpointSignalTest, WorkersThatDoNotKnowItDieOfItWhichIsNoFailure) {
   run();
   step(UserSignal{SIGUSR1});
@@ -557,6 +572,7 @@ TEST_F(CheckpointSignalTest, WhereNothingRunsTheNodeLeavesAtOnce) {
   EXPECT_EQ(exit_->code, to_int(ExitCode::kSaved));
   ASSERT_TRUE(leave_);
   EXPECT_THAT(leave_->reason, HasSubstr("told by SIGUSR1 to save and to leave"));
+  EXPECT_THAT(said(), HasSubstr("SIGUSR1: nothing runs that could save; this node leaves the job"));
 }
 
 // --- what a person asks for ---

@@ -72,6 +72,22 @@ TEST_F(MembershipTest, EndsWellWhenEveryNodeHasFinished) {
   EXPECT_EQ(told<End>("b")->verdict.exit_code, 0);
 }
 
+TEST_F(MembershipTest, WhereOneNodeWasAskedToSaveEveryNodeIsToBeStartedAgain) {
+  start({2, 2});
+  join("a");
+  join("b");
+  AgentStatus asked{.phase = AgentPhase::kRunning, .generation = Generation(0)};
+  asked.asked_to_save = true;
+  take(job_->status("id-b", asked, now_));
+  say("a", AgentPhase::kFinished, 0);
+  asked.phase = AgentPhase::kFinished;
+  take(job_->status("id-b", asked, now_));
+  ASSERT_TRUE(told<End>("a") && told<End>("b"));
+  EXPECT_TRUE(told<End>("a")->verdict.success);
+  EXPECT_EQ(told<End>("a")->verdict.exit_code, to_int(ExitCode::kSaved));
+  EXPECT_THAT(told<End>("a")->verdict.headline, HasSubstr("asked to save"));
+}
+
 TEST_F(MembershipTest, AFailureStopsEveryoneAndTheNextGenerationWaitsForAll) {
   start({2, 2}, 1);
   join("a");
