@@ -314,6 +314,13 @@ class Agent {
     log_.error(text);
   }
 
+  bool is_rank_0_lost() const {
+    return verdict_ &&
+           std::any_of(verdict_->ends.begin(), verdict_->ends.end(), [](const WorkerEnd& end) {
+             return end.kind == EndKind::kNodeLost && end.node_rank == NodeRank(0);
+           });
+  }
+
   // On several nodes with one file system the file is node rank 0's, which is told everything.
   bool writes_report() const {
     const std::optional<Assignment> assignment = supervisor_.assignment();
@@ -321,8 +328,13 @@ class Agent {
   }
 
   void write_report() {
-    if (!writes_report()) return;
-    const std::string headline = verdict_ ? verdict_->headline : last_trouble_;
+    if (!writes_report() && report_file_.is_anothers(is_rank_0_lost())) return;
+    std::string headline = last_trouble_;
+    if (verdict_) {
+      headline = verdict_->headline;
+    } else if (exit_code_ > exit_code_of_signal(0)) {
+      headline = "ddprun was told to end by " + signal_name(exit_code_ - exit_code_of_signal(0));
+    }
     const Result<void> written =
         report_file_.end({.exit_code = exit_code_, .headline = headline, .verdict = verdict_});
     if (!written) log_.warning(written.error().message());

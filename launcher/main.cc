@@ -24,6 +24,7 @@
 #include "launcher/json_lines.h"
 #include "launcher/local_address.h"
 #include "launcher/print_config.h"
+#include "launcher/program.h"
 #include "launcher/report_file.h"
 #include "launcher/run_cgroup.h"
 #include "launcher/signal_source.h"
@@ -61,8 +62,11 @@ ReportFile report_of(const LaunchOptions& options) {
 int refuse(const Error& error, const LaunchOptions& options) {
   const ExitCode code = usage_or(ExitCode::kFiles, error);
   if (options.wish == Wish::kRun) {
-    const Result<void> written =
-        report_of(options).end({.exit_code = to_int(code), .headline = error.message()});
+    const Result<WorkerCommand> program = find_program(options);
+    const Result<void> written = report_of(options).end(
+        {.exit_code = to_int(code),
+         .headline = error.message(),
+         .no_program = !program && program.error().kind == ErrorKind::kNotFound});
     if (!written) std::fprintf(stderr, "ddprun: %s\n", written.error().message().c_str());
   }
   return fail(error, code);

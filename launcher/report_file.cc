@@ -14,6 +14,7 @@
 #include "base/version.h"
 #include "base/write_all.h"
 #include "launcher/core/hints.h"
+#include "launcher/small_file.h"
 
 namespace ddprun {
 namespace {
@@ -103,6 +104,7 @@ const char* kind_of(const JobOutcome& outcome) {
   if (outcome.exit_code == to_int(ExitCode::kSaved)) return "saved";
   if (outcome.verdict && !outcome.verdict->ends.empty())
     return kind_of(outcome.verdict->ends.front());
+  if (outcome.no_program) return "start_failure";
   return outcome.exit_code > exit_code_of_signal(0) ? "stop_on_request" : "ddprun";
 }
 
@@ -121,6 +123,13 @@ Result<void> ReportFile::add_failure(const Verdict& generation) {
 }
 
 Result<void> ReportFile::end(const JobOutcome& outcome) { return write(text(&outcome)); }
+
+bool ReportFile::is_anothers(bool rank_0_is_lost) const {
+  const Json there = Json::parse(text_of(path_), nullptr, false);
+  if (!there.is_object()) return false;
+  if (there.value("state", "") == "ended") return true;
+  return !rank_0_is_lost && there.value("host", "") != host_;
+}
 
 std::string ReportFile::text(const JobOutcome* outcome) const {
   if (path_.empty()) return "";
@@ -146,7 +155,7 @@ std::string ReportFile::text(const JobOutcome* outcome) const {
 
 Result<void> ReportFile::write(const std::string& text) const {
   if (path_.empty()) return {};
-  const std::string draft = path_ + ".new";
+  const std::string draft = path_ + "." + host_ + ".new";
   const std::string doing = "--report-file: write " + path_;
   struct stat there {};
   if (lstat(path_.c_str(), &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) {

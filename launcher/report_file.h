@@ -18,6 +18,7 @@ struct JobOutcome {
   int exit_code = 0;
   std::string headline;            // one line
   std::optional<Verdict> verdict;  // where the service gave one
+  bool no_program = false;         // there was nothing that could be started
 };
 
 class ReportFile {
@@ -29,6 +30,11 @@ class ReportFile {
   Result<void> begin();
   Result<void> add_failure(const Verdict& generation);
   Result<void> end(const JobOutcome& outcome);
+
+  // For a node that is not node rank 0: whether the file is another one's. It tells a job's end already,
+  // or, with one file system for all nodes, another host has written it last, and will again.
+  // rank_0_is_lost: it will not.
+  bool is_anothers(bool rank_0_is_lost) const;
 
  private:
   Result<void> write(const std::string& text) const;

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "tests/integration/launcher_frame.h"
+#include "tests/integration/service_frame.h"
 
 namespace ddprun::testing_support {
 namespace {
@@ -96,6 +96,7 @@ TEST_F(VerdictTest, AWorkersTwoIsToldFromOurs) {
   auto usage = start({"--report-file=report.json", "./no-such-program"});
   ASSERT_EQ(usage->wait(), 2);
   EXPECT_EQ(report()["exit_code_of"], "ddprun");
+  EXPECT_EQ(report()["kind"], "start_failure");
   EXPECT_THAT(report()["what"].get<std::string>(), HasSubstr("./no-such-program"));
 }
 
@@ -108,6 +109,7 @@ TEST_F(VerdictTest, AReportSaysThatTheJobRunsUntilItHasEnded) {
   EXPECT_EQ(report()["state"], "ended");
   EXPECT_EQ(report()["exit_code_of"], "signal");
   EXPECT_EQ(report()["kind"], "stop_on_request");
+  EXPECT_EQ(report()["what"], "ddprun was told to end by SIGTERM");
 }
 
 TEST_F(VerdictTest, AReportThatCannotBeWrittenIsSaidBeforeAnythingStarts) {
@@ -115,6 +117,48 @@ TEST_F(VerdictTest, AReportThatCannotBeWrittenIsSaidBeforeAnythingStarts) {
   EXPECT_EQ(job->wait(), 73);
   EXPECT_THAT(job->err(), HasSubstr("--report-file: write no/such/report.json: No such file"));
   EXPECT_FALSE(std::filesystem::exists(directory_ / "started"));
+}
+
+// --- of several nodes ---
+
+class NodesVerdictTest : public ServiceTest {
+ protected:
+  // The nodes' reports are report0.json and report1.json.
+  void begin_nodes(const std::string& script) {
+    service_flags_ = {"--lease=1"};
+    ASSERT_NO_FATAL_FAILURE(start_service());
+    for (const char* rank : {"0", "1"}) {
+      nodes_.push_back(start_shell(
+          {"--nnodes=2", std::string("--node-rank=") + rank, "--rdzv-endpoint=" + address_,
+           std::string("--report-file=report") + rank + ".json"},
+          script));
+    }
+  }
+  json report_of(int node) const {
+    return json::parse(read_file(directory_ / ("report" + std::to_string(node) + ".json")));
+  }
+  std::vector<std::unique_ptr<ChildProcess>> nodes_;
+};
+
+TEST_F(NodesVerdictTest, EachNodesOwnFileTellsTheEnd) {
+  begin_nodes("exit $((4 * RANK))");
+  for (const auto& node : nodes_) EXPECT_EQ(node->wait(), 4) << node->err();
+  for (const int node : {0, 1}) {
+    EXPECT_EQ(report_of(node)["state"], "ended") << node;
+    EXPECT_EQ(report_of(node)["failed_generations"][0]["first"][0]["rank"], 1) << node;
+  }
+}
+
+// Who would have written it is gone.
+TEST_F(NodesVerdictTest, TheLossOfTheFirstNodeIsReportedByTheOther) {
+  begin_nodes("echo up; exec sleep 1000");
+  ASSERT_TRUE(nodes_[0]->wait_for_out("up") && nodes_[1]->wait_for_out("up"));
+  kill_guards(tree_of(*nodes_[0]), {});
+  EXPECT_EQ(nodes_[1]->wait(), 68) << nodes_[1]->err();
+  EXPECT_EQ(report_of(1)["kind"], "lease_lost");
+  EXPECT_EQ(report_of(1)["failed_generations"][0]["first"][0]["node_rank"], 0);
+  nodes_[0]->wait();
+  remove_what_an_early_kill_left();
 }
 
 }  // namespace

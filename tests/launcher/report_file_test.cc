@@ -112,6 +112,26 @@ TEST_F(ReportFileTest, SaysInAWordHowTheJobEnded) {
   EXPECT_EQ(kind(65, std::nullopt), "ddprun");
 }
 
+TEST_F(ReportFileTest, AProgramThatIsNotThereIsAFailureOfTheStart) {
+  ASSERT_TRUE(
+      report_.end({.exit_code = 2, .headline = "exec ./x: no such file", .no_program = true}));
+  EXPECT_EQ(read()["kind"], "start_failure");
+  EXPECT_EQ(read()["exit_code_of"], "ddprun");
+}
+
+// Several nodes may have one file system, or one each.
+TEST_F(ReportFileTest, BelongsToWhoWroteItLastUntilTheEndIsTold) {
+  ReportFile other(path_, "job1", "node1");
+  EXPECT_FALSE(other.is_anothers(false)) << "there is none";
+  ASSERT_TRUE(other.begin());
+  EXPECT_FALSE(other.is_anothers(false));
+  EXPECT_TRUE(report_.is_anothers(false));
+  EXPECT_FALSE(report_.is_anothers(true)) << "who would write it is gone";
+  ASSERT_TRUE(other.end({.headline = "every worker ended with 0"}));
+  EXPECT_TRUE(report_.is_anothers(true));
+  EXPECT_TRUE(other.is_anothers(false));
+}
+
 TEST_F(ReportFileTest, ALostLeaseIsToldFromANodeThatSaysGoodbye) {
   WorkerEnd silent = worker(0, EndKind::kNodeLost, 0);
   silent.message = std::string(kSilentFor) + "5.0 s";
