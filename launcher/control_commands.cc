@@ -47,8 +47,12 @@ void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 void print_json(const Json& json) { print(text_of(json) + "\n"); }
 
 // One line for people, and for programs that have asked for JSON an object.
-int refuse(const ControlOptions& options, const std::string& why, ExitCode code) {
-  if (options.json) print_json({{"ok", false}, {"error", why}});
+int refuse(const ControlOptions& options, const std::string& why, ExitCode code,
+           Json more = Json::object()) {
+  if (options.json) {
+    more.update({{"ok", false}, {"error", why}});
+    print_json(more);
+  }
   std::fprintf(stderr, "ddprun: error: %s\n", why.c_str());
   return to_int(code);
 }
@@ -117,10 +121,12 @@ Choice choose(const ControlOptions& options) {
   for (const LocalAgent& agent : all) {
     if (is_meant(agent, options.job)) choice.agents.push_back(agent);
   }
+  Json nodes = Json::array();
+  for (const LocalAgent& agent : all) nodes.push_back(agent.node);
   const std::string here = "of user " + std::to_string(geteuid()) + " runs on this host";
   if (choice.agents.empty()) {
     const std::string what = options.job.empty() ? "no job " : "no job '" + options.job + "' ";
-    choice.exit_code = refuse(options, what + here, ExitCode::kNoJob);
+    choice.exit_code = refuse(options, what + here, ExitCode::kNoJob, {{"agents", nodes}});
   } else {
     const std::string first = job_of(choice.agents.front());
     for (const LocalAgent& agent : choice.agents) {
@@ -130,14 +136,12 @@ Choice choose(const ControlOptions& options) {
                                                      : "several jobs have the id '" + options.job +
                                                            "': give the process id of the one") +
                                     std::string(" that is meant"),
-                                ExitCode::kUsage);
+                                ExitCode::kUsage, {{"agents", nodes}});
       break;
     }
   }
   if (choice.exit_code == 0 || all.empty()) return choice;
-  std::vector<Json> nodes;
-  for (const LocalAgent& agent : all) nodes.push_back(agent.node);
-  std::fputs(list_text(nodes).c_str(), stderr);
+  std::fputs(list_text(nodes.get<std::vector<Json>>()).c_str(), stderr);
   return choice;
 }
 
@@ -404,7 +408,11 @@ int logs_here(const ControlOptions& options) {
 
 int run(What what, const std::vector<std::string>& arguments) {
   Result<ControlOptions> options = parse_control_options(what, arguments);
-  if (!options) return fail("ddprun", options.error(), ExitCode::kUsage);
+  if (!options) {
+    ControlOptions refused;
+    refused.json = std::ranges::count(arguments, "--json") > 0;
+    return refuse(refused, options.error().message(), ExitCode::kUsage);
+  }
   if (options->wants_help) {
     print(control_help(what));
     return 0;

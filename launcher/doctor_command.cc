@@ -158,7 +158,14 @@ bool wants_colour() {
 
 int run_doctor(const std::vector<std::string>& arguments) {
   Result<DoctorLine> line = parse(arguments);
-  if (!line) return fail(line.error(), ExitCode::kUsage);
+  if (!line) {
+    if (std::ranges::count(arguments, "--json") > 0) {
+      const nlohmann::json refusal{{"ok", false}, {"error", line.error().message()}};
+      std::printf("%s\n",
+                  refusal.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    }
+    return fail(line.error(), ExitCode::kUsage);
+  }
   if (line->help) {
     std::fputs(std::string(kHelp).c_str(), stdout);
     return to_int(ExitCode::kSuccess);

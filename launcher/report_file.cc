@@ -23,21 +23,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kFailuresKept = 256;  // of a job that is restarted for months: the newest
 
-const char* kind_of(const WorkerEnd& end) {
-  switch (end.kind) {
-    case EndKind::kExited: return end.message.empty() ? "exit_code" : "exception";
-    case EndKind::kSignaled:
-      return end.out_of_memory == OutOfMemory::kNo ? "signal" : "out_of_memory";
-    case EndKind::kNotStarted: return "start_failure";
-    case EndKind::kNodeLost:
-      return end.message.starts_with(kSilentFor) ? "lease_lost" : "node_lost";
-    case EndKind::kHung: return "hang";
-  }
-  return "unknown";
-}
-
 Json json_of(const WorkerEnd& end) {
-  Json json{{"kind", kind_of(end)}, {"what", describe(end)}, {"host", end.host}};
+  Json json{{"kind", kind_word(end)}, {"what", describe(end)}, {"host", end.host}};
   json["node_rank"] = end.node_rank.value;
   if (end.kind != EndKind::kNodeLost) {
     json["rank"] = end.rank.value;
@@ -103,7 +90,7 @@ const char* kind_of(const JobOutcome& outcome) {
   if (outcome.exit_code == 0) return "success";
   if (outcome.exit_code == to_int(ExitCode::kSaved)) return "saved";
   if (outcome.verdict && !outcome.verdict->ends.empty())
-    return kind_of(outcome.verdict->ends.front());
+    return kind_word(outcome.verdict->ends.front());
   if (outcome.no_program) return "start_failure";
   return outcome.exit_code > exit_code_of_signal(0) ? "stop_on_request" : "ddprun";
 }

@@ -108,6 +108,7 @@ std::string describe(const Membership& job, const Moment& now) {
     if (&failure != &job.failed_generations().back()) first.stderr_tail.clear();
     failures.push_back({{"time", calendar_text(now, failure.when)},
                         {"generation", failure.generation.value},
+                        {"kind", kind_word(first)},
                         {"what", clipped(describe(first), Membership::kEventBytes)},
                         {"first", first}});
     failures.back()["first"].erase("age_ms");

@@ -43,6 +43,19 @@ void shorten(WorkerEnd& end, Extent extent) {
 
 }  // namespace
 
+const char* kind_word(const WorkerEnd& end) {
+  switch (end.kind) {
+    case EndKind::kExited: return end.message.empty() ? "exit_code" : "exception";
+    case EndKind::kSignaled:
+      return end.out_of_memory == OutOfMemory::kNo ? "signal" : "out_of_memory";
+    case EndKind::kNotStarted: return "start_failure";
+    case EndKind::kNodeLost:
+      return end.message.starts_with(kSilentFor) ? "lease_lost" : "node_lost";
+    case EndKind::kHung: return "hang";
+  }
+  return "unknown";
+}
+
 std::string describe(const WorkerEnd& end) {
   switch (end.kind) {
     case EndKind::kExited: return subject(end) + " exited with code " + std::to_string(end.code);

@@ -75,6 +75,9 @@ struct DatedEnd {
   }
 };
 
+// What it was, in the words of reports (docs/verdicts.md): "exit_code", "exception", "out_of_memory", ...
+const char* kind_word(const WorkerEnd& end);
+
 // "rank 1 (local rank 1 on node0, pid 4711) was killed by SIGKILL".
 std::string describe(const WorkerEnd& end);
 

@@ -61,6 +61,7 @@ TEST_F(ControlTest, StatusTellsWhyEarlierGenerationsFailed) {
   EXPECT_THAT(status.out, HasSubstr("exited with code 7"));
   const json failures = told({"status", "--json"}).object()["job"]["failures"];
   ASSERT_EQ(failures.size(), 1u);
+  EXPECT_EQ(failures[0]["kind"], "exit_code");
   EXPECT_EQ(failures[0]["first"]["code"], 7);
   let_go();
   EXPECT_EQ(job->wait(), 0);
@@ -89,6 +90,17 @@ TEST_F(ControlTest, OfSeveralJobsOneHasToBeNamed) {
   EXPECT_THAT(which.err, HasSubstr("several jobs run here"));
   EXPECT_THAT(which.err, HasSubstr("job 'one'"));
   EXPECT_THAT(which.err, HasSubstr("ddprun " + std::to_string(two->pid())));
+  const Told as_json = told({"status", "--json"});
+  EXPECT_EQ(as_json.object()["ok"], false);
+  EXPECT_EQ(as_json.object()["agents"].size(), 2u);
+  for (const Arguments& bad : {Arguments{"signal", "--json", "FOO", "one"},
+                               {"logs", "--json", "--rank", "x"},
+                               {"doctor", "--json", "--bogus"}}) {
+    const Told refused = told(bad);
+    EXPECT_EQ(refused.code, to_int(ExitCode::kUsage));
+    EXPECT_EQ(refused.object()["ok"], false) << bad.front();
+    EXPECT_THAT(refused.err, HasSubstr(refused.object().value("error", "?")));
+  }
   EXPECT_EQ(told({"stop", "one"}).code, 0);
   EXPECT_EQ(one->wait(), 143);
   EXPECT_THAT(told({"status"}).out, HasSubstr("job 'two'"));
