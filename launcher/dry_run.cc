@@ -1,5 +1,7 @@
 #include "launcher/dry_run.h"
 
+#include <array>
+#include <cstdio>
 #include <map>
 
 #include "base/counted.h"
@@ -60,6 +62,24 @@ std::map<std::string, std::string> known_at_start(const AgentConfig& config) {
   return {};
 }
 
+// What workers find beside their variables, where it is not what they find without options.
+std::string surroundings_of(const AgentConfig& config) {
+  const LaunchOptions& options = config.options;
+  std::string text;
+  if (!options.directory.empty()) text += "directory: " + options.directory + "\n";
+  if (options.file_mask) {
+    std::array<char, 8> octal;
+    std::snprintf(octal.data(), octal.size(), "%03o", *options.file_mask);
+    text += std::string("umask: ") + octal.data() + "\n";
+  }
+  if (options.pty) text += "terminal: each worker has one\n";
+  if (options.passes_stdin) text += "standard input: rank 0 reads that of ddprun\n";
+  const std::string logs = log_directory_of(config);
+  const bool has_logs = options.redirects.asks_for_any() || options.tee.asks_for_any();
+  if (has_logs && !logs.empty()) text += "log files: in " + logs + "\n";
+  return text;
+}
+
 }  // namespace
 
 std::string dry_run_text(const AgentConfig& config) {
@@ -74,7 +94,7 @@ std::string dry_run_text(const AgentConfig& config) {
   for (const std::string& argument : config.command.arguments) {
     text += " " + in_shell_words(argument);
   }
-  text += "\n";
+  text += "\n" + surroundings_of(config);
   if (options.nodes.max > 1 && !options.node_rank) {
     text += "node rank: decided when the nodes meet; 0 is shown\n";
   }
@@ -88,6 +108,7 @@ std::string dry_run_text(const AgentConfig& config) {
       const auto told = known.find(name);
       text += "  " + name + "=" + (told == known.end() ? value : told->second) + "\n";
     }
+    text += "  DDPRUN_WORKER_PAGE=<made at the start>\n";
   }
   return text;
 }

@@ -394,8 +394,8 @@ const std::vector<OptionSpec>& option_table() {
        "the console gets the output of these local ranks only; log files are not affected",
        "--local-ranks-filter=0", parsed(&LaunchOptions::shown_ranks, parse_local_ranks)},
       {"Output", "log-max-bytes", "", "N[K|M|G]",
-       "a log file that has this size becomes <name>.1, whose predecessor goes, and a new one is "
-       "begun",
+       "a log file that has this size, 4096 bytes at least, becomes <name>.1, whose predecessor "
+       "goes, and a new one is begun",
        "--log-max-bytes=100M", parsed(&LaunchOptions::log_max_bytes, parse_log_bytes),
        "0, no limit"},
       {"Output", "pty", "", "",

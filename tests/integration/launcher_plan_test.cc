@@ -48,13 +48,13 @@ TEST_F(LauncherTest, PrintConfigNamesAWrongValueAsAStartWould) {
 
 // The variables are those that a worker of the same command line then has.
 TEST_F(LauncherTest, ADryRunPrintsTheEnvironmentThatWorkersWouldHaveAndStartsNothing) {
-  const Arguments line{"--nproc-per-node=2", "--rdzv-id=j", "--max-restarts=3"};
+  const Arguments line{"--nproc-per-node=2", "--rdzv-id=j", "--max-restarts=3", "--umask=027"};
   auto dry = start(joined({"--dry-run"}, line, {"sh", "-c", "touch started-$RANK"}));
   ASSERT_EQ(dry->wait(), 0) << dry->err();
   EXPECT_FALSE(std::filesystem::exists(directory_ / "started-0"));
   EXPECT_THAT(dry->out(),
               HasSubstr("job: 'j', 1 node, 2 workers on this one, 3 restarts at most\n"));
-  EXPECT_THAT(dry->out(), HasSubstr("/sh -c 'touch started-$RANK'\n"));
+  EXPECT_THAT(dry->out(), HasSubstr("/sh -c 'touch started-$RANK'\numask: 027\n"));
 
   auto job = start_shell(line, "env > env-$RANK");
   ASSERT_EQ(job->wait(), 0) << job->err();
@@ -76,6 +76,11 @@ TEST_F(LauncherTest, ADryRunPrintsTheEnvironmentThatWorkersWouldHaveAndStartsNot
       }
     }
     EXPECT_GT(shown, 15);
+    for (const std::string& variable : real) {
+      const std::string name = variable.substr(0, variable.find('=') + 1);
+      if (!name.starts_with("DDPRUN_") || name == mark_.variable().first + "=") continue;
+      EXPECT_THAT(dry->out(), HasSubstr("  " + name));
+    }
   }
 }
 
