@@ -13,9 +13,19 @@ namespace {
 struct Hint {
   std::optional<int> exit_code = {};
   std::optional<int> signal = {};
+  bool out_of_memory = false;  // the kernel killed it for want of memory, as far as one knows
   std::string_view text = {};  // in the message or the last lines of stderr; empty: any
   std::string_view hint;
 };
+
+constexpr std::string_view kNcclOfCuda = "NCCL met an error of CUDA: NCCL_DEBUG=INFO tells which";
+constexpr std::string_view kNcclOfTheSystem =
+    "NCCL met an error of the system, mostly its network or /dev/shm: NCCL_DEBUG=INFO tells which; "
+    "NCCL_SOCKET_IFNAME chooses the interface";
+constexpr std::string_view kNcclOfTheOther =
+    "NCCL has lost another rank: this one is its victim, look at the others' last lines; if none "
+    "has "
+    "failed, it is the network";
 
 // What is said is surer than what is only a code: words come first, codes last.
 constexpr std::array kHints = std::to_array<Hint>({
@@ -36,6 +46,13 @@ constexpr std::array kHints = std::to_array<Hint>({
      .hint = "the GPU's memory is full: look for other processes on it with nvidia-smi"},
     {.text = "std::bad_alloc",
      .hint = "no memory was left for it: see ulimit -v and the cgroup's limit"},
+    {.text = "is killed by signal: Bus error",
+     .hint =
+         "/dev/shm is too small for what DataLoader's workers pass on: docker run --shm-size=8g, "
+         "or --ipc=host, or fewer workers"},
+    {.text = "is killed by signal: Killed",
+     .hint = "a DataLoader worker was killed, mostly for want of memory: fewer workers, a smaller "
+             "prefetch_factor; dmesg tells"},
     {.text = "unable to mmap",
      .hint = "/dev/shm may be too small: docker run --shm-size=8g, or --ipc=host"},
     {.text = "No space left on device",
@@ -45,6 +62,14 @@ constexpr std::array kHints = std::to_array<Hint>({
      .hint =
          "no GPU is visible here: CUDA_VISIBLE_DEVICES, the driver (nvidia-smi), the container's "
          "--gpus"},
+    {.text = "Found no NVIDIA driver",
+     .hint = "this host, or this container, has no driver: nvidia-smi, docker run --gpus=all"},
+    {.text = "No CUDA GPUs are available",
+     .hint = "no GPU is visible here: CUDA_VISIBLE_DEVICES, nvidia-smi, the container's --gpus"},
+    {.text = "CUDA error: an illegal memory access",
+     .hint =
+         "native code of the GPU reads or writes where it must not: CUDA_LAUNCH_BLOCKING=1 shows "
+         "where, compute-sanitizer what"},
     {.text = "CUDA error: invalid device ordinal",
      .hint = "there are fewer GPUs than workers: --nproc-per-node=gpu starts one for each"},
     {.text = "CUDA driver version is insufficient",
@@ -57,12 +82,15 @@ constexpr std::array kHints = std::to_array<Hint>({
          "an index is out of range on the GPU, mostly a label: CUDA_LAUNCH_BLOCKING=1 shows where"},
     {.text = "uncorrectable ECC error",
      .hint = "the GPU's memory is broken: nvidia-smi -q; take the node out of service"},
-    {.text = "unhandled cuda error, NCCL version",
-     .hint = "NCCL met an error of CUDA: NCCL_DEBUG=INFO tells which"},
-    {.text = "unhandled system error, NCCL version",
-     .hint =
-         "NCCL met an error of the system, mostly its network or /dev/shm: NCCL_DEBUG=INFO tells "
-         "which; NCCL_SOCKET_IFNAME chooses the interface"},
+    {.text = "unhandled cuda error", .hint = kNcclOfCuda},
+    {.text = "ncclUnhandledCudaError", .hint = kNcclOfCuda},
+    {.text = "unhandled system error", .hint = kNcclOfTheSystem},
+    {.text = "ncclSystemError", .hint = kNcclOfTheSystem},
+    {.text = "remote process exited or there was a network error", .hint = kNcclOfTheOther},
+    {.text = "ncclRemoteError", .hint = kNcclOfTheOther},
+    {.text = "ncclInvalidUsage",
+     .hint = "NCCL was called in a wrong way, mostly two ranks with one GPU: take cuda:LOCAL_RANK; "
+             "NCCL_DEBUG=WARN tells"},
     {.text = "Duplicate GPU detected",
      .hint = "two ranks use one GPU: take cuda:LOCAL_RANK, and no more workers than GPUs"},
     {.text = "Watchdog caught collective operation timeout",
@@ -87,18 +115,27 @@ constexpr std::array kHints = std::to_array<Hint>({
     // Loading
     {.text = "error while loading shared libraries",
      .hint = "a library of the program is not found: ldd shows which, LD_LIBRARY_PATH says where"},
+    {.text = "cannot open shared object file",
+     .hint = "a library of a module is not found: the line names it; LD_LIBRARY_PATH says where to "
+             "look, a wheel of another CUDA version may want it"},
     {.text = "GLIBCXX_",
      .hint = "the program was built with a newer compiler than this host's libstdc++"},
     // Codes
     {.exit_code = 127, .hint = "a command was not found: the program, or what its script calls"},
     {.exit_code = 126,
      .hint = "a command was found and is not executable: chmod +x, or another CPU's program"},
+    {.exit_code = 135,
+     .hint = "128+7, SIGBUS: something that it started found /dev/shm full or small"},
     {.exit_code = 137,
      .hint = "128+9: something that it started was killed, mostly for want of memory"},
     {.exit_code = 139, .hint = "128+11: something that it started had a segmentation fault"},
-    {.signal = SIGKILL,
+    {.out_of_memory = true,
      .hint =
-         "nothing of ddprun's killed it: for want of memory? dmesg, or the cgroup's memory.events"},
+         "give it more memory (Slurm's --mem, the container's limit), or take a smaller batch and "
+         "fewer DataLoader workers"},
+    {.signal = SIGKILL,
+     .hint = "somebody killed it: the kernel for want of memory (dmesg, the cgroup's "
+             "memory.events), kill -9, or ddprun signal KILL"},
     {.signal = SIGBUS,
      .hint =
          "mostly /dev/shm is full or small: docker run --shm-size=8g, or --ipc=host; else a file "
@@ -123,6 +160,7 @@ bool says(const WorkerEnd& end, std::string_view text) {
 bool fits(const Hint& hint, const WorkerEnd& end) {
   if (hint.exit_code && (end.kind != EndKind::kExited || end.code != *hint.exit_code)) return false;
   if (hint.signal && (end.kind != EndKind::kSignaled || end.code != *hint.signal)) return false;
+  if (hint.out_of_memory && end.out_of_memory == OutOfMemory::kNo) return false;
   return hint.text.empty() || says(end, hint.text);
 }
 

@@ -45,7 +45,9 @@ void tell_ends(const Verdict& verdict, std::vector<std::string>& lines) {
   constexpr std::size_t kFirstsShown = 4;
   constexpr std::size_t kShown = 16;
   const std::size_t firsts = std::min(kFirstsShown, count_possible_firsts(ends));
-  lines.push_back("first failure: " + describe(first));
+  const bool is_victim = first.blames >= 0;
+  lines.push_back("first failure: " + describe(first) +
+                  (is_victim ? ", because of rank " + std::to_string(first.blames) : ""));
   for (std::size_t i = 1; i < firsts; ++i) {
     lines.push_back("or, at the same time as far as one can tell: " + describe(ends[i]));
   }
@@ -55,7 +57,7 @@ void tell_ends(const Verdict& verdict, std::vector<std::string>& lines) {
     for (const std::string& one : verdict.seen) lines.push_back("  " + one);
   }
   if (known == firsts) return;
-  lines.emplace_back("the others, its victims as far as one can tell:");
+  lines.emplace_back(is_victim ? "the others:" : "the others, its victims as far as one can tell:");
   const std::size_t shown = std::min(firsts + kShown, ends.size());
   for (std::size_t i = firsts; i < shown; ++i) {
     lines.push_back("  " + fate_of_the_other(ends[i], first));

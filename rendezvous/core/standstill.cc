@@ -147,6 +147,12 @@ Guilty without_records(const std::vector<Sighting>& all) {
     if (one.step && (!lowest || *one.step < *lowest)) lowest = one.step;
     guilty.ranks.push_back(&one);
   }
+  const auto goes_on = [](const Sighting* one) { return !one->is_stopped; };
+  if (!std::all_of(guilty.ranks.begin(), guilty.ranks.end(), goes_on)) {
+    std::erase_if(guilty.ranks, goes_on);
+    guilty.why = "its process is stopped, and nothing was reported for " + to_text(longest);
+    return guilty;
+  }
   std::erase_if(guilty.ranks, [&](const Sighting* one) { return lowest && one->step != lowest; });
   guilty.why = "it has reported nothing for " + to_text(longest);
   return guilty;

@@ -62,7 +62,8 @@ void keep_telling(std::vector<Sighting>& sightings);
 //   - Where ranks wait in a collective: those that have begun fewer, and are in no call themselves;
 //     where all have come, those whose process is stopped.
 //   - Where ranks wait in send or recv only: those they wait for.
-//   - Where nobody waits, as far as the records say: those with the lowest step.
+//   - Where nobody waits, as far as the records say: those whose process is stopped, else those with the
+//     lowest step.
 // Where these rules leave nobody, everybody is named. REQUIRES: there is at least one.
 std::vector<WorkerEnd> hung_ranks(const std::vector<Sighting>& sightings);
 

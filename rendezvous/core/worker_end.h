@@ -92,8 +92,10 @@ int exit_code_of(const WorkerEnd& end);
 bool is_likelier_cause(const WorkerEnd& left, const WorkerEnd& right);
 
 // How many ends at the front, the likeliest cause first, may each have been the first failure: on one
-// node the kernel's order tells, between nodes nothing does within kSameTime. 0 for none.
+// node the kernel's order tells, between nodes nothing does within kSameTime; of lost nodes one knows
+// when they were last heard, not when they were gone: kSameHeartbeat. 0 for none.
 inline constexpr Duration kSameTime = std::chrono::milliseconds(20);
+inline constexpr Duration kSameHeartbeat = std::chrono::milliseconds(1500);
 std::size_t count_possible_firsts(const std::vector<WorkerEnd>& ends);
 
 // A thousand workers may fail at once, each with much to say; a message has a bound. It tells of

@@ -36,6 +36,34 @@ TEST(Hints, CodesAndSignalsAreToldApart) {
   EXPECT_EQ(hint_for({.kind = EndKind::kExited, .code = SIGBUS}), "") << "an exit code of 7";
 }
 
+// As NCCL 2.28 and PyTorch 2.11 write them.
+TEST(Hints, NcclsOwnWordsAreKnown) {
+  for (const char* words :
+       {"NCCL error in: ../ProcessGroupNCCL.cpp:94, unhandled system error (run with "
+        "NCCL_DEBUG=INFO for details), NCCL version 2.28.9",
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed"}) {
+    EXPECT_THAT(hint_for(exited(1, {words})), HasSubstr("NCCL_SOCKET_IFNAME")) << words;
+  }
+  EXPECT_THAT(hint_for(exited(1, {"unhandled cuda error (run with NCCL_DEBUG=INFO for details)"})),
+              HasSubstr("an error of CUDA"));
+  EXPECT_THAT(
+      hint_for(exited(1, {"ncclRemoteError: A call failed possibly due to a network error"})),
+      HasSubstr("its victim"));
+  EXPECT_THAT(
+      hint_for(exited(1, {"RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus "
+                          "error. It is possible that dataloader's workers are out of "
+                          "shared memory."})),
+      HasSubstr("--shm-size"));
+}
+
+// ddprun signal KILL is one of those who may have done it.
+TEST(Hints, WhatIsKnownIsNotAskedFor) {
+  WorkerEnd killed{.kind = EndKind::kSignaled, .code = SIGKILL};
+  EXPECT_THAT(hint_for(killed), HasSubstr("ddprun signal KILL"));
+  killed.out_of_memory = OutOfMemory::kSure;
+  EXPECT_THAT(hint_for(killed), HasSubstr("give it more memory"));
+}
+
 TEST(Hints, NothingIsSaidOfWhatNobodyKnowsOrDdprunDid) {
   EXPECT_EQ(hint_for(exited(3, {"loss is NaN"})), "");
   EXPECT_EQ(hint_for({.kind = EndKind::kSignaled, .code = SIGKILL, .after_stop = true}), "");

@@ -44,8 +44,8 @@ TEST(FailureReport, TellsTheFirstFailureItsLastLinesAndWhatTheOthersAre) {
       "  its last lines on stderr:\n"
       "    | step 99\n"
       "    | out of luck\n"
-      "  hint: nothing of ddprun's killed it: for want of memory? dmesg, or the cgroup's "
-      "memory.events\n"
+      "  hint: somebody killed it: the kernel for want of memory (dmesg, the cgroup's "
+      "memory.events), kill -9, or ddprun signal KILL\n"
       "the others, its victims as far as one can tell:\n"
       "  rank 2 (local rank 2 on node0, pid 102) exited with code 1, 10 ms after the first\n"
       "  rank 0 (local rank 0 on node0, pid 100) was killed by SIGTERM when ddprun stopped it\n"
@@ -58,7 +58,10 @@ TEST(FailureReport, NamesAllThatMayHaveBeenTheFirst) {
   verdict.generation = Generation(1);
   verdict.ends = {worker(1, EndKind::kExited, 3, 50), worker(2, EndKind::kExited, 4, 35),
                   worker(0, EndKind::kExited, 1, 29)};
-  for (WorkerEnd& end : verdict.ends) end.host = "node" + to_text(end.rank);
+  for (WorkerEnd& end : verdict.ends) {
+    end.host = "node" + to_text(end.rank);
+    end.node_rank = NodeRank(end.rank.value);
+  }
   verdict.ends[2].blames = 1;
   EXPECT_EQ(
       joined(restart_report(verdict)),
@@ -69,6 +72,17 @@ TEST(FailureReport, NamesAllThatMayHaveBeenTheFirst) {
       "the others, its victims as far as one can tell:\n"
       "  rank 0 (local rank 0 on node0, pid 100) exited with code 1, because of rank 1, 21 ms "
       "after the first\n");
+}
+
+// The one that it names ended only after ddprun had stopped it, so it cannot be called first.
+TEST(FailureReport, AFirstThatIsAVictimItselfSaysOfWhom) {
+  Verdict verdict{.success = false, .exit_code = 1, .headline = "h"};
+  verdict.ends = {worker(0, EndKind::kExited, 1, 50), worker(1, EndKind::kExited, 5, 10)};
+  verdict.ends[0].blames = 1;
+  verdict.ends[1].after_stop = true;
+  const std::string report = joined(restart_report(verdict));
+  EXPECT_THAT(report, testing::HasSubstr("exited with code 1, because of rank 1\n"));
+  EXPECT_THAT(report, testing::HasSubstr("\nthe others:\n"));
 }
 
 TEST(FailureReport, ShowsWhereAnExceptionWasThrownAndWhyItWasNotRestarted) {

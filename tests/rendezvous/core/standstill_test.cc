@@ -99,6 +99,14 @@ TEST(Standstill, MessagesLeadToTheOtherEnd) {
   EXPECT_THAT(named({in_message(0, 1), in_message(1, 0)}), ElementsAre(0, 1)) << "a deadlock";
 }
 
+TEST(Standstill, WithoutRecordsTheOneThatIsStoppedIsNamed) {
+  Sighting stopped = without_record(2, 9);
+  stopped.is_stopped = true;
+  EXPECT_THAT(named({without_record(0, 8), without_record(1, 9), stopped}), ElementsAre(2));
+  EXPECT_THAT(hung_ranks({without_record(0, 8), stopped}).front().message,
+              HasSubstr("its process is stopped"));
+}
+
 TEST(Standstill, WithoutRecordsTheLowestStepIsNamed) {
   EXPECT_THAT(named({without_record(0, 9), without_record(1, 8), without_record(2, 8)}),
               ElementsAre(1, 2));

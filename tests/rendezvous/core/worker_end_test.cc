@@ -85,6 +85,7 @@ TEST(PossibleFirsts, OnOneNodeTheKernelsOrderTellsBetweenNodesOnlyWhatIsFarApart
   const auto end = [](const char* host, int age_ms) {
     WorkerEnd one{.kind = EndKind::kExited, .code = 1};
     one.host = host;
+    one.node_rank = NodeRank(host[0] - 'a');
     one.age = std::chrono::milliseconds(age_ms);
     return one;
   };
@@ -100,6 +101,13 @@ TEST(PossibleFirsts, OnOneNodeTheKernelsOrderTellsBetweenNodesOnlyWhatIsFarApart
   EXPECT_EQ(count_possible_firsts(ends), 1u);
   ends[1] = {.kind = EndKind::kNodeLost};
   EXPECT_EQ(count_possible_firsts(ends), 1u) << "when a node was lost nobody knows so exactly";
+  // Two agents may run on one host, and two nodes may be lost at once.
+  ends = {end("a", 100), end("b", 90)};
+  ends[1].host = "a";
+  EXPECT_EQ(count_possible_firsts(ends), 2u);
+  ends = {end("a", 5000), end("b", 4100), end("c", 3400)};
+  for (WorkerEnd& lost : ends) lost.kind = EndKind::kNodeLost;
+  EXPECT_EQ(count_possible_firsts(ends), 2u) << "which were heard within a heartbeat";
 }
 
 TEST(KeepLikeliest, PutsTheCauseFirstAndSaysHowManyItLeavesOut) {
