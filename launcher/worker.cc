@@ -111,7 +111,8 @@ std::shared_ptr<WorkerOutput> Worker::watch(const WorkerSurroundings& around, Co
   const bool is_out = console == ConsoleStream::kOut;
   wanted.recent =
       &around.desk.output(plan_.local_rank, is_out ? OutputStream::kOut : OutputStream::kErr);
-  if (console == ConsoleStream::kErr && wanted.is_shown && !options.pty) {
+  // With --pty what programs write to stderr comes here, too.
+  if ((options.pty || console == ConsoleStream::kErr) && wanted.is_shown) {
     wanted.tracebacks.emplace(around.interrupts, plan_.rank);
   }
   auto output = std::make_shared<WorkerOutput>(around.io, around.console, &around.logs,

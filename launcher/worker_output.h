@@ -39,7 +39,7 @@ struct WorkerOutputOptions {
   std::shared_ptr<LogFile> log;  // null: none
   RecentOutput* recent =
       nullptr;  // gets the bytes as they are, where it is not null; outlives this
-  // Of what is shown of a stderr.
+  // Where a worker's stderr is shown.
   std::optional<TracebackFilter> tracebacks = std::nullopt;
 };
 

@@ -5,7 +5,7 @@
 // because that is what somebody wants to know who interrupts a job that hangs. Log files and the
 // tails of reports keep everything; a traceback that ends in anything else is always shown.
 //
-// InterruptTracebacks is the node's, TracebackFilter one worker's stderr. Pure; owned by the agent,
+// InterruptTracebacks is the node's, TracebackFilter one worker's stderr, or its terminal. Pure; owned by the agent,
 // on its one thread.
 #pragma once
 

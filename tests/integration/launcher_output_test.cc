@@ -215,6 +215,29 @@ TEST_F(LauncherOutputTest, WithPtyWorkersHaveATerminalOfTheirOwn) {
               HasSubstr("\nerr\npartial"));
 }
 
+// What Python says, which need not be there.
+TEST_F(LauncherOutputTest, WithPtyAnInterruptOfAllShowsOneTraceback) {
+  auto job =
+      start_shell({"--nproc-per-node=3", "--pty"},
+                  "interrupted() { printf 'Traceback (most recent call last):\\n  File "
+                  "\"train.py\", line 5, in "
+                  "step\\n    work()\\nKeyboardInterrupt\\n' >&2; exit 1; }; trap interrupted INT; "
+                  "echo running; while :; do sleep 0.02; done");
+  for (const char* rank : {"0", "1", "2"}) {
+    ASSERT_TRUE(job->wait_for_out("[rank " + std::string(rank) + "] running\n"));
+  }
+  job->signal(SIGINT);
+  EXPECT_EQ(job->wait(), 130);
+  const std::vector<std::string> said = lines_of(job->out());
+  EXPECT_EQ(
+      std::count_if(said.begin(), said.end(),
+                    [](const std::string& line) { return line.ends_with("KeyboardInterrupt"); }),
+      1)
+      << job->out();
+  EXPECT_THAT(job->err(), testing::ContainsRegex(
+                              "KeyboardInterrupt also in rank [01], [12] at train.py:5, in step"));
+}
+
 TEST_F(LauncherOutputTest, TheReportOnAWorkerWithATerminalHasItsLastLines) {
   auto job = start_shell({"--pty"}, "seq 1 30; echo the reason >&2; exit 5");
   EXPECT_EQ(job->wait(), 5);
