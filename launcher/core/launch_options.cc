@@ -260,8 +260,16 @@ Result<void> check_output(LaunchOptions& options) {
   if (options.quiet && options.verbose) {
     return invalid_argument("it contradicts --verbose; give one of them").within("--quiet");
   }
-  const bool has_files = options.log_dir != "/dev/null" &&
-                         (options.redirects.asks_for_any() || options.tee.asks_for_any());
+  const bool has_no_directory = options.log_dir == "/dev/null";
+  for (const auto& [name, streams] : {std::pair("-r", &options.redirects), {"-t", &options.tee}}) {
+    if (!has_no_directory || !streams->asks_for_any()) continue;
+    options.remarks.push_back(
+        std::string(name) +
+        " does nothing here: --log-dir is /dev/null, so there are no log files; all lines go to "
+        "the console");
+  }
+  const bool has_files =
+      !has_no_directory && (options.redirects.asks_for_any() || options.tee.asks_for_any());
   if (options.log_max_bytes > 0 && !has_files) {
     options.remarks.push_back(
         "--log-max-bytes does nothing here: there are no log files; -r and -t ask for them");

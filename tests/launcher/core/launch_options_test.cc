@@ -314,5 +314,20 @@ TEST(CheckOutput, RefusesWhatContradictsItselfAndSaysWhatDoesNothing) {
   EXPECT_TRUE(options.remarks.empty());
 }
 
+TEST(CheckOutput, SaysThatNoLogFilesAreThereForTheStreamsThatWereAskedFor) {
+  for (const bool tees : {false, true}) {
+    LaunchOptions options;
+    options.log_dir = "/dev/null";
+    ASSERT_TRUE(check_output(options));
+    EXPECT_TRUE(options.remarks.empty()) << "nobody has asked for files";
+    (tees ? options.tee : options.redirects).by_rank[1] = Streams::kErr;
+    ASSERT_TRUE(check_output(options));
+    ASSERT_EQ(options.remarks.size(), 1u);
+    EXPECT_EQ(options.remarks[0], std::string(tees ? "-t" : "-r") +
+                                      " does nothing here: --log-dir is /dev/null, so there are "
+                                      "no log files; all lines go to the console");
+  }
+}
+
 }  // namespace
 }  // namespace ddprun
