@@ -129,7 +129,7 @@ class Agent {
       return trouble(watched.error().message());
     }
     watch_guards();
-    terminal_.start();
+    if (!config_.options.quiet) terminal_.show_status();
     if (config_.cgroup.empty()) {
       log_.debug("no control group can be made here; workers are watched without one");
     }
@@ -215,6 +215,7 @@ class Agent {
     workers_.start(start.assignment, *desk_);
     steps_ = {};
     lookout_.begin(generation_, static_cast<std::size_t>(config_.slots));
+    terminal_.update_status();
     if (workers_.has_open(Rank(0))) terminal_.read_typing();
     desk_->generation_began();
     // Joining has run code that is not needed again. A job of this node alone would only start later.
@@ -471,6 +472,7 @@ class Agent {
   StatusFacts status_facts() {
     StatusFacts facts;
     facts.job = config_.options.rdzv_id;
+    facts.meets_others = config_.options.nodes.max > 1;
     facts.generation = generation_;
     facts.slots = config_.slots;
     facts.world_size = world_size_;

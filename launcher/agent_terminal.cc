@@ -22,16 +22,20 @@ AgentTerminal::AgentTerminal(asio::io_context& io, ConsoleWriter& console, Uniqu
   if (typed.valid()) typed_.assign(typed.release());
 }
 
-void AgentTerminal::start() {
-  if (console_.is_live()) show_status();
+void AgentTerminal::show_status() {
+  is_status_shown_ = console_.is_live();
+  update_status();
 }
 
-// Once a second, and only where somebody looks.
-void AgentTerminal::show_status() {
+void AgentTerminal::update_status() {
+  if (is_status_shown_) draw_status();
+}
+
+void AgentTerminal::draw_status() {
   console_.set_status(status_line(events_.status()));
   status_timer_.expires_after(std::chrono::seconds(1));
   status_timer_.async_wait([this](error_code error) {
-    if (!error) show_status();
+    if (!error) draw_status();
   });
 }
 

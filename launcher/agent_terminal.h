@@ -36,8 +36,10 @@ class AgentTerminal {
   AgentTerminal(boost::asio::io_context& io, ConsoleWriter& console, UniqueFd typed,
                 AgentTerminalEvents events);
 
-  // Shows the status line from now on.
-  void start();
+  // Shows the status line from now on, and follows it once a second.
+  void show_status();
+  // What it says has changed, and should be seen at once. Does nothing where it is not shown.
+  void update_status();
 
   // Somebody has pressed Ctrl-Z: the guardian, which the shell waits for, stops when the terminal is
   // as it was.
@@ -55,11 +57,12 @@ class AgentTerminal {
   void close();
 
  private:
-  void show_status();
+  void draw_status();
 
   ConsoleWriter& console_;
   AgentTerminalEvents events_;
   boost::asio::steady_timer status_timer_;
+  bool is_status_shown_ = false;
   boost::asio::posix::stream_descriptor typed_;
   std::array<char, 1024> typed_bytes_{};
   bool is_typing_wanted_ = false;

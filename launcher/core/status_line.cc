@@ -27,7 +27,7 @@ std::string rate_text(double rate) {
 std::string status_line(const StatusFacts& facts) {
   std::string text = "ddprun " + facts.job + " | ";
   if (facts.generation < Generation(0)) {
-    text += "waiting for nodes";
+    text += facts.meets_others ? "waiting for nodes" : "starting";
   } else {
     text += "generation " + to_text(facts.generation) + " | " + std::to_string(facts.alive) +
             " of " + std::to_string(facts.slots) + " ranks alive";

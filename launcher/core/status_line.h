@@ -12,6 +12,7 @@ namespace ddprun {
 
 struct StatusFacts {
   std::string job;
+  bool meets_others = false;  // the job may have other nodes
   Generation generation{-1};  // below 0: none has been formed yet
   int alive = 0;              // workers of this node
   int slots = 0;

@@ -72,6 +72,31 @@ TEST_F(LauncherTerminalTest, TheStatusFollowsTimeAndRestarts) {
   ASSERT_EQ(job_->wait(), 0);
 }
 
+// Lines scroll by above the area, which is drawn anew with them.
+TEST_F(LauncherTerminalTest, TheStatusIsRightAsSoonAsAWorkerSaysAnything) {
+  start_job({"--nproc-per-node=2", "sh", "-c", until_go_after("echo here")});
+  const auto after_the_line = [&] {
+    const std::string out = job_->out();
+    return out.substr(std::min(out.find("here\r\n"), out.size()));
+  };
+  ASSERT_TRUE(eventually([&] { return after_the_line().find(" left | ") != std::string::npos; }));
+  const std::string after = after_the_line();
+  EXPECT_THAT(after.substr(after.find("ddprun none")),
+              testing::StartsWith("ddprun none | generation 0 | 2 of 2 ranks alive | "));
+  EXPECT_THAT(job_->out(), Not(HasSubstr("waiting for nodes"))) << "there are no others";
+  let_go();
+  EXPECT_EQ(job_->wait(), 0);
+}
+
+TEST_F(LauncherTerminalTest, WithQuietThereIsNoStatusButBarsHaveTheirRows) {
+  start_job({"--quiet", "--nproc-per-node=2", "sh", "-c",
+             "[ $RANK = 1 ] || printf '10%%\\r'; " + std::string(kUntilGo)});
+  EXPECT_TRUE(shows(testing::ElementsAre("[rank 0] 10%"))) << testing::PrintToString(lines());
+  let_go();
+  ASSERT_EQ(job_->wait(), 0);
+  EXPECT_THAT(job_->out(), Not(HasSubstr("ddprun none")));
+}
+
 TEST_F(LauncherTerminalTest, BarsHaveRowsBelowWholeLinesAndAPromptIsSeen) {
   start_job(
       {"--nproc-per-node=2", "sh", "-c",

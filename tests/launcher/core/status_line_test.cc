@@ -9,6 +9,8 @@ using std::chrono::seconds;
 
 TEST(StatusLine, SaysHowTheJobIs) {
   StatusFacts facts{.job = "run7", .slots = 8, .restarts_left = 1};
+  EXPECT_EQ(status_line(facts), "ddprun run7 | starting | 1 restart left | 0:00:00");
+  facts.meets_others = true;
   EXPECT_EQ(status_line(facts), "ddprun run7 | waiting for nodes | 1 restart left | 0:00:00");
   facts.generation = Generation(2);
   facts.alive = 7;
