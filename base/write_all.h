@@ -1,29 +1,37 @@
-// write_all(): write(2) until all is written; it waits for the disk, or for whoever reads. Any thread.
+// write_all() and write_until_error(): write(2) until all is written. They wait for the disk, or for
+// whoever reads. Any thread.
 #pragma once
 
 #include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <string_view>
 
 namespace ddprun {
 
-// False: errno says why, and some of it may have been written. Somebody who shares a terminal or a
+// How many bytes were written; where not all were, errno says why. Somebody who shares a terminal or a
 // pipe may have made it non-blocking; that is waited for, too.
-inline bool write_all(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(fd, bytes.data(), bytes.size());
+inline std::size_t write_until_error(int fd, std::string_view bytes) {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t count = ::write(fd, bytes.data() + done, bytes.size() - done);
     if (count >= 0) {
-      bytes.remove_prefix(static_cast<std::size_t>(count));
+      done += static_cast<std::size_t>(count);
     } else if (errno == EAGAIN) {
       pollfd writable{.fd = fd, .events = POLLOUT, .revents = 0};
       ::poll(&writable, 1, -1);
     } else if (errno != EINTR) {
-      return false;
+      break;
     }
   }
-  return true;
+  return done;
+}
+
+// False: errno says why, and some of it may have been written.
+inline bool write_all(int fd, std::string_view bytes) {
+  return write_until_error(fd, bytes) == bytes.size();
 }
 
 }  // namespace ddprun

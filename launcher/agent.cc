@@ -65,7 +65,11 @@ class Agent {
       : config_(config),
         guardian_(guards.guardian),
         console_([this] { asio::post(io_, [this] { workers_.resume_outputs(); }); },
-                 {.live = config.look.live ? config.screen : std::nullopt}),
+                 {.live = config.look.live ? config.screen : std::nullopt,
+                  .warn =
+                      [this](const std::string& text) {
+                        asio::post(io_, [this, text] { log_.warning(text); });
+                      }}),
         json_(config.options.rdzv_id, host_name()),
         log_(
             "ddprun", [this](std::string_view line) { console_.say(ConsoleStream::kErr, line); },
@@ -120,6 +124,7 @@ class Agent {
     let_go_of_workers();
     terminal_.close();
     last_output_.flush();
+    if (console_.has_losses()) tell_losses();
     return exit_code_;
   }
 
@@ -328,6 +333,17 @@ class Agent {
     return !assignment || assignment->node_rank == NodeRank(0);
   }
 
+  // A job that has done its work, but whose output is not all there, has not ended well.
+  void tell_losses() {
+    for (const std::string& text : console_.losses()) log_.warning(text);
+    if (exit_code_ == 0) {
+      exit_code_ = to_int(ExitCode::kFiles);
+      lost_output_ = "output of workers was lost: what their console leads to did not take it";
+      write_report();
+    }
+    last_output_.flush();
+  }
+
   void write_report() {
     if (!writes_report() && report_file_.is_anothers(is_rank_0_lost())) return;
     std::string headline = last_trouble_;
@@ -336,6 +352,7 @@ class Agent {
     } else if (exit_code_ > exit_code_of_signal(0)) {
       headline = "ddprun was told to end by " + signal_name(exit_code_ - exit_code_of_signal(0));
     }
+    if (!lost_output_.empty()) headline = lost_output_;
     const Result<void> written =
         report_file_.end({.exit_code = exit_code_, .headline = headline, .verdict = verdict_});
     if (!written) log_.warning(written.error().message());
@@ -521,6 +538,7 @@ class Agent {
   ReportFile report_file_;
   std::optional<Verdict> verdict_;
   std::string last_trouble_;
+  std::string lost_output_;  // the report's headline, where that is what is wrong
   int exit_code_ = to_int(ExitCode::kInternal);
 };
 

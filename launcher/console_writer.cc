@@ -12,7 +12,9 @@
 
 #include "base/background_thread.h"
 #include "base/pipe.h"
+#include "base/result.h"
 #include "base/write_all.h"
+#include "launcher/core/output_gap.h"
 
 namespace ddprun {
 namespace {
@@ -27,13 +29,83 @@ bool lead_to_the_same(const std::array<int, 2>& descriptors) {
          out.st_dev == err.st_dev && out.st_ino == err.st_ino;
 }
 
+// Where one of the streams leads; the thread's.
+class Outlet {
+ public:
+  Outlet() = default;
+  Outlet(int descriptor, std::string name)
+      : descriptor_(descriptor), name_(std::move(name)), is_terminal_(isatty(descriptor) != 0) {}
+
+  void put(std::string_view bytes);
+  // What people should know, since the last call.
+  std::vector<std::string> take_news() { return std::exchange(news_, {}); }
+  bool has_gap() const { return gap_.is_open(); }
+  // What is missing of what was written since it takes nothing; empty: it takes everything.
+  std::string loss() const {
+    return gap_.missing() > 0 ? name_ + ": " + gap_.text() + ": " + gap_.why() : "";
+  }
+
+ private:
+  bool end_broken_line();
+  bool has_lost_its_reader(int sys_errno) const;
+
+  int descriptor_ = -1;
+  std::string name_;
+  bool is_terminal_ = false;  // one that is hung up is none any more
+  bool reader_gone_ = false;
+  bool mid_line_ = false;  // the last byte written ended no line
+  OutputGap gap_;
+  std::vector<std::string> news_;
+};
+
+void Outlet::put(std::string_view bytes) {
+  if (reader_gone_) return;
+  const bool is_tried_again = gap_.is_open();
+  if (is_tried_again) {
+    bytes = gap_.writable(bytes, BootClock::now());
+    if (bytes.empty()) return;
+  }
+  std::size_t written = 0;
+  if (!is_tried_again || end_broken_line()) written = write_until_error(descriptor_, bytes);
+  const int sys_errno = errno;
+  if (written > 0) mid_line_ = bytes[written - 1] != '\n';
+  if (written == bytes.size()) {
+    if (is_tried_again) {
+      news_.push_back(name_ + " is written again; " + gap_.text());
+      gap_.close();
+    }
+    return;
+  }
+  reader_gone_ = has_lost_its_reader(sys_errno);
+  if (reader_gone_) return;
+  const std::string why = system_error("", sys_errno).cause;
+  if (gap_.open(why, BootClock::now())) {
+    news_.push_back(name_ + ": " + why +
+                    "; what workers write there is left out until that is over, the workers go on");
+  }
+  gap_.drop(bytes.substr(written));
+}
+
+bool Outlet::end_broken_line() {
+  if (mid_line_) mid_line_ = !write_all(descriptor_, "\n");
+  return !mid_line_;
+}
+
+// Nobody misses what is written there: a closed pipe, a stream that was never open, or a terminal that
+// was hung up.
+bool Outlet::has_lost_its_reader(int sys_errno) const {
+  return sys_errno == EPIPE || sys_errno == ECONNRESET || sys_errno == EBADF ||
+         (sys_errno == EIO && is_terminal_);
+}
+
 }  // namespace
 
 struct ConsoleWriter::State {
   std::function<void()> on_drained;
   std::function<void()> on_flushed;
-  std::array<int, 2> descriptors{};
-  bool one_stream = false;  // everything goes to the first
+  std::function<void(const std::string& text)> warn;
+  std::array<Outlet, 2> outlets;  // the thread's
+  bool one_stream = false;        // everything goes to the first
   std::mutex mutex;
   std::condition_variable wake;
   std::optional<LiveScreen> screen;
@@ -42,7 +114,9 @@ struct ConsoleWriter::State {
   ConsoleSource self;
   bool writing = false;
   bool was_full = false;
-  bool over = false;  // the owner is gone, and with it whoever would be called
+  bool has_losses = false;
+  std::array<std::string, 2> losses;  // of the outlets
+  bool over = false;                  // the owner is gone, and with it whoever would be called
 
   std::size_t index_of(ConsoleStream stream) const {
     return one_stream ? 0 : static_cast<std::size_t>(stream);
@@ -58,6 +132,13 @@ struct ConsoleWriter::State {
   bool is_empty() const {
     return queued[0].empty() && queued[1].empty() && !(screen && screen->has_changed());
   }
+  void note_losses(std::size_t outlet) {
+    has_losses |= outlets[outlet].has_gap();
+    losses[outlet] = outlets[outlet].loss();
+    for (const std::string& text : outlets[outlet].take_news()) {
+      if (warn) warn(text);
+    }
+  }
   void say_flushed() {
     if (on_flushed) std::exchange(on_flushed, nullptr)();
   }
@@ -66,7 +147,9 @@ struct ConsoleWriter::State {
 ConsoleWriter::ConsoleWriter(std::function<void()> on_drained, const ConsoleOptions& options)
     : state_(std::make_shared<State>()) {
   state_->on_drained = std::move(on_drained);
-  state_->descriptors = options.descriptors;
+  state_->warn = options.warn;
+  state_->outlets = {Outlet(options.descriptors[0], "standard output"),
+                     Outlet(options.descriptors[1], "standard error")};
   state_->one_stream = options.live || lead_to_the_same(options.descriptors);
   for (const int descriptor : options.descriptors) widen_pipe(descriptor, kPipeBytes);
   if (options.live) state_->screen.emplace(*options.live);
@@ -84,6 +167,7 @@ ConsoleWriter::~ConsoleWriter() {
     const std::lock_guard lock(state_->mutex);
     state_->over = true;
     state_->on_drained = state_->on_flushed = nullptr;
+    state_->warn = nullptr;
     writing = state_->writing;
   }
   state_->wake.notify_one();
@@ -166,8 +250,21 @@ void ConsoleWriter::when_flushed(std::function<void()> then) {
   if (!state_->writing && state_->is_empty()) state_->say_flushed();
 }
 
+bool ConsoleWriter::has_losses() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->has_losses;
+}
+
+std::vector<std::string> ConsoleWriter::losses() const {
+  const std::lock_guard lock(state_->mutex);
+  std::vector<std::string> texts;
+  for (const std::string& text : state_->losses) {
+    if (!text.empty()) texts.push_back(text);
+  }
+  return texts;
+}
+
 void ConsoleWriter::run(State& state) {
-  std::array<bool, 2> reader_gone{};
   std::array<OutputBuffer, 2> batch;
   std::unique_lock lock(state.mutex);
   while (true) {
@@ -181,9 +278,10 @@ void ConsoleWriter::run(State& state) {
     for (std::size_t i = 0; i < batch.size() && !state.over; ++i) {
       if (batch[i].empty()) continue;
       lock.unlock();
-      if (!reader_gone[i]) reader_gone[i] = !write_all(state.descriptors[i], batch[i].bytes());
+      state.outlets[i].put(batch[i].bytes());
       batch[i].clear();
       lock.lock();
+      state.note_losses(i);
     }
     state.writing = false;
     if (state.over) return;

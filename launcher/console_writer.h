@@ -9,6 +9,10 @@
 // the agent wait for such a reader: the thread, which may be in the middle of a write, is then left
 // behind until the process ends.
 //
+// A reader who has gone (a closed pipe, a terminal that was hung up) is no trouble: nothing more is
+// written there. What a disk cannot take is dropped and counted (OutputGap): warn() is told when that
+// begins and when it is over, and losses() says what is missing at the end. Nobody waits for it.
+//
 // Any thread, but for the destructor: its owner's.
 #pragma once
 
@@ -21,6 +25,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "launcher/core/console_text.h"
 #include "launcher/core/live_screen.h"
@@ -35,6 +40,9 @@ struct ConsoleOptions {
   // Both lead to one terminal of this size, which gets unfinished lines and a status line; nullopt: what
   // is written is only passed on.
   std::optional<ScreenSize> live;
+  // Gets what people should know of bytes that cannot be written. Called with the writer's lock held:
+  // must not call back.
+  std::function<void(const std::string& text)> warn = {};
 };
 
 class ConsoleWriter {
@@ -70,6 +78,11 @@ class ConsoleWriter {
   // Calls `then` once, when everything that was queued is written: at once, or from the writer's
   // thread.
   void when_flushed(std::function<void()> then);
+
+  // Whether bytes were left out so far; and, of each stream that still takes nothing, how many are
+  // missing and why.
+  bool has_losses() const;
+  std::vector<std::string> losses() const;
 
  private:
   struct State;

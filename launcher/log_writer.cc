@@ -13,7 +13,9 @@
 
 #include "base/background_thread.h"
 #include "base/is_lack_of_room.h"
+#include "base/write_all.h"
 #include "launcher/core/log_rotation.h"
+#include "launcher/core/output_gap.h"
 
 namespace ddprun {
 namespace {
@@ -51,25 +53,17 @@ class LogFile {
  private:
   void write(std::string_view bytes);
   void rotate();
-  void drop(std::string_view bytes);
   void begin_missing(const std::string& why);
-  void wait_for_retry();
   bool try_again();
-  std::string missing_text() const { return std::to_string(missing_) + " bytes are missing"; }
   // How many bytes were written; errno says why not all.
   std::size_t write_now(std::string_view bytes);
 
   std::string path_;
   UniqueFd fd_;
   LogRotation rotation_;
-  std::string held_;               // an unfinished line
-  bool is_missing_ = false;        // bytes are being dropped
-  std::uint64_t missing_ = 0;      // so many, so far
-  std::string why_;                // they are
-  bool mid_line_ = false;          // the last byte written ended no line
-  bool dropped_mid_line_ = false;  // nor did the last one dropped
-  TimePoint retry_at_;
-  Duration retry_after_ = LogWriter::kRetry;
+  std::string held_;  // an unfinished line
+  OutputGap gap_;
+  bool mid_line_ = false;  // the last byte written ended no line
   std::vector<std::string> news_;
 };
 
@@ -89,47 +83,28 @@ void LogFile::put(std::string_view bytes, std::uint64_t overflowed, bool is_end)
   held_ = left;
   if (overflowed > 0) {
     begin_missing("the disk did not take them in time");
-    missing_ += overflowed;
-    dropped_mid_line_ = true;
-    retry_at_ = {};
+    gap_.drop_unseen(overflowed);
   }
   if (!is_end) return;
-  const std::string summary = "log file " + path_ + ": " + missing_text() + ": " + why_;
-  if (is_missing_ && missing_ > 0 && !try_again()) news_.push_back(summary);
+  const std::string summary = "log file " + path_ + ": " + gap_.text() + ": " + gap_.why();
+  if (gap_.missing() > 0 && !try_again()) news_.push_back(summary);
   fd_.reset();
 }
 
 void LogFile::write(std::string_view bytes) {
-  if (is_missing_) {
-    if (BootClock::now() < retry_at_) return drop(bytes);
-    if (dropped_mid_line_) {  // that line has lost its beginning, so its end goes, too
-      const std::size_t newline = bytes.find('\n');
-      const std::size_t length = newline == std::string_view::npos ? bytes.size() : newline + 1;
-      drop(bytes.substr(0, length));
-      bytes.remove_prefix(length);
-      if (bytes.empty()) return;
-    }
-    if (!try_again()) return drop(bytes);
+  if (gap_.is_open()) {
+    bytes = gap_.writable(bytes, BootClock::now());
+    if (bytes.empty()) return;
+    if (!try_again()) return gap_.drop(bytes);
   }
   const std::size_t written = write_now(bytes);
   if (written == bytes.size()) return;
   begin_missing(system_error("", errno).cause);
-  drop(bytes.substr(written));
-}
-
-void LogFile::drop(std::string_view bytes) {
-  missing_ += bytes.size();
-  dropped_mid_line_ = bytes.back() != '\n';
+  gap_.drop(bytes.substr(written));
 }
 
 std::size_t LogFile::write_now(std::string_view bytes) {
-  std::size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t count = ::write(fd_.get(), bytes.data() + done, bytes.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) break;
-    done += static_cast<std::size_t>(count);
-  }
+  const std::size_t done = write_until_error(fd_.get(), bytes);
   rotation_.wrote(bytes.substr(0, done));
   if (done > 0) mid_line_ = bytes[done - 1] != '\n';
   return done;
@@ -149,18 +124,9 @@ void LogFile::rotate() {
 }
 
 void LogFile::begin_missing(const std::string& why) {
-  if (!is_missing_) {
-    news_.push_back("log file " + path_ + ": " + why +
-                    "; it is left out until that is over, the workers go on");
-    why_ = why;
-  }
-  is_missing_ = true;
-  wait_for_retry();
-}
-
-void LogFile::wait_for_retry() {
-  retry_at_ = BootClock::now() + retry_after_;
-  retry_after_ = std::min(2 * retry_after_, LogWriter::kLongestRetry);
+  if (!gap_.open(why, BootClock::now())) return;
+  news_.push_back("log file " + path_ + ": " + why +
+                  "; it is left out until that is over, the workers go on");
 }
 
 // Says in the file what is missing there; false: it is not possible yet.
@@ -171,14 +137,14 @@ bool LogFile::try_again() {
     fd_ = create(path_);
   }
   const std::string line =
-      (mid_line_ ? "\n[ddprun: " : "[ddprun: ") + missing_text() + " here: " + why_ + "]\n";
-  if (!fd_.valid() || (missing_ > 0 && write_now(line) < line.size())) {
-    wait_for_retry();
+      (mid_line_ ? "\n[ddprun: " : "[ddprun: ") + gap_.text() + " here: " + gap_.why() + "]\n";
+  if (!fd_.valid() || (gap_.missing() > 0 && write_now(line) < line.size())) {
+    begin_missing(system_error("", errno).cause);
     return false;
   }
-  if (missing_ > 0) news_.push_back("log file " + path_ + " is written again; " + missing_text());
-  is_missing_ = false;
-  missing_ = 0;
+  if (gap_.missing() > 0)
+    news_.push_back("log file " + path_ + " is written again; " + gap_.text());
+  gap_.close();
   return true;
 }
 

@@ -2,9 +2,8 @@
 //
 // A disk that is full, or a file server that has stopped, must not stop the agent, which has a lease to
 // keep, nor kill workers, as their own write() would. So write() only queues. What cannot be written is
-// dropped and counted: a line on the console when that begins and when it is over, and, in the file, a
-// line where bytes are missing. It is tried again after kRetry, then after twice as long, up to
-// kLongestRetry. A disk that is only slower than the workers makes them wait: while kHighWater bytes of
+// dropped and counted (OutputGap): a line on the console when that begins and when it is over, and, in the
+// file, a line where bytes are missing. It is tried again after a second, then less and less often. A disk that is only slower than the workers makes them wait: while kHighWater bytes of
 // a file are queued, is_full() says so, and the caller stops reading. After kPatience without progress
 // the caller should say stop_waiting(); then what does not fit is dropped, too, until the queue is
 // empty.
@@ -40,8 +39,6 @@ struct LogWriterOptions {
 class LogWriter {
  public:
   static constexpr std::size_t kHighWater = 1 << 20;
-  static constexpr Duration kRetry = std::chrono::seconds(1);
-  static constexpr Duration kLongestRetry = std::chrono::seconds(60);
   static constexpr Duration kPatience = std::chrono::seconds(2);
 
   explicit LogWriter(LogWriterOptions options);

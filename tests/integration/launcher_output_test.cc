@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/exit_codes.h"
 #include "tests/integration/launcher_frame.h"
 #include "tests/support/small_disk.h"
 
@@ -26,6 +27,13 @@ class LauncherOutputTest : public LauncherTest {
       return entry.path();
     }
     return "";
+  }
+  // Its streams lead where the shell's redirection says.
+  std::unique_ptr<ChildProcess> start_redirected(const std::string& redirection,
+                                                 const Arguments& arguments) const {
+    return std::make_unique<ChildProcess>(
+        joined({"sh", "-c", "exec \"$0\" \"$@\" " + redirection, program("ddprun")}, arguments),
+        environment());
   }
 };
 
@@ -130,6 +138,52 @@ TEST_F(LauncherOutputTest, AFullDiskUnderTheLogsKillsAndStallsNobody) {
               HasSubstr("/attempt_0/0/stdout.log: No space left on device; it is left out"));
   EXPECT_THAT(job->err(), HasSubstr(" bytes are missing: No space left on device"));
   EXPECT_TRUE(job->out().ends_with("[default1]:200000\n")) << "the console has everything";
+}
+
+TEST_F(LauncherOutputTest, OutputThatIsLostIsSaidAndTheJobHasNotEndedWell) {
+  auto job = start_redirected(">/dev/full", {"--nproc-per-node=2", "--report-file=report", "sh",
+                                             "-c", "echo important; echo $RANK is well >&2"});
+  EXPECT_EQ(job->wait(), to_int(ExitCode::kFiles));
+  EXPECT_THAT(job->err(),
+              HasSubstr("ddprun: warning: standard output: No space left on device; what workers "
+                        "write there is left out until that is over, the workers go on\n"));
+  EXPECT_THAT(job->err(), HasSubstr("ddprun: warning: standard output: 38 bytes are missing: No "
+                                    "space left on device\n"));
+  EXPECT_THAT(job->err(), HasSubstr("0 is well"));
+  EXPECT_THAT(job->err(), HasSubstr("1 is well"));
+  const nlohmann::json report = nlohmann::json::parse(read_file(directory_ / "report"));
+  EXPECT_EQ(report["exit_code"], to_int(ExitCode::kFiles));
+  EXPECT_EQ(report["exit_code_of"], "ddprun");
+  EXPECT_THAT(report["what"].get<std::string>(), HasSubstr("output of workers was lost"));
+}
+
+TEST_F(LauncherOutputTest, AWorkersOwnExitCodeIsMoreThanItsLostOutput) {
+  auto job = start_redirected(">/dev/full 2>&1", {"sh", "-c", "echo important; exit 7"});
+  EXPECT_EQ(job->wait(), 7);
+  job = start_redirected(">/dev/full 2>&1", {"echo", "important"});
+  EXPECT_EQ(job->wait(), to_int(ExitCode::kFiles)) << "although nothing can be said";
+}
+
+TEST_F(LauncherOutputTest, AFullDiskUnderTheConsoleKillsAndStallsNobody) {
+  const SmallDisk disk(directory_ / "disk", "size=256k");
+  ASSERT_TRUE(disk.mounted()) << "this test needs root, for a mount";
+  auto job = start_redirected(">disk/out", {"--nproc-per-node=2", "seq", "200000"});
+  EXPECT_EQ(job->wait(seconds(60)), to_int(ExitCode::kFiles));
+  EXPECT_THAT(job->err(), HasSubstr("standard output: No space left on device; "));
+  const std::size_t written = std::filesystem::file_size(directory_ / "disk/out");
+  std::size_t all = 0;
+  for (int i = 1; i <= 200000; ++i) all += 2 * ("[rank 0] " + std::to_string(i) + "\n").size();
+  EXPECT_THAT(job->err(), HasSubstr("standard output: " + std::to_string(all - written) +
+                                    " bytes are missing: No space left on device\n"));
+}
+
+TEST_F(LauncherOutputTest, AReaderWhoHasSeenEnoughIsNoTrouble) {
+  ChildProcess job(
+      {"sh", "-c", "{ \"$0\" seq 200000; echo ended with $? >&2; } | head -n 1", program("ddprun")},
+      environment());
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_EQ(job.out(), "1\n");
+  EXPECT_EQ(job.err(), "ended with 0\n");
 }
 
 TEST_F(LauncherOutputTest, AJobStartsAgainOnADiskThatIsFull) {

@@ -5,19 +5,28 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <future>
+#include <mutex>
 #include <optional>
 #include <tuple>
+#include <vector>
 
 #include "base/pipe.h"
 #include "base/unique_fd.h"
+#include "launcher/core/output_gap.h"
 #include "tests/support/eventually.h"
+#include "tests/support/file_size_limit.h"
+#include "tests/support/read_file.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ddprun {
 namespace {
 
 using testing_support::eventually;
+using testing_support::FileSizeLimit;
 using testing_support::kPatience;
+using testing_support::read_file;
 
 class ConsoleWriterTest : public testing::Test {
  protected:
@@ -103,6 +112,81 @@ TEST_F(ConsoleWriterTest, StreamsThatLeadToTheSamePipeKeepTheirOrder) {
   ASSERT_GT(size, 0);
   EXPECT_EQ(text.substr(0, static_cast<std::size_t>(size)),
             "o 1\ne 2\no 1\ne 2\no 1\ne 2\no 10%\r\ne 3\n");
+}
+
+// A file on a disk that is full, as far as a file can be made too large.
+class ConsoleWriterDiskTest : public testing::Test {
+ protected:
+  ConsoleWriterDiskTest() {
+    file_.reset(open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    null_.reset(open("/dev/null", O_WRONLY | O_CLOEXEC));
+    writer_.emplace([] {}, ConsoleOptions{.descriptors = {file_.get(), null_.get()},
+                                          .warn = [this](const std::string& text) {
+                                            const std::lock_guard lock(mutex_);
+                                            warnings_.push_back(text);
+                                          }});
+  }
+
+  bool flush() {
+    std::atomic<bool> flushed = false;
+    writer_->when_flushed([&] { flushed = true; });
+    return eventually([&] { return flushed.load(); });
+  }
+  std::vector<std::string> warnings() {
+    const std::lock_guard lock(mutex_);
+    return warnings_;
+  }
+
+  const testing_support::TemporaryDirectory directory_;
+  const std::string path_ = directory_ / "out";
+  UniqueFd file_;
+  UniqueFd null_;
+  std::mutex mutex_;
+  std::vector<std::string> warnings_;
+  std::optional<ConsoleWriter> writer_;
+};
+
+TEST_F(ConsoleWriterDiskTest, WhatADiskDoesNotTakeIsSaidOnceAndCounted) {
+  writer_->say(ConsoleStream::kOut, "before\n");
+  ASSERT_TRUE(flush());
+  EXPECT_FALSE(writer_->has_losses());
+  const FileSizeLimit disk(10);
+  writer_->say(ConsoleStream::kOut, "0123456789\n");
+  writer_->say(ConsoleStream::kErr, "there is room\n");
+  ASSERT_TRUE(flush());
+  writer_->say(ConsoleStream::kOut, "lost\n");
+  ASSERT_TRUE(flush());
+  EXPECT_TRUE(writer_->has_losses());
+  EXPECT_EQ(warnings(), std::vector<std::string>{
+                            "standard output: File too large; what workers write there is left out "
+                            "until that is over, the workers go on"});
+  EXPECT_EQ(writer_->losses(),
+            std::vector<std::string>{"standard output: 13 bytes are missing: File too large"});
+  EXPECT_EQ(read_file(path_), "before\n012");
+}
+
+TEST_F(ConsoleWriterDiskTest, ItGoesOnWithAWholeLineWhenThereIsRoomAgain) {
+  {
+    const FileSizeLimit disk(3);
+    writer_->say(ConsoleStream::kOut, "0123456789\n");
+    ASSERT_TRUE(flush());
+  }
+  testing_support::let_pass(OutputGap::kRetry + std::chrono::milliseconds(10));
+  writer_->say(ConsoleStream::kOut, "next\n");
+  ASSERT_TRUE(flush());
+  EXPECT_EQ(read_file(path_), "012\nnext\n");
+  ASSERT_EQ(warnings().size(), 2u);
+  EXPECT_EQ(warnings()[1], "standard output is written again; 8 bytes are missing");
+  EXPECT_TRUE(writer_->has_losses()) << "but they are lost";
+  EXPECT_TRUE(writer_->losses().empty()) << "it was said";
+}
+
+TEST_F(ConsoleWriterTest, AReaderWhoHasGoneIsNoTrouble) {
+  std::signal(SIGPIPE, SIG_IGN);
+  reader_.reset();
+  writer_->say(ConsoleStream::kOut, "for nobody\n");
+  ASSERT_EQ(flushed().wait_for(kPatience), std::future_status::ready);
+  EXPECT_FALSE(writer_->has_losses());
 }
 
 }  // namespace

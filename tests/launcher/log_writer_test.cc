@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "launcher/core/output_gap.h"
 #include "tests/support/eventually.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/read_file.h"
@@ -118,7 +119,7 @@ TEST_F(LogWriterTest, ItGoesOnWithAWholeLineWhenThereIsRoomAgain) {
     logs_->write(*file, "0123456789 and the rest\nlost\nlost, too, its beginning ");
     ASSERT_TRUE(flush());
   }
-  testing_support::let_pass(LogWriter::kRetry + std::chrono::milliseconds(10));
+  testing_support::let_pass(OutputGap::kRetry + std::chrono::milliseconds(10));
   logs_->write(*file, "and its end\nnext\n");
   logs_->end(*file);
   ASSERT_TRUE(flush());
