@@ -151,7 +151,9 @@ void WorkerOutput::pass(std::string_view piece, PieceEnd end) {
     const std::size_t newline = piece.find('\n');
     std::string_view line = piece.substr(0, newline);
     piece.remove_prefix(std::min(line.size() + 1, piece.size()));
+    line.remove_prefix(std::min(line.find_first_not_of('\r'), line.size()));
     if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.empty() && end == PieceEnd::kReturn) continue;
     lines += options_.wrap(line, end == PieceEnd::kCut && input_.is_open());
   }
   console_.write(options_.stream, options_.source, lines, PieceEnd::kLines);
@@ -161,7 +163,7 @@ void WorkerOutput::show_rest() {
   const std::string_view rest = splitter_.rest();
   if (rest.empty() || !options_.is_shown || options_.wrap) return;
   if (console_.is_live()) return console_.show_rest(options_.source, rest);
-  if (!options_.passes_rest) return;
+  if (!options_.passes_rest && !splitter_.rest_is_update()) return;
   show(rest, PieceEnd::kCut);
   splitter_.drop_rest();
 }

@@ -30,7 +30,7 @@ struct WorkerOutputOptions {
   bool keeps_tail = false;  // for the report
   bool is_terminal = false;
   // An unfinished line is passed on as soon as the worker pauses: nobody else writes there, or people
-  // look at it.
+  // look at it. An update of a progress bar always is.
   bool passes_rest = false;
   ConsoleSource source;
   // Makes of a line, without its end, what the console gets instead; with its end. `cut`: the line goes

@@ -1,5 +1,6 @@
 #include "launcher/core/console_text.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -29,21 +30,35 @@ void append_lines(std::string_view prefix, std::string_view lines, OutputBuffer&
 
 void ConsoleText::add(ConsoleSource& source, std::string_view piece, PieceEnd end,
                       OutputBuffer& out) {
-  const bool returned = std::exchange(source.returned, end == PieceEnd::kReturn);
+  const bool returned = std::exchange(source.returned, piece.back() == '\r');
+  const bool was_open = std::exchange(source.is_open, end != PieceEnd::kLines);
   const bool goes_on = open_ == &source;
+  std::string_view returns = piece.substr(0, piece.find_first_not_of('\r'));
+  std::string_view text = piece.substr(returns.size());
+  if (was_open && !goes_on && text.starts_with('\n')) {
+    // The end of its line, which was ended for it when another source came between.
+    returns = {};
+    piece = text = text.substr(1);
+    if (text.empty()) return;
+  }
   if (open_ && !goes_on) out.append("\n");
   open_ = end == PieceEnd::kLines ? nullptr : &source;
-  if (returned && piece.front() == '\n') {
-    // The rest of "\r\n". Where another source came between, the line has been ended for it.
-    if (goes_on) out.append("\n");
-    piece.remove_prefix(1);
-  } else if (goes_on && !returned) {
-    const std::size_t newline = piece.find('\n');
-    const std::size_t length = newline == std::string_view::npos ? piece.size() : newline + 1;
-    out.append(piece.substr(0, length));
-    piece.remove_prefix(length);
+  if (text.empty()) {
+    out.append(returns);
+    if (!goes_on && !source.prefix.empty()) open_ = nullptr;  // there is nothing to be ended
+    return;
   }
-  append_lines(source.prefix, piece, out);
+  if (goes_on && (text.front() == '\n' || (returns.empty() && !returned))) {
+    const std::size_t length = std::min(text.find('\n'), text.size() - 1) + 1;
+    out.append(returns);
+    out.append(text.substr(0, length));
+    text.remove_prefix(length);
+  } else if (text.front() == '\n') {
+    text = piece;  // an empty line, which may end with "\r\n"
+  } else {
+    out.append(returns);
+  }
+  append_lines(source.prefix, text, out);
 }
 
 void ConsoleText::finish(ConsoleSource& source, OutputBuffer& out) {

@@ -2,10 +2,11 @@
 // source and with its prefix.
 //
 // A source's line may be open: an update of a progress bar, a part of a very long line, a prompt. When
-// the same source goes on, its line goes on, and an update begins with the prefix again. When another
-// one comes between, the open line is ended first, so that neither a reader that looks for \n nor a
-// terminal, where a bar is still to be seen, gets two sources in one line. No byte of a source is lost
-// or changed. Pure; one owner thread.
+// the same source goes on, its line goes on, and an update begins with the prefix again, behind the \r
+// that it begins with. When another one comes between, the open line is ended first, so that neither a
+// reader that looks for \n nor a terminal, where a bar is still to be seen, gets two sources in one
+// line; the \n that would have ended it is then left out. No other byte of a source is lost or changed.
+// Pure; one owner thread.
 #pragma once
 
 #include <string>
@@ -20,7 +21,8 @@ namespace ddprun {
 struct ConsoleSource {
   std::string prefix;     // in front of each line
   int order = 0;          // among those that are seen at once
-  bool returned = false;  // its last piece ended with \r: a \n would be the rest of that end
+  bool returned = false;  // its last piece ended with \r
+  bool is_open = false;   // nor with \n: one that comes next is the rest of that line's end
 };
 
 class ConsoleText {

@@ -1,12 +1,13 @@
 // LineSplitter: cuts a worker's output at its lines' ends, so that lines of several workers never
 // mix.
 //
-// A piece is a run of whole lines, each ended by \n; or one update of a line, ended by \r, as progress
-// bars draw themselves; or, of a line that is longer than kMaxPiece bytes, as much as that, so that a
-// worker that never ends its line cannot fill our memory. What follows the last end is kept for the
-// next call, or for flush() when the stream has ended. "\r\n" is one end, unless the worker's two bytes
-// come in two calls: an update goes out at once, and then the \n alone. Bytes are bytes: nothing is
-// decoded. Pure; one owner thread.
+// A piece is a run of whole lines, each ended by \n; or one update of a line, as progress bars draw
+// themselves, which ends or begins with \r; or, of a line that is longer than kMaxPiece bytes, as much
+// as that, so that a worker that never ends its line cannot fill our memory. A \r at the beginning of a
+// line belongs to the update that it begins, any other one to what it ends. What follows the last end is
+// kept for the next call, or for flush() when the stream has ended. "\r\n" is one end, unless the \r
+// came in an earlier call: the update before it goes out at once, and then its end alone. Bytes are
+// bytes: nothing is decoded. Pure; one owner thread.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@ namespace ddprun {
 
 enum class PieceEnd {
   kLines,   // one or more whole lines
-  kReturn,  // an update: the line begins anew
+  kReturn,  // an update: the line begins anew behind it
   kCut,     // the line goes on, or the stream has ended in it
 };
 
@@ -29,52 +30,67 @@ class LineSplitter {
   // only one that was begun in an earlier call is copied.
   template <class Sink>
   void feed(std::string_view bytes, Sink&& sink) {
-    if (!rest_.empty()) bytes.remove_prefix(complete_rest(bytes, sink));
+    if (begun_ != Begun::kNothing) bytes.remove_prefix(complete_rest(bytes, sink));
     // Hardly any output has a \r: one look at all of it is cheaper than one at each line.
     while (bytes.find('\r') != std::string_view::npos) {
-      const std::size_t length = end_of_first(bytes);
-      sink(bytes.substr(0, length), end_of(bytes.substr(0, length)));
+      const std::size_t length = end_of_first(bytes, begun_);
+      if (length == std::string_view::npos) break;
+      if (length > 0) sink(bytes.substr(0, length), end_of(bytes.substr(0, length)));
       bytes.remove_prefix(length);
+      begun_ = Begun::kNothing;
     }
     if (const std::size_t last = bytes.rfind('\n'); last != std::string_view::npos) {
       sink(bytes.substr(0, last + 1), PieceEnd::kLines);
       bytes.remove_prefix(last + 1);
+      begun_ = Begun::kNothing;
     }
     for (; bytes.size() >= kMaxPiece; bytes.remove_prefix(kMaxPiece)) {
       sink(bytes.substr(0, kMaxPiece), PieceEnd::kCut);
+      begun_ = after(begun_, bytes.substr(0, kMaxPiece));
     }
     rest_.append(bytes);
+    begun_ = after(begun_, bytes);
   }
 
   // The line that has begun and not ended.
   std::string_view rest() const { return rest_; }
+  // It belongs to an update that began with \r, and has text.
+  bool rest_is_update() const { return begun_ == Begun::kUpdate && !rest_.empty(); }
   // It has been passed on by other means.
   void drop_rest() { rest_.clear(); }
 
   // Passes on the unfinished rest, once the stream has ended.
   template <class Sink>
   void flush(Sink&& sink) {
-    if (!rest_.empty()) sink(std::string_view(rest_), PieceEnd::kCut);
+    if (!rest_.empty()) {
+      sink(std::string_view(rest_), rest_.back() == '\r' ? PieceEnd::kReturn : PieceEnd::kCut);
+    }
     rest_.clear();
+    begun_ = Begun::kNothing;
   }
 
  private:
   static constexpr std::size_t kKeepBytes = 64 * 1024;
 
-  // REQUIRES: rest_ is not empty. How many bytes it took.
+  // What has come of the present line, also if it was passed on.
+  enum class Begun {
+    kNothing,
+    kReturns,  // \r alone
+    kUpdate,   // text behind them
+    kLine,     // text
+  };
+
+  // REQUIRES: something has begun. How many bytes it took.
   template <class Sink>
   std::size_t complete_rest(std::string_view bytes, Sink& sink) {
     const std::string_view fitting = bytes.substr(0, kMaxPiece - rest_.size());
-    const std::size_t length = end_of_first(fitting);
-    const std::size_t taken = length > 0 ? length : fitting.size();
+    const std::size_t length = end_of_first(fitting, begun_);
+    const bool ends = length != std::string_view::npos;
+    const std::size_t taken = ends ? length : fitting.size();
     rest_.append(bytes.substr(0, taken));
-    if (length > 0) {
-      sink(std::string_view(rest_), end_of(rest_));
-    } else if (rest_.size() == kMaxPiece) {
-      sink(std::string_view(rest_), PieceEnd::kCut);
-    } else {
-      return taken;
-    }
+    begun_ = ends ? Begun::kNothing : after(begun_, fitting);
+    if (!ends && rest_.size() < kMaxPiece) return taken;
+    if (!rest_.empty()) sink(std::string_view(rest_), ends ? end_of(rest_) : PieceEnd::kCut);
     rest_.clear();
     if (rest_.capacity() > kKeepBytes) rest_.shrink_to_fit();
     return taken;
@@ -83,13 +99,29 @@ class LineSplitter {
   static PieceEnd end_of(std::string_view piece) {
     return piece.back() == '\n' ? PieceEnd::kLines : PieceEnd::kReturn;
   }
-  // Length of the first line or update with its end; 0: there is no end.
-  static std::size_t end_of_first(std::string_view bytes) {
-    const std::size_t newline = bytes.find('\n');
-    const std::size_t ret = bytes.substr(0, newline).find('\r');
-    if (ret == std::string_view::npos) return newline == std::string_view::npos ? 0 : newline + 1;
-    return ret + 1 == newline ? ret + 2 : ret + 1;
+  // bytes: more of the line, without an end.
+  static Begun after(Begun begun, std::string_view bytes) {
+    if (bytes.empty() || begun == Begun::kUpdate || begun == Begun::kLine) return begun;
+    if (bytes.find_first_not_of('\r') == std::string_view::npos) return Begun::kReturns;
+    const bool returns = begun == Begun::kReturns || bytes.front() == '\r';
+    return returns ? Begun::kUpdate : Begun::kLine;
   }
+  // Length of the first line or update with its end; an update that began with \r ends before the
+  // next one. npos: there is no end.
+  static std::size_t end_of_first(std::string_view bytes, Begun begun) {
+    std::size_t text = 0;
+    if (begun == Begun::kNothing || begun == Begun::kReturns) text = bytes.find_first_not_of('\r');
+    if (text == std::string_view::npos) return text;
+    const std::size_t newline = bytes.find('\n', text);
+    const std::size_t ret = bytes.substr(0, newline).find('\r', text);
+    if (ret == std::string_view::npos)
+      return newline == std::string_view::npos ? newline : newline + 1;
+    if (ret + 1 == newline) return ret + 2;
+    const bool is_update = begun == Begun::kNothing ? text > 0 : begun != Begun::kLine;
+    return is_update ? ret : ret + 1;
+  }
+
+  Begun begun_ = Begun::kNothing;
   std::string rest_;
 };
 

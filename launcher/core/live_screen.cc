@@ -64,14 +64,16 @@ void LiveScreen::set_status(std::string_view wanted) {
 
 void LiveScreen::add(const ConsoleSource& source, std::string_view piece, PieceEnd end) {
   changed_ = true;
+  // It would take the prefix away.
+  piece.remove_prefix(std::min(piece.find_first_not_of('\r'), piece.size()));
   if (end == PieceEnd::kReturn) {
-    piece.remove_suffix(1);
+    if (piece.ends_with('\r')) piece.remove_suffix(1);
     Row& row = rows_[&source];
-    // Some programs write the \r first and some last: it alone leaves what stands there.
     if (!piece.empty()) row.text = row_text(piece);
     row.returned = true;
     return;
   }
+  if (piece.empty()) return;
   if (const auto row = rows_.find(&source); row != rows_.end()) {
     const bool is_rest_of_its_end = row->second.returned && piece.front() == '\n';
     if (is_rest_of_its_end) {
@@ -89,6 +91,7 @@ void LiveScreen::add(const ConsoleSource& source, std::string_view piece, PieceE
 }
 
 void LiveScreen::show_rest(const ConsoleSource& source, std::string_view rest) {
+  if (rest.find_first_not_of('\r') == std::string_view::npos) return;
   std::string text = row_text(rest);
   Row& row = rows_[&source];
   if (row.text == text && !row.returned) return;

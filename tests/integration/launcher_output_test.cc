@@ -57,6 +57,32 @@ TEST_F(LauncherOutputTest, AProgressBarIsPassedOnAtOnceWithThePrefixInFrontOfEac
   EXPECT_EQ(job->out(), "[rank 0] 10%\r[rank 0] 20%\r\n");
 }
 
+// As tqdm draws them.
+TEST_F(LauncherOutputTest, AnUpdateThatBeginsWithItsReturnIsPassedOnAtOnceAndWhole) {
+  auto job = start_shell(
+      {"--nproc-per-node=2"},
+      "[ $RANK = 0 ] || exec sleep 1000; printf '\\r 50%%'; " + std::string(kUntilGo) +
+          "; printf '\\r 99%%'; until [ -e on ]; do sleep 0.02; done; printf '\\n'; exit 3");
+  EXPECT_TRUE(job->wait_for_out("\r[rank 0]  50%")) << "before the worker goes on";
+  let_go();
+  EXPECT_TRUE(job->wait_for_out("\r[rank 0]  99%"));
+  std::ofstream(directory_ / "on");
+  EXPECT_EQ(job->wait(), 3);
+  EXPECT_EQ(job->out(), "\r[rank 0]  50%\r[rank 0]  99%\n");
+}
+
+TEST_F(LauncherOutputTest, WithJsonAnUpdateIsALineWhereverItsReturnIs) {
+  auto job = start_shell({"--log-format=json"}, "printf '\\r 0%%\\r50%%\\r100%%\\nend\\r'");
+  ASSERT_EQ(job->wait(), 0);
+  std::vector<std::string> said;
+  for (const std::string& line : lines_of(job->out())) {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    EXPECT_FALSE(json.contains("partial")) << line;
+    said.push_back(json["line"]);
+  }
+  EXPECT_EQ(said, (std::vector<std::string>{" 0%", "50%", "100%", "end"}));
+}
+
 TEST_F(LauncherOutputTest, WhatOneWorkerHasNotEndedIsPassedOnWhereNobodyElseWrites) {
   auto job = start_shell({}, until_go_after("printf 'name? '"));
   EXPECT_TRUE(job->wait_for_out("name? "));

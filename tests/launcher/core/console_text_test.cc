@@ -66,6 +66,63 @@ TEST(ConsoleText, ABarAndALineOfAnotherOneDoNotDestroyEachOther) {
   EXPECT_EQ(two.out(), "[0] 10%\r\n[1] x\n[0] 20%\r\n[1] 5%\r");
 }
 
+TEST(ConsoleText, AnUpdateThatBeginsWithItsReturnHasThePrefixBehindIt) {
+  TwoSources two;
+  for (const char* update : {"\r0%", "\r50%", "\r100%", "\n"}) {
+    two.write(0, update);
+    two.show_rest(0);
+  }
+  two.write(0, "done\n");
+  EXPECT_EQ(two.out(), "\r[0] 0%\r[0] 50%\r[0] 100%\n[0] done\n");
+}
+
+TEST(ConsoleText, SuchABarIsEndedForAnotherOneAndLeavesNoEmptyLine) {
+  TwoSources two;
+  two.write(0, "\r0%");
+  two.show_rest(0);
+  two.write(1, "x\n");
+  two.write(0, "\r50%");
+  two.show_rest(0);
+  two.write(1, "\r5%");
+  two.show_rest(1);
+  two.write(0, "\n");
+  two.write(1, "\r\n");
+  EXPECT_EQ(two.out(), "\r[0] 0%\n[1] x\n\r[0] 50%\n\r[1] 5%\r\n")
+      << "its own end comes when its line was ended already";
+  two.write(0, "7%\r");
+  two.write(1, "y\n");
+  two.write(0, "\n\nz\n");
+  EXPECT_TRUE(two.out().ends_with("[0] 7%\r\n[1] y\n[0] \n[0] z\n")) << two.out();
+}
+
+TEST(ConsoleText, AnEmptyLineOfItsOwnHasItsPrefixHoweverItEnds) {
+  TwoSources two;
+  two.write(0, "\n\r\n\r0%\r\n\n");
+  EXPECT_EQ(two.out(), "[0] \n[0] \r\n\r[0] 0%\r\n[0] \n");
+}
+
+TEST(ConsoleText, WithoutPrefixesTheBytesOfOneSourceAreAsTheyWere) {
+  const std::string text = "\r\n\r0%\r50%\r\r100%\n10%\r20%\r\n\r\r";
+  for (std::size_t size = 1; size <= text.size(); ++size) {
+    ConsoleSource source;
+    ConsoleText console;
+    OutputBuffer out;
+    LineSplitter splitter;
+    const auto sink = [&](std::string_view piece, PieceEnd end) {
+      console.add(source, piece, end, out);
+    };
+    for (std::size_t at = 0; at < text.size(); at += size) {
+      splitter.feed(std::string_view(text).substr(at, size), sink);
+      if (splitter.rest().empty()) continue;
+      sink(splitter.rest(), PieceEnd::kCut);
+      splitter.drop_rest();
+    }
+    splitter.flush(sink);
+    console.finish(source, out);
+    EXPECT_EQ(out.bytes(), text) << "chunks of " << size;
+  }
+}
+
 TEST(ConsoleText, AReturnAndItsNewlineAreOneEndHoweverTheyCome) {
   const std::string text = "a\r\nb\r\nc\n";
   for (std::size_t size = 1; size <= text.size(); ++size) {

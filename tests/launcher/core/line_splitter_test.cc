@@ -49,6 +49,37 @@ TEST(LineSplitter, AnUpdateGoesOutBeforeItIsKnownWhatFollows) {
   EXPECT_EQ(splitter.rest(), "next");
 }
 
+TEST(LineSplitter, AnUpdateThatBeginsWithItsReturnIsOnePieceWithIt) {
+  const std::string text = "start\n\r0%\r50%\r\r100%\nend\r\n\r\n\rdone\r\n\rlast";
+  const Pieces expected{{"start\n", kLines},    {"\r0%", kReturn},   {"\r50%", kReturn},
+                        {"\r\r100%\n", kLines}, {"end\r\n", kLines}, {"\r\n", kLines},
+                        {"\rdone\r\n", kLines}, {"\rlast", kCut}};
+  EXPECT_EQ(split(text, text.size()), expected);
+  EXPECT_EQ(split("\r0%\r50%\r100%\n", 1),
+            (Pieces{{"\r0%", kReturn}, {"\r50%", kReturn}, {"\r100%\n", kLines}}));
+  EXPECT_EQ(split("\r0%\r", 1), (Pieces{{"\r0%", kReturn}, {"\r", kReturn}}));
+}
+
+TEST(LineSplitter, KnowsAnUpdateThatHasBegunAlsoWhenAPartOfItWasPassedOn) {
+  LineSplitter splitter;
+  Pieces pieces;
+  const auto sink = [&](std::string_view piece, PieceEnd end) { pieces.emplace_back(piece, end); };
+  splitter.feed("\r", sink);
+  EXPECT_FALSE(splitter.rest_is_update()) << "nothing is to be seen yet";
+  splitter.feed("5", sink);
+  EXPECT_TRUE(splitter.rest_is_update());
+  splitter.drop_rest();
+  EXPECT_FALSE(splitter.rest_is_update());
+  splitter.feed("0%", sink);
+  EXPECT_TRUE(splitter.rest_is_update()) << "it goes on";
+  splitter.feed("\r60%", sink);
+  EXPECT_EQ(pieces, (Pieces{{"0%", kReturn}}));
+  splitter.drop_rest();
+  splitter.feed("\r70%\nname? ", sink);
+  EXPECT_EQ(pieces, (Pieces{{"0%", kReturn}, {"\r70%\n", kLines}}));
+  EXPECT_FALSE(splitter.rest_is_update());
+}
+
 TEST(LineSplitter, KeepsAnUnfinishedLineUntilItsEnd) {
   LineSplitter splitter;
   Pieces pieces;
@@ -87,9 +118,11 @@ TEST(LineSplitter, LosesAndAddsNothingForRandomBytesAndChunks) {
     for (const auto& [piece, end] : split(text, 1 + rng.below(20))) {
       ASSERT_FALSE(piece.empty());
       ASSERT_TRUE(end != kLines || piece.back() == '\n');
-      ASSERT_TRUE(end != kReturn || piece.back() == '\r');
-      const std::size_t first_return = piece.find('\r');
-      ASSERT_TRUE(first_return == std::string::npos || first_return + 2 >= piece.size())
+      ASSERT_TRUE(end != kReturn || piece.back() == '\r' || piece.front() == '\r');
+      const std::size_t text_begin = piece.find_first_not_of('\r');
+      const std::size_t first_return = piece.find('\r', text_begin);
+      ASSERT_TRUE(text_begin == std::string::npos || first_return == std::string::npos ||
+                  first_return + 2 >= piece.size())
           << "an update is a piece of its own";
       joined += piece;
     }

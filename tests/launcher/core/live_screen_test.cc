@@ -74,15 +74,21 @@ TEST_F(LiveScreenTest, EachBarHasARowAndBecomesALineWhenItEnds) {
       << "the newline was the rest of the bar's end";
 }
 
-TEST_F(LiveScreenTest, ABarThatBeginsWithItsReturnDoesNotFlicker) {
-  screen_.show_rest(sources_[0], "10%");
+TEST_F(LiveScreenTest, ABarThatBeginsWithItsReturnHasARowToo) {
+  screen_.show_rest(sources_[0], "\r10%");
   EXPECT_THAT(lines(), ElementsAre("[0] 10%"));
-  write(0, "\r", PieceEnd::kReturn);
+  write(0, "\r10%", PieceEnd::kReturn);
   EXPECT_THAT(lines(), ElementsAre("[0] 10%"));
-  screen_.show_rest(sources_[0], "20%");
+  screen_.show_rest(sources_[0], "\r");
+  EXPECT_THAT(lines(), ElementsAre("[0] 10%")) << "it does not flicker";
+  screen_.show_rest(sources_[0], "\r20%");
   EXPECT_THAT(lines(), ElementsAre("[0] 20%"));
-  write(0, "20%\n", PieceEnd::kLines);
+  write(0, "\r20%\n", PieceEnd::kLines);
+  write(1, "\r", PieceEnd::kReturn);
   EXPECT_THAT(lines(), ElementsAre("[0] 20%"));
+  write(0, "\r30%", PieceEnd::kReturn);
+  write(0, "\r\n", PieceEnd::kLines);
+  EXPECT_THAT(lines(), ElementsAre("[0] 20%", "[0] 30%")) << "that was its end";
 }
 
 TEST_F(LiveScreenTest, APromptIsSeenAndItsLineIsNotRepeated) {
