@@ -1,5 +1,6 @@
 // ddprun: see --help.
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -127,8 +128,25 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace
 }  // namespace ddprun
 
-int main(int argc, char** argv) {
+namespace {
+
+// What the kernel and whoever started ddprun have left to it, as the rest of it expects that.
+void make_ordinary() {
   // Inherited as ignored it would have the kernel reap what is waited for here.
   std::signal(SIGCHLD, SIG_DFL);
+  // A file that may not grow further (ulimit -f) is an error of write() like a full disk.
+  std::signal(SIGXFSZ, SIG_IGN);
+  // Of standard streams that are closed the next file that is opened would take the place.
+  int fd = 0;
+  do {
+    fd = open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) close(fd);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  make_ordinary();
   return ddprun::run(std::vector<std::string>(argv + 1, argv + argc));
 }

@@ -190,6 +190,23 @@ TEST_F(LauncherOutputTest, AWorkersOwnExitCodeIsMoreThanItsLostOutput) {
   EXPECT_EQ(job->wait(), to_int(ExitCode::kFiles)) << "although nothing can be said";
 }
 
+TEST_F(LauncherOutputTest, ALimitOfFileSizesIsAsAFullDisk) {
+  ChildProcess job({"sh", "-c", "ulimit -f 8; exec \"$@\" >out", "sh", program("ddprun"),
+                    "--nproc-per-node=2", "seq", "2000"},
+                   environment());
+  EXPECT_EQ(job.wait(), to_int(ExitCode::kFiles)) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("standard output: File too large"));
+}
+
+// No file of ddprun's own takes their place.
+TEST_F(LauncherOutputTest, StandardStreamsMayBeClosed) {
+  auto job = start_redirected("<&- >&- 2>&-", {"--nproc-per-node=2", "--max-restarts=1", "sh", "-c",
+                                               "echo out; echo err >&2; touch ran.$RANK"});
+  EXPECT_EQ(job->wait(), 0);
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "ran.0"));
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "ran.1"));
+}
+
 TEST_F(LauncherOutputTest, AFullDiskUnderTheConsoleKillsAndStallsNobody) {
   const SmallDisk disk(directory_ / "disk", "size=256k");
   ASSERT_TRUE(disk.mounted()) << "this test needs root, for a mount";
