@@ -291,6 +291,8 @@ TEST_F(ControlTest, WhatAllGuardsHaveLeftIsRemovedByWhoeverLists) {
   EXPECT_EQ(told({"status"}).code, to_int(ExitCode::kNoJob));
   EXPECT_TRUE(socket_files().empty());
   remove_what_an_early_kill_left();
+  // The control group is for the next start to remove, which says so: not in another test.
+  EXPECT_EQ(launch({"true"})->wait(), 0);
 }
 
 TEST_F(ControlTest, NonsenseIsAnsweredInOneLineAndSilenceHoldsNobodyUp) {
