@@ -4,7 +4,8 @@
     benchmarks/launch_cost.py [--bin build/release/bin] [--rounds 15] [--only true,many,...]
 
 Needs no LibTorch; torchrun is compared where this python has torch, mpirun where it is in PATH, else it says "not
-here". Each round runs every launcher and the floor once, in turn; medians, and R, the peer's time over ours.
+here". Each round runs every launcher and the floor in turn, each once untimed and then once timed: while one of them
+takes seconds, some machines give up the pages of the others' programs. Medians, and R, the peer's time over ours.
 
     true      the whole command, 2 workers that are /bin/true; floor: two /bin/true, started by this script
     many      the same with 64 workers, without torchrun, and what each worker adds for ours
@@ -37,11 +38,18 @@ SAYS_WHEN = "date +'at %s.%N'; read pid rest </proc/self/stat; echo pid $pid; ex
 def timed(command: list) -> float | None:
     """None: it did not end (OpenMPI 4.1's mpirun hangs now and then with 64 processes that end at once)."""
     start = time.perf_counter()
-    try:
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=15)
-    except subprocess.TimeoutExpired:
-        return None
-    return time.perf_counter() - start
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        # subprocess's own timeouts look at growing distances, of up to 50 ms.
+        watched = os.pidfd_open(process.pid)
+        ended, _, _ = select.select([watched], [], [], 5)
+        taken = time.perf_counter() - start
+        os.close(watched)
+        if not ended:
+            process.kill()
+            return None
+    if process.returncode != 0:
+        raise RuntimeError(f"{command} ended with {process.returncode}")
+    return taken
 
 
 def floor_of_true(workers: int) -> float:
@@ -178,6 +186,7 @@ def medians_of(cases: dict, rounds: int) -> dict:
     times = {name: [] for name, case in cases.items() if case}
     for _ in range(rounds):
         for name in times:
+            cases[name]()
             times[name].append(cases[name]())
     found = dict.fromkeys(cases)
     for name, all_times in times.items():

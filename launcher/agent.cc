@@ -43,6 +43,13 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
+// Four for each worker and its log files, before there is a thread; returns the limit as it was.
+std::optional<rlimit> open_many_descriptors(int workers) {
+  const std::optional<rlimit> before = raise_descriptor_limit();
+  make_room_for_descriptors(64 + 4 * static_cast<std::size_t>(workers));
+  return before;
+}
+
 // What the service says shall be, for --verbose.
 std::string told(const Wait& wait) { return "told to wait: " + wait.reason; }
 std::string told(const Assignment& assignment) {
@@ -505,7 +512,7 @@ class Agent {
   const AgentConfig& config_;
   const TimePoint started_ = BootClock::now();
   // What workers get back: their programs may use select().
-  const std::optional<rlimit> descriptor_limit_ = raise_descriptor_limit();
+  const std::optional<rlimit> descriptor_limit_ = open_many_descriptors(config_.slots);
   asio::io_context io_{1};
   const pid_t guardian_;
   ConsoleWriter console_;
