@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 
 #include <boost/asio/connect.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -101,8 +102,8 @@ void end_when_cut_off(int socket) {
   setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
 }
 
-// So soon a service that is not busy answers a heartbeat, on the same host or over a good network.
-constexpr Duration kAnswerTime = std::chrono::microseconds(200);
+// Within this a service that is not busy answers a heartbeat, on the same host or over a good network.
+constexpr Duration kAnswerTime = std::chrono::microseconds(500);
 
 // The Asio shell around AgentLink. Its operations hold it alive; `over_` ends them.
 class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
@@ -167,7 +168,8 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
       } else if (const auto* message = std::get_if<LinkTransmit>(&action)) {
         transmit(message->message);
         if (std::holds_alternative<Heartbeat>(message->message)) {
-          stay_awake(BootClock::now() + kAnswerTime);
+          beat_sent_ = BootClock::now();
+          if (answers_soon_) stay_awake(beat_sent_ + kAnswerTime);
         }
       } else if (const auto* deliver = std::get_if<LinkDeliver>(&action)) {
         events_.directive(deliver->directive);
@@ -189,10 +191,11 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     arm();
   }
 
-  // Falling asleep after a heartbeat would take a second wake-up for the answer. The loop turns without
-  // waiting instead, and serves whatever else comes.
+  // Falling asleep after a heartbeat would take a second wake-up for the answer. Where the last one
+  // came soon the loop turns without waiting instead, and serves whatever else comes.
   void stay_awake(TimePoint until) {
     if (over_ || !link_.awaits_ack() || BootClock::now() >= until) return;
+    sched_yield();  // to a service that was woken on this processor
     asio::post(io_, [self = shared_from_this(), until] { self->stay_awake(until); });
   }
 
@@ -368,6 +371,9 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
         if (message.error().kind == ErrorKind::kUnsupported) continue;
         return garbled(message.error().message());
       }
+      if (std::holds_alternative<HeartbeatAck>(*message)) {
+        answers_soon_ = BootClock::now() - beat_sent_ <= 2 * kAnswerTime;
+      }
       perform(link_.received(*message, BootClock::now()));
     }
   }
@@ -448,6 +454,8 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   bool awaits_address_ = false;           // the link cannot go on without its answer
   bool reached_ = false;                  // the last try got a connection
   bool has_tried_ = false;                // to connect
+  TimePoint beat_sent_{};                 // the last heartbeat
+  bool answers_soon_ = true;              // the last answer was worth staying awake for, or nearly
   asio::steady_timer timer_;
   WirePtr wire_;
   FrameReader frames_;
