@@ -15,17 +15,23 @@ struct Hint {
   std::optional<int> signal = {};
   bool out_of_memory = false;  // the kernel killed it for want of memory, as far as one knows
   std::string_view text = {};  // in the message or the last lines of stderr; empty: any
-  std::string_view hint;
+  std::string_view hint;       // kSubject: the word in front of `text`
 };
 
-constexpr std::string_view kNcclOfCuda = "NCCL met an error of CUDA: NCCL_DEBUG=INFO tells which";
-constexpr std::string_view kNcclOfTheSystem =
+constexpr std::string_view kSubject = "%";
+
+// Of several texts each.
+constexpr std::string_view kNoGpu =
+    "no GPU is visible here: CUDA_VISIBLE_DEVICES, the driver (nvidia-smi), the container's --gpus";
+constexpr std::string_view kOldDriver =
+    "the driver is older than this CUDA needs: update it, or use a PyTorch for an older CUDA";
+constexpr std::string_view kNcclSystem =
     "NCCL met an error of the system, mostly its network or /dev/shm: NCCL_DEBUG=INFO tells which; "
     "NCCL_SOCKET_IFNAME chooses the interface";
-constexpr std::string_view kNcclOfTheOther =
-    "NCCL has lost another rank: this one is its victim, look at the others' last lines; if none "
-    "has "
-    "failed, it is the network";
+constexpr std::string_view kNcclRemote =
+    "another rank is gone, or the network between them: look at the others' last lines first";
+constexpr std::string_view kNcclUsage =
+    "the ranks call NCCL differently or with what it does not take: NCCL_DEBUG=WARN tells which";
 
 // What is said is surer than what is only a code: words come first, codes last.
 constexpr std::array kHints = std::to_array<Hint>({
@@ -33,12 +39,13 @@ constexpr std::array kHints = std::to_array<Hint>({
     {.text = "ModuleNotFoundError: No module named",
      .hint = "this Python lacks the module: is it the right virtual environment? ddprun takes the "
              "python of PATH, or PYTHON_EXEC"},
-    {.text = "ImportError: ",
-     .hint =
-         "a module does not fit this Python or its libraries: try the import by itself with the "
-         "same python"},
     {.text = "SyntaxError: ", .hint = "the script does not fit this version of Python"},
     // Memory
+    {.text = "is killed by signal: Killed",
+     .hint = "a process of the DataLoader was killed, mostly for want of memory: fewer workers, a "
+             "smaller prefetch_factor; dmesg, or the cgroup's memory.events"},
+    {.text = "Bus error",  // also of a DataLoader's process
+     .hint = "mostly /dev/shm is full or small: docker run --shm-size=8g, or --ipc=host"},
     {.text = "CUDA out of memory",
      .hint = "the GPU's memory is full: a smaller batch, or look for other processes on it with "
              "nvidia-smi"},
@@ -46,53 +53,40 @@ constexpr std::array kHints = std::to_array<Hint>({
      .hint = "the GPU's memory is full: look for other processes on it with nvidia-smi"},
     {.text = "std::bad_alloc",
      .hint = "no memory was left for it: see ulimit -v and the cgroup's limit"},
-    {.text = "is killed by signal: Bus error",
-     .hint =
-         "/dev/shm is too small for what DataLoader's workers pass on: docker run --shm-size=8g, "
-         "or --ipc=host, or fewer workers"},
-    {.text = "is killed by signal: Killed",
-     .hint = "a DataLoader worker was killed, mostly for want of memory: fewer workers, a smaller "
-             "prefetch_factor; dmesg tells"},
     {.text = "unable to mmap",
      .hint = "/dev/shm may be too small: docker run --shm-size=8g, or --ipc=host"},
     {.text = "No space left on device",
      .hint = "a disk or /dev/shm is full: df -h, and where checkpoints and TMPDIR lead"},
     // CUDA and NCCL
-    {.text = "no CUDA-capable device is detected",
-     .hint =
-         "no GPU is visible here: CUDA_VISIBLE_DEVICES, the driver (nvidia-smi), the container's "
-         "--gpus"},
+    {.text = "no CUDA-capable device is detected", .hint = kNoGpu},
+    {.text = "No CUDA GPUs are available", .hint = kNoGpu},
     {.text = "Found no NVIDIA driver",
-     .hint = "this host, or this container, has no driver: nvidia-smi, docker run --gpus=all"},
-    {.text = "No CUDA GPUs are available",
-     .hint = "no GPU is visible here: CUDA_VISIBLE_DEVICES, nvidia-smi, the container's --gpus"},
-    {.text = "CUDA error: an illegal memory access",
-     .hint =
-         "native code of the GPU reads or writes where it must not: CUDA_LAUNCH_BLOCKING=1 shows "
-         "where, compute-sanitizer what"},
+     .hint = "no driver of NVIDIA is here: nvidia-smi; in a container docker run --gpus all"},
     {.text = "CUDA error: invalid device ordinal",
      .hint = "there are fewer GPUs than workers: --nproc-per-node=gpu starts one for each"},
-    {.text = "CUDA driver version is insufficient",
-     .hint =
-         "the driver is older than this CUDA needs: update it, or use a PyTorch for an older CUDA"},
+    {.text = "CUDA driver version is insufficient", .hint = kOldDriver},
+    {.text = "The NVIDIA driver on your system is too old", .hint = kOldDriver},
     {.text = "no kernel image is available for execution",
      .hint = "the program was not built for this kind of GPU (TORCH_CUDA_ARCH_LIST)"},
     {.text = "CUDA error: device-side assert triggered",
      .hint =
          "an index is out of range on the GPU, mostly a label: CUDA_LAUNCH_BLOCKING=1 shows where"},
+    {.text = "CUDA error: an illegal memory access",
+     .hint = "a kernel has read or written where it may not: CUDA_LAUNCH_BLOCKING=1 shows which "
+             "call, compute-sanitizer which kernel"},
     {.text = "uncorrectable ECC error",
      .hint = "the GPU's memory is broken: nvidia-smi -q; take the node out of service"},
-    {.text = "unhandled cuda error", .hint = kNcclOfCuda},
-    {.text = "ncclUnhandledCudaError", .hint = kNcclOfCuda},
-    {.text = "unhandled system error", .hint = kNcclOfTheSystem},
-    {.text = "ncclSystemError", .hint = kNcclOfTheSystem},
-    {.text = "remote process exited or there was a network error", .hint = kNcclOfTheOther},
-    {.text = "ncclRemoteError", .hint = kNcclOfTheOther},
-    {.text = "ncclInvalidUsage",
-     .hint = "NCCL was called in a wrong way, mostly two ranks with one GPU: take cuda:LOCAL_RANK; "
-             "NCCL_DEBUG=WARN tells"},
+    // NCCL calls this an invalid usage, too.
     {.text = "Duplicate GPU detected",
      .hint = "two ranks use one GPU: take cuda:LOCAL_RANK, and no more workers than GPUs"},
+    {.text = "unhandled cuda error",
+     .hint = "NCCL met an error of CUDA: NCCL_DEBUG=INFO tells which"},
+    {.text = "unhandled system error", .hint = kNcclSystem},
+    {.text = "ncclSystemError", .hint = kNcclSystem},
+    {.text = "ncclRemoteError", .hint = kNcclRemote},
+    {.text = "remote process exited or there was a network error", .hint = kNcclRemote},
+    {.text = "ncclInvalidUsage", .hint = kNcclUsage},
+    {.text = "invalid usage (run with NCCL_DEBUG", .hint = kNcclUsage},
     {.text = "Watchdog caught collective operation timeout",
      .hint = "a rank did not come to a collective: the ranks must call the same ones in the same "
              "order; look for the one that waits elsewhere"},
@@ -113,19 +107,25 @@ constexpr std::array kHints = std::to_array<Hint>({
     {.text = "Connection closed by peer",
      .hint = "another rank is gone: this one is its victim, look at the others' last lines"},
     // Loading
+    {.text = ": cannot open shared object file",
+     .hint =
+         "the library % is not found: ldd shows what a program or module lacks, LD_LIBRARY_PATH "
+         "says where to look"},
     {.text = "error while loading shared libraries",
      .hint = "a library of the program is not found: ldd shows which, LD_LIBRARY_PATH says where"},
-    {.text = "cannot open shared object file",
-     .hint = "a library of a module is not found: the line names it; LD_LIBRARY_PATH says where to "
-             "look, a wheel of another CUDA version may want it"},
     {.text = "GLIBCXX_",
      .hint = "the program was built with a newer compiler than this host's libstdc++"},
+    {.text = "ImportError: ",
+     .hint =
+         "a module does not fit this Python or its libraries: try the import by itself with the "
+         "same python"},
     // Codes
     {.exit_code = 127, .hint = "a command was not found: the program, or what its script calls"},
     {.exit_code = 126,
      .hint = "a command was found and is not executable: chmod +x, or another CPU's program"},
     {.exit_code = 135,
-     .hint = "128+7, SIGBUS: something that it started found /dev/shm full or small"},
+     .hint = "128+7: something that it started had a bus error, mostly because /dev/shm is full or "
+             "small: docker run --shm-size=8g, or --ipc=host"},
     {.exit_code = 137,
      .hint = "128+9: something that it started was killed, mostly for want of memory"},
     {.exit_code = 139, .hint = "128+11: something that it started had a segmentation fault"},
@@ -151,17 +151,25 @@ constexpr std::array kHints = std::to_array<Hint>({
     {.signal = SIGXCPU, .hint = "the limit of CPU time: ulimit -t"},
 });
 
-bool says(const WorkerEnd& end, std::string_view text) {
-  if (end.message.find(text) != std::string::npos) return true;
-  return std::any_of(end.stderr_tail.begin(), end.stderr_tail.end(),
-                     [&](const std::string& line) { return line.find(text) != std::string::npos; });
+// The line, or the message, that has the text; nullptr: none.
+const std::string* saying(const WorkerEnd& end, std::string_view text) {
+  const auto has = [&](const std::string& line) { return line.find(text) != std::string::npos; };
+  if (has(end.message)) return &end.message;
+  const auto found = std::find_if(end.stderr_tail.begin(), end.stderr_tail.end(), has);
+  return found == end.stderr_tail.end() ? nullptr : &*found;
+}
+
+std::string word_before(const std::string& line, std::size_t at) {
+  const std::size_t blank = at == 0 ? std::string::npos : line.find_last_of(" \t\n", at - 1);
+  const std::size_t begin = blank == std::string::npos ? 0 : blank + 1;
+  return line.substr(begin, at - begin);
 }
 
 bool fits(const Hint& hint, const WorkerEnd& end) {
   if (hint.exit_code && (end.kind != EndKind::kExited || end.code != *hint.exit_code)) return false;
   if (hint.signal && (end.kind != EndKind::kSignaled || end.code != *hint.signal)) return false;
   if (hint.out_of_memory && end.out_of_memory == OutOfMemory::kNo) return false;
-  return hint.text.empty() || says(end, hint.text);
+  return hint.text.empty() || saying(end, hint.text) != nullptr;
 }
 
 }  // namespace
@@ -171,7 +179,13 @@ std::string hint_for(const WorkerEnd& end) {
     return "";
   const auto found =
       std::find_if(kHints.begin(), kHints.end(), [&](const Hint& hint) { return fits(hint, end); });
-  return found == kHints.end() ? "" : std::string(found->hint);
+  if (found == kHints.end()) return "";
+  std::string text(found->hint);
+  if (const std::size_t at = text.find(kSubject); at != std::string::npos) {
+    const std::string& line = *saying(end, found->text);
+    text.replace(at, kSubject.size(), word_before(line, line.find(found->text)));
+  }
+  return text;
 }
 
 }  // namespace ddprun

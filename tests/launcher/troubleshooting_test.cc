@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/core/hints.h"
 #include "tests/support/docs_table.h"
 #include "tests/support/read_file.h"
 
@@ -31,15 +32,15 @@ std::string all_words() {
   return std::regex_replace(words, seam, "");
 }
 
-// What stands in backticks: "a `b` and `c`" is {b, c}.
-std::vector<std::string> quotes_in(const std::string& cell) {
+// What stands in backticks, or between other marks: "a `b` and `c`" is {b, c}.
+std::vector<std::string> quotes_in(const std::string& cell, char mark = '`') {
   std::vector<std::string> quotes;
-  std::size_t at = cell.find('`');
+  std::size_t at = cell.find(mark);
   while (at != std::string::npos) {
-    const std::size_t end = cell.find('`', at + 1);
+    const std::size_t end = cell.find(mark, at + 1);
     if (end == std::string::npos) break;
     quotes.push_back(cell.substr(at + 1, end - at - 1));
-    at = cell.find('`', end + 1);
+    at = cell.find(mark, end + 1);
   }
   return quotes;
 }
@@ -85,6 +86,21 @@ TEST(Troubleshooting, QuotesWhatTheProgramsSay) {
     }
   }
   EXPECT_GT(found, 100u);
+}
+
+// What others say in a worker's lines has a hint; beside a quote of ddprun's it is part of that.
+TEST(Troubleshooting, WhatOthersSayHasAHint) {
+  std::size_t found = 0;
+  for (const TableRow& row :
+       testing_support::table_rows("troubleshooting.md", {"what you see", "what to do"})) {
+    if (!quotes_in(row[0]).empty()) continue;
+    for (const std::string& quote : quotes_in(row[0], '"')) {
+      const WorkerEnd end{.kind = EndKind::kExited, .code = 1, .stderr_tail = {quote}};
+      EXPECT_NE(hint_for(end), "") << quote;
+      ++found;
+    }
+  }
+  EXPECT_GT(found, 20u);
 }
 
 }  // namespace

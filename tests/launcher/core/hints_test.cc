@@ -30,30 +30,11 @@ TEST(Hints, TheErrorFilesMessageCountsAsSaid) {
 
 TEST(Hints, CodesAndSignalsAreToldApart) {
   EXPECT_THAT(hint_for(exited(126)), HasSubstr("chmod +x"));
+  EXPECT_THAT(hint_for(exited(135)), HasSubstr("/dev/shm"));
   EXPECT_THAT(hint_for(exited(137)), HasSubstr("128+9"));
   EXPECT_THAT(hint_for({.kind = EndKind::kSignaled, .code = SIGBUS}), HasSubstr("/dev/shm"));
   EXPECT_THAT(hint_for({.kind = EndKind::kSignaled, .code = SIGKILL}), HasSubstr("memory"));
   EXPECT_EQ(hint_for({.kind = EndKind::kExited, .code = SIGBUS}), "") << "an exit code of 7";
-}
-
-// As NCCL 2.28 and PyTorch 2.11 write them.
-TEST(Hints, NcclsOwnWordsAreKnown) {
-  for (const char* words :
-       {"NCCL error in: ../ProcessGroupNCCL.cpp:94, unhandled system error (run with "
-        "NCCL_DEBUG=INFO for details), NCCL version 2.28.9",
-        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed"}) {
-    EXPECT_THAT(hint_for(exited(1, {words})), HasSubstr("NCCL_SOCKET_IFNAME")) << words;
-  }
-  EXPECT_THAT(hint_for(exited(1, {"unhandled cuda error (run with NCCL_DEBUG=INFO for details)"})),
-              HasSubstr("an error of CUDA"));
-  EXPECT_THAT(
-      hint_for(exited(1, {"ncclRemoteError: A call failed possibly due to a network error"})),
-      HasSubstr("its victim"));
-  EXPECT_THAT(
-      hint_for(exited(1, {"RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus "
-                          "error. It is possible that dataloader's workers are out of "
-                          "shared memory."})),
-      HasSubstr("--shm-size"));
 }
 
 // ddprun signal KILL is one of those who may have done it.
@@ -62,6 +43,59 @@ TEST(Hints, WhatIsKnownIsNotAskedFor) {
   EXPECT_THAT(hint_for(killed), HasSubstr("ddprun signal KILL"));
   killed.out_of_memory = OutOfMemory::kSure;
   EXPECT_THAT(hint_for(killed), HasSubstr("give it more memory"));
+}
+
+TEST(Hints, KnowsTheTextsOfNcclAndPyTorchAsTheyAre) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9",
+       "NCCL_SOCKET_IFNAME"},
+      {"ncclSystemError: System call (e.g. socket, malloc) or external library call failed or "
+       "device error. ",
+       "NCCL_SOCKET_IFNAME"},
+      {"unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9",
+       "an error of CUDA"},
+      {"ncclRemoteError: A call failed possibly due to a network error or a remote process exiting "
+       "prematurely.",
+       "another rank is gone"},
+      {"remote process exited or there was a network error, NCCL version 2.28.9",
+       "another rank is gone"},
+      {"ncclInvalidUsage: This usually reflects invalid usage of NCCL library.", "NCCL_DEBUG=WARN"},
+      {"invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9",
+       "NCCL_DEBUG=WARN"},
+      {"torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+       "CUDA_LAUNCH_BLOCKING"},
+      {"RuntimeError: No CUDA GPUs are available", "no GPU is visible"},
+      {"RuntimeError: Found no NVIDIA driver on your system. Please check", "no driver"},
+      {"RuntimeError: The NVIDIA driver on your system is too old (found version 12020).",
+       "older than this CUDA needs"},
+      {"RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible "
+       "that "
+       "dataloader's workers are out of shared memory.",
+       "/dev/shm"},
+      {"RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. ", "want of memory"},
+  };
+  for (const auto& [line, hint] : cases) {
+    EXPECT_THAT(hint_for(exited(1, {"Traceback", line})), HasSubstr(hint)) << line;
+  }
+}
+
+TEST(Hints, TheKindOfAnInvalidUsageIsSurerThanThatItIsOne) {
+  EXPECT_THAT(hint_for(exited(1, {"ncclInvalidUsage: This usually reflects invalid usage",
+                                  "Duplicate GPU detected : rank 0 and rank 1 both on CUDA"})),
+              HasSubstr("two ranks use one GPU"));
+  EXPECT_THAT(hint_for(exited(1, {"ImportError: /lib/libstdc++.so.6: version `GLIBCXX_3.4.32' not "
+                                  "found (required by /x.so)"})),
+              HasSubstr("libstdc++"));
+}
+
+TEST(Hints, ALibraryThatIsNotFoundIsNamed) {
+  const std::string words = ": cannot open shared object file: No such file or directory";
+  for (const std::string& line :
+       {"ImportError: libcudnn.so.9" + words, "libcudnn.so.9" + words,
+        "./train: error while loading shared libraries: libcudnn.so.9" + words}) {
+    EXPECT_THAT(hint_for(exited(1, {line})), HasSubstr("the library libcudnn.so.9 is not found"))
+        << line;
+  }
 }
 
 TEST(Hints, NothingIsSaidOfWhatNobodyKnowsOrDdprunDid) {
