@@ -46,6 +46,7 @@ Json json_of(const WorkerEnd& end) {
   if (!end.stderr_tail.empty()) json["stderr"] = end.stderr_tail;
   if (end.blames >= 0) json["victim_of_rank"] = end.blames;
   if (end.step) json["step"] = *end.step;
+  if (end.on_request) json["signal_on_request"] = true;
   if (end.after_stop) json["stopped_by_ddprun"] = true;
   if (const std::string hint = hint_for(end); !hint.empty()) json["hint"] = hint;
   return json;

@@ -85,6 +85,7 @@ void Supervisor::on(const Assignment& assignment, TimePoint, SupervisorActions& 
   alive_ = options_.slots;
   stop_asked_ = all_well_ = killed_ = suspended_ = false;
   ends_.clear();
+  asked_for_.clear();
   checkpoints_ = 0;
   checkpoint_due_ = looking_ = false;
   stop_then_.reset();
@@ -161,7 +162,7 @@ void Supervisor::on(const PassOn& pass_on, TimePoint, SupervisorActions& out) {
   } else if (pass_on.signal == options_.checkpoint_signal) {
     return ask_to_save(UserSignal{pass_on.signal, UserSignal::Way::kDirect}, out);
   }
-  out.push_back(SignalWorkers{pass_on.signal, rank});
+  signal_workers(pass_on.signal, rank, out);
 }
 
 // --- workers -------------------------------------------------------------------------------------
@@ -223,6 +224,8 @@ void Supervisor::take_down(const WorkersEnded& ended, TimePoint now) {
     --alive_;
     if (end.kind == EndKind::kExited && end.code == 0) continue;
     end.after_stop = stop_asked_;
+    end.on_request = end.kind == EndKind::kSignaled && end.out_of_memory == OutOfMemory::kNo &&
+                     asked_for_.contains({end.code, end.local_rank.value});
     end.rank = Rank(assignment_.first_rank.value + end.local_rank.value);
     end.node_rank = assignment_.node_rank;
     end.host = options_.host;
@@ -262,6 +265,13 @@ void Supervisor::on(const TreeEmpty&, TimePoint, SupervisorActions& out) {
 
 // --- from outside --------------------------------------------------------------------------------
 
+void Supervisor::signal_workers(int signal, std::optional<LocalRank> rank, SupervisorActions& out) {
+  for (int local = 0; local < options_.slots; ++local) {
+    if (!rank || rank->value == local) asked_for_.emplace(signal, local);
+  }
+  out.push_back(SignalWorkers{signal, rank});
+}
+
 // To the workers, and nothing ends by it here.
 void Supervisor::relay(const UserSignal& signal, SupervisorActions& out) {
   if (state_ != State::kRunning || signal.way == UserSignal::Way::kManager) return;
@@ -271,7 +281,7 @@ void Supervisor::relay(const UserSignal& signal, SupervisorActions& out) {
     suspended_ = false;
     out.push_back(ResumeTree{});
   } else {
-    out.push_back(SignalWorkers{signal.signal});
+    signal_workers(signal.signal, std::nullopt, out);
   }
 }
 

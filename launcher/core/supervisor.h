@@ -71,7 +71,9 @@
 
 #include <array>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -201,6 +203,7 @@ class Supervisor {
   void on(const WorkersSeen& seen, TimePoint now, SupervisorActions& out);
   void on(const Tick&, TimePoint now, SupervisorActions& out);
 
+  void signal_workers(int signal, std::optional<LocalRank> rank, SupervisorActions& out);
   void relay(const UserSignal& signal, SupervisorActions& out);
   void ask_to_save(const UserSignal& signal, SupervisorActions& out);
   void tell_to_save(const UserSignal& signal, SupervisorActions& out) const;
@@ -226,11 +229,12 @@ class Supervisor {
   bool all_well_ = false;    // every worker ended with 0; leftovers are being removed
   bool killed_ = false;
   std::vector<DatedEnd> ends_;
-  std::int64_t checkpoints_ = 0;   // announced in this generation
-  TimePoint checkpoint_told_;      // when the service was told of one last
-  bool checkpoint_due_ = false;    // one was announced since
-  bool looking_ = false;           // LookAtWorkers is not answered yet
-  std::optional<Stop> stop_then_;  // was told with Stop::look, for when it is
+  std::set<std::pair<int, int>> asked_for_;  // signals sent on request, and to which local rank
+  std::int64_t checkpoints_ = 0;             // announced in this generation
+  TimePoint checkpoint_told_;                // when the service was told of one last
+  bool checkpoint_due_ = false;              // one was announced since
+  bool looking_ = false;                     // LookAtWorkers is not answered yet
+  std::optional<Stop> stop_then_;            // was told with Stop::look, for when it is
   std::vector<Sighting> sightings_;
   std::optional<TimePoint> hold_back_until_;
   std::optional<TimePoint> stop_deadline_;  // grace, then kill timeout

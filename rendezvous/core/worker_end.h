@@ -44,6 +44,8 @@ struct WorkerEnd {
   int code = 0;
   bool core_dumped = false;
   OutOfMemory out_of_memory = OutOfMemory::kNo;  // of a SIGKILL
+  // Killed by a signal that its agent was asked to send it: `ddprun signal`, or SIGUSR1 to ddprun.
+  bool on_request = false;
   // Ended after its agent had begun to stop the workers: a victim, never the cause.
   bool after_stop = false;
   Rank rank{0};

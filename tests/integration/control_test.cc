@@ -225,6 +225,14 @@ TEST_F(ControlTest, SignalGoesToAllWorkersOrToOneRank) {
   EXPECT_EQ(job->wait(), 0);
 }
 
+TEST_F(ControlTest, AWorkerThatWasKilledOnRequestGetsNoGuessAboutIt) {
+  auto job = running_job("train");
+  EXPECT_EQ(told({"signal", "KILL"}).code, 0);
+  EXPECT_EQ(job->wait(), 137);
+  EXPECT_THAT(job->err(), HasSubstr("was killed by SIGKILL, which ddprun was asked to send it"));
+  EXPECT_THAT(job->err(), Not(HasSubstr("hint:")));
+}
+
 // --- the socket ---
 
 TEST_F(ControlTest, TheSocketIsTheUsersAlone) {

@@ -18,6 +18,7 @@ WorkerEnd some_end() {
   end.code = SIGKILL;
   end.core_dumped = true;
   end.out_of_memory = OutOfMemory::kLikely;
+  end.on_request = true;
   end.after_stop = true;
   end.rank = Rank(5);
   end.local_rank = LocalRank(1);

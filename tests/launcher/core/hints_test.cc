@@ -101,6 +101,13 @@ TEST(Hints, ALibraryThatIsNotFoundIsNamed) {
 TEST(Hints, NothingIsSaidOfWhatNobodyKnowsOrDdprunDid) {
   EXPECT_EQ(hint_for(exited(3, {"loss is NaN"})), "");
   EXPECT_EQ(hint_for({.kind = EndKind::kSignaled, .code = SIGKILL, .after_stop = true}), "");
+  WorkerEnd killed{.kind = EndKind::kSignaled, .code = SIGKILL, .on_request = true};
+  EXPECT_EQ(hint_for(killed), "") << "ddprun signal KILL";
+  killed.on_request = false;
+  for (const OutOfMemory evidence : {OutOfMemory::kLikely, OutOfMemory::kSure}) {
+    killed.out_of_memory = evidence;
+    EXPECT_EQ(hint_for(killed), "") << "its line says that it was for want of memory";
+  }
   EXPECT_EQ(hint_for({.kind = EndKind::kNodeLost, .message = "No space left on device"}), "");
 }
 

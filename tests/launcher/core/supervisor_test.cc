@@ -614,6 +614,33 @@ TEST_F(SupervisorTest, ASignalIsPassedOnToTheWorkersOfItsGenerationAlone) {
   EXPECT_FALSE(has<SignalWorkers>());
 }
 
+TEST_F(SupervisorTest, WhoDiesOfASignalThatDdprunWasAskedToSendIsKnownByIt) {
+  run(1);
+  step(PassOn{Generation(1), SIGKILL, Rank(3)});
+  killed(1, SIGKILL);
+  killed(0, SIGKILL);
+  const AgentStatus status = supervisor_.status(now_);
+  ASSERT_EQ(status.ends.size(), 2u);
+  EXPECT_EQ(status.ends[0].rank, Rank(3));
+  EXPECT_TRUE(status.ends[0].on_request);
+  EXPECT_EQ(describe(status.ends[0]),
+            "rank 3 (local rank 1 on node0, pid 101) was killed by SIGKILL, which ddprun was asked "
+            "to send "
+            "it");
+  EXPECT_FALSE(status.ends[1].on_request) << "it was meant for the other";
+}
+
+TEST_F(SupervisorTest, ASignalOfAnEarlierGenerationIsNoRequestInTheNext) {
+  run(1);
+  step(PassOn{Generation(1), SIGKILL, {}});
+  killed(0, SIGKILL);
+  killed(1, SIGKILL);
+  step(TreeEmpty{});
+  run(2);
+  killed(0, SIGKILL);
+  EXPECT_FALSE(supervisor_.status(now_).ends.at(0).on_request);
+}
+
 // --- hangs ---
 
 TEST_F(SupervisorTest, OfAHangTheServiceIsToldWhatEveryWorkerDoesAndNobodyIsStoppedYet) {
