@@ -149,6 +149,7 @@ void to_json(Json& json, const WorkerEnd& end) {
   if (!end.frames.empty()) json["frames"] = end.frames;
   if (end.blames >= 0) json["blames"] = end.blames;
   if (end.step) json["step"] = *end.step;
+  if (end.unseen > Duration(0)) json["unseen_ms"] = to_ms(end.unseen);
   if (end.on_request) json["on_request"] = true;
   if (end.out_of_memory != OutOfMemory::kNo) {
     json["out_of_memory"] = word_of(kOutOfMemoryWords, end.out_of_memory);
@@ -159,6 +160,7 @@ void from_json(const Json& json, WorkerEnd& end) {
   read(json, "code", end.code, kCode);
   json.at("core_dumped").get_to(end.core_dumped);
   json.at("after_stop").get_to(end.after_stop);
+  if (json.contains("unseen_ms")) read_ms(json, "unseen_ms", end.unseen);
   if (json.contains("on_request")) json["on_request"].get_to(end.on_request);
   if (json.contains("out_of_memory")) {
     end.out_of_memory = value_in(kOutOfMemoryWords, json["out_of_memory"]);

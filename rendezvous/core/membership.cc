@@ -517,7 +517,10 @@ void Membership::lose(Members::iterator it, std::string how, TimePoint now, Memb
     note(member.node.host + " is gone: " + how, now, out);
     return;
   }
+  const bool fell_silent = how.starts_with(kSilentFor);
   WorkerEnd end{.kind = EndKind::kNodeLost, .message = std::move(how)};
+  // The longest time between two heartbeats (LeaseTimes::longest_heartbeat).
+  if (fell_silent) end.unseen = options_.lease / 4;
   end.node_rank = member.assignment->node_rank;
   end.host = member.node.host;
   missing_.push_back(member.node.host);

@@ -105,8 +105,9 @@ std::size_t count_possible_firsts(const std::vector<WorkerEnd>& ends) {
   const WorkerEnd& first = ends.front();
   const auto none = std::find_if(ends.begin() + 1, ends.end(), [&](const WorkerEnd& end) {
     if (end.after_stop != first.after_stop || (end.blames < 0) != (first.blames < 0)) return true;
-    if ((end.kind == EndKind::kNodeLost) != (first.kind == EndKind::kNodeLost)) return true;
-    if (end.kind == EndKind::kNodeLost) return first.age - end.age > kSameHeartbeat;
+    const bool is_lost = end.kind == EndKind::kNodeLost;
+    if (is_lost != (first.kind == EndKind::kNodeLost)) return true;
+    if (is_lost) return first.age - end.age > std::max(first.unseen, kSameTime);
     if (end.node_rank == first.node_rank) return end.age != first.age || end.kind != first.kind;
     return first.age - end.age > kSameTime;
   });

@@ -60,6 +60,8 @@ struct WorkerEnd {
   std::optional<std::int64_t> step = {};  // the last one that it had reported; nullopt: none
   std::vector<std::string> stderr_tail;   // last lines, oldest first
   Duration age{0};                        // time between the end and the sending of this message
+  // Nobody saw it: it may have been by so much later than `age` says. Of a node that fell silent.
+  Duration unseen{0};
 
   friend bool operator==(const WorkerEnd&, const WorkerEnd&) = default;
 };
@@ -94,10 +96,9 @@ int exit_code_of(const WorkerEnd& end);
 bool is_likelier_cause(const WorkerEnd& left, const WorkerEnd& right);
 
 // How many ends at the front, the likeliest cause first, may each have been the first failure: on one
-// node the kernel's order tells, between nodes nothing does within kSameTime; of lost nodes one knows
-// when they were last heard, not when they were gone: kSameHeartbeat. 0 for none.
+// node the kernel's order tells, between nodes nothing does within kSameTime, between nodes that fell
+// silent nothing does within WorkerEnd::unseen. 0 for none.
 inline constexpr Duration kSameTime = std::chrono::milliseconds(20);
-inline constexpr Duration kSameHeartbeat = std::chrono::milliseconds(1500);
 std::size_t count_possible_firsts(const std::vector<WorkerEnd>& ends);
 
 // A thousand workers may fail at once, each with much to say; a message has a bound. It tells of

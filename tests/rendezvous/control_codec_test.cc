@@ -19,6 +19,7 @@ WorkerEnd some_end() {
   end.core_dumped = true;
   end.out_of_memory = OutOfMemory::kLikely;
   end.on_request = true;
+  end.unseen = std::chrono::milliseconds(1250);
   end.after_stop = true;
   end.rank = Rank(5);
   end.local_rank = LocalRank(1);

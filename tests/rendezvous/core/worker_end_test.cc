@@ -101,13 +101,27 @@ TEST(PossibleFirsts, OnOneNodeTheKernelsOrderTellsBetweenNodesOnlyWhatIsFarApart
   EXPECT_EQ(count_possible_firsts(ends), 1u);
   ends[1] = {.kind = EndKind::kNodeLost};
   EXPECT_EQ(count_possible_firsts(ends), 1u) << "when a node was lost nobody knows so exactly";
-  // Two agents may run on one host, and two nodes may be lost at once.
-  ends = {end("a", 100), end("b", 90)};
-  ends[1].host = "a";
-  EXPECT_EQ(count_possible_firsts(ends), 2u);
-  ends = {end("a", 5000), end("b", 4100), end("c", 3400)};
-  for (WorkerEnd& lost : ends) lost.kind = EndKind::kNodeLost;
-  EXPECT_EQ(count_possible_firsts(ends), 2u) << "which were heard within a heartbeat";
+}
+
+TEST(PossibleFirsts, OfNodesThatFellSilentNobodyKnowsWhichWasFirstWithinAHeartbeat) {
+  WorkerEnd lost{.kind = EndKind::kNodeLost};
+  lost.age = std::chrono::milliseconds(5900);
+  lost.unseen = std::chrono::milliseconds(1250);
+  std::vector<WorkerEnd> ends{lost, lost, lost};
+  ends[1].age = std::chrono::milliseconds(5100);
+  ends[2].age = std::chrono::milliseconds(4600);
+  EXPECT_EQ(count_possible_firsts(ends), 2u) << "the third was heard when the first was dead";
+  ends[0].unseen = Duration(0);
+  EXPECT_EQ(count_possible_firsts(ends), 1u) << "it has said when";
+}
+
+TEST(PossibleFirsts, TwoAgentsOnOneHostAreTwoNodes) {
+  std::vector<WorkerEnd> ends{end_of(0, EndKind::kExited, 1), end_of(2, EndKind::kExited, 1)};
+  ends[0].age = std::chrono::milliseconds(100);
+  ends[1].age = std::chrono::milliseconds(90);
+  EXPECT_EQ(count_possible_firsts(ends), 1u);
+  ends[1].node_rank = NodeRank(1);
+  EXPECT_EQ(count_possible_firsts(ends), 2u) << "each agent has a clock of its own";
 }
 
 TEST(KeepLikeliest, PutsTheCauseFirstAndSaysHowManyItLeavesOut) {
