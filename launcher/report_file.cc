@@ -57,6 +57,7 @@ Json json_of(const Verdict& failed) {
   json["what"] = failed.headline;
   const std::size_t firsts = count_possible_firsts(failed.ends);
   Json first = Json::array();
+  Json blamed = Json::array();
   Json victims = Json::array();
   for (std::size_t i = 0; i < failed.ends.size(); ++i) {
     Json end = json_of(failed.ends[i]);
@@ -66,9 +67,11 @@ Json json_of(const Verdict& failed) {
     }
     const auto after = std::chrono::duration<double>(failed.ends.front().age - failed.ends[i].age);
     end["seconds_after_first"] = after.count();
-    victims.push_back(std::move(end));
+    const bool is_victim = !is_blamed(failed.ends[i], failed.ends, firsts);
+    (is_victim ? victims : blamed).push_back(std::move(end));
   }
   json["first"] = std::move(first);
+  if (!blamed.empty()) json["blamed"] = std::move(blamed);
   json["victims"] = std::move(victims);
   json["victims_not_listed"] = failed.more_ends;
   if (!failed.seen.empty()) json["seen"] = failed.seen;

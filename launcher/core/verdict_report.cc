@@ -11,7 +11,6 @@ namespace {
 std::string fate_of_the_other(const WorkerEnd& end, const WorkerEnd& first) {
   std::string text = describe(end);
   if (end.after_stop) return text + " when ddprun stopped it";
-  if (end.blames >= 0) text += ", because of rank " + std::to_string(end.blames);
   if (end.kind == EndKind::kNodeLost) return text;
   return text + ", " + to_text(std::max(Duration(0), first.age - end.age)) + " after the first";
 }
@@ -56,10 +55,17 @@ void tell_ends(const Verdict& verdict, std::vector<std::string>& lines) {
     lines.emplace_back("what all ranks were doing:");
     for (const std::string& one : verdict.seen) lines.push_back("  " + one);
   }
-  if (known == firsts) return;
-  lines.emplace_back(is_victim ? "the others:" : "the others, its victims as far as one can tell:");
   const std::size_t shown = std::min(firsts + kShown, ends.size());
+  std::size_t blamed = 0;
   for (std::size_t i = firsts; i < shown; ++i) {
+    if (!is_blamed(ends[i], ends, firsts)) continue;
+    lines.push_back("the one that is blamed: " + fate_of_the_other(ends[i], first));
+    ++blamed;
+  }
+  if (known == firsts + blamed) return;
+  lines.emplace_back(is_victim ? "the others:" : "the others, its victims as far as one can tell:");
+  for (std::size_t i = firsts; i < shown; ++i) {
+    if (is_blamed(ends[i], ends, firsts)) continue;
     lines.push_back("  " + fate_of_the_other(ends[i], first));
   }
   if (known > shown) lines.push_back("  ... and " + std::to_string(known - shown) + " more");

@@ -711,10 +711,14 @@ std::optional<std::int64_t> Membership::reached() const {
 bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
   failed_ = false;
   judge_hang(now);
-  for (DatedEnd& dated : ends_) dated.end = dated.as_of(now);
-  std::stable_sort(ends_.begin(), ends_.end(), [](const DatedEnd& a, const DatedEnd& b) {
-    return is_likelier_cause(a.end, b.end);
-  });
+  std::vector<WorkerEnd> ends;
+  for (const DatedEnd& dated : ends_) ends.push_back(dated.as_of(now));
+  put_cause_first(ends);
+  ends_.clear();
+  for (WorkerEnd& end : ends) {
+    const TimePoint when = now - end.age;
+    ends_.push_back({std::move(end), when});
+  }
   DDPRUN_ASSERT(!ends_.empty(), "a failed generation has an end that made it fail");
   const WorkerEnd& first = ends_.front().end;
   remember_failure(first, now);

@@ -1,6 +1,8 @@
 #include "rendezvous/core/worker_end.h"
 
 #include <algorithm>
+#include <array>
+#include <csignal>
 
 #include "base/exit_codes.h"
 #include "base/signal_names.h"
@@ -28,6 +30,19 @@ std::string want_of_memory(OutOfMemory evidence) {
 
 constexpr int kMaxErrno = 4095;                  // Linux's MAX_ERRNO
 constexpr std::size_t kShortMessageBytes = 200;  // of an end that is not told in full
+
+std::string blame_text(const WorkerEnd& end) {
+  return end.blames < 0 ? "" : " and blames rank " + std::to_string(end.blames);
+}
+
+// Not by a signal with which workers are told to end, nor by an exit code that stands for one.
+bool is_own_doing(const WorkerEnd& end) {
+  if (!end.after_stop) return true;
+  int signal = end.kind == EndKind::kSignaled ? end.code : 0;
+  if (end.kind == EndKind::kExited && end.code > 128) signal = end.code - 128;
+  constexpr std::array kEnding{SIGTERM, SIGKILL, SIGINT, SIGHUP, SIGQUIT};
+  return std::find(kEnding.begin(), kEnding.end(), signal) == kEnding.end();
+}
 
 enum class Extent { kFull, kShort };
 
@@ -58,11 +73,12 @@ const char* kind_word(const WorkerEnd& end) {
 
 std::string describe(const WorkerEnd& end) {
   switch (end.kind) {
-    case EndKind::kExited: return subject(end) + " exited with code " + std::to_string(end.code);
+    case EndKind::kExited:
+      return subject(end) + " exited with code " + std::to_string(end.code) + blame_text(end);
     case EndKind::kSignaled:
       return subject(end) + " was killed by " + signal_name(end.code) +
              (end.core_dumped ? " (core dumped)" : "") + want_of_memory(end.out_of_memory) +
-             (end.on_request ? ", which ddprun was asked to send it" : "");
+             (end.on_request ? ", which ddprun was asked to send it" : "") + blame_text(end);
     case EndKind::kNotStarted: return subject(end) + " could not be started: " + end.message;
     case EndKind::kNodeLost:
       return "node " + to_text(end.node_rank) + " (" + end.host + ") was lost: " + end.message;
@@ -100,11 +116,36 @@ bool is_likelier_cause(const WorkerEnd& left, const WorkerEnd& right) {
   return left.rank < right.rank;
 }
 
+void put_cause_first(std::vector<WorkerEnd>& ends) {
+  std::stable_sort(ends.begin(), ends.end(), is_likelier_cause);
+  std::vector<int> accusers;
+  auto at = ends.begin();
+  while (at != ends.end() && at->blames >= 0) {
+    accusers.push_back(at->rank.value);
+    const auto blamed = std::find_if(ends.begin(), ends.end(), [&](const WorkerEnd& end) {
+      return end.kind != EndKind::kNodeLost && end.rank.value == at->blames;
+    });
+    if (blamed == ends.end() || !is_own_doing(*blamed)) break;
+    const bool in_a_circle = std::count(accusers.begin(), accusers.end(), at->blames) > 0;
+    if (in_a_circle) return;
+    at = blamed;
+  }
+  if (at != ends.end()) std::rotate(ends.begin(), at, at + 1);
+}
+
+bool is_blamed(const WorkerEnd& end, const std::vector<WorkerEnd>& ends, std::size_t firsts) {
+  if (end.kind == EndKind::kNodeLost) return false;
+  const auto last = ends.begin() + static_cast<std::ptrdiff_t>(std::min(firsts, ends.size()));
+  return std::any_of(ends.begin(), last,
+                     [&](const WorkerEnd& first) { return first.blames == end.rank.value; });
+}
+
 std::size_t count_possible_firsts(const std::vector<WorkerEnd>& ends) {
   if (ends.empty()) return 0;
   const WorkerEnd& first = ends.front();
   const auto none = std::find_if(ends.begin() + 1, ends.end(), [&](const WorkerEnd& end) {
     if (end.after_stop != first.after_stop || (end.blames < 0) != (first.blames < 0)) return true;
+    if (end.blames == first.rank.value && first.kind != EndKind::kNodeLost) return true;
     const bool is_lost = end.kind == EndKind::kNodeLost;
     if (is_lost != (first.kind == EndKind::kNodeLost)) return true;
     if (is_lost) return first.age - end.age > std::max(first.unseen, kSameTime);
@@ -115,12 +156,13 @@ std::size_t count_possible_firsts(const std::vector<WorkerEnd>& ends) {
 }
 
 std::size_t keep_likeliest(std::vector<WorkerEnd>& ends) {
-  std::stable_sort(ends.begin(), ends.end(), is_likelier_cause);
+  put_cause_first(ends);
   const std::size_t told = std::min(ends.size(), kEndsTold);
   const std::size_t left_out = ends.size() - told;
   ends.resize(told);
   for (std::size_t i = 0; i < told; ++i) {
-    shorten(ends[i], i < kEndsInFull && !ends[i].after_stop ? Extent::kFull : Extent::kShort);
+    const bool in_full = i == 0 || (i < kEndsInFull && !ends[i].after_stop);
+    shorten(ends[i], in_full ? Extent::kFull : Extent::kShort);
   }
   return left_out;
 }

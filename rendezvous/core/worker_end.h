@@ -95,6 +95,13 @@ int exit_code_of(const WorkerEnd& end);
 // itself.
 bool is_likelier_cause(const WorkerEnd& left, const WorkerEnd& right);
 
+// Puts the likeliest cause first: is_likelier_cause() orders; where the first one names another rank as
+// its reason, and that one's end is here and its own doing, the other one comes first, and so on.
+void put_cause_first(std::vector<WorkerEnd>& ends);
+
+// Whether one of the first `firsts` ends names this one's rank as its reason: their victim it is not.
+bool is_blamed(const WorkerEnd& end, const std::vector<WorkerEnd>& ends, std::size_t firsts);
+
 // How many ends at the front, the likeliest cause first, may each have been the first failure: on one
 // node the kernel's order tells, between nodes nothing does within kSameTime, between nodes that fell
 // silent nothing does within WorkerEnd::unseen. 0 for none.
@@ -111,7 +118,7 @@ inline constexpr std::size_t kMaxTailLines = 20;
 inline constexpr std::size_t kMaxFrames = 12;
 inline constexpr std::size_t kMaxTailLineBytes = 400;
 
-// Puts the likeliest cause first, keeps kEndsTold of them and shortens what they say: victims and
+// Calls put_cause_first(), keeps kEndsTold of them and shortens what they say: victims and
 // those behind the first kEndsInFull lose their last lines of stderr. Returns how many were left
 // out.
 std::size_t keep_likeliest(std::vector<WorkerEnd>& ends);

@@ -87,6 +87,19 @@ TEST_F(ReportFileTest, TellsTheFirstFromItsVictims) {
   EXPECT_EQ(generation["victims"][1]["stopped_by_ddprun"], true);
 }
 
+TEST_F(ReportFileTest, WhomTheFirstBlamesIsNotAmongItsVictims) {
+  WorkerEnd first = worker(0, EndKind::kExited, 1);
+  first.blames = 1;
+  WorkerEnd stopped = worker(1, EndKind::kSignaled, SIGTERM);
+  stopped.after_stop = true;
+  ASSERT_TRUE(
+      report_.end({.exit_code = 1, .headline = "h", .verdict = failed(0, {first, stopped})}));
+  const Json generation = read()["failed_generations"][0];
+  EXPECT_EQ(generation["victims"].size(), 0u);
+  ASSERT_EQ(generation["blamed"].size(), 1u);
+  EXPECT_EQ(generation["blamed"][0]["rank"], 1);
+}
+
 TEST_F(ReportFileTest, SaysWhoseExitCodeItIs) {
   const auto source = [&](int code, std::optional<Verdict> verdict) {
     EXPECT_TRUE(report_.end({.exit_code = code, .headline = "h", .verdict = std::move(verdict)}));

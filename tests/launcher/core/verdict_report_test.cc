@@ -63,15 +63,34 @@ TEST(FailureReport, NamesAllThatMayHaveBeenTheFirst) {
     end.node_rank = NodeRank(end.rank.value);
   }
   verdict.ends[2].blames = 1;
+  EXPECT_EQ(joined(restart_report(verdict)),
+            "generation 1 failed\n"
+            "first failure: rank 1 (local rank 1 on node1, pid 101) exited with code 3\n"
+            "or, at the same time as far as one can tell: rank 2 (local rank 2 on node2, pid 102) "
+            "exited with code 4\n"
+            "the others, its victims as far as one can tell:\n"
+            "  rank 0 (local rank 0 on node0, pid 100) exited with code 1 and blames rank 1, 21 ms "
+            "after the first\n");
+}
+
+TEST(FailureReport, WhomTheFirstBlamesIsNotItsVictim) {
+  Verdict verdict{.success = false, .exit_code = 1, .headline = "h"};
+  verdict.generation = Generation(1);
+  verdict.ends = {worker(0, EndKind::kExited, 1, 50), worker(1, EndKind::kSignaled, SIGTERM, 29),
+                  worker(2, EndKind::kSignaled, SIGTERM, 29)};
+  verdict.ends[0].blames = 1;
+  verdict.ends[1].after_stop = verdict.ends[2].after_stop = true;
   EXPECT_EQ(
       joined(restart_report(verdict)),
       "generation 1 failed\n"
-      "first failure: rank 1 (local rank 1 on node1, pid 101) exited with code 3\n"
-      "or, at the same time as far as one can tell: rank 2 (local rank 2 on node2, pid 102) "
-      "exited with code 4\n"
+      "first failure: rank 0 (local rank 0 on node0, pid 100) exited with code 1 and blames rank "
+      "1\n"
+      "the one that is blamed: rank 1 (local rank 1 on node0, pid 101) was killed by SIGTERM when "
+      "ddprun stopped it\n"
       "the others, its victims as far as one can tell:\n"
-      "  rank 0 (local rank 0 on node0, pid 100) exited with code 1, because of rank 1, 21 ms "
-      "after the first\n");
+      "  rank 2 (local rank 2 on node0, pid 102) was killed by SIGTERM when ddprun stopped it\n");
+  verdict.ends.pop_back();
+  EXPECT_THAT(joined(restart_report(verdict)), testing::Not(HasSubstr("victims")));
 }
 
 // The one that it names ended only after ddprun had stopped it, so it cannot be called first.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <vector>
 
 namespace ddprun {
 namespace {
@@ -79,6 +80,52 @@ TEST(WorkerEnd, WhoNamesAnotherRankAsItsReasonIsNotTheCauseHoweverEarly) {
   WorkerEnd stopped = cause;
   stopped.after_stop = true;
   EXPECT_TRUE(is_likelier_cause(victim, stopped)) << "what ddprun ended is never the cause";
+}
+
+WorkerEnd blaming(int rank, int blamed, int age_ms) {
+  WorkerEnd end = end_of(rank, EndKind::kExited, 1);
+  end.blames = blamed;
+  end.age = std::chrono::milliseconds(age_ms);
+  return end;
+}
+
+std::vector<int> in_order(std::vector<WorkerEnd> ends) {
+  put_cause_first(ends);
+  std::vector<int> ranks;
+  for (const WorkerEnd& end : ends) ranks.push_back(end.rank.value);
+  return ranks;
+}
+
+TEST(PutCauseFirst, WhomTheFirstBlamesIsFirstWhereItsEndIsKnown) {
+  using Ranks = std::vector<int>;
+  EXPECT_EQ(in_order({blaming(0, 1, 30), blaming(1, 2, 20)}), (Ranks{1, 0})) << "2 is not known";
+  EXPECT_EQ(in_order({blaming(0, 1, 30), blaming(2, 7, 25), blaming(1, 2, 20)}), (Ranks{2, 0, 1}));
+  EXPECT_EQ(in_order({blaming(0, 1, 30), blaming(1, 0, 20)}), (Ranks{0, 1})) << "a circle";
+  EXPECT_TRUE(in_order({}).empty());
+}
+
+TEST(PutCauseFirst, WhoWasStoppedIsFirstOnlyIfItIsBlamedAndEndedByItself) {
+  using Ranks = std::vector<int>;
+  WorkerEnd blamed = end_of(1, EndKind::kExited, 3);
+  blamed.after_stop = true;
+  WorkerEnd other = end_of(2, EndKind::kExited, 3);
+  other.after_stop = true;
+  std::vector<WorkerEnd> ends{blaming(0, 1, 30), other, blamed};
+  EXPECT_EQ(in_order(ends), (Ranks{1, 0, 2}));
+  ends[2].kind = EndKind::kSignaled;
+  ends[2].code = SIGTERM;
+  EXPECT_EQ(in_order(ends).front(), 0) << "ddprun has ended it";
+  ends[2].kind = EndKind::kExited;
+  ends[2].code = 128 + SIGTERM;
+  EXPECT_EQ(in_order(ends).front(), 0);
+}
+
+TEST(PossibleFirsts, WhoBlamesTheFirstIsNone) {
+  std::vector<WorkerEnd> ends{blaming(1, 7, 20), blaming(0, 1, 20)};
+  ends[1].node_rank = NodeRank(1);
+  EXPECT_EQ(count_possible_firsts(ends), 1u);
+  ends[1].blames = 7;
+  EXPECT_EQ(count_possible_firsts(ends), 2u);
 }
 
 TEST(PossibleFirsts, OnOneNodeTheKernelsOrderTellsBetweenNodesOnlyWhatIsFarApart) {
