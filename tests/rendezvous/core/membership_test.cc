@@ -193,6 +193,40 @@ TEST_F(MembershipTest, ASilentNodeIsLostAfterItsLeaseAndBlamedBeforeItsVictims) 
   EXPECT_THAT(told<Assignment>("a")->reason, HasSubstr("node 1 (b) was lost"));
 }
 
+TEST_F(MembershipTest, OfNodesThatFellSilentTogetherAllAreNamed) {
+  start({3, 3});
+  for (const char* host : {"a", "b", "c"}) join(host);
+  for (const char* host : {"a", "b", "c"}) say(host, AgentPhase::kRunning, 0);
+  now_ += milliseconds(700);
+  job_->heard("id-c", now_);  // b's next heartbeat was due, but both were killed
+  beating_ = {"a"};
+  pass(seconds(5));
+  WorkerEnd victim = killed(0);
+  say("a", AgentPhase::kIdle, 0, {victim});
+  pass(seconds(1));
+  ASSERT_TRUE(told<End>("a"));
+  const Verdict& verdict = told<End>("a")->verdict;
+  ASSERT_EQ(verdict.ends.size(), 3u);
+  EXPECT_EQ(count_possible_firsts(verdict.ends), 2u);
+  EXPECT_EQ(verdict.ends[0].host, "b");
+  EXPECT_EQ(verdict.ends[1].host, "c");
+}
+
+TEST_F(MembershipTest, WhomTheOnlyKnownVictimBlamesIsTheFirstFailureAlsoWhenItWasStopped) {
+  start({2, 2});
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  WorkerEnd victim = killed(0, milliseconds(100));
+  victim.blames = 1;
+  WorkerEnd culprit{.kind = EndKind::kExited, .code = 7, .after_stop = true, .rank = Rank(1)};
+  say("a", AgentPhase::kIdle, 0, {victim});
+  say("b", AgentPhase::kIdle, 0, {culprit});
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_EQ(told<End>("a")->verdict.exit_code, 7);
+}
+
 TEST_F(MembershipTest, AJobOfFixedSizeWaitsForAReplacementOfALostNode) {
   start({2, 2}, 1);
   join("a");
