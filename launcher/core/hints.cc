@@ -167,8 +167,6 @@ std::string word_before(const std::string& line, std::size_t at) {
 
 bool fits(const Hint& hint, const WorkerEnd& end) {
   if (hint.exit_code && (end.kind != EndKind::kExited || end.code != *hint.exit_code)) return false;
-  // Its line has said why the kernel sent it.
-  if (hint.signal && end.out_of_memory != OutOfMemory::kNo) return false;
   if (hint.signal && (end.kind != EndKind::kSignaled || end.code != *hint.signal)) return false;
   if (hint.out_of_memory && end.out_of_memory == OutOfMemory::kNo) return false;
   return hint.text.empty() || saying(end, hint.text) != nullptr;

@@ -45,8 +45,7 @@ void tell_ends(const Verdict& verdict, std::vector<std::string>& lines) {
   constexpr std::size_t kShown = 16;
   const std::size_t firsts = std::min(kFirstsShown, count_possible_firsts(ends));
   const bool is_victim = first.blames >= 0;
-  lines.push_back("first failure: " + describe(first) +
-                  (is_victim ? ", because of rank " + std::to_string(first.blames) : ""));
+  lines.push_back("first failure: " + describe(first));
   for (std::size_t i = 1; i < firsts; ++i) {
     lines.push_back("or, at the same time as far as one can tell: " + describe(ends[i]));
   }
