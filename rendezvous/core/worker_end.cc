@@ -35,13 +35,13 @@ std::string blame_text(const WorkerEnd& end) {
   return end.blames < 0 ? "" : " and blames rank " + std::to_string(end.blames);
 }
 
-// Not by a signal with which workers are told to end, nor by an exit code that stands for one.
+// Of what ended after the stop, only a crash was not brought about by it: its core may have taken
+// seconds to write while its peers had ended already.
 bool is_own_doing(const WorkerEnd& end) {
   if (!end.after_stop) return true;
-  int signal = end.kind == EndKind::kSignaled ? end.code : 0;
-  if (end.kind == EndKind::kExited && end.code > 128) signal = end.code - 128;
   constexpr std::array kEnding{SIGTERM, SIGKILL, SIGINT, SIGHUP, SIGQUIT};
-  return std::find(kEnding.begin(), kEnding.end(), signal) == kEnding.end();
+  const bool is_crash = std::find(kEnding.begin(), kEnding.end(), end.code) == kEnding.end();
+  return end.kind == EndKind::kSignaled && (is_crash || end.out_of_memory != OutOfMemory::kNo);
 }
 
 enum class Extent { kFull, kShort };

@@ -100,7 +100,7 @@ TEST(FailureReport, AFirstThatIsAVictimItselfSaysOfWhom) {
   verdict.ends[0].blames = 1;
   verdict.ends[1].after_stop = true;
   const std::string report = joined(restart_report(verdict));
-  EXPECT_THAT(report, testing::HasSubstr("exited with code 1, because of rank 1\n"));
+  EXPECT_THAT(report, testing::HasSubstr("exited with code 1 and blames rank 1\n"));
   EXPECT_THAT(report, testing::HasSubstr("\nthe others:\n"));
 }
 

@@ -220,11 +220,11 @@ TEST_F(MembershipTest, WhomTheOnlyKnownVictimBlamesIsTheFirstFailureAlsoWhenItWa
   say("b", AgentPhase::kRunning, 0);
   WorkerEnd victim = killed(0, milliseconds(100));
   victim.blames = 1;
-  WorkerEnd culprit{.kind = EndKind::kExited, .code = 7, .after_stop = true, .rank = Rank(1)};
+  WorkerEnd culprit{.kind = EndKind::kSignaled, .code = 11, .after_stop = true, .rank = Rank(1)};
   say("a", AgentPhase::kIdle, 0, {victim});
   say("b", AgentPhase::kIdle, 0, {culprit});
   ASSERT_TRUE(told<End>("a"));
-  EXPECT_EQ(told<End>("a")->verdict.exit_code, 7);
+  EXPECT_EQ(told<End>("a")->verdict.exit_code, 128 + 11);
 }
 
 TEST_F(MembershipTest, AJobOfFixedSizeWaitsForAReplacementOfALostNode) {

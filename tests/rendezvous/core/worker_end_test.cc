@@ -104,20 +104,23 @@ TEST(PutCauseFirst, WhomTheFirstBlamesIsFirstWhereItsEndIsKnown) {
   EXPECT_TRUE(in_order({}).empty());
 }
 
-TEST(PutCauseFirst, WhoWasStoppedIsFirstOnlyIfItIsBlamedAndEndedByItself) {
+TEST(PutCauseFirst, WhoWasStoppedIsFirstOnlyIfItIsBlamedAndCrashed) {
   using Ranks = std::vector<int>;
-  WorkerEnd blamed = end_of(1, EndKind::kExited, 3);
+  WorkerEnd blamed = end_of(1, EndKind::kSignaled, SIGSEGV);
   blamed.after_stop = true;
-  WorkerEnd other = end_of(2, EndKind::kExited, 3);
+  WorkerEnd other = end_of(2, EndKind::kSignaled, SIGSEGV);
   other.after_stop = true;
   std::vector<WorkerEnd> ends{blaming(0, 1, 30), other, blamed};
   EXPECT_EQ(in_order(ends), (Ranks{1, 0, 2}));
-  ends[2].kind = EndKind::kSignaled;
   ends[2].code = SIGTERM;
   EXPECT_EQ(in_order(ends).front(), 0) << "ddprun has ended it";
-  ends[2].kind = EndKind::kExited;
-  ends[2].code = 128 + SIGTERM;
+  ends[2].code = SIGKILL;
   EXPECT_EQ(in_order(ends).front(), 0);
+  ends[2].out_of_memory = OutOfMemory::kSure;
+  EXPECT_EQ(in_order(ends).front(), 1) << "the kernel has";
+  ends[2] = end_of(1, EndKind::kExited, 3);
+  ends[2].after_stop = true;
+  EXPECT_EQ(in_order(ends).front(), 0) << "an exit after the stop is never first";
 }
 
 TEST(PossibleFirsts, WhoBlamesTheFirstIsNone) {
