@@ -135,7 +135,7 @@ constexpr std::array kHints = std::to_array<Hint>({
          "fewer DataLoader workers"},
     {.signal = SIGKILL,
      .hint = "somebody killed it: the kernel for want of memory (dmesg, the cgroup's "
-             "memory.events), kill -9, or ddprun signal KILL"},
+             "memory.events), or kill -9"},
     {.signal = SIGBUS,
      .hint =
          "mostly /dev/shm is full or small: docker run --shm-size=8g, or --ipc=host; else a file "
