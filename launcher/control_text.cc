@@ -136,12 +136,20 @@ std::string verdicts_text(const Json& job) {
   for (const Json& failure : list(job, "failures")) {
     all += "  generation " + digits(failure, "generation") + ", " + moment(failure, "time") + ": " +
            text(failure, "what") + "\n";
-    const auto first = failure.find("first");
-    if (first == failure.end() || !first->is_object()) continue;
-    const std::string said = text(*first, "message");
-    if (!said.empty() && text(*first, "kind") != "node_lost") all += "    it said: " + said + "\n";
-    for (const Json& line : list(*first, "stderr_tail")) {
-      if (line.is_string()) all += "    | " + printable(line.get<std::string>()) + "\n";
+    for (const Json& first : list(failure, "first")) {
+      if (!first.is_object()) continue;
+      if (&first != &list(failure, "first").front()) {
+        all += "    or, at the same time as far as one can tell: " + text(first, "what") + "\n";
+      }
+      const std::string kind = text(first, "kind");
+      const std::string said = text(first, "message");
+      if (!said.empty() && kind != "node_lost" && kind != "lease_lost") {
+        all += "    it said: " + said + "\n";
+      }
+      for (const Json& line : list(first, "stderr")) {
+        if (line.is_string()) all += "    | " + printable(line.get<std::string>()) + "\n";
+      }
+      if (!text(first, "hint").empty()) all += "    hint: " + text(first, "hint") + "\n";
     }
   }
   const auto verdict = job.find("verdict");

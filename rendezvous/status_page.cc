@@ -11,6 +11,7 @@
 #include "base/version.h"
 #include "rendezvous/control_codec.h"
 #include "rendezvous/control_json.h"
+#include "rendezvous/verdict_json.h"
 
 namespace ddprun {
 namespace {
@@ -102,16 +103,15 @@ std::string describe(const Membership& job, const Moment& now) {
   }
   Json& failures = json["failures"] = Json::array();
   for (const FailedGeneration& failure : job.failed_generations()) {
-    WorkerEnd first = failure.first;
-    first.message = clipped(std::move(first.message), kFailureMessageBytes);
-    // Last words of the last one: a page has a bound.
-    if (&failure != &job.failed_generations().back()) first.stderr_tail.clear();
-    failures.push_back({{"time", calendar_text(now, failure.when)},
-                        {"generation", failure.generation.value},
-                        {"kind", kind_word(first)},
-                        {"what", clipped(describe(first), Membership::kEventBytes)},
-                        {"first", first}});
-    failures.back()["first"].erase("age_ms");
+    Verdict verdict = failure.verdict;
+    for (WorkerEnd& end : verdict.ends) {
+      end.message = clipped(std::move(end.message), kFailureMessageBytes);
+    }
+    Json told = verdict_json(verdict);
+    told["what"] = clipped(std::move(verdict.headline), Membership::kEventBytes);
+    told["time"] = calendar_text(now, failure.when);
+    told["kind"] = kind_word(verdict.ends.front());
+    failures.push_back(std::move(told));
   }
   if (const std::optional<TimePoint>& formed = job.formed_at()) {
     json["generation_since"] = calendar_text(now, *formed);

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/signal_names.h"
-#include "launcher/core/hints.h"
+#include "rendezvous/core/hints.h"
 
 namespace ddprun {
 namespace {

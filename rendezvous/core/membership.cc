@@ -721,21 +721,21 @@ bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
   }
   DDPRUN_ASSERT(!ends_.empty(), "a failed generation has an end that made it fail");
   const WorkerEnd& first = ends_.front().end;
-  remember_failure(first, now);
   blame(first, now, out);
   std::optional<Duration> lived;
   if (formed_at_) lived = now - *formed_at_;
   const RestartBudget::Decision decision = budget_.decide(first, lived, reached(), now);
+  Verdict verdict = verdict_of_failure();
+  verdict.generation = generation_;
+  verdict.restarts_used = budget_.used();
+  verdict.max_restarts = spec_.max_restarts;
+  remember_failure(verdict, now);
   if (!decision.restart) {
-    Verdict verdict = verdict_of_failure();
     if (!decision.why_not.empty()) verdict.headline.append(kNotRestarted).append(decision.why_not);
     end(std::move(verdict), now, out);
     return false;
   }
-  failure_ = verdict_of_failure();
-  failure_->generation = generation_;
-  failure_->restarts_used = budget_.used();
-  failure_->max_restarts = spec_.max_restarts;
+  failure_ = std::move(verdict);
   ++out.restarts;
   reason_ = "restart " + budget_.in_words(now) + ": " + describe(first);
   forming_since_ = now;

@@ -86,11 +86,10 @@ struct JobEvent {
   std::string what;
 };
 
-// A generation that failed, and what failed first in it.
+// A generation that failed.
 struct FailedGeneration {
-  Generation generation;
   TimePoint when;
-  WorkerEnd first;
+  Verdict verdict;  // an excerpt: Membership::kEndsOfNewest
 };
 
 struct MembershipOutput {
@@ -139,6 +138,11 @@ class Membership {
   static constexpr std::size_t kEventsKept = 32;
   static constexpr std::size_t kEventBytes = 512;
   static constexpr std::size_t kFailuresKept = 16;
+  // Of a failed generation that is kept: its ends, and those with last lines and frames.
+  static constexpr std::size_t kEndsOfNewest = 16;
+  static constexpr std::size_t kEndsOfOlder = 4;
+  static constexpr std::size_t kEndsInWords = 1;
+  static constexpr std::size_t kSeenKept = 32;  // of the newest
 
   Membership(JobSpec spec, MembershipOptions options, TimePoint now);
   // Goes on with a job of an earlier life of the service: its nodes have a lease from now to come.
@@ -256,7 +260,7 @@ class Membership {
   void pass_on_for(const UserRequest& request, MembershipOutput& out);
   void look_for_output(const UserRequest& request, Answer& answer) const;
   std::string no_such_rank(Rank rank) const;
-  void remember_failure(const WorkerEnd& first, TimePoint now);
+  void remember_failure(Verdict verdict, TimePoint now);
   void advance(TimePoint now, MembershipOutput& out);
   void advance_running(TimePoint now, MembershipOutput& out);
   void form(TimePoint now, MembershipOutput& out);

@@ -136,9 +136,24 @@ std::string Membership::no_such_rank(Rank rank) const {
          std::to_string(world_size - 1);
 }
 
-// Of a generation that failed: why, for whoever asks later.
-void Membership::remember_failure(const WorkerEnd& first, TimePoint now) {
-  failed_generations_.push_back({generation_, now, bounded(first)});
+// Of a generation that failed: why, for whoever asks later. A status page has a bound.
+void Membership::remember_failure(Verdict verdict, TimePoint now) {
+  const auto keep = [](Verdict& of, std::size_t ends, std::size_t in_words, std::size_t seen) {
+    if (of.ends.size() > ends) {
+      of.more_ends += static_cast<int>(of.ends.size() - ends);
+      of.ends.resize(ends);
+    }
+    for (std::size_t i = in_words; i < of.ends.size(); ++i) {
+      of.ends[i].stderr_tail.clear();
+      of.ends[i].frames.clear();
+    }
+    if (of.seen.size() > seen) of.seen.resize(seen);
+  };
+  if (!failed_generations_.empty()) {
+    keep(failed_generations_.back().verdict, kEndsOfOlder, 0, 0);
+  }
+  keep(verdict, kEndsOfNewest, kEndsInWords, kSeenKept);
+  failed_generations_.push_back({now, std::move(verdict)});
   if (failed_generations_.size() > kFailuresKept) failed_generations_.pop_front();
 }
 

@@ -62,7 +62,7 @@ TEST_F(ControlTest, StatusTellsWhyEarlierGenerationsFailed) {
   const json failures = told({"status", "--json"}).object()["job"]["failures"];
   ASSERT_EQ(failures.size(), 1u);
   EXPECT_EQ(failures[0]["kind"], "exit_code");
-  EXPECT_EQ(failures[0]["first"]["code"], 7);
+  EXPECT_EQ(failures[0]["first"][0]["exit_code"], 7);
   let_go();
   EXPECT_EQ(job->wait(), 0);
 }

@@ -58,48 +58,6 @@ TEST_F(ReportFileTest, IsWholeFromTheStartToTheEnd) {
   EXPECT_EQ(testing_support::listing(directory_.path()), std::vector<std::string>{"report.json"});
 }
 
-TEST_F(ReportFileTest, TellsTheFirstFromItsVictims) {
-  WorkerEnd first = worker(2, EndKind::kSignaled, SIGBUS);
-  first.core_dumped = true;
-  first.stderr_tail = {"step 3", "\xff"};
-  WorkerEnd victim = worker(0, EndKind::kExited, 1);
-  victim.blames = 2;
-  victim.message = "DistError: rank 2 died";
-  victim.age = std::chrono::seconds(4);
-  WorkerEnd stopped = worker(1, EndKind::kSignaled, SIGTERM);
-  stopped.after_stop = true;
-  ASSERT_TRUE(report_.end(
-      {.exit_code = 135, .headline = "h", .verdict = failed(4, {first, victim, stopped})}));
-  const Json generation = read()["failed_generations"][0];
-  EXPECT_EQ(generation["generation"], 4);
-  ASSERT_EQ(generation["first"].size(), 1u);
-  const Json one = generation["first"][0];
-  EXPECT_EQ(one["kind"], "signal");
-  EXPECT_EQ(one["signal_name"], "SIGBUS");
-  EXPECT_EQ(one["core_dumped"], true);
-  EXPECT_EQ(one["rank"], 2);
-  EXPECT_EQ(one["stderr"][0], "step 3");
-  EXPECT_THAT(one["hint"].get<std::string>(), HasSubstr("/dev/shm"));
-  ASSERT_EQ(generation["victims"].size(), 2u);
-  EXPECT_EQ(generation["victims"][0]["kind"], "exception");
-  EXPECT_EQ(generation["victims"][0]["victim_of_rank"], 2);
-  EXPECT_EQ(generation["victims"][0]["seconds_after_first"], 1.0);
-  EXPECT_EQ(generation["victims"][1]["stopped_by_ddprun"], true);
-}
-
-TEST_F(ReportFileTest, WhomTheFirstBlamesIsNotAmongItsVictims) {
-  WorkerEnd first = worker(0, EndKind::kExited, 1);
-  first.blames = 1;
-  WorkerEnd stopped = worker(1, EndKind::kSignaled, SIGTERM);
-  stopped.after_stop = true;
-  ASSERT_TRUE(
-      report_.end({.exit_code = 1, .headline = "h", .verdict = failed(0, {first, stopped})}));
-  const Json generation = read()["failed_generations"][0];
-  EXPECT_EQ(generation["victims"].size(), 0u);
-  ASSERT_EQ(generation["blamed"].size(), 1u);
-  EXPECT_EQ(generation["blamed"][0]["rank"], 1);
-}
-
 TEST_F(ReportFileTest, SaysWhoseExitCodeItIs) {
   const auto source = [&](int code, std::optional<Verdict> verdict) {
     EXPECT_TRUE(report_.end({.exit_code = code, .headline = "h", .verdict = std::move(verdict)}));

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/core/hints.h"
+#include "rendezvous/core/hints.h"
 #include "tests/support/docs_table.h"
 #include "tests/support/read_file.h"
 

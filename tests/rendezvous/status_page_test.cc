@@ -88,6 +88,45 @@ TEST_F(StatusPageTest, EventsHaveTheTimeOfTheCalendarAndTheVerdictIsThere) {
   EXPECT_EQ(job["events"][2]["what"], "job 'job' ended: every worker ended with 0");
 }
 
+TEST_F(StatusPageTest, AFailedGenerationIsToldAsInTheReportFile) {
+  join(1, "job", "node0");
+  WorkerEnd end{.kind = EndKind::kSignaled, .code = 7};
+  end.stderr_tail = {"step 3"};
+  AgentStatus failed{.phase = AgentPhase::kIdle, .generation = Generation(0)};
+  failed.ends = {end};
+  table_.receive({.connection = AgentConnectionId(1)}, failed, now_.boot);
+  const Json failures = seen()["jobs"][0]["failures"];
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_EQ(failures[0]["kind"], "signal");
+  EXPECT_EQ(failures[0]["time"], "2026-11-21T12:10:00.000Z");
+  const Json first = failures[0]["first"][0];
+  EXPECT_EQ(first["signal_name"], "SIGBUS");
+  EXPECT_EQ(first["stderr"], Json({"step 3"}));
+  EXPECT_THAT(first["hint"].get<std::string>(), HasSubstr("/dev/shm"));
+}
+
+TEST_F(StatusPageTest, AJobIsBoundedWhateverItsWorkersHaveSaid) {
+  join(1, "job", "node0", 1, 64);
+  for (int generation = 0; generation < 4; ++generation) {
+    AgentStatus status{.phase = AgentPhase::kRunning, .generation = Generation(generation)};
+    table_.receive({.connection = AgentConnectionId(1)}, status, now_.boot);
+    pass(std::chrono::minutes(1));
+    for (int rank = 0; rank < 64; ++rank) {
+      WorkerEnd end{.kind = EndKind::kExited, .code = 1, .rank = Rank(rank)};
+      end.host = "node0";
+      end.message = std::string(kMaxMessageBytes, '\x01');  // six bytes each in JSON
+      end.stderr_tail.assign(kMaxTailLines, std::string(kMaxTailLineBytes, '\x01'));
+      end.frames.assign(kMaxFrames, std::string(kMaxTailLineBytes, '\x01'));
+      status.ends.push_back(end);
+    }
+    status.phase = AgentPhase::kIdle;
+    table_.receive({.connection = AgentConnectionId(1)}, status, now_.boot);
+  }
+  EXPECT_EQ(seen()["jobs"][0]["failures"].size(), 4u);
+  EXPECT_EQ(seen()["jobs"][0]["nodes"].size(), 1u);
+  EXPECT_LT(page().size(), kMaxJobBytes);
+}
+
 TEST_F(StatusPageTest, TellsNothingThatCouldTakeAnAgentsPlace) {
   join(1, "job", "node0");
   EXPECT_THAT(page(), Not(HasSubstr("agent of")));

@@ -135,8 +135,38 @@ TEST_F(MembershipRequestTest, AFailedGenerationIsRemembered) {
   two_run();
   fail({"node0", "node1"}, "node1");
   ASSERT_EQ(job_->failed_generations().size(), 1u);
-  EXPECT_EQ(job_->failed_generations()[0].generation, Generation(0));
-  EXPECT_EQ(job_->failed_generations()[0].first.host, "node1");
+  const Verdict& verdict = job_->failed_generations()[0].verdict;
+  EXPECT_EQ(verdict.generation, Generation(0));
+  ASSERT_FALSE(verdict.ends.empty());
+  EXPECT_EQ(verdict.ends[0].host, "node1");
+}
+
+TEST_F(MembershipRequestTest, OfFailedGenerationsAnExcerptIsKept) {
+  constexpr int kNodes = 20;
+  std::vector<std::string> hosts;
+  start({kNodes, kNodes}, 5);
+  for (int i = 0; i < kNodes; ++i) hosts.push_back("node" + std::to_string(i));
+  for (const std::string& host : hosts) join(host);
+  for (int generation = 0; generation < 2; ++generation) {
+    for (const std::string& host : hosts) say(host, AgentPhase::kRunning, generation);
+    live(std::chrono::minutes(1));
+    for (int i = 0; i < kNodes; ++i) {
+      WorkerEnd end = killed(i, std::chrono::milliseconds(100));
+      end.node_rank = NodeRank(i);
+      end.stderr_tail = {"last words"};
+      say(hosts[static_cast<std::size_t>(i)], AgentPhase::kIdle, generation, {end});
+    }
+  }
+  ASSERT_EQ(job_->failed_generations().size(), 2u);
+  const Verdict& older = job_->failed_generations()[0].verdict;
+  const Verdict& newest = job_->failed_generations()[1].verdict;
+  EXPECT_EQ(older.ends.size(), Membership::kEndsOfOlder);
+  EXPECT_EQ(older.more_ends, kNodes - static_cast<int>(Membership::kEndsOfOlder));
+  EXPECT_TRUE(older.ends[0].stderr_tail.empty());
+  EXPECT_EQ(newest.ends.size(), Membership::kEndsOfNewest);
+  EXPECT_EQ(newest.more_ends, kNodes - static_cast<int>(Membership::kEndsOfNewest));
+  EXPECT_EQ(newest.ends[0].stderr_tail.size(), 1u);
+  EXPECT_TRUE(newest.ends[1].stderr_tail.empty());
 }
 
 // --- the way through the table ---

@@ -1,4 +1,4 @@
-#include "launcher/core/hints.h"
+#include "rendezvous/core/hints.h"
 
 #include <algorithm>
 #include <array>
