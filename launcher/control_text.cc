@@ -118,7 +118,8 @@ std::string job_text(const Json& job) {
   for (const Json& node : list(job, "nodes")) {
     const bool has_place = node.contains("node_rank");
     const std::int64_t silent = number(node, "silent_ms", 0);
-    nodes.add({has_place ? "node " + digits(node, "node_rank") : "spare", text(node, "host"),
+    const std::string no_place = generation < 0 ? "waiting" : "spare";
+    nodes.add({has_place ? "node " + digits(node, "node_rank") : no_place, text(node, "host"),
                ranks_of(node), text(node, "phase"),
                node.value("connected", true)
                    ? ""

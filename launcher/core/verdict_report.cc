@@ -83,7 +83,8 @@ std::string restarts_of(const Verdict& verdict) {
 std::vector<std::string> failure_report(const std::string& job_id, const Verdict& verdict) {
   if (verdict.success) return {};
   std::vector<std::string> lines;
-  std::string headline = "job '" + job_id + "' failed";
+  const bool was_stopped = verdict.headline.starts_with(kStopped);
+  std::string headline = "job '" + job_id + "'" + (was_stopped ? " ended" : " failed");
   if (verdict.max_restarts > 0) {
     headline += " after " + restarts_of(verdict);
   }

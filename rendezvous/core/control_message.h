@@ -153,6 +153,7 @@ struct NodeSpec {
 
 // In front of why a job was not restarted although it had restarts left, in Verdict::headline.
 inline constexpr std::string_view kNotRestarted = "; not restarted: ";
+inline constexpr std::string_view kStopped = "the job was stopped: ";  // somebody asked for it
 
 // How a generation, or the whole job, ended.
 struct Verdict {

@@ -386,7 +386,7 @@ void Membership::note_leaving(const Member& member, int signal, TimePoint now,
     note(what, now, out);
     Verdict verdict;
     verdict.exit_code = exit_code_of_signal(signal);
-    verdict.headline = "the job was stopped: " + what;
+    verdict.headline = std::string(kStopped) + what;
     ending_ = std::move(verdict);
   }
   if (phase_ == JobPhase::kRunning) begin_forming(what, now, out);

@@ -41,7 +41,7 @@ void Membership::stop_for(const UserRequest& request, TimePoint now, MembershipO
     note("job '" + spec_.id + "' is being stopped: " + what, now, out);
     Verdict verdict;
     verdict.exit_code = exit_code_of_signal(SIGTERM);
-    verdict.headline = "the job was stopped: " + what;
+    verdict.headline = std::string(kStopped) + what;
     ending_ = std::move(verdict);
   }
   if (phase_ == JobPhase::kRunning) {

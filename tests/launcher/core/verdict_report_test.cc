@@ -129,6 +129,11 @@ TEST(FailureReport, AJobThatEndedWithoutAWorkersFaultSaysWhy) {
             "job 'j' failed: not enough nodes within 10.0 min: 1 of 2 nodes here: a\n");
 }
 
+TEST(FailureReport, AJobThatWasStoppedHasNotFailed) {
+  EXPECT_EQ(joined(failure_report("j", {.exit_code = 143, .headline = "the job was stopped: why"})),
+            "job 'j' ended: the job was stopped: why\n");
+}
+
 TEST(FailureReport, IsEmptyForSuccess) {
   EXPECT_TRUE(failure_report("j", Verdict{.success = true}).empty());
 }
