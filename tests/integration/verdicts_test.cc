@@ -2,7 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -84,6 +87,28 @@ TEST_F(VerdictTest, ACrashThatTookLongerThanItsVictimIsFirst) {
   const json failed = report()["failed_generations"][0];
   EXPECT_EQ(failed["first"][0]["signal_name"], "SIGSEGV");
   EXPECT_EQ(failed["victims"][0]["victim_of_rank"], 1);
+}
+
+// Whether this machine writes cores is what the kernel says of the same program without ddprun.
+TEST_F(VerdictTest, SaysWhetherACoreWasDumped) {
+  const std::string crash = "ulimit -c $(ulimit -H -c); kill -SEGV $$";
+  const pid_t reference = fork();
+  if (reference == 0) {
+    if (chdir(directory_.path().c_str()) != 0) _exit(1);
+    execl("/bin/sh", "sh", "-c", crash.c_str(), nullptr);
+    _exit(1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(reference, &status, 0), reference);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  const bool is_dumped = WCOREDUMP(status) != 0;
+  auto job = start_shell({"--report-file=report.json"}, crash);
+  EXPECT_EQ(job->wait(), 128 + SIGSEGV);
+  EXPECT_EQ(report()["failed_generations"][0]["first"][0]["core_dumped"], is_dumped);
+  EXPECT_EQ(job->err().find("was killed by SIGSEGV (core dumped)") != std::string::npos, is_dumped);
+  auto without = start_shell({"--report-file=report.json"}, "ulimit -c 0; kill -SEGV $$");
+  EXPECT_EQ(without->wait(), 128 + SIGSEGV);
+  EXPECT_EQ(report()["failed_generations"][0]["first"][0]["core_dumped"], false);
 }
 
 TEST_F(VerdictTest, AFinalExitCodeIsNotRestarted) {
