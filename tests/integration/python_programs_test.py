@@ -173,7 +173,7 @@ SPAWNS = """
     if __name__ == "__main__":
         context = mp.start_processes(child, args=(sys.argv[1],), nprocs=2, join=sys.argv[1] == "join",
                                      start_method="spawn" if sys.argv[1] == "join" else "fork")
-        print("spawned", os.getpid(), flush=True)
+        sys.stdout.write(f"spawned {os.getpid()}\\n")  # as above
         if sys.argv[1] != "join":
             context.join()
 """

@@ -64,28 +64,32 @@ TEST_F(VerdictTest, AWorkersErrorFileSaysWhatAndWhere) {
 
 TEST_F(VerdictTest, WhoNamesTheRankThatIsGoneIsItsVictim) {
   // Rank 0 sees rank 1's end, and is itself seen to end before it.
-  auto job =
-      start_shell({"--nproc-per-node=2", "--report-file=report.json"},
-                  "if [ $RANK = 0 ]; then echo 'rank 1 closed its connection' >&2; exit 9; fi; "
-                  "trap '' TERM; until [ -e go ]; do sleep 0.02; done; exit 5");
+  auto job = start_shell({"--nproc-per-node=2", "--report-file=report.json"},
+                         "if [ $RANK = 0 ]; then until [ -e up ]; do sleep 0.02; done; "
+                         "echo 'rank 1 closed its connection' >&2; exit 9; fi; "
+                         "trap '' TERM; touch up; until [ -e go ]; do sleep 0.02; done; exit 5");
   ASSERT_TRUE(job->wait_for_err("exited with code 9"));
   let_go();
   EXPECT_EQ(job->wait(), 9) << "the other one ended when it was told to";
   const json failed = report()["failed_generations"][0];
   EXPECT_EQ(failed["first"][0]["victim_of_rank"], 1);
+  ASSERT_EQ(failed["blamed"].size(), 1u);
   EXPECT_EQ(failed["blamed"][0]["stopped_by_ddprun"], true);
   EXPECT_TRUE(failed["victims"].empty());
 }
 
 TEST_F(VerdictTest, ACrashThatTookLongerThanItsVictimIsFirst) {
   auto job = start_shell({"--nproc-per-node=2", "--report-file=report.json"},
-                         "if [ $RANK = 0 ]; then echo 'rank 1 is gone' >&2; exit 9; fi; "
-                         "trap '' TERM; until [ -e go ]; do sleep 0.02; done; kill -SEGV $$");
+                         "if [ $RANK = 0 ]; then until [ -e up ]; do sleep 0.02; done; "
+                         "echo 'rank 1 is gone' >&2; exit 9; fi; "
+                         "trap '' TERM; touch up; until [ -e go ]; do sleep 0.02; done; "
+                         "kill -SEGV $$");
   ASSERT_TRUE(job->wait_for_err("exited with code 9"));
   let_go();
   EXPECT_EQ(job->wait(), 128 + 11);
   const json failed = report()["failed_generations"][0];
   EXPECT_EQ(failed["first"][0]["signal_name"], "SIGSEGV");
+  ASSERT_EQ(failed["victims"].size(), 1u);
   EXPECT_EQ(failed["victims"][0]["victim_of_rank"], 1);
 }
 
