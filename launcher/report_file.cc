@@ -22,23 +22,28 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kFailuresKept = 256;  // of a job that is restarted for months: the newest
 
+// The end that the job's exit code comes from; nullptr: none.
+const WorkerEnd* decisive(const JobOutcome& outcome) {
+  if (!outcome.verdict || outcome.verdict->ends.empty()) return nullptr;
+  const WorkerEnd& first = outcome.verdict->ends.front();
+  return exit_code_of(first) == outcome.exit_code ? &first : nullptr;
+}
+
 // Whose code it is: without that a worker's 2 could not be told from ours.
 const char* source_of(const JobOutcome& outcome) {
   if (outcome.exit_code == 0) return "job";
-  if (!outcome.verdict || outcome.verdict->ends.empty()) {
-    return outcome.exit_code > exit_code_of_signal(0) ? "signal" : "ddprun";
+  if (const WorkerEnd* end = decisive(outcome)) {
+    const bool is_workers = end->kind == EndKind::kExited || end->kind == EndKind::kSignaled;
+    return is_workers ? "worker" : "ddprun";
   }
-  const WorkerEnd& first = outcome.verdict->ends.front();
-  const bool is_workers = first.kind == EndKind::kExited || first.kind == EndKind::kSignaled;
-  return is_workers ? "worker" : "ddprun";
+  return outcome.exit_code > exit_code_of_signal(0) ? "signal" : "ddprun";
 }
 
 // Of the whole job.
 const char* kind_of(const JobOutcome& outcome) {
   if (outcome.exit_code == 0) return "success";
   if (outcome.exit_code == to_int(ExitCode::kSaved)) return "saved";
-  if (outcome.verdict && !outcome.verdict->ends.empty())
-    return kind_word(outcome.verdict->ends.front());
+  if (const WorkerEnd* end = decisive(outcome)) return kind_word(*end);
   if (outcome.no_program) return "start_failure";
   return outcome.exit_code > exit_code_of_signal(0) ? "stop_on_request" : "ddprun";
 }

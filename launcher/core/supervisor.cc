@@ -400,8 +400,22 @@ void Supervisor::on(const Tick&, TimePoint now, SupervisorActions& out) {
                              " cannot be killed (in an uninterruptible system call?)";
   out.push_back(Say{Say::Level::kError, reason});
   out.push_back(SendLeave{Leave{0, reason}});
+  if (!verdict_) verdict_ = own_verdict(reason, now);
   state_ = State::kExited;
   out.push_back(Exit{to_int(ExitCode::kInternal), verdict_});
+}
+
+// What is known here, where the service's will not be waited for; nullopt: no worker has failed.
+std::optional<Verdict> Supervisor::own_verdict(std::string headline, TimePoint now) const {
+  AgentStatus known = status(now);
+  if (known.ends.empty()) return std::nullopt;
+  Verdict verdict{.exit_code = to_int(ExitCode::kInternal), .headline = std::move(headline)};
+  verdict.ends = std::move(known.ends);
+  verdict.more_ends = known.more_ends;
+  verdict.generation = generation_;
+  verdict.restarts_used = assignment_.restart_count;
+  verdict.max_restarts = options_.max_restarts;
+  return verdict;
 }
 
 // --- stopping ------------------------------------------------------------------------------------

@@ -148,7 +148,7 @@ struct ReportRestart {  // of the generation before, which failed
 };
 struct Exit {
   int code = 0;
-  std::optional<Verdict> verdict;  // to be reported, where the service gave one
+  std::optional<Verdict> verdict;  // to be reported: the service's, or what is known without it
 };
 using SupervisorAction =
     std::variant<StartWorkers, SignalTree, KillTree, SuspendTree, ResumeTree, SignalWorkers,
@@ -161,6 +161,7 @@ struct SupervisorOptions {
   Duration grace{};           // between the first signal and SIGKILL
   Duration kill_timeout{};    // between SIGKILL and giving up on a process
   int checkpoint_signal = 0;  // --checkpoint-signal; 0: none
+  int max_restarts = 0;       // for reports
 };
 
 class Supervisor {
@@ -208,6 +209,7 @@ class Supervisor {
   void ask_to_save(const UserSignal& signal, SupervisorActions& out);
   void tell_to_save(const UserSignal& signal, SupervisorActions& out) const;
   bool died_of_being_asked() const;
+  std::optional<Verdict> own_verdict(std::string headline, TimePoint now) const;
   bool has_workers() const { return state_ == State::kRunning || state_ == State::kStopping; }
   void look(SupervisorActions& out);
   void take_down(const WorkersEnded& ended, TimePoint now);

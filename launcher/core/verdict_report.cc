@@ -17,7 +17,7 @@ std::string fate_of_the_other(const WorkerEnd& end, const WorkerEnd& first) {
 
 std::string exit_code_text(const Verdict& verdict, const WorkerEnd& first) {
   std::string text = "exit code " + std::to_string(verdict.exit_code);
-  if (first.kind == EndKind::kSignaled) {
+  if (first.kind == EndKind::kSignaled && verdict.exit_code == exit_code_of(first)) {
     text += " (128 + " + std::to_string(first.code) + ", " + signal_name(first.code) + ")";
   }
   return text;

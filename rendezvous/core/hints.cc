@@ -25,6 +25,7 @@ constexpr std::string_view kNoGpu =
     "no GPU is visible here: CUDA_VISIBLE_DEVICES, the driver (nvidia-smi), the container's --gpus";
 constexpr std::string_view kOldDriver =
     "the driver is older than this CUDA needs: update it, or use a PyTorch for an older CUDA";
+constexpr std::string_view kNcclOfCuda = "NCCL met an error of CUDA: NCCL_DEBUG=INFO tells which";
 constexpr std::string_view kNcclSystem =
     "NCCL met an error of the system, mostly its network or /dev/shm: NCCL_DEBUG=INFO tells which; "
     "NCCL_SOCKET_IFNAME chooses the interface";
@@ -79,8 +80,8 @@ constexpr std::array kHints = std::to_array<Hint>({
     // NCCL calls this an invalid usage, too.
     {.text = "Duplicate GPU detected",
      .hint = "two ranks use one GPU: take cuda:LOCAL_RANK, and no more workers than GPUs"},
-    {.text = "unhandled cuda error",
-     .hint = "NCCL met an error of CUDA: NCCL_DEBUG=INFO tells which"},
+    {.text = "unhandled cuda error", .hint = kNcclOfCuda},
+    {.text = "ncclUnhandledCudaError", .hint = kNcclOfCuda},
     {.text = "unhandled system error", .hint = kNcclSystem},
     {.text = "ncclSystemError", .hint = kNcclSystem},
     {.text = "ncclRemoteError", .hint = kNcclRemote},

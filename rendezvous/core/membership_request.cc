@@ -1,6 +1,7 @@
 // The part of Membership that does what a person asks for (rendezvous/core/user_request.h).
 #include <algorithm>
 #include <csignal>
+#include <limits>
 #include <utility>
 
 #include "base/counted.h"
@@ -140,7 +141,8 @@ std::string Membership::no_such_rank(Rank rank) const {
 void Membership::remember_failure(Verdict verdict, TimePoint now) {
   const auto keep = [](Verdict& of, std::size_t ends, std::size_t in_words, std::size_t seen) {
     if (of.ends.size() > ends) {
-      of.more_ends += static_cast<int>(of.ends.size() - ends);
+      const auto left_out = static_cast<int>(of.ends.size() - ends);
+      of.more_ends = std::min(of.more_ends, std::numeric_limits<int>::max() - left_out) + left_out;
       of.ends.resize(ends);
     }
     for (std::size_t i = in_words; i < of.ends.size(); ++i) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,12 +10,15 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/exit_codes.h"
 #include "tests/integration/service_frame.h"
+#include "tests/support/eventually.h"
 
 namespace ddprun::testing_support {
 namespace {
 
 using nlohmann::json;
+using std::chrono::seconds;
 using testing::HasSubstr;
 
 class VerdictTest : public LauncherTest {
@@ -113,6 +117,75 @@ TEST_F(VerdictTest, SaysWhetherACoreWasDumped) {
   auto without = start_shell({"--report-file=report.json"}, "ulimit -c 0; kill -SEGV $$");
   EXPECT_EQ(without->wait(), 128 + SIGSEGV);
   EXPECT_EQ(report()["failed_generations"][0]["first"][0]["core_dumped"], false);
+}
+
+// A control group (v1) of the test's own.
+class OwnGroup {
+ public:
+  OwnGroup(const std::string& controller, const std::string& name)
+      : path_("/sys/fs/cgroup/" + controller + "/" + name + "_" + std::to_string(getpid())),
+        is_there_(mkdir(path_.c_str(), 0755) == 0) {}
+  ~OwnGroup() {
+    if (!is_there_) return;
+    if (!read_file(file("freezer.state")).empty()) write("freezer.state", "THAWED");
+    rmdir(path_.c_str());
+  }
+  OwnGroup(const OwnGroup&) = delete;
+  OwnGroup& operator=(const OwnGroup&) = delete;
+
+  bool is_there() const { return is_there_; }
+  std::string file(const std::string& name) const { return path_ + "/" + name; }
+  bool write(const std::string& name, const std::string& value) const {
+    std::ofstream file(path_ + "/" + name);
+    file << value << std::flush;
+    return file.good();
+  }
+
+ private:
+  const std::string path_;
+  const bool is_there_;
+};
+
+TEST_F(VerdictTest, AWorkerThatTheKernelKilledForWantOfMemoryIsTold) {
+  const OwnGroup group("memory", "ddprun_test");
+  if (!group.is_there() || !group.write("memory.limit_in_bytes", "67108864")) {
+    GTEST_SKIP() << "no control group (v1) for memory can be made here";
+  }
+  auto job = start_shell({"--nproc-per-node=2", "--report-file=report.json"},
+                         "[ $RANK = 1 ] || { while :; do sleep 1; done; }; "
+                         "echo $$ > " +
+                             group.file("cgroup.procs") + " && exec tail /dev/zero");
+  EXPECT_EQ(job->wait(), 128 + SIGKILL) << job->err();
+  const json first = report()["failed_generations"][0]["first"][0];
+  EXPECT_EQ(first["kind"], "out_of_memory") << job->err();
+  EXPECT_EQ(first["rank"], 1);
+  EXPECT_THAT(job->err(), HasSubstr("for want of memory"));
+  EXPECT_THAT(job->err(), HasSubstr("hint: give it more memory"));
+}
+
+// A process in a frozen group takes no signal, as one in an uninterruptible system call.
+TEST_F(VerdictTest, WhatCannotBeKilledIsReportedAndTheNodeLeaves) {
+  const OwnGroup group("freezer", "ddprun_test");
+  if (!group.is_there()) GTEST_SKIP() << "no control group (v1) that freezes can be made here";
+  auto job =
+      start_shell({"--nproc-per-node=2", "--shutdown-grace=0.1", "--report-file=report.json"},
+                  "[ $RANK = 0 ] || { echo $$ > pid1.new; mv pid1.new pid1; exec sleep 1000; }; " +
+                      std::string(kUntilGo) + "; exit 3");
+  ASSERT_TRUE(eventually([&] { return !read_file(directory_ / "pid1").empty(); }));
+  const pid_t frozen = std::stoi(read_file(directory_ / "pid1"));
+  ASSERT_TRUE(group.write("cgroup.procs", std::to_string(frozen)));
+  ASSERT_TRUE(group.write("freezer.state", "FROZEN"));
+  let_go();
+  const std::optional<int> code = job->wait(seconds(60));
+  EXPECT_TRUE(group.write("freezer.state", "THAWED"));
+  EXPECT_EQ(code, to_int(ExitCode::kInternal));
+  EXPECT_THAT(job->err(),
+              HasSubstr("after SIGKILL pid " + std::to_string(frozen) + " (sleep) is in state D"));
+  EXPECT_THAT(job->err(), HasSubstr("first failure: rank 0"));
+  const json told = report();
+  EXPECT_EQ(told["exit_code_of"], "ddprun");
+  EXPECT_EQ(told["failed_generations"][0]["first"][0]["exit_code"], 3);
+  EXPECT_TRUE(eventually([&] { return kill(frozen, 0) != 0; })) << "the signal waited for it";
 }
 
 TEST_F(VerdictTest, AFinalExitCodeIsNotRestarted) {

@@ -68,6 +68,7 @@ TEST_F(ReportFileTest, SaysWhoseExitCodeItIs) {
   EXPECT_EQ(source(143, std::nullopt), "signal");
   EXPECT_EQ(source(68, failed(0, {worker(0, EndKind::kNodeLost, 0)})), "ddprun");
   EXPECT_EQ(source(64, failed(0, {worker(0, EndKind::kNotStarted, 2)})), "ddprun");
+  EXPECT_EQ(source(70, failed(0, {worker(0, EndKind::kExited, 3)})), "ddprun");
 }
 
 TEST_F(ReportFileTest, SaysInAWordHowTheJobEnded) {
@@ -81,6 +82,8 @@ TEST_F(ReportFileTest, SaysInAWordHowTheJobEnded) {
   EXPECT_EQ(kind(143, failed(0, {worker(0, EndKind::kSignaled, 15)})), "signal") << "a worker's";
   EXPECT_EQ(kind(71, failed(0, {worker(0, EndKind::kHung, 0)})), "hang");
   EXPECT_EQ(kind(65, std::nullopt), "ddprun");
+  EXPECT_EQ(kind(70, failed(0, {worker(0, EndKind::kExited, 3)})), "ddprun")
+      << "what else could not be killed";
 }
 
 TEST_F(ReportFileTest, AProgramThatIsNotThereIsAFailureOfTheStart) {

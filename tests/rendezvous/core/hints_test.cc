@@ -53,6 +53,7 @@ TEST(Hints, KnowsTheTextsOfNcclAndPyTorchAsTheyAre) {
        "NCCL_SOCKET_IFNAME"},
       {"unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9",
        "an error of CUDA"},
+      {"ncclUnhandledCudaError: Call to CUDA function failed.", "an error of CUDA"},
       {"ncclRemoteError: A call failed possibly due to a network error or a remote process exiting "
        "prematurely.",
        "another rank is gone"},
