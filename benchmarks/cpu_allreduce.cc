@@ -71,8 +71,8 @@ class Rank0AndFriends {
   void measure_and_print() {
     const int other = (group_.rank() + 1) % group_.size();
     const auto reduce = [&] {
-      need(
-          group_.all_reduce(data_.data(), bytes_ / 4, ElementType::kF32, ReduceOp::kSum, kTimeout));
+      const WritableBytes all(reinterpret_cast<char*>(data_.data()), bytes_);
+      need(group_.all_reduce(list_of(all), ElementType::kF32, ReduceOp::kSum, kTimeout));
     };
     std::vector<std::function<void()>> floors;
     for (const std::size_t part :
@@ -139,7 +139,8 @@ class Rank0AndFriends {
         std::max<Duration>(BootClock::now() - before, std::chrono::nanoseconds(200));
     std::int64_t count =
         std::clamp<std::int64_t>(std::chrono::milliseconds(plan_.budget_ms) / once, 3, 100'000);
-    need(group_.broadcast(&count, sizeof count, Rank(0), kTimeout));
+    const WritableBytes as_bytes(reinterpret_cast<char*>(&count), sizeof count);
+    need(group_.broadcast(list_of(as_bytes), Rank(0), kTimeout));
     barrier();
     const TimePoint start = BootClock::now();
     for (std::int64_t i = 0; i < count; ++i) call();

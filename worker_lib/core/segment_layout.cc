@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "worker_lib/core/chunk_pipeline.h"
+#include "worker_lib/core/pair_sizes.h"
 
 namespace ddprun {
 namespace {
@@ -46,9 +47,9 @@ SegmentLayout plan_segment(const NodeLayout& world, int node, std::size_t stage_
 // MiB: a stage of 256 KiB is the best or within a few percent of it at every message size. Smaller
 // ones meet too often, and larger ones leave the cache before they are read.
 std::size_t choose_stage_bytes(const NodeLayout& world) {
-  // Collectives that move a block for every rank need at least a line for each.
-  return std::max<std::size_t>(
-      256 << 10, kCacheLineBytes * (static_cast<std::size_t>(world.world_size()) + 1));
+  // Collectives that move a block for every rank need at least a line for each, and all_to_all, which
+  // needs most, for every pair of ranks that meets in a stage.
+  return std::max<std::size_t>(256 << 10, kCacheLineBytes * (pair_slots(world) + 1));
 }
 
 }  // namespace ddprun

@@ -17,6 +17,7 @@ const char* name_of(CallKind kind) {
     case CallKind::kReduceScatter: return "reduce_scatter";
     case CallKind::kGather: return "gather";
     case CallKind::kScatter: return "scatter";
+    case CallKind::kAllToAll: return "all_to_all";
     case CallKind::kBarrier: return "barrier";
   }
   return "?";
@@ -29,12 +30,21 @@ bool reduces(CallKind kind) {
 
 }  // namespace
 
+// FNV-1a over the sizes.
+std::uint32_t digest_of(std::span<const std::size_t> sizes) {
+  std::uint64_t digest = 14695981039346656037u;
+  for (const std::size_t size : sizes) digest = (digest ^ size) * 1099511628211u;
+  return static_cast<std::uint32_t>(digest ^ digest >> 32);
+}
+
 std::string describe(const CallHeader& call) {
   std::string text = name_of(call.kind);
   text += " #" + std::to_string(call.sequence);
-  if (call.kind == CallKind::kBarrier) return text;
+  // How much goes where in an all_to_all is every rank's own affair.
+  if (call.kind == CallKind::kBarrier || call.kind == CallKind::kAllToAll) return text;
   text += " of " + std::to_string(call.count) + " ";
   text += reduces(call.kind) ? to_text(call.type) : "B";
+  if (call.tensors != 1) text += " in " + std::to_string(call.tensors) + " tensors";
   if (reduces(call.kind)) text += std::string(" (") + to_text(call.op) + ")";
   if (call.root >= 0) {
     const bool outward = call.kind == CallKind::kBroadcast || call.kind == CallKind::kScatter;
@@ -49,6 +59,7 @@ Result<void> check_agreement(const CallHeader& mine, std::span<const CallHeader>
   }
   std::string table = "the ranks disagree:";
   std::vector<bool> told(by_rank.size(), false);
+  std::vector<std::string> calls;
   for (std::size_t first = 0; first < by_rank.size(); ++first) {
     if (told[first]) continue;
     std::vector<int> same;
@@ -57,7 +68,10 @@ Result<void> check_agreement(const CallHeader& mine, std::span<const CallHeader>
       told[rank] = true;
       same.push_back(static_cast<int>(rank));
     }
-    table += (first == 0 ? " " : "; ") + name_ranks(same) + " called " + describe(by_rank[first]);
+    const std::string call = describe(by_rank[first]);
+    table += (first == 0 ? " " : "; ") + name_ranks(same) + " called " + call;
+    if (std::ranges::find(calls, call) != calls.end()) table += " whose sizes are others";
+    calls.push_back(call);
   }
   return invalid_argument(table).within(describe(mine));
 }

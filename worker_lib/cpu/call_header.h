@@ -4,6 +4,7 @@
 // value and functions; any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -23,26 +24,31 @@ enum class CallKind : std::uint8_t {
   kReduceScatter,
   kGather,
   kScatter,
+  kAllToAll,
   kBarrier,
 };
 
 // Collectives that move bytes without looking at them have type kU8 and count bytes.
 struct CallHeader {
   std::uint64_t sequence = 0;  // of the group's collectives, from 1
-  std::uint64_t count = 0;
-  std::int32_t root = -1;  // -1: there is none
+  std::uint64_t count = 0;     // of all tensors together
+  std::int32_t root = -1;      // -1: there is none
   CallKind kind = CallKind::kBarrier;
   ElementType type = ElementType::kU8;
-  std::uint16_t padding = 0;
   ReduceOp op = ReduceOp::kSum;
-  std::uint32_t more_padding = 0;
+  std::uint8_t leg = 0;       // of a collective that is made of several rounds
+  std::uint32_t tensors = 1;  // that are carried as one
+  std::uint32_t digest = 0;   // of the tensors' sizes, where there are several
 
   friend bool operator==(const CallHeader&, const CallHeader&) = default;
 };
 static_assert(sizeof(CallHeader) == 32 && std::has_unique_object_representations_v<CallHeader>,
               "the bytes travel: none of them is left to chance");
 
-// "all_reduce #12 of 1048576 f32 (sum)", "broadcast #3 of 400 B from rank 0".
+// Of the sizes of several tensors: lists that differ have the same one by chance of 1 in 4 billion.
+std::uint32_t digest_of(std::span<const std::size_t> sizes);
+
+// "all_reduce #12 of 1048576 f32 (sum)", "broadcast #3 of 400 B in 7 tensors from rank 0".
 std::string describe(const CallHeader& call);
 
 // kInvalidArgument with a table of who called what if the ranks' headers differ. `mine`: for the

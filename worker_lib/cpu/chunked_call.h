@@ -6,10 +6,10 @@
 #pragma once
 
 #include <cstddef>
-#include <cstring>
 
 #include "worker_lib/core/chunk_pipeline.h"
 #include "worker_lib/core/node_layout.h"
+#include "worker_lib/core/scattered.h"
 #include "worker_lib/core/segment_layout.h"
 #include "worker_lib/cpu/tcp_mesh.h"
 
@@ -53,11 +53,6 @@ class ChunkedCall {
   virtual TcpMesh::End work(const Chunk& chunk, TimePoint deadline) = 0;
   virtual void copy_out(const Chunk& chunk) = 0;
 };
-
-// memcpy that allows empty ranges at null.
-inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
-}
 
 // Elements (of `element_bytes`) in a cache line: cuts at multiples of it keep ranks off each
 // other's lines.

@@ -31,6 +31,7 @@
 #include "base/result.h"
 #include "base/worker_env.h"
 #include "ddprun/reduce_op.h"
+#include "worker_lib/core/scattered.h"
 #include "worker_lib/cpu/element_type.h"
 
 namespace ddprun {
@@ -59,27 +60,36 @@ class CpuGroup {
   virtual int size() const = 0;
 
   // REQUIRES of all calls: roots are ranks of the group, partners are other ranks of it, and the
-  // element type can be reduced by the operation (kAvg: floating-point, bitwise: the others).
+  // element type can be reduced by the operation (kAvg: floating-point, bitwise: integers and bool;
+  // complex numbers: kSum and kAvg).
+  //
+  // Where a call takes a list of tensors, they are carried as if they were one: the ranks' lists
+  // agree in how many there are and in the bytes of each.
 
-  // data: count elements, in place.
-  virtual Result<void> all_reduce(void* data, std::size_t count, ElementType type, ReduceOp op,
-                                  Duration timeout) = 0;
-  virtual Result<void> reduce(void* data, std::size_t count, ElementType type, ReduceOp op,
+  // In place.
+  virtual Result<void> all_reduce(std::span<const WritableBytes> tensors, ElementType type,
+                                  ReduceOp op, Duration timeout) = 0;
+  virtual Result<void> reduce(std::span<const WritableBytes> tensors, ElementType type, ReduceOp op,
                               Rank root, Duration timeout) = 0;
-  virtual Result<void> broadcast(void* data, std::size_t bytes, Rank root, Duration timeout) = 0;
-  // outputs: one pointer per rank, each with room for `bytes`.
-  virtual Result<void> all_gather(const void* input, std::span<void* const> outputs,
-                                  std::size_t bytes, Duration timeout) = 0;
-  // inputs: one pointer per rank, `count` elements each; they are not modified.
-  virtual Result<void> reduce_scatter(std::span<const void* const> inputs, void* output,
-                                      std::size_t count, ElementType type, ReduceOp op,
-                                      Duration timeout) = 0;
-  // outputs: one pointer per rank on the root, empty elsewhere.
-  virtual Result<void> gather(const void* input, std::span<void* const> outputs, std::size_t bytes,
+  virtual Result<void> broadcast(std::span<const WritableBytes> tensors, Rank root,
+                                 Duration timeout) = 0;
+  // outputs: for each rank, in their order, room like `inputs`.
+  virtual Result<void> all_gather(std::span<const ReadableBytes> inputs,
+                                  std::span<const WritableBytes> outputs, Duration timeout) = 0;
+  // inputs: for each rank, in their order, what is like `outputs`; they are not modified.
+  virtual Result<void> reduce_scatter(std::span<const ReadableBytes> inputs,
+                                      std::span<const WritableBytes> outputs, ElementType type,
+                                      ReduceOp op, Duration timeout) = 0;
+  // outputs: one per rank on the root, like `input`; empty elsewhere.
+  virtual Result<void> gather(ReadableBytes input, std::span<const WritableBytes> outputs,
                               Rank root, Duration timeout) = 0;
-  // inputs: one pointer per rank on the root, empty elsewhere.
-  virtual Result<void> scatter(std::span<const void* const> inputs, void* output, std::size_t bytes,
+  // inputs: one per rank on the root, like `output`; empty elsewhere.
+  virtual Result<void> scatter(std::span<const ReadableBytes> inputs, WritableBytes output,
                                Rank root, Duration timeout) = 0;
+  // inputs[r] goes to rank r, outputs[r] comes from rank r; every pair may have its own size.
+  // kInvalidArgument on every rank if one sends what the other does not expect.
+  virtual Result<void> all_to_all(std::span<const ReadableBytes> inputs,
+                                  std::span<const WritableBytes> outputs, Duration timeout) = 0;
   virtual Result<void> barrier(Duration timeout) = 0;
   // Matched by pair and tag. A size that differs from the sender's is kInvalidArgument at the
   // receiver.

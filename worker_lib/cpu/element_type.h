@@ -16,7 +16,9 @@ enum class ElementType : std::uint8_t {
   kF16,
   kBF16,
   kF32,
-  kF64
+  kF64,
+  kC64,  // two f32: real part, imaginary part
+  kC128
 };
 
 constexpr std::size_t size_of(ElementType type) {
@@ -30,7 +32,9 @@ constexpr std::size_t size_of(ElementType type) {
     case ElementType::kI32:
     case ElementType::kF32: return 4;
     case ElementType::kI64:
-    case ElementType::kF64: return 8;
+    case ElementType::kF64:
+    case ElementType::kC64: return 8;
+    case ElementType::kC128: return 16;
   }
   return 0;
 }
@@ -47,6 +51,8 @@ constexpr const char* to_text(ElementType type) {
     case ElementType::kBF16: return "bf16";
     case ElementType::kF32: return "f32";
     case ElementType::kF64: return "f64";
+    case ElementType::kC64: return "c64";
+    case ElementType::kC128: return "c128";
   }
   return "?";
 }
@@ -54,6 +60,10 @@ constexpr const char* to_text(ElementType type) {
 constexpr bool is_floating(ElementType type) {
   return type == ElementType::kF16 || type == ElementType::kBF16 || type == ElementType::kF32 ||
          type == ElementType::kF64;
+}
+
+constexpr bool is_complex(ElementType type) {
+  return type == ElementType::kC64 || type == ElementType::kC128;
 }
 
 // What partial sums are kept in, also on the way between nodes.

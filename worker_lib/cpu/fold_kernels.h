@@ -40,8 +40,8 @@ enum class InstructionSet { kBaseline, kAvx2, kAvx512 };
 // The best set that this processor has.
 InstructionSet best_instruction_set();
 
-// Null if the operation is not defined for the type (kAvg and floating point only go together; the
-// bitwise ones are for integers and bool), or if this build has no clone for the set. kAvg folds as
+// Null if the operation is not defined for the type (kAvg is for floating-point and complex numbers,
+// which know only kSum besides; the bitwise ones are for integers and bool), or if this build has no clone for the set. kAvg folds as
 // kSum does, and divides.
 FoldKernel fold_kernel(ElementType type, ReduceOp op, FoldForm form, InstructionSet set);
 

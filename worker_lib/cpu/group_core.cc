@@ -125,7 +125,7 @@ std::string GroupCore::who_is_missing(const Attempt& attempt, int& first) const 
   std::uint64_t lowest = std::numeric_limits<std::uint64_t>::max();
   for (const PeerWatch::Standing& standing : answers.standings) {
     if (standing.rank == here().rank) continue;
-    if (standing.entered < attempt.sequence) absent.insert(standing.rank);
+    if (standing.entered < attempt.round) absent.insert(standing.rank);
     if (standing.stopped) stopped.insert(standing.rank);
     if (standing.tick < lowest) behind.clear();
     lowest = std::min(lowest, standing.tick);

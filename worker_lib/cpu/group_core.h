@@ -42,9 +42,9 @@ struct Attempt {
   std::function<std::string()>
       doing;  // "all_reduce #3 of 4 f32 (sum)"; asked for when something fails
   Deadline deadline;
-  std::uint64_t sequence = 0;  // of a collective
-  int partner = -1;            // of send and recv
-  const char* omission = "";   // of send and recv: what the partner did not do when time is up
+  std::uint64_t round = 0;    // of a collective
+  int partner = -1;           // of send and recv
+  const char* omission = "";  // of send and recv: what the partner did not do when time is up
 };
 
 class GroupCore {

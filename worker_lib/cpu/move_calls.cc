@@ -22,18 +22,17 @@ std::size_t block_limit(const Surroundings& here) {
 
 // --- broadcast ---
 
-BroadcastCall::BroadcastCall(const Surroundings& here, char* data, std::size_t bytes, int root)
+BroadcastCall::BroadcastCall(const Surroundings& here, Scattered<char> data, int root)
     : here_(here),
-      data_(data),
+      data_(std::move(data)),
       root_(root),
-      plan_(bytes, here.segment.stage_bytes, kCacheLineBytes) {}
+      plan_(data_.bytes(), here.segment.stage_bytes, kCacheLineBytes) {}
 
 ChunkPipeline::Work BroadcastCall::work_mode() const { return work_between_nodes(here_); }
 
 void BroadcastCall::stage(const Chunk& chunk) {
   if (here_.rank != root_) return;
-  const Range part = plan_.at(chunk.index);
-  copy_bytes(here_.stage(here_.local, chunk.number), data_ + part.begin, part.size());
+  data_.copy_to(here_.stage(here_.local, chunk.number), plan_.at(chunk.index));
 }
 
 TcpMesh::End BroadcastCall::work(const Chunk& chunk, TimePoint deadline) {
@@ -59,34 +58,33 @@ TcpMesh::End BroadcastCall::work(const Chunk& chunk, TimePoint deadline) {
 void BroadcastCall::copy_out(const Chunk& chunk) {
   if (here_.rank == root_) return;
   const Range part = plan_.at(chunk.index);
-  char* const to = data_ + part.begin;
   if (here_.on_my_node(root_)) {
-    copy_bytes(to, here_.stage(here_.layout.local_of[root_], chunk.number), part.size());
+    data_.copy_from(here_.stage(here_.layout.local_of[root_], chunk.number), part);
     return;
   }
   const ChunkShape shape = ChunkShape::even(here_.layout, part.size(), kCacheLineBytes);
   for (int lane = 0; lane < here_.layout.lanes; ++lane) {
     const Range share = shape.share(lane);
-    copy_bytes(to + share.begin, here_.stage(lane, chunk.number) + share.begin, share.size());
+    data_.copy_from(here_.stage(lane, chunk.number) + share.begin,
+                    {part.begin + share.begin, part.begin + share.end});
   }
 }
 
 // --- all_gather and gather ---
 
-GatherCall::GatherCall(const Surroundings& here, const char* input, std::span<void* const> outputs,
-                       std::size_t bytes, int root)
+GatherCall::GatherCall(const Surroundings& here, Scattered<const char> input,
+                       std::span<const Scattered<char>> outputs, int root)
     : here_(here),
-      input_(input),
+      input_(std::move(input)),
       outputs_(outputs),
       root_(root),
-      plan_(bytes, block_limit(here), kCacheLineBytes) {}
+      plan_(input_.bytes(), block_limit(here), kCacheLineBytes) {}
 
 ChunkPipeline::Work GatherCall::work_mode() const { return work_between_nodes(here_); }
 
 void GatherCall::stage(const Chunk& chunk) {
   if (root_ == here_.rank) return;
-  const Range part = plan_.at(chunk.index);
-  copy_bytes(here_.stage(here_.local, chunk.number), input_ + part.begin, part.size());
+  input_.copy_to(here_.stage(here_.local, chunk.number), plan_.at(chunk.index));
 }
 
 std::size_t GatherCall::place_of(int rank) const {
@@ -134,21 +132,27 @@ void GatherCall::copy_out(const Chunk& chunk) {
   if (!wants_result()) return;
   const Range part = plan_.at(chunk.index);
   for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
-    char* const to = static_cast<char*>(outputs_[rank]) + part.begin;
-    const char* const from = rank == here_.rank ? input_ + part.begin : staged(rank, chunk);
-    if (to != from) copy_bytes(to, from, part.size());  // the input may be its own output
+    if (rank != here_.rank) {
+      outputs_[rank].copy_from(staged(rank, chunk), part);
+      continue;
+    }
+    input_.for_each(part, [&](const char* from, std::size_t offset, std::size_t bytes) {
+      const std::size_t begin = part.begin + offset;
+      outputs_[rank].copy_from(from, {begin, begin + bytes});  // it may lie there already
+    });
   }
 }
 
 // --- scatter ---
 
-ScatterCall::ScatterCall(const Surroundings& here, std::span<const void* const> inputs,
-                         char* output, std::size_t bytes, int root)
+ScatterCall::ScatterCall(const Surroundings& here, std::span<const ReadableBytes> inputs,
+                         WritableBytes output, int root)
     : here_(here),
       inputs_(inputs),
       output_(output),
       root_(root),
-      plan_(bytes, here.segment.stage_bytes / here.layout.rank_at.size(), kCacheLineBytes) {}
+      plan_(output.size(), here.segment.stage_bytes / here.layout.rank_at.size(), kCacheLineBytes) {
+}
 
 ChunkPipeline::Work ScatterCall::work_mode() const { return work_between_nodes(here_); }
 
@@ -159,7 +163,7 @@ void ScatterCall::stage(const Chunk& chunk) {
   for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
     if (rank == root_) continue;
     copy_bytes(here_.stage(here_.local, chunk.number) + shape.block(rank).begin,
-               static_cast<const char*>(inputs_[rank]) + part.begin, part.size());
+               inputs_[rank].data() + part.begin, part.size());
   }
 }
 
@@ -183,9 +187,9 @@ TcpMesh::End ScatterCall::work(const Chunk& chunk, TimePoint deadline) {
 
 void ScatterCall::copy_out(const Chunk& chunk) {
   const Range part = plan_.at(chunk.index);
-  char* const to = output_ + part.begin;
+  char* const to = output_.data() + part.begin;
   if (here_.rank == root_) {
-    const char* const from = static_cast<const char*>(inputs_[root_]) + part.begin;
+    const char* const from = inputs_[root_].data() + part.begin;
     if (to != from) copy_bytes(to, from, part.size());
     return;
   }
@@ -200,6 +204,91 @@ void ScatterCall::copy_out(const Chunk& chunk) {
   copy_bytes(to,
              here_.stage(lane, chunk.number) + (block.begin - shape.piece(lane, here_.node).begin),
              part.size());
+}
+
+// --- all_to_all ---
+
+AllToAllCall::AllToAllCall(const Surroundings& here, const PairSizes& sizes,
+                           std::span<const ReadableBytes> inputs,
+                           std::span<const WritableBytes> outputs)
+    : here_(here),
+      sizes_(sizes),
+      inputs_(inputs),
+      outputs_(outputs),
+      slot_(pair_slot_bytes(here.layout, here.segment.stage_bytes)) {}
+
+std::size_t AllToAllCall::chunks() const {
+  return std::max<std::size_t>(1, (sizes_.largest() + slot_ - 1) / slot_);
+}
+
+ChunkPipeline::Work AllToAllCall::work_mode() const { return work_between_nodes(here_); }
+
+Range AllToAllCall::part(int from, int to, const Chunk& chunk) const {
+  const std::size_t bytes = sizes_.of(from, to);
+  return {std::min(chunk.index * slot_, bytes), std::min((chunk.index + 1) * slot_, bytes)};
+}
+
+char* AllToAllCall::outgoing(int from, int to, const Chunk& chunk) const {
+  return here_.stage(here_.layout.local_of[from], chunk.number) +
+         static_cast<std::size_t>(here_.layout.position_of[to]) * slot_;
+}
+
+// Behind the leader's own: a row for each rank of other nodes, a slot for each rank of the lane.
+char* AllToAllCall::incoming(int from, int to, const Chunk& chunk) const {
+  const NodeLayout& layout = here_.layout;
+  const int lane = layout.lane_of(to);
+  const Range of_lane = layout.lane_positions(lane, here_.node);
+  const auto world = static_cast<std::size_t>(layout.world_size());
+  // How many ranks of other nodes have a lower number.
+  const std::vector<int>& mine = layout.nodes[here_.node];
+  const auto row =
+      static_cast<std::size_t>(from - (std::ranges::lower_bound(mine, from) - mine.begin()));
+  const std::size_t column = layout.position_of[to] - of_lane.begin;
+  return here_.stage(lane, chunk.number) + (world + row * of_lane.size() + column) * slot_;
+}
+
+void AllToAllCall::stage(const Chunk& chunk) {
+  for (int to = 0; to < here_.layout.world_size(); ++to) {
+    if (to == here_.rank) continue;
+    const Range bytes = part(here_.rank, to, chunk);
+    copy_bytes(outgoing(here_.rank, to, chunk), inputs_[to].data() + bytes.begin, bytes.size());
+  }
+}
+
+TcpMesh::End AllToAllCall::work(const Chunk& chunk, TimePoint deadline) {
+  const NodeLayout& layout = here_.layout;
+  std::vector<TcpMesh::Sending> sendings;
+  std::vector<TcpMesh::Receiving> receivings;
+  for (int step = 1; step < layout.node_count(); ++step) {
+    const int node = (here_.node + step) % layout.node_count();
+    const Range theirs = layout.lane_positions(here_.local, node);
+    for (const int from : layout.nodes[here_.node]) {
+      for (std::size_t at = theirs.begin; at < theirs.end; ++at) {
+        const int to = layout.rank_at[at];
+        const std::size_t bytes = part(from, to, chunk).size();
+        if (bytes > 0) sendings.push_back({node, outgoing(from, to, chunk), bytes});
+      }
+    }
+    const Range ours = layout.lane_positions(here_.local, here_.node);
+    for (const int from : layout.nodes[node]) {
+      for (std::size_t at = ours.begin; at < ours.end; ++at) {
+        const int to = layout.rank_at[at];
+        const std::size_t bytes = part(from, to, chunk).size();
+        if (bytes > 0) receivings.push_back({node, incoming(from, to, chunk), bytes});
+      }
+    }
+  }
+  return here_.mesh->exchange(sendings, receivings, deadline);
+}
+
+void AllToAllCall::copy_out(const Chunk& chunk) {
+  for (int from = 0; from < here_.layout.world_size(); ++from) {
+    const Range bytes = part(from, here_.rank, chunk);
+    const char* const staged = from == here_.rank       ? inputs_[from].data() + bytes.begin
+                               : here_.on_my_node(from) ? outgoing(from, here_.rank, chunk)
+                                                        : incoming(from, here_.rank, chunk);
+    copy_bytes(outputs_[from].data() + bytes.begin, staged, bytes.size());
+  }
 }
 
 }  // namespace ddprun

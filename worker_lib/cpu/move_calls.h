@@ -1,5 +1,5 @@
-// The collectives that move bytes as they are: broadcast, all_gather, gather, scatter, and the
-// barrier, which moves none.
+// The collectives that move bytes as they are: broadcast, all_gather, gather, scatter, all_to_all,
+// and the barrier, which moves none.
 //
 // On one node each source stages its bytes and each destination copies them out: one meeting for a
 // chunk. With several nodes the leaders of the lanes carry the bytes over in between:
@@ -11,18 +11,23 @@
 //   gather       other node (gather: to the root's), into its colleague's stage
 //   scatter      the leaders on the root's node carry from the root's stage what belongs to the
 //                ranks of their lane on each other node
+//   all_to_all   the leader of lane w carries what its node's ranks have for the ranks of that lane
+//                on each other node
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "worker_lib/core/chunk_plan.h"
+#include "worker_lib/core/pair_sizes.h"
+#include "worker_lib/core/scattered.h"
 #include "worker_lib/cpu/chunked_call.h"
 
 namespace ddprun {
 
 class BroadcastCall final : public ChunkedCall {
  public:
-  BroadcastCall(const Surroundings& here, char* data, std::size_t bytes, int root);
+  BroadcastCall(const Surroundings& here, Scattered<char> data, int root);
 
   std::size_t chunks() const override { return plan_.chunks(); }
   ChunkPipeline::Work work_mode() const override;
@@ -32,7 +37,7 @@ class BroadcastCall final : public ChunkedCall {
 
  private:
   const Surroundings& here_;
-  char* data_;
+  Scattered<char> data_;
   int root_;
   ChunkPlan plan_;
 };
@@ -40,8 +45,9 @@ class BroadcastCall final : public ChunkedCall {
 // all_gather (root -1) and gather.
 class GatherCall final : public ChunkedCall {
  public:
-  GatherCall(const Surroundings& here, const char* input, std::span<void* const> outputs,
-             std::size_t bytes, int root);
+  // outputs: by rank, where the result is wanted.
+  GatherCall(const Surroundings& here, Scattered<const char> input,
+             std::span<const Scattered<char>> outputs, int root);
 
   std::size_t chunks() const override { return plan_.chunks(); }
   ChunkPipeline::Work work_mode() const override;
@@ -57,16 +63,16 @@ class GatherCall final : public ChunkedCall {
   std::size_t place_of(int rank) const;
 
   const Surroundings& here_;
-  const char* input_;
-  std::span<void* const> outputs_;
+  Scattered<const char> input_;
+  std::span<const Scattered<char>> outputs_;
   int root_;
   ChunkPlan plan_;
 };
 
 class ScatterCall final : public ChunkedCall {
  public:
-  ScatterCall(const Surroundings& here, std::span<const void* const> inputs, char* output,
-              std::size_t bytes, int root);
+  ScatterCall(const Surroundings& here, std::span<const ReadableBytes> inputs, WritableBytes output,
+              int root);
 
   std::size_t chunks() const override { return plan_.chunks(); }
   ChunkPipeline::Work work_mode() const override;
@@ -76,10 +82,37 @@ class ScatterCall final : public ChunkedCall {
 
  private:
   const Surroundings& here_;
-  std::span<const void* const> inputs_;
-  char* output_;
+  std::span<const ReadableBytes> inputs_;
+  WritableBytes output_;
   int root_;
   ChunkPlan plan_;
+};
+
+// Every rank has something for every other one; how much may differ from pair to pair.
+class AllToAllCall final : public ChunkedCall {
+ public:
+  // inputs[r] goes to rank r, outputs[r] comes from there; `sizes` says the same of all pairs.
+  AllToAllCall(const Surroundings& here, const PairSizes& sizes,
+               std::span<const ReadableBytes> inputs, std::span<const WritableBytes> outputs);
+
+  std::size_t chunks() const override;
+  ChunkPipeline::Work work_mode() const override;
+  void stage(const Chunk& chunk) override;
+  TcpMesh::End work(const Chunk& chunk, TimePoint deadline) override;
+  void copy_out(const Chunk& chunk) override;
+
+ private:
+  Range part(int from, int to, const Chunk& chunk) const;
+  // Where the part for a rank lies in the stage of the rank of this node that it comes from, and where
+  // in the stage of its lane's leader if it comes from another node.
+  char* outgoing(int from, int to, const Chunk& chunk) const;
+  char* incoming(int from, int to, const Chunk& chunk) const;
+
+  const Surroundings& here_;
+  const PairSizes& sizes_;
+  std::span<const ReadableBytes> inputs_;
+  std::span<const WritableBytes> outputs_;
+  std::size_t slot_;  // bytes of a pair in a chunk at most
 };
 
 class BarrierCall final : public ChunkedCall {

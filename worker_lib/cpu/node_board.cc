@@ -55,7 +55,7 @@ struct NodeBoard::Block {
   std::atomic<std::uint32_t> left;
   std::atomic<std::int32_t> core;  // that the rank was last seen on, plus one
   alignas(kCacheLineBytes)
-      CallHeader calls[2];  // by sequence number: the next one may begin while one is read
+      CallHeader calls[2];  // by round: the next one may begin while one is read
   alignas(kCacheLineBytes) std::atomic<std::uint32_t> bell;
   std::atomic<std::uint32_t> asleep;
   std::atomic<std::int32_t> wants_whom;
@@ -221,14 +221,14 @@ WaitEnd NodeBoard::wait_for_counter(const std::atomic<std::uint64_t>& counter, s
       [&] { return has_left(local); });
 }
 
-void NodeBoard::enter(const CallHeader& call) {
+void NodeBoard::enter(const CallHeader& call, std::uint64_t round) {
   Block& mine = blocks_[local_];
-  mine.calls[call.sequence % 2] = call;
-  mine.entered.store(call.sequence, std::memory_order_relaxed);
+  mine.calls[round % 2] = call;
+  mine.entered.store(round, std::memory_order_relaxed);
 }
 
-const CallHeader& NodeBoard::call_of(int local, std::uint64_t sequence) const {
-  return blocks_[local].calls[sequence % 2];
+const CallHeader& NodeBoard::call_of(int local, std::uint64_t round) const {
+  return blocks_[local].calls[round % 2];
 }
 
 std::uint64_t NodeBoard::entered(int local) const {

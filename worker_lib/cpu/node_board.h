@@ -74,10 +74,11 @@ class NodeBoard {
 
   // --- collectives ---
   // Writes down what this rank calls. Others may read it once the tick of the arrival is published
-  // and until this rank enters the collective after the next.
-  void enter(const CallHeader& call);
-  const CallHeader& call_of(int local, std::uint64_t sequence) const;
-  // Sequence number of the collective the rank entered last.
+  // and until this rank enters the round after the next. A round is a collective or one leg of it; all
+  // ranks count them from 1.
+  void enter(const CallHeader& call, std::uint64_t round);
+  const CallHeader& call_of(int local, std::uint64_t round) const;
+  // The round that the rank entered last.
   std::uint64_t entered(int local) const;
 
   // --- failure ---

@@ -64,7 +64,7 @@ class PeerWatch {
   // Whether a rank of another node has left in good order.
   bool has_left(int rank) const { return left_[rank].load(); }
 
-  // How far a rank is: the collective it entered last, and its tick.
+  // How far a rank is: the round it entered last, and its tick.
   struct Standing {
     std::int32_t rank = -1;
     std::uint32_t stopped = 0;  // 1: by a signal or a debugger

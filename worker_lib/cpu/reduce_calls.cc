@@ -34,6 +34,29 @@ class Sources {
   std::vector<const void*> many_;
 };
 
+Range in_bytes(Range elements, std::size_t element_bytes) {
+  return {elements.begin * element_bytes, elements.end * element_bytes};
+}
+
+// visit(offset, input, output, bytes) for each part of `range`, in bytes, that lies in one piece: of
+// what this rank contributes to the result of `rank`, and where that result goes, null if nowhere here.
+template <class Visit>
+void for_each_piece(const ReduceJob& job, int rank, bool wanted, Range range, Visit visit) {
+  if (!job.by_rank()) {
+    job.data.for_each(range, [&](char* data, std::size_t offset, std::size_t bytes) {
+      visit(offset, data, wanted ? data : nullptr, bytes);
+    });
+    return;
+  }
+  job.inputs[rank].for_each(range, [&](const char* in, std::size_t offset, std::size_t bytes) {
+    if (!wanted) return visit(offset, in, static_cast<char*>(nullptr), bytes);
+    const std::size_t begin = range.begin + offset;
+    job.output.for_each({begin, begin + bytes}, [&](char* out, std::size_t more, std::size_t part) {
+      visit(offset + more, in + more, out, part);
+    });
+  });
+}
+
 // Bytes a rank contributes, times the ranks of the node, up to which a second meeting costs more
 // than it saves.
 constexpr std::size_t kSmallReduce = std::size_t{64} << 10;
@@ -46,47 +69,42 @@ DirectReduce::DirectReduce(const Surroundings& here, const ReduceJob& job)
     : here_(here),
       job_(job),
       size_(size_of(job.type)),
-      plan_(job.count, chunk_limit(here, job), elements_per_line(size_)) {}
+      plan_(job.count(), chunk_limit(here, job), elements_per_line(size_)) {}
 
 bool DirectReduce::suits(const Surroundings& here, const ReduceJob& job) {
   if (!here.one_node()) return false;
   if (job.by_rank()) return true;
   if (job.kind == CallKind::kAllReduce && here.local_count() == 2) return true;
-  return job.count * size_of(job.type) <= kSmallReduce / here.local_count();
+  return job.data.bytes() <= kSmallReduce / here.local_count();
 }
 
 void DirectReduce::stage(const Chunk& chunk) {
-  const Range part = plan_.at(chunk.index);
-  const std::size_t bytes = part.size() * size_;
+  const Range part = in_bytes(plan_.at(chunk.index), size_);
   char* const to = here_.stage(here_.local, chunk.number);
-  if (!job_.by_rank()) {
-    return copy_bytes(to, job_.data + part.begin * size_, bytes);
-  }
+  if (!job_.by_rank()) return job_.data.copy_to(to, part);
   for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
     if (rank == here_.rank) continue;
-    copy_bytes(to + static_cast<std::size_t>(rank) * bytes,
-               static_cast<const char*>(job_.inputs[rank]) + part.begin * size_, bytes);
+    job_.inputs[rank].copy_to(to + static_cast<std::size_t>(rank) * part.size(), part);
   }
 }
 
 void DirectReduce::copy_out(const Chunk& chunk) {
   if (!job_.wants_result(here_.rank)) return;
-  const Range part = plan_.at(chunk.index);
-  const bool by_rank = job_.by_rank();
-  const std::size_t offset =
-      by_rank ? static_cast<std::size_t>(here_.rank) * part.size() * size_ : 0;
-  Sources sources(here_.local_count());
-  for (int local = 0; local < here_.local_count(); ++local) {
-    sources[local] = here_.stage(local, chunk.number) + offset;
-  }
-  sources[here_.local] = (by_rank ? static_cast<const char*>(job_.inputs[here_.rank]) : job_.data) +
-                         part.begin * size_;
-  kernel_for(job_,
-             FoldForm::kWhole)({.sources = sources.data(),
-                                .source_count = here_.local_count(),
-                                .count = part.size(),
-                                .out = (by_rank ? job_.output : job_.data) + part.begin * size_,
-                                .divisor = divisor_of(job_, here_.layout)});
+  const Range part = in_bytes(plan_.at(chunk.index), size_);
+  const std::size_t block = job_.by_rank() ? static_cast<std::size_t>(here_.rank) * part.size() : 0;
+  for_each_piece(job_, here_.rank, /*wanted=*/true, part,
+                 [&](std::size_t offset, const char* input, char* output, std::size_t bytes) {
+                   Sources sources(here_.local_count());
+                   for (int local = 0; local < here_.local_count(); ++local) {
+                     sources[local] = here_.stage(local, chunk.number) + block + offset;
+                   }
+                   sources[here_.local] = input;
+                   kernel_for(job_, FoldForm::kWhole)({.sources = sources.data(),
+                                                       .source_count = here_.local_count(),
+                                                       .count = bytes / size_,
+                                                       .out = output,
+                                                       .divisor = divisor_of(job_, here_.layout)});
+                 });
 }
 
 // --- SharedReduce ---
@@ -97,7 +115,7 @@ SharedReduce::SharedReduce(const Surroundings& here, const ReduceJob& job, Reduc
       scratch_(scratch),
       size_(size_of(job.type)),
       accumulator_size_(size_of(accumulator_of(job.type))),
-      plan_(job.count, chunk_limit(here, job), elements_per_line(size_of(job.type))) {}
+      plan_(job.count(), chunk_limit(here, job), elements_per_line(size_of(job.type))) {}
 
 ChunkShape SharedReduce::shape(const Chunk& chunk) const {
   const std::size_t length = plan_.at(chunk.index).size();
@@ -112,33 +130,37 @@ void SharedReduce::stage(const Chunk& chunk) {
   if (job_.by_rank()) {
     for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
       if (here_.leads() && here_.layout.lane_of(rank) == here_.local) continue;
-      copy_bytes(to + parts.block(rank).begin * size_,
-                 static_cast<const char*>(job_.inputs[rank]) + whole.begin * size_,
-                 whole.size() * size_);
+      job_.inputs[rank].copy_to(to + parts.block(rank).begin * size_, in_bytes(whole, size_));
     }
     return;
   }
-  const char* const from = job_.data + whole.begin * size_;
   const Range own = here_.leads() ? parts.share(here_.local) : Range{};
-  copy_bytes(to, from, own.begin * size_);
-  copy_bytes(to + own.end * size_, from + own.end * size_, (whole.size() - own.end) * size_);
+  job_.data.copy_to(to, in_bytes({whole.begin, whole.begin + own.begin}, size_));
+  job_.data.copy_to(to + own.end * size_, in_bytes({whole.begin + own.end, whole.end}, size_));
 }
 
 std::vector<SharedReduce::Stretch> SharedReduce::own_share(const Chunk& chunk) const {
   const Range whole = plan_.at(chunk.index);
   const ChunkShape parts = shape(chunk);
+  std::vector<Stretch> stretches;
+  // `elements` of what goes to `rank`, which lie at `at` in the chunk.
+  const auto add = [&](int rank, bool wanted, std::size_t at, Range elements) {
+    for_each_piece(job_, rank, wanted, in_bytes(elements, size_),
+                   [&](std::size_t offset, const char* input, char* output, std::size_t bytes) {
+                     const std::size_t begin = at + offset / size_;
+                     stretches.push_back({{begin, begin + bytes / size_}, input, output});
+                   });
+  };
   if (!job_.by_rank()) {
     const Range share = parts.share(here_.local);
-    char* const data = job_.data + (whole.begin + share.begin) * size_;
-    return {{share, data, job_.wants_result(here_.rank) ? data : nullptr}};
+    add(here_.rank, job_.wants_result(here_.rank), share.begin,
+        {whole.begin + share.begin, whole.begin + share.end});
+    return stretches;
   }
-  std::vector<Stretch> stretches;
   const Range positions = here_.layout.lane_positions(here_.local);
   for (std::size_t position = positions.begin; position < positions.end; ++position) {
     const int rank = here_.layout.rank_at[position];
-    stretches.push_back({parts.block(rank),
-                         static_cast<const char*>(job_.inputs[rank]) + whole.begin * size_,
-                         rank == here_.rank ? job_.output + whole.begin * size_ : nullptr});
+    add(rank, rank == here_.rank, parts.block(rank).begin, whole);
   }
   return stretches;
 }
@@ -246,18 +268,16 @@ void SharedReduce::copy_out(const Chunk& chunk) {
   const Range whole = plan_.at(chunk.index);
   const ChunkShape parts = shape(chunk);
   if (job_.by_rank()) {
-    copy_bytes(job_.output + whole.begin * size_,
-               here_.stage(here_.layout.lane_of(here_.rank), chunk.number) +
-                   parts.block(here_.rank).begin * size_,
-               whole.size() * size_);
+    const char* const from = here_.stage(here_.layout.lane_of(here_.rank), chunk.number);
+    job_.output.copy_from(from + parts.block(here_.rank).begin * size_, in_bytes(whole, size_));
     return;
   }
   if (!job_.wants_result(here_.rank)) return;
   for (int lane = 0; lane < here_.layout.lanes; ++lane) {
     if (here_.one_node() && lane == here_.local) continue;  // folded into the output
     const Range share = parts.share(lane);
-    copy_bytes(job_.data + (whole.begin + share.begin) * size_,
-               here_.stage(lane, chunk.number) + share.begin * size_, share.size() * size_);
+    job_.data.copy_from(here_.stage(lane, chunk.number) + share.begin * size_,
+                        in_bytes({whole.begin + share.begin, whole.begin + share.end}, size_));
   }
 }
 

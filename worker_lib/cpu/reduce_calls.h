@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "worker_lib/core/chunk_plan.h"
+#include "worker_lib/core/scattered.h"
 #include "worker_lib/cpu/call_header.h"
 #include "worker_lib/cpu/chunked_call.h"
 #include "worker_lib/cpu/fold_kernels.h"
@@ -42,11 +43,12 @@ struct ReduceJob {
   ElementType type = ElementType::kF32;
   ReduceOp op = ReduceOp::kSum;
   int root = -1;
-  std::size_t count = 0;
-  char* data = nullptr;
-  std::span<const void* const> inputs;
-  char* output = nullptr;
+  Scattered<char> data;
+  std::span<const Scattered<const char>> inputs;
+  Scattered<char> output;
 
+  // Elements of the result.
+  std::size_t count() const { return (by_rank() ? output : data).bytes() / size_of(type); }
   // Whether each rank gets a block of its own, and not all (or the root) the whole.
   bool by_rank() const { return kind == CallKind::kReduceScatter; }
   bool wants_result(int rank) const { return root < 0 || root == rank; }
@@ -97,6 +99,7 @@ class SharedReduce final : public ChunkedCall {
   };
 
   ChunkShape shape(const Chunk& chunk) const;
+  // Each part of this rank's share that lies in one piece, in the order of the chunk.
   std::vector<Stretch> own_share(const Chunk& chunk) const;
   void fold_over_node(const Chunk& chunk, const Stretch& stretch, FoldForm form, char* out,
                       char* copy);

@@ -14,9 +14,9 @@ void require_root(Rank root, int size) {
   DDPRUN_ASSERT(root.value >= 0 && root.value < size, "the root is a rank of the group");
 }
 
-void require_count(std::size_t given, int wanted) {
-  DDPRUN_ASSERT(given == static_cast<std::size_t>(wanted),
-                "there is one pointer per rank where data goes in or out, and none elsewhere");
+void require_count(std::size_t given, std::size_t wanted) {
+  DDPRUN_ASSERT(given == wanted,
+                "there is as much for each rank where data goes in or out, and nothing elsewhere");
 }
 
 void require_partner(Rank partner, int rank, int size) {

@@ -12,7 +12,7 @@ namespace ddprun {
 
 void require_operation(ElementType type, ReduceOp op);
 void require_root(Rank root, int size);
-void require_count(std::size_t given, int wanted);  // of pointers
+void require_count(std::size_t given, std::size_t wanted);  // of tensors
 void require_partner(Rank partner, int rank, int size);
 
 }  // namespace ddprun

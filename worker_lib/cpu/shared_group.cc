@@ -3,9 +3,43 @@
 #include <algorithm>
 
 #include "worker_lib/cpu/move_calls.h"
+#include "worker_lib/cpu/rank_names.h"
 #include "worker_lib/cpu/requirements.h"
 
 namespace ddprun {
+namespace {
+
+// The header of a collective that carries these tensors, as far as they say it.
+template <class Bytes>
+CallHeader header_of(std::span<const Bytes> tensors) {
+  CallHeader header{.tensors = static_cast<std::uint32_t>(tensors.size())};
+  for (const Bytes& tensor : tensors) header.count += tensor.size();
+  if (tensors.size() > 1) {
+    std::vector<std::size_t> sizes;
+    for (const Bytes& tensor : tensors) sizes.push_back(tensor.size());
+    header.digest = digest_of(sizes);
+  }
+  return header;
+}
+
+// A list with as many tensors for each rank, in their order.
+template <class Byte>
+std::vector<Scattered<Byte>> one_for_each_rank(std::span<const std::span<Byte>> list, int ranks) {
+  std::vector<Scattered<Byte>> by_rank;
+  const std::size_t each = ranks == 0 ? 0 : list.size() / static_cast<std::size_t>(ranks);
+  by_rank.reserve(ranks);
+  for (int rank = 0; rank < ranks; ++rank) by_rank.emplace_back(list.subspan(rank * each, each));
+  return by_rank;
+}
+
+ReadableBytes bytes_of(const std::uint64_t& number) {
+  return {reinterpret_cast<const char*>(&number), sizeof number};
+}
+WritableBytes bytes_of(std::vector<std::uint64_t>& numbers) {
+  return {reinterpret_cast<char*>(numbers.data()), numbers.size() * sizeof(std::uint64_t)};
+}
+
+}  // namespace
 
 SegmentNeeds SharedGroup::segment_needs(int local_count) {
   return {.board_bytes = NodeBoard::bytes_for(local_count),
@@ -18,45 +52,39 @@ SharedGroup::SharedGroup(std::unique_ptr<GroupCore> core)
 
 // --- the collectives ---
 
-Result<void> SharedGroup::all_reduce(void* data, std::size_t count, ElementType type, ReduceOp op,
-                                     Duration timeout) {
-  return run_reduce({.kind = CallKind::kAllReduce,
-                     .type = type,
-                     .op = op,
-                     .count = count,
-                     .data = static_cast<char*>(data)},
-                    timeout);
+Result<void> SharedGroup::all_reduce(std::span<const WritableBytes> tensors, ElementType type,
+                                     ReduceOp op, Duration timeout) {
+  ReduceJob job{.kind = CallKind::kAllReduce, .type = type, .op = op};
+  job.data = Scattered<char>(tensors);
+  return run_reduce(header_of(tensors), job, timeout);
 }
 
-Result<void> SharedGroup::reduce(void* data, std::size_t count, ElementType type, ReduceOp op,
-                                 Rank root, Duration timeout) {
+Result<void> SharedGroup::reduce(std::span<const WritableBytes> tensors, ElementType type,
+                                 ReduceOp op, Rank root, Duration timeout) {
   require_root(root, size());
-  return run_reduce({.kind = CallKind::kReduce,
-                     .type = type,
-                     .op = op,
-                     .root = root.value,
-                     .count = count,
-                     .data = static_cast<char*>(data)},
-                    timeout);
+  ReduceJob job{.kind = CallKind::kReduce, .type = type, .op = op, .root = root.value};
+  job.data = Scattered<char>(tensors);
+  return run_reduce(header_of(tensors), job, timeout);
 }
 
-Result<void> SharedGroup::reduce_scatter(std::span<const void* const> inputs, void* output,
-                                         std::size_t count, ElementType type, ReduceOp op,
-                                         Duration timeout) {
-  require_count(inputs.size(), size());
-  return run_reduce({.kind = CallKind::kReduceScatter,
-                     .type = type,
-                     .op = op,
-                     .count = count,
-                     .inputs = inputs,
-                     .output = static_cast<char*>(output)},
-                    timeout);
+Result<void> SharedGroup::reduce_scatter(std::span<const ReadableBytes> inputs,
+                                         std::span<const WritableBytes> outputs, ElementType type,
+                                         ReduceOp op, Duration timeout) {
+  require_count(inputs.size(), outputs.size() * size());
+  const std::vector<Scattered<const char>> by_rank = one_for_each_rank(inputs, size());
+  ReduceJob job{.kind = CallKind::kReduceScatter, .type = type, .op = op};
+  job.inputs = by_rank;
+  job.output = Scattered<char>(outputs);
+  return run_reduce(header_of(outputs), job, timeout);
 }
 
-Result<void> SharedGroup::run_reduce(const ReduceJob& job, Duration timeout) {
+Result<void> SharedGroup::run_reduce(CallHeader header, const ReduceJob& job, Duration timeout) {
   require_operation(job.type, job.op);
-  const CallHeader header{
-      .count = job.count, .root = job.root, .kind = job.kind, .type = job.type, .op = job.op};
+  header.count = job.count();
+  header.root = job.root;
+  header.kind = job.kind;
+  header.type = job.type;
+  header.op = job.op;
   if (DirectReduce::suits(here_, job)) {
     DirectReduce call(here_, job);
     return run(header, call, timeout);
@@ -65,35 +93,108 @@ Result<void> SharedGroup::run_reduce(const ReduceJob& job, Duration timeout) {
   return run(header, call, timeout);
 }
 
-Result<void> SharedGroup::broadcast(void* data, std::size_t bytes, Rank root, Duration timeout) {
+Result<void> SharedGroup::broadcast(std::span<const WritableBytes> tensors, Rank root,
+                                    Duration timeout) {
   require_root(root, size());
-  BroadcastCall call(here_, static_cast<char*>(data), bytes, root.value);
-  return run({.count = bytes, .root = root.value, .kind = CallKind::kBroadcast}, call, timeout);
+  CallHeader header = header_of(tensors);
+  header.kind = CallKind::kBroadcast;
+  header.root = root.value;
+  BroadcastCall call(here_, Scattered<char>(tensors), root.value);
+  return run(header, call, timeout);
 }
 
-Result<void> SharedGroup::all_gather(const void* input, std::span<void* const> outputs,
-                                     std::size_t bytes, Duration timeout) {
-  require_count(outputs.size(), size());
-  GatherCall call(here_, static_cast<const char*>(input), outputs, bytes, -1);
-  return run({.count = bytes, .kind = CallKind::kAllGather}, call, timeout);
+Result<void> SharedGroup::all_gather(std::span<const ReadableBytes> inputs,
+                                     std::span<const WritableBytes> outputs, Duration timeout) {
+  require_count(outputs.size(), inputs.size() * size());
+  CallHeader header = header_of(inputs);
+  header.kind = CallKind::kAllGather;
+  const std::vector<Scattered<char>> by_rank = one_for_each_rank(outputs, size());
+  GatherCall call(here_, Scattered<const char>(inputs), by_rank, -1);
+  return run(header, call, timeout);
 }
 
-Result<void> SharedGroup::gather(const void* input, std::span<void* const> outputs,
-                                 std::size_t bytes, Rank root, Duration timeout) {
+Result<void> SharedGroup::gather(ReadableBytes input, std::span<const WritableBytes> outputs,
+                                 Rank root, Duration timeout) {
   require_root(root, size());
   const int wanted = root.value == rank() ? size() : 0;
   require_count(outputs.size(), wanted);
-  GatherCall call(here_, static_cast<const char*>(input), outputs, bytes, root.value);
-  return run({.count = bytes, .root = root.value, .kind = CallKind::kGather}, call, timeout);
+  const std::vector<Scattered<char>> by_rank = one_for_each_rank(outputs, wanted);
+  GatherCall call(here_, Scattered<const char>(input), by_rank, root.value);
+  return run({.count = input.size(), .root = root.value, .kind = CallKind::kGather}, call, timeout);
 }
 
-Result<void> SharedGroup::scatter(std::span<const void* const> inputs, void* output,
-                                  std::size_t bytes, Rank root, Duration timeout) {
+Result<void> SharedGroup::scatter(std::span<const ReadableBytes> inputs, WritableBytes output,
+                                  Rank root, Duration timeout) {
   require_root(root, size());
   const int wanted = root.value == rank() ? size() : 0;
   require_count(inputs.size(), wanted);
-  ScatterCall call(here_, inputs, static_cast<char*>(output), bytes, root.value);
-  return run({.count = bytes, .root = root.value, .kind = CallKind::kScatter}, call, timeout);
+  ScatterCall call(here_, inputs, output, root.value);
+  return run({.count = output.size(), .root = root.value, .kind = CallKind::kScatter}, call,
+             timeout);
+}
+
+Result<void> SharedGroup::all_to_all(std::span<const ReadableBytes> inputs,
+                                     std::span<const WritableBytes> outputs, Duration timeout) {
+  require_count(inputs.size(), size());
+  require_count(outputs.size(), size());
+  std::size_t bytes = 0;
+  for (const ReadableBytes& input : inputs) bytes += input.size();
+  Collective collective({.kind = CallKind::kAllToAll}, timeout);
+  // The header says no size: how much goes where is every rank's own affair.
+  collective.attempt.doing = [&] {
+    return describe(collective.header) + " of " + std::to_string(bytes) + " B";
+  };
+  if (const Result<void> begun = begin(collective); !begun) return begun;
+  const Result<PairSizes> sizes = agree_on_sizes(collective, inputs, outputs);
+  if (!sizes) return sizes.error();
+  AllToAllCall call(here_, *sizes, inputs, outputs);
+  return run_leg(collective, call);
+}
+
+// First everyone says whether its pairs are all of one size, which most often they are everywhere;
+// only if not, the tables of all pairs go round.
+Result<PairSizes> SharedGroup::agree_on_sizes(Collective& collective,
+                                              std::span<const ReadableBytes> inputs,
+                                              std::span<const WritableBytes> outputs) {
+  const auto ranks = static_cast<std::size_t>(size());
+  constexpr std::uint64_t kUneven = ~std::uint64_t{0};
+  std::vector<std::uint64_t> table;
+  for (const ReadableBytes& input : inputs) table.push_back(input.size());
+  for (const WritableBytes& output : outputs) table.push_back(output.size());
+  const bool is_even = std::ranges::count(table, table[0]) == std::ssize(table);
+
+  const std::uint64_t mine = is_even ? table[0] : kUneven;
+  std::vector<std::uint64_t> all(ranks);
+  if (const Result<void> told = gather_all(collective, bytes_of(mine), bytes_of(all)); !told) {
+    return told.error();
+  }
+  if (mine != kUneven && std::ranges::count(all, mine) == std::ssize(all)) {
+    return PairSizes::even(mine);
+  }
+
+  std::vector<std::uint64_t> tables(ranks * table.size());
+  if (const Result<void> told = gather_all(collective, bytes_of(table), bytes_of(tables)); !told) {
+    return told.error();
+  }
+  PairSizes sizes = PairSizes::from_tables(tables, ranks);
+  if (const std::optional<PairSizes::Clash>& clash = sizes.clash()) {
+    return core_->fail(collective.attempt, ErrorKind::kInvalidArgument, -1,
+                       name_rank(clash->from) + " sends " + std::to_string(clash->sent) + " B to " +
+                           name_rank(clash->to) + ", which expects " +
+                           std::to_string(clash->expected) + " B");
+  }
+  return sizes;
+}
+
+// What every rank has, by rank; `outputs` has room for size() times `input`.
+Result<void> SharedGroup::gather_all(Collective& collective, ReadableBytes input,
+                                     std::span<char> outputs) {
+  std::vector<Scattered<char>> by_rank;
+  for (int rank = 0; rank < size(); ++rank) {
+    by_rank.emplace_back(outputs.subspan(rank * input.size(), input.size()));
+  }
+  GatherCall call(here_, Scattered<const char>(input), by_rank, -1);
+  return run_leg(collective, call);
 }
 
 Result<void> SharedGroup::barrier(Duration timeout) {
@@ -103,15 +204,25 @@ Result<void> SharedGroup::barrier(Duration timeout) {
 
 // --- how they run ---
 
-Result<void> SharedGroup::run(CallHeader header, ChunkedCall& call, Duration timeout) {
-  header.sequence = sequence_ + 1;
-  const Attempt attempt{.doing = [&header] { return describe(header); },
-                        .deadline = Deadline(timeout),
-                        .sequence = header.sequence};
-  if (const Result<void> may = core_->may_begin(attempt); !may) return may.error();
+Result<void> SharedGroup::run(const CallHeader& header, ChunkedCall& call, Duration timeout) {
+  Collective collective(header, timeout);
+  if (const Result<void> begun = begin(collective); !begun) return begun;
+  return run_leg(collective, call);
+}
+
+Result<void> SharedGroup::begin(Collective& collective) {
+  collective.header.sequence = sequence_ + 1;
+  if (const Result<void> may = core_->may_begin(collective.attempt); !may) return may.error();
   ++sequence_;
-  board_.enter(header);
-  return take_steps(header, call, attempt);
+  return {};
+}
+
+Result<void> SharedGroup::run_leg(Collective& collective, ChunkedCall& call) {
+  collective.attempt.round = ++round_;
+  board_.enter(collective.header, round_);
+  const Result<void> ended = take_steps(collective.header, call, collective.attempt);
+  ++collective.header.leg;
+  return ended;
 }
 
 Result<void> SharedGroup::take_steps(const CallHeader& header, ChunkedCall& call,
@@ -160,12 +271,12 @@ Result<void> SharedGroup::arrive(const CallHeader& header, const ChunkPipeline& 
 Result<void> SharedGroup::agree_on_node(const CallHeader& header, const Attempt& attempt) {
   bool same = true;
   for (int local = 0; local < here_.local_count(); ++local) {
-    same = same && board_.call_of(local, header.sequence) == header;
+    same = same && board_.call_of(local, round_) == header;
   }
   if (same) return {};
   std::vector<CallHeader> by_rank;
   for (int local = 0; local < here_.local_count(); ++local) {
-    by_rank.push_back(board_.call_of(local, header.sequence));
+    by_rank.push_back(board_.call_of(local, round_));
   }
   const Error error = check_agreement(header, by_rank).error();
   return core_->fail(attempt, error.kind, -1, error.cause);
@@ -176,7 +287,7 @@ Result<void> SharedGroup::agree_on_node(const CallHeader& header, const Attempt&
 Result<void> SharedGroup::agree_over_nodes(const CallHeader& header, const ChunkPipeline& pipeline,
                                            const Attempt& attempt) {
   if (here_.local == 0) {
-    const TcpMesh::End end = exchange_headers(header, attempt.deadline.when());
+    const TcpMesh::End end = exchange_headers(attempt.deadline.when());
     if (end.how != WaitEnd::kReady) return core_->fail(attempt, end.how, end.node);
   }
   board_.publish(pipeline.header_tick());
@@ -188,11 +299,11 @@ Result<void> SharedGroup::agree_over_nodes(const CallHeader& header, const Chunk
   return {};
 }
 
-TcpMesh::End SharedGroup::exchange_headers(const CallHeader& header, TimePoint deadline) {
+TcpMesh::End SharedGroup::exchange_headers(TimePoint deadline) {
   auto* const table = reinterpret_cast<CallHeader*>(here_.memory + here_.segment.headers);
   std::vector<CallHeader> own;
   for (int local = 0; local < here_.local_count(); ++local) {
-    own.push_back(board_.call_of(local, header.sequence));
+    own.push_back(board_.call_of(local, round_));
     table[here_.layout.nodes[here_.node][local]] = own.back();
   }
   std::vector<TcpMesh::Sending> sendings;

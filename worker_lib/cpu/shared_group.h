@@ -1,9 +1,10 @@
 // SharedGroup: a CpuGroup of two or more ranks. It checks arguments, makes a ChunkedCall for each
-// collective and drives it through its steps; cpu_group.h has the promises.
+// collective, or for each of its legs, and drives it through its steps; cpu_group.h has the promises.
 #pragma once
 
 #include <memory>
 
+#include "worker_lib/core/pair_sizes.h"
 #include "worker_lib/cpu/chunked_call.h"
 #include "worker_lib/cpu/cpu_group.h"
 #include "worker_lib/cpu/group_core.h"
@@ -21,19 +22,23 @@ class SharedGroup final : public CpuGroup {
 
   int rank() const override { return here_.rank; }
   int size() const override { return here_.layout.world_size(); }
-  Result<void> all_reduce(void* data, std::size_t count, ElementType type, ReduceOp op,
+  Result<void> all_reduce(std::span<const WritableBytes> tensors, ElementType type, ReduceOp op,
                           Duration timeout) override;
-  Result<void> reduce(void* data, std::size_t count, ElementType type, ReduceOp op, Rank root,
-                      Duration timeout) override;
-  Result<void> broadcast(void* data, std::size_t bytes, Rank root, Duration timeout) override;
-  Result<void> all_gather(const void* input, std::span<void* const> outputs, std::size_t bytes,
-                          Duration timeout) override;
-  Result<void> reduce_scatter(std::span<const void* const> inputs, void* output, std::size_t count,
-                              ElementType type, ReduceOp op, Duration timeout) override;
-  Result<void> gather(const void* input, std::span<void* const> outputs, std::size_t bytes,
+  Result<void> reduce(std::span<const WritableBytes> tensors, ElementType type, ReduceOp op,
                       Rank root, Duration timeout) override;
-  Result<void> scatter(std::span<const void* const> inputs, void* output, std::size_t bytes,
-                       Rank root, Duration timeout) override;
+  Result<void> broadcast(std::span<const WritableBytes> tensors, Rank root,
+                         Duration timeout) override;
+  Result<void> all_gather(std::span<const ReadableBytes> inputs,
+                          std::span<const WritableBytes> outputs, Duration timeout) override;
+  Result<void> reduce_scatter(std::span<const ReadableBytes> inputs,
+                              std::span<const WritableBytes> outputs, ElementType type, ReduceOp op,
+                              Duration timeout) override;
+  Result<void> gather(ReadableBytes input, std::span<const WritableBytes> outputs, Rank root,
+                      Duration timeout) override;
+  Result<void> scatter(std::span<const ReadableBytes> inputs, WritableBytes output, Rank root,
+                       Duration timeout) override;
+  Result<void> all_to_all(std::span<const ReadableBytes> inputs,
+                          std::span<const WritableBytes> outputs, Duration timeout) override;
   Result<void> barrier(Duration timeout) override;
   Result<void> send(const void* data, std::size_t bytes, Rank destination, int tag,
                     Duration timeout) override;
@@ -42,15 +47,32 @@ class SharedGroup final : public CpuGroup {
   void abort(const std::string& reason) override;
 
  private:
-  Result<void> run_reduce(const ReduceJob& job, Duration timeout);
-  Result<void> run(CallHeader header, ChunkedCall& call, Duration timeout);
+  // One collective: from begin() on it has a number; it is made of one or more legs,
+  // each of which is carried out in chunks, and of which all ranks make the same.
+  struct Collective {
+    Collective(const CallHeader& call, Duration timeout)
+        : header(call),
+          attempt{.doing = [this] { return describe(header); }, .deadline = Deadline(timeout)} {}
+    Collective(const Collective&) = delete;
+    Collective& operator=(const Collective&) = delete;
+
+    CallHeader header;
+    Attempt attempt;
+  };
+  Result<void> run_reduce(CallHeader header, const ReduceJob& job, Duration timeout);
+  Result<void> run(const CallHeader& header, ChunkedCall& call, Duration timeout);
+  Result<void> begin(Collective& collective);
+  Result<void> run_leg(Collective& collective, ChunkedCall& call);
+  Result<void> gather_all(Collective& collective, ReadableBytes input, std::span<char> outputs);
+  Result<PairSizes> agree_on_sizes(Collective& collective, std::span<const ReadableBytes> inputs,
+                                   std::span<const WritableBytes> outputs);
   Result<void> take_steps(const CallHeader& header, ChunkedCall& call, const Attempt& attempt);
   Result<void> arrive(const CallHeader& header, const ChunkPipeline& pipeline,
                       const Attempt& attempt);
   Result<void> agree_on_node(const CallHeader& header, const Attempt& attempt);
   Result<void> agree_over_nodes(const CallHeader& header, const ChunkPipeline& pipeline,
                                 const Attempt& attempt);
-  TcpMesh::End exchange_headers(const CallHeader& header, TimePoint deadline);
+  TcpMesh::End exchange_headers(TimePoint deadline);
 
   std::unique_ptr<GroupCore> core_;
   const Surroundings& here_;
@@ -58,6 +80,7 @@ class SharedGroup final : public CpuGroup {
   Mailbox mailbox_;
   ReduceScratch scratch_;
   std::uint64_t sequence_ = 0;      // of the last collective
+  std::uint64_t round_ = 0;         // of the last leg
   std::uint64_t next_arrival_ = 1;  // tick
   std::size_t next_chunk_ = 0;      // number, see ChunkedCall::Chunk
 };

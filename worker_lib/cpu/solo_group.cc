@@ -1,6 +1,5 @@
 #include "worker_lib/cpu/solo_group.h"
 
-#include <cstring>
 #include <mutex>
 #include <optional>
 
@@ -15,42 +14,51 @@ class SoloGroup final : public CpuGroup {
   int rank() const override { return 0; }
   int size() const override { return 1; }
 
-  Result<void> all_reduce(void*, std::size_t, ElementType type, ReduceOp op, Duration) override {
+  Result<void> all_reduce(std::span<const WritableBytes>, ElementType type, ReduceOp op,
+                          Duration) override {
     require_operation(type, op);
     return done("all_reduce");
   }
-  Result<void> reduce(void*, std::size_t, ElementType type, ReduceOp op, Rank root,
+  Result<void> reduce(std::span<const WritableBytes>, ElementType type, ReduceOp op, Rank root,
                       Duration) override {
     require_root(root, 1);
     require_operation(type, op);
     return done("reduce");
   }
-  Result<void> broadcast(void*, std::size_t, Rank root, Duration) override {
+  Result<void> broadcast(std::span<const WritableBytes>, Rank root, Duration) override {
     require_root(root, 1);
     return done("broadcast");
   }
-  Result<void> all_gather(const void* input, std::span<void* const> outputs, std::size_t bytes,
-                          Duration) override {
-    require_count(outputs.size(), 1);
-    return copy("all_gather", outputs[0], input, bytes);
+  Result<void> all_gather(std::span<const ReadableBytes> inputs,
+                          std::span<const WritableBytes> outputs, Duration) override {
+    return copy("all_gather", inputs, outputs);
   }
-  Result<void> reduce_scatter(std::span<const void* const> inputs, void* output, std::size_t count,
-                              ElementType type, ReduceOp op, Duration) override {
-    require_count(inputs.size(), 1);
+  Result<void> reduce_scatter(std::span<const ReadableBytes> inputs,
+                              std::span<const WritableBytes> outputs, ElementType type, ReduceOp op,
+                              Duration) override {
     require_operation(type, op);
-    return copy("reduce_scatter", output, inputs[0], count * size_of(type));
+    return copy("reduce_scatter", inputs, outputs);
   }
-  Result<void> gather(const void* input, std::span<void* const> outputs, std::size_t bytes,
-                      Rank root, Duration) override {
+  Result<void> gather(ReadableBytes input, std::span<const WritableBytes> outputs, Rank root,
+                      Duration) override {
     require_root(root, 1);
-    require_count(outputs.size(), 1);
-    return copy("gather", outputs[0], input, bytes);
+    return copy("gather", list_of(input), outputs);
   }
-  Result<void> scatter(std::span<const void* const> inputs, void* output, std::size_t bytes,
-                       Rank root, Duration) override {
+  Result<void> scatter(std::span<const ReadableBytes> inputs, WritableBytes output, Rank root,
+                       Duration) override {
     require_root(root, 1);
+    return copy("scatter", inputs, list_of(output));
+  }
+  Result<void> all_to_all(std::span<const ReadableBytes> inputs,
+                          std::span<const WritableBytes> outputs, Duration) override {
     require_count(inputs.size(), 1);
-    return copy("scatter", output, inputs[0], bytes);
+    if (inputs[0].size() != outputs[0].size()) {
+      return invalid_argument("rank 0 sends " + std::to_string(inputs[0].size()) +
+                              " B to itself, but expects " + std::to_string(outputs[0].size()) +
+                              " B")
+          .within("all_to_all");
+    }
+    return copy("all_to_all", inputs, outputs);
   }
   Result<void> barrier(Duration) override { return done("barrier"); }
   Result<void> send(const void*, std::size_t, Rank destination, int, Duration) override {
@@ -74,9 +82,13 @@ class SoloGroup final : public CpuGroup {
   }
 
  private:
-  Result<void> copy(const char* collective, void* to, const void* from, std::size_t bytes) {
+  Result<void> copy(const char* collective, std::span<const ReadableBytes> from,
+                    std::span<const WritableBytes> to) {
+    require_count(from.size(), to.size());
     const Result<void> usable = done(collective);
-    if (usable && to != from && bytes > 0) std::memcpy(to, from, bytes);
+    for (std::size_t i = 0; usable && i < from.size(); ++i) {
+      Scattered<char>(to[i]).copy_from(from[i].data(), {0, from[i].size()});
+    }
     return usable;
   }
 

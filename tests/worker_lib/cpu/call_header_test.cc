@@ -24,6 +24,25 @@ TEST(CallHeader, IsDescribedAsItWasCalled) {
                       .op = ReduceOp::kMax}),
             "reduce #4 of 9 bf16 (max) to rank 2");
   EXPECT_EQ(describe({.sequence = 5, .kind = CallKind::kBarrier}), "barrier #5");
+  EXPECT_EQ(describe({.sequence = 6, .kind = CallKind::kAllToAll}), "all_to_all #6");
+  EXPECT_EQ(describe({.sequence = 8, .count = 90, .kind = CallKind::kBroadcast, .tensors = 7}),
+            "broadcast #8 of 90 B in 7 tensors");
+}
+
+TEST(CallHeader, ListsOfOtherSizesAreTold) {
+  const std::size_t one[] = {3, 5};
+  const std::size_t other[] = {5, 3};
+  EXPECT_EQ(digest_of(one), digest_of(one));
+  EXPECT_NE(digest_of(one), digest_of(other));
+  CallHeader mine{.sequence = 1, .count = 8, .kind = CallKind::kBroadcast, .tensors = 2};
+  CallHeader theirs = mine;
+  mine.digest = digest_of(one);
+  theirs.digest = digest_of(other);
+  const std::vector<CallHeader> by_rank{mine, theirs};
+  EXPECT_EQ(
+      check_agreement(mine, by_rank).error().message(),
+      "broadcast #1 of 8 B in 2 tensors: the ranks disagree: rank 0 called broadcast #1 of 8 B "
+      "in 2 tensors; rank 1 called broadcast #1 of 8 B in 2 tensors whose sizes are others");
 }
 
 TEST(CallHeader, AgreementIsSilent) {

@@ -28,18 +28,6 @@ class CpuGroupConformance : public testing::TestWithParam<const char*> {
   }
 };
 
-std::vector<void*> pointers(std::vector<Bytes>& buffers) {
-  std::vector<void*> result;
-  for (Bytes& buffer : buffers) result.push_back(buffer.data());
-  return result;
-}
-
-std::vector<const void*> pointers(const std::vector<Bytes>& buffers) {
-  std::vector<const void*> result;
-  for (const Bytes& buffer : buffers) result.push_back(buffer.data());
-  return result;
-}
-
 std::string name_of(ElementType type, ReduceOp op, std::size_t count) {
   return std::to_string(count) + " " + to_text(type) + " " + to_text(op);
 }
@@ -59,7 +47,7 @@ TEST_P(CpuGroupConformance, AllReduceGivesTheDocumentedBitsOnEveryRankForEveryTy
         const Bytes expected = reference_reduction(world_.letters(), inputs, type, op);
         world_.run([&](CpuGroup& group, int rank) {
           Bytes data = inputs[rank];
-          EXPECT_WORKS(group.all_reduce(data.data(), count, type, op, kTimeout));
+          EXPECT_WORKS(group.all_reduce(list_of(writable(data)), type, op, kTimeout));
           EXPECT_EQ(data, expected) << name_of(type, op, count) << " on rank " << rank;
         });
       }
@@ -77,8 +65,7 @@ TEST_P(CpuGroupConformance, AllReduceOfManyChunksRepeatsTheSameBits) {
     world_.run([&](CpuGroup& group, int rank) {
       for (int repeat = 0; repeat < 2; ++repeat) {
         Bytes data = inputs[rank];
-        EXPECT_WORKS(group.all_reduce(data.data(), data.size() / size_of(element), element,
-                                      ReduceOp::kSum, kTimeout));
+        EXPECT_WORKS(group.all_reduce(list_of(writable(data)), element, ReduceOp::kSum, kTimeout));
         EXPECT_TRUE(data == expected) << to_text(element) << " on rank " << rank;
       }
     });
@@ -93,7 +80,8 @@ TEST_P(CpuGroupConformance, ReduceGivesTheResultToTheRootAndLeavesTheOthersBuffe
       const Bytes expected = reference_reduction(world_.letters(), inputs, type, ReduceOp::kSum);
       world_.run([&](CpuGroup& group, int rank) {
         Bytes data = inputs[rank];
-        EXPECT_WORKS(group.reduce(data.data(), count, type, ReduceOp::kSum, Rank(root), kTimeout));
+        EXPECT_WORKS(
+            group.reduce(list_of(writable(data)), type, ReduceOp::kSum, Rank(root), kTimeout));
         EXPECT_TRUE(data == (rank == root ? expected : inputs[rank]))
             << count << " to " << root << " on " << rank;
       });
@@ -108,7 +96,7 @@ TEST_P(CpuGroupConformance, BroadcastGivesEveryoneTheRootsBytes) {
       const std::vector<Bytes> inputs = random_inputs(ElementType::kU8, bytes);
       world_.run([&](CpuGroup& group, int rank) {
         Bytes data = inputs[rank];
-        EXPECT_WORKS(group.broadcast(data.data(), bytes, Rank(root), kTimeout));
+        EXPECT_WORKS(group.broadcast(list_of(writable(data)), Rank(root), kTimeout));
         EXPECT_TRUE(data == inputs[root]) << bytes << " from " << root << " on " << rank;
       });
     }
@@ -121,7 +109,8 @@ TEST_P(CpuGroupConformance, AllGatherGivesEveryoneEveryonesBytes) {
     const std::vector<Bytes> inputs = random_inputs(ElementType::kU8, bytes);
     world_.run([&](CpuGroup& group, int rank) {
       std::vector<Bytes> outputs(world_.size(), Bytes(bytes));
-      EXPECT_WORKS(group.all_gather(inputs[rank].data(), pointers(outputs), bytes, kTimeout));
+      EXPECT_WORKS(
+          group.all_gather(list_of(readable(inputs[rank])), writable_each(outputs), kTimeout));
       EXPECT_TRUE(outputs == inputs) << bytes << " on " << rank;
     });
   }
@@ -133,7 +122,8 @@ TEST_P(CpuGroupConformance, AllGatherTakesItsInputFromItsOutput) {
   world_.run([&](CpuGroup& group, int rank) {
     std::vector<Bytes> outputs(world_.size(), Bytes(bytes));
     outputs[rank] = inputs[rank];
-    EXPECT_WORKS(group.all_gather(outputs[rank].data(), pointers(outputs), bytes, kTimeout));
+    EXPECT_WORKS(
+        group.all_gather(list_of(readable(outputs[rank])), writable_each(outputs), kTimeout));
     EXPECT_TRUE(outputs == inputs) << "on " << rank;
   });
 }
@@ -154,7 +144,7 @@ TEST_P(CpuGroupConformance, ReduceScatterGivesEachRankTheReductionOfItsBlockAndO
       world_.run([&](CpuGroup& group, int rank) {
         const std::vector<Bytes> mine = inputs[rank];
         Bytes output(count * size_of(type));
-        EXPECT_WORKS(group.reduce_scatter(pointers(mine), output.data(), count, type,
+        EXPECT_WORKS(group.reduce_scatter(readable_each(mine), list_of(writable(output)), type,
                                           ReduceOp::kSum, kTimeout));
         EXPECT_TRUE(output == expected[rank])
             << name_of(type, ReduceOp::kSum, count) << " on " << rank;
@@ -172,7 +162,7 @@ TEST_P(CpuGroupConformance, GatherGivesTheRootEveryonesBytes) {
       world_.run([&](CpuGroup& group, int rank) {
         std::vector<Bytes> outputs(rank == root ? world_.size() : 0, Bytes(bytes));
         EXPECT_WORKS(
-            group.gather(inputs[rank].data(), pointers(outputs), bytes, Rank(root), kTimeout));
+            group.gather(readable(inputs[rank]), writable_each(outputs), Rank(root), kTimeout));
         EXPECT_TRUE(rank != root || outputs == inputs) << bytes << " to " << root;
       });
     }
@@ -186,12 +176,131 @@ TEST_P(CpuGroupConformance, ScatterGivesEachRankItsBlockOfTheRoots) {
       const std::vector<Bytes> inputs = random_inputs(ElementType::kU8, bytes);
       world_.run([&](CpuGroup& group, int rank) {
         Bytes output(bytes);
-        const std::vector<const void*> given =
-            rank == root ? pointers(inputs) : std::vector<const void*>{};
-        EXPECT_WORKS(group.scatter(given, output.data(), bytes, Rank(root), kTimeout));
+        const std::vector<ReadableBytes> given =
+            rank == root ? readable_each(inputs) : std::vector<ReadableBytes>{};
+        EXPECT_WORKS(group.scatter(given, writable(output), Rank(root), kTimeout));
         EXPECT_TRUE(output == inputs[rank]) << bytes << " from " << root << " on " << rank;
       });
     }
+  }
+}
+
+// Sizes of a list: with nothing, one element, and more than a stage among them.
+constexpr std::size_t kListSizes[] = {0, 1, 3, 70'001, 0, 17, 40'000, 2};
+
+std::vector<Bytes> cut_into(const Bytes& all, std::size_t element_bytes) {
+  std::vector<Bytes> list;
+  std::size_t begin = 0;
+  for (const std::size_t count : kListSizes) {
+    const std::size_t bytes = count * element_bytes;
+    list.emplace_back(all.begin() + begin, all.begin() + begin + bytes);
+    begin += bytes;
+  }
+  return list;
+}
+
+Bytes joined(const std::vector<Bytes>& list) {
+  Bytes all;
+  for (const Bytes& one : list) all.insert(all.end(), one.begin(), one.end());
+  return all;
+}
+
+constexpr std::size_t kListCount = 0 + 1 + 3 + 70'001 + 0 + 17 + 40'000 + 2;
+
+TEST_P(CpuGroupConformance, ListsAreReducedAsIfTheyWereOneTensor) {
+  for (const ElementType type : {ElementType::kF32, ElementType::kBF16, ElementType::kU8}) {
+    const std::vector<Bytes> inputs = random_inputs(type, kListCount);
+    const Bytes expected = reference_reduction(world_.letters(), inputs, type, ReduceOp::kSum);
+    world_.run([&](CpuGroup& group, int rank) {
+      std::vector<Bytes> list = cut_into(inputs[rank], size_of(type));
+      EXPECT_WORKS(group.all_reduce(writable_each(list), type, ReduceOp::kSum, kTimeout));
+      EXPECT_TRUE(joined(list) == expected) << to_text(type) << " on " << rank;
+
+      list = cut_into(inputs[rank], size_of(type));
+      const int root = world_.size() - 1;
+      EXPECT_WORKS(group.reduce(writable_each(list), type, ReduceOp::kSum, Rank(root), kTimeout));
+      EXPECT_TRUE(joined(list) == (rank == root ? expected : inputs[rank])) << "on " << rank;
+    });
+  }
+}
+
+TEST_P(CpuGroupConformance, ListsAreBroadcastAsIfTheyWereOneTensor) {
+  const std::vector<Bytes> inputs = random_inputs(ElementType::kU8, kListCount);
+  world_.run([&](CpuGroup& group, int rank) {
+    const int root = world_.size() / 2;
+    std::vector<Bytes> list = cut_into(inputs[rank], 1);
+    EXPECT_WORKS(group.broadcast(writable_each(list), Rank(root), kTimeout));
+    EXPECT_TRUE(joined(list) == inputs[root]) << "on " << rank;
+  });
+}
+
+TEST_P(CpuGroupConformance, ListsAreGatheredAndScatteredAsIfTheyWereOneTensor) {
+  const ElementType type = ElementType::kF32;
+  std::vector<std::vector<Bytes>> inputs;  // by rank, then by block
+  for (int rank = 0; rank < world_.size(); ++rank)
+    inputs.push_back(random_inputs(type, kListCount));
+  world_.run([&](CpuGroup& group, int rank) {
+    std::vector<Bytes> outputs;
+    for (int from = 0; from < world_.size(); ++from) {
+      for (const std::size_t count : kListSizes) outputs.emplace_back(count * size_of(type));
+    }
+    const std::vector<Bytes> mine = cut_into(inputs[rank][0], size_of(type));
+    EXPECT_WORKS(group.all_gather(readable_each(mine), writable_each(outputs), kTimeout));
+    Bytes all;
+    for (int from = 0; from < world_.size(); ++from) {
+      all.insert(all.end(), inputs[from][0].begin(), inputs[from][0].end());
+    }
+    EXPECT_TRUE(joined(outputs) == all) << "on " << rank;
+
+    std::vector<Bytes> blocks, of_block;
+    for (int to = 0; to < world_.size(); ++to) {
+      for (Bytes& one : cut_into(inputs[rank][to], size_of(type))) blocks.push_back(one);
+      of_block.push_back(inputs[to][rank]);
+    }
+    std::vector<Bytes> reduced = cut_into(inputs[rank][0], size_of(type));
+    EXPECT_WORKS(group.reduce_scatter(readable_each(blocks), writable_each(reduced), type,
+                                      ReduceOp::kSum, kTimeout));
+    EXPECT_TRUE(joined(reduced) ==
+                reference_reduction(world_.letters(), of_block, type, ReduceOp::kSum))
+        << "on " << rank;
+  });
+}
+
+// What rank `from` has for rank `to`: another number of bytes for each pair.
+Bytes between(int from, int to, std::size_t step) {
+  const std::size_t bytes = static_cast<std::size_t>((3 * from + to) % 5) * step;
+  return Bytes(bytes, static_cast<char>(17 * from + to));
+}
+
+TEST_P(CpuGroupConformance, AllToAllGivesEveryPairItsOwnBytes) {
+  for (const std::size_t step :
+       {std::size_t{0}, std::size_t{1}, std::size_t{999}, std::size_t{100'003}}) {
+    world_.run([&](CpuGroup& group, int rank) {
+      std::vector<Bytes> inputs, outputs, expected;
+      for (int other = 0; other < world_.size(); ++other) {
+        inputs.push_back(between(rank, other, step));
+        expected.push_back(between(other, rank, step));
+        outputs.emplace_back(expected.back().size());
+      }
+      EXPECT_WORKS(group.all_to_all(readable_each(inputs), writable_each(outputs), kTimeout));
+      EXPECT_TRUE(outputs == expected) << step << " on " << rank;
+    });
+  }
+}
+
+TEST_P(CpuGroupConformance, AllToAllOfEvenShares) {
+  for (const std::size_t bytes :
+       {std::size_t{0}, std::size_t{1}, std::size_t{1001}, std::size_t{300'003}}) {
+    world_.run([&](CpuGroup& group, int rank) {
+      std::vector<Bytes> inputs, outputs, expected;
+      for (int other = 0; other < world_.size(); ++other) {
+        inputs.emplace_back(bytes, static_cast<char>(rank * 16 + other));
+        expected.emplace_back(bytes, static_cast<char>(other * 16 + rank));
+        outputs.emplace_back(bytes);
+      }
+      EXPECT_WORKS(group.all_to_all(readable_each(inputs), writable_each(outputs), kTimeout));
+      EXPECT_TRUE(outputs == expected) << bytes << " on " << rank;
+    });
   }
 }
 
@@ -217,14 +326,14 @@ TEST_P(CpuGroupConformance, RandomSequencesOfCollectivesDoNotDisturbEachOther) {
     const auto inputs =
         std::make_shared<std::vector<Bytes>>(random_inputs(ElementType::kF32, count));
     const std::size_t bytes = count * 4;
-    switch (script.below(4)) {
+    switch (script.below(5)) {
       case 0: {
         const Bytes sum =
             reference_reduction(world_.letters(), *inputs, ElementType::kF32, ReduceOp::kSum);
         calls.push_back([=](CpuGroup& group, int rank) {
           Bytes data = (*inputs)[rank];
-          EXPECT_WORKS(
-              group.all_reduce(data.data(), count, ElementType::kF32, ReduceOp::kSum, kTimeout));
+          EXPECT_WORKS(group.all_reduce(list_of(writable(data)), ElementType::kF32, ReduceOp::kSum,
+                                        kTimeout));
           EXPECT_TRUE(data == sum) << "call " << i << ", " << count;
         });
         break;
@@ -232,24 +341,35 @@ TEST_P(CpuGroupConformance, RandomSequencesOfCollectivesDoNotDisturbEachOther) {
       case 1:
         calls.push_back([=](CpuGroup& group, int rank) {
           Bytes data = (*inputs)[rank];
-          EXPECT_WORKS(group.broadcast(data.data(), bytes, Rank(root), kTimeout));
+          EXPECT_WORKS(group.broadcast(list_of(writable(data)), Rank(root), kTimeout));
           EXPECT_TRUE(data == (*inputs)[root]) << "call " << i << ", " << count;
         });
         break;
       case 2:
         calls.push_back([=](CpuGroup& group, int rank) {
           std::vector<Bytes> outputs(inputs->size(), Bytes(bytes));
-          EXPECT_WORKS(
-              group.all_gather((*inputs)[rank].data(), pointers(outputs), bytes, kTimeout));
+          EXPECT_WORKS(group.all_gather(list_of(readable((*inputs)[rank])), writable_each(outputs),
+                                        kTimeout));
           EXPECT_TRUE(outputs == *inputs) << "call " << i << ", " << count;
+        });
+        break;
+      case 4:
+        calls.push_back([=, ranks = world_.size()](CpuGroup& group, int rank) {
+          std::vector<Bytes> sent, got, expected;
+          for (int other = 0; other < ranks; ++other) {
+            sent.push_back(between(rank, other, count));
+            expected.push_back(between(other, rank, count));
+            got.emplace_back(expected.back().size());
+          }
+          EXPECT_WORKS(group.all_to_all(readable_each(sent), writable_each(got), kTimeout));
+          EXPECT_TRUE(got == expected) << "call " << i << ", " << count;
         });
         break;
       case 3:
         calls.push_back([=](CpuGroup& group, int rank) {
           Bytes output(bytes);
-          const auto given =
-              rank == root ? pointers(std::as_const(*inputs)) : std::vector<const void*>{};
-          EXPECT_WORKS(group.scatter(given, output.data(), bytes, Rank(root), kTimeout));
+          const auto given = rank == root ? readable_each(*inputs) : std::vector<ReadableBytes>{};
+          EXPECT_WORKS(group.scatter(given, writable(output), Rank(root), kTimeout));
           EXPECT_TRUE(output == (*inputs)[rank]) << "call " << i << ", " << count;
         });
         break;

@@ -24,8 +24,8 @@ using testing_support::kPatience;
 using testing_support::run_ranks;
 
 Result<void> sum_one(CpuGroup& group, Duration timeout = kPatience) {
-  float value = 1;
-  return group.all_reduce(&value, 1, ElementType::kF32, ReduceOp::kSum, timeout);
+  std::vector<float> value{1};
+  return group.all_reduce(list_of(writable(value)), ElementType::kF32, ReduceOp::kSum, timeout);
 }
 
 // --- one rank ---
@@ -37,17 +37,25 @@ TEST(SoloGroup, EveryCollectiveIsTheIdentity) {
   const std::vector<int> input{1, 2, 3};
   std::vector<int> data = input;
   std::vector<int> output(3);
-  void* const outputs[] = {output.data()};
-  const void* const inputs[] = {input.data()};
-  EXPECT_TRUE(group.all_reduce(data.data(), 3, ElementType::kI32, ReduceOp::kSum, kPatience));
+  EXPECT_TRUE(
+      group.all_reduce(list_of(writable(data)), ElementType::kI32, ReduceOp::kSum, kPatience));
   EXPECT_EQ(data, input);
-  EXPECT_TRUE(group.all_gather(input.data(), outputs, 12, kPatience));
+  EXPECT_TRUE(group.all_gather(list_of(readable(input)), list_of(writable(output)), kPatience));
   EXPECT_EQ(output, input);
   output = {};
   output.resize(3);
-  EXPECT_TRUE(
-      group.reduce_scatter(inputs, output.data(), 3, ElementType::kI32, ReduceOp::kMax, kPatience));
+  EXPECT_TRUE(group.reduce_scatter(list_of(readable(input)), list_of(writable(output)),
+                                   ElementType::kI32, ReduceOp::kMax, kPatience));
   EXPECT_EQ(output, input);
+  output = {};
+  output.resize(3);
+  EXPECT_TRUE(group.all_to_all(list_of(readable(input)), list_of(writable(output)), kPatience));
+  EXPECT_EQ(output, input);
+  output.resize(2);
+  EXPECT_EQ(group.all_to_all(list_of(readable(input)), list_of(writable(output)), kPatience)
+                .error()
+                .message(),
+            "all_to_all: rank 0 sends 12 B to itself, but expects 8 B");
   EXPECT_TRUE(group.barrier(kPatience));
 }
 
@@ -66,10 +74,11 @@ TEST_P(CpuGroupAgreement, RanksThatCallDifferentThingsAllLearnWhoCalledWhat) {
   EngineWorld world(GetParam());
   world.run([](CpuGroup& group, int rank) {
     EXPECT_TRUE(group.barrier(kPatience));
-    float data[8] = {};
-    const Result<void> result =
-        rank == 1 ? group.broadcast(data, 32, Rank(0), kPatience)
-                  : group.all_reduce(data, 8, ElementType::kF32, ReduceOp::kSum, kPatience);
+    std::vector<float> data(8);
+    const Result<void> result = rank == 1
+                                    ? group.broadcast(list_of(writable(data)), Rank(0), kPatience)
+                                    : group.all_reduce(list_of(writable(data)), ElementType::kF32,
+                                                       ReduceOp::kSum, kPatience);
     ASSERT_FALSE(result);
     EXPECT_EQ(result.error().kind, ErrorKind::kInvalidArgument);
     EXPECT_THAT(result.error().message(),
@@ -79,12 +88,42 @@ TEST_P(CpuGroupAgreement, RanksThatCallDifferentThingsAllLearnWhoCalledWhat) {
   });
 }
 
+TEST_P(CpuGroupAgreement, RanksWhoseListsDifferInTheSizesOfTensorsAllLearnIt) {
+  EngineWorld world(GetParam());
+  world.run([](CpuGroup& group, int rank) {
+    std::vector<std::vector<float>> list{std::vector<float>(rank == 1 ? 3 : 5),
+                                         std::vector<float>(rank == 1 ? 5 : 3)};
+    const Result<void> result =
+        group.all_reduce(writable_each(list), ElementType::kF32, ReduceOp::kSum, kPatience);
+    ASSERT_FALSE(result);
+    EXPECT_THAT(
+        result.error().message(),
+        HasSubstr("ranks 0 and 2 called all_reduce #1 of 8 f32 in 2 tensors (sum); rank 1 "
+                  "called all_reduce #1 of 8 f32 in 2 tensors (sum) whose sizes are others"));
+  });
+}
+
+TEST_P(CpuGroupAgreement, AllLearnWhoSendsWhatAnotherDoesNotExpect) {
+  EngineWorld world(GetParam());
+  world.run([](CpuGroup& group, int rank) {
+    std::vector<std::vector<char>> inputs(3, std::vector<char>(8)), outputs = inputs;
+    if (rank == 2) outputs[1].resize(12);
+    const Result<void> result =
+        group.all_to_all(readable_each(inputs), writable_each(outputs), kPatience);
+    ASSERT_FALSE(result);
+    EXPECT_EQ(result.error().kind, ErrorKind::kInvalidArgument);
+    EXPECT_EQ(result.error().message(),
+              "all_to_all #1 of 24 B: rank 1 sends 8 B to rank 2, which expects 12 B");
+    EXPECT_EQ(group.barrier(kPatience).error().kind, ErrorKind::kStopped);
+  });
+}
+
 TEST_P(CpuGroupAgreement, RanksThatDifferInSizeAllLearnIt) {
   EngineWorld world(GetParam());
   world.run([](CpuGroup& group, int rank) {
     std::vector<float> data(rank == 2 ? 900'000 : 800'000);
     const Result<void> result =
-        group.all_reduce(data.data(), data.size(), ElementType::kF32, ReduceOp::kSum, kPatience);
+        group.all_reduce(list_of(writable(data)), ElementType::kF32, ReduceOp::kSum, kPatience);
     ASSERT_FALSE(result);
     EXPECT_THAT(result.error().message(),
                 AllOf(HasSubstr("ranks 0 and 1 called all_reduce #1 of 800000 f32"),
@@ -179,7 +218,7 @@ TEST_P(CpuGroupEnd, LeavingAfterTheLastCollectiveDisturbsNobody) {
     world.run([&](CpuGroup& group, int rank) {
       std::vector<float> data(300'000, 1);
       EXPECT_TRUE(
-          group.all_reduce(data.data(), data.size(), ElementType::kF32, ReduceOp::kSum, kPatience));
+          group.all_reduce(list_of(writable(data)), ElementType::kF32, ReduceOp::kSum, kPatience));
       EXPECT_EQ(data, std::vector<float>(300'000, 3));
       world.destroy(rank);
     });

@@ -168,9 +168,9 @@ TEST(NodeBoard, LeavingWakesWhoWaitsForTheLeaver) {
 TEST(NodeBoard, ShowsTheCallARankIsIn) {
   Boards boards(2);
   const CallHeader call{.sequence = 9, .count = 3, .kind = CallKind::kGather};
-  boards[1].enter(call);
-  EXPECT_EQ(boards[0].call_of(1, 9), call);
-  EXPECT_EQ(boards[0].entered(1), 9u);
+  boards[1].enter(call, 11);
+  EXPECT_EQ(boards[0].call_of(1, 11), call);
+  EXPECT_EQ(boards[0].entered(1), 11u);
   EXPECT_EQ(boards[0].entered(0), 0u);
 }
 

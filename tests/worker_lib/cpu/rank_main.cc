@@ -51,6 +51,9 @@ class Scenarios {
     if (name == "reduce_scatter") return reduce_scatter(large / 4);
     if (name == "gather") return gather(large / 4);
     if (name == "scatter") return scatter(large / 4);
+    if (name == "all_to_all") return all_to_all(large / 4, /*is_uneven=*/false);
+    if (name == "all_to_all_uneven") return all_to_all(large / 8, /*is_uneven=*/true);
+    if (name == "all_reduce_list") return all_reduce_list(large);
     if (name == "barrier") return group_.barrier(timeout_);
     if (name == "send_recv") return send_recv(large);
     std::fprintf(stderr, "no scenario '%s'\n", name.c_str());
@@ -77,28 +80,29 @@ class Scenarios {
   Result<void> all_reduce(std::size_t count) {
     Numbers data = of(group_.rank(), count);
     const auto result =
-        group_.all_reduce(data.data(), count, ElementType::kI32, ReduceOp::kSum, timeout_);
+        group_.all_reduce(list_of(writable(data)), ElementType::kI32, ReduceOp::kSum, timeout_);
     return checked(result, data, sum(count));
   }
 
   Result<void> reduce(std::size_t count) {
     Numbers data = of(group_.rank(), count);
-    const auto result = group_.reduce(data.data(), count, ElementType::kI32, ReduceOp::kSum,
+    const auto result = group_.reduce(list_of(writable(data)), ElementType::kI32, ReduceOp::kSum,
                                       Rank(root()), timeout_);
     return checked(result, data, group_.rank() == root() ? sum(count) : of(group_.rank(), count));
   }
 
   Result<void> broadcast(std::size_t count) {
     Numbers data = of(group_.rank(), count);
-    const auto result = group_.broadcast(data.data(), count * 4, Rank(root()), timeout_);
+    const auto result = group_.broadcast(list_of(writable(data)), Rank(root()), timeout_);
     return checked(result, data, of(root(), count));
   }
 
   // Blocks of all ranks, one behind the other.
-  std::vector<void*> blocks(Numbers& all, std::size_t count) const {
-    std::vector<void*> result;
-    for (int rank = 0; rank < n(); ++rank)
-      result.push_back(all.data() + static_cast<std::size_t>(rank) * count);
+  template <class Byte>
+  std::vector<std::span<Byte>> blocks(std::span<Byte> all) const {
+    std::vector<std::span<Byte>> result;
+    const std::size_t each = all.size() / n();
+    for (int rank = 0; rank < n(); ++rank) result.push_back(all.subspan(rank * each, each));
     return result;
   }
   Numbers of_all(std::size_t count) const {
@@ -113,17 +117,15 @@ class Scenarios {
   Result<void> all_gather(std::size_t count) {
     const Numbers mine = of(group_.rank(), count);
     Numbers all(count * n());
-    const auto result = group_.all_gather(mine.data(), blocks(all, count), count * 4, timeout_);
+    const auto result = group_.all_gather(list_of(readable(mine)), blocks(writable(all)), timeout_);
     return checked(result, all, of_all(count));
   }
 
   Result<void> reduce_scatter(std::size_t count) {
-    Numbers mine = of(group_.rank(), count * n());
-    const std::vector<void*> inputs = blocks(mine, count);
-    const std::vector<const void*> given(inputs.begin(), inputs.end());
+    const Numbers mine = of(group_.rank(), count * n());
     Numbers output(count);
-    const auto result = group_.reduce_scatter(given, output.data(), count, ElementType::kI32,
-                                              ReduceOp::kSum, timeout_);
+    const auto result = group_.reduce_scatter(blocks(readable(mine)), list_of(writable(output)),
+                                              ElementType::kI32, ReduceOp::kSum, timeout_);
     return checked(result, output, sum(count));
   }
 
@@ -131,19 +133,44 @@ class Scenarios {
     const bool is_root = group_.rank() == root();
     const Numbers mine = of(group_.rank(), count);
     Numbers all(is_root ? count * n() : 0);
-    const auto outputs = is_root ? blocks(all, count) : std::vector<void*>{};
-    const auto result = group_.gather(mine.data(), outputs, count * 4, Rank(root()), timeout_);
+    const auto outputs = is_root ? blocks(writable(all)) : std::vector<WritableBytes>{};
+    const auto result = group_.gather(readable(mine), outputs, Rank(root()), timeout_);
     return checked(result, all, is_root ? of_all(count) : Numbers{});
   }
 
   Result<void> scatter(std::size_t count) {
-    Numbers all = of_all(count);
-    const std::vector<void*> inputs = blocks(all, count);
-    const std::vector<const void*> given(inputs.begin(), inputs.end());
+    const Numbers all = of_all(count);
     Numbers output(count);
-    const auto result = group_.scatter(group_.rank() == root() ? given : std::vector<const void*>{},
-                                       output.data(), count * 4, Rank(root()), timeout_);
+    const bool is_root = group_.rank() == root();
+    const auto inputs = is_root ? blocks(readable(all)) : std::vector<ReadableBytes>{};
+    const auto result = group_.scatter(inputs, writable(output), Rank(root()), timeout_);
     return checked(result, output, of(group_.rank(), count));
+  }
+
+  // Every rank sends what it sends to everybody; with `is_uneven` each gets more than the one before.
+  Result<void> all_to_all(std::size_t count, bool is_uneven) {
+    std::vector<Numbers> sent, got, expected;
+    for (int rank = 0; rank < n(); ++rank) {
+      sent.push_back(of(group_.rank(), is_uneven ? count * rank : count));
+      expected.push_back(of(rank, is_uneven ? count * group_.rank() : count));
+      got.emplace_back(expected.back().size());
+    }
+    const auto result = group_.all_to_all(readable_each(sent), writable_each(got), timeout_);
+    for (int rank = 0; result && rank < n(); ++rank)
+      (void)checked(result, got[rank], expected[rank]);
+    return result;
+  }
+
+  // Many tensors as one.
+  Result<void> all_reduce_list(std::size_t count) {
+    std::vector<Numbers> tensors;
+    for (std::size_t i = 0; i < 40; ++i) tensors.push_back(of(group_.rank(), i * count / 800));
+    const auto result =
+        group_.all_reduce(writable_each(tensors), ElementType::kI32, ReduceOp::kSum, timeout_);
+    for (const Numbers& one : tensors) {
+      if (result) (void)checked(result, one, sum(one.size()));
+    }
+    return result;
   }
 
   // Around the ring; rank 0 begins, so that each waits for the one before it.

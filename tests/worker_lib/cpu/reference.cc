@@ -153,10 +153,13 @@ float random_float(Rng& rng) {
 
 bool is_defined(ElementType type, ReduceOp op) {
   const bool bitwise = op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
+  if (is_complex(type)) return op == ReduceOp::kSum || op == ReduceOp::kAvg;
   return is_floating(type) ? !bitwise : op != ReduceOp::kAvg;
 }
 
 Bytes random_elements(Rng& rng, ElementType type, std::size_t count) {
+  if (type == ElementType::kC64) return random_elements(rng, ElementType::kF32, 2 * count);
+  if (type == ElementType::kC128) return random_elements(rng, ElementType::kF64, 2 * count);
   Bytes bytes(std::min(count, kPeriod) * size_of(type));
   for (std::size_t i = 0; i < std::min(count, kPeriod); ++i) {
     switch (type) {
@@ -172,6 +175,8 @@ Bytes random_elements(Rng& rng, ElementType type, std::size_t count) {
       case ElementType::kF64:
         store(bytes, i, static_cast<double>(random_float(rng)) * (1 + 0x1p-40));
         break;
+      case ElementType::kC64:
+      case ElementType::kC128: break;  // see above
     }
   }
   return repeat(bytes, count * size_of(type));
@@ -190,7 +195,9 @@ Bytes reference_reduction(const std::string& letters, const std::vector<Bytes>& 
     case ElementType::kI16: return reduce_plain<std::int16_t>(letters, by_rank, op);
     case ElementType::kI32: return reduce_plain<std::int32_t>(letters, by_rank, op);
     case ElementType::kI64: return reduce_plain<std::int64_t>(letters, by_rank, op);
+    case ElementType::kC64:  // part by part
     case ElementType::kF32: return reduce_plain<float>(letters, by_rank, op);
+    case ElementType::kC128:
     case ElementType::kF64: return reduce_plain<double>(letters, by_rank, op);
     case ElementType::kF16:
       return reduce<std::uint16_t, float>(letters, by_rank, op, decode<Half>, encode<Half>);

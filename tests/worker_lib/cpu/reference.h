@@ -19,7 +19,7 @@ using Bytes = std::vector<char>;
 inline constexpr ElementType kElementTypes[] = {
     ElementType::kBool, ElementType::kU8,  ElementType::kI8,  ElementType::kI16,
     ElementType::kI32,  ElementType::kI64, ElementType::kF16, ElementType::kBF16,
-    ElementType::kF32,  ElementType::kF64};
+    ElementType::kF32,  ElementType::kF64, ElementType::kC64, ElementType::kC128};
 
 bool is_defined(ElementType type, ReduceOp op);
 

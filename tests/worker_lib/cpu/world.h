@@ -20,6 +20,28 @@ namespace ddprun {
 std::unique_ptr<CpuGroup> form_rank(std::uint16_t store_port, const std::string& letters, int rank,
                                     const std::string& name);
 
+// All of a container, as the engine takes it.
+template <class Container>
+WritableBytes writable(Container& all) {
+  return {reinterpret_cast<char*>(all.data()), all.size() * sizeof(all[0])};
+}
+template <class Container>
+ReadableBytes readable(const Container& all) {
+  return {reinterpret_cast<const char*>(all.data()), all.size() * sizeof(all[0])};
+}
+template <class Container>
+std::vector<WritableBytes> writable_each(std::vector<Container>& list) {
+  std::vector<WritableBytes> result;
+  for (Container& one : list) result.push_back(writable(one));
+  return result;
+}
+template <class Container>
+std::vector<ReadableBytes> readable_each(const std::vector<Container>& list) {
+  std::vector<ReadableBytes> result;
+  for (const Container& one : list) result.push_back(readable(one));
+  return result;
+}
+
 class EngineWorld {
  public:
   explicit EngineWorld(std::string letters);

@@ -1,12 +1,14 @@
 // What a reducing collective does with two elements. Value type.
 #pragma once
 
+#include <cstdint>
+
 namespace ddprun {
 
 // kAvg is the sum divided by the number of ranks, for floating-point types only. The bitwise ones
 // are for integers and bool. On bool, kSum and kMax are "or", kProduct and kMin "and", as in
 // PyTorch.
-enum class ReduceOp { kSum, kAvg, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
+enum class ReduceOp : std::uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
 
 constexpr const char* to_text(ReduceOp op) {
   switch (op) {
