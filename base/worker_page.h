@@ -39,6 +39,12 @@ enum class FlightCall : std::uint8_t {
   kBarrier = 8,
   kSend = 9,
   kRecv = 10,
+  kAllToAll = 11,
+  kMonitoredBarrier = 12,
+  kAllReduceCoalesced = 13,
+  kReduceScatterCoalesced = 14,
+  kAllGatherCoalesced = 15,
+  kBroadcastCoalesced = 16,
 };
 
 // One call into a group, the flight record of PyTorch's name.

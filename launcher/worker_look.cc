@@ -45,6 +45,12 @@ const char* name_of(FlightCall call) {
     case FlightCall::kBarrier: return "barrier";
     case FlightCall::kSend: return "send";
     case FlightCall::kRecv: return "recv";
+    case FlightCall::kAllToAll: return "all_to_all";
+    case FlightCall::kMonitoredBarrier: return "monitored_barrier";
+    case FlightCall::kAllReduceCoalesced: return "all_reduce_coalesced";
+    case FlightCall::kReduceScatterCoalesced: return "reduce_scatter_tensor_coalesced";
+    case FlightCall::kAllGatherCoalesced: return "all_gather_into_tensor_coalesced";
+    case FlightCall::kBroadcastCoalesced: return "broadcast_coalesced";
   }
   return "call";  // of a newer worker library
 }

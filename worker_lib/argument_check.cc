@@ -11,9 +11,10 @@
 namespace ddprun {
 namespace {
 
-constexpr std::array kKnownDtypes{
-    torch::kBool,  torch::kUInt8,   torch::kInt8,     torch::kInt16,   torch::kInt32,
-    torch::kInt64, torch::kFloat16, torch::kBFloat16, torch::kFloat32, torch::kFloat64};
+constexpr std::array kKnownDtypes{torch::kBool,    torch::kUInt8,        torch::kInt8,
+                                  torch::kInt16,   torch::kInt32,        torch::kInt64,
+                                  torch::kFloat16, torch::kBFloat16,     torch::kFloat32,
+                                  torch::kFloat64, torch::kComplexFloat, torch::kComplexDouble};
 
 constexpr bool is_known_dtype(torch::ScalarType type) {
   return std::ranges::find(kKnownDtypes, type) != kKnownDtypes.end();
@@ -60,7 +61,7 @@ bool ArgumentCheck::on_device(const torch::Tensor& tensor) const {
 bool ArgumentCheck::is_sound(const torch::Tensor& tensor) const {
   return tensor.defined() && tensor.layout() == torch::kStrided && on_device(tensor) &&
          tensor.is_contiguous() && is_known_dtype(tensor.scalar_type()) && tensor.has_storage() &&
-         !tensor.is_neg();
+         !tensor.is_neg() && !tensor.is_conj();
 }
 
 void ArgumentCheck::tensor(const char* name, const torch::Tensor& tensor) const {
@@ -87,17 +88,110 @@ void ArgumentCheck::explain(const std::string& name, const torch::Tensor& tensor
   if (tensor.is_neg()) {
     refuse(name + " is a lazily negated view; pass " + name + ".resolve_neg()");
   }
+  if (tensor.is_conj()) {
+    refuse(name + " is a lazily conjugated view; pass " + name + ".resolve_conj()");
+  }
   refuse(name + " must be contiguous, but has strides " + text_of(tensor.strides()) +
          " for shape " + text_of(tensor.sizes()) + "; pass " + name +
          ".contiguous(), and copy the result back where it is written");
 }
 
+void ArgumentCheck::list(const char* name, const std::vector<torch::Tensor>& list) const {
+  if (list.empty()) refuse(std::string(name) + " must hold at least one tensor");
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (!is_sound(list[i])) explain(element(name, i), list[i]);
+  }
+}
+
+void ArgumentCheck::list_of_one_dtype(const char* name,
+                                      const std::vector<torch::Tensor>& list) const {
+  this->list(name, list);
+  for (std::size_t i = 1; i < list.size(); ++i) {
+    if (list[i].scalar_type() == list[0].scalar_type()) continue;
+    refuse(std::string(name) + " must have one dtype, but " + element(name, 0) + " is " +
+           c10::toString(list[0].scalar_type()) + " and " + element(name, i) + " is " +
+           c10::toString(list[i].scalar_type()));
+  }
+}
+
+void ArgumentCheck::must_be_one_per_rank(const char* name,
+                                         const std::vector<torch::Tensor>& list) const {
+  if (list.size() == static_cast<std::size_t>(size_)) return;
+  refuse(std::string(name) + " must hold one tensor per rank, " + std::to_string(size_) +
+         ", but holds " + std::to_string(list.size()));
+}
+
+void ArgumentCheck::one_dtype_per_rank(const char* name, const std::vector<torch::Tensor>& list,
+                                       const char* like_name,
+                                       const std::vector<torch::Tensor>& like) const {
+  must_be_one_per_rank(name, list);
+  this->list(name, list);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    same_dtype(element(name, i).c_str(), list[i], like_name, like[0]);
+  }
+}
+
+void ArgumentCheck::same_dtype(const char* name, const torch::Tensor& tensor, const char* like_name,
+                               const torch::Tensor& like) const {
+  if (tensor.scalar_type() == like.scalar_type()) return;
+  refuse(std::string(name) + " must be " + c10::toString(like.scalar_type()) + " like " +
+         like_name + ", but is " + c10::toString(tensor.scalar_type()));
+}
+
+void ArgumentCheck::parts_of_all(const std::string& name, const torch::Tensor& whole,
+                                 const std::string& part_name, const torch::Tensor& part) const {
+  tensor(name.c_str(), whole);
+  if (whole.scalar_type() == part.scalar_type() && whole.numel() == size_ * part.numel()) return;
+  refuse(name + " must hold " + std::to_string(size_) + " times the elements of " + part_name +
+         ", " + dtype_and_shape(part) + ", but is " + dtype_and_shape(whole));
+}
+
+void ArgumentCheck::parts_of_each(const char* name, const std::vector<torch::Tensor>& wholes,
+                                  const char* part_name,
+                                  const std::vector<torch::Tensor>& parts) const {
+  if (wholes.size() != parts.size()) {
+    refuse(std::string(name) + " must hold as many tensors as " + part_name + ", " +
+           std::to_string(parts.size()) + ", but holds " + std::to_string(wholes.size()));
+  }
+  for (std::size_t i = 0; i < wholes.size(); ++i) {
+    parts_of_all(element(name, i), wholes[i], element(part_name, i), parts[i]);
+  }
+}
+
+std::vector<std::int64_t> ArgumentCheck::splits(const char* name,
+                                                const std::vector<std::int64_t>& given,
+                                                const char* tensor_name,
+                                                const torch::Tensor& tensor) const {
+  if (tensor.dim() == 0) refuse(std::string(tensor_name) + " must have at least one dimension");
+  const std::int64_t rows = tensor.size(0);
+  if (given.empty()) {
+    if (rows % size_ != 0) {
+      refuse("the first dimension of " + std::string(tensor_name) + ", " + std::to_string(rows) +
+             ", must be a multiple of the number of ranks, " + std::to_string(size_) + ", or " +
+             name + " be given");
+    }
+    return std::vector<std::int64_t>(static_cast<std::size_t>(size_), rows / size_);
+  }
+  if (given.size() != static_cast<std::size_t>(size_)) {
+    refuse(std::string(name) + " must have one length per rank, " + std::to_string(size_) +
+           ", but has " + std::to_string(given.size()));
+  }
+  std::int64_t left = rows;
+  for (const std::int64_t length : given) {
+    if (length < 0 || length > left) left = -1;
+    if (left >= 0) left -= length;
+  }
+  if (left != 0) {
+    refuse(std::string(name) + " " + text_of(torch::IntArrayRef(given)) +
+           " must be lengths of at least 0 that add up to " + std::to_string(rows) +
+           ", the first dimension of " + tensor_name);
+  }
+  return given;
+}
+
 void ArgumentCheck::one_per_rank(const char* name, const std::vector<torch::Tensor>& list,
                                  const char* like_name, const torch::Tensor& like) const {
-  if (list.size() != static_cast<std::size_t>(size_)) {
-    refuse(std::string(name) + " must hold one tensor per rank, " + std::to_string(size_) +
-           ", but holds " + std::to_string(list.size()));
-  }
+  must_be_one_per_rank(name, list);
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (!is_sound(list[i])) explain(element(name, i), list[i]);
     if (list[i].scalar_type() != like.scalar_type() || list[i].sizes() != like.sizes()) {
@@ -115,6 +209,14 @@ void ArgumentCheck::roots_list(const char* name, const std::vector<torch::Tensor
            std::to_string(root) + ", but holds " + std::to_string(list.size()) +
            " tensors on rank " + std::to_string(rank_));
   }
+}
+
+void ArgumentCheck::roots_values(const char* name, std::size_t given, int root) const {
+  const auto wanted = rank_ == root ? static_cast<std::size_t>(size_) : 0;
+  if (given == wanted) return;
+  refuse(std::string(name) + " must hold one value per rank, " + std::to_string(size_) +
+         ", on the root, " + std::to_string(root) + ", and none elsewhere, but holds " +
+         std::to_string(given) + " on rank " + std::to_string(rank_));
 }
 
 void ArgumentCheck::written_apart(const char* name, const std::vector<torch::Tensor>& list) const {
@@ -143,6 +245,13 @@ void ArgumentCheck::apart_or_own(const char* name, const torch::Tensor& tensor,
   }
 }
 
+void ArgumentCheck::apart(const char* name, const std::vector<torch::Tensor>& written,
+                          const char* list_name, const std::vector<torch::Tensor>& read) const {
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    apart(element(name, i).c_str(), written[i], list_name, read);
+  }
+}
+
 void ArgumentCheck::apart(const char* name, const torch::Tensor& tensor, const char* list_name,
                           const std::vector<torch::Tensor>& list) const {
   const Extent own = extent_of(tensor);
@@ -154,17 +263,33 @@ void ArgumentCheck::apart(const char* name, const torch::Tensor& tensor, const c
   }
 }
 
-void ArgumentCheck::op(ReduceOp op, const torch::Tensor& tensor) const {
-  const bool is_floating = torch::isFloatingType(tensor.scalar_type());
-  const bool is_bitwise =
-      op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
-  if (op == ReduceOp::kAvg && !is_floating) {
-    refuse(std::string("op avg needs a floating-point tensor, but this one is ") +
-           c10::toString(tensor.scalar_type()));
+void ArgumentCheck::op(ReduceOp op, double factor, const torch::Tensor& tensor) const {
+  const torch::ScalarType type = tensor.scalar_type();
+  const bool is_real = torch::isFloatingType(type);
+  const bool is_complex = torch::isComplexType(type);
+  const auto refuse_dtype = [&](const char* needed) {
+    refuse(std::string("op ") + to_text(op) + " needs " + needed + ", but this one is " +
+           c10::toString(type));
+  };
+  switch (op) {
+    case ReduceOp::kSum: break;
+    case ReduceOp::kAvg:
+    case ReduceOp::kPremulSum:
+      if (!is_real && !is_complex) refuse_dtype("a floating-point or complex tensor");
+      break;
+    case ReduceOp::kProduct:
+    case ReduceOp::kMin:
+    case ReduceOp::kMax:
+      if (is_complex) refuse_dtype("a tensor of real numbers");
+      break;
+    case ReduceOp::kBitAnd:
+    case ReduceOp::kBitOr:
+    case ReduceOp::kBitXor:
+      if (is_real || is_complex) refuse_dtype("an integer or bool tensor");
+      break;
   }
-  if (is_bitwise && is_floating) {
-    refuse(std::string("op ") + to_text(op) + " needs an integer or bool tensor, but this one is " +
-           c10::toString(tensor.scalar_type()));
+  if (factor != 1 && op != ReduceOp::kPremulSum) {
+    refuse(std::string("premul_factor is for op premul_sum, not ") + to_text(op));
   }
 }
 

@@ -1,5 +1,7 @@
 #include "worker_lib/backend_cpu.h"
 
+#include <c10/util/SmallVector.h>
+
 #include "base/deadline.h"
 #include "worker_lib/cpu/group_end.h"
 #include "worker_lib/error_bridge.h"
@@ -21,20 +23,63 @@ ElementType element_type_of(const torch::Tensor& tensor) {
     case torch::kBFloat16: return ElementType::kBF16;
     case torch::kFloat32: return ElementType::kF32;
     case torch::kFloat64: return ElementType::kF64;
+    case torch::kComplexFloat: return ElementType::kC64;
+    case torch::kComplexDouble: return ElementType::kC128;
     default: DDPRUN_ASSERT(false, "ProcessGroup has checked the dtype");
   }
 }
 
-std::vector<void*> written(const std::vector<torch::Tensor>& tensors) {
-  std::vector<void*> pointers;
-  for (const torch::Tensor& tensor : tensors) pointers.push_back(tensor.mutable_data_ptr());
-  return pointers;
+// A call into the engine seldom has more tensors than these, and then goes to no heap for them.
+using WritableList = c10::SmallVector<WritableBytes, 8>;
+using ReadableList = c10::SmallVector<ReadableBytes, 8>;
+
+WritableBytes memory_of(const torch::Tensor& tensor) {
+  return {static_cast<char*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
-std::vector<const void*> read(const std::vector<torch::Tensor>& tensors) {
-  std::vector<const void*> pointers;
-  for (const torch::Tensor& tensor : tensors) pointers.push_back(tensor.const_data_ptr());
-  return pointers;
+ReadableBytes contents_of(const torch::Tensor& tensor) {
+  return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+
+WritableList memory_of(TensorList tensors) {
+  WritableList list;
+  for (const torch::Tensor& one : tensors) list.push_back(memory_of(one));
+  return list;
+}
+
+ReadableList contents_of(TensorList tensors) {
+  ReadableList list;
+  for (const torch::Tensor& one : tensors) list.push_back(contents_of(one));
+  return list;
+}
+
+template <class Bytes>
+std::span<const Bytes> view(const c10::SmallVector<Bytes, 8>& list) {
+  return {list.data(), list.size()};
+}
+
+TensorList list_of(const torch::Tensor& one) { return {&one, 1}; }
+
+// The engine has sums. What is to be multiplied first is: in place where the result goes anyway.
+ReduceOp engine_op(const Reduction& how) {
+  return how.op == ReduceOp::kPremulSum ? ReduceOp::kSum : how.op;
+}
+
+bool needs_products(const Reduction& how) {
+  return how.op == ReduceOp::kPremulSum && how.factor != 1;
+}
+
+void multiply_in_place(const Reduction& how, TensorList tensors) {
+  if (!needs_products(how)) return;
+  const torch::NoGradGuard no_grad;
+  for (torch::Tensor one : tensors) one.mul_(how.factor);
+}
+
+std::vector<torch::Tensor> multiplied(const Reduction& how, TensorList tensors) {
+  const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> products;
+  for (const torch::Tensor& one : tensors) products.push_back(one * how.factor);
+  return products;
 }
 
 }  // namespace
@@ -48,86 +93,122 @@ CpuBackend::~CpuBackend() {
 // Blocking calls with nothing before them run in the caller's thread: two thread switches would
 // cost ten times the collective itself. The closures of the others keep the tensors alive.
 template <class EngineCall>
-Work CpuBackend::carry_out(CallOptions call, EngineCall engine_call) {
-  const auto guarded = [engine_call = std::move(engine_call)](Duration timeout) -> Result<void> {
+Work CpuBackend::carry_out(CallOptions call, TensorList written, TensorList read,
+                           EngineCall engine_call) {
+  const auto guarded = [engine_call = std::move(engine_call), group = group_.get()](
+                           TensorList writes, TensorList reads, Duration timeout) -> Result<void> {
     try {
-      return engine_call(timeout);
+      return engine_call(*group, writes, reads, timeout);
     } catch (...) {  // LibTorch, handing out the memory of a lazily copied tensor
       return error_in_flight("reach the memory of a tensor");
     }
   };
-  if (!call.async && executor_.is_idle()) return detail::work_of(guarded(call.timeout));
-  return Work(executor_.submit(
-      [deadline = Deadline(call.timeout), guarded] { return guarded(deadline.remaining()); }));
+  if (!call.async && executor_.is_idle()) {
+    return detail::work_of(guarded(written, read, call.timeout));
+  }
+  return Work(executor_.submit([deadline = Deadline(call.timeout), guarded,
+                                writes = std::vector<torch::Tensor>(written.begin(), written.end()),
+                                reads = std::vector<torch::Tensor>(read.begin(), read.end())] {
+    return guarded(writes, reads, deadline.remaining());
+  }));
 }
 
-Work CpuBackend::all_reduce(const torch::Tensor& tensor, ReduceOp op, CallOptions call) {
-  return carry_out(call, [group = group_.get(), tensor, op](Duration timeout) {
-    return group->all_reduce(tensor.mutable_data_ptr(), count_of(tensor), element_type_of(tensor),
-                             op, timeout);
-  });
+Work CpuBackend::all_reduce(TensorList tensors, Reduction how, CallOptions call) {
+  return carry_out(call, tensors, {},
+                   [how](CpuGroup& group, TensorList all, TensorList, Duration timeout) {
+                     multiply_in_place(how, all);
+                     return group.all_reduce(view(memory_of(all)), element_type_of(all[0]),
+                                             engine_op(how), timeout);
+                   });
 }
 
-Work CpuBackend::reduce(const torch::Tensor& tensor, ReduceOp op, int root, CallOptions call) {
-  return carry_out(call, [group = group_.get(), tensor, op, root](Duration timeout) {
-    return group->reduce(tensor.mutable_data_ptr(), count_of(tensor), element_type_of(tensor), op,
-                         Rank(root), timeout);
-  });
+Work CpuBackend::reduce(const torch::Tensor& tensor, Reduction how, int root, CallOptions call) {
+  return carry_out(call, list_of(tensor), {},
+                   [how, root](CpuGroup& group, TensorList all, TensorList, Duration timeout) {
+                     torch::Tensor one = all[0];
+                     if (group.rank() == root) {
+                       multiply_in_place(how, all);
+                     } else if (needs_products(how)) {
+                       one = multiplied(how, all)[0];
+                     }
+                     const WritableBytes memory = memory_of(one);
+                     return group.reduce(ddprun::list_of(memory), element_type_of(one),
+                                         engine_op(how), Rank(root), timeout);
+                   });
 }
 
-Work CpuBackend::broadcast(const torch::Tensor& tensor, int root, CallOptions call) {
-  return carry_out(call, [group = group_.get(), tensor, root](Duration timeout) {
-    return group->broadcast(tensor.mutable_data_ptr(), tensor.nbytes(), Rank(root), timeout);
-  });
+Work CpuBackend::broadcast(TensorList tensors, int root, CallOptions call) {
+  return carry_out(call, tensors, {},
+                   [root](CpuGroup& group, TensorList all, TensorList, Duration timeout) {
+                     return group.broadcast(view(memory_of(all)), Rank(root), timeout);
+                   });
 }
 
-Work CpuBackend::all_gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
-                            CallOptions call) {
-  return carry_out(call, [group = group_.get(), outputs, input](Duration timeout) {
-    return group->all_gather(input.const_data_ptr(), written(outputs), input.nbytes(), timeout);
-  });
+Work CpuBackend::all_gather(TensorList outputs, TensorList inputs, CallOptions call) {
+  return carry_out(call, outputs, inputs,
+                   [](CpuGroup& group, TensorList to, TensorList from, Duration timeout) {
+                     return group.all_gather(view(contents_of(from)), view(memory_of(to)), timeout);
+                   });
 }
 
-Work CpuBackend::reduce_scatter(const torch::Tensor& output,
-                                const std::vector<torch::Tensor>& inputs, ReduceOp op,
+Work CpuBackend::reduce_scatter(TensorList outputs, TensorList inputs, Reduction how,
                                 CallOptions call) {
-  return carry_out(call, [group = group_.get(), output, inputs, op](Duration timeout) {
-    return group->reduce_scatter(read(inputs), output.mutable_data_ptr(), count_of(output),
-                                 element_type_of(output), op, timeout);
-  });
+  return carry_out(call, outputs, inputs,
+                   [how](CpuGroup& group, TensorList to, TensorList from, Duration timeout) {
+                     std::vector<torch::Tensor> products;
+                     if (needs_products(how)) products = multiplied(how, from);
+                     const TensorList given = products.empty() ? from : TensorList(products);
+                     return group.reduce_scatter(view(contents_of(given)), view(memory_of(to)),
+                                                 element_type_of(to[0]), engine_op(how), timeout);
+                   });
 }
 
-Work CpuBackend::gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
-                        int root, CallOptions call) {
-  return carry_out(call, [group = group_.get(), outputs, input, root](Duration timeout) {
-    return group->gather(input.const_data_ptr(), written(outputs), input.nbytes(), Rank(root),
-                         timeout);
-  });
+Work CpuBackend::gather(TensorList outputs, const torch::Tensor& input, int root,
+                        CallOptions call) {
+  return carry_out(call, outputs, list_of(input),
+                   [root](CpuGroup& group, TensorList to, TensorList from, Duration timeout) {
+                     return group.gather(contents_of(from[0]), view(memory_of(to)), Rank(root),
+                                         timeout);
+                   });
 }
 
-Work CpuBackend::scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs,
-                         int root, CallOptions call) {
-  return carry_out(call, [group = group_.get(), output, inputs, root](Duration timeout) {
-    return group->scatter(read(inputs), output.mutable_data_ptr(), output.nbytes(), Rank(root),
-                          timeout);
-  });
+Work CpuBackend::scatter(const torch::Tensor& output, TensorList inputs, int root,
+                         CallOptions call) {
+  return carry_out(call, list_of(output), inputs,
+                   [root](CpuGroup& group, TensorList to, TensorList from, Duration timeout) {
+                     return group.scatter(view(contents_of(from)), memory_of(to[0]), Rank(root),
+                                          timeout);
+                   });
+}
+
+Work CpuBackend::all_to_all(TensorList outputs, TensorList inputs, CallOptions call) {
+  return carry_out(call, outputs, inputs,
+                   [](CpuGroup& group, TensorList to, TensorList from, Duration timeout) {
+                     return group.all_to_all(view(contents_of(from)), view(memory_of(to)), timeout);
+                   });
 }
 
 Work CpuBackend::barrier(CallOptions call) {
-  return carry_out(call,
-                   [group = group_.get()](Duration timeout) { return group->barrier(timeout); });
+  return carry_out(call, {}, {}, [](CpuGroup& group, TensorList, TensorList, Duration timeout) {
+    return group.barrier(timeout);
+  });
 }
 
 Work CpuBackend::send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) {
-  return carry_out(call, [group = group_.get(), tensor, destination, tag](Duration timeout) {
-    return group->send(tensor.const_data_ptr(), tensor.nbytes(), Rank(destination), tag, timeout);
-  });
+  return carry_out(
+      call, {}, list_of(tensor),
+      [destination, tag](CpuGroup& group, TensorList, TensorList from, Duration timeout) {
+        const ReadableBytes bytes = contents_of(from[0]);
+        return group.send(bytes.data(), bytes.size(), Rank(destination), tag, timeout);
+      });
 }
 
 Work CpuBackend::recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) {
-  return carry_out(call, [group = group_.get(), tensor, source, tag](Duration timeout) {
-    return group->recv(tensor.mutable_data_ptr(), tensor.nbytes(), Rank(source), tag, timeout);
-  });
+  return carry_out(call, list_of(tensor), {},
+                   [source, tag](CpuGroup& group, TensorList to, TensorList, Duration timeout) {
+                     const WritableBytes memory = memory_of(to[0]);
+                     return group.recv(memory.data(), memory.size(), Rank(source), tag, timeout);
+                   });
 }
 
 }  // namespace ddprun

@@ -24,26 +24,26 @@ class CpuBackend final : public Backend {
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
 
-  Work all_reduce(const torch::Tensor& tensor, ReduceOp op, CallOptions call) override;
-  Work reduce(const torch::Tensor& tensor, ReduceOp op, int root, CallOptions call) override;
-  Work broadcast(const torch::Tensor& tensor, int root, CallOptions call) override;
-  Work all_gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
-                  CallOptions call) override;
-  Work reduce_scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs,
-                      ReduceOp op, CallOptions call) override;
-  Work gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input, int root,
-              CallOptions call) override;
-  Work scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs, int root,
-               CallOptions call) override;
+  Work all_reduce(TensorList tensors, Reduction how, CallOptions call) override;
+  Work reduce(const torch::Tensor& tensor, Reduction how, int root, CallOptions call) override;
+  Work broadcast(TensorList tensors, int root, CallOptions call) override;
+  Work all_gather(TensorList outputs, TensorList inputs, CallOptions call) override;
+  Work reduce_scatter(TensorList outputs, TensorList inputs, Reduction how,
+                      CallOptions call) override;
+  Work gather(TensorList outputs, const torch::Tensor& input, int root, CallOptions call) override;
+  Work scatter(const torch::Tensor& output, TensorList inputs, int root, CallOptions call) override;
+  Work all_to_all(TensorList outputs, TensorList inputs, CallOptions call) override;
   Work barrier(CallOptions call) override;
+  Work monitored_barrier(CallOptions call) override { return barrier(call); }
   Work send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) override;
   Work recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) override;
 
   void abort(const std::string& reason) override { group_->abort(reason); }
 
  private:
+  // engine_call(group, written, read, timeout), now or in its turn.
   template <class EngineCall>
-  Work carry_out(CallOptions call, EngineCall engine_call);
+  Work carry_out(CallOptions call, TensorList written, TensorList read, EngineCall engine_call);
 
   const std::string name_ = "cpu";
   std::unique_ptr<CpuGroup> group_;

@@ -1,6 +1,6 @@
 #include "worker_lib/backend_nccl.h"
 
-#include <initializer_list>
+#include <cstring>
 
 #include "base/background_thread.h"
 #include "worker_lib/cpu/group_end.h"
@@ -34,7 +34,7 @@ class DeviceGuard {
   int before_ = 0;
 };
 
-// The type to reduce as; nullopt where NCCL has none.
+// The type to reduce as; nullopt where NCCL has none. Complex numbers are pairs of real ones.
 std::optional<NcclType> reducible_type(torch::ScalarType type) {
   switch (type) {
     case torch::kBool:
@@ -44,8 +44,10 @@ std::optional<NcclType> reducible_type(torch::ScalarType type) {
     case torch::kInt64: return NcclType::kInt64;
     case torch::kFloat16: return NcclType::kFloat16;
     case torch::kBFloat16: return NcclType::kBfloat16;
-    case torch::kFloat32: return NcclType::kFloat32;
-    case torch::kFloat64: return NcclType::kFloat64;
+    case torch::kFloat32:
+    case torch::kComplexFloat: return NcclType::kFloat32;
+    case torch::kFloat64:
+    case torch::kComplexDouble: return NcclType::kFloat64;
     default: return std::nullopt;
   }
 }
@@ -59,6 +61,7 @@ std::optional<NcclOp> nccl_op(ReduceOp op, torch::ScalarType type) {
     case ReduceOp::kMin: return NcclOp::kMin;
     case ReduceOp::kMax: return NcclOp::kMax;
     case ReduceOp::kAvg: return NcclOp::kAvg;
+    case ReduceOp::kPremulSum: return NcclOp::kSum;  // another one is made of it
     case ReduceOp::kBitAnd: return is_bool ? std::optional(NcclOp::kMin) : std::nullopt;
     case ReduceOp::kBitOr: return is_bool ? std::optional(NcclOp::kMax) : std::nullopt;
     case ReduceOp::kBitXor: return std::nullopt;
@@ -66,21 +69,63 @@ std::optional<NcclOp> nccl_op(ReduceOp op, torch::ScalarType type) {
   return std::nullopt;
 }
 
-struct Reduction {
-  NcclType type;
-  NcclOp op;
-};
+std::array<char, 8> bytes_of_factor(double factor, NcclType type) {
+  std::array<char, 8> bytes{};
+  const auto put = [&](auto value) { std::memcpy(bytes.data(), &value, sizeof value); };
+  switch (type) {
+    case NcclType::kFloat16: put(c10::Half(static_cast<float>(factor))); break;
+    case NcclType::kBfloat16: put(c10::BFloat16(static_cast<float>(factor))); break;
+    case NcclType::kFloat32: put(static_cast<float>(factor)); break;
+    case NcclType::kFloat64: put(factor); break;
+    default: DDPRUN_ASSERT(false, "ProcessGroup has checked that the dtype has fractions");
+  }
+  return bytes;
+}
 
 // What NCCL calls the reduction; kUnsupported where it has none.
-Result<Reduction> reduction_of(const char* call, ReduceOp op, torch::ScalarType type) {
+Result<NcclReduction> reduction_of(const char* call, const Reduction& how, torch::ScalarType type) {
   const std::optional<NcclType> nccl_type = reducible_type(type);
-  const std::optional<NcclOp> reduction = nccl_op(op, type);
-  if (nccl_type && reduction) return Reduction{*nccl_type, *reduction};
-  const std::string what = std::string(to_text(op)) + " of " + c10::toString(type);
+  const std::optional<NcclOp> op = nccl_op(how.op, type);
+  if (nccl_type && op) {
+    NcclReduction as{.type = *nccl_type, .op = *op, .values = torch::isComplexType(type) ? 2 : 1};
+    as.is_premul = how.op == ReduceOp::kPremulSum;
+    if (as.is_premul) as.factor = bytes_of_factor(how.factor, as.type);
+    return as;
+  }
+  const std::string what = std::string(to_text(how.op)) + " of " + c10::toString(type);
   return Error{
       .kind = ErrorKind::kUnsupported,
       .doing = call,
       .cause = "the nccl backend has no " + what + "; use another dtype or the cpu backend"};
+}
+
+std::vector<WrittenPart> written(TensorList tensors) {
+  std::vector<WrittenPart> parts;
+  for (const torch::Tensor& one : tensors) {
+    parts.push_back({one.mutable_data_ptr(), one.nbytes(), count_of(one)});
+  }
+  return parts;
+}
+
+std::vector<ReadPart> read(TensorList tensors) {
+  std::vector<ReadPart> parts;
+  for (const torch::Tensor& one : tensors) {
+    parts.push_back({one.const_data_ptr(), one.nbytes(), count_of(one)});
+  }
+  return parts;
+}
+
+// Of a list that has as many tensors for each rank, those at `place`.
+std::vector<torch::Tensor> of_each_rank(TensorList list, std::size_t place, std::size_t each) {
+  std::vector<torch::Tensor> tensors;
+  for (std::size_t at = place; at < list.size(); at += each) tensors.push_back(list[at]);
+  return tensors;
+}
+
+std::vector<torch::Tensor> both(TensorList left, TensorList right) {
+  std::vector<torch::Tensor> tensors(left.begin(), left.end());
+  tensors.insert(tensors.end(), right.begin(), right.end());
+  return tensors;
 }
 
 // Whether the tensors lie one behind the other, as the slices of one tensor do.
@@ -103,14 +148,10 @@ Result<torch::Tensor> block_for(const std::vector<torch::Tensor>& tensors) {
   }
 }
 
-std::vector<torch::Tensor> with(std::vector<torch::Tensor> tensors,
-                                std::initializer_list<torch::Tensor> more) {
-  tensors.insert(tensors.end(), more);
-  return tensors;
-}
-
-NcclCall call_of(const char* name, const torch::Tensor& tensor, int peer = -1) {
-  return {.name = name, .elements = tensor.numel(), .type = tensor.scalar_type(), .peer = peer};
+NcclCall call_of(const char* name, TensorList tensors, int peer = -1) {
+  NcclCall call{.name = name, .type = tensors[0].scalar_type(), .peer = peer};
+  for (const torch::Tensor& one : tensors) call.elements += one.numel();
+  return call;
 }
 
 Error no_tags(const char* call, int tag) {
@@ -349,138 +390,194 @@ void NcclBackend::abort(const std::string& reason) {
 
 // --- collectives ---
 
-Work NcclBackend::all_reduce(const torch::Tensor& tensor, ReduceOp op, CallOptions call) {
-  const Result<Reduction> as = reduction_of("all_reduce", op, tensor.scalar_type());
+// The calls of one group, so that they travel side by side; a single one needs none.
+NcclResult NcclBackend::grouped(std::size_t count,
+                                const std::function<NcclResult(std::size_t)>& call) {
+  if (count == 1) return call(0);
+  NcclResult result = api_.group_start();
+  if (result != NcclResult::kSuccess) return result;
+  for (std::size_t i = 0; i < count; ++i) result = worse(result, call(i));
+  return worse(result, api_.group_end());
+}
+
+// calls(op), with an operation that is made for them where NCCL has none of its own. It is destroyed
+// when the next one is made, not behind the calls: the communicator may be in progress then. The last
+// one goes with the communicator.
+template <class Calls>
+NcclResult NcclBackend::with_op(const NcclReduction& as, NcclComm comm, Calls calls) {
+  if (!as.is_premul) return calls(as.op);
+  NcclResult result = NcclResult::kSuccess;
+  if (premul_sum_) result = api_.red_op_destroy(*std::exchange(premul_sum_, {}), comm);
+  NcclOp op{};
+  if (result == NcclResult::kSuccess) {
+    result = api_.red_op_create_premul_sum(&op, as.factor.data(), as.type, comm);
+  }
+  // Both are done at once; "in progress" would be taken for the calls, which were not made.
+  if (result == NcclResult::kInProgress) return NcclResult::kInternalError;
+  if (result != NcclResult::kSuccess) return result;
+  premul_sum_ = op;
+  return calls(op);
+}
+
+Work NcclBackend::all_reduce(TensorList tensors, Reduction how, CallOptions call) {
+  const Result<NcclReduction> as = reduction_of("all_reduce", how, tensors[0].scalar_type());
   if (!as) return detail::work_of(as.error());
-  void* data = tensor.mutable_data_ptr();
-  return issue({.what = call_of("all_reduce", tensor),
-                .keep = {tensor},
+  return issue({.what = call_of("all_reduce", tensors),
+                .keep = both(tensors, {}),
                 .launch =
-                    [=, this, count = count_of(tensor), as = *as](NcclComm comm) {
-                      return api_.all_reduce(data, data, count, as.type, as.op, comm, stream_);
+                    [this, as = *as, parts = written(tensors)](NcclComm comm) {
+                      return with_op(as, comm, [&](NcclOp op) {
+                        return grouped(parts.size(), [&](std::size_t i) {
+                          return api_.all_reduce(parts[i].data, parts[i].data,
+                                                 parts[i].elements * as.values, as.type, op, comm,
+                                                 stream_);
+                        });
+                      });
                     }},
                call);
 }
 
-Work NcclBackend::reduce(const torch::Tensor& tensor, ReduceOp op, int root, CallOptions call) {
-  const Result<Reduction> as = reduction_of("reduce", op, tensor.scalar_type());
+Work NcclBackend::reduce(const torch::Tensor& tensor, Reduction how, int root, CallOptions call) {
+  const Result<NcclReduction> as = reduction_of("reduce", how, tensor.scalar_type());
   if (!as) return detail::work_of(as.error());
   // Only the root is written to, though all of them name the tensor as the receiver.
   void* data = tensor.mutable_data_ptr();
-  return issue({.what = call_of("reduce", tensor, root),
+  return issue({.what = call_of("reduce", {&tensor, 1}, root),
                 .keep = {tensor},
                 .launch =
                     [=, this, count = count_of(tensor), as = *as](NcclComm comm) {
-                      return api_.reduce(data, data, count, as.type, as.op, root, comm, stream_);
+                      return with_op(as, comm, [&](NcclOp op) {
+                        return api_.reduce(data, data, count * as.values, as.type, op, root, comm,
+                                           stream_);
+                      });
                     }},
                call);
 }
 
-Work NcclBackend::broadcast(const torch::Tensor& tensor, int root, CallOptions call) {
-  void* data = tensor.mutable_data_ptr();
-  return issue({.what = call_of("broadcast", tensor, root),
-                .keep = {tensor},
+Work NcclBackend::broadcast(TensorList tensors, int root, CallOptions call) {
+  return issue({.what = call_of("broadcast", tensors, root),
+                .keep = both(tensors, {}),
                 .launch =
-                    [=, this, bytes = tensor.nbytes()](NcclComm comm) {
-                      return api_.broadcast(data, data, bytes, kByte, root, comm, stream_);
+                    [this, root, parts = written(tensors)](NcclComm comm) {
+                      return grouped(parts.size(), [&](std::size_t i) {
+                        return api_.broadcast(parts[i].data, parts[i].data, parts[i].bytes, kByte,
+                                              root, comm, stream_);
+                      });
                     }},
                call);
 }
 
 // NCCL wants one block. Outputs that lie one behind the other are one; others are copied there from
 // a block that is.
-Work NcclBackend::all_gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
-                             CallOptions call) {
-  const std::size_t bytes = input.nbytes();
-  const bool is_direct = are_consecutive(outputs);
-  const Result<torch::Tensor> block = is_direct ? outputs[0] : block_for(outputs);
-  if (!block) return detail::work_of(block.error());
-  char* data = static_cast<char*>(block->mutable_data_ptr());
-  Issue gather{.what = call_of("all_gather", input),
-               .keep = with(outputs, {input, *block}),
-               .launch = [=, this, from = input.const_data_ptr()](NcclComm comm) {
-                 return api_.all_gather(from, data, bytes, kByte, comm, stream_);
-               }};
-  for (std::size_t r = 0; !is_direct && r < outputs.size(); ++r) {
-    gather.copies_behind.push_back({outputs[r].mutable_data_ptr(), data + r * bytes, bytes});
+Work NcclBackend::all_gather(TensorList outputs, TensorList inputs, CallOptions call) {
+  Issue gather{.what = call_of("all_gather", inputs), .keep = both(outputs, inputs)};
+  std::vector<void*> blocks;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const std::vector<torch::Tensor> ours = of_each_rank(outputs, i, inputs.size());
+    const bool is_direct = are_consecutive(ours);
+    const Result<torch::Tensor> block = is_direct ? ours[0] : block_for(ours);
+    if (!block) return detail::work_of(block.error());
+    gather.keep.push_back(*block);
+    blocks.push_back(block->mutable_data_ptr());
+    const std::size_t bytes = inputs[i].nbytes();
+    for (std::size_t r = 0; !is_direct && r < ours.size(); ++r) {
+      const char* from = static_cast<const char*>(blocks.back()) + r * bytes;
+      gather.copies_behind.push_back({ours[r].mutable_data_ptr(), from, bytes});
+    }
   }
+  gather.launch = [this, blocks, parts = read(inputs)](NcclComm comm) {
+    return grouped(parts.size(), [&](std::size_t i) {
+      return api_.all_gather(parts[i].data, blocks[i], parts[i].bytes, kByte, comm, stream_);
+    });
+  };
   return issue(std::move(gather), call);
 }
 
-Work NcclBackend::reduce_scatter(const torch::Tensor& output,
-                                 const std::vector<torch::Tensor>& inputs, ReduceOp op,
+Work NcclBackend::reduce_scatter(TensorList outputs, TensorList inputs, Reduction how,
                                  CallOptions call) {
-  const Result<Reduction> as = reduction_of("reduce_scatter", op, output.scalar_type());
+  const Result<NcclReduction> as = reduction_of("reduce_scatter", how, outputs[0].scalar_type());
   if (!as) return detail::work_of(as.error());
-  const std::size_t bytes = output.nbytes();
-  const bool is_direct = are_consecutive(inputs);
-  const Result<torch::Tensor> block = is_direct ? inputs[0] : block_for(inputs);
-  if (!block) return detail::work_of(block.error());
-  Issue scatter{.what = call_of("reduce_scatter", output),
-                .keep = with(inputs, {output, *block}),
-                .launch = [=, this, from = block->const_data_ptr(), to = output.mutable_data_ptr(),
-                           count = count_of(output), as = *as](NcclComm comm) {
-                  return api_.reduce_scatter(from, to, count, as.type, as.op, comm, stream_);
-                }};
-  for (std::size_t r = 0; !is_direct && r < inputs.size(); ++r) {
-    char* to = static_cast<char*>(block->mutable_data_ptr()) + r * bytes;
-    scatter.copies_ahead.push_back({to, inputs[r].const_data_ptr(), bytes});
+  Issue scatter{.what = call_of("reduce_scatter", outputs), .keep = both(outputs, inputs)};
+  std::vector<const void*> blocks;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const std::vector<torch::Tensor> ours = of_each_rank(inputs, i, outputs.size());
+    const bool is_direct = are_consecutive(ours);
+    const Result<torch::Tensor> block = is_direct ? ours[0] : block_for(ours);
+    if (!block) return detail::work_of(block.error());
+    scatter.keep.push_back(*block);
+    blocks.push_back(block->const_data_ptr());
+    const std::size_t bytes = outputs[i].nbytes();
+    for (std::size_t r = 0; !is_direct && r < ours.size(); ++r) {
+      char* to = static_cast<char*>(block->mutable_data_ptr()) + r * bytes;
+      scatter.copies_ahead.push_back({to, ours[r].const_data_ptr(), bytes});
+    }
   }
-  return issue(std::move(scatter), call);
-}
-
-Work NcclBackend::gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
-                         int root, CallOptions call) {
-  const std::size_t bytes = input.nbytes();
-  const void* from = input.const_data_ptr();
-  Issue gather{.what = call_of("gather", input, root), .keep = with(outputs, {input})};
-  if (rank() != root) {
-    gather.launch = [=, this](NcclComm comm) {
-      return api_.send(from, bytes, kByte, root, comm, stream_);
-    };
-    return issue(std::move(gather), call);
-  }
-  void* own = outputs[static_cast<std::size_t>(root)].mutable_data_ptr();
-  if (own != from) gather.copies_ahead.push_back({own, from, bytes});
-  gather.launch = [=, this](NcclComm comm) {
-    return to_all_others([&](int r) {
-      void* to = outputs[static_cast<std::size_t>(r)].mutable_data_ptr();
-      return api_.recv(to, bytes, kByte, r, comm, stream_);
-    });
-  };
-  return issue(std::move(gather), call);
-}
-
-Work NcclBackend::scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs,
-                          int root, CallOptions call) {
-  const std::size_t bytes = output.nbytes();
-  void* to = output.mutable_data_ptr();
-  Issue scatter{.what = call_of("scatter", output, root), .keep = with(inputs, {output})};
-  if (rank() != root) {
-    scatter.launch = [=, this](NcclComm comm) {
-      return api_.recv(to, bytes, kByte, root, comm, stream_);
-    };
-    return issue(std::move(scatter), call);
-  }
-  const void* own = inputs[static_cast<std::size_t>(root)].const_data_ptr();
-  if (own != to) scatter.copies_ahead.push_back({to, own, bytes});
-  scatter.launch = [=, this](NcclComm comm) {
-    return to_all_others([&](int r) {
-      const void* from = inputs[static_cast<std::size_t>(r)].const_data_ptr();
-      return api_.send(from, bytes, kByte, r, comm, stream_);
+  scatter.launch = [this, as = *as, blocks, parts = written(outputs)](NcclComm comm) {
+    return with_op(as, comm, [&](NcclOp op) {
+      return grouped(parts.size(), [&](std::size_t i) {
+        return api_.reduce_scatter(blocks[i], parts[i].data, parts[i].elements * as.values, as.type,
+                                   op, comm, stream_);
+      });
     });
   };
   return issue(std::move(scatter), call);
 }
 
-// One group, so that the messages travel side by side. In a world of one there are none.
-NcclResult NcclBackend::to_all_others(const std::function<NcclResult(int rank)>& message) {
-  NcclResult result = api_.group_start();
-  if (result != NcclResult::kSuccess) return result;
+// Messages, as NCCL has no such collectives. What stays on this rank is copied.
+Work NcclBackend::issue_messages(Issue issue, std::vector<WrittenPart> to,
+                                 std::vector<ReadPart> from, CallOptions call) {
+  const auto ranks = static_cast<std::size_t>(size());
+  const auto own = static_cast<std::size_t>(rank());
+  to.resize(ranks);
+  from.resize(ranks);
+  if (to[own].bytes > 0 && to[own].data != from[own].data) {
+    issue.copies_ahead.push_back({to[own].data, from[own].data, to[own].bytes});
+  }
+  using Message = std::function<NcclResult(NcclComm)>;
+  std::vector<Message> messages;
   for (int r = 0; r < size(); ++r) {
-    if (r != rank()) result = worse(result, message(r));
+    if (r == rank()) continue;
+    const auto at = static_cast<std::size_t>(r);
+    if (from[at].bytes > 0) {
+      messages.push_back([this, r, part = from[at]](NcclComm comm) {
+        return api_.send(part.data, part.bytes, kByte, r, comm, stream_);
+      });
+    }
+    if (to[at].bytes > 0) {
+      messages.push_back([this, r, part = to[at]](NcclComm comm) {
+        return api_.recv(part.data, part.bytes, kByte, r, comm, stream_);
+      });
+    }
   }
-  return worse(result, api_.group_end());
+  issue.launch = [this, messages = std::move(messages)](NcclComm comm) {
+    return grouped(messages.size(), [&](std::size_t i) { return messages[i](comm); });
+  };
+  return this->issue(std::move(issue), call);
+}
+
+Work NcclBackend::gather(TensorList outputs, const torch::Tensor& input, int root,
+                         CallOptions call) {
+  std::vector<WrittenPart> to = written(outputs);
+  std::vector<ReadPart> from(static_cast<std::size_t>(size()));
+  from[static_cast<std::size_t>(root)] = read({&input, 1})[0];
+  return issue_messages(
+      {.what = call_of("gather", {&input, 1}, root), .keep = both(outputs, {&input, 1})},
+      std::move(to), std::move(from), call);
+}
+
+Work NcclBackend::scatter(const torch::Tensor& output, TensorList inputs, int root,
+                          CallOptions call) {
+  std::vector<WrittenPart> to(static_cast<std::size_t>(size()));
+  to[static_cast<std::size_t>(root)] = written({&output, 1})[0];
+  std::vector<ReadPart> from = read(inputs);
+  return issue_messages(
+      {.what = call_of("scatter", {&output, 1}, root), .keep = both(inputs, {&output, 1})},
+      std::move(to), std::move(from), call);
+}
+
+Work NcclBackend::all_to_all(TensorList outputs, TensorList inputs, CallOptions call) {
+  return issue_messages({.what = call_of("all_to_all", inputs), .keep = both(outputs, inputs)},
+                        written(outputs), read(inputs), call);
 }
 
 // Reduces a byte; its Work blocks the host until that is through.
@@ -496,10 +593,27 @@ Work NcclBackend::barrier(CallOptions call) {
                call);
 }
 
+Work NcclBackend::monitored_barrier(CallOptions call) {
+  const NcclCall what{.name = "monitored_barrier", .number = ++calls_};
+  if (const std::optional<Error> first = communicator_->failure()) {
+    return detail::work_of(group_finished(to_text(what), *first));
+  }
+  if (!peers_) {
+    return detail::work_of(Error{.kind = ErrorKind::kUnsupported,
+                                 .doing = "monitored_barrier",
+                                 .cause = "this nccl group knows nothing of its peers"});
+  }
+  const Result<void> passed = peers_->barrier(call.timeout);
+  if (passed) return detail::work_of(passed);
+  const Error error = Error(passed.error()).within(what.name);
+  fail(error);
+  return detail::work_of(error);
+}
+
 Work NcclBackend::send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) {
   if (tag != 0) return detail::work_of(no_tags("send", tag));
   return issue(
-      {.what = call_of("send", tensor, destination),
+      {.what = call_of("send", {&tensor, 1}, destination),
        .keep = {tensor},
        .launch =
            [=, this, from = tensor.const_data_ptr(), bytes = tensor.nbytes()](NcclComm comm) {
@@ -511,7 +625,7 @@ Work NcclBackend::send(const torch::Tensor& tensor, int destination, int tag, Ca
 Work NcclBackend::recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) {
   if (tag != 0) return detail::work_of(no_tags("recv", tag));
   return issue(
-      {.what = call_of("recv", tensor, source),
+      {.what = call_of("recv", {&tensor, 1}, source),
        .keep = {tensor},
        .launch = [=, this, to = tensor.mutable_data_ptr(), bytes = tensor.nbytes()](
                      NcclComm comm) { return api_.recv(to, bytes, kByte, source, comm, stream_); }},

@@ -18,11 +18,13 @@
 // Owned by a ProcessGroup. One thread at a time calls, except abort(): any thread.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -47,6 +49,25 @@ struct NcclBackendOptions {
   Duration abort_grace = std::chrono::seconds(10);  // see NcclCommunicatorOptions
 };
 
+// A tensor that a call reads or writes, without the tensor.
+template <class Pointer>
+struct NcclPart {
+  Pointer data = nullptr;
+  std::size_t bytes = 0;
+  std::size_t elements = 0;
+};
+using WrittenPart = NcclPart<void*>;
+using ReadPart = NcclPart<const void*>;
+
+// What NCCL calls a reduction.
+struct NcclReduction {
+  NcclType type = NcclType::kUint8;
+  NcclOp op = NcclOp::kSum;
+  int values = 1;                   // of the type in an element: a complex number has two
+  std::array<char, 8> factor = {};  // one value of the type
+  bool is_premul = false;           // `op` is to be made from the factor
+};
+
 class NcclBackend final : public Backend {
  public:
   // Collective. The device must be the current one. The store is used during the call only and may
@@ -62,18 +83,18 @@ class NcclBackend final : public Backend {
   int rank() const override { return options_.rank.value; }
   int size() const override { return options_.world_size; }
 
-  Work all_reduce(const torch::Tensor& tensor, ReduceOp op, CallOptions call) override;
-  Work reduce(const torch::Tensor& tensor, ReduceOp op, int root, CallOptions call) override;
-  Work broadcast(const torch::Tensor& tensor, int root, CallOptions call) override;
-  Work all_gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
-                  CallOptions call) override;
-  Work reduce_scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs,
-                      ReduceOp op, CallOptions call) override;
-  Work gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input, int root,
-              CallOptions call) override;
-  Work scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs, int root,
-               CallOptions call) override;
+  Work all_reduce(TensorList tensors, Reduction how, CallOptions call) override;
+  Work reduce(const torch::Tensor& tensor, Reduction how, int root, CallOptions call) override;
+  Work broadcast(TensorList tensors, int root, CallOptions call) override;
+  Work all_gather(TensorList outputs, TensorList inputs, CallOptions call) override;
+  Work reduce_scatter(TensorList outputs, TensorList inputs, Reduction how,
+                      CallOptions call) override;
+  Work gather(TensorList outputs, const torch::Tensor& input, int root, CallOptions call) override;
+  Work scatter(const torch::Tensor& output, TensorList inputs, int root, CallOptions call) override;
+  Work all_to_all(TensorList outputs, TensorList inputs, CallOptions call) override;
   Work barrier(CallOptions call) override;
+  // By the group of peers: the device is not waited for.
+  Work monitored_barrier(CallOptions call) override;
   Work send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) override;
   Work recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) override;
   void abort(const std::string& reason) override;
@@ -100,10 +121,15 @@ class NcclBackend final : public Backend {
   int device_index() const { return options_.device.has_index() ? options_.device.index() : 0; }
 
   Work issue(Issue issue, CallOptions call);
+  // from[r] goes to rank r, to[r] comes from it, where there are any bytes.
+  Work issue_messages(Issue issue, std::vector<WrittenPart> to, std::vector<ReadPart> from,
+                      CallOptions call);
   Result<std::shared_ptr<NcclWork>> enqueue(Issue& issue, const Deadline& deadline);
   CudaResult copy(const std::vector<Copy>& copies);
   Result<CudaEvent> take_event();
-  NcclResult to_all_others(const std::function<NcclResult(int rank)>& message);
+  NcclResult grouped(std::size_t count, const std::function<NcclResult(std::size_t)>& call);
+  template <class Calls>
+  NcclResult with_op(const NcclReduction& as, NcclComm comm, Calls calls);
 
   Result<void> start_watcher();
   void watch();
@@ -120,6 +146,7 @@ class NcclBackend final : public Backend {
   CudaStream stream_ = nullptr;
   torch::Tensor token_;  // what barriers reduce
   std::uint64_t calls_ = 0;
+  std::optional<NcclOp> premul_sum_;  // the one made last
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;

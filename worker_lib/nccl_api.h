@@ -45,6 +45,7 @@ enum class NcclType : int {
   kBfloat16 = 9,
 };
 
+// Values above are made by red_op_create_premul_sum.
 enum class NcclOp : int { kSum = 0, kProd = 1, kMax = 2, kMin = 3, kAvg = 4 };
 
 enum class CudaResult : int { kSuccess = 0, kNotReady = 600 };
@@ -66,6 +67,13 @@ struct NcclApi {
   NcclResult (*comm_abort)(NcclComm comm);
   const char* (*get_error_string)(NcclResult result);
   const char* (*get_last_error)(NcclComm comm);  // comm may be null
+
+  // --- NCCL: reductions ---
+  // The sum after this rank's values were multiplied by the scalar, one element of the type in host
+  // memory, read at once. For this communicator; may be destroyed when the calls with it are made.
+  NcclResult (*red_op_create_premul_sum)(NcclOp* op, const void* scalar, NcclType type,
+                                         NcclComm comm);
+  NcclResult (*red_op_destroy)(NcclOp op, NcclComm comm);
 
   // --- NCCL: collectives. Counts are elements of the type. ---
   NcclResult (*group_start)();

@@ -103,6 +103,17 @@ constexpr NcclApi kRealApi{
         [](NcclResult result) { return ncclGetErrorString(static_cast<ncclResult_t>(result)); },
     .get_last_error = [](NcclComm comm) { return ncclGetLastError(comm); },
 
+    .red_op_create_premul_sum =
+        [](NcclOp* op, const void* scalar, NcclType type, NcclComm comm) {
+          ncclRedOp_t made = ncclSum;
+          const ncclResult_t result = ncclRedOpCreatePreMulSum(
+              &made, const_cast<void*>(scalar), theirs(type), ncclScalarHostImmediate, comm);
+          *op = static_cast<NcclOp>(made);
+          return ours(result);
+        },
+    .red_op_destroy = [](NcclOp op,
+                         NcclComm comm) { return ours(ncclRedOpDestroy(theirs(op), comm)); },
+
     .group_start = [] { return ours(ncclGroupStart()); },
     .group_end = [] { return ours(ncclGroupEnd()); },
     .all_reduce =

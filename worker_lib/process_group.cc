@@ -1,10 +1,11 @@
 #include "ddprun/process_group.h"
 
 #include <algorithm>
-#include <cstring>
+#include <numeric>
 
 #include "base/deadline.h"
 #include "ddprun/backend.h"
+#include "ddprun/objects.h"
 #include "worker_lib/argument_check.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/work_state.h"
@@ -25,26 +26,89 @@ void mark_written(const std::vector<torch::Tensor>& tensors) {
 
 // CBOR, not JSON text: numbers keep every bit (JSON has no NaN or infinity), strings need not be
 // UTF-8, binary values stay binary, and it is the shorter of the two.
-torch::Tensor encode(const ArgumentCheck& check, const nlohmann::json& value) {
+std::string encode(const ArgumentCheck& check, const nlohmann::json& value) {
   if (value.is_discarded())
     check.refuse("value is a discarded JSON value (the result of a failed parse)");
-  const std::vector<std::uint8_t> bytes = nlohmann::json::to_cbor(value);
-  torch::Tensor tensor = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kUInt8);
-  std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
-  return tensor;
+  std::string bytes;
+  nlohmann::json::to_cbor(value, nlohmann::detail::output_adapter<char>(bytes));
+  return bytes;
 }
 
-nlohmann::json decode(const torch::Tensor& tensor, std::int64_t size, int from) {
-  const torch::Tensor host = tensor.cpu();
-  const auto* bytes = host.const_data_ptr<std::uint8_t>();
+nlohmann::json decode(const std::string& bytes, int from) {
   try {
-    return nlohmann::json::from_cbor(bytes, bytes + size, /*strict=*/true,
-                                     /*allow_exceptions=*/true,
+    return nlohmann::json::from_cbor(bytes, /*strict=*/true, /*allow_exceptions=*/true,
                                      nlohmann::json::cbor_tag_handler_t::store);
   } catch (const nlohmann::json::exception& malformed) {
     refuse("decode the value of rank " + std::to_string(from) + ": " + malformed.what(),
            DistError::Kind::kCorrupt);
   }
+}
+
+std::vector<nlohmann::json> decode_all(const std::vector<std::string>& texts) {
+  std::vector<nlohmann::json> values;
+  for (const std::string& text : texts)
+    values.push_back(decode(text, static_cast<int>(values.size())));
+  return values;
+}
+
+// Bytes as a tensor on the host that shares their memory.
+torch::Tensor tensor_of(const std::string& bytes) {
+  return torch::from_blob(const_cast<char*>(bytes.data()),
+                          {static_cast<std::int64_t>(bytes.size())}, torch::kUInt8);
+}
+
+std::string bytes_of(const torch::Tensor& tensor) {
+  const torch::Tensor host = tensor.cpu();
+  return {static_cast<const char*>(host.const_data_ptr()), host.nbytes()};
+}
+
+// The same memory as a row of elements, in parts of these lengths.
+std::vector<torch::Tensor> parts_of(const torch::Tensor& tensor,
+                                    const std::vector<std::int64_t>& lengths) {
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor row = tensor.view({-1});
+  std::vector<torch::Tensor> parts;
+  std::int64_t begin = 0;
+  for (const std::int64_t length : lengths) {
+    parts.push_back(row.narrow(0, begin, length));
+    begin += length;
+  }
+  return parts;
+}
+
+std::vector<torch::Tensor> equal_parts(const torch::Tensor& tensor, int count) {
+  return parts_of(
+      tensor, std::vector<std::int64_t>(static_cast<std::size_t>(count), tensor.numel() / count));
+}
+
+// The ranks' parts of each tensor, all of rank 0 first.
+std::vector<torch::Tensor> equal_parts(const std::vector<torch::Tensor>& tensors, int count) {
+  std::vector<torch::Tensor> parts(tensors.size() * static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::vector<torch::Tensor> of_one = equal_parts(tensors[i], count);
+    for (std::size_t r = 0; r < of_one.size(); ++r) parts[r * tensors.size() + i] = of_one[r];
+  }
+  return parts;
+}
+
+// Rows along the first dimension as elements.
+std::vector<std::int64_t> in_elements(std::vector<std::int64_t> rows, const torch::Tensor& tensor) {
+  const std::int64_t each = tensor.size(0) == 0 ? 0 : tensor.numel() / tensor.size(0);
+  for (std::int64_t& length : rows) length *= each;
+  return rows;
+}
+
+std::size_t bytes_in(TensorList tensors) {
+  std::size_t bytes = 0;
+  for (const torch::Tensor& one : tensors) bytes += one.nbytes();
+  return bytes;
+}
+
+TensorList list_of(const torch::Tensor& one) { return {&one, 1}; }
+
+template <class Options>
+Reduction reduction_of(const Options& options) {
+  return {.op = options.op, .factor = options.premul_factor};
 }
 
 // What is left of a timeout that covers several collectives. Never nothing: a deadline that has
@@ -63,6 +127,11 @@ struct ProcessGroup::Call {
   CallOptions options;
 };
 
+template <class Options>
+CallOptions ProcessGroup::how(const ArgumentCheck& check, const Options& options) const {
+  return {check.timeout(options.timeout, timeout_), options.async};
+}
+
 ProcessGroup::ProcessGroup(std::unique_ptr<Backend> backend, torch::Device device, Timeout timeout,
                            std::shared_ptr<WorkerReporter> reporter)
     : backend_(std::move(backend)),
@@ -71,6 +140,10 @@ ProcessGroup::ProcessGroup(std::unique_ptr<Backend> backend, torch::Device devic
       reporter_(reporter ? std::move(reporter) : std::make_shared<WorkerReporter>(nullptr)) {}
 
 ProcessGroup::~ProcessGroup() = default;
+
+ArgumentCheck ProcessGroup::check_for(const char* call) const {
+  return {call, device_, rank(), size()};
+}
 
 int ProcessGroup::rank() const { return backend_->rank(); }
 int ProcessGroup::size() const { return backend_->size(); }
@@ -102,89 +175,204 @@ Work ProcessGroup::carry_out(const Call& call, Issue issue) {
 }
 
 Work ProcessGroup::all_reduce(const torch::Tensor& tensor, const AllReduceOptions& options) {
-  const ArgumentCheck check("all_reduce", device_, rank(), size());
+  const ArgumentCheck check = check_for("all_reduce");
   check.tensor("tensor", tensor);
-  check.op(options.op, tensor);
-  const Call call{.kind = FlightCall::kAllReduce,
-                  .bytes = tensor.nbytes(),
-                  .options = {check.timeout(options.timeout, timeout_), options.async}};
+  check.op(options.op, options.premul_factor, tensor);
+  const Call call{FlightCall::kAllReduce, tensor.nbytes(), -1, how(check, options)};
   mark_written(tensor);
-  return carry_out(call,
-                   [&](CallOptions how) { return backend_->all_reduce(tensor, options.op, how); });
+  return carry_out(call, [&](CallOptions how) {
+    return backend_->all_reduce(list_of(tensor), reduction_of(options), how);
+  });
+}
+
+Work ProcessGroup::all_reduce_coalesced(const std::vector<torch::Tensor>& tensors,
+                                        const AllReduceOptions& options) {
+  const ArgumentCheck check = check_for("all_reduce_coalesced");
+  check.list_of_one_dtype("tensors", tensors);
+  check.written_apart("tensors", tensors);
+  check.op(options.op, options.premul_factor, tensors[0]);
+  const Call call{FlightCall::kAllReduceCoalesced, bytes_in(tensors), -1, how(check, options)};
+  mark_written(tensors);
+  return carry_out(call, [&](CallOptions how) {
+    return backend_->all_reduce(tensors, reduction_of(options), how);
+  });
 }
 
 Work ProcessGroup::reduce(const torch::Tensor& tensor, const ReduceOptions& options) {
-  const ArgumentCheck check("reduce", device_, rank(), size());
+  const ArgumentCheck check = check_for("reduce");
   check.tensor("tensor", tensor);
-  check.op(options.op, tensor);
+  check.op(options.op, options.premul_factor, tensor);
   check.root(options.root);
-  const Call call{.kind = FlightCall::kReduce,
-                  .bytes = tensor.nbytes(),
-                  .peer = options.root,
-                  .options = {check.timeout(options.timeout, timeout_), options.async}};
+  const Call call{FlightCall::kReduce, tensor.nbytes(), options.root, how(check, options)};
   if (options.root == rank()) mark_written(tensor);
   return carry_out(call, [&](CallOptions how) {
-    return backend_->reduce(tensor, options.op, options.root, how);
+    return backend_->reduce(tensor, reduction_of(options), options.root, how);
   });
 }
 
 Work ProcessGroup::broadcast(const torch::Tensor& tensor, const RootOptions& options) {
-  const ArgumentCheck check("broadcast", device_, rank(), size());
+  const ArgumentCheck check = check_for("broadcast");
   check.tensor("tensor", tensor);
   check.root(options.root);
-  const Call call{.kind = FlightCall::kBroadcast,
-                  .bytes = tensor.nbytes(),
-                  .peer = options.root,
-                  .options = {check.timeout(options.timeout, timeout_), options.async}};
+  const Call call{FlightCall::kBroadcast, tensor.nbytes(), options.root, how(check, options)};
   if (options.root != rank()) mark_written(tensor);
-  return carry_out(call,
-                   [&](CallOptions how) { return backend_->broadcast(tensor, options.root, how); });
+  return carry_out(call, [&](CallOptions how) {
+    return backend_->broadcast(list_of(tensor), options.root, how);
+  });
+}
+
+Work ProcessGroup::broadcast_coalesced(const std::vector<torch::Tensor>& tensors,
+                                       const RootOptions& options) {
+  const ArgumentCheck check = check_for("broadcast_coalesced");
+  check.list("tensors", tensors);
+  check.written_apart("tensors", tensors);
+  check.root(options.root);
+  const Call call{FlightCall::kBroadcastCoalesced, bytes_in(tensors), options.root,
+                  how(check, options)};
+  if (options.root != rank()) mark_written(tensors);
+  return carry_out(
+      call, [&](CallOptions how) { return backend_->broadcast(tensors, options.root, how); });
 }
 
 Work ProcessGroup::all_gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
                               const CollectiveOptions& options) {
-  const ArgumentCheck check("all_gather", device_, rank(), size());
+  const ArgumentCheck check = check_for("all_gather");
   check.tensor("input", input);
   check.one_per_rank("outputs", outputs, "input", input);
   check.written_apart("outputs", outputs);
   check.apart_or_own("input", input, "outputs", outputs);
-  const Call call{.kind = FlightCall::kAllGather,
-                  .bytes = input.nbytes(),
-                  .options = {check.timeout(options.timeout, timeout_), options.async}};
+  const Call call{FlightCall::kAllGather, input.nbytes(), -1, how(check, options)};
   mark_written(outputs);
-  return carry_out(call,
-                   [&](CallOptions how) { return backend_->all_gather(outputs, input, how); });
+  return carry_out(
+      call, [&](CallOptions how) { return backend_->all_gather(outputs, list_of(input), how); });
+}
+
+Work ProcessGroup::all_gather_into_tensor(const torch::Tensor& output, const torch::Tensor& input,
+                                          const CollectiveOptions& options) {
+  const ArgumentCheck check = check_for("all_gather_into_tensor");
+  check.tensor("input", input);
+  check.parts_of_all("output", output, "input", input);
+  const std::vector<torch::Tensor> outputs = equal_parts(output, size());
+  check.apart_or_own("input", input, "output's parts", outputs);
+  const Call call{FlightCall::kAllGather, input.nbytes(), -1, how(check, options)};
+  mark_written(output);
+  return carry_out(
+      call, [&](CallOptions how) { return backend_->all_gather(outputs, list_of(input), how); });
+}
+
+Work ProcessGroup::all_gather_into_tensor_coalesced(const std::vector<torch::Tensor>& outputs,
+                                                    const std::vector<torch::Tensor>& inputs,
+                                                    const CollectiveOptions& options) {
+  const ArgumentCheck check = check_for("all_gather_into_tensor_coalesced");
+  check.list("inputs", inputs);
+  check.parts_of_each("outputs", outputs, "inputs", inputs);
+  check.written_apart("outputs", outputs);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    check.apart_or_own("inputs", inputs[i], "an output's parts", equal_parts(outputs[i], size()));
+  }
+  const Call call{FlightCall::kAllGatherCoalesced, bytes_in(inputs), -1, how(check, options)};
+  mark_written(outputs);
+  return carry_out(call, [&](CallOptions how) {
+    return backend_->all_gather(equal_parts(outputs, size()), inputs, how);
+  });
 }
 
 Work ProcessGroup::reduce_scatter(const torch::Tensor& output,
                                   const std::vector<torch::Tensor>& inputs,
                                   const ReduceScatterOptions& options) {
-  const ArgumentCheck check("reduce_scatter", device_, rank(), size());
+  const ArgumentCheck check = check_for("reduce_scatter");
   check.tensor("output", output);
   check.one_per_rank("inputs", inputs, "output", output);
   check.apart("output", output, "inputs", inputs);
-  check.op(options.op, output);
-  const Call call{.kind = FlightCall::kReduceScatter,
-                  .bytes = output.nbytes(),
-                  .options = {check.timeout(options.timeout, timeout_), options.async}};
+  check.op(options.op, options.premul_factor, output);
+  const Call call{FlightCall::kReduceScatter, output.nbytes(), -1, how(check, options)};
   mark_written(output);
   return carry_out(call, [&](CallOptions how) {
-    return backend_->reduce_scatter(output, inputs, options.op, how);
+    return backend_->reduce_scatter(list_of(output), inputs, reduction_of(options), how);
   });
+}
+
+Work ProcessGroup::reduce_scatter_tensor(const torch::Tensor& output, const torch::Tensor& input,
+                                         const ReduceScatterOptions& options) {
+  const ArgumentCheck check = check_for("reduce_scatter_tensor");
+  check.tensor("output", output);
+  check.parts_of_all("input", input, "output", output);
+  check.apart("output", output, "input", {input});
+  check.op(options.op, options.premul_factor, output);
+  const Call call{FlightCall::kReduceScatter, output.nbytes(), -1, how(check, options)};
+  mark_written(output);
+  return carry_out(call, [&](CallOptions how) {
+    return backend_->reduce_scatter(list_of(output), equal_parts(input, size()),
+                                    reduction_of(options), how);
+  });
+}
+
+Work ProcessGroup::reduce_scatter_tensor_coalesced(const std::vector<torch::Tensor>& outputs,
+                                                   const std::vector<torch::Tensor>& inputs,
+                                                   const ReduceScatterOptions& options) {
+  const ArgumentCheck check = check_for("reduce_scatter_tensor_coalesced");
+  check.list_of_one_dtype("outputs", outputs);
+  check.parts_of_each("inputs", inputs, "outputs", outputs);
+  check.written_apart("outputs", outputs);
+  check.apart("outputs", outputs, "inputs", inputs);
+  check.op(options.op, options.premul_factor, outputs[0]);
+  const Call call{FlightCall::kReduceScatterCoalesced, bytes_in(outputs), -1, how(check, options)};
+  mark_written(outputs);
+  return carry_out(call, [&](CallOptions how) {
+    return backend_->reduce_scatter(outputs, equal_parts(inputs, size()), reduction_of(options),
+                                    how);
+  });
+}
+
+Work ProcessGroup::all_to_all(const std::vector<torch::Tensor>& outputs,
+                              const std::vector<torch::Tensor>& inputs,
+                              const CollectiveOptions& options) {
+  const ArgumentCheck check = check_for("all_to_all");
+  check.one_dtype_per_rank("inputs", inputs, "inputs[0]", inputs);
+  check.one_dtype_per_rank("outputs", outputs, "inputs[0]", inputs);
+  check.written_apart("outputs", outputs);
+  check.apart("outputs", outputs, "inputs", inputs);
+  return exchange(check, outputs, inputs, how(check, options));
+}
+
+Work ProcessGroup::all_to_all_single(const torch::Tensor& output, const torch::Tensor& input,
+                                     const AllToAllSingleOptions& options) {
+  const ArgumentCheck check = check_for("all_to_all_single");
+  check.tensor("output", output);
+  check.tensor("input", input);
+  check.same_dtype("output", output, "input", input);
+  const std::vector<std::int64_t> incoming =
+      check.splits("output_splits", options.output_splits, "output", output);
+  const std::vector<std::int64_t> outgoing =
+      check.splits("input_splits", options.input_splits, "input", input);
+  check.apart("output", output, "input", {input});
+  return exchange(check, parts_of(output, in_elements(incoming, output)),
+                  parts_of(input, in_elements(outgoing, input)), how(check, options));
+}
+
+Work ProcessGroup::exchange(const ArgumentCheck& check, const std::vector<torch::Tensor>& outputs,
+                            const std::vector<torch::Tensor>& inputs, CallOptions options) {
+  const auto own = static_cast<std::size_t>(rank());
+  if (outputs[own].numel() != inputs[own].numel()) {
+    check.refuse("this rank, " + std::to_string(rank()) + ", has " +
+                 std::to_string(inputs[own].numel()) + " elements for itself, but room for " +
+                 std::to_string(outputs[own].numel()));
+  }
+  const Call call{FlightCall::kAllToAll, bytes_in(inputs), -1, options};
+  mark_written(outputs);
+  return carry_out(call,
+                   [&](CallOptions how) { return backend_->all_to_all(outputs, inputs, how); });
 }
 
 Work ProcessGroup::gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
                           const RootOptions& options) {
-  const ArgumentCheck check("gather", device_, rank(), size());
+  const ArgumentCheck check = check_for("gather");
   check.root(options.root);
   check.tensor("input", input);
   check.roots_list("outputs", outputs, "input", input, options.root);
   check.written_apart("outputs", outputs);
   check.apart_or_own("input", input, "outputs", outputs);
-  const Call call{.kind = FlightCall::kGather,
-                  .bytes = input.nbytes(),
-                  .peer = options.root,
-                  .options = {check.timeout(options.timeout, timeout_), options.async}};
+  const Call call{FlightCall::kGather, input.nbytes(), options.root, how(check, options)};
   mark_written(outputs);
   return carry_out(
       call, [&](CallOptions how) { return backend_->gather(outputs, input, options.root, how); });
@@ -192,99 +380,236 @@ Work ProcessGroup::gather(const std::vector<torch::Tensor>& outputs, const torch
 
 Work ProcessGroup::scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs,
                            const RootOptions& options) {
-  const ArgumentCheck check("scatter", device_, rank(), size());
+  const ArgumentCheck check = check_for("scatter");
   check.root(options.root);
   check.tensor("output", output);
   check.roots_list("inputs", inputs, "output", output, options.root);
   check.apart_or_own("output", output, "inputs", inputs);
-  const Call call{.kind = FlightCall::kScatter,
-                  .bytes = output.nbytes(),
-                  .peer = options.root,
-                  .options = {check.timeout(options.timeout, timeout_), options.async}};
+  const Call call{FlightCall::kScatter, output.nbytes(), options.root, how(check, options)};
   mark_written(output);
   return carry_out(
       call, [&](CallOptions how) { return backend_->scatter(output, inputs, options.root, how); });
 }
 
 Work ProcessGroup::barrier(const CollectiveOptions& options) {
-  const ArgumentCheck check("barrier", device_, rank(), size());
-  const Call call{.kind = FlightCall::kBarrier,
-                  .options = {check.timeout(options.timeout, timeout_), options.async}};
+  const ArgumentCheck check = check_for("barrier");
+  const Call call{FlightCall::kBarrier, 0, -1, how(check, options)};
   return carry_out(call, [&](CallOptions how) { return backend_->barrier(how); });
+}
+
+void ProcessGroup::monitored_barrier(std::optional<Timeout> timeout) {
+  const ArgumentCheck check = check_for("monitored_barrier");
+  const Call call{
+      FlightCall::kMonitoredBarrier, 0, -1, {check.timeout(timeout, timeout_), /*async=*/false}};
+  carry_out(call, [&](CallOptions how) { return backend_->monitored_barrier(how); });
 }
 
 Work ProcessGroup::send(const torch::Tensor& tensor, int destination,
                         const PointToPointOptions& options) {
-  const ArgumentCheck check("send", device_, rank(), size());
+  const ArgumentCheck check = check_for("send");
   check.tensor("tensor", tensor);
   check.peer("destination", destination);
   check.tag(options.tag);
-  const Call call{.kind = FlightCall::kSend,
-                  .bytes = tensor.nbytes(),
-                  .peer = destination,
-                  .options = {check.timeout(options.timeout, timeout_), options.async}};
+  const Call call{FlightCall::kSend, tensor.nbytes(), destination, how(check, options)};
   return carry_out(
       call, [&](CallOptions how) { return backend_->send(tensor, destination, options.tag, how); });
 }
 
 Work ProcessGroup::recv(const torch::Tensor& tensor, int source,
                         const PointToPointOptions& options) {
-  const ArgumentCheck check("recv", device_, rank(), size());
+  const ArgumentCheck check = check_for("recv");
   check.tensor("tensor", tensor);
   check.peer("source", source);
   check.tag(options.tag);
-  const Call call{.kind = FlightCall::kRecv,
-                  .bytes = tensor.nbytes(),
-                  .peer = source,
-                  .options = {check.timeout(options.timeout, timeout_), options.async}};
+  const Call call{FlightCall::kRecv, tensor.nbytes(), source, how(check, options)};
   mark_written(tensor);
   return carry_out(
       call, [&](CallOptions how) { return backend_->recv(tensor, source, options.tag, how); });
 }
 
-// Sizes first, then the bytes, padded to the largest: collectives move equal shares.
+// --- objects
+
+// Above this, and where the ranks' values are of very different sizes, padding them all to the
+// largest would cost more than one broadcast for each.
+constexpr std::int64_t kPaddingIsCheap = std::int64_t{64} << 10;
+
+std::vector<std::int64_t> ProcessGroup::sizes_of_all(std::size_t mine, const Deadline& deadline) {
+  const torch::Tensor sizes = torch::empty({size()}, torch::kInt64).to(device_);
+  const torch::Tensor own = torch::full({1}, static_cast<std::int64_t>(mine), torch::kInt64);
+  all_gather_into_tensor(sizes, own.to(device_), {.timeout = left(deadline)});
+  const torch::Tensor host = sizes.cpu();
+  const auto* begin = host.const_data_ptr<std::int64_t>();
+  return {begin, begin + size()};
+}
+
+std::vector<std::string> ProcessGroup::all_gather_text(const std::string& bytes,
+                                                       const Deadline& deadline) {
+  const std::vector<std::int64_t> sizes = sizes_of_all(bytes.size(), deadline);
+  const std::int64_t largest = *std::ranges::max_element(sizes);
+  const std::int64_t all = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+  std::vector<std::string> texts;
+  if (largest > kPaddingIsCheap && largest * size() > 2 * all) {
+    for (int r = 0; r < size(); ++r) {
+      const torch::Tensor one =
+          r == rank() ? tensor_of(bytes).to(device_)
+                      : torch::empty({sizes[static_cast<std::size_t>(r)]},
+                                     torch::TensorOptions(torch::kUInt8).device(device_));
+      broadcast(one, {.root = r, .timeout = left(deadline)});
+      texts.push_back(bytes_of(one));
+    }
+    return texts;
+  }
+  const torch::Tensor padded = torch::zeros({largest}, torch::kUInt8);
+  padded.narrow(0, 0, static_cast<std::int64_t>(bytes.size())).copy_(tensor_of(bytes));
+  const torch::Tensor together = torch::empty({size(), largest}, padded.options().device(device_));
+  all_gather_into_tensor(together, padded.to(device_), {.timeout = left(deadline)});
+  for (int r = 0; r < size(); ++r) {
+    texts.push_back(bytes_of(together[r].narrow(0, 0, sizes[static_cast<std::size_t>(r)])));
+  }
+  return texts;
+}
+
+std::string ProcessGroup::broadcast_text(const std::string& bytes, int root,
+                                         const Deadline& deadline) {
+  const bool is_root = root == rank();
+  const auto own = static_cast<std::int64_t>(is_root ? bytes.size() : 0);
+  const torch::Tensor size = torch::full({1}, own, torch::kInt64).to(device_);
+  broadcast(size, {.root = root, .timeout = left(deadline)});
+  const torch::Tensor text =
+      (is_root ? tensor_of(bytes) : torch::empty({size.item<std::int64_t>()}, torch::kUInt8))
+          .to(device_);
+  broadcast(text, {.root = root, .timeout = left(deadline)});
+  return bytes_of(text);
+}
+
+// Every rank but the root has nothing for anybody.
+std::vector<std::string> ProcessGroup::gather_text(const std::string& bytes, int root,
+                                                   const Deadline& deadline) {
+  const bool is_root = root == rank();
+  std::vector<std::int64_t> incoming = sizes_of_all(bytes.size(), deadline);
+  if (!is_root) std::ranges::fill(incoming, 0);
+  std::vector<std::int64_t> outgoing(incoming.size(), 0);
+  outgoing[static_cast<std::size_t>(root)] = static_cast<std::int64_t>(bytes.size());
+  const std::vector<torch::Tensor> parts =
+      exchange_bytes(tensor_of(bytes), outgoing, incoming, deadline);
+  std::vector<std::string> texts;
+  for (std::size_t r = 0; is_root && r < parts.size(); ++r) texts.push_back(bytes_of(parts[r]));
+  return texts;
+}
+
+std::string ProcessGroup::scatter_text(const std::vector<std::string>& texts, int root,
+                                       const Deadline& deadline) {
+  std::string all;
+  std::vector<std::int64_t> outgoing(static_cast<std::size_t>(size()), 0);
+  std::vector<torch::Tensor> sizes;
+  for (std::size_t r = 0; r < texts.size(); ++r) {
+    all += texts[r];
+    outgoing[r] = static_cast<std::int64_t>(texts[r].size());
+    sizes.push_back(torch::full({1}, outgoing[r], torch::kInt64).to(device_));
+  }
+  const torch::Tensor mine = torch::zeros({1}, torch::kInt64).to(device_);
+  scatter(mine, sizes, {.root = root, .timeout = left(deadline)});
+  std::vector<std::int64_t> incoming(outgoing.size(), 0);
+  incoming[static_cast<std::size_t>(root)] = mine.item<std::int64_t>();
+  return bytes_of(
+      exchange_bytes(tensor_of(all), outgoing, incoming, deadline)[static_cast<std::size_t>(root)]);
+}
+
+// What came from each rank.
+std::vector<torch::Tensor> ProcessGroup::exchange_bytes(const torch::Tensor& bytes,
+                                                        const std::vector<std::int64_t>& outgoing,
+                                                        const std::vector<std::int64_t>& incoming,
+                                                        const Deadline& deadline) {
+  const std::int64_t all = std::accumulate(incoming.begin(), incoming.end(), std::int64_t{0});
+  const torch::Tensor got =
+      torch::empty({all}, torch::TensorOptions(torch::kUInt8).device(device_));
+  all_to_all_single(
+      got, bytes.to(device_),
+      {.output_splits = incoming, .input_splits = outgoing, .timeout = left(deadline)});
+  return parts_of(got, incoming);
+}
+
+template <class Body>
+auto ProcessGroup::exchange_objects(const char* name, std::optional<Timeout> timeout, Body body) {
+  const ArgumentCheck check = check_for(name);
+  const Deadline deadline(check.timeout(timeout, timeout_));
+  return with_dist_errors(name, [&] { return body(check, deadline); });
+}
+
+std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes,
+                                                        std::optional<Timeout> timeout) {
+  return exchange_objects("all_gather_bytes", timeout, [&](const auto&, const Deadline& deadline) {
+    return all_gather_text(bytes, deadline);
+  });
+}
+
+std::string ProcessGroup::broadcast_bytes(const std::string& bytes, int root,
+                                          std::optional<Timeout> timeout) {
+  return exchange_objects("broadcast_bytes", timeout, [&](const auto& check, const auto& deadline) {
+    check.root(root);
+    return broadcast_text(bytes, root, deadline);
+  });
+}
+
+std::vector<std::string> ProcessGroup::gather_bytes(const std::string& bytes, int root,
+                                                    std::optional<Timeout> timeout) {
+  return exchange_objects("gather_bytes", timeout, [&](const auto& check, const auto& deadline) {
+    check.root(root);
+    return gather_text(bytes, root, deadline);
+  });
+}
+
+std::string ProcessGroup::scatter_bytes(const std::vector<std::string>& bytes, int root,
+                                        std::optional<Timeout> timeout) {
+  return exchange_objects("scatter_bytes", timeout, [&](const auto& check, const auto& deadline) {
+    check.root(root);
+    check.roots_values("bytes", bytes.size(), root);
+    return scatter_text(bytes, root, deadline);
+  });
+}
+
 std::vector<nlohmann::json> ProcessGroup::all_gather_object(const nlohmann::json& value,
                                                             std::optional<Timeout> timeout) {
-  const ArgumentCheck check("all_gather_object", device_, rank(), size());
-  const Deadline deadline(check.timeout(timeout, timeout_));
-  return with_dist_errors("all_gather_object", [&] {
-    const torch::Tensor bytes = encode(check, value);
-    const torch::Tensor sizes = torch::empty({size()}, torch::kInt64).to(device_);
-    all_gather(sizes.chunk(size()), torch::full({1}, bytes.numel(), torch::kInt64).to(device_),
-               {.timeout = left(deadline)});
-    const torch::Tensor sizes_here = sizes.cpu();
-    const std::int64_t* size_of = sizes_here.const_data_ptr<std::int64_t>();
-    const std::int64_t largest = *std::max_element(size_of, size_of + size());
-
-    const torch::Tensor padded = torch::zeros({largest}, torch::kUInt8);
-    padded.narrow(0, 0, bytes.numel()).copy_(bytes);
-    const torch::Tensor all = torch::empty({size(), largest}, padded.options().device(device_));
-    all_gather(all.unbind(), padded.to(device_), {.timeout = left(deadline)});
-
-    std::vector<nlohmann::json> values;
-    for (int r = 0; r < size(); ++r) values.push_back(decode(all[r], size_of[r], r));
-    return values;
-  });
+  return exchange_objects("all_gather_object", timeout,
+                          [&](const auto& check, const Deadline& deadline) {
+                            return decode_all(all_gather_text(encode(check, value), deadline));
+                          });
 }
 
 nlohmann::json ProcessGroup::broadcast_object(const nlohmann::json& value, int root,
                                               std::optional<Timeout> timeout) {
-  const ArgumentCheck check("broadcast_object", device_, rank(), size());
-  check.root(root);
-  const Deadline deadline(check.timeout(timeout, timeout_));
-  return with_dist_errors("broadcast_object", [&] {
-    const bool is_root = root == rank();
-    const torch::Tensor encoded = is_root ? encode(check, value) : torch::Tensor();
-    const torch::Tensor size =
-        torch::full({1}, is_root ? encoded.numel() : 0, torch::kInt64).to(device_);
-    broadcast(size, {.root = root, .timeout = left(deadline)});
-    const auto count = size.item<std::int64_t>();
+  return exchange_objects("broadcast_object", timeout,
+                          [&](const auto& check, const Deadline& deadline) {
+                            check.root(root);
+                            const std::string own = root == rank() ? encode(check, value) : "";
+                            return decode(broadcast_text(own, root, deadline), root);
+                          });
+}
 
-    const torch::Tensor bytes =
-        (is_root ? encoded : torch::empty({count}, torch::kUInt8)).to(device_);
-    broadcast(bytes, {.root = root, .timeout = left(deadline)});
-    return decode(bytes, count, root);
-  });
+std::vector<nlohmann::json> ProcessGroup::gather_object(const nlohmann::json& value, int root,
+                                                        std::optional<Timeout> timeout) {
+  return exchange_objects("gather_object", timeout,
+                          [&](const auto& check, const Deadline& deadline) {
+                            check.root(root);
+                            return decode_all(gather_text(encode(check, value), root, deadline));
+                          });
+}
+
+nlohmann::json ProcessGroup::scatter_object(const std::vector<nlohmann::json>& values, int root,
+                                            std::optional<Timeout> timeout) {
+  return exchange_objects("scatter_object", timeout,
+                          [&](const auto& check, const Deadline& deadline) {
+                            check.root(root);
+                            check.roots_values("values", values.size(), root);
+                            std::vector<std::string> texts;
+                            for (const nlohmann::json& value : values)
+                              texts.push_back(encode(check, value));
+                            return decode(scatter_text(texts, root, deadline), root);
+                          });
+}
+
+void detail::refuse_object(const char* why) {
+  refuse(std::string("read an object: ") + why, DistError::Kind::kCorrupt);
 }
 
 LongWait::LongWait(ProcessGroup& group) : reporter_(group.reporter_) {

@@ -6,6 +6,7 @@
 
 #include <latch>
 
+#include "ddprun/objects.h"
 #include "ddprun/process_group.h"
 #include "tests/support/client_of.h"
 #include "tests/support/eventually.h"
@@ -70,7 +71,10 @@ class NcclWorld final : public World {
                                      .name = "world",
                                      .timeout = kPatience,
                                      .close_grace = milliseconds(300)};
-    return value_or_throw(BackendFactory(NcclDouble::api()).form(&store, options));
+    auto peers = value_or_throw(CpuGroup::form(
+        store, {.rank = Rank(rank), .world_size = size, .name = "peers", .timeout = kPatience}));
+    return value_or_throw(
+        BackendFactory(NcclDouble::api()).form(&store, options, std::move(peers)));
   }
 
   NcclDouble double_;
@@ -98,8 +102,13 @@ struct BackendUnderTest {
 };
 
 const std::vector<torch::ScalarType> kAllDtypes{
-    torch::kBool,  torch::kUInt8,   torch::kInt8,     torch::kInt16,   torch::kInt32,
-    torch::kInt64, torch::kFloat16, torch::kBFloat16, torch::kFloat32, torch::kFloat64};
+    torch::kBool,    torch::kUInt8,   torch::kInt8,         torch::kInt16,
+    torch::kInt32,   torch::kInt64,   torch::kFloat16,      torch::kBFloat16,
+    torch::kFloat32, torch::kFloat64, torch::kComplexFloat, torch::kComplexDouble};
+
+bool has_fractions(torch::ScalarType type) {
+  return torch::isFloatingType(type) || torch::isComplexType(type);
+}
 
 class BackendConformance : public testing::TestWithParam<BackendUnderTest> {
  protected:
@@ -125,7 +134,9 @@ class BackendConformance : public testing::TestWithParam<BackendUnderTest> {
 
 // What rank r contributes: 0 to 3, so that sums and products are exact in every dtype.
 Tensor input_of(int rank, torch::ScalarType type, std::int64_t count = 37) {
-  return ((torch::arange(count, torch::kInt64) * 7 + rank * 5) % 4).to(type);
+  const Tensor numbers = ((torch::arange(count, torch::kInt64) * 7 + rank * 5) % 4).to(type);
+  if (!torch::isComplexType(type)) return numbers;
+  return numbers * c10::complex<double>(1, 2 + rank);
 }
 
 Tensors inputs_of_all(int size, torch::ScalarType type) {
@@ -137,12 +148,14 @@ Tensors inputs_of_all(int size, torch::ScalarType type) {
 Tensor reduced(const Tensors& inputs, ReduceOp op) {
   const torch::ScalarType type = inputs[0].scalar_type();
   const bool is_bool = type == torch::kBool;
-  const bool is_wide = torch::isFloatingType(type);
-  Tensor result = inputs[0].to(is_wide ? torch::kFloat64 : torch::kInt64);
+  Tensor result = inputs[0].to(torch::isComplexType(type)    ? torch::kComplexDouble
+                               : torch::isFloatingType(type) ? torch::kFloat64
+                                                             : torch::kInt64);
   for (std::size_t r = 1; r < inputs.size(); ++r) {
     const Tensor next = inputs[r].to(result.scalar_type());
     switch (op) {
       case ReduceOp::kSum:
+      case ReduceOp::kPremulSum:
       case ReduceOp::kAvg: result = is_bool ? torch::maximum(result, next) : result + next; break;
       case ReduceOp::kProduct: result = result * next; break;
       case ReduceOp::kMin: result = torch::minimum(result, next); break;
@@ -158,17 +171,18 @@ Tensor reduced(const Tensors& inputs, ReduceOp op) {
 
 // Sums are exact; an average of three is rounded, by each in its own way.
 void expect_equal(const Tensor& result, const Tensor& expected, const std::string& what) {
-  const bool is_equal =
-      torch::isFloatingType(expected.scalar_type())
-          ? torch::allclose(result.to(torch::kFloat64), expected.to(torch::kFloat64), 1e-2, 0)
-          : torch::equal(result, expected);
+  const auto wide = torch::kComplexDouble;
+  const bool is_equal = has_fractions(expected.scalar_type())
+                            ? torch::allclose(result.to(wide), expected.to(wide), 1e-2, 0)
+                            : torch::equal(result, expected);
   EXPECT_TRUE(is_equal) << what << "\n" << result << "\nis not\n" << expected;
 }
 
 bool is_defined(ReduceOp op, torch::ScalarType type) {
   const bool is_bitwise =
       op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
-  if (op == ReduceOp::kAvg) return torch::isFloatingType(type);
+  if (op == ReduceOp::kAvg) return has_fractions(type);
+  if (torch::isComplexType(type)) return op == ReduceOp::kSum;
   return !is_bitwise || !torch::isFloatingType(type);
 }
 
@@ -197,6 +211,132 @@ TEST_P(BackendConformance, AllReduceKnowsEveryDtypeAndReduction) {
         }
       }
     }
+  });
+}
+
+// Each rank has a factor of its own.
+TEST_P(BackendConformance, PremulSumMultipliesWhatEachRankHas) {
+  in_every_world([&](ProcessGroup& group) {
+    for (const torch::ScalarType type : {torch::kFloat16, torch::kBFloat16, torch::kFloat32,
+                                         torch::kFloat64, torch::kComplexFloat}) {
+      Tensors products;
+      for (int r = 0; r < group.size(); ++r)
+        products.push_back(input_of(r, type) * (0.5 * (r + 1)));
+      const Tensor expected = reduced(products, ReduceOp::kSum);
+      const double own = 0.5 * (group.rank() + 1);
+      const Tensor tensor = input_of(group.rank(), type);
+      group.all_reduce(tensor, {.op = ReduceOp::kPremulSum, .premul_factor = own});
+      synchronize();
+      expect_equal(tensor, expected, c10::toString(type));
+
+      const Tensor to_root = input_of(group.rank(), type);
+      group.reduce(to_root, {.op = ReduceOp::kPremulSum, .premul_factor = own});
+      synchronize();
+      expect_equal(to_root, group.rank() == 0 ? expected : input_of(group.rank(), type), "reduce");
+
+      const Tensor input = input_of(group.rank(), type).repeat({group.size()});
+      const Tensor share = torch::empty({37}, type);
+      group.reduce_scatter_tensor(share, input, {.op = ReduceOp::kPremulSum, .premul_factor = own});
+      synchronize();
+      expect_equal(share, expected, "reduce_scatter");
+      EXPECT_TRUE(torch::equal(input, input_of(group.rank(), type).repeat({group.size()})));
+    }
+  });
+}
+
+TEST_P(BackendConformance, CoalescedCallsDoForEachTensorWhatASingleOneDoes) {
+  in_every_world([&](ProcessGroup& group) {
+    const std::vector<std::int64_t> counts{5, 0, 1000, 1};
+    const auto list_of = [&](int rank, torch::ScalarType type) {
+      Tensors list;
+      for (const std::int64_t count : counts) list.push_back(input_of(rank, type, count));
+      return list;
+    };
+    const Tensors sums = list_of(group.rank(), torch::kInt32);
+    group.all_reduce_coalesced(sums);
+    const Tensors copies = list_of(group.rank(), torch::kFloat64);
+    copies[0].set_data(copies[0].to(torch::kUInt8));  // of mixed dtypes
+    group.broadcast_coalesced(copies, {.root = group.size() - 1});
+    Tensors together, shares;
+    for (const std::int64_t count : counts) {
+      together.push_back(torch::zeros({group.size(), count}));
+      shares.push_back(torch::zeros({count}));
+    }
+    group.all_gather_into_tensor_coalesced(together, list_of(group.rank(), torch::kFloat32));
+    synchronize();
+    group.reduce_scatter_tensor_coalesced(shares, together);
+    synchronize();
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      Tensors of_all;
+      for (int r = 0; r < group.size(); ++r) of_all.push_back(list_of(r, torch::kInt32)[i]);
+      expect_equal(sums[i], reduced(of_all, ReduceOp::kSum), "all_reduce");
+      const Tensor roots = list_of(group.size() - 1, torch::kFloat64)[i];
+      EXPECT_TRUE(torch::equal(copies[i].to(torch::kFloat64), roots));
+      EXPECT_TRUE(torch::equal(together[i].to(torch::kInt32), torch::stack(of_all)));
+      EXPECT_TRUE(torch::equal(shares[i], together[i][group.rank()] * group.size()));
+    }
+  });
+}
+
+TEST_P(BackendConformance, AllToAllGivesEveryPairItsOwn) {
+  in_every_world([&](ProcessGroup& group) {
+    // Rank r has r + d + 1 rows of the number 10 r + d for rank d, but none for rank 0 from rank 1.
+    const auto between = [](int from, int to) {
+      const std::int64_t rows = from == 1 && to == 0 ? 0 : from + to + 1;
+      return torch::full({rows, 3}, 10 * from + to, torch::kInt64);
+    };
+    Tensors inputs, outputs, expected;
+    std::vector<std::int64_t> incoming, outgoing;
+    for (int r = 0; r < group.size(); ++r) {
+      inputs.push_back(between(group.rank(), r));
+      expected.push_back(between(r, group.rank()));
+      outputs.push_back(torch::zeros_like(expected.back()));
+      outgoing.push_back(inputs.back().size(0));
+      incoming.push_back(expected.back().size(0));
+    }
+    group.all_to_all(outputs, inputs);
+    const Tensor all = torch::cat(expected);
+    const Tensor single = torch::zeros_like(all);
+    group.all_to_all_single(single, torch::cat(inputs),
+                            {.output_splits = incoming, .input_splits = outgoing});
+    const Tensor even = torch::full({group.size(), 7}, group.rank());
+    const Tensor even_out = torch::zeros_like(even);
+    group.all_to_all_single(even_out, even);
+    synchronize();
+    for (std::size_t r = 0; r < expected.size(); ++r) {
+      EXPECT_TRUE(torch::equal(outputs[r], expected[r]));
+    }
+    EXPECT_TRUE(torch::equal(single, all));
+    EXPECT_TRUE(torch::equal(even_out, torch::arange(group.size()).unsqueeze(1).expand({-1, 7})));
+  });
+}
+
+TEST_P(BackendConformance, PartsOfOneTensorAreGatheredAndReducedInPlace) {
+  in_every_world([&](ProcessGroup& group) {
+    const Tensor whole = torch::zeros({group.size(), 37});
+    const Tensor own = whole[group.rank()];
+    own.copy_(input_of(group.rank(), torch::kFloat32));
+    group.all_gather_into_tensor(whole, own);
+    synchronize();
+    EXPECT_TRUE(torch::equal(whole, torch::stack(inputs_of_all(group.size(), torch::kFloat32))));
+    const Tensor share = torch::zeros({37});
+    group.reduce_scatter_tensor(share, whole, {.op = ReduceOp::kAvg});
+    synchronize();
+    EXPECT_TRUE(torch::allclose(share, own));
+  });
+}
+
+TEST_P(BackendConformance, AMonitoredBarrierNamesAllWhoDoNotCome) {
+  const auto world = GetParam().make_world(3);
+  std::latch is_over(3);
+  run_ranks(3, [&](int rank) {
+    const auto group = world->form(rank);
+    group->monitored_barrier();
+    if (rank == 0) {
+      EXPECT_DIST_ERROR(group->monitored_barrier(milliseconds(200)), DistError::Kind::kTimeout,
+                        HasSubstr("ranks 1 and 2 did not arrive"));
+    }
+    is_over.arrive_and_wait();
   });
 }
 
@@ -417,8 +557,12 @@ TEST_P(BackendConformance, AWorkThatNobodyWaitsForIsCarriedOutAllTheSame) {
 }
 
 TEST_P(BackendConformance, AfterAbortEveryCallSaysWhyItIsOver) {
-  in_every_world([&](ProcessGroup& group) {
+  in_every_world([come = std::make_shared<std::atomic<int>>(0)](ProcessGroup& group) {
+    // An abort ends what other ranks have not finished. The worlds are of 1, 2 and 3 ranks.
     group.barrier();
+    ++*come;
+    const int all = group.size() * (group.size() + 1) / 2;
+    EXPECT_TRUE(testing_support::eventually([&] { return *come == all; }));
     group.abort("enough");
     for (int i = 0; i < 2; ++i) {
       EXPECT_DIST_ERROR(group.barrier(), DistError::Kind::kStopped, HasSubstr("enough"));
@@ -488,6 +632,59 @@ TEST_P(ObjectConformance, ObjectsTravelWithEveryBit) {
     const nlohmann::json none;
     EXPECT_EQ(group.broadcast_object(group.rank() == root ? mine : none, root)["rank"], root);
     EXPECT_TRUE(group.broadcast_object(none).is_null());
+
+    const std::vector<nlohmann::json> gathered = group.gather_object(mine, root);
+    ASSERT_EQ(gathered.size(), group.rank() == root ? all.size() : 0U);
+    EXPECT_TRUE(gathered.empty() || gathered == all);
+    EXPECT_EQ(group.scatter_object(gathered, root), mine);
+  });
+}
+
+TEST_P(ObjectConformance, BytesOfAnySizeTravel) {
+  in_every_world([&](ProcessGroup& group) {
+    // One rank has much more than the others, so that padding is avoided; and nothing at all.
+    for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{1'000'000}}) {
+      const auto of = [&](int rank) {
+        return std::string(rank == 0 ? size : size / 1000, static_cast<char>('a' + rank));
+      };
+      std::vector<std::string> expected;
+      for (int r = 0; r < group.size(); ++r) expected.push_back(of(r));
+      EXPECT_EQ(group.all_gather_bytes(of(group.rank())), expected);
+      EXPECT_EQ(group.broadcast_bytes(of(group.rank())), expected[0]);
+      const std::vector<std::string> at_root = group.gather_bytes(of(group.rank()));
+      EXPECT_EQ(at_root, group.rank() == 0 ? expected : std::vector<std::string>{});
+      EXPECT_EQ(group.scatter_bytes(at_root), of(group.rank()));
+    }
+  });
+}
+
+TEST_P(ObjectConformance, WhatTorchSavesTravels) {
+  in_every_world([&](ProcessGroup& group) {
+    const Tensor mine = torch::full({2, 3}, group.rank(), torch::kBFloat16);
+    const std::vector<Tensor> all = all_gather_object(group, mine);
+    ASSERT_EQ(all.size(), static_cast<std::size_t>(group.size()));
+    for (int r = 0; r < group.size(); ++r) {
+      EXPECT_TRUE(
+          torch::equal(all[static_cast<std::size_t>(r)], torch::full({2, 3}, r, torch::kBFloat16)));
+    }
+    const int root = group.size() - 1;
+    const std::vector<Tensor> two{mine, torch::arange(group.rank() + 1)};
+    EXPECT_EQ(broadcast_object(group, two, root)[1].numel(), root + 1);
+    const std::vector<Tensor> gathered = gather_object(group, mine, root);
+    EXPECT_EQ(gathered.size(), group.rank() == root ? all.size() : 0U);
+    EXPECT_TRUE(torch::equal(scatter_object(group, gathered, root), mine));
+
+    // A module gets the root's parameters.
+    torch::nn::Linear linear(3, 2);
+    broadcast_object(group, linear, root);
+    const Tensor weight = linear->weight.detach().clone();
+    group.broadcast(weight, {.root = root});
+    EXPECT_TRUE(torch::equal(weight, linear->weight));
+
+    c10::Dict<std::string, std::int64_t> dictionary;
+    dictionary.insert("rank", group.rank());
+    const auto got = broadcast_object(group, c10::IValue(dictionary), root);
+    EXPECT_EQ(got.toGenericDict().at("rank").toInt(), root);
   });
 }
 
@@ -503,7 +700,8 @@ BackendUnderTest nccl_double() {
   return {.name = "nccl_double",
           .make_world = [](int size) { return std::make_unique<NcclWorld>(size); },
           .reducible = {torch::kBool, torch::kUInt8, torch::kInt8, torch::kInt32, torch::kInt64,
-                        torch::kFloat16, torch::kBFloat16, torch::kFloat32, torch::kFloat64},
+                        torch::kFloat16, torch::kBFloat16, torch::kFloat32, torch::kFloat64,
+                        torch::kComplexFloat, torch::kComplexDouble},
           .has_bitwise = false,
           .has_tags = false};
 }

@@ -14,6 +14,7 @@
 #include "ddprun/error.h"
 #include "tests/support/eventually.h"
 #include "tests/support/expect_dist_error.h"
+#include "tests/worker_lib/tensor_list.h"
 
 namespace ddprun {
 namespace {
@@ -46,40 +47,43 @@ class GatedGroup final : public CpuGroup {
 
   int rank() const override { return 0; }
   int size() const override { return 2; }
-  Result<void> all_reduce(void*, std::size_t count, ElementType type, ReduceOp op,
+  Result<void> all_reduce(std::span<const WritableBytes> tensors, ElementType type, ReduceOp op,
                           Duration timeout) override {
-    return note("all_reduce " + std::string(to_text(op)) + " " + std::to_string(count) + " of " +
-                    std::to_string(size_of(type)) + " bytes",
-                timeout);
+    return note(
+        "all_reduce " + std::string(to_text(op)) + text_of(tensors) + " of " + to_text(type),
+        timeout);
   }
-  Result<void> reduce(void*, std::size_t, ElementType, ReduceOp, Rank root,
+  Result<void> reduce(std::span<const WritableBytes> tensors, ElementType, ReduceOp op, Rank root,
                       Duration timeout) override {
-    return note("reduce to " + to_text(root), timeout);
-  }
-  Result<void> broadcast(void*, std::size_t bytes, Rank root, Duration timeout) override {
-    return note("broadcast " + std::to_string(bytes) + " from " + to_text(root), timeout);
-  }
-  Result<void> all_gather(const void*, std::span<void* const> outputs, std::size_t bytes,
-                          Duration timeout) override {
-    return note("all_gather " + std::to_string(outputs.size()) + " x " + std::to_string(bytes),
+    return note("reduce " + std::string(to_text(op)) + text_of(tensors) + " to " + to_text(root),
                 timeout);
   }
-  Result<void> reduce_scatter(std::span<const void* const> inputs, void*, std::size_t count,
-                              ElementType, ReduceOp, Duration timeout) override {
-    return note("reduce_scatter " + std::to_string(inputs.size()) + " x " + std::to_string(count),
-                timeout);
+  Result<void> broadcast(std::span<const WritableBytes> tensors, Rank root,
+                         Duration timeout) override {
+    return note("broadcast" + text_of(tensors) + " from " + to_text(root), timeout);
   }
-  Result<void> gather(const void*, std::span<void* const> outputs, std::size_t bytes, Rank root,
+  Result<void> all_gather(std::span<const ReadableBytes> inputs,
+                          std::span<const WritableBytes> outputs, Duration timeout) override {
+    return note("all_gather" + text_of(inputs) + " to" + text_of(outputs), timeout);
+  }
+  Result<void> reduce_scatter(std::span<const ReadableBytes> inputs,
+                              std::span<const WritableBytes> outputs, ElementType, ReduceOp op,
+                              Duration timeout) override {
+    return note(
+        "reduce_scatter " + std::string(to_text(op)) + text_of(inputs) + " to" + text_of(outputs),
+        timeout);
+  }
+  Result<void> gather(ReadableBytes, std::span<const WritableBytes> outputs, Rank root,
                       Duration timeout) override {
-    return note("gather " + std::to_string(outputs.size()) + " x " + std::to_string(bytes) +
-                    " to " + to_text(root),
-                timeout);
+    return note("gather" + text_of(outputs) + " to " + to_text(root), timeout);
   }
-  Result<void> scatter(std::span<const void* const> inputs, void*, std::size_t bytes, Rank root,
+  Result<void> scatter(std::span<const ReadableBytes> inputs, WritableBytes, Rank root,
                        Duration timeout) override {
-    return note("scatter " + std::to_string(inputs.size()) + " x " + std::to_string(bytes) +
-                    " from " + to_text(root),
-                timeout);
+    return note("scatter" + text_of(inputs) + " from " + to_text(root), timeout);
+  }
+  Result<void> all_to_all(std::span<const ReadableBytes> inputs,
+                          std::span<const WritableBytes> outputs, Duration timeout) override {
+    return note("all_to_all" + text_of(inputs) + " to" + text_of(outputs), timeout);
   }
   Result<void> barrier(Duration timeout) override { return note("barrier", timeout); }
   Result<void> send(const void*, std::size_t bytes, Rank to, int tag, Duration timeout) override {
@@ -100,6 +104,17 @@ class GatedGroup final : public CpuGroup {
   }
 
  private:
+  // " [24 8]": bytes of each.
+  template <class Bytes>
+  static std::string text_of(std::span<const Bytes> list) {
+    std::string text = " [";
+    for (const Bytes& one : list) {
+      if (text.size() > 2) text += " ";
+      text += std::to_string(one.size());
+    }
+    return text + "]";
+  }
+
   Result<void> note(const std::string& call, Duration timeout) {
     std::unique_lock lock(record_.mutex);
     record_.calls.push_back(call);
@@ -125,36 +140,69 @@ class CpuBackendTest : public testing::Test {
 };
 
 TEST_F(CpuBackendTest, EveryCallReachesTheEngineWithItsSizes) {
-  const std::vector<torch::Tensor> two{torch::zeros({6}), torch::zeros({6})};
-  backend_->all_reduce(x_, ReduceOp::kMax, kBlocking);
-  backend_->all_reduce(x_.to(torch::kBFloat16), ReduceOp::kSum, kBlocking);
-  backend_->reduce(x_, ReduceOp::kSum, 1, kBlocking);
-  backend_->broadcast(x_, 1, kBlocking);
-  backend_->all_gather(two, two[0], kBlocking);
-  backend_->reduce_scatter(two[0], two, ReduceOp::kSum, kBlocking);
+  const std::vector<torch::Tensor> two{torch::zeros({6}), torch::zeros({2})};
+  const std::vector<torch::Tensor> four{two[0], two[1], two[0], two[1]};
+  backend_->all_reduce(list_of_one(x_), {ReduceOp::kMax}, kBlocking);
+  backend_->all_reduce(two, {ReduceOp::kSum}, kBlocking);
+  backend_->reduce(x_, {ReduceOp::kSum}, 1, kBlocking);
+  backend_->broadcast(two, 1, kBlocking);
+  backend_->all_gather(four, two, kBlocking);
+  backend_->reduce_scatter(two, four, {ReduceOp::kSum}, kBlocking);
   backend_->gather(two, two[0], 0, kBlocking);
   backend_->gather({}, two[0], 1, kBlocking);
   backend_->scatter(two[0], two, 0, kBlocking);
+  backend_->all_to_all(two, two, kBlocking);
   backend_->barrier(kBlocking);
+  backend_->monitored_barrier(kBlocking);
   backend_->send(x_, 1, 7, kBlocking);
   backend_->recv(x_, 1, 8, kBlocking);
-  EXPECT_THAT(
-      engine_.calls,
-      ElementsAre("all_reduce max 6 of 8 bytes", "all_reduce sum 6 of 2 bytes", "reduce to 1",
-                  "broadcast 48 from 1", "all_gather 2 x 24", "reduce_scatter 2 x 6",
-                  "gather 2 x 24 to 0", "gather 0 x 24 to 1", "scatter 2 x 24 from 0", "barrier",
-                  "send 48 to 1 tag 7", "recv 48 from 1 tag 8"));
+  EXPECT_THAT(engine_.calls,
+              ElementsAre("all_reduce max [48] of f64", "all_reduce sum [24 8] of f32",
+                          "reduce sum [48] to 1", "broadcast [24 8] from 1",
+                          "all_gather [24 8] to [24 8 24 8]",
+                          "reduce_scatter sum [24 8 24 8] to [24 8]", "gather [24 8] to 0",
+                          "gather [] to 1", "scatter [24 8] from 0", "all_to_all [24 8] to [24 8]",
+                          "barrier", "barrier", "send 48 to 1 tag 7", "recv 48 from 1 tag 8"));
+}
+
+TEST_F(CpuBackendTest, EveryDtypeHasItsElementType) {
+  for (const auto& [dtype, name] :
+       std::vector<std::pair<torch::ScalarType, std::string>>{{torch::kBool, "bool"},
+                                                              {torch::kBFloat16, "bf16"},
+                                                              {torch::kComplexFloat, "c64"},
+                                                              {torch::kComplexDouble, "c128"}}) {
+    backend_->all_reduce(list_of_one(torch::zeros({1}, dtype)), {ReduceOp::kSum}, kBlocking);
+    EXPECT_THAT(engine_.calls.back(), testing::EndsWith(" of " + name));
+  }
+}
+
+// The engine has no such operation. What is only read must not change.
+TEST_F(CpuBackendTest, ValuesAreMultipliedBeforeTheirSumIsMade) {
+  const Reduction halves{.op = ReduceOp::kPremulSum, .factor = 0.5};
+  const torch::Tensor ones = torch::ones({2});
+  backend_->all_reduce(list_of_one(ones), halves, kBlocking);
+  EXPECT_TRUE(torch::equal(ones, torch::full({2}, 0.5)));
+
+  backend_->reduce(x_, halves, 1, kBlocking);  // this rank is not the root
+  EXPECT_TRUE(torch::equal(x_, torch::ones({6}, torch::kFloat64)));
+  backend_->reduce(x_, halves, 0, kBlocking);
+  EXPECT_TRUE(torch::equal(x_, torch::full({6}, 0.5, torch::kFloat64)));
+
+  const std::vector<torch::Tensor> inputs{torch::ones({2}), torch::ones({2})};
+  backend_->reduce_scatter(list_of_one(ones), inputs, halves, kBlocking);
+  EXPECT_TRUE(torch::equal(inputs[0], torch::ones({2})));
+  EXPECT_THAT(engine_.calls.back(), "reduce_scatter sum [8 8] to [8]");
 }
 
 TEST_F(CpuBackendTest, ABlockingCallRunsInTheCallersThread) {
-  EXPECT_TRUE(backend_->all_reduce(x_, ReduceOp::kSum, kBlocking).is_completed());
+  EXPECT_TRUE(backend_->all_reduce(list_of_one(x_), {ReduceOp::kSum}, kBlocking).is_completed());
   EXPECT_EQ(engine_.last_thread, std::this_thread::get_id());
 }
 
 TEST_F(CpuBackendTest, ABlockingCallBehindAsynchronousOnesTakesItsTurn) {
   engine_.is_open = false;
-  const Work first = backend_->all_reduce(x_, ReduceOp::kSum, kAsync);
-  const Work second = backend_->broadcast(x_, 0, kAsync);
+  const Work first = backend_->all_reduce(list_of_one(x_), {ReduceOp::kSum}, kAsync);
+  const Work second = backend_->broadcast(list_of_one(x_), 0, kAsync);
   const Work third = backend_->barrier(kBlocking);
   EXPECT_FALSE(first.is_completed());
   EXPECT_FALSE(third.is_completed());
@@ -162,7 +210,7 @@ TEST_F(CpuBackendTest, ABlockingCallBehindAsynchronousOnesTakesItsTurn) {
   third.wait(seconds(30));
   EXPECT_TRUE(second.is_completed());
   EXPECT_THAT(engine_.calls,
-              ElementsAre("all_reduce sum 6 of 8 bytes", "broadcast 48 from 0", "barrier"));
+              ElementsAre("all_reduce sum [48] of f64", "broadcast [48] from 0", "barrier"));
   EXPECT_NE(engine_.last_thread, std::this_thread::get_id());
 }
 
@@ -182,7 +230,8 @@ TEST_F(CpuBackendTest, ATimeoutRunsFromTheCallAndNotFromItsTurn) {
 TEST_F(CpuBackendTest, DestroyingItAbortsWhatIsInFlightAndFailsItsWorks) {
   engine_.is_open = false;
   std::vector<Work> works;
-  for (int i = 0; i < 5; ++i) works.push_back(backend_->all_reduce(x_, ReduceOp::kSum, kAsync));
+  for (int i = 0; i < 5; ++i)
+    works.push_back(backend_->all_reduce(list_of_one(x_), {ReduceOp::kSum}, kAsync));
   backend_.reset();
   EXPECT_EQ(engine_.aborted, "the process group was destroyed");
   for (const Work& work : works) {
@@ -200,7 +249,7 @@ TEST_F(CpuBackendTest, TensorsLiveUntilTheirCallIsOver) {
   engine_.is_open = false;
   torch::Tensor tensor = torch::ones({4});
   const c10::weak_intrusive_ptr<c10::TensorImpl> seen(tensor.getIntrusivePtr());
-  const Work work = backend_->all_reduce(tensor, ReduceOp::kSum, kAsync);
+  const Work work = backend_->all_reduce(list_of_one(tensor), {ReduceOp::kSum}, kAsync);
   tensor.reset();
   EXPECT_FALSE(seen.expired());
   engine_.open();

@@ -15,6 +15,7 @@
 #include "tests/support/rank_threads.h"
 #include "tests/support/running_store.h"
 #include "tests/worker_lib/nccl_double.h"
+#include "tests/worker_lib/tensor_list.h"
 #include "worker_lib/cpu/solo_group.h"
 #include "worker_lib/error_bridge.h"
 
@@ -54,7 +55,7 @@ TEST(NcclBackend, ACallWaitsForTheCallersStreamAndMarksItsEnd) {
   const std::size_t before = cuda.calls().size();
   // Closed, so that the call is not over yet when the wait comes.
   cuda.close_stream();
-  const Work work = backend->all_reduce(torch::ones({4}), ReduceOp::kSum, kCall);
+  const Work work = backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
   work.wait();
   std::vector<std::string> calls = cuda.calls();
   cuda.open_stream();
@@ -67,7 +68,7 @@ TEST(NcclBackend, WhatTheCallersStreamStillHasToDoComesFirst) {
   NcclDouble cuda;
   const auto backend = world_of_one();
   cuda.close_stream();
-  const Work work = backend->all_reduce(torch::ones({4}), ReduceOp::kSum, kCall);
+  const Work work = backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
   EXPECT_FALSE(work.is_completed());
   EXPECT_THROW(work.wait(milliseconds(1)), DistError);
   cuda.open_stream();
@@ -86,14 +87,15 @@ TEST(NcclBackend, WaitingBlocksTheCallersStreamAndNotTheHost) {
         {.rank = Rank(rank), .world_size = 2, .device = torch::kCPU, .timeout = kPatience});
     ASSERT_TRUE(backend) << backend.error().message();
     if (rank == 0) {
-      const Work work = (*backend)->all_reduce(torch::ones({4}), ReduceOp::kSum, kCall);
+      const Work work =
+          (*backend)->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
       work.wait();  // rank 1 has not come yet
       EXPECT_FALSE(cuda.is_stream_idle());
       issued.count_down();
     } else {
       issued.count_down();
       issued.wait();
-      (*backend)->all_reduce(torch::ones({4}), ReduceOp::kSum, kCall);
+      (*backend)->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
     }
     EXPECT_TRUE(eventually([&] { return cuda.is_stream_idle(); }));
   });
@@ -103,7 +105,7 @@ TEST(NcclBackend, EventsAreUsedAgain) {
   NcclDouble cuda;
   const auto backend = world_of_one();
   for (int i = 0; i < 10; ++i) {
-    backend->all_reduce(torch::ones({4}), ReduceOp::kSum, kCall).wait(seconds(30));
+    backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall).wait(seconds(30));
   }
   EXPECT_EQ(cuda.count("event_create"), 1);
 }
@@ -114,7 +116,7 @@ TEST(NcclBackend, ATensorLivesUntilTheCallIsOver) {
   cuda.close_stream();
   Tensor tensor = torch::ones({4});
   const c10::weak_intrusive_ptr<c10::TensorImpl> seen(tensor.getIntrusivePtr());
-  const Work work = backend->all_reduce(tensor, ReduceOp::kSum, kCall);
+  const Work work = backend->all_reduce(list_of_one(tensor), {ReduceOp::kSum}, kCall);
   tensor.reset();
   EXPECT_FALSE(seen.expired());
   cuda.open_stream();
@@ -125,7 +127,7 @@ TEST(NcclBackend, TheCallersDeviceMayBeAnotherAndStaysCurrent) {
   NcclDouble cuda;
   const auto backend = world_of_one();
   NcclDouble::api().set_device(3);
-  backend->all_reduce(torch::ones({4}), ReduceOp::kSum, kCall).wait(seconds(30));
+  backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall).wait(seconds(30));
   EXPECT_EQ(NcclDouble::current_device(), 3);
   NcclDouble::api().set_device(0);
 }
@@ -133,7 +135,7 @@ TEST(NcclBackend, TheCallersDeviceMayBeAnotherAndStaysCurrent) {
 TEST(NcclBackend, MessagesToSeveralRanksAreOneGroup) {
   NcclDouble cuda;
   const auto backend = world_of_one();
-  backend->gather({torch::zeros({4})}, torch::ones({4}), 0, kCall).wait(seconds(30));
+  backend->gather(list_of_one(torch::zeros({4})), torch::ones({4}), 0, kCall).wait(seconds(30));
   EXPECT_EQ(cuda.count("group_start"), 1);
   EXPECT_EQ(cuda.count("group_end"), 1);
 }
@@ -144,8 +146,8 @@ TEST(NcclBackend, WhatNcclNoticesEndsEverythingInFlightWithinASecond) {
   NcclDouble cuda;
   const auto backend = world_of_one();
   cuda.close_stream();
-  const Work first = backend->all_reduce(torch::ones({4}), ReduceOp::kSum, kCall);
-  const Work second = backend->broadcast(torch::ones({4}), 0, kCall);
+  const Work first = backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
+  const Work second = backend->broadcast(list_of_one(torch::ones({4})), 0, kCall);
   const TimePoint start = BootClock::now();
   cuda.set_async_error(0, NcclResult::kRemoteError);
   EXPECT_EQ(failure_of(first).kind(), DistError::Kind::kPeerLost);
@@ -163,7 +165,7 @@ TEST(NcclBackend, ADeadlineThatPassesNamesTheCallAndEndsTheGroup) {
   NcclDouble cuda;
   const auto backend = world_of_one();
   cuda.close_stream();
-  const Work work = backend->all_reduce(torch::ones({1000}), ReduceOp::kSum,
+  const Work work = backend->all_reduce(list_of_one(torch::ones({1000})), {ReduceOp::kSum},
                                         {.timeout = milliseconds(30), .async = true});
   const DistError late = failure_of(work);
   EXPECT_EQ(late.kind(), DistError::Kind::kTimeout);
@@ -179,11 +181,12 @@ TEST(NcclBackend, AFailureOfAnyCallEndsTheGroup) {
     NcclDouble cuda;
     const auto backend = world_of_one();
     cuda.fail_next(call, static_cast<CudaResult>(1));
-    const Work work = backend->all_gather({torch::zeros({4})}, torch::ones({4}), kCall);
+    const Work work =
+        backend->all_gather(list_of_one(torch::zeros({4})), list_of_one(torch::ones({4})), kCall);
     if (call == "memcpy_async") {
       // A world of one has its outputs in one block: nothing was copied.
       work.wait(seconds(30));
-      backend->gather({torch::zeros({4})}, torch::ones({4}), 0, kCall);
+      backend->gather(list_of_one(torch::zeros({4})), torch::ones({4}), 0, kCall);
     }
     EXPECT_TRUE(eventually([&] { return cuda.count("comm_abort") == 1; })) << call;
     const DistError later = failure_of(backend->barrier(kCall));
@@ -215,7 +218,7 @@ TEST(NcclBackend, ADeadPeerEndsWhatIsInFlight) {
       std::move(peers));
   ASSERT_TRUE(backend) << backend.error().message();
   cuda.close_stream();
-  const Work work = (*backend)->all_reduce(torch::ones({4}), ReduceOp::kSum, kCall);
+  const Work work = (*backend)->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
   EXPECT_FALSE(work.is_completed());
   const TimePoint start = BootClock::now();
   group.abort("rank 3 died");
@@ -228,7 +231,7 @@ TEST(NcclBackend, ItsDestructorDoesNotWaitForAnAbortThatHangs) {
   NcclDouble cuda;
   auto backend = world_of_one({.abort_grace = milliseconds(50)});
   cuda.close_stream();
-  const Work work = backend->all_reduce(torch::ones({4}), ReduceOp::kSum, kCall);
+  const Work work = backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
   cuda.make_abort_hang();
   const TimePoint start = BootClock::now();
   backend.reset();
@@ -243,7 +246,7 @@ TEST(NcclBackend, ItsDestructorDoesNotWaitForAnAbortThatHangs) {
 TEST(NcclBackend, ItsDestructorLetsFinishWhatCanFinish) {
   NcclDouble cuda;
   auto backend = world_of_one();
-  const Work work = backend->all_reduce(torch::ones({4}), ReduceOp::kSum, kCall);
+  const Work work = backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
   backend.reset();
   work.wait(seconds(30));
   EXPECT_EQ(cuda.count("comm_abort"), 0);

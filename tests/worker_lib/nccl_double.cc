@@ -107,6 +107,7 @@ struct NcclDouble::Collective {
   NcclType type = NcclType::kUint8;
   NcclOp op = NcclOp::kSum;
   int root = -1;
+  double factor = 1;  // of this rank's values, before they are folded
   Comm* comm = nullptr;
   std::size_t number = 0;
   bool is_there = false;
@@ -156,6 +157,7 @@ struct NcclDouble::Comm {
   bool is_finalized = false;
   bool is_gone = false;
   NcclResult async_error = NcclResult::kSuccess;
+  std::map<NcclOp, double> premul_sums;  // that were made, and their factors
 
   bool is_in_progress() const {
     if (clique->members.size() < static_cast<std::size_t>(clique->size)) return true;
@@ -179,6 +181,7 @@ NcclDouble::~NcclDouble() {
   const std::lock_guard lock(mutex_);
   for (const auto& comm : comms_) {
     if (!comm->is_gone) breach("a communicator was neither destroyed nor aborted");
+    if (comm->premul_sums.size() > 1) breach("operations are not destroyed");
   }
   for (const auto& event : events_) {
     if (!event->is_destroyed) breach("an event was not destroyed");
@@ -353,7 +356,10 @@ bool NcclDouble::arrive(Collective& collective) {
   std::vector<torch::Tensor> inputs;
   const bool is_scatter = collective.kind == "reduce_scatter";
   const std::size_t send_count = collective.count * (is_scatter ? ranks.size() : 1);
-  for (const auto& one : ranks) inputs.push_back(view(one->send, send_count, one->type).clone());
+  for (const auto& one : ranks) {
+    inputs.push_back(view(one->send, send_count, one->type).clone());
+    if (one->factor != 1) inputs.back().mul_(one->factor);
+  }
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const auto& one = *ranks[r];
     const auto write = [&](const torch::Tensor& result) {
@@ -394,6 +400,12 @@ void NcclDouble::enqueue_collective(Comm& comm, CudaStream handle, Collective co
   auto& stream = *reinterpret_cast<Stream*>(handle);
   collective.comm = &comm;
   collective.number = comm.issued++;
+  if (collective.op > NcclOp::kAvg) {
+    const auto made = comm.premul_sums.find(collective.op);
+    if (made == comm.premul_sums.end()) breach("an operation that was not made, or is destroyed");
+    if (made != comm.premul_sums.end()) collective.factor = made->second;
+    collective.op = NcclOp::kSum;
+  }
   auto& ranks = comm.clique->collectives[collective.number];
   ranks.resize(static_cast<std::size_t>(comm.clique->size));
   for (const auto& other : ranks) {
@@ -545,6 +557,32 @@ struct NcclDoubleTable {
     return is_in_progress ? NcclResult::kInProgress : NcclResult::kSuccess;
   }
 
+  // A call that leaves nothing in progress.
+  static NcclResult at_once(const char* call, NcclComm handle,
+                            const std::function<void(Comm&)>& action) {
+    Comm& comm = *reinterpret_cast<Comm*>(handle);
+    const NcclResult result = self().on_comm(call, handle, action);
+    const std::lock_guard lock(self().mutex_);
+    comm.rounds_left = 0;
+    return result == NcclResult::kInProgress ? NcclResult::kSuccess : result;
+  }
+
+  static NcclResult red_op_create_premul_sum(NcclOp* op, const void* scalar, NcclType type,
+                                             NcclComm handle) {
+    return at_once("red_op_create_premul_sum", handle, [&](Comm& comm) {
+      int number = static_cast<int>(NcclOp::kAvg) + 1;
+      while (comm.premul_sums.contains(static_cast<NcclOp>(number))) ++number;
+      *op = static_cast<NcclOp>(number);
+      comm.premul_sums[*op] = view(scalar, 1, type).item<double>();
+    });
+  }
+
+  static NcclResult red_op_destroy(NcclOp op, NcclComm handle) {
+    return at_once("red_op_destroy", handle, [&](Comm& comm) {
+      if (comm.premul_sums.erase(op) == 0) self().breach("an operation was destroyed twice");
+    });
+  }
+
   static NcclResult collective(NcclComm handle, CudaStream stream, NcclDouble::Collective what) {
     return self().on_comm(what.kind, handle, [&](Comm& comm) {
       self().enqueue_collective(comm, stream, std::move(what));
@@ -624,6 +662,8 @@ const NcclApi& NcclDouble::api() {
       .comm_abort = Table::comm_abort,
       .get_error_string = [](NcclResult) -> const char* { return "a failure that was planned"; },
       .get_last_error = [](NcclComm) -> const char* { return ""; },
+      .red_op_create_premul_sum = Table::red_op_create_premul_sum,
+      .red_op_destroy = Table::red_op_destroy,
       .group_start = Table::group_start,
       .group_end = Table::group_end,
       .all_reduce =

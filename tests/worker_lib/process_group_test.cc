@@ -44,15 +44,45 @@ TEST_F(ProcessGroupTest, PassesEveryCallOnWithItsOptionsFilledIn) {
   group_.scatter(tensor, {}, {.root = 2});
   group_.scatter(tensor, three(), {.root = 1});
   group_.barrier({.timeout = milliseconds(1)});
+  group_.monitored_barrier();
   group_.send(tensor, 0, {.tag = 7});
   group_.recv(tensor, 2);
   EXPECT_THAT(record_.calls,
-              ElementsAre("all_reduce sum in 60.0 s", "reduce max root 2 async in 5.0 s",
-                          "broadcast root 1 in 60.0 s", "all_gather 3 in 60.0 s",
-                          "reduce_scatter avg in 60.0 s", "gather 0 root 0 in 60.0 s",
-                          "gather 3 root 1 in 60.0 s", "scatter 0 root 2 in 60.0 s",
-                          "scatter 3 root 1 in 60.0 s", "barrier in 1 ms",
+              ElementsAre("all_reduce [2] sum in 60.0 s", "reduce max root 2 async in 5.0 s",
+                          "broadcast [2] root 1 in 60.0 s", "all_gather [2 2 2] of [2] in 60.0 s",
+                          "reduce_scatter [2] of [2 2 2] avg in 60.0 s",
+                          "gather [] root 0 in 60.0 s", "gather [2 2 2] root 1 in 60.0 s",
+                          "scatter [] root 2 in 60.0 s", "scatter [2 2 2] root 1 in 60.0 s",
+                          "barrier in 1 ms", "monitored_barrier in 60.0 s",
                           "send to 0 tag 7 in 60.0 s", "recv from 2 tag 0 in 60.0 s"));
+}
+
+TEST_F(ProcessGroupTest, PassesListsAndPartsOn) {
+  const Tensor two = torch::zeros({2});
+  const Tensor four = torch::zeros({2, 2});
+  group_.all_reduce_coalesced({two, four}, {.op = ReduceOp::kPremulSum, .premul_factor = 0.5});
+  group_.broadcast_coalesced({two, four.to(torch::kInt8)}, {.root = 2});
+  group_.all_gather_into_tensor(torch::zeros({3, 2}), two);
+  group_.all_gather_into_tensor(torch::zeros({6}), two);
+  group_.all_gather_into_tensor(torch::zeros({3}), torch::zeros({}));
+  group_.all_gather_into_tensor_coalesced({torch::zeros({6}), torch::zeros({12})}, {two, four});
+  group_.reduce_scatter_tensor(two, torch::zeros({3, 2}));
+  group_.reduce_scatter_tensor_coalesced({two, four}, {torch::zeros({6}), torch::zeros({3, 4})});
+  group_.all_to_all({torch::zeros({1}), two, four},
+                    {torch::zeros({5}), torch::zeros({2}), torch::zeros({0})});
+  group_.all_to_all_single(torch::zeros({3, 2}), torch::zeros({3, 2}));
+  group_.all_to_all_single(torch::zeros({4, 2}), torch::zeros({5, 2}),
+                           {.output_splits = {0, 1, 3}, .input_splits = {4, 1, 0}});
+  EXPECT_THAT(
+      record_.calls,
+      ElementsAre(
+          "all_reduce [2 4] premul_sum by 0.500000 in 60.0 s", "broadcast [2 4] root 2 in 60.0 s",
+          "all_gather [2 2 2] of [2] in 60.0 s", "all_gather [2 2 2] of [2] in 60.0 s",
+          "all_gather [1 1 1] of [1] in 60.0 s", "all_gather [2 4 2 4 2 4] of [2 4] in 60.0 s",
+          "reduce_scatter [2] of [2 2 2] sum in 60.0 s",
+          "reduce_scatter [2 4] of [2 4 2 4 2 4] sum in 60.0 s",
+          "all_to_all [1 2 4] of [5 2 0] in 60.0 s", "all_to_all [2 2 2] of [2 2 2] in 60.0 s",
+          "all_to_all [0 2 6] of [8 2 0] in 60.0 s"));
 }
 
 TEST_F(ProcessGroupTest, ABlockingCallThrowsItsFailureAndAnAsynchronousOneKeepsIt) {
@@ -112,9 +142,9 @@ TEST_F(ProcessGroupTest, RefusesTensorsThatNoBackendCanTakeByName) {
        WrongCall{"broadcast: tensor must be on cpu, the group's device, but is on meta",
                  [](auto& group) { group.broadcast(torch::empty({2}, torch::kMeta)); }},
        WrongCall{
-           "reduce: tensor is ComplexFloat; collectives know Bool, Byte, Char, Short, Int, Long, "
-           "Half, BFloat16, Float and Double",
-           [](auto& group) { group.reduce(torch::zeros({2}, torch::kComplexFloat)); }},
+           "reduce: tensor is ComplexHalf; collectives know Bool, Byte, Char, Short, Int, Long, "
+           "Half, BFloat16, Float, Double, ComplexFloat and ComplexDouble",
+           [](auto& group) { group.reduce(torch::empty({2}, torch::kComplexHalf)); }},
        WrongCall{"send: tensor must be contiguous, but has strides [1, 3] for shape [3, 2]; pass "
                  "tensor.contiguous(), and copy the result back where it is written",
                  [](auto& group) {
@@ -127,6 +157,10 @@ TEST_F(ProcessGroupTest, RefusesTensorsThatNoBackendCanTakeByName) {
                  [](auto& group) {
                    group.all_reduce(
                        torch::imag(torch::conj(torch::zeros({1}, torch::kComplexFloat))));
+                 }},
+       WrongCall{"all_reduce: tensor is a lazily conjugated view; pass tensor.resolve_conj()",
+                 [](auto& group) {
+                   group.all_reduce(torch::conj(torch::zeros({1}, torch::kComplexFloat)));
                  }}});
 }
 
@@ -173,6 +207,84 @@ TEST_F(ProcessGroupTest, RefusesListsThatDoNotFitTheGroupByName) {
            [](auto& group) { group.scatter(torch::zeros({2}), three(), {.root = 2}); }}});
 }
 
+TEST_F(ProcessGroupTest, RefusesListsAndPartsThatDoNotFitByName) {
+  expect_refused(
+      group_, record_,
+      {WrongCall{"all_reduce_coalesced: tensors must hold at least one tensor",
+                 [](auto& group) { group.all_reduce_coalesced({}); }},
+       WrongCall{
+           "all_reduce_coalesced: tensors must have one dtype, but tensors[0] is Float and "
+           "tensors[1] is Int",
+           [](auto& group) {
+             group.all_reduce_coalesced({torch::zeros({1}), torch::zeros({1}, torch::kInt32)});
+           }},
+       WrongCall{"broadcast_coalesced: tensors[0] and tensors[1] share memory, but each is written",
+                 [](auto& group) {
+                   const Tensor one = torch::zeros({1});
+                   group.broadcast_coalesced({one, one});
+                 }},
+       WrongCall{
+           "all_gather_into_tensor: output must hold 3 times the elements of input, Float of shape "
+           "[2], but is Float of shape [5]",
+           [](auto& group) { group.all_gather_into_tensor(torch::zeros({5}), torch::zeros({2})); }},
+       WrongCall{
+           "all_gather_into_tensor: input shares memory with output's parts[0]; it may only be the "
+           "same memory as output's parts[rank]",
+           [](auto& group) {
+             const Tensor whole = torch::zeros({6});
+             group.all_gather_into_tensor(whole, whole.narrow(0, 0, 2));
+           }},
+       WrongCall{
+           "all_gather_into_tensor_coalesced: outputs must hold as many tensors as inputs, 1, but "
+           "holds 2",
+           [](auto& group) {
+             group.all_gather_into_tensor_coalesced(two_of_three(), {torch::zeros({2})});
+           }},
+       WrongCall{
+           "reduce_scatter_tensor: input must hold 3 times the elements of output, Float of shape "
+           "[2], but is Double of shape [6]",
+           [](auto& group) {
+             group.reduce_scatter_tensor(torch::zeros({2}), torch::zeros({6}, torch::kFloat64));
+           }},
+       WrongCall{
+           "reduce_scatter_tensor_coalesced: outputs[0] shares memory with inputs[0], which is "
+           "only read",
+           [](auto& group) {
+             const Tensor whole = torch::zeros({6});
+             group.reduce_scatter_tensor_coalesced({whole.narrow(0, 0, 2)}, {whole});
+           }},
+       WrongCall{"all_to_all: outputs[1] must be Float like inputs[0], but is Long",
+                 [](auto& group) {
+                   group.all_to_all(with_second(torch::zeros({1}, torch::kInt64)), three());
+                 }},
+       WrongCall{"all_to_all: this rank, 1, has 2 elements for itself, but room for 3",
+                 [](auto& group) { group.all_to_all(with_second(torch::zeros({3})), three()); }},
+       WrongCall{
+           "all_to_all_single: the first dimension of input, 5, must be a multiple of the number "
+           "of "
+           "ranks, 3, or input_splits be given",
+           [](auto& group) { group.all_to_all_single(torch::zeros({6}), torch::zeros({5})); }},
+       WrongCall{"all_to_all_single: output_splits must have one length per rank, 3, but has 2",
+                 [](auto& group) {
+                   group.all_to_all_single(torch::zeros({6}), torch::zeros({6}),
+                                           {.output_splits = {3, 3}});
+                 }},
+       WrongCall{"all_to_all_single: input_splits [7, -1, 0] must be lengths of at least 0 that "
+                 "add up to "
+                 "6, the first dimension of input",
+                 [](auto& group) {
+                   group.all_to_all_single(torch::zeros({6}), torch::zeros({6}),
+                                           {.input_splits = {7, -1, 0}});
+                 }},
+       WrongCall{"all_to_all_single: input must have at least one dimension",
+                 [](auto& group) { group.all_to_all_single(torch::zeros({0}), torch::zeros({})); }},
+       WrongCall{"scatter_object: values must hold one value per rank, 3, on the root, 1, and none "
+                 "elsewhere, but holds 2 on rank 1",
+                 [](auto& group) {
+                   group.scatter_object({1, 2}, 1);
+                 }}});
+}
+
 TEST_F(ProcessGroupTest, RefusesRanksTagsTimesAndOpsThatCannotBeMeant) {
   expect_refused(
       group_, record_,
@@ -190,14 +302,22 @@ TEST_F(ProcessGroupTest, RefusesRanksTagsTimesAndOpsThatCannotBeMeant) {
                  [](auto& group) { group.send(torch::zeros({2}), 0, {.tag = -1}); }},
        WrongCall{"barrier: timeout must be more than zero, but is 0 ns",
                  [](auto& group) { group.barrier({.timeout = nanoseconds(0)}); }},
-       WrongCall{"all_reduce: op avg needs a floating-point tensor, but this one is Long",
-                 [](auto& group) {
-                   group.all_reduce(torch::zeros({2}, torch::kInt64), {.op = ReduceOp::kAvg});
-                 }},
+       WrongCall{
+           "all_reduce: op avg needs a floating-point or complex tensor, but this one is Long",
+           [](auto& group) {
+             group.all_reduce(torch::zeros({2}, torch::kInt64), {.op = ReduceOp::kAvg});
+           }},
        WrongCall{"reduce_scatter: op bxor needs an integer or bool tensor, but this one is Float",
                  [](auto& group) {
                    group.reduce_scatter(torch::zeros({2}), three(), {.op = ReduceOp::kBitXor});
                  }},
+       WrongCall{"all_reduce: op max needs a tensor of real numbers, but this one is ComplexFloat",
+                 [](auto& group) {
+                   group.all_reduce(torch::zeros({2}, torch::kComplexFloat),
+                                    {.op = ReduceOp::kMax});
+                 }},
+       WrongCall{"all_reduce: premul_factor is for op premul_sum, not sum",
+                 [](auto& group) { group.all_reduce(torch::zeros({2}), {.premul_factor = 2}); }},
        WrongCall{
            "all_gather_object: value is a discarded JSON value (the result of a failed parse)",
            [](auto& group) {

@@ -29,32 +29,34 @@ class RecordingBackend final : public Backend {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  Work all_reduce(const torch::Tensor&, ReduceOp op, CallOptions call) override {
-    return note(std::string("all_reduce ") + to_text(op), call);
+  Work all_reduce(TensorList tensors, Reduction how, CallOptions call) override {
+    return note("all_reduce " + list_text(tensors) + text_of(how), call);
   }
-  Work reduce(const torch::Tensor&, ReduceOp op, int root, CallOptions call) override {
-    return note(std::string("reduce ") + to_text(op) + root_text(root), call);
+  Work reduce(const torch::Tensor&, Reduction how, int root, CallOptions call) override {
+    return note("reduce" + text_of(how) + root_text(root), call);
   }
-  Work broadcast(const torch::Tensor&, int root, CallOptions call) override {
-    return note("broadcast" + root_text(root), call);
+  Work broadcast(TensorList tensors, int root, CallOptions call) override {
+    return note("broadcast " + list_text(tensors) + root_text(root), call);
   }
-  Work all_gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor&,
-                  CallOptions call) override {
-    return note("all_gather " + std::to_string(outputs.size()), call);
+  Work all_gather(TensorList outputs, TensorList inputs, CallOptions call) override {
+    return note("all_gather " + list_text(outputs) + " of " + list_text(inputs), call);
   }
-  Work reduce_scatter(const torch::Tensor&, const std::vector<torch::Tensor>&, ReduceOp op,
+  Work reduce_scatter(TensorList outputs, TensorList inputs, Reduction how,
                       CallOptions call) override {
-    return note(std::string("reduce_scatter ") + to_text(op), call);
+    return note("reduce_scatter " + list_text(outputs) + " of " + list_text(inputs) + text_of(how),
+                call);
   }
-  Work gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor&, int root,
-              CallOptions call) override {
-    return note("gather " + std::to_string(outputs.size()) + root_text(root), call);
+  Work gather(TensorList outputs, const torch::Tensor&, int root, CallOptions call) override {
+    return note("gather " + list_text(outputs) + root_text(root), call);
   }
-  Work scatter(const torch::Tensor&, const std::vector<torch::Tensor>& inputs, int root,
-               CallOptions call) override {
-    return note("scatter " + std::to_string(inputs.size()) + root_text(root), call);
+  Work scatter(const torch::Tensor&, TensorList inputs, int root, CallOptions call) override {
+    return note("scatter " + list_text(inputs) + root_text(root), call);
+  }
+  Work all_to_all(TensorList outputs, TensorList inputs, CallOptions call) override {
+    return note("all_to_all " + list_text(outputs) + " of " + list_text(inputs), call);
   }
   Work barrier(CallOptions call) override { return note("barrier", call); }
+  Work monitored_barrier(CallOptions call) override { return note("monitored_barrier", call); }
   Work send(const torch::Tensor&, int destination, int tag, CallOptions call) override {
     return note("send to " + std::to_string(destination) + " tag " + std::to_string(tag), call);
   }
@@ -64,6 +66,19 @@ class RecordingBackend final : public Backend {
   void abort(const std::string& reason) override { record_.aborted = reason; }
 
  private:
+  // "[2 2 0]": elements of each.
+  static std::string list_text(TensorList tensors) {
+    std::string text = "[";
+    for (const torch::Tensor& one : tensors) {
+      if (text.size() > 1) text += " ";
+      text += std::to_string(one.numel());
+    }
+    return text + "]";
+  }
+  static std::string text_of(const Reduction& how) {
+    const std::string factor = how.factor == 1 ? "" : " by " + std::to_string(how.factor);
+    return std::string(" ") + to_text(how.op) + factor;
+  }
   static std::string root_text(int root) { return " root " + std::to_string(root); }
 
   Work note(std::string text, CallOptions call) {

@@ -9,6 +9,11 @@
 // for the Work before it calls again, so such a call may do its work at once. Failures are reported
 // through the Work, never thrown.
 //
+// Lists: where a call takes a TensorList, its tensors are carried as if they were one; there is at
+// least one, and all of a reduction have one dtype. A list lives during the call only: a backend that
+// goes on afterwards keeps the tensors. Where there is something for or from every rank, the list holds
+// all tensors of rank 0, then all of rank 1, and so on.
+//
 // kUnsupported, and kInvalidArgument about this rank's own arguments, leave the backend usable.
 // After any other failure, the disagreement of ranks included, it is finished: all later calls fail
 // with kStopped and tell the first failure.
@@ -19,8 +24,8 @@
 #include <torch/types.h>
 
 #include <chrono>
+#include <span>
 #include <string>
-#include <vector>
 
 #include "ddprun/reduce_op.h"
 #include "ddprun/work.h"
@@ -33,6 +38,13 @@ struct CallOptions {
   bool async = false;
 };
 
+struct Reduction {
+  ReduceOp op = ReduceOp::kSum;
+  double factor = 1;  // of kPremulSum: this rank's own
+};
+
+using TensorList = std::span<const torch::Tensor>;
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -41,18 +53,26 @@ class Backend {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  virtual Work all_reduce(const torch::Tensor& tensor, ReduceOp op, CallOptions call) = 0;
-  virtual Work reduce(const torch::Tensor& tensor, ReduceOp op, int root, CallOptions call) = 0;
-  virtual Work broadcast(const torch::Tensor& tensor, int root, CallOptions call) = 0;
-  virtual Work all_gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
-                          CallOptions call) = 0;
-  virtual Work reduce_scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs,
-                              ReduceOp op, CallOptions call) = 0;
-  virtual Work gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
-                      int root, CallOptions call) = 0;
-  virtual Work scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs,
-                       int root, CallOptions call) = 0;
+  virtual Work all_reduce(TensorList tensors, Reduction how, CallOptions call) = 0;
+  virtual Work reduce(const torch::Tensor& tensor, Reduction how, int root, CallOptions call) = 0;
+  virtual Work broadcast(TensorList tensors, int root, CallOptions call) = 0;
+  // outputs: for each rank as many as `inputs`.
+  virtual Work all_gather(TensorList outputs, TensorList inputs, CallOptions call) = 0;
+  // inputs: for each rank as many as `outputs`.
+  virtual Work reduce_scatter(TensorList outputs, TensorList inputs, Reduction how,
+                              CallOptions call) = 0;
+  // outputs: one for each rank on the root, none elsewhere.
+  virtual Work gather(TensorList outputs, const torch::Tensor& input, int root,
+                      CallOptions call) = 0;
+  virtual Work scatter(const torch::Tensor& output, TensorList inputs, int root,
+                       CallOptions call) = 0;
+  // One for each rank in both; each pair of ranks may have a size of its own, and sizes may disagree
+  // between ranks, which is a failure then.
+  virtual Work all_to_all(TensorList outputs, TensorList inputs, CallOptions call) = 0;
   virtual Work barrier(CallOptions call) = 0;
+  // A barrier that blocks the host and, when time is up, fails on the ranks that have come with the
+  // names of all that have not.
+  virtual Work monitored_barrier(CallOptions call) = 0;
   virtual Work send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) = 0;
   virtual Work recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) = 0;
 

@@ -5,5 +5,6 @@
 #include "ddprun/context.h"
 #include "ddprun/data_parallel.h"
 #include "ddprun/error.h"
+#include "ddprun/objects.h"
 #include "ddprun/process_group.h"
 #include "ddprun/sampler.h"

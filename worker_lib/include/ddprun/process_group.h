@@ -6,10 +6,15 @@
 // Tensors: dense, contiguous, all on the group's device; anything else throws kInvalidArgument
 // naming the tensor and the rule. "In place" means that the tensor's own memory gets the result; no
 // collective resizes or replaces a tensor. Dtypes: bool, uint8, int8, int16, int32, int64, float16,
-// bfloat16, float32, float64 (the cpu backend sums the 16-bit ones in float32; nccl has no int16
-// and no bitwise reductions, and says kUnsupported). Zero-element tensors work. Tensors that are
-// written must not overlap others, except that the own share may be the same memory: all_gather's
-// and gather's outputs[rank()] the input, scatter's inputs[rank()] the output.
+// bfloat16, float32, float64, complex64, complex128; reduce_op.h says what is defined for which (the
+// cpu backend sums the 16-bit ones in float32; nccl has no int16 and no bitwise reductions, and says
+// kUnsupported). Zero-element tensors work, and tensors without dimensions. Tensors that are written
+// must not overlap others, except that the own share may be the same memory: all_gather's and
+// gather's outputs[rank()] the input, scatter's inputs[rank()] the output.
+//
+// Forms: `*_coalesced` carries many tensors as one, in one exchange, which is quicker than many small
+// ones. The forms named after PyTorch's `*_into_tensor` and `*_tensor` have the ranks' shares one
+// behind the other in one tensor.
 //
 // Autograd does not record collectives. A tensor that requires grad is taken like any other; one
 // that is written counts as changed in place, so that a backward pass which saved its old value
@@ -53,19 +58,23 @@ namespace ddprun {
 
 using Timeout = std::chrono::nanoseconds;
 
+// premul_factor: of ReduceOp::kPremulSum, this rank's own.
 struct AllReduceOptions {
   ReduceOp op = ReduceOp::kSum;
+  double premul_factor = 1;
   std::optional<Timeout> timeout = {};
   bool async = false;
 };
 struct ReduceOptions {
   int root = 0;
   ReduceOp op = ReduceOp::kSum;
+  double premul_factor = 1;
   std::optional<Timeout> timeout = {};
   bool async = false;
 };
 struct ReduceScatterOptions {
   ReduceOp op = ReduceOp::kSum;
+  double premul_factor = 1;
   std::optional<Timeout> timeout = {};
   bool async = false;
 };
@@ -75,7 +84,14 @@ struct RootOptions {
   std::optional<Timeout> timeout = {};
   bool async = false;
 };
-struct CollectiveOptions {  // for all_gather and barrier
+struct CollectiveOptions {  // for all_gather, all_to_all and barrier
+  std::optional<Timeout> timeout = {};
+  bool async = false;
+};
+struct AllToAllSingleOptions {
+  // Lengths along the first dimension, one for each rank; empty: equal shares.
+  std::vector<std::int64_t> output_splits = {};
+  std::vector<std::int64_t> input_splits = {};
   std::optional<Timeout> timeout = {};
   bool async = false;
 };
@@ -85,8 +101,11 @@ struct PointToPointOptions {
   bool async = false;
 };
 
+class ArgumentCheck;
 class Backend;
+class Deadline;
 class WorkerReporter;
+struct CallOptions;
 
 class ProcessGroup {
  public:
@@ -106,21 +125,52 @@ class ProcessGroup {
 
   // Every rank's tensor becomes the reduction of all of them. In place.
   Work all_reduce(const torch::Tensor& tensor, const AllReduceOptions& options = {});
+  // Each tensor of the list, which has one dtype.
+  Work all_reduce_coalesced(const std::vector<torch::Tensor>& tensors,
+                            const AllReduceOptions& options = {});
 
   // The root's tensor becomes the reduction; the others' are left as they were. In place.
   Work reduce(const torch::Tensor& tensor, const ReduceOptions& options = {});
 
   // Every rank's tensor becomes the root's. In place.
   Work broadcast(const torch::Tensor& tensor, const RootOptions& options = {});
+  // Each tensor of the list; dtypes may be mixed.
+  Work broadcast_coalesced(const std::vector<torch::Tensor>& tensors,
+                           const RootOptions& options = {});
 
   // outputs[r] becomes rank r's input. `outputs` has size() tensors like `input`.
   Work all_gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
                   const CollectiveOptions& options = {});
+  // `output` has size() times the elements of `input`, of any shape, and gets the ranks' inputs one
+  // behind the other. The input may be this rank's share of it.
+  Work all_gather_into_tensor(const torch::Tensor& output, const torch::Tensor& input,
+                              const CollectiveOptions& options = {});
+  // outputs[i] gets the ranks' inputs[i]; dtypes may be mixed.
+  Work all_gather_into_tensor_coalesced(const std::vector<torch::Tensor>& outputs,
+                                        const std::vector<torch::Tensor>& inputs,
+                                        const CollectiveOptions& options = {});
 
   // `output` becomes the reduction of all ranks' inputs[rank()]. `inputs` has size() tensors like
   // `output`; they are only read.
   Work reduce_scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs,
                       const ReduceScatterOptions& options = {});
+  // `input` has size() times the elements of `output`: the shares of all ranks one behind the other.
+  Work reduce_scatter_tensor(const torch::Tensor& output, const torch::Tensor& input,
+                             const ReduceScatterOptions& options = {});
+  // outputs[i] from inputs[i]; all of one dtype.
+  Work reduce_scatter_tensor_coalesced(const std::vector<torch::Tensor>& outputs,
+                                       const std::vector<torch::Tensor>& inputs,
+                                       const ReduceScatterOptions& options = {});
+
+  // outputs[r] becomes what rank r has in inputs[rank()]. Both lists have size() tensors of one dtype;
+  // shapes may differ from pair to pair, but what one sends must have as many elements as the other
+  // expects (else kInvalidArgument on every rank of a cpu group, which is finished then).
+  Work all_to_all(const std::vector<torch::Tensor>& outputs,
+                  const std::vector<torch::Tensor>& inputs, const CollectiveOptions& options = {});
+  // The same with the shares one behind the other along the first dimension: input_splits[r] rows go
+  // to rank r, output_splits[r] come from it.
+  Work all_to_all_single(const torch::Tensor& output, const torch::Tensor& input,
+                         const AllToAllSingleOptions& options = {});
 
   // On the root outputs[r] becomes rank r's input; elsewhere `outputs` must be empty.
   Work gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
@@ -132,6 +182,9 @@ class ProcessGroup {
 
   // Returns when every rank has called it.
   Work barrier(const CollectiveOptions& options = {});
+  // The same, on the host, for finding out who is missing: with nccl, too, the error of a timeout names
+  // all ranks that did not come. Blocks.
+  void monitored_barrier(std::optional<Timeout> timeout = {});
 
   // Point to point, matched by pair of ranks and tag, in order within a tag. The receiver's tensor
   // must have the sender's number of bytes (else kInvalidArgument at the receiver). A send may
@@ -140,12 +193,29 @@ class ProcessGroup {
   Work recv(const torch::Tensor& tensor, int source, const PointToPointOptions& options = {});
 
   // JSON values of any size; they block, the timeout is that of the whole exchange. Every number
-  // keeps all its bits (they travel as CBOR). Element r is rank r's value.
+  // keeps all its bits (they travel as CBOR). objects.h has the same for what torch::save can write.
+  // Element r is rank r's value.
   std::vector<nlohmann::json> all_gather_object(const nlohmann::json& value,
                                                 std::optional<Timeout> timeout = {});
   // The root's value on every rank.
   nlohmann::json broadcast_object(const nlohmann::json& value, int root = 0,
                                   std::optional<Timeout> timeout = {});
+  // On the root element r is rank r's value; elsewhere the list is empty.
+  std::vector<nlohmann::json> gather_object(const nlohmann::json& value, int root = 0,
+                                            std::optional<Timeout> timeout = {});
+  // The root's values[rank()]; elsewhere `values` must be empty.
+  nlohmann::json scatter_object(const std::vector<nlohmann::json>& values, int root = 0,
+                                std::optional<Timeout> timeout = {});
+
+  // What objects are made of: texts of any bytes and size. As the object forms.
+  std::vector<std::string> all_gather_bytes(const std::string& bytes,
+                                            std::optional<Timeout> timeout = {});
+  std::string broadcast_bytes(const std::string& bytes, int root = 0,
+                              std::optional<Timeout> timeout = {});
+  std::vector<std::string> gather_bytes(const std::string& bytes, int root = 0,
+                                        std::optional<Timeout> timeout = {});
+  std::string scatter_bytes(const std::vector<std::string>& bytes, int root = 0,
+                            std::optional<Timeout> timeout = {});
 
   // Ends every call in progress on this rank, now and later, with kStopped. Any thread.
   void abort(const std::string& reason);
@@ -158,8 +228,27 @@ class ProcessGroup {
  private:
   friend class LongWait;
   struct Call;
+  ArgumentCheck check_for(const char* call) const;
+  template <class Options>
+  CallOptions how(const ArgumentCheck& check, const Options& options) const;
   template <class Issue>
   Work carry_out(const Call& call, Issue issue);
+  Work exchange(const ArgumentCheck& check, const std::vector<torch::Tensor>& outputs,
+                const std::vector<torch::Tensor>& inputs, CallOptions options);
+
+  template <class Body>
+  auto exchange_objects(const char* name, std::optional<Timeout> timeout, Body body);
+  std::vector<std::int64_t> sizes_of_all(std::size_t mine, const Deadline& deadline);
+  std::vector<std::string> all_gather_text(const std::string& bytes, const Deadline& deadline);
+  std::string broadcast_text(const std::string& bytes, int root, const Deadline& deadline);
+  std::vector<std::string> gather_text(const std::string& bytes, int root,
+                                       const Deadline& deadline);
+  std::string scatter_text(const std::vector<std::string>& texts, int root,
+                           const Deadline& deadline);
+  std::vector<torch::Tensor> exchange_bytes(const torch::Tensor& bytes,
+                                            const std::vector<std::int64_t>& outgoing,
+                                            const std::vector<std::int64_t>& incoming,
+                                            const Deadline& deadline);
 
   std::unique_ptr<Backend> backend_;
   torch::Device device_;
