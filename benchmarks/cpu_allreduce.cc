@@ -1,8 +1,8 @@
 // All-reduce of the CPU engine: time by size against the physical floor, measured in the same run.
 //
-// Ranks are processes of one node. For each size, rounds of back-to-back f32 sums alternate with
-// rounds of the two floors, so that a busy machine slows all of them; the table shows medians over
-// the rounds.
+// Ranks are processes of one node. For each size, rounds of back-to-back f32 sums, of private tensors
+// and of shared ones, alternate with rounds of the two floors, so that a busy machine slows all of them;
+// the table shows medians over the rounds.
 //
 //   staged floor  What an all-reduce of private buffers of S bytes must move through shared memory,
 //                 copied without reducing or waiting: each of n ranks stages the shares of the
@@ -88,10 +88,17 @@ class Rank0AndFriends {
                   bytes_ - bytes_ / 2);
     };
 
-    std::vector<double> reduced, one_copy;
+    const std::shared_ptr<char> shared = group_.shared_memory(bytes_);
+    const auto reduce_shared = [&] {
+      const WritableBytes all(shared.get(), bytes_);
+      need(group_.all_reduce(list_of(all), ElementType::kF32, ReduceOp::kSum, kTimeout));
+    };
+
+    std::vector<double> reduced, in_place, one_copy;
     std::vector<std::vector<double>> staged(floors.size());
     for (int round = -1; round < plan_.rounds; ++round) {  // the first warms up
       const double reduce_us = time_us(reduce);
+      const double in_place_us = shared ? time_us(reduce_shared) : 0;
       const double single_us = time_us(single);
       for (std::size_t i = 0; i < floors.size(); ++i) {
         const double us = time_us(floors[i]);
@@ -99,16 +106,19 @@ class Rank0AndFriends {
       }
       if (round < 0) continue;
       reduced.push_back(reduce_us);
+      in_place.push_back(in_place_us);
       one_copy.push_back(single_us);
     }
     double floor = 1e300;
     for (const auto& times : staged) floor = std::min(floor, percentile(times, 0.5));
     if (group_.rank() != 0) return;
     const double us = percentile(reduced, 0.5), single_us = percentile(one_copy, 0.5);
+    const double in_place_us = percentile(in_place, 0.5);
     std::printf(
-        "%11zu B %12.2f us %9.2f GB/s %12.2f us %8.2f x %12.2f us %8.2f x   [%.2f .. %.2f]\n",
-        bytes_, us, static_cast<double>(bytes_) / us / 1e3, floor, us / floor, single_us,
-        us / single_us, percentile(reduced, 0), percentile(reduced, 1));
+        "%11zu B %12.2f us %9.2f GB/s %12.2f us %8.2f x %12.2f us %12.2f us %8.2f x   [%.2f .. "
+        "%.2f]\n",
+        bytes_, us, static_cast<double>(bytes_) / us / 1e3, floor, us / floor, in_place_us,
+        single_us, in_place_us / single_us, percentile(reduced, 0), percentile(reduced, 1));
     std::fflush(stdout);
   }
 
@@ -182,9 +192,9 @@ void run_rank(int rank, std::uint16_t port, const Plan& plan, const Arena& arena
   if (rank == 0) {
     std::printf("%d ranks, f32 sum; group formed and first barrier passed in %s\n", plan.ranks,
                 to_text(BootClock::now() - before).c_str());
-    std::printf("%13s %15s %14s %15s %10s %15s %10s   %s\n", "size", "all_reduce", "",
-                "staged floor", "multiple", "single floor", "multiple",
-                "[fastest .. slowest round, us]");
+    std::printf("%13s %15s %14s %15s %10s %15s %15s %10s   %s\n", "size", "all_reduce", "",
+                "staged floor", "multiple", "shared tensor", "single floor", "multiple",
+                "[fastest .. slowest round of the first, us]");
   }
   for (const std::size_t bytes : plan.sizes)
     Rank0AndFriends(*group, plan, arena, bytes).measure_and_print();

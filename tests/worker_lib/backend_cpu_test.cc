@@ -96,6 +96,7 @@ class GatedGroup final : public CpuGroup {
         "recv " + std::to_string(bytes) + " from " + to_text(from) + " tag " + std::to_string(tag),
         timeout);
   }
+  std::shared_ptr<char> shared_memory(std::size_t) override { return nullptr; }
   std::optional<Error> failure() const override { return std::nullopt; }
   void abort(const std::string& reason) override {
     const std::lock_guard lock(record_.mutex);

@@ -45,6 +45,8 @@ class Scattered {
     }
   }
   std::size_t bytes() const { return bytes_; }
+  // The one piece; empty if there are several.
+  std::span<Byte> whole() const { return one_; }
 
   // visit(piece, offset, bytes) for each part of the range that lies in one piece, in their order:
   // `piece` is where it lies, `offset` where it begins within the range.

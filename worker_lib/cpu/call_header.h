@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <tuple>
 #include <type_traits>
 
 #include "base/result.h"
@@ -37,10 +38,20 @@ struct CallHeader {
   ElementType type = ElementType::kU8;
   ReduceOp op = ReduceOp::kSum;
   std::uint8_t leg = 0;       // of a collective that is made of several rounds
-  std::uint32_t tensors = 1;  // that are carried as one
   std::uint32_t digest = 0;   // of the tensors' sizes, where there are several
+  std::uint16_t tensors = 1;  // that are carried as one; 65535: or more
+  std::uint8_t is_shared =
+      0;  // 1: the rank's tensor lies where the others reach it; ranks may differ
+  std::uint8_t padding = 0;
 
-  friend bool operator==(const CallHeader&, const CallHeader&) = default;
+  // Whether the ranks do the same.
+  friend bool operator==(const CallHeader& left, const CallHeader& right) {
+    const auto what = [](const CallHeader& call) {
+      return std::tie(call.sequence, call.count, call.root, call.kind, call.type, call.op, call.leg,
+                      call.tensors, call.digest);
+    };
+    return what(left) == what(right);
+  }
 };
 static_assert(sizeof(CallHeader) == 32 && std::has_unique_object_representations_v<CallHeader>,
               "the bytes travel: none of them is left to chance");

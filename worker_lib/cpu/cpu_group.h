@@ -98,6 +98,11 @@ class CpuGroup {
   virtual Result<void> recv(void* data, std::size_t bytes, Rank source, int tag,
                             Duration timeout) = 0;
 
+  // Memory of zeros that the ranks of this node reach: an all_reduce of one tensor per rank that lies in
+  // it on every rank is done where they lie, without staging. It may outlive the group. Null where
+  // there is none to be had (a group of one; ulimit -v, ulimit -f). Any thread.
+  virtual std::shared_ptr<char> shared_memory(std::size_t bytes) = 0;
+
   // The group's first failure, found by whichever rank, also while this one makes no calls; nullopt
   // while the group is whole. Any thread.
   virtual std::optional<Error> failure() const = 0;

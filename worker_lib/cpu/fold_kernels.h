@@ -19,11 +19,12 @@ namespace ddprun {
 
 struct FoldJob {
   const void* const* sources = nullptr;
-  int source_count = 0;  // at least 1
-  size_t count = 0;      // elements
-  void* out = nullptr;   // may be one of the sources
-  void* copy = nullptr;  // gets the same as out; null: not wanted
-  double divisor = 1;    // kAvg: the fold is divided by it at the end
+  int source_count = 0;           // at least 1
+  size_t count = 0;               // elements
+  void* out = nullptr;            // may be one of the sources
+  void* const* copies = nullptr;  // get the same as out
+  int copy_count = 0;
+  double divisor = 1;  // kAvg: the fold is divided by it at the end
 };
 
 // For f16 and bf16 the three differ, as partial folds are f32; for all other types they are one.

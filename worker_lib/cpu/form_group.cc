@@ -201,7 +201,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
                                            .segment_bytes = here.segment.total,
                                            .deadline = deadline});
   if (!members) return members.error();
-  parts.segment = std::make_unique<ShmSegment>(std::move(members->segment));
+  parts.segment = std::make_shared<const ShmSegment>(std::move(members->segment));
   parts.lives = std::move(members->lives);
 
   if (!here.one_node()) {

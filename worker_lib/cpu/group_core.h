@@ -29,7 +29,7 @@ struct GroupParts {
   std::string token;
   Duration spin{};
   Duration node_silence{};  // PeerWatch::Options
-  std::unique_ptr<ShmSegment> segment;
+  std::shared_ptr<const ShmSegment> segment;
   std::vector<UniqueFd> lives;  // by local index
   std::vector<PeerWatch::Link> links;
   std::vector<UniqueFd> data_sockets;  // by node; empty on a single node

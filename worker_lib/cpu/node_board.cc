@@ -56,6 +56,7 @@ struct NodeBoard::Block {
   std::atomic<std::int32_t> core;  // that the rank was last seen on, plus one
   alignas(kCacheLineBytes)
       CallHeader calls[2];  // by round: the next one may begin while one is read
+  std::uint64_t places[2];  // the same
   alignas(kCacheLineBytes) std::atomic<std::uint32_t> bell;
   std::atomic<std::uint32_t> asleep;
   std::atomic<std::int32_t> wants_whom;
@@ -221,14 +222,19 @@ WaitEnd NodeBoard::wait_for_counter(const std::atomic<std::uint64_t>& counter, s
       [&] { return has_left(local); });
 }
 
-void NodeBoard::enter(const CallHeader& call, std::uint64_t round) {
+void NodeBoard::enter(const CallHeader& call, std::uint64_t round, std::size_t place) {
   Block& mine = blocks_[local_];
   mine.calls[round % 2] = call;
+  mine.places[round % 2] = place;
   mine.entered.store(round, std::memory_order_relaxed);
 }
 
 const CallHeader& NodeBoard::call_of(int local, std::uint64_t round) const {
   return blocks_[local].calls[round % 2];
+}
+
+std::size_t NodeBoard::place_of(int local, std::uint64_t round) const {
+  return blocks_[local].places[round % 2];
 }
 
 std::uint64_t NodeBoard::entered(int local) const {

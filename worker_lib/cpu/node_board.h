@@ -76,8 +76,10 @@ class NodeBoard {
   // Writes down what this rank calls. Others may read it once the tick of the arrival is published
   // and until this rank enters the round after the next. A round is a collective or one leg of it; all
   // ranks count them from 1.
-  void enter(const CallHeader& call, std::uint64_t round);
+  // place: where the rank's tensor lies in its part of the heap, if call.is_shared.
+  void enter(const CallHeader& call, std::uint64_t round, std::size_t place = 0);
   const CallHeader& call_of(int local, std::uint64_t round) const;
+  std::size_t place_of(int local, std::uint64_t round) const;
   // The round that the rank entered last.
   std::uint64_t entered(int local) const;
 

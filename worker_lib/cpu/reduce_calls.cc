@@ -19,6 +19,12 @@ std::size_t chunk_limit(const Surroundings& here, const ReduceJob& job) {
   return job.by_rank() ? fits / here.layout.rank_at.size() : fits;
 }
 
+// What stays where it is need not fit a stage.
+std::size_t longest_chunk(const Surroundings& here, const ReduceJob& job, bool in_heap) {
+  const std::size_t limit = chunk_limit(here, job);
+  return in_heap && here.one_node() ? std::max(job.count(), limit) : limit;
+}
+
 // Pointers to one element range in every rank's memory; a small call should not go to the heap.
 class Sources {
  public:
@@ -109,13 +115,15 @@ void DirectReduce::copy_out(const Chunk& chunk) {
 
 // --- SharedReduce ---
 
-SharedReduce::SharedReduce(const Surroundings& here, const ReduceJob& job, ReduceScratch& scratch)
+SharedReduce::SharedReduce(const Surroundings& here, const ReduceJob& job, ReduceScratch& scratch,
+                           std::span<char* const> tensors)
     : here_(here),
       job_(job),
       scratch_(scratch),
+      tensors_(tensors),
       size_(size_of(job.type)),
       accumulator_size_(size_of(accumulator_of(job.type))),
-      plan_(job.count(), chunk_limit(here, job), elements_per_line(size_of(job.type))) {}
+      plan_(job.count(), longest_chunk(here, job, in_heap()), elements_per_line(size_)) {}
 
 ChunkShape SharedReduce::shape(const Chunk& chunk) const {
   const std::size_t length = plan_.at(chunk.index).size();
@@ -124,6 +132,7 @@ ChunkShape SharedReduce::shape(const Chunk& chunk) const {
 }
 
 void SharedReduce::stage(const Chunk& chunk) {
+  if (in_heap()) return;
   const Range whole = plan_.at(chunk.index);
   const ChunkShape parts = shape(chunk);
   char* const to = here_.stage(here_.local, chunk.number);
@@ -166,10 +175,12 @@ std::vector<SharedReduce::Stretch> SharedReduce::own_share(const Chunk& chunk) c
 }
 
 void SharedReduce::fold_over_node(const Chunk& chunk, const Stretch& stretch, FoldForm form,
-                                  char* out, char* copy) {
+                                  char* out, std::span<void* const> copies) {
   Sources sources(here_.local_count());
+  const std::size_t in_tensor = (plan_.at(chunk.index).begin + stretch.at.begin) * size_;
   for (int local = 0; local < here_.local_count(); ++local) {
-    sources[local] = here_.stage(local, chunk.number) + stretch.at.begin * size_;
+    sources[local] = in_heap() ? tensors_[local] + in_tensor
+                               : here_.stage(local, chunk.number) + stretch.at.begin * size_;
   }
   sources[here_.local] = stretch.input;
   kernel_for(job_,
@@ -177,16 +188,32 @@ void SharedReduce::fold_over_node(const Chunk& chunk, const Stretch& stretch, Fo
                     .source_count = here_.local_count(),
                     .count = stretch.at.size(),
                     .out = out,
-                    .copy = copy,
+                    .copies = copies.data(),
+                    .copy_count = static_cast<int>(copies.size()),
                     .divisor = form == FoldForm::kWhole ? divisor_of(job_, here_.layout) : 1});
+}
+
+// Into the tensors of all ranks of the node, the own one first.
+void SharedReduce::fold_in_heap(const Chunk& chunk, const Stretch& stretch) {
+  const std::size_t in_tensor = (plan_.at(chunk.index).begin + stretch.at.begin) * size_;
+  std::vector<void*> others;
+  for (int local = 0; local < here_.local_count(); ++local) {
+    if (local != here_.local) others.push_back(tensors_[local] + in_tensor);
+  }
+  fold_over_node(chunk, stretch, FoldForm::kWhole, stretch.output, others);
 }
 
 TcpMesh::End SharedReduce::work(const Chunk& chunk, TimePoint deadline) {
   const std::vector<Stretch> share = own_share(chunk);
   if (here_.one_node()) {
     for (const Stretch& stretch : share) {
+      if (in_heap()) {
+        fold_in_heap(chunk, stretch);
+        continue;
+      }
       char* const staged = here_.stage(here_.local, chunk.number) + stretch.at.begin * size_;
-      fold_over_node(chunk, stretch, FoldForm::kWhole, staged, stretch.output);
+      void* const output = stretch.output;
+      fold_over_node(chunk, stretch, FoldForm::kWhole, staged, {&output, output ? 1u : 0u});
     }
     return {};
   }
@@ -195,7 +222,7 @@ TcpMesh::End SharedReduce::work(const Chunk& chunk, TimePoint deadline) {
   for (const Stretch& stretch : share) {
     char* const out =
         scratch_.partial.data() + (stretch.at.begin - whole.begin) * accumulator_size_;
-    fold_over_node(chunk, stretch, FoldForm::kPartial, out, nullptr);
+    fold_over_node(chunk, stretch, FoldForm::kPartial, out, {});
   }
   if (const auto end = collect_pieces(chunk, deadline); end.how != WaitEnd::kReady) return end;
   fold_over_nodes(chunk);
@@ -265,6 +292,7 @@ TcpMesh::End SharedReduce::spread_pieces(const Chunk& chunk, TimePoint deadline)
 }
 
 void SharedReduce::copy_out(const Chunk& chunk) {
+  if (in_heap() && here_.one_node()) return;  // everyone has written to everyone's tensor
   const Range whole = plan_.at(chunk.index);
   const ChunkShape parts = shape(chunk);
   if (job_.by_rank()) {

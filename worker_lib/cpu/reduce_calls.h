@@ -19,6 +19,13 @@
 // That is (n-1)/n of the buffer out of each node, twice: as few bytes as a ring, in two steps, and,
 // unlike a ring's, the order of the fold is the same for every element.
 //
+// Where the tensors of all ranks of the node lie in the segment's heap, nothing is staged: each rank
+// reads its share of all of them where they are, and, on one node, writes the result there, too:
+//
+//   work      fold the share from everybody's tensor into everybody's tensor
+//
+// which is the least there is at all: each byte is read once and written once.
+//
 // DirectReduce, on one node: each rank stages what others need, and folds all that it needs itself.
 // One meeting for a chunk instead of two. It is as good or better for small messages, for two ranks
 // (whose bytes cross once either way), and for reduce_scatter, where nobody needs what another one
@@ -82,7 +89,10 @@ struct ReduceScratch {
 
 class SharedReduce final : public ChunkedCall {
  public:
-  SharedReduce(const Surroundings& here, const ReduceJob& job, ReduceScratch& scratch);
+  // tensors: an all_reduce's, by local index, if they all lie in the heap; else empty. They are looked
+  // at when everyone has arrived.
+  SharedReduce(const Surroundings& here, const ReduceJob& job, ReduceScratch& scratch,
+               std::span<char* const> tensors = {});
 
   std::size_t chunks() const override { return plan_.chunks(); }
   ChunkPipeline::Work work_mode() const override { return ChunkPipeline::Work::kSome; }
@@ -98,11 +108,13 @@ class SharedReduce final : public ChunkedCall {
     char* output = nullptr;       // private; null: the result is not for this rank
   };
 
+  bool in_heap() const { return !tensors_.empty(); }
   ChunkShape shape(const Chunk& chunk) const;
   // Each part of this rank's share that lies in one piece, in the order of the chunk.
   std::vector<Stretch> own_share(const Chunk& chunk) const;
   void fold_over_node(const Chunk& chunk, const Stretch& stretch, FoldForm form, char* out,
-                      char* copy);
+                      std::span<void* const> copies);
+  void fold_in_heap(const Chunk& chunk, const Stretch& stretch);
   TcpMesh::End collect_pieces(const Chunk& chunk, TimePoint deadline);
   TcpMesh::End spread_pieces(const Chunk& chunk, TimePoint deadline);
   void fold_over_nodes(const Chunk& chunk);
@@ -110,6 +122,7 @@ class SharedReduce final : public ChunkedCall {
   const Surroundings& here_;
   const ReduceJob& job_;
   ReduceScratch& scratch_;
+  std::span<char* const> tensors_;
   std::size_t size_;              // bytes of an element
   std::size_t accumulator_size_;  // of a partial fold
   ChunkPlan plan_;

@@ -12,7 +12,8 @@ namespace {
 // The header of a collective that carries these tensors, as far as they say it.
 template <class Bytes>
 CallHeader header_of(std::span<const Bytes> tensors) {
-  CallHeader header{.tensors = static_cast<std::uint32_t>(tensors.size())};
+  CallHeader header{.tensors =
+                        static_cast<std::uint16_t>(std::min<std::size_t>(tensors.size(), 65535))};
   for (const Bytes& tensor : tensors) header.count += tensor.size();
   if (tensors.size() > 1) {
     std::vector<std::size_t> sizes;
@@ -39,6 +40,9 @@ WritableBytes bytes_of(std::vector<std::uint64_t>& numbers) {
   return {reinterpret_cast<char*>(numbers.data()), numbers.size() * sizeof(std::uint64_t)};
 }
 
+// Bytes below which staging, with one meeting less, is quicker.
+constexpr std::size_t kSmallInHeap = std::size_t{64} << 10;
+
 }  // namespace
 
 SegmentNeeds SharedGroup::segment_needs(int local_count) {
@@ -48,7 +52,16 @@ SegmentNeeds SharedGroup::segment_needs(int local_count) {
 }
 
 SharedGroup::SharedGroup(std::unique_ptr<GroupCore> core)
-    : core_(std::move(core)), here_(core_->here()), board_(core_->board()), mailbox_(*core_) {}
+    : core_(std::move(core)),
+      here_(core_->here()),
+      board_(core_->board()),
+      mailbox_(*core_),
+      heap_(
+          std::make_shared<SharedHeap>(core_->parts().segment, here_.local_count(), here_.local)) {}
+
+std::shared_ptr<char> SharedGroup::shared_memory(std::size_t bytes) {
+  return heap_->allocate(bytes);
+}
 
 // --- the collectives ---
 
@@ -85,12 +98,40 @@ Result<void> SharedGroup::run_reduce(CallHeader header, const ReduceJob& job, Du
   header.kind = job.kind;
   header.type = job.type;
   header.op = job.op;
+  Collective collective(header, timeout);
+  if (const Result<void> begun = begin(collective); !begun) return begun;
+
+  const std::optional<std::size_t> place = place_in_heap(job);
+  const Result<Leg> leg =
+      place ? reduce_in_heap(collective, job, *place) : reduce_staged(collective, job);
+  if (!leg || *leg == Leg::kDone) return done(leg);
+  return done(reduce_staged(collective, job));  // not all ranks' tensors are in the heap
+}
+
+Result<SharedGroup::Leg> SharedGroup::reduce_staged(Collective& collective, const ReduceJob& job) {
   if (DirectReduce::suits(here_, job)) {
     DirectReduce call(here_, job);
-    return run(header, call, timeout);
+    return run_leg(collective, call);
   }
   SharedReduce call(here_, job, scratch_);
-  return run(header, call, timeout);
+  return run_leg(collective, call);
+}
+
+Result<SharedGroup::Leg> SharedGroup::reduce_in_heap(Collective& collective, const ReduceJob& job,
+                                                     std::size_t place) {
+  tensors_.resize(here_.local_count());
+  SharedReduce call(here_, job, scratch_, tensors_);
+  collective.header.is_shared = 1;
+  Result<Leg> leg = run_leg(collective, call, place);
+  collective.header.is_shared = 0;
+  return leg;
+}
+
+// Where the tensor of an all_reduce lies, if it lies in the heap and is worth a second meeting.
+std::optional<std::size_t> SharedGroup::place_in_heap(const ReduceJob& job) const {
+  if (job.kind != CallKind::kAllReduce || job.data.bytes() < kSmallInHeap) return std::nullopt;
+  const std::span<char> piece = job.data.whole();
+  return heap_->place_of(piece.data(), piece.size());
 }
 
 Result<void> SharedGroup::broadcast(std::span<const WritableBytes> tensors, Rank root,
@@ -148,7 +189,7 @@ Result<void> SharedGroup::all_to_all(std::span<const ReadableBytes> inputs,
   const Result<PairSizes> sizes = agree_on_sizes(collective, inputs, outputs);
   if (!sizes) return sizes.error();
   AllToAllCall call(here_, *sizes, inputs, outputs);
-  return run_leg(collective, call);
+  return done(run_leg(collective, call));
 }
 
 // First everyone says whether its pairs are all of one size, which most often they are everywhere;
@@ -194,7 +235,7 @@ Result<void> SharedGroup::gather_all(Collective& collective, ReadableBytes input
     by_rank.emplace_back(outputs.subspan(rank * input.size(), input.size()));
   }
   GatherCall call(here_, Scattered<const char>(input), by_rank, -1);
-  return run_leg(collective, call);
+  return done(run_leg(collective, call));
 }
 
 Result<void> SharedGroup::barrier(Duration timeout) {
@@ -207,7 +248,7 @@ Result<void> SharedGroup::barrier(Duration timeout) {
 Result<void> SharedGroup::run(const CallHeader& header, ChunkedCall& call, Duration timeout) {
   Collective collective(header, timeout);
   if (const Result<void> begun = begin(collective); !begun) return begun;
-  return run_leg(collective, call);
+  return done(run_leg(collective, call));
 }
 
 Result<void> SharedGroup::begin(Collective& collective) {
@@ -217,16 +258,22 @@ Result<void> SharedGroup::begin(Collective& collective) {
   return {};
 }
 
-Result<void> SharedGroup::run_leg(Collective& collective, ChunkedCall& call) {
-  collective.attempt.round = ++round_;
-  board_.enter(collective.header, round_);
-  const Result<void> ended = take_steps(collective.header, call, collective.attempt);
-  ++collective.header.leg;
-  return ended;
+Result<void> SharedGroup::done(const Result<Leg>& leg) {
+  if (!leg) return leg.error();
+  return {};
 }
 
-Result<void> SharedGroup::take_steps(const CallHeader& header, ChunkedCall& call,
-                                     const Attempt& attempt) {
+Result<SharedGroup::Leg> SharedGroup::run_leg(Collective& collective, ChunkedCall& call,
+                                              std::size_t place) {
+  collective.attempt.round = ++round_;
+  board_.enter(collective.header, round_, place);
+  Result<Leg> leg = take_steps(collective.header, call, collective.attempt);
+  ++collective.header.leg;
+  return leg;
+}
+
+Result<SharedGroup::Leg> SharedGroup::take_steps(const CallHeader& header, ChunkedCall& call,
+                                                 const Attempt& attempt) {
   using Action = ChunkPipeline::Action;
   ChunkPipeline pipeline(next_arrival_, call.chunks(), call.work_mode());
   bool arrived = false;
@@ -249,18 +296,33 @@ Result<void> SharedGroup::take_steps(const CallHeader& header, ChunkedCall& call
     }
     if (step->publish != 0) board_.publish(step->publish);
     if (!arrived) {
-      if (const Result<void> agreed = arrive(header, pipeline, attempt); !agreed)
-        return agreed.error();
+      const Result<bool> alike = arrive(header, pipeline, attempt);
+      if (!alike) return alike.error();
+      if (!*alike) return turn_back();
+      if (header.is_shared) find_tensors();
       arrived = true;
     }
   }
   next_arrival_ = pipeline.next_arrival();
   next_chunk_ += call.chunks();
-  return {};
+  return Leg::kDone;
+}
+
+// Every rank goes on from the same tick, whatever it had meant to do.
+SharedGroup::Leg SharedGroup::turn_back() {
+  next_arrival_ = ChunkPipeline(next_arrival_, 1, ChunkPipeline::Work::kSome).next_arrival();
+  next_chunk_ += 1;
+  return Leg::kMixed;
+}
+
+void SharedGroup::find_tensors() {
+  for (int local = 0; local < here_.local_count(); ++local) {
+    tensors_[local] = heap_->at(local, board_.place_of(local, round_));
+  }
 }
 
 // Waits until every rank of the world is in the collective, and compares what they call.
-Result<void> SharedGroup::arrive(const CallHeader& header, const ChunkPipeline& pipeline,
+Result<bool> SharedGroup::arrive(const CallHeader& header, const ChunkPipeline& pipeline,
                                  const Attempt& attempt) {
   const WaitEnd end = board_.wait_for_all(next_arrival_, attempt.deadline.when());
   if (end != WaitEnd::kReady) return core_->fail(attempt, end);
@@ -268,12 +330,14 @@ Result<void> SharedGroup::arrive(const CallHeader& header, const ChunkPipeline& 
                           : agree_over_nodes(header, pipeline, attempt);
 }
 
-Result<void> SharedGroup::agree_on_node(const CallHeader& header, const Attempt& attempt) {
-  bool same = true;
+Result<bool> SharedGroup::agree_on_node(const CallHeader& header, const Attempt& attempt) {
+  bool same = true, alike = true;
   for (int local = 0; local < here_.local_count(); ++local) {
-    same = same && board_.call_of(local, round_) == header;
+    const CallHeader& other = board_.call_of(local, round_);
+    same = same && other == header;
+    alike = alike && other.is_shared == header.is_shared;
   }
-  if (same) return {};
+  if (same) return alike;
   std::vector<CallHeader> by_rank;
   for (int local = 0; local < here_.local_count(); ++local) {
     by_rank.push_back(board_.call_of(local, round_));
@@ -284,7 +348,7 @@ Result<void> SharedGroup::agree_on_node(const CallHeader& header, const Attempt&
 
 // The first rank of each node exchanges the headers and lays them out for its neighbours. The table
 // is free for it to write: everyone has arrived, so everyone is done with the collective before.
-Result<void> SharedGroup::agree_over_nodes(const CallHeader& header, const ChunkPipeline& pipeline,
+Result<bool> SharedGroup::agree_over_nodes(const CallHeader& header, const ChunkPipeline& pipeline,
                                            const Attempt& attempt) {
   if (here_.local == 0) {
     const TcpMesh::End end = exchange_headers(attempt.deadline.when());
@@ -293,10 +357,13 @@ Result<void> SharedGroup::agree_over_nodes(const CallHeader& header, const Chunk
   board_.publish(pipeline.header_tick());
   const WaitEnd end = board_.wait_for(0, pipeline.header_tick(), attempt.deadline.when());
   if (end != WaitEnd::kReady) return core_->fail(attempt, end);
-  const auto* table = reinterpret_cast<const CallHeader*>(here_.memory + here_.segment.headers);
-  const Result<void> agreed = check_agreement(header, {table, static_cast<std::size_t>(size())});
+  const std::span<const CallHeader> table(
+      reinterpret_cast<const CallHeader*>(here_.memory + here_.segment.headers),
+      static_cast<std::size_t>(size()));
+  const Result<void> agreed = check_agreement(header, table);
   if (!agreed) return core_->fail(attempt, agreed.error().kind, -1, agreed.error().cause);
-  return {};
+  return std::ranges::all_of(
+      table, [&](const CallHeader& other) { return other.is_shared == header.is_shared; });
 }
 
 TcpMesh::End SharedGroup::exchange_headers(TimePoint deadline) {

@@ -10,6 +10,7 @@
 #include "worker_lib/cpu/group_core.h"
 #include "worker_lib/cpu/mailbox.h"
 #include "worker_lib/cpu/reduce_calls.h"
+#include "worker_lib/cpu/shared_heap.h"
 
 namespace ddprun {
 
@@ -43,6 +44,7 @@ class SharedGroup final : public CpuGroup {
   Result<void> send(const void* data, std::size_t bytes, Rank destination, int tag,
                     Duration timeout) override;
   Result<void> recv(void* data, std::size_t bytes, Rank source, int tag, Duration timeout) override;
+  std::shared_ptr<char> shared_memory(std::size_t bytes) override;
   std::optional<Error> failure() const override { return core_->failure(); }
   void abort(const std::string& reason) override;
 
@@ -62,15 +64,26 @@ class SharedGroup final : public CpuGroup {
   Result<void> run_reduce(CallHeader header, const ReduceJob& job, Duration timeout);
   Result<void> run(const CallHeader& header, ChunkedCall& call, Duration timeout);
   Result<void> begin(Collective& collective);
-  Result<void> run_leg(Collective& collective, ChunkedCall& call);
+  enum class Leg {
+    kDone,
+    kMixed,  // nothing was done: only some ranks' tensors are shared
+  };
+  Result<Leg> run_leg(Collective& collective, ChunkedCall& call, std::size_t place = 0);
+  static Result<void> done(const Result<Leg>& leg);
+  Leg turn_back();
+  std::optional<std::size_t> place_in_heap(const ReduceJob& job) const;
+  Result<Leg> reduce_in_heap(Collective& collective, const ReduceJob& job, std::size_t place);
+  Result<Leg> reduce_staged(Collective& collective, const ReduceJob& job);
+  void find_tensors();
   Result<void> gather_all(Collective& collective, ReadableBytes input, std::span<char> outputs);
   Result<PairSizes> agree_on_sizes(Collective& collective, std::span<const ReadableBytes> inputs,
                                    std::span<const WritableBytes> outputs);
-  Result<void> take_steps(const CallHeader& header, ChunkedCall& call, const Attempt& attempt);
-  Result<void> arrive(const CallHeader& header, const ChunkPipeline& pipeline,
+  Result<Leg> take_steps(const CallHeader& header, ChunkedCall& call, const Attempt& attempt);
+  // Whether the ranks agree in whether their tensors are shared; in all else they must.
+  Result<bool> arrive(const CallHeader& header, const ChunkPipeline& pipeline,
                       const Attempt& attempt);
-  Result<void> agree_on_node(const CallHeader& header, const Attempt& attempt);
-  Result<void> agree_over_nodes(const CallHeader& header, const ChunkPipeline& pipeline,
+  Result<bool> agree_on_node(const CallHeader& header, const Attempt& attempt);
+  Result<bool> agree_over_nodes(const CallHeader& header, const ChunkPipeline& pipeline,
                                 const Attempt& attempt);
   TcpMesh::End exchange_headers(TimePoint deadline);
 
@@ -78,7 +91,9 @@ class SharedGroup final : public CpuGroup {
   const Surroundings& here_;
   NodeBoard& board_;
   Mailbox mailbox_;
+  std::shared_ptr<SharedHeap> heap_;
   ReduceScratch scratch_;
+  std::vector<char*> tensors_;      // of the collective in the heap, by local index
   std::uint64_t sequence_ = 0;      // of the last collective
   std::uint64_t round_ = 0;         // of the last leg
   std::uint64_t next_arrival_ = 1;  // tick

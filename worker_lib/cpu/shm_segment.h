@@ -6,10 +6,15 @@
 // its memory limit). It cannot be shrunk, so no other holder of the descriptor can make an access
 // fault.
 //
+// Behind the part whose layout the ranks agree on lies the heap: addresses for tensors that all ranks
+// reach, several times the machine's memory, of which only what is used exists. Where so many addresses
+// or so long a file are not to be had (ulimit -v, ulimit -f) there is none.
+//
 // An owned resource: unmapped and closed with the object. Any thread may use the memory.
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "base/result.h"
 #include "base/unique_fd.h"
@@ -18,9 +23,9 @@ namespace ddprun {
 
 class ShmSegment {
  public:
-  // A new segment of zeros.
+  // A new segment of zeros, with a heap where there can be one.
   static Result<ShmSegment> create(std::size_t bytes);
-  // Maps a segment that another process has made; kProtocol if it is not `bytes` long.
+  // Maps a segment that another process has made; kProtocol if it is shorter than `bytes`.
   static Result<ShmSegment> adopt(UniqueFd memfd, std::size_t bytes);
 
   ShmSegment(ShmSegment&& other) noexcept;
@@ -29,13 +34,17 @@ class ShmSegment {
 
   char* at(std::size_t offset) const { return static_cast<char*>(memory_) + offset; }
   int fd() const { return memfd_.get(); }
+  // Empty where this process has no room for it.
+  std::span<char> heap() const { return heap_; }
 
  private:
   ShmSegment(UniqueFd memfd, void* memory, std::size_t bytes);
+  void map_heap(std::size_t bytes);
 
   UniqueFd memfd_;
   void* memory_;
   std::size_t bytes_;
+  std::span<char> heap_;
 };
 
 }  // namespace ddprun

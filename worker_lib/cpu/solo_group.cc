@@ -70,6 +70,8 @@ class SoloGroup final : public CpuGroup {
     return done("recv");
   }
 
+  std::shared_ptr<char> shared_memory(std::size_t) override { return nullptr; }
+
   std::optional<Error> failure() const override {
     const std::lock_guard lock(mutex_);
     if (!aborted_) return std::nullopt;

@@ -185,6 +185,54 @@ TEST_P(CpuGroupConformance, ScatterGivesEachRankItsBlockOfTheRoots) {
   }
 }
 
+// A copy of `data` where the ranks of the node reach it; where there is no such memory (a world of one)
+// an ordinary one.
+std::shared_ptr<char> in_shared_memory(CpuGroup& group, const Bytes& data) {
+  std::shared_ptr<char> memory = group.shared_memory(data.size());
+  if (!memory) memory.reset(new char[data.size()], std::default_delete<char[]>());
+  copy_bytes(memory.get(), data.data(), data.size());
+  return memory;
+}
+
+// Below and above the size from which on nothing is staged; with more than a stage holds.
+TEST_P(CpuGroupConformance, SharedTensorsAreReducedToTheSameBits) {
+  for (const ElementType type : {ElementType::kF32, ElementType::kF16, ElementType::kI64}) {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
+      for (const std::size_t count : {std::size_t{1}, std::size_t{50'021}, std::size_t{500'009}}) {
+        const std::vector<Bytes> inputs = random_inputs(type, count);
+        const Bytes expected = reference_reduction(world_.letters(), inputs, type, op);
+        world_.run([&](CpuGroup& group, int rank) {
+          const auto unused = group.shared_memory(rank * 5000);  // so that places differ
+          const auto memory = in_shared_memory(group, inputs[rank]);
+          const WritableBytes data(memory.get(), inputs[rank].size());
+          EXPECT_WORKS(group.all_reduce(list_of(data), type, op, kTimeout));
+          EXPECT_TRUE(Bytes(data.begin(), data.end()) == expected)
+              << name_of(type, op, count) << " on rank " << rank;
+        });
+      }
+    }
+  }
+}
+
+// Some ranks' tensors are shared and the others' are not, another set of them in each round.
+TEST_P(CpuGroupConformance, SharedAndPrivateTensorsMayMeet) {
+  const std::size_t count = 100'003;
+  const std::vector<Bytes> inputs = random_inputs(ElementType::kF32, count);
+  const Bytes expected =
+      reference_reduction(world_.letters(), inputs, ElementType::kF32, ReduceOp::kSum);
+  world_.run([&](CpuGroup& group, int rank) {
+    for (int round = 0; round < 10; ++round) {
+      const auto memory = in_shared_memory(group, inputs[rank]);
+      Bytes own = inputs[rank];
+      const bool is_shared = ((rank + 1) * (round + 1)) % 3 != 0;
+      const WritableBytes data =
+          is_shared ? WritableBytes(memory.get(), own.size()) : writable(own);
+      EXPECT_WORKS(group.all_reduce(list_of(data), ElementType::kF32, ReduceOp::kSum, kTimeout));
+      EXPECT_TRUE(Bytes(data.begin(), data.end()) == expected) << round << " on rank " << rank;
+    }
+  });
+}
+
 // Sizes of a list: with nothing, one element, and more than a stage among them.
 constexpr std::size_t kListSizes[] = {0, 1, 3, 70'001, 0, 17, 40'000, 2};
 

@@ -29,15 +29,18 @@ Bytes fold(const std::vector<Bytes>& sources, ElementType type, ReduceOp op, Fol
   std::vector<const void*> pointers;
   for (const Bytes& source : sources) pointers.push_back(source.data());
   Bytes out(count * out_size);
-  Bytes copy(count * out_size);
+  Bytes copy(count * out_size), another = copy;
+  void* const copies[] = {copy.data(), another.data()};
   fold_kernel(type, op, form,
               set)({.sources = pointers.data(),
                     .source_count = static_cast<int>(pointers.size()),
                     .count = count,
                     .out = out.data(),
-                    .copy = copy.data(),
+                    .copies = copies,
+                    .copy_count = 2,
                     .divisor = op == ReduceOp::kAvg ? static_cast<double>(sources.size()) : 1});
   EXPECT_EQ(out, copy);
+  EXPECT_EQ(out, another);
   return out;
 }
 
