@@ -211,4 +211,13 @@ Work CpuBackend::recv(const torch::Tensor& tensor, int source, int tag, CallOpti
                    });
 }
 
+torch::Tensor CpuBackend::shared_empty(torch::IntArrayRef sizes, torch::ScalarType dtype) {
+  const auto elements = static_cast<std::size_t>(c10::multiply_integers(sizes));
+  std::shared_ptr<char> memory = group_->shared_memory(elements * c10::elementSize(dtype));
+  if (!memory) return {};
+  char* const data = memory.get();
+  return torch::from_blob(
+      data, sizes, [memory = std::move(memory)](void*) mutable { memory.reset(); }, dtype);
+}
+
 }  // namespace ddprun

@@ -38,6 +38,7 @@ class CpuBackend final : public Backend {
   Work send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) override;
   Work recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) override;
 
+  torch::Tensor shared_empty(torch::IntArrayRef sizes, torch::ScalarType dtype) override;
   void abort(const std::string& reason) override { group_->abort(reason); }
 
  private:

@@ -612,6 +612,18 @@ void detail::refuse_object(const char* why) {
   refuse(std::string("read an object: ") + why, DistError::Kind::kCorrupt);
 }
 
+torch::Tensor ProcessGroup::shared_empty(torch::IntArrayRef sizes, torch::ScalarType dtype) {
+  const ArgumentCheck check = check_for("shared_empty");
+  for (const std::int64_t size : sizes) {
+    if (size < 0) check.refuse("size " + std::to_string(size) + " must not be negative");
+  }
+  return with_dist_errors("shared_empty", [&] {
+    torch::Tensor tensor = backend_->shared_empty(sizes, dtype);
+    if (tensor.defined()) return tensor;
+    return torch::empty(sizes, torch::TensorOptions(dtype).device(device_));
+  });
+}
+
 LongWait::LongWait(ProcessGroup& group) : reporter_(group.reporter_) {
   reporter_->begin_long_wait();
 }

@@ -102,7 +102,7 @@ void Reducer::lay_out(const std::vector<std::size_t>& order) {
     const auto aligned = static_cast<std::int64_t>(slot_aligned(layout.bytes));
     const bool is_last = &layout == &layout_.back();
     const std::int64_t elements = aligned / element_bytes + (is_last ? group_.size() : 0);
-    const auto flat = torch::zeros({elements}, torch::dtype(type).device(group_.device()));
+    const torch::Tensor flat = group_.shared_empty({elements}, type).zero_();
     buckets_.push_back({.flat = flat, .work = {}});
     for (const BucketSlot& slot : layout.slots)
       slots_[slot.gradient].view = place(slots_[slot.gradient], flat, slot.offset_bytes);

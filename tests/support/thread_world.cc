@@ -39,35 +39,39 @@ class ThreadWorld::RecordedGroup final : public CpuGroup {
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
 
-  Result<void> all_reduce(void* data, std::size_t count, ElementType type, ReduceOp op,
+  Result<void> all_reduce(std::span<const WritableBytes> tensors, ElementType type, ReduceOp op,
                           Duration timeout) override {
-    return note({"all_reduce", count * size_of(type)},
-                group_->all_reduce(data, count, type, op, timeout));
+    return note({"all_reduce", bytes_of(tensors)}, group_->all_reduce(tensors, type, op, timeout));
   }
-  Result<void> reduce(void* data, std::size_t count, ElementType type, ReduceOp op, Rank root,
-                      Duration timeout) override {
-    return note({"reduce", count * size_of(type)},
-                group_->reduce(data, count, type, op, root, timeout));
-  }
-  Result<void> broadcast(void* data, std::size_t bytes, Rank root, Duration timeout) override {
-    return note({"broadcast", bytes}, group_->broadcast(data, bytes, root, timeout));
-  }
-  Result<void> all_gather(const void* input, std::span<void* const> outputs, std::size_t bytes,
-                          Duration timeout) override {
-    return note({"all_gather", bytes}, group_->all_gather(input, outputs, bytes, timeout));
-  }
-  Result<void> reduce_scatter(std::span<const void* const> inputs, void* output, std::size_t count,
-                              ElementType type, ReduceOp op, Duration timeout) override {
-    return note({"reduce_scatter", count * size_of(type)},
-                group_->reduce_scatter(inputs, output, count, type, op, timeout));
-  }
-  Result<void> gather(const void* input, std::span<void* const> outputs, std::size_t bytes,
+  Result<void> reduce(std::span<const WritableBytes> tensors, ElementType type, ReduceOp op,
                       Rank root, Duration timeout) override {
-    return note({"gather", bytes}, group_->gather(input, outputs, bytes, root, timeout));
+    return note({"reduce", bytes_of(tensors)}, group_->reduce(tensors, type, op, root, timeout));
   }
-  Result<void> scatter(std::span<const void* const> inputs, void* output, std::size_t bytes,
-                       Rank root, Duration timeout) override {
-    return note({"scatter", bytes}, group_->scatter(inputs, output, bytes, root, timeout));
+  Result<void> broadcast(std::span<const WritableBytes> tensors, Rank root,
+                         Duration timeout) override {
+    return note({"broadcast", bytes_of(tensors)}, group_->broadcast(tensors, root, timeout));
+  }
+  Result<void> all_gather(std::span<const ReadableBytes> inputs,
+                          std::span<const WritableBytes> outputs, Duration timeout) override {
+    return note({"all_gather", bytes_of(inputs)}, group_->all_gather(inputs, outputs, timeout));
+  }
+  Result<void> reduce_scatter(std::span<const ReadableBytes> inputs,
+                              std::span<const WritableBytes> outputs, ElementType type, ReduceOp op,
+                              Duration timeout) override {
+    return note({"reduce_scatter", bytes_of(outputs)},
+                group_->reduce_scatter(inputs, outputs, type, op, timeout));
+  }
+  Result<void> gather(ReadableBytes input, std::span<const WritableBytes> outputs, Rank root,
+                      Duration timeout) override {
+    return note({"gather", input.size()}, group_->gather(input, outputs, root, timeout));
+  }
+  Result<void> scatter(std::span<const ReadableBytes> inputs, WritableBytes output, Rank root,
+                       Duration timeout) override {
+    return note({"scatter", output.size()}, group_->scatter(inputs, output, root, timeout));
+  }
+  Result<void> all_to_all(std::span<const ReadableBytes> inputs,
+                          std::span<const WritableBytes> outputs, Duration timeout) override {
+    return note({"all_to_all", bytes_of(inputs)}, group_->all_to_all(inputs, outputs, timeout));
   }
   Result<void> barrier(Duration timeout) override {
     return note({"barrier", 0}, group_->barrier(timeout));
@@ -80,10 +84,20 @@ class ThreadWorld::RecordedGroup final : public CpuGroup {
                     Duration timeout) override {
     return group_->recv(data, bytes, source, tag, timeout);
   }
+  std::shared_ptr<char> shared_memory(std::size_t bytes) override {
+    return group_->shared_memory(bytes);
+  }
   std::optional<Error> failure() const override { return group_->failure(); }
   void abort(const std::string& reason) override { group_->abort(reason); }
 
  private:
+  template <class Bytes>
+  static std::size_t bytes_of(std::span<const Bytes> tensors) {
+    std::size_t bytes = 0;
+    for (const Bytes& one : tensors) bytes += one.size();
+    return bytes;
+  }
+
   Result<void> note(Call call, Result<void> result) {
     if (result) record_->finished(finished_++, std::move(call));
     return result;

@@ -326,6 +326,24 @@ TEST_P(BackendConformance, PartsOfOneTensorAreGatheredAndReducedInPlace) {
   });
 }
 
+TEST_P(BackendConformance, SharedTensorsAreReducedLikeOthersAndOutliveTheGroup) {
+  Tensor kept;
+  in_every_world([&](ProcessGroup& group) {
+    for (const std::int64_t count : {0, 3, 100'000}) {
+      const Tensor tensor = group.shared_empty({count, 2}, torch::kFloat64);
+      ASSERT_EQ(tensor.sizes(), (std::vector<std::int64_t>{count, 2}));
+      ASSERT_EQ(tensor.scalar_type(), torch::kFloat64);
+      tensor.fill_(group.rank() + 1);
+      group.all_reduce(tensor);
+      synchronize();
+      const int sum = group.size() * (group.size() + 1) / 2;
+      EXPECT_TRUE(torch::equal(tensor, torch::full({count, 2}, sum, torch::kFloat64)));
+      if (group.rank() == 0) kept = tensor;
+    }
+  });
+  EXPECT_EQ(kept.sum().item<double>(), 200'000 * 6.0);
+}
+
 TEST_P(BackendConformance, AMonitoredBarrierNamesAllWhoDoNotCome) {
   const auto world = GetParam().make_world(3);
   std::latch is_over(3);

@@ -76,6 +76,14 @@ class Backend {
   virtual Work send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) = 0;
   virtual Work recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) = 0;
 
+  // A tensor in memory that makes this backend's collectives on it quicker, its contents of no account;
+  // an undefined one where there is no such memory. Any thread.
+  virtual torch::Tensor shared_empty(torch::IntArrayRef sizes, torch::ScalarType dtype) {
+    static_cast<void>(sizes);
+    static_cast<void>(dtype);
+    return {};
+  }
+
   // Ends calls in progress with kStopped, from any thread, and makes later ones fail the same way.
   virtual void abort(const std::string& reason) = 0;
 };
