@@ -45,9 +45,10 @@ inline constexpr std::array kExitCodes = std::to_array<ExitCodeText>({
     {ExitCode::kAddress, "an address cannot be resolved, or a port cannot be listened on"},
     {ExitCode::kInternal, "ddprun itself was killed or broken; no worker was left behind"},
     {ExitCode::kHung, "--hang-timeout: workers hung, and no restart was left"},
-    {ExitCode::kNoJob, "ddprun status, logs, stop, restart, signal: there is no such job"},
+    {ExitCode::kNoJob, "ddprun status, logs, stop, restart, signal, flight: there is no such job"},
     {ExitCode::kFiles,
-     "a directory for logs, state or temporary files cannot be used, or output was lost"},
+     "a file, or a directory for logs, state or temporary files, cannot be used, or output was "
+     "lost"},
     {ExitCode::kNoAnswer,
      "a command for a running job: it did not answer, refused, or has not ended in time"},
     {ExitCode::kSaved, "--checkpoint-signal came and the workers ended well: start the job again"},

@@ -83,7 +83,10 @@ Work ProcessGroup::carry_out(const Call& call, Issue issue) {
   if (!is_message) ++collectives_;
   FlightTicket ticket;
   if (reporter_->has_page()) {
-    ticket = {reporter_, reporter_->begin_call(call.kind, collectives_, call.bytes, call.peer)};
+    ticket = {reporter_, reporter_->begin_call({.call = call.kind,
+                                                .collective = collectives_,
+                                                .bytes = call.bytes,
+                                                .peer = call.peer})};
   }
   Work work;
   try {
