@@ -47,8 +47,7 @@ inline constexpr std::array kExitCodes = std::to_array<ExitCodeText>({
     {ExitCode::kHung, "--hang-timeout: workers hung, and no restart was left"},
     {ExitCode::kNoJob, "ddprun status, logs, stop, restart, signal, flight: there is no such job"},
     {ExitCode::kFiles,
-     "a file, or a directory for logs, state or temporary files, cannot be used, or output was "
-     "lost"},
+     "a file or a directory (logs, state, temporary files) cannot be used, or output was lost"},
     {ExitCode::kNoAnswer,
      "a command for a running job: it did not answer, refused, or has not ended in time"},
     {ExitCode::kSaved, "--checkpoint-signal came and the workers ended well: start the job again"},

@@ -453,7 +453,8 @@ int flight_here(const ControlOptions& options) {
     }
   }
   if (!show.has_any()) {
-    return refuse(options, why_not.empty() ? "it has told nothing" : why_not, ExitCode::kNoAnswer);
+    return refuse(options, why_not.empty() ? "no workers of the job are on this host now" : why_not,
+                  ExitCode::kNoAnswer);
   }
   return end_flight(options, show);
 }

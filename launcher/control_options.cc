@@ -211,8 +211,11 @@ Result<void> take_words(ControlOptions& options, std::vector<std::string> words)
     options.request.signal = *signal;
     words.erase(words.begin());
   }
-  if (options.request.what == What::kFlight && !words.empty() &&
-      std::ranges::all_of(words, names_file)) {
+  if (options.request.what == What::kFlight && std::ranges::any_of(words, names_file)) {
+    const auto job = std::ranges::find_if_not(words, names_file);
+    if (job != words.end()) {
+      return invalid_argument("it reads files, or asks a job: '" + *job + "' names no file");
+    }
     options.files = std::move(words);
     return {};
   }

@@ -15,9 +15,12 @@ using Json = nlohmann::json;
 
 // What is not said is left out.
 Json json_of(const FlightEntry& call) {
-  Json json{{"number", call.number},     {"call", name_of(call.call)},
-            {"begun_ns", call.begun_ns}, {"collective", call.collective},
-            {"bytes", call.bytes},       {"group", call.group}};
+  Json json{{"number", call.number},
+            {"call", name_of(call.call)},
+            {"begun_ns", call.begun_ns},
+            {"collective", call.collective},
+            {"bytes", call.bytes}};
+  if (call.group != 0) json["group"] = call.group;
   if (call.ended_ns != 0) json["ended_ns"] = call.ended_ns;
   if (call.peer >= 0) json["peer"] = call.peer;
   if (call.failed) json["failed"] = true;

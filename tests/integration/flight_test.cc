@@ -45,7 +45,8 @@ class FlightTest : public ControlByServiceTest {
     json seen;
     EXPECT_TRUE(eventually([&] {
       seen = flight();
-      return seen.contains("ranks") && seen["ranks"].size() == 2 && seen["ranks"][1]["stopped"];
+      return seen.contains("ranks") && seen["ranks"].size() == 2 && seen["ranks"][1]["stopped"] &&
+             seen["ranks"][0]["calls"].size() == 9;
     })) << seen.dump(2);
     return seen;
   }
