@@ -247,6 +247,8 @@ void NodeWorkers::save_flights() {
   const bool has_calls =
       std::ranges::any_of(flights, [](const RankFlight& flight) { return flight.call_count > 0; });
   if (!has_calls) return;
+  parts_.log.info("what the ranks of this node were in: ddprun flight " + attempt_directory_ + "/" +
+                  FlightFile::kName);
   say_trouble(flight_file_.save(attempt_directory_, std::move(flights)));
 }
 

@@ -41,6 +41,15 @@ std::string frame_text(void* address) {
          in_hex(at - reinterpret_cast<std::uintptr_t>(info.dli_fbase));
 }
 
+// Behind the program's own frames are those of the C library that has called them.
+std::size_t end_of_program(const std::vector<std::string>& frames) {
+  const auto start = std::ranges::find_if(
+      frames, [](const std::string& frame) { return frame.starts_with("__libc_start_main"); });
+  auto end = static_cast<std::size_t>(start - frames.begin());
+  while (end > 0 && frames[end - 1].starts_with("libc.so.6+")) --end;
+  return end;
+}
+
 bool is_own(const std::string& frame) { return frame.starts_with("ddprun::"); }
 
 }  // namespace
@@ -54,10 +63,14 @@ bool wants_call_origins() {
 #endif
 }
 
-CallStack CallStack::here() {
+CallStack CallStack::from(void* address) {
   CallStack stack;
   const int count = backtrace(stack.frames.data(), static_cast<int>(kMaxFrames));
-  stack.count = static_cast<std::size_t>(std::max(count, 0));
+  const auto end = stack.frames.begin() + std::max(count, 0);
+  auto first = std::find(stack.frames.begin(), end, address);
+  if (first == end) first = stack.frames.begin();
+  stack.count = static_cast<std::size_t>(end - first);
+  std::copy(first, end, stack.frames.begin());
   return stack;
 }
 
@@ -67,7 +80,8 @@ std::string origin_text(const CallStack& stack) {
   std::size_t first = 0;
   while (first + 1 < frames.size() && is_own(frames[first]) && is_own(frames[first + 1])) ++first;
   std::string text;
-  for (std::size_t i = first; i < frames.size(); ++i) {
+  const std::size_t end = end_of_program(frames);
+  for (std::size_t i = first; i < std::max(end, first + 1) && i < frames.size(); ++i) {
     const std::string next = (text.empty() ? "" : " < ") + frames[i];
     if (text.size() + next.size() > kFlightOriginBytes) break;
     text += next;

@@ -23,15 +23,17 @@ bool wants_call_origins();
 struct CallStack {
   static constexpr std::size_t kMaxFrames = 24;
 
-  static CallStack here();
+  // From the frame that `address` returns into on; all of them, where there is none such.
+  static CallStack from(void* address);
   std::span<void* const> shown() const { return {frames.data(), count}; }
 
   std::array<void*, kMaxFrames> frames{};
   std::size_t count = 0;
 };
 
-// "train_epoch(int) < main < train+0x1a2b", at most kFlightOriginBytes: by what the dynamic linker
-// knows of each frame, without those within ddprun but the one that was called from outside.
+// "train_epoch(int) < train+0x1a2b < main", at most kFlightOriginBytes: by what the dynamic linker
+// knows of each frame, without those within ddprun but the one that was called from outside, and
+// without those of the C library that have called main, or a thread's function.
 std::string origin_text(const CallStack& stack);
 
 // The numbers of the places in one page. One thread at a time.

@@ -81,7 +81,7 @@ void WorkerReporter::register_group(std::uint64_t id, std::string_view name,
 std::uint64_t WorkerReporter::begin_call(const FlightFacts& facts) {
   if (!page_) return 0;
   CallStack stack;
-  if (traces_) stack = CallStack::here();
+  if (traces_) stack = CallStack::from(__builtin_return_address(0));
   const std::lock_guard lock(mutex_);
   const std::uint32_t origin = traces_ ? origins_.number_of(stack, *page_) : 0;
   const std::uint64_t number = page_->calls.load(std::memory_order_relaxed) + 1;

@@ -117,6 +117,7 @@ TEST_F(FlightTest, WhatAKilledRankHasDoneIsKept) {
   const std::string path = flight_file();
   ASSERT_NE(path, "") << job->err();
   EXPECT_THAT(path, HasSubstr("/attempt_0/flight.json"));
+  EXPECT_THAT(job->err(), HasSubstr("what the ranks of this node were in: ddprun flight " + path));
   const json file = json::parse(read_file(path));
   ASSERT_EQ(file.size(), 2u);
   EXPECT_EQ(file[1]["rank"], 1);

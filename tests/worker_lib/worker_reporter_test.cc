@@ -136,6 +136,8 @@ TEST_F(WorkerReporterTest, FromWhereCallsComeIsRecordedOnceForEachPlace) {
   EXPECT_EQ(pages_[1].origin_count, 2u);
   const std::string text = text_in(pages_[1].origins[0]);
   EXPECT_NE(text.find(" < "), std::string::npos) << text;
+  EXPECT_EQ(text.find("__libc_start_main"), std::string::npos) << text;
+  EXPECT_EQ(text.find("libc.so"), std::string::npos) << text;
   EXPECT_NE(text, text_in(pages_[1].origins[1]));
   const auto silent = WorkerReporter::open(env_);
   silent->begin_call({.call = FlightCall::kBarrier});
