@@ -7,7 +7,6 @@
 #include <tuple>
 #include <utility>
 
-#include "base/clock.h"
 #include "rendezvous/core/standstill.h"
 
 namespace ddprun {
@@ -16,12 +15,8 @@ namespace {
 using Flights = std::vector<RankFlight>;
 using Kind = FlightFinding::Kind;
 
-// A worker's memory may hold anything: no time is negative, none overflows.
-std::string span_text(std::uint64_t from_ns, std::uint64_t to_ns) {
-  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
-  const std::uint64_t passed = to_ns > from_ns ? to_ns - from_ns : 0;
-  return to_text(Duration(static_cast<std::int64_t>(std::min(passed, kMost))));
-}
+// Of ranks that have not come: what they do instead.
+constexpr std::size_t kToldInFull = 8;
 
 std::string ranks_text(const std::vector<int>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + rank_ranges(ranks);
@@ -170,9 +165,11 @@ void find_standing(const Flights& flights, const std::vector<Member>& members, s
     if (member.is_held_up(earliest)) held_up.push_back(member.flight->rank.value);
     if (member.last() >= earliest || member.is_unknown()) continue;
     late.push_back(member.flight->rank.value);
+    if (late.size() > kToldInFull) continue;
     instead +=
         "; rank " + to_text(member.flight->rank) + ": " + doing_text(flights, *member.flight);
   }
+  if (late.size() > kToldInFull) instead += "; ...";
   const std::string what = words_of(*call) + " (collective " + std::to_string(earliest) + " of " +
                            group_text(flights, group) + ")";
   const bool failed = call->ended_ns != 0;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <set>
 
+#include "base/clock.h"
 #include "base/is_control.h"
 #include "base/parse_number.h"
 #include "base/words.h"
@@ -154,6 +155,12 @@ std::string words_of(const FlightEntry& entry) {
   text += (is_to ? " to rank " : " from rank ") + std::to_string(entry.peer);
   if (is_message(entry.call) && entry.tag != 0) text += ", tag " + std::to_string(entry.tag);
   return text;
+}
+
+std::string span_text(std::uint64_t from_ns, std::uint64_t to_ns) {
+  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+  const std::uint64_t passed = to_ns > from_ns ? to_ns - from_ns : 0;
+  return to_text(Duration(static_cast<std::int64_t>(std::min(passed, kMost))));
 }
 
 }  // namespace ddprun

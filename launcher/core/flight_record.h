@@ -65,4 +65,8 @@ bool is_barrier(FlightCall call);
 // "broadcast of 4096 bytes of float32 from rank 2", "all_reduce of 8 bytes (sum of int64)".
 std::string words_of(const FlightEntry& entry);
 
+// "2.0 s", from one time of a page to another. A worker's memory may hold anything: it is never negative,
+// and does not overflow.
+std::string span_text(std::uint64_t from_ns, std::uint64_t to_ns);
+
 }  // namespace ddprun

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <limits>
 
-#include "base/clock.h"
 #include "base/counted.h"
 #include "base/is_control.h"
 #include "launcher/core/flight_compare.h"
@@ -35,12 +33,6 @@ std::string size_text(std::uint64_t bytes) {
   std::array<char, 32> text;
   std::snprintf(text.data(), text.size(), "%.1f %s", amount, kUnits[unit]);
   return text.data();
-}
-
-std::string span_text(std::uint64_t from_ns, std::uint64_t to_ns) {
-  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
-  const std::uint64_t passed = to_ns > from_ns ? to_ns - from_ns : 0;
-  return to_text(Duration(static_cast<std::int64_t>(std::min(passed, kMost))));
 }
 
 std::string state_text(const FlightEntry& call) {

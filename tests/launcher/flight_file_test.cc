@@ -4,12 +4,15 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include "launcher/flight_json.h"
 #include "tests/launcher/core/flight_frame.h"
 #include "tests/support/eventually.h"
 #include "tests/support/read_file.h"
+#include "tests/support/small_disk.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ddprun::testing_support {
@@ -36,6 +39,20 @@ TEST(FlightFileTest, WhatCannotBeWrittenIsSaidAtTheEnd) {
   ASSERT_FALSE(written);
   EXPECT_THAT(written.error().message(), HasSubstr("/nowhere/flight.json"));
   EXPECT_TRUE(file.finish()) << "once";
+}
+
+TEST(FlightFileTest, AFullDiskCostsTheFileAndKeepsNoPartOfIt) {
+  const TemporaryDirectory directory;
+  const SmallDisk disk(directory / "disk", "size=64k");
+  if (!disk.mounted()) GTEST_SKIP() << "cannot mount a small disk: " << std::strerror(errno);
+  RankFlight flight = flight_of(0);
+  for (std::uint64_t i = 0; i < 1000; ++i) add_call(flight, i);
+  FlightFile file;
+  ASSERT_TRUE(file.save(directory / "disk", {flight}));
+  const auto written = file.finish();
+  ASSERT_FALSE(written);
+  EXPECT_THAT(written.error().message(), HasSubstr("No space left on device"));
+  EXPECT_THAT(listing(directory / "disk"), testing::IsEmpty());
 }
 
 // A disk that hangs: nobody opens the other end of the pipe.

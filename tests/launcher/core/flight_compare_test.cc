@@ -59,6 +59,17 @@ TEST(FlightCompare, WhoHasNotComeIsNamedWithWhatItDoesInstead) {
       "of 4096 bytes (sum of float32) (collective 2 of the world), ended 16.3 min ago");
 }
 
+TEST(FlightCompare, OfManyWhoHaveNotComeTheFirstAreToldInFull) {
+  std::vector<RankFlight> flights = world_of(40, 1);
+  add_waiting(flights[0], 2);
+  const auto findings = compare_flights(flights);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].ranks.size(), 39u);
+  EXPECT_THAT(findings[0].text, HasSubstr("ranks 1-39 have not come to"));
+  EXPECT_THAT(findings[0].text, HasSubstr("; rank 8: in no call"));
+  EXPECT_THAT(findings[0].text, testing::EndsWith("ago; ..."));
+}
+
 TEST(FlightCompare, WhoIsInACollectiveOfAnotherGroupHasNotComeEither) {
   std::vector<RankFlight> flights = world_of(3, 2);
   for (RankFlight& one : flights) name_group(one, 7, "tp0", {0, 1});

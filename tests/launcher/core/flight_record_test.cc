@@ -99,6 +99,12 @@ TEST(FlightRecord, NamesAreReadAsTheyAreWritten) {
   }
 }
 
+TEST(FlightRecord, SpansOfTimeAreWithinBounds) {
+  EXPECT_EQ(span_text(1'000'000'000, 3'000'000'000), "2.0 s");
+  EXPECT_EQ(span_text(3, 1), span_text(0, 0)) << "it began later than now";
+  EXPECT_NE(span_text(0, UINT64_MAX), "");
+}
+
 TEST(FlightRecord, ACallInWordsSaysWhatIsKnownOfIt) {
   FlightEntry call{.bytes = 8, .call = FlightCall::kAllReduce};
   EXPECT_EQ(words_of(call), "all_reduce of 8 bytes");
