@@ -16,6 +16,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string>
 
 #include "base/clock.h"
 
@@ -23,9 +25,15 @@ namespace ddprun {
 
 inline constexpr std::uint32_t kWorkerPageMagic = 0x50524444;  // "DDRP", little endian
 // A worker that was built for another one does without its page.
-inline constexpr std::uint32_t kWorkerPageVersion = 1;
+inline constexpr std::uint32_t kWorkerPageVersion = 2;
 inline constexpr std::size_t kFlightRecords = 1024;
-inline constexpr std::size_t kWorkerPageBytes = std::size_t{68} * 1024;
+inline constexpr std::size_t kFlightGroups = 128;
+inline constexpr std::size_t kFlightGroupRanks = 112;
+inline constexpr std::size_t kFlightGroupNameBytes = 40;
+inline constexpr std::size_t kFlightOrigins = 256;
+inline constexpr std::size_t kFlightOriginBytes = 512;
+// Most of it is never touched, and takes no memory then.
+inline constexpr std::size_t kWorkerPageBytes = std::size_t{260} * 1024;
 
 enum class FlightCall : std::uint8_t {
   kNone = 0,
@@ -47,6 +55,43 @@ enum class FlightCall : std::uint8_t {
   kBroadcastCoalesced = 16,
 };
 
+// What the elements are: the number of PyTorch's ScalarType and 1.
+enum class FlightType : std::uint8_t {
+  kNone = 0,  // nobody has said, or there are none
+  kUint8 = 1,
+  kInt8 = 2,
+  kInt16 = 3,
+  kInt32 = 4,
+  kInt64 = 5,
+  kFloat16 = 6,
+  kFloat32 = 7,
+  kFloat64 = 8,
+  kComplex32 = 9,
+  kComplex64 = 10,
+  kComplex128 = 11,
+  kBool = 12,
+  kBfloat16 = 16,
+  kFloat8E5m2 = 24,
+  kFloat8E4m3 = 25,
+  kUint16 = 28,
+  kUint32 = 29,
+  kUint64 = 30,
+};
+
+// How they are reduced: the number of ddprun's ReduceOp and 1.
+enum class FlightOp : std::uint8_t {
+  kNone = 0,
+  kSum = 1,
+  kAvg = 2,
+  kProduct = 3,
+  kMin = 4,
+  kMax = 5,
+  kBitAnd = 6,
+  kBitOr = 7,
+  kBitXor = 8,
+  kPremulSum = 9,
+};
+
 // One call into a group, the flight record of PyTorch's name.
 struct FlightRecord {
   std::atomic<std::uint64_t> number{0};  // of all calls of this process, from 1; 0: being written
@@ -60,9 +105,27 @@ struct FlightRecord {
   std::atomic<std::int32_t> peer{-1};   // root, source or destination; -1: none
   std::atomic<FlightCall> call{FlightCall::kNone};
   std::atomic<std::uint8_t> failed{0};
-  std::array<std::uint8_t, 10> spare{};
+  std::atomic<FlightType> dtype{FlightType::kNone};
+  std::atomic<FlightOp> op{FlightOp::kNone};
+  std::atomic<std::int32_t> tag{0};  // of a message
+  std::atomic<std::uint32_t> origin{
+      0};  // from where it was called: of FlightOrigin, from 1; 0: unknown
 };
 static_assert(sizeof(FlightRecord) == 64);
+
+// A group of ranks, so that readers can name it. It is written once.
+struct FlightGroup {
+  std::uint64_t id = 0;
+  std::uint32_t size = 0;
+  std::uint32_t listed = 0;  // how many of `ranks` count: the first of them, where it has more
+  std::uint64_t digest = 0;  // of all ranks, in their order (flight_digest)
+  std::array<char, kFlightGroupNameBytes> name{};        // to its end, or the first 0
+  std::array<std::uint32_t, kFlightGroupRanks> ranks{};  // of the world, in the group's order
+};
+static_assert(sizeof(FlightGroup) == 512);
+
+// From where calls came, in words, the innermost first, to the end or the first 0. It is written once.
+using FlightOrigin = std::array<char, kFlightOriginBytes>;
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 struct WorkerPage {
@@ -77,8 +140,13 @@ struct WorkerPage {
   // Above 0: it waits for something that takes another rank long (a checkpoint, an evaluation), which
   // says by itself that it is at work.
   std::atomic<std::uint64_t> patient{0};
-  std::array<std::uint64_t, 506> spare{};
+  // How many of those below were written.
+  std::atomic<std::uint32_t> group_count{0};
+  std::atomic<std::uint32_t> origin_count{0};
+  std::array<std::uint64_t, 505> spare{};
   std::array<FlightRecord, kFlightRecords> records{};
+  std::array<FlightGroup, kFlightGroups> groups{};
+  std::array<FlightOrigin, kFlightOrigins> origins{};
 
   bool is_ours() const {
     return magic.load(std::memory_order_relaxed) == kWorkerPageMagic &&
@@ -102,6 +170,12 @@ struct FlightEntry {
   std::int32_t peer = -1;
   FlightCall call = FlightCall::kNone;
   bool failed = false;
+  FlightType dtype = FlightType::kNone;
+  FlightOp op = FlightOp::kNone;
+  std::int32_t tag = 0;
+  std::uint32_t origin = 0;
+
+  friend bool operator==(const FlightEntry&, const FlightEntry&) = default;
 };
 
 // The call of that number; nullopt: it was overwritten, or is being written.
@@ -119,7 +193,11 @@ inline std::optional<FlightEntry> read_record(const WorkerPage& page, std::uint6
                     .group = record.group.load(kAcquire),
                     .peer = record.peer.load(kAcquire),
                     .call = record.call.load(kAcquire),
-                    .failed = record.failed.load(kAcquire) != 0};
+                    .failed = record.failed.load(kAcquire) != 0,
+                    .dtype = record.dtype.load(kAcquire),
+                    .op = record.op.load(kAcquire),
+                    .tag = record.tag.load(kAcquire),
+                    .origin = record.origin.load(kAcquire)};
   if (record.number.load(kAcquire) != number) return std::nullopt;
   return entry;
 }
@@ -137,6 +215,24 @@ inline std::optional<FlightEntry> oldest_in_progress(const WorkerPage& page) {
 
 inline std::uint64_t to_page_time(TimePoint time) {
   return static_cast<std::uint64_t>(time.time_since_epoch().count());
+}
+
+// FNV-1a over the ranks, 8 bytes each, the lowest first: of groups that are too large to list.
+inline std::uint64_t flight_digest(std::span<const int> ranks) {
+  std::uint64_t digest = 0xcbf29ce484222325;
+  for (const int rank : ranks) {
+    for (int shift = 0; shift < 64; shift += 8) {
+      digest ^= static_cast<std::uint64_t>(rank) >> shift & 0xff;
+      digest *= 0x100000001b3;
+    }
+  }
+  return digest;
+}
+
+// Text of a field that ends with it, or with a 0 before.
+template <std::size_t N>
+std::string text_in(const std::array<char, N>& field) {
+  return std::string(field.begin(), std::find(field.begin(), field.end(), '\0'));
 }
 
 }  // namespace ddprun

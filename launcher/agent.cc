@@ -131,6 +131,7 @@ class Agent {
     meeting_.close();
     let_go_of_workers();
     terminal_.close();
+    workers_.finish_flight_file();
     last_output_.flush();
     if (console_.has_losses()) tell_losses();
     return exit_code_;
@@ -391,6 +392,7 @@ class Agent {
         io_, control_listener(),
         ControlledNode{
             .view = [this] { return view(); },
+            .flights = [this](std::optional<Rank> rank) { return workers_.flights(rank); },
             .ask_service =
                 [this](const UserRequest& asked) { return !over_ && meeting_.link().ask(asked); },
             .stop_here = [this](bool at_once) { stop_here(at_once); },

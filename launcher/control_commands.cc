@@ -18,6 +18,7 @@
 #include "launcher/control_options.h"
 #include "launcher/control_protocol.h"
 #include "launcher/control_text.h"
+#include "launcher/flight_show.h"
 #include "launcher/job_plan.h"
 #include "rendezvous/control_json.h"
 #include "rendezvous/service_call.h"
@@ -196,6 +197,7 @@ UserRequest for_service(const ControlOptions& options) {
     case What::kRestart: request.what = UserRequest::What::kRestart; break;
     case What::kSignal: request.what = UserRequest::What::kSignal; break;
     case What::kLogs: request.what = UserRequest::What::kLogs; break;
+    case What::kFlight: request.what = UserRequest::What::kFlight; break;
     case What::kWho:
     case What::kStatus: break;
   }
@@ -261,6 +263,26 @@ int end_output(const ControlOptions& options, const LogPrinter& printer,
   return 0;
 }
 
+FlightShowOptions show_options(const ControlOptions& options) {
+  return {.json = options.json,
+          .rank = options.request.rank,
+          .last = options.last,
+          .only_compares = options.only_compares,
+          .trace_file = options.trace_file};
+}
+
+int end_flight(const ControlOptions& options, const FlightShow& show) {
+  const Result<void> shown = show.print();
+  return shown ? 0 : refuse(options, shown.error().message(), ExitCode::kFiles);
+}
+
+// What was asked for flight records has said last.
+int end_flight(const ControlOptions& options, const FlightShow& show, const ServiceReply& reply) {
+  if (reply.broke_off) return refuse(options, reply.broke_off->message(), ExitCode::kNoAnswer);
+  if (!reply.answer.done) return refuse(options, reply.answer.text, ExitCode::kNoAnswer);
+  return end_flight(options, show);
+}
+
 int ask_service(ControlOptions options) {
   options.service.rdzv_id = options.job;
   Result<AgentConfig> config = plan_call(options.service);
@@ -274,16 +296,23 @@ int ask_service(ControlOptions options) {
   call.tls = config->tls;
   call.to_end = options.timeout.value_or(kDefaultGrace + kBeyondGrace);
   LogPrinter printer({.json = options.json, .rank = options.request.rank});
+  FlightShow flights(show_options(options));
+  const bool is_flight = options.request.what == What::kFlight;
   bool was_accepted = false;
   call.on_output = [&](const Answer& answer) {
     was_accepted = true;
-    return print_output(printer, answer);
+    if (!is_flight) return print_output(printer, answer);
+    flights.take_page(answer.page);
+    if (!answer.text.empty()) flights.notice(answer.text);
+    return true;
   };
   const Result<ServiceReply> reply = call_service(call, for_service(options));
   if (!reply) {
     return refuse(options, reply.error().message(), code_of_call(reply.error()));
   }
-  if (was_accepted) return end_output(options, printer, *reply);
+  if (was_accepted) {
+    return is_flight ? end_flight(options, flights, *reply) : end_output(options, printer, *reply);
+  }
   const Answer& answer = reply->answer;
   if (options.request.what == What::kStatus && answer.done) {
     const Json page = parsed(answer.page);
@@ -406,6 +435,40 @@ int logs_here(const ControlOptions& options) {
   return show_logs(std::move(clients), {.json = options.json, .rank = options.request.rank});
 }
 
+// Of what the job's agents on this host tell.
+int flight_here(const ControlOptions& options) {
+  const Choice choice = choose(options);
+  if (choice.exit_code != 0) return choice.exit_code;
+  FlightShow show(show_options(options));
+  std::string why_not;
+  for (const LocalAgent& agent : choice.agents) {
+    Result<Asked> asked = ask(agent, options.request);
+    if (!asked) {
+      why_not = asked.error().message();
+    } else if (!asked->answer.value("ok", false)) {
+      why_not = asked->answer.value("text", "");
+    } else {
+      const TimePoint deadline = BootClock::now() + kAnswerPatience;
+      while (const Result<std::string> line = asked->client.line(deadline)) show.take(*line);
+    }
+  }
+  if (!show.has_any()) {
+    return refuse(options, why_not.empty() ? "no workers of the job are on this host now" : why_not,
+                  ExitCode::kNoAnswer);
+  }
+  return end_flight(options, show);
+}
+
+int flight_of_files(const ControlOptions& options) {
+  FlightShow show(show_options(options));
+  for (const std::string& path : options.files) {
+    if (const Result<void> read = show.read(path); !read) {
+      return refuse(options, read.error().message(), ExitCode::kFiles);
+    }
+  }
+  return end_flight(options, show);
+}
+
 int run(What what, const std::vector<std::string>& arguments) {
   Result<ControlOptions> options = parse_control_options(what, arguments);
   if (!options) {
@@ -418,8 +481,10 @@ int run(What what, const std::vector<std::string>& arguments) {
     return 0;
   }
   options->request.by = who_asks();
+  if (!options->files.empty()) return flight_of_files(*options);
   if (!options->service.rdzv_endpoint.empty()) return ask_service(std::move(*options));
   if (what == What::kStatus) return status_here(*options);
+  if (what == What::kFlight) return flight_here(*options);
   return what == What::kLogs ? logs_here(*options) : order_here(*options);
 }
 
@@ -428,6 +493,7 @@ int run(What what, const std::vector<std::string>& arguments) {
 int run_status(const std::vector<std::string>& arguments) { return run(What::kStatus, arguments); }
 int run_logs(const std::vector<std::string>& arguments) { return run(What::kLogs, arguments); }
 int run_stop(const std::vector<std::string>& arguments) { return run(What::kStop, arguments); }
+int run_flight(const std::vector<std::string>& arguments) { return run(What::kFlight, arguments); }
 int run_restart(const std::vector<std::string>& arguments) {
   return run(What::kRestart, arguments);
 }

@@ -1,4 +1,4 @@
-// The commands that talk to a running job: status, logs, stop, restart, signal (docs/control.md).
+// The commands that talk to a running job: status, logs, stop, restart, signal, flight (docs/control.md).
 // For the main thread; see Subcommand::run.
 #pragma once
 
@@ -12,5 +12,6 @@ int run_logs(const std::vector<std::string>& arguments);
 int run_stop(const std::vector<std::string>& arguments);
 int run_restart(const std::vector<std::string>& arguments);
 int run_signal(const std::vector<std::string>& arguments);
+int run_flight(const std::vector<std::string>& arguments);
 
 }  // namespace ddprun

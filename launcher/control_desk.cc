@@ -4,6 +4,8 @@
 #include <boost/asio/post.hpp>
 #include <utility>
 
+#include "launcher/flight_json.h"
+
 namespace ddprun {
 
 using boost::system::error_code;
@@ -26,6 +28,7 @@ UserRequest for_service(const ControlRequest& request, std::uint64_t number) {
     case ControlRequest::What::kSignal: asked.what = UserRequest::What::kSignal; break;
     case ControlRequest::What::kWho:
     case ControlRequest::What::kLogs:
+    case ControlRequest::What::kFlight:
     case ControlRequest::What::kStatus: break;
   }
   return asked;
@@ -58,7 +61,8 @@ void ControlDesk::take(const ControlSessionPtr& session, std::string_view line) 
     case ControlRequest::What::kWho:
       session->say(who_line(node_.view(), moment()));
       return session->end();
-    case ControlRequest::What::kLogs: return show_logs(session, *request);
+    case ControlRequest::What::kLogs:
+    case ControlRequest::What::kFlight: return show_workers(session, *request);
     case ControlRequest::What::kStatus:
     case ControlRequest::What::kStop:
     case ControlRequest::What::kRestart:
@@ -119,6 +123,7 @@ void ControlDesk::without_service(const Question& question, const Error& why) {
       return node_.stop_here(question.request.at_once);
     case ControlRequest::What::kWho:
     case ControlRequest::What::kLogs:
+    case ControlRequest::What::kFlight:
     case ControlRequest::What::kRestart:
     case ControlRequest::What::kSignal:
       session->say(outcome_line(Outcome::kRefused, why.cause + ": nothing was done"));
@@ -169,7 +174,11 @@ void ControlDesk::begin_inquiry(const TellOutput& what) {
   }
   const auto pages = std::make_shared<OutputPages>(
       what.inquiry, [this](const OutputPage& page) { node_.tell_service(page); });
-  show(pages, what.rank, what.lines, what.follow && !is_over_);
+  if (what.flight) {
+    show_flights(pages, what.rank);
+  } else {
+    show(pages, what.rank, what.lines, what.follow && !is_over_);
+  }
   if (is_over_) return pages->end_with_job({});
   inquiries_[what.inquiry] = pages;
   pages->begin();
@@ -182,7 +191,7 @@ void ControlDesk::service_lost() {
 
 // --- output --------------------------------------------------------------------------------------
 
-void ControlDesk::show_logs(const ControlSessionPtr& session, const ControlRequest& request) {
+void ControlDesk::show_workers(const ControlSessionPtr& session, const ControlRequest& request) {
   const NodeView node = node_.view();
   const bool is_here = !request.rank || std::any_of(node.workers.begin(), node.workers.end(),
                                                     [&](const WorkerView& worker) {
@@ -194,7 +203,26 @@ void ControlDesk::show_logs(const ControlSessionPtr& session, const ControlReque
     return session->end();
   }
   session->say(outcome_line(Outcome::kDone, ""));
+  if (request.what == ControlRequest::What::kFlight) return show_flights(session, request.rank);
   show(session, request.rank, request.lines, request.follow);
+}
+
+// What FlightFile::kMaxCalls leave fits into what is kept for a reader; nonsense in a worker's page may
+// be longer, and is missing then.
+void ControlDesk::show_flights(const OutputReaderPtr& reader, std::optional<Rank> rank) {
+  std::uint64_t left_out = 0;
+  constexpr std::size_t kOfTheNotice = 128;
+  for (const RankFlight& flight : node_.flights(rank)) {
+    for (const std::string& line : flight_lines(flight)) {
+      if (reader->room() > line.size() + kOfTheNotice) {
+        reader->say(line);
+      } else {
+        left_out += line.size();
+      }
+    }
+  }
+  if (left_out > 0) reader->say(dropped_line(left_out));
+  reader->end();
 }
 
 void ControlDesk::show(const OutputReaderPtr& reader, std::optional<Rank> rank, int lines,

@@ -17,6 +17,7 @@
 
 #include "launcher/control_protocol.h"
 #include "launcher/control_socket.h"
+#include "launcher/core/flight_record.h"
 #include "launcher/core/recent_output.h"
 #include "launcher/output_pages.h"
 #include "rendezvous/core/control_message.h"
@@ -26,6 +27,8 @@ namespace ddprun {
 // What the desk asks of its agent.
 struct ControlledNode {
   std::function<NodeView()> view;
+  // The flight records of its workers, or of the one.
+  std::function<std::vector<RankFlight>(std::optional<Rank>)> flights;
   // False: the service cannot be reached now.
   std::function<bool(const UserRequest&)> ask_service;
   // Ends the workers of this node, as SIGTERM to its ddprun does; at_once: without their grace.
@@ -76,7 +79,8 @@ class ControlDesk {
   void take(const ControlSessionPtr& session, std::string_view line);
   void ask_service(const ControlSessionPtr& session, const ControlRequest& request);
   void without_service(const Question& question, const Error& why);
-  void show_logs(const ControlSessionPtr& session, const ControlRequest& request);
+  void show_workers(const ControlSessionPtr& session, const ControlRequest& request);
+  void show_flights(const OutputReaderPtr& reader, std::optional<Rank> rank);
   void show(const OutputReaderPtr& reader, std::optional<Rank> rank, int lines, bool follow);
   void begin_inquiry(const TellOutput& what);
   void hand_on(LocalRank rank, OutputStream stream, std::string_view bytes);

@@ -11,6 +11,7 @@
 #include "base/parse_number.h"
 #include "base/seconds.h"
 #include "base/signal_names.h"
+#include "base/worker_page.h"
 #include "launcher/option_table.h"
 
 namespace ddprun {
@@ -49,6 +50,16 @@ Result<void> set_lines(ControlOptions& options, const std::string& text) {
   return {};
 }
 
+Result<void> set_last(ControlOptions& options, const std::string& text) {
+  constexpr int kMost = static_cast<int>(kFlightRecords);
+  const auto last = parse_number<int>(text);
+  if (!last || *last < 0 || *last > kMost) {
+    return invalid_argument("'" + text + "' is no number in 0 .. " + std::to_string(kMost));
+  }
+  options.last = *last;
+  return {};
+}
+
 Result<void> set_timeout(ControlOptions& options, const std::string& text) {
   Result<Duration> time = parse_seconds(text);
   if (!time) return std::move(time).error();
@@ -67,7 +78,13 @@ const std::vector<Option>& own_options() {
          options.json = true;
          return {};
        }},
-      {"rank", "", "N", "this rank alone", {What::kLogs, What::kSignal}, set_rank},
+      {"rank", "", "N", "this rank alone", {What::kLogs, What::kSignal, What::kFlight}, set_rank},
+      {"last",
+       "",
+       "N",
+       "the last N calls of each rank (10; as JSON all)",
+       {What::kFlight},
+       set_last},
       {"follow",
        "f",
        "",
@@ -90,6 +107,24 @@ const std::vector<Option>& own_options() {
        {What::kStop},
        [](ControlOptions& options, const std::string&) -> Result<void> {
          options.request.at_once = true;
+         return {};
+       }},
+      {"compare",
+       "",
+       "",
+       "say only where ranks differ, and what is in progress",
+       {What::kFlight},
+       [](ControlOptions& options, const std::string&) -> Result<void> {
+         options.only_compares = true;
+         return {};
+       }},
+      {"chrome-trace",
+       "",
+       "FILE",
+       "write a trace for ui.perfetto.dev or chrome://tracing instead",
+       {What::kFlight},
+       [](ControlOptions& options, const std::string& text) -> Result<void> {
+         options.trace_file = text;
          return {};
        }},
       {"timeout",
@@ -135,8 +170,9 @@ const std::vector<Option>& options_of(What what) {
     }
     return all;
   };
-  static const std::array kTables{make(What::kWho),  make(What::kStatus),  make(What::kLogs),
-                                  make(What::kStop), make(What::kRestart), make(What::kSignal)};
+  static const std::array kTables{make(What::kWho),   make(What::kStatus),  make(What::kLogs),
+                                  make(What::kStop),  make(What::kRestart), make(What::kSignal),
+                                  make(What::kFlight)};
   return kTables[static_cast<std::size_t>(what)];
 }
 
@@ -156,6 +192,11 @@ Error unknown_option(What what, const std::string& given) {
                           guess_at_option(with_dashes(given), names, "; its --help lists them"));
 }
 
+// Of a saved flight record; ids of jobs look otherwise.
+bool names_file(const std::string& word) {
+  return word.find('/') != std::string::npos || word.ends_with(".json");
+}
+
 Result<void> take_words(ControlOptions& options, std::vector<std::string> words) {
   const std::string command(word_of(kControlWords, options.request.what));
   if (options.request.what == What::kSignal) {
@@ -169,6 +210,14 @@ Result<void> take_words(ControlOptions& options, std::vector<std::string> words)
     }
     options.request.signal = *signal;
     words.erase(words.begin());
+  }
+  if (options.request.what == What::kFlight && std::ranges::any_of(words, names_file)) {
+    const auto job = std::ranges::find_if_not(words, names_file);
+    if (job != words.end()) {
+      return invalid_argument("it reads files, or asks a job: '" + *job + "' names no file");
+    }
+    options.files = std::move(words);
+    return {};
   }
   if (words.size() > 1) {
     return invalid_argument("one job at a time: 'ddprun " + command + "' takes '" + words[0] +
@@ -228,6 +277,9 @@ Result<ControlOptions> parse_control_options(What what, const std::vector<std::s
   if (const Result<void> taken = take_words(options, std::move(words)); !taken) {
     return taken.error();
   }
+  if (!options.service.rdzv_endpoint.empty() && !options.files.empty()) {
+    return invalid_argument("files are read here: give it, or files").within("--rdzv-endpoint");
+  }
   if (!options.service.rdzv_endpoint.empty() && options.job.empty() && what != What::kStatus) {
     return invalid_argument("a service has many jobs: name the one that is meant")
         .within("--rdzv-endpoint");
@@ -243,7 +295,7 @@ std::string control_usage(What what) {
     text += "[" + (one.short_name.empty() ? "--" + one.name : "-" + one.short_name) +
             (one.placeholder.empty() ? "" : " " + one.placeholder) + "] ";
   }
-  return text + "[JOB]";
+  return text + (what == What::kFlight ? "[JOB | FILE...]" : "[JOB]");
 }
 
 std::string control_help(What what) {

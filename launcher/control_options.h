@@ -1,4 +1,4 @@
-// The command lines of `ddprun status`, `logs`, `stop`, `restart` and `signal`. Any thread; touches
+// The command lines of `ddprun status`, `logs`, `stop`, `restart`, `signal` and `flight`. Any thread; touches
 // nothing but its arguments.
 #pragma once
 
@@ -18,10 +18,15 @@ struct ControlOptions {
   bool json = false;
   bool wants_help = false;
   std::optional<Duration> timeout;  // of stop
-  LaunchOptions service;            // where --rdzv-endpoint is not empty: the way to it
+  // Of flight: the records to read instead of a job's; how many calls of each rank; what of them.
+  std::vector<std::string> files;
+  std::optional<int> last;
+  bool only_compares = false;
+  std::string trace_file;  // empty: none
+  LaunchOptions service;   // where --rdzv-endpoint is not empty: the way to it
 };
 
-// what: none but the five. The error is kInvalidArgument and names the option.
+// what: none but the six. The error is kInvalidArgument and names the option.
 Result<ControlOptions> parse_control_options(ControlRequest::What what,
                                              const std::vector<std::string>& arguments);
 

@@ -173,6 +173,7 @@ Hello Meeting::introduce(const std::string& local_address) const {
   hello.node.slots = config_.slots;
   hello.node.node_rank = options.node_rank;
   hello.node.tells_output = true;
+  hello.node.tells_flight = true;
   if (config_.rendezvous.mode == Rendezvous::Mode::kStatic && !hello.node.node_rank) {
     hello.node.node_rank = 0;  // as torchrun's
   }

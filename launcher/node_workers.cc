@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <chrono>
 #include <csignal>
 #include <string>
 #include <utility>
 
+#include "base/process_stat.h"
 #include "base/signal_names.h"
 #include "launcher/agent.h"
 #include "launcher/control_desk.h"
@@ -18,6 +20,7 @@
 #include "launcher/run_cgroup.h"
 #include "launcher/worker_files.h"
 #include "launcher/worker_look.h"
+#include "rendezvous/tcp_address.h"
 
 namespace ddprun {
 
@@ -28,11 +31,11 @@ NodeWorkers::NodeWorkers(const AgentConfig& config, const NodeWorkersParts& part
     : config_(config), parts_(parts), events_(std::move(events)) {}
 
 void NodeWorkers::start(const Assignment& assignment, ControlDesk& desk) {
-  PlanOptions plan = plan_options(
-      config_,
+  attempt_directory_ =
       config_.log_root.empty()
           ? ""
-          : attempt_directory(config_.log_root, assignment.restart_count, assignment.generation));
+          : attempt_directory(config_.log_root, assignment.restart_count, assignment.generation);
+  PlanOptions plan = plan_options(config_, attempt_directory_);
   pages_.reset();
   if (Result<WorkerPages> pages = WorkerPages::make(config_.slots); pages) {
     pages_ = std::move(*pages);
@@ -76,6 +79,7 @@ Result<void> NodeWorkers::start(Worker& worker, const Assignment& assignment, Co
 }
 
 void NodeWorkers::let_go() {
+  save_flights();
   workers_.clear();
   newly_ended_.clear();
   told_.clear();
@@ -205,6 +209,53 @@ std::vector<Sighting> NodeWorkers::sightings() const {
     seen.back().stderr_tail = worker->stderr_tail();
   }
   return seen;
+}
+
+std::vector<RankFlight> NodeWorkers::flights(std::optional<Rank> rank) const {
+  std::vector<RankFlight> flights;
+  const std::size_t most = FlightFile::kMaxCalls / std::max<std::size_t>(workers_.size(), 1);
+  for (const auto& worker : workers_) {
+    if (rank && worker->rank() != *rank) continue;
+    const WorkerView view = worker->view();
+    RankFlight flight{.rank = view.rank,
+                      .local_rank = view.local_rank,
+                      .host = host_name(),
+                      .pid = view.pid,
+                      .lives = worker->is_open(),
+                      .state = view.state};
+    if (flight.lives) {
+      const std::optional<ProcessStat> stat = process_stat(working_process(view.pid));
+      flight.is_stopped = stat && (stat->state == 'T' || stat->state == 't');
+    }
+    if (pages_) read_flight((*pages_)[view.local_rank.value], most, flight);
+    flight.boot_ns = to_page_time(BootClock::now());
+    flight.wall_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                         std::chrono::system_clock::now().time_since_epoch())
+                         .count();
+    flights.push_back(std::move(flight));
+  }
+  return flights;
+}
+
+void NodeWorkers::save_flights() {
+  // Without --log-dir what is there is removed at the end.
+  const bool is_kept = !attempt_directory_.empty() && config_.scratch_directory.empty();
+  const bool ended_well =
+      std::ranges::all_of(workers_, [](const auto& worker) { return worker->ended_well(); });
+  if (!is_kept || ended_well) return;
+  std::vector<RankFlight> flights = this->flights(std::nullopt);
+  const bool has_calls =
+      std::ranges::any_of(flights, [](const RankFlight& flight) { return flight.call_count > 0; });
+  if (!has_calls) return;
+  parts_.log.info("what the ranks of this node were in: ddprun flight " + attempt_directory_ + "/" +
+                  FlightFile::kName);
+  say_trouble(flight_file_.save(attempt_directory_, std::move(flights)));
+}
+
+void NodeWorkers::finish_flight_file() { say_trouble(flight_file_.finish()); }
+
+void NodeWorkers::say_trouble(const Result<void>& written) const {
+  if (!written) parts_.log.warning("a flight record is missing: " + written.error().message());
 }
 
 std::optional<std::int64_t> NodeWorkers::highest_step() const {

@@ -15,13 +15,16 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/log.h"
 #include "launcher/control_protocol.h"
+#include "launcher/core/flight_record.h"
 #include "launcher/core/supervisor.h"
+#include "launcher/flight_file.h"
 #include "launcher/worker.h"
 #include "launcher/worker_pages.h"
 
@@ -55,8 +58,11 @@ class NodeWorkers {
   // Starts those of a generation. desk: that keeps their last output.
   // REQUIRES: none is left of an earlier one.
   void start(const Assignment& assignment, ControlDesk& desk);
-  // Their processes have ended, or cannot be ended. Nothing of them is reported any more.
+  // Their processes have ended, or cannot be ended. Nothing of them is reported any more. Where they have
+  // recorded calls, and one of them has not ended well, their flight records go to a file beside their logs.
   void let_go();
+  // What is being written of that is waited for, not for long.
+  void finish_flight_file();
 
   // To every descendant of the agent.
   void signal_tree(int signal);
@@ -86,16 +92,23 @@ class NodeWorkers {
   std::vector<std::optional<PageSample>> samples() const;
   std::vector<Sighting> sightings() const;
   std::optional<std::int64_t> highest_step() const;
+  // The newest calls of each, or of the one of `rank`, also of those that have ended;
+  // FlightFile::kMaxCalls in all.
+  std::vector<RankFlight> flights(std::optional<Rank> rank) const;
 
  private:
   Result<void> start(Worker& worker, const Assignment& assignment, ControlDesk& desk);
   void ended(std::shared_ptr<Worker> worker);
   void look_for_want_of_memory(WorkerEnd& end) const;
+  void save_flights();
+  void say_trouble(const Result<void>& written) const;
 
   const AgentConfig& config_;
   NodeWorkersParts parts_;
   NodeWorkersEvents events_;
   std::optional<WorkerPages> pages_;  // nullopt: none can be had
+  std::string attempt_directory_;     // of the log files; empty: there is none
+  FlightFile flight_file_;
   std::vector<std::shared_ptr<Worker>> workers_;
   std::vector<std::shared_ptr<Worker>> newly_ended_;  // not reported yet
   std::vector<WorkerEnd> not_started_;                // not reported yet

@@ -68,6 +68,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
 
   // As users are shown it.
   WorkerView view() const;
+  // It has run, and exited with 0.
+  bool ended_well() const { return pid_ > 0 && !is_open() && wait_status_ == 0; }
   // Its last lines on stderr so far.
   std::vector<std::string> stderr_tail() const;
   LocalRank local_rank() const { return plan_.local_rank; }

@@ -22,6 +22,7 @@
 #include "base/poll_until.h"
 #include "base/process_stat.h"
 #include "launcher/core/backtrace_text.h"
+#include "launcher/core/flight_record.h"
 #include "launcher/process_tree.h"
 #include "launcher/small_file.h"
 
@@ -31,40 +32,6 @@ namespace {
 constexpr std::size_t kMaxDebuggerBytes = 1 << 20;
 // A call that failed so short a time ago failed of what the hang did to others.
 constexpr Duration kJustNow = std::chrono::seconds(5);
-
-const char* name_of(FlightCall call) {
-  switch (call) {
-    case FlightCall::kNone: break;
-    case FlightCall::kAllReduce: return "all_reduce";
-    case FlightCall::kReduce: return "reduce";
-    case FlightCall::kBroadcast: return "broadcast";
-    case FlightCall::kAllGather: return "all_gather";
-    case FlightCall::kReduceScatter: return "reduce_scatter";
-    case FlightCall::kGather: return "gather";
-    case FlightCall::kScatter: return "scatter";
-    case FlightCall::kBarrier: return "barrier";
-    case FlightCall::kSend: return "send";
-    case FlightCall::kRecv: return "recv";
-    case FlightCall::kAllToAll: return "all_to_all";
-    case FlightCall::kMonitoredBarrier: return "monitored_barrier";
-    case FlightCall::kAllReduceCoalesced: return "all_reduce_coalesced";
-    case FlightCall::kReduceScatterCoalesced: return "reduce_scatter_tensor_coalesced";
-    case FlightCall::kAllGatherCoalesced: return "all_gather_into_tensor_coalesced";
-    case FlightCall::kBroadcastCoalesced: return "broadcast_coalesced";
-  }
-  return "call";  // of a newer worker library
-}
-
-bool is_message(FlightCall call) { return call == FlightCall::kSend || call == FlightCall::kRecv; }
-
-std::string words_of(const FlightEntry& entry) {
-  std::string text = name_of(entry.call);
-  if (entry.call == FlightCall::kBarrier) return text;
-  text += " of " + std::to_string(entry.bytes) + " bytes";
-  if (!is_message(entry.call)) return text;
-  return text + (entry.call == FlightCall::kSend ? " to rank " : " from rank ") +
-         std::to_string(entry.peer);
-}
 
 bool is_told(int stop) {
   pollfd fd{stop, POLLIN, 0};
@@ -152,6 +119,20 @@ void ask_about(Sighting& worker, const Deadline& deadline, int stop) {
   worker.frames = frames_of(pid, deadline, stop);
 }
 
+// What the page says of the group that the rank was seen in.
+void put_group(const WorkerPage& page, std::uint64_t group, Sighting& seen) {
+  if (group == 0) return;
+  seen.group = group;
+  RankFlight flight;
+  read_flight(page, 0, flight);
+  for (const FlightGroupFacts& facts : flight.groups) {
+    if (facts.id != group) continue;
+    seen.group_name = facts.name;
+    // Of a larger group only those that are seen in it are known.
+    if (facts.ranks.size() == facts.size) seen.group_ranks = facts.ranks;
+  }
+}
+
 }  // namespace
 
 Sighting sighting_of(LocalRank worker, const WorkerPage* page, TimePoint now) {
@@ -175,6 +156,7 @@ Sighting sighting_of(LocalRank worker, const WorkerPage* page, TimePoint now) {
   // The worker's memory may hold anything.
   constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
   seen.collective = static_cast<std::int64_t>(std::min(call->collective, kMost));
+  put_group(*page, call->group, seen);
   if (seen.flight != FlightState::kWaiting) return seen;
   seen.call = words_of(*call);
   seen.waited = since(call->begun_ns);

@@ -193,6 +193,11 @@ void to_json(Json& json, const Sighting& one) {
           {"doing", one.doing}};
   if (one.peer >= 0) json["peer"] = one.peer;
   if (one.step) json["step"] = *one.step;
+  if (one.group != 0) {
+    json["group"] = one.group;
+    json["group_name"] = one.group_name;
+    if (!one.group_ranks.empty()) json["group_ranks"] = one.group_ranks;
+  }
   if (!one.frames.empty()) json["frames"] = one.frames;
   if (!one.stderr_tail.empty()) json["stderr_tail"] = one.stderr_tail;
 }
@@ -211,6 +216,9 @@ void from_json(const Json& json, Sighting& one) {
   read(json, "doing", one.doing, kMaxNameBytes);
   if (json.contains("peer")) read(json, "peer", one.peer, kCount);
   if (json.contains("step")) read(json, "step", one.step.emplace(), kStep);
+  if (json.contains("group")) read(json, "group", one.group);
+  if (json.contains("group_name")) read(json, "group_name", one.group_name, kMaxNameBytes);
+  if (json.contains("group_ranks")) json.at("group_ranks").get_to(one.group_ranks);
   if (json.contains("frames")) json.at("frames").get_to(one.frames);
   if (json.contains("stderr_tail")) json.at("stderr_tail").get_to(one.stderr_tail);
 }
@@ -288,6 +296,7 @@ void to_json(Json& json, const NodeSpec& node) {
   put(json, "node_rank", node.node_rank);
   if (!node.other_addresses.empty()) json["other_addresses"] = node.other_addresses;
   if (node.tells_output) json["tells_output"] = true;
+  if (node.tells_flight) json["tells_flight"] = true;
 }
 void from_json(const Json& json, NodeSpec& node) {
   read_name(json, "agent_id", node.agent_id);
@@ -298,6 +307,7 @@ void from_json(const Json& json, NodeSpec& node) {
   if (json.contains("node_rank")) read(json, "node_rank", node.node_rank.emplace(), kAnyInt);
   read_addresses(json, "other_addresses", node.other_addresses, kMaxAddresses);
   if (json.contains("tells_output")) json.at("tells_output").get_to(node.tells_output);
+  if (json.contains("tells_flight")) json.at("tells_flight").get_to(node.tells_flight);
 }
 
 void to_json(Json& json, const Assignment& assignment) {
@@ -414,6 +424,7 @@ void to_json(Json& json, const TellOutput& tell) {
   json["lines"] = tell.lines;
   json["follow"] = tell.follow;
   if (tell.rank) json["rank"] = tell.rank->value;
+  if (tell.flight) json["flight"] = true;
 }
 void from_json(const Json& json, TellOutput& tell) {
   tell.what = value_in(kTellOutputWords, json.at("what"));
@@ -422,6 +433,7 @@ void from_json(const Json& json, TellOutput& tell) {
   read(json, "lines", tell.lines, kLogLines);
   json.at("follow").get_to(tell.follow);
   if (json.contains("rank")) read(json, "rank", tell.rank.emplace(), kCount);
+  if (json.contains("flight")) json.at("flight").get_to(tell.flight);
 }
 
 void to_json(Json& json, const OutputPage& page) {

@@ -119,11 +119,20 @@ Timeout left(const Deadline& deadline) {
 
 }  // namespace
 
-// As the flight record has it.
+// With what the flight record says of it.
 struct ProcessGroup::Call {
-  FlightCall kind;
-  std::uint64_t bytes = 0;
-  int peer = -1;  // root, source or destination
+  // peer: root, source or destination; -1: none.
+  Call(FlightCall kind, TensorList tensors, int peer, CallOptions how,
+       std::optional<ReduceOp> op = std::nullopt)
+      : facts{.call = kind, .bytes = bytes_in(tensors), .peer = peer}, options(how) {
+    // The numbers of PyTorch's and of ours, and one.
+    if (!tensors.empty()) {
+      facts.dtype = static_cast<FlightType>(static_cast<int>(tensors[0].scalar_type()) + 1);
+    }
+    if (op) facts.op = static_cast<FlightOp>(static_cast<int>(*op) + 1);
+  }
+
+  FlightFacts facts;
   CallOptions options;
 };
 
@@ -152,11 +161,13 @@ const std::string& ProcessGroup::backend_name() const { return backend_->name();
 // Blocking calls end here: with the result, or with the failure as an exception.
 template <class Issue>
 Work ProcessGroup::carry_out(const Call& call, Issue issue) {
-  const bool is_message = call.kind == FlightCall::kSend || call.kind == FlightCall::kRecv;
-  if (!is_message) ++collectives_;
+  const FlightCall kind = call.facts.call;
+  if (kind != FlightCall::kSend && kind != FlightCall::kRecv) ++collectives_;
   FlightTicket ticket;
   if (reporter_->has_page()) {
-    ticket = {reporter_, reporter_->begin_call(call.kind, collectives_, call.bytes, call.peer)};
+    FlightFacts facts = call.facts;
+    facts.collective = collectives_;
+    ticket = {reporter_, reporter_->begin_call(facts)};
   }
   Work work;
   try {
@@ -178,7 +189,7 @@ Work ProcessGroup::all_reduce(const torch::Tensor& tensor, const AllReduceOption
   const ArgumentCheck check = check_for("all_reduce");
   check.tensor("tensor", tensor);
   check.op(options.op, options.premul_factor, tensor);
-  const Call call{FlightCall::kAllReduce, tensor.nbytes(), -1, how(check, options)};
+  const Call call(FlightCall::kAllReduce, list_of(tensor), -1, how(check, options), options.op);
   mark_written(tensor);
   return carry_out(call, [&](CallOptions how) {
     return backend_->all_reduce(list_of(tensor), reduction_of(options), how);
@@ -191,7 +202,7 @@ Work ProcessGroup::all_reduce_coalesced(const std::vector<torch::Tensor>& tensor
   check.list_of_one_dtype("tensors", tensors);
   check.written_apart("tensors", tensors);
   check.op(options.op, options.premul_factor, tensors[0]);
-  const Call call{FlightCall::kAllReduceCoalesced, bytes_in(tensors), -1, how(check, options)};
+  const Call call(FlightCall::kAllReduceCoalesced, tensors, -1, how(check, options), options.op);
   mark_written(tensors);
   return carry_out(call, [&](CallOptions how) {
     return backend_->all_reduce(tensors, reduction_of(options), how);
@@ -203,7 +214,8 @@ Work ProcessGroup::reduce(const torch::Tensor& tensor, const ReduceOptions& opti
   check.tensor("tensor", tensor);
   check.op(options.op, options.premul_factor, tensor);
   check.root(options.root);
-  const Call call{FlightCall::kReduce, tensor.nbytes(), options.root, how(check, options)};
+  const Call call(FlightCall::kReduce, list_of(tensor), options.root, how(check, options),
+                  options.op);
   if (options.root == rank()) mark_written(tensor);
   return carry_out(call, [&](CallOptions how) {
     return backend_->reduce(tensor, reduction_of(options), options.root, how);
@@ -214,7 +226,7 @@ Work ProcessGroup::broadcast(const torch::Tensor& tensor, const RootOptions& opt
   const ArgumentCheck check = check_for("broadcast");
   check.tensor("tensor", tensor);
   check.root(options.root);
-  const Call call{FlightCall::kBroadcast, tensor.nbytes(), options.root, how(check, options)};
+  const Call call(FlightCall::kBroadcast, list_of(tensor), options.root, how(check, options));
   if (options.root != rank()) mark_written(tensor);
   return carry_out(call, [&](CallOptions how) {
     return backend_->broadcast(list_of(tensor), options.root, how);
@@ -227,8 +239,7 @@ Work ProcessGroup::broadcast_coalesced(const std::vector<torch::Tensor>& tensors
   check.list("tensors", tensors);
   check.written_apart("tensors", tensors);
   check.root(options.root);
-  const Call call{FlightCall::kBroadcastCoalesced, bytes_in(tensors), options.root,
-                  how(check, options)};
+  const Call call(FlightCall::kBroadcastCoalesced, tensors, options.root, how(check, options));
   if (options.root != rank()) mark_written(tensors);
   return carry_out(
       call, [&](CallOptions how) { return backend_->broadcast(tensors, options.root, how); });
@@ -241,7 +252,7 @@ Work ProcessGroup::all_gather(const std::vector<torch::Tensor>& outputs, const t
   check.one_per_rank("outputs", outputs, "input", input);
   check.written_apart("outputs", outputs);
   check.apart_or_own("input", input, "outputs", outputs);
-  const Call call{FlightCall::kAllGather, input.nbytes(), -1, how(check, options)};
+  const Call call(FlightCall::kAllGather, list_of(input), -1, how(check, options));
   mark_written(outputs);
   return carry_out(
       call, [&](CallOptions how) { return backend_->all_gather(outputs, list_of(input), how); });
@@ -254,7 +265,7 @@ Work ProcessGroup::all_gather_into_tensor(const torch::Tensor& output, const tor
   check.parts_of_all("output", output, "input", input);
   const std::vector<torch::Tensor> outputs = equal_parts(output, size());
   check.apart_or_own("input", input, "output's parts", outputs);
-  const Call call{FlightCall::kAllGather, input.nbytes(), -1, how(check, options)};
+  const Call call(FlightCall::kAllGather, list_of(input), -1, how(check, options));
   mark_written(output);
   return carry_out(
       call, [&](CallOptions how) { return backend_->all_gather(outputs, list_of(input), how); });
@@ -270,7 +281,7 @@ Work ProcessGroup::all_gather_into_tensor_coalesced(const std::vector<torch::Ten
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     check.apart_or_own("inputs", inputs[i], "an output's parts", equal_parts(outputs[i], size()));
   }
-  const Call call{FlightCall::kAllGatherCoalesced, bytes_in(inputs), -1, how(check, options)};
+  const Call call(FlightCall::kAllGatherCoalesced, inputs, -1, how(check, options));
   mark_written(outputs);
   return carry_out(call, [&](CallOptions how) {
     return backend_->all_gather(equal_parts(outputs, size()), inputs, how);
@@ -285,7 +296,7 @@ Work ProcessGroup::reduce_scatter(const torch::Tensor& output,
   check.one_per_rank("inputs", inputs, "output", output);
   check.apart("output", output, "inputs", inputs);
   check.op(options.op, options.premul_factor, output);
-  const Call call{FlightCall::kReduceScatter, output.nbytes(), -1, how(check, options)};
+  const Call call(FlightCall::kReduceScatter, list_of(output), -1, how(check, options), options.op);
   mark_written(output);
   return carry_out(call, [&](CallOptions how) {
     return backend_->reduce_scatter(list_of(output), inputs, reduction_of(options), how);
@@ -299,7 +310,7 @@ Work ProcessGroup::reduce_scatter_tensor(const torch::Tensor& output, const torc
   check.parts_of_all("input", input, "output", output);
   check.apart("output", output, "input", {input});
   check.op(options.op, options.premul_factor, output);
-  const Call call{FlightCall::kReduceScatter, output.nbytes(), -1, how(check, options)};
+  const Call call(FlightCall::kReduceScatter, list_of(output), -1, how(check, options), options.op);
   mark_written(output);
   return carry_out(call, [&](CallOptions how) {
     return backend_->reduce_scatter(list_of(output), equal_parts(input, size()),
@@ -316,7 +327,8 @@ Work ProcessGroup::reduce_scatter_tensor_coalesced(const std::vector<torch::Tens
   check.written_apart("outputs", outputs);
   check.apart("outputs", outputs, "inputs", inputs);
   check.op(options.op, options.premul_factor, outputs[0]);
-  const Call call{FlightCall::kReduceScatterCoalesced, bytes_in(outputs), -1, how(check, options)};
+  const Call call(FlightCall::kReduceScatterCoalesced, outputs, -1, how(check, options),
+                  options.op);
   mark_written(outputs);
   return carry_out(call, [&](CallOptions how) {
     return backend_->reduce_scatter(outputs, equal_parts(inputs, size()), reduction_of(options),
@@ -358,7 +370,7 @@ Work ProcessGroup::exchange(const ArgumentCheck& check, const std::vector<torch:
                  std::to_string(inputs[own].numel()) + " elements for itself, but room for " +
                  std::to_string(outputs[own].numel()));
   }
-  const Call call{FlightCall::kAllToAll, bytes_in(inputs), -1, options};
+  const Call call(FlightCall::kAllToAll, inputs, -1, options);
   mark_written(outputs);
   return carry_out(call,
                    [&](CallOptions how) { return backend_->all_to_all(outputs, inputs, how); });
@@ -372,7 +384,7 @@ Work ProcessGroup::gather(const std::vector<torch::Tensor>& outputs, const torch
   check.roots_list("outputs", outputs, "input", input, options.root);
   check.written_apart("outputs", outputs);
   check.apart_or_own("input", input, "outputs", outputs);
-  const Call call{FlightCall::kGather, input.nbytes(), options.root, how(check, options)};
+  const Call call(FlightCall::kGather, list_of(input), options.root, how(check, options));
   mark_written(outputs);
   return carry_out(
       call, [&](CallOptions how) { return backend_->gather(outputs, input, options.root, how); });
@@ -385,7 +397,7 @@ Work ProcessGroup::scatter(const torch::Tensor& output, const std::vector<torch:
   check.tensor("output", output);
   check.roots_list("inputs", inputs, "output", output, options.root);
   check.apart_or_own("output", output, "inputs", inputs);
-  const Call call{FlightCall::kScatter, output.nbytes(), options.root, how(check, options)};
+  const Call call(FlightCall::kScatter, list_of(output), options.root, how(check, options));
   mark_written(output);
   return carry_out(
       call, [&](CallOptions how) { return backend_->scatter(output, inputs, options.root, how); });
@@ -393,14 +405,14 @@ Work ProcessGroup::scatter(const torch::Tensor& output, const std::vector<torch:
 
 Work ProcessGroup::barrier(const CollectiveOptions& options) {
   const ArgumentCheck check = check_for("barrier");
-  const Call call{FlightCall::kBarrier, 0, -1, how(check, options)};
+  const Call call(FlightCall::kBarrier, {}, -1, how(check, options));
   return carry_out(call, [&](CallOptions how) { return backend_->barrier(how); });
 }
 
 void ProcessGroup::monitored_barrier(std::optional<Timeout> timeout) {
   const ArgumentCheck check = check_for("monitored_barrier");
-  const Call call{
-      FlightCall::kMonitoredBarrier, 0, -1, {check.timeout(timeout, timeout_), /*async=*/false}};
+  const Call call(FlightCall::kMonitoredBarrier, {}, -1,
+                  {check.timeout(timeout, timeout_), /*async=*/false});
   carry_out(call, [&](CallOptions how) { return backend_->monitored_barrier(how); });
 }
 
@@ -410,7 +422,8 @@ Work ProcessGroup::send(const torch::Tensor& tensor, int destination,
   check.tensor("tensor", tensor);
   check.peer("destination", destination);
   check.tag(options.tag);
-  const Call call{FlightCall::kSend, tensor.nbytes(), destination, how(check, options)};
+  Call call(FlightCall::kSend, list_of(tensor), destination, how(check, options));
+  call.facts.tag = options.tag;
   return carry_out(
       call, [&](CallOptions how) { return backend_->send(tensor, destination, options.tag, how); });
 }
@@ -421,7 +434,8 @@ Work ProcessGroup::recv(const torch::Tensor& tensor, int source,
   check.tensor("tensor", tensor);
   check.peer("source", source);
   check.tag(options.tag);
-  const Call call{FlightCall::kRecv, tensor.nbytes(), source, how(check, options)};
+  Call call(FlightCall::kRecv, list_of(tensor), source, how(check, options));
+  call.facts.tag = options.tag;
   mark_written(tensor);
   return carry_out(
       call, [&](CallOptions how) { return backend_->recv(tensor, source, options.tag, how); });

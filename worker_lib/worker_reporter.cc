@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "base/unique_fd.h"
 
@@ -54,22 +56,50 @@ void WorkerReporter::end_long_wait() {
   page_->patient.fetch_sub(1, std::memory_order_relaxed);
 }
 
-std::uint64_t WorkerReporter::begin_call(FlightCall call, std::uint64_t collective,
-                                         std::uint64_t bytes, int peer) {
-  if (!page_) return 0;
+void WorkerReporter::register_group(std::uint64_t id, std::string_view name,
+                                    std::span<const int> ranks) {
+  if (!page_) return;
   const std::lock_guard lock(mutex_);
+  const std::uint32_t count = page_->group_count.load(std::memory_order_relaxed);
+  const auto is_known = [id](const FlightGroup& group) { return group.id == id; };
+  if (count >= kFlightGroups ||
+      std::any_of(page_->groups.begin(), page_->groups.begin() + count, is_known)) {
+    return;
+  }
+  FlightGroup& group = page_->groups[count];
+  group.id = id;
+  group.size = static_cast<std::uint32_t>(ranks.size());
+  group.digest = flight_digest(ranks);
+  const std::size_t listed = std::min(ranks.size(), group.ranks.size());
+  group.listed = static_cast<std::uint32_t>(listed);
+  for (std::size_t i = 0; i < listed; ++i) group.ranks[i] = static_cast<std::uint32_t>(ranks[i]);
+  const std::string_view kept = name.substr(0, group.name.size());
+  std::copy(kept.begin(), kept.end(), group.name.begin());
+  page_->group_count.store(count + 1, std::memory_order_release);
+}
+
+std::uint64_t WorkerReporter::begin_call(const FlightFacts& facts) {
+  if (!page_) return 0;
+  CallStack stack;
+  if (traces_) stack = CallStack::from(__builtin_return_address(0));
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t origin = traces_ ? origins_.number_of(stack, *page_) : 0;
   const std::uint64_t number = page_->calls.load(std::memory_order_relaxed) + 1;
   FlightRecord& record = page_->record_of(number);
   constexpr auto kRelease = std::memory_order_release;  // read_record() says why
   record.number.store(0, std::memory_order_relaxed);
   record.begun_ns.store(to_page_time(BootClock::now()), kRelease);
   record.ended_ns.store(0, kRelease);
-  record.collective.store(collective, kRelease);
-  record.bytes.store(bytes, kRelease);
-  record.group.store(0, kRelease);
-  record.peer.store(peer, kRelease);
-  record.call.store(call, kRelease);
+  record.collective.store(facts.collective, kRelease);
+  record.bytes.store(facts.bytes, kRelease);
+  record.group.store(facts.group, kRelease);
+  record.peer.store(facts.peer, kRelease);
+  record.call.store(facts.call, kRelease);
   record.failed.store(0, kRelease);
+  record.dtype.store(facts.dtype, kRelease);
+  record.op.store(facts.op, kRelease);
+  record.tag.store(facts.tag, kRelease);
+  record.origin.store(origin, kRelease);
   record.number.store(number, kRelease);
   page_->calls.store(number, std::memory_order_release);
   return number;

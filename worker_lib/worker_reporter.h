@@ -1,5 +1,7 @@
 // WorkerReporter: what this worker tells its agent through its page (base/worker_page.h): how far it
-// is, and every call into its groups. A few nanoseconds each, no system call.
+// is, and every call into its groups. Some tens of nanoseconds each, no system call. With
+// DDPRUN_TRACE=1, and in debug builds without DDPRUN_TRACE=0, also from where each call came
+// (worker_lib/call_origin.h), which takes microseconds.
 //
 // Owned by the Context and by every call in flight. Any thread reports; the calls of one group begin
 // on one thread at a time, and end on any.
@@ -9,18 +11,33 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <string_view>
 
 #include "base/worker_env.h"
 #include "base/worker_page.h"
+#include "worker_lib/call_origin.h"
 
 namespace ddprun {
+
+// What is said of a call when it begins; what is not known stays as it is.
+struct FlightFacts {
+  FlightCall call = FlightCall::kNone;
+  std::uint64_t group = 0;       // as in register_group(); 0: the world
+  std::uint64_t collective = 0;  // the how-manyth of its group, from 1; a message: how many before
+  std::uint64_t bytes = 0;       // of this rank's tensor
+  FlightType dtype = FlightType::kNone;
+  FlightOp op = FlightOp::kNone;
+  int peer = -1;  // root, source or destination, as the world counts ranks
+  int tag = 0;    // of a message
+};
 
 class WorkerReporter {
  public:
   // Where there is no page, or one of another version, it reports to nobody.
   static std::shared_ptr<WorkerReporter> open(const WorkerEnv& env);
   // page: null: nobody.
-  explicit WorkerReporter(WorkerPage* page) : page_(page) {}
+  explicit WorkerReporter(WorkerPage* page) : page_(page), traces_(wants_call_origins()) {}
   ~WorkerReporter();
   WorkerReporter(const WorkerReporter&) = delete;
   WorkerReporter& operator=(const WorkerReporter&) = delete;
@@ -33,16 +50,22 @@ class WorkerReporter {
   void begin_long_wait();
   void end_long_wait();
 
+  // A group whose calls will be reported: a number that all its ranks give it, not 0, its name for
+  // people, of which kFlightGroupNameBytes are kept, and its ranks as the world counts them, in the
+  // group's order. No effect for one that is known, nor beyond kFlightGroups.
+  void register_group(std::uint64_t id, std::string_view name, std::span<const int> ranks);
+
   // A call begins; its number, for end_call; 0: nobody is told.
-  std::uint64_t begin_call(FlightCall call, std::uint64_t collective, std::uint64_t bytes,
-                           int peer);
+  std::uint64_t begin_call(const FlightFacts& facts);
   // It ended, well or not. No effect for a call that was overwritten since.
   void end_call(std::uint64_t number, bool failed);
 
  private:
   WorkerPage* page_;        // mapped
   bool is_mapped_ = false;  // by us
-  std::mutex mutex_;        // of begin_call: groups may be used by several threads
+  const bool traces_;       // from where calls come
+  std::mutex mutex_;        // of begin_call and register_group: several threads may use groups
+  CallOrigins origins_;
 };
 
 // A call in flight, to be ended once.

@@ -13,7 +13,7 @@ namespace ddprun {
 inline constexpr int kControlSocketProtocol = 1;
 
 struct ControlRequest {
-  enum class What { kWho, kStatus, kLogs, kStop, kRestart, kSignal };
+  enum class What { kWho, kStatus, kLogs, kStop, kRestart, kSignal, kFlight };
   What what = What::kWho;
   std::string by;  // who asks, for people: "ada on node0"
   int signal = 0;
@@ -26,12 +26,13 @@ struct ControlRequest {
 };
 
 // kWho: the node alone, without asking the service.
-inline constexpr Words<ControlRequest::What, 6> kControlWords{
+inline constexpr Words<ControlRequest::What, 7> kControlWords{
     {{ControlRequest::What::kWho, "who"},
      {ControlRequest::What::kStatus, "status"},
      {ControlRequest::What::kLogs, "logs"},
      {ControlRequest::What::kStop, "stop"},
      {ControlRequest::What::kRestart, "restart"},
-     {ControlRequest::What::kSignal, "signal"}}};
+     {ControlRequest::What::kSignal, "signal"},
+     {ControlRequest::What::kFlight, "flight"}}};
 
 }  // namespace ddprun

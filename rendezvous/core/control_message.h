@@ -149,6 +149,7 @@ struct NodeSpec {
   // Numeric: from where its workers may call, beside `address`; at most kMaxAddresses.
   std::vector<std::string> other_addresses = {};
   bool tells_output = false;  // it understands TellOutput; those of older versions do not
+  bool tells_flight = false;  // and TellOutput::flight
 };
 
 // In front of why a job was not restarted although it had restarts left, in Verdict::headline.

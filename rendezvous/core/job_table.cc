@@ -157,7 +157,7 @@ void JobTable::request(const Origin& origin, const UserRequest& request, TimePoi
     return refuse("job '" + id + "' belongs to user " + to_text(*job.owner) +
                   ", and munge says that you are user " + to_text(*origin.user));
   }
-  if (request.what == UserRequest::What::kLogs) {
+  if (is_told_by_nodes(request.what)) {
     if (is_agents) return refuse("an agent asks for no output");
     const Answer checked = *job.membership.request(request, now).answer;
     if (!checked.done) return refuse(checked.text);
@@ -196,7 +196,8 @@ std::vector<OutputInquiries::Node> JobTable::nodes_of(const Membership& job,
   std::vector<OutputInquiries::Node> nodes;
   for (const std::string& id : job.nodes_of(rank)) {
     const Membership::Member& member = job.members().at(id);
-    nodes.push_back({id, member.node.host, member.connected, member.node.tells_output});
+    nodes.push_back({id, member.node.host, member.connected, member.node.tells_output,
+                     member.node.tells_flight});
   }
   return nodes;
 }

@@ -24,7 +24,8 @@ MembershipOutput Membership::request(const UserRequest& request, TimePoint now) 
     case UserRequest::What::kStop: stop_for(request, now, out); break;
     case UserRequest::What::kRestart: restart_for(request, now, out); break;
     case UserRequest::What::kSignal: pass_on_for(request, out); break;
-    case UserRequest::What::kLogs: look_for_output(request, answer); break;
+    case UserRequest::What::kLogs:
+    case UserRequest::What::kFlight: look_for_output(request, answer); break;
   }
   return out;
 }

@@ -6,6 +6,16 @@
 #include "rendezvous/core/list_of_names.h"
 
 namespace ddprun {
+namespace {
+
+// What is missing of a node.
+std::string told_by(const UserRequest& request) {
+  return request.what == UserRequest::What::kFlight ? "the flight record of its workers"
+                                                    : "what its workers write";
+}
+
+}  // namespace
+
 // --- one inquiry --------------------------------------------------------------------------------
 
 bool OutputInquiries::is_open(State state) {
@@ -33,11 +43,13 @@ void OutputInquiries::ask(Inquiries::value_type& entry, const Node& node, int li
   Source& source = inquiry.sources[node.agent_id];
   source.host = node.host;
   await(inquiry, source, State::kAsked, now);
-  out.tells.push_back({node.agent_id, TellOutput{.what = TellOutput::What::kBegin,
-                                                 .inquiry = number,
-                                                 .rank = inquiry.request.rank,
-                                                 .lines = lines,
-                                                 .follow = inquiry.request.follow}});
+  out.tells.push_back(
+      {node.agent_id, TellOutput{.what = TellOutput::What::kBegin,
+                                 .inquiry = number,
+                                 .rank = inquiry.request.rank,
+                                 .lines = lines,
+                                 .follow = inquiry.request.follow,
+                                 .flight = inquiry.request.what == UserRequest::What::kFlight}});
 }
 
 void OutputInquiries::say(Inquiry& inquiry, Answer words, InquiryOutput& out) {
@@ -89,8 +101,8 @@ void OutputInquiries::look_for_late(Inquiry& inquiry, TimePoint now, InquiryOutp
   }
   if (late.empty()) return;
   say(inquiry,
-      {.text = "no answer within " + to_text(kAgentPatience) + " from " + list_of(late) +
-               ": what its workers write is missing"},
+      {.text = "no answer within " + to_text(kAgentPatience) + " from " + list_of(late) + ": " +
+               told_by(inquiry.request) + " is missing"},
       out);
 }
 
@@ -116,7 +128,11 @@ OutputInquiries::Inquiries::iterator OutputInquiries::go_on(Inquiries::iterator 
     out.says.push_back({inquiry.reader, std::move(*inquiry.end), inquiry.end_after, true});
   } else {
     Answer last{.number = inquiry.request.number, .done = inquiry.has_told};
-    if (!last.done) last.text = "no node of job '" + inquiry.job + "' has told its output";
+    if (!last.done) {
+      const bool is_flight = inquiry.request.what == UserRequest::What::kFlight;
+      last.text = "no node of job '" + inquiry.job + "' has told its " +
+                  (is_flight ? "flight record" : "output");
+    }
     out.says.push_back({inquiry.reader, std::move(last), 0, true});
   }
   tell_end(*at, out);
@@ -163,7 +179,9 @@ InquiryOutput OutputInquiries::see(std::uint64_t number, const std::vector<Node>
     const bool is_new = known == inquiry.sources.end();
     const bool is_back = !is_new && known->second.state == State::kGone && node.is_connected;
     if (!is_new && !is_back) continue;
-    if (!node.tells_output) {
+    const bool can_tell =
+        inquiry.request.what == UserRequest::What::kFlight ? node.tells_flight : node.tells_output;
+    if (!can_tell) {
       inquiry.sources[node.agent_id] = {node.host, State::kDone};
       too_old.push_back(node.host);
     } else if (!node.is_connected) {
@@ -175,14 +193,14 @@ InquiryOutput OutputInquiries::see(std::uint64_t number, const std::vector<Node>
   }
   if (!unreachable.empty()) {
     say(inquiry,
-        {.text = "what its workers write is missing, it cannot be reached now: " +
-                 list_of(unreachable)},
+        {.text = told_by(inquiry.request) +
+                 " is missing, it cannot be reached now: " + list_of(unreachable)},
         out);
   }
   if (!too_old.empty()) {
     say(inquiry,
-        {.text = "what its workers write is missing, its ddprun is too old to tell it: " +
-                 list_of(too_old)},
+        {.text = told_by(inquiry.request) +
+                 " is missing, its ddprun is too old to tell it: " + list_of(too_old)},
         out);
   }
   go_on(at, now, out);

@@ -4,7 +4,7 @@
 // Owner: JobTable, on the service's thread. Pure: agents are ids, readers are connections, time
 // comes in with each event.
 //
-// An inquiry is one `ddprun logs`. Each agent concerned is told to begin and answers at once; from
+// An inquiry is one `ddprun logs`, or one `ddprun flight`, which is not followed. Each agent concerned is told to begin and answers at once; from
 // then on it says when it has something, and tells it, one page, when it is its turn. Turns are
 // given only while the reader has taken what came before, kTurns of them at a time: so the service
 // keeps kMaxUnread bytes for a reader at most, whoever writes how much, and what a slow reader
@@ -67,9 +67,10 @@ class OutputInquiries {
     std::string host;
     bool is_connected = false;
     bool tells_output = false;  // as in its NodeSpec
+    bool tells_flight = false;  // likewise
   };
 
-  // REQUIRES: has_room(job), request.what is kLogs, and the reader has no other inquiry.
+  // REQUIRES: has_room(job), request.what is kLogs or kFlight, and the reader has no other inquiry.
   InquiryOutput begin(AgentConnectionId reader, const std::string& job, const UserRequest& request,
                       const std::vector<Node>& nodes, TimePoint now);
   bool has_room(const std::string& job) const;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "base/assert.h"
@@ -19,10 +22,16 @@ bool is_in_collective(const Sighting& one) {
   return one.flight == FlightState::kWaiting && one.peer < 0;
 }
 
+// " of group tp0"; nothing is said of the world.
+std::string of_group(const Sighting& one) {
+  if (one.group == 0) return "";
+  return " of group " + (one.group_name.empty() ? std::to_string(one.group) : one.group_name);
+}
+
 // "all_reduce of 4096 bytes (collective 57)".
 std::string call_text(const Sighting& one) {
   if (one.peer >= 0) return one.call;
-  return one.call + " (collective " + std::to_string(one.collective) + ")";
+  return one.call + " (collective " + std::to_string(one.collective) + of_group(one) + ")";
 }
 
 std::string what_it_does(const Sighting& one) {
@@ -30,9 +39,9 @@ std::string what_it_does(const Sighting& one) {
   switch (one.flight) {
     case FlightState::kWaiting: text = "in " + call_text(one); break;
     case FlightState::kOutside:
-      text = one.collective == 0
-                 ? "in no collective, and was in none"
-                 : "in no collective; the last one was " + std::to_string(one.collective);
+      text = one.collective == 0 ? "in no collective, and was in none"
+                                 : "in no collective; the last one was " +
+                                       std::to_string(one.collective) + of_group(one);
       break;
     case FlightState::kUnknown: text = "without a record of collectives"; break;
   }
@@ -56,18 +65,38 @@ WorkerEnd end_of(const Sighting& one, std::string message) {
   return end;
 }
 
-// Whom those wait for who are in the earliest collective that anybody waits in.
-std::vector<const Sighting*> behind(const std::vector<Sighting>& all, std::int64_t collective) {
+// nullptr: nobody is in one of this group.
+const Sighting* earliest_of(const std::vector<Sighting>& all, std::uint64_t group) {
+  const Sighting* earliest = nullptr;
+  for (const Sighting& one : all) {
+    if (!is_in_collective(one) || one.group != group) continue;
+    if (!earliest || one.collective < earliest->collective) earliest = &one;
+  }
+  return earliest;
+}
+
+// As far as anybody has said; of a group whose ranks nobody knows, those that are seen in it.
+bool is_of_group(const std::vector<Sighting>& all, const Sighting& one, std::uint64_t group) {
+  if (group == 0 || one.group == group) return true;
+  return std::any_of(all.begin(), all.end(), [&](const Sighting& other) {
+    return other.group == group && std::ranges::count(other.group_ranks, one.rank.value) > 0;
+  });
+}
+
+// Whom those wait for who are in this collective, the earliest of its group that anybody waits in. How far
+// a rank is in a group that it was not seen in nobody knows: it counts as behind.
+std::vector<const Sighting*> behind(const std::vector<Sighting>& all, const Sighting& waiting) {
   std::vector<const Sighting*> late;
   for (const Sighting& one : all) {
+    if (!is_of_group(all, one, waiting.group)) continue;
     const bool has_record = one.flight != FlightState::kUnknown;
-    if (has_record && !is_in_collective(one) && one.collective < collective) late.push_back(&one);
+    const bool is_elsewhere = one.group != waiting.group;
+    const bool has_begun_fewer = !is_in_collective(one) && one.collective < waiting.collective;
+    if (has_record && (is_elsewhere || has_begun_fewer)) late.push_back(&one);
   }
-  const bool some_are_outside = std::any_of(late.begin(), late.end(), [](const Sighting* one) {
-    return one->flight == FlightState::kOutside;
-  });
-  if (some_are_outside) {
-    std::erase_if(late, [](const Sighting* one) { return one->flight != FlightState::kOutside; });
+  const auto is_outside = [](const Sighting* one) { return one->flight == FlightState::kOutside; };
+  if (std::any_of(late.begin(), late.end(), is_outside)) {
+    std::erase_if(late, [&](const Sighting* one) { return !is_outside(one); });
   }
   if (!late.empty()) return late;
   for (const Sighting& one : all) {
@@ -76,36 +105,81 @@ std::vector<const Sighting*> behind(const std::vector<Sighting>& all, std::int64
   return late;
 }
 
+// What must be the same for all ranks of a collective. Of all_to_all each rank may have another share.
+std::string_view what_all_call(const Sighting& one) {
+  const std::string_view call = one.call;
+  return call.starts_with("all_to_all") ? call.substr(0, call.find(' ')) : call;
+}
+
 struct Guilty {
   std::vector<const Sighting*> ranks;
   std::string why;  // follows "rank N hangs: "
 };
 
-Guilty of_collective(const std::vector<Sighting>& all, const Sighting& earliest) {
+// Those that make another call than most, where the ranks of one collective do not agree.
+std::optional<Guilty> of_mismatch(const std::vector<const Sighting*>& waiting) {
+  std::map<std::string_view, std::vector<const Sighting*>> by_call;
+  for (const Sighting* one : waiting) by_call[what_all_call(*one)].push_back(one);
+  if (by_call.size() < 2) return std::nullopt;
+  const auto most = std::max_element(by_call.begin(), by_call.end(), [](auto& a, auto& b) {
+    return a.second.size() < b.second.size();
+  });
+  const auto as_many = std::count_if(by_call.begin(), by_call.end(), [&](const auto& one) {
+    return one.second.size() == most->second.size();
+  });
+  Guilty guilty;
+  Duration longest{};
+  std::string calls;
+  for (const auto& [call, ranks] : by_call) {
+    Ranks numbers;
+    for (const Sighting* one : ranks) {
+      numbers.push_back(one->rank.value);
+      longest = std::max(longest, one->waited);
+      if (as_many > 1 || call != most->first) guilty.ranks.push_back(one);
+    }
+    calls += (calls.empty() ? "" : ", ") + ranks_text(numbers) +
+             (numbers.size() == 1 ? " is" : " are") + " in " + ranks.front()->call;
+  }
+  std::sort(guilty.ranks.begin(), guilty.ranks.end(),
+            [](const Sighting* a, const Sighting* b) { return a->rank < b->rank; });
+  guilty.why = "as collective " + std::to_string(waiting.front()->collective) +
+               of_group(*waiting.front()) + " " + calls + ", since " + to_text(longest);
+  return guilty;
+}
+
+// groups: that led here; a rank waits in each for one that waits in the next.
+Guilty of_collective(const std::vector<Sighting>& all, const Sighting& earliest,
+                     std::set<std::uint64_t> groups) {
+  std::vector<const Sighting*> in_it;
   Ranks waiting;
   Duration longest{};
   for (const Sighting& one : all) {
-    if (!is_in_collective(one) || one.collective != earliest.collective) continue;
+    const bool is_in_it = is_in_collective(one) && one.group == earliest.group &&
+                          one.collective == earliest.collective;
+    if (!is_in_it) continue;
+    in_it.push_back(&one);
     waiting.push_back(one.rank.value);
     longest = std::max(longest, one.waited);
   }
-  std::vector<const Sighting*> late = behind(all, earliest.collective);
-  const std::string waits = ranks_text(waiting) + (waiting.size() == 1 ? " waits" : " wait");
-  if (!late.empty()) {
-    return {std::move(late), "it has not come to " + call_text(earliest) + ", where " + waits +
-                                 " since " + to_text(longest)};
+  if (std::optional<Guilty> guilty = of_mismatch(in_it)) return *guilty;
+  std::vector<const Sighting*> late = behind(all, earliest);
+  groups.insert(earliest.group);
+  for (const Sighting* one : late) {
+    if (!is_in_collective(*one) || groups.contains(one->group)) continue;
+    return of_collective(all, *earliest_of(all, one->group), std::move(groups));
   }
-  for (const Sighting& one : all) {
-    if (is_in_collective(one) && one.collective == earliest.collective) late.push_back(&one);
+  const std::string waits = ranks_text(waiting) + (waiting.size() == 1 ? " waits" : " wait");
+  const std::string since = ", where " + waits + " since " + to_text(longest);
+  if (!late.empty()) {
+    return {std::move(late), "it has not come to " + call_text(earliest) + since};
   }
   const auto goes_on = [](const Sighting* one) { return !one->is_stopped; };
-  if (!std::all_of(late.begin(), late.end(), goes_on)) {
-    std::erase_if(late, goes_on);
-    return {std::move(late), "it is stopped in " + call_text(earliest) + ", where " + waits +
-                                 " since " + to_text(longest)};
+  if (!std::all_of(in_it.begin(), in_it.end(), goes_on)) {
+    std::erase_if(in_it, goes_on);
+    return {std::move(in_it), "it is stopped in " + call_text(earliest) + since};
   }
-  return {std::move(late), "all that are known to take part are in " + call_text(earliest) +
-                               ", which has not ended for " + to_text(longest)};
+  return {std::move(in_it), "all that are known to take part are in " + call_text(earliest) +
+                                ", which has not ended for " + to_text(longest)};
 }
 
 Guilty of_messages(const std::vector<Sighting>& all) {
@@ -158,15 +232,15 @@ Guilty without_records(const std::vector<Sighting>& all) {
   return guilty;
 }
 
+// From the world's collectives on, or those of the group with the lowest number.
 Guilty guilty_of(const std::vector<Sighting>& all) {
-  const Sighting* earliest = nullptr;
+  std::optional<std::uint64_t> group;
   bool anyone_waits = false;
   for (const Sighting& one : all) {
     anyone_waits = anyone_waits || one.flight == FlightState::kWaiting;
-    if (!is_in_collective(one)) continue;
-    if (!earliest || one.collective < earliest->collective) earliest = &one;
+    if (is_in_collective(one)) group = std::min(group.value_or(one.group), one.group);
   }
-  if (earliest) return of_collective(all, *earliest);
+  if (group) return of_collective(all, *earliest_of(all, *group), {});
   return anyone_waits ? of_messages(all) : without_records(all);
 }
 
@@ -177,8 +251,11 @@ void keep_telling(std::vector<Sighting>& sightings) {
     return (a.flight != FlightState::kWaiting) > (b.flight != FlightState::kWaiting);
   });
   if (sightings.size() > kSightingsTold) sightings.resize(kSightingsTold);
+  std::set<std::uint64_t> told_groups;
   for (std::size_t i = 0; i < sightings.size(); ++i) {
     Sighting& one = sightings[i];
+    one.group_name = clipped(std::move(one.group_name), kMaxDoingBytes);
+    if (!told_groups.insert(one.group).second) one.group_ranks.clear();
     one.host = clipped(std::move(one.host), kHostBytesShown);
     one.call = clipped(std::move(one.call), kMaxDoingBytes);
     one.doing = clipped(std::move(one.doing), kMaxDoingBytes);

@@ -33,14 +33,19 @@ struct Sighting {
   std::string host;
   int pid = 0;
   FlightState flight = FlightState::kUnknown;
-  // The collective that it waits in, or the last one that it has begun: the how-manyth of the world.
+  // The collective that it waits in, or the last one that it has begun: the how-manyth of its group.
   std::int64_t collective = 0;
   std::string call;         // of kWaiting, in words: "all_reduce of 4194304 bytes"
   int peer = -1;            // of kWaiting in a send or recv: the other one; -1: it waits for all
   Duration waited{};        // of kWaiting: in that call; else: since something was done
   bool is_late = false;     // nothing was done for longer than --hang-timeout
   bool is_stopped = false;  // its process, by a signal or a debugger
-  std::optional<std::int64_t> step = {};      // the last one that it has reported
+  std::optional<std::int64_t> step = {};  // the last one that it has reported
+  // That group, where it is not the world (0): its number, its name, and of one sighting of it its ranks,
+  // where they are known.
+  std::uint64_t group = 0;
+  std::string group_name = {};
+  std::vector<int> group_ranks = {};
   std::string doing = {};                     // what the kernel says of it
   std::vector<std::string> frames = {};       // where it is, the innermost last; at most kMaxFrames
   std::vector<std::string> stderr_tail = {};  // last lines, oldest first; at most kMaxTailLines
@@ -59,8 +64,11 @@ inline constexpr std::size_t kMaxSeenLines = 32;
 void keep_telling(std::vector<Sighting>& sightings);
 
 // The ranks that keep the others waiting, as ends of kind kHung, the lowest first; at least one.
+//   - Where ranks wait in a collective that is not the same for all of them: those that make another call
+//     than most.
 //   - Where ranks wait in a collective: those that have begun fewer, and are in no call themselves;
-//     where all have come, those whose process is stopped.
+//     where all have come, those whose process is stopped. Of ranks that wait in another group instead,
+//     those whom they wait for.
 //   - Where ranks wait in send or recv only: those they wait for.
 //   - Where nobody waits, as far as the records say: those whose process is stopped, else those with the
 //     lowest step.

@@ -1,5 +1,5 @@
-// What a person asks of a running job, by `ddprun stop`, `restart`, `signal`, `status` or `logs`,
-// as plain values.
+// What a person asks of a running job, by `ddprun stop`, `restart`, `signal`, `status`, `logs` or
+// `flight`, as plain values.
 //
 // A UserRequest reaches the service from an agent of the job, whose user has asked it on its socket
 // (launcher/control_socket.h), or as the first message of a connection of its own, which says no
@@ -7,8 +7,8 @@
 // a stop that was accepted, when the End follows as soon as the job has ended. A UserRequest is no
 // state: one that is lost with its connection is lost, and whoever asked is told so.
 //
-// Output of workers is asked for on a connection of its own. It is answered by many Answers, and,
-// where it is followed, by the End of the job. The service asks the agents by TellOutput, which
+// Output of workers, or their flight records, are asked for on a connection of their own. It is answered
+// by many Answers, and, where output is followed, by the End of the job. The service asks the agents by TellOutput, which
 // answer by OutputPage (rendezvous/core/output_inquiries.h).
 //
 // Value types; any thread.
@@ -34,6 +34,7 @@ struct UserRequest {
     kRestart,  // ends the generation and forms the next one; uses no budget
     kSignal,   // passes `signal` on to the workers, or to the one of `rank`
     kLogs,     // tells what the workers write, or the one of `rank`
+    kFlight,   // tells their flight records, or that of the one
   };
   What what = What::kStatus;
   std::uint64_t number = 0;  // the Answer repeats it
@@ -50,21 +51,27 @@ struct UserRequest {
   friend bool operator==(const UserRequest&, const UserRequest&) = default;
 };
 
-inline constexpr Words<UserRequest::What, 5> kUserRequestWords{
+inline constexpr Words<UserRequest::What, 6> kUserRequestWords{
     {{UserRequest::What::kStatus, "status"},
      {UserRequest::What::kStop, "stop"},
      {UserRequest::What::kRestart, "restart"},
      {UserRequest::What::kSignal, "signal"},
-     {UserRequest::What::kLogs, "logs"}}};
+     {UserRequest::What::kLogs, "logs"},
+     {UserRequest::What::kFlight, "flight"}}};
+
+// What the nodes tell, page by page.
+constexpr bool is_told_by_nodes(UserRequest::What what) {
+  return what == UserRequest::What::kLogs || what == UserRequest::What::kFlight;
+}
 
 struct Answer {
   std::uint64_t number = 0;
   bool done = false;  // it is under way; else nothing has changed, and text says why
   std::string text;   // one line, for people
-  // Of kStatus: a JSON object (rendezvous/status_page.h). Of kLogs: lines of JSON with their ends,
-  // as agents write them. Else empty.
+  // Of kStatus: a JSON object (rendezvous/status_page.h). Of kLogs and kFlight: lines of JSON with their
+  // ends, as agents write them. Else empty.
   std::string page;
-  bool more = false;  // of kLogs: others follow; text is news of its own, or empty
+  bool more = false;  // of kLogs and kFlight: others follow; text is news of its own, or empty
 
   friend bool operator==(const Answer&, const Answer&) = default;
 };
@@ -78,7 +85,7 @@ struct PassOn {
   friend bool operator==(const PassOn&, const PassOn&) = default;
 };
 
-// To an agent: what the service wants of its workers' output. The agent says that it has something
+// To an agent: what the service wants of its workers' output, or flight records. The agent says that it has something
 // to tell, and waits for its turn, so that neither side ever keeps more than a few pages for a
 // reader who is slow.
 struct TellOutput {
@@ -92,6 +99,7 @@ struct TellOutput {
   std::optional<Rank> rank = {};
   int lines = 0;        // as in the UserRequest
   bool follow = false;  // likewise
+  bool flight = false;  // kBegin: not the output, but the flight records
 
   friend bool operator==(const TellOutput&, const TellOutput&) = default;
 };

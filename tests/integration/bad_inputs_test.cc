@@ -441,7 +441,7 @@ ddprun --rdzv-endpoint=$TLS --rdzv-tls-ca=ours.ca true
 ddprun --rdzv-endpoint=$TLS --rdzv-tls-ca=theirs.ca true
 ddprun --rdzv-endpoint=$PLAIN --rdzv-tls-ca=ours.ca true
 )");
-    section("ddprun status, logs, stop, restart and signal", R"(
+    section("ddprun status, logs, stop, restart, signal and flight", R"(
 ddprun status no-such-job
 ddprun status one two
 ddprun status --jsn
@@ -472,6 +472,13 @@ ddprun restart --now
 ddprun signal
 ddprun signal SIGNONSENSE
 ddprun signal 99
+ddprun flight no-such-job
+ddprun flight no-such-file.json
+ddprun flight no-such-file.json no-such-job
+ddprun flight --rdzv-endpoint=node0 no-such-file.json
+ddprun flight --last=1025
+ddprun flight --chrome-trace
+ddprun flight --lines=3
 ddprun signal USR1 no-such-job
 )");
     for (ChildProcess* service : {store.get(), plain.get(), keyed.get(), tls.get()}) end(*service);
@@ -487,6 +494,7 @@ ddprun signal USR1 no-such-job
     auto one = begin();
     section("Commands for a running job", R"(
 ddprun logs --rank=7 train-bad-inputs
+ddprun flight --rank=7 train-bad-inputs
 ddprun signal --rank=7 USR1 train-bad-inputs
 ddprun stop --timeout=0 --rdzv-endpoint=127.0.0.1:1 train-bad-inputs
 )");

@@ -47,9 +47,11 @@ TEST_F(HangTest, TheRankThatHasNotComeIsNamedAndTheJobGoesOn) {
   EXPECT_EQ(first["kind"], "hang");
   EXPECT_EQ(first["step"], 7);
   EXPECT_EQ(first["stderr"], json({"load"}));
-  EXPECT_THAT(first["message"].get<std::string>(),
-              HasSubstr("it has not come to all_reduce of 4096 bytes (collective 9), where ranks "
-                        "0,2-3 wait since 1."));
+  EXPECT_THAT(
+      first["message"].get<std::string>(),
+      HasSubstr(
+          "it has not come to all_reduce of 4096 bytes (sum of float32) (collective 9), where "
+          "ranks 0,2-3 wait since 1."));
   EXPECT_THAT(failed["seen"].dump(), HasSubstr("rank 1: in no collective; the last one was 8"));
   EXPECT_THAT(failed["seen"].dump(), HasSubstr("ranks 0,2-3: in all_reduce of 4096 bytes"));
   EXPECT_THAT(job->err(), HasSubstr("what all ranks were doing:"));
@@ -74,6 +76,15 @@ TEST_F(HangTest, AWorkerThatIsStoppedWithinACollectiveIsNamed) {
   EXPECT_EQ(job->wait(), 71) << job->err();
   EXPECT_THAT(ranks_of(failures()[0]["first"]), ElementsAre(1)) << failures().dump(2);
   EXPECT_THAT(job->err(), HasSubstr("hangs: it is stopped in all_reduce of 4096 bytes"));
+}
+
+TEST_F(HangTest, WhoIsInAnotherCollectiveThanTheOthersIsNamed) {
+  auto job = play("0:wait,1:other,2:wait", {"--nproc-per-node=3", "--hang-timeout=0.5"});
+  EXPECT_EQ(job->wait(), 71) << job->err();
+  EXPECT_THAT(ranks_of(failures()[0]["first"]), ElementsAre(1)) << failures().dump(2);
+  EXPECT_THAT(job->err(),
+              HasSubstr("hangs: as collective 9 rank 1 is in all_gather of 4194304 bytes, "
+                        "ranks 0,2 are in all_reduce of 4096 bytes (sum of float32)"));
 }
 
 TEST_F(HangTest, WhoHasNeverReportedAndWhoWaitsForLongWorkDoNotHang) {

@@ -6,6 +6,7 @@
 // generation, does its steps and ends well. WHAT:
 //   load      reports step 7, and then sleeps without having come to the next collective
 //   wait      the same, but waits in that collective
+//   other     the same, but in another collective than the others
 //   stop      the same as load, and stops itself by SIGSTOP
 //   freeze    the same as wait, and stops itself by SIGSTOP
 //   silent    reports no step and does nothing
@@ -45,6 +46,14 @@ void say(const char* text) {
   [[maybe_unused]] const ssize_t written = write(STDOUT_FILENO, text, std::strlen(text));
 }
 
+FlightFacts all_reduce(std::uint64_t collective) {
+  return {.call = FlightCall::kAllReduce,
+          .collective = collective,
+          .bytes = 4096,
+          .dtype = FlightType::kFloat32,
+          .op = FlightOp::kSum};
+}
+
 bool all_have_begun(const WorkerEnv& env) {
   std::ofstream("begun." + to_text(env.rank)).close();
   return testing_support::eventually([&] {
@@ -70,7 +79,7 @@ int main(int argc, char** argv) {
   std::uint64_t collective = 0;
   while (collective < 8) {
     if (play == "silent") break;
-    reporter->end_call(reporter->begin_call(FlightCall::kAllReduce, ++collective, 4096, -1),
+    reporter->end_call(reporter->begin_call(all_reduce(++collective)),
                        /*failed=*/false);
   }
   // Who reports first is not late because others have only just been started.
@@ -78,8 +87,12 @@ int main(int argc, char** argv) {
   if (play != "silent") reporter->report_step(7);
   if (play.empty()) return 0;
   std::fprintf(stderr, "%s\n", play.c_str());
-  if (play == "wait" || play == "freeze")
-    reporter->begin_call(FlightCall::kAllReduce, ++collective, 4096, -1);
+  if (play == "wait" || play == "freeze") reporter->begin_call(all_reduce(++collective));
+  if (play == "other") {
+    reporter->begin_call({.call = FlightCall::kAllGather,
+                          .collective = ++collective,
+                          .bytes = std::uint64_t{4} << 20});
+  }
   if (play == "late") reporter->begin_long_wait();
   say("ready\n");
   if (play == "stop" || play == "freeze") raise(SIGSTOP);

@@ -21,6 +21,31 @@ TEST(ControlOptions, TakesOptionsAndTheJobInAnyOrder) {
   EXPECT_EQ(logs->job, "train");
 }
 
+TEST(ControlOptions, FlightRecordsAreOfAJobOrOfFiles) {
+  const Result<ControlOptions> job = parse_control_options(
+      What::kFlight, {"--last=3", "--compare", "--chrome-trace=t", "--rank=1", "train"});
+  ASSERT_TRUE(job) << job.error().message();
+  EXPECT_EQ(job->last, 3);
+  EXPECT_TRUE(job->only_compares);
+  EXPECT_EQ(job->trace_file, "t");
+  EXPECT_EQ(job->request.rank, Rank(1));
+  EXPECT_EQ(job->job, "train");
+  EXPECT_TRUE(job->files.empty());
+  const Result<ControlOptions> files =
+      parse_control_options(What::kFlight, {"flight.json", "logs/other"});
+  ASSERT_TRUE(files) << files.error().message();
+  EXPECT_EQ(files->files, (std::vector<std::string>{"flight.json", "logs/other"}));
+  EXPECT_EQ(files->job, "");
+  EXPECT_FALSE(parse_control_options(What::kFlight, {"flight.json", "train"})) << "one of both";
+  EXPECT_FALSE(parse_control_options(What::kFlight, {"--rdzv-endpoint=node0", "flight.json"}));
+  EXPECT_FALSE(parse_control_options(What::kFlight, {"--rdzv-endpoint=node0"})) << "which job?";
+  for (const char* none : {"-1", "1025", "x"}) {
+    EXPECT_FALSE(parse_control_options(What::kFlight, {"--last", none})) << none;
+  }
+  EXPECT_FALSE(parse_control_options(What::kLogs, {"--last=3"})) << "of another command";
+  EXPECT_FALSE(parse_control_options(What::kStop, {"train.json", "a/b"})) << "one job at a time";
+}
+
 TEST(ControlOptions, ASignalIsItsNameOrItsNumber) {
   for (const char* name : {"USR1", "SIGUSR1", "sigusr1", "usr1"}) {
     const Result<ControlOptions> signal = parse_control_options(What::kSignal, {name, "train"});
@@ -74,6 +99,8 @@ TEST(ControlOptions, HelpNamesEveryOption) {
   EXPECT_THAT(control_help(What::kLogs), HasSubstr("-f, --follow"));
   EXPECT_THAT(control_help(What::kSignal), HasSubstr("--rdzv-tls-ca FILE"));
   EXPECT_EQ(control_usage(What::kLogs), "[--rank N] [-f] [-n N] [JOB]");
+  EXPECT_EQ(control_usage(What::kFlight),
+            "[--rank N] [--last N] [--compare] [--chrome-trace FILE] [JOB | FILE...]");
 }
 
 }  // namespace

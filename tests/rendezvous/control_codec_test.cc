@@ -80,6 +80,9 @@ TEST(ControlCodec, AHelloComesBackAsItWas) {
                                  .is_late = true,
                                  .is_stopped = true,
                                  .step = 119,
+                                 .group = UINT64_MAX,
+                                 .group_name = "tp0",
+                                 .group_ranks = {1, 3},
                                  .doing = "state S",
                                  .frames = {"main"},
                                  .stderr_tail = {"last"}},
@@ -162,11 +165,16 @@ TEST(ControlCodec, WhatIsSaidOfOutputKeepsEveryField) {
                             .follow = true};
   EXPECT_EQ(std::get<UserRequest>(*decode_agent_message(body(encode(AgentMessage(request))))),
             request);
+  const UserRequest flight{
+      .what = UserRequest::What::kFlight, .number = 7, .job = "j", .by = "ada", .rank = Rank(3)};
+  EXPECT_EQ(std::get<UserRequest>(*decode_agent_message(body(encode(AgentMessage(flight))))),
+            flight);
   const OutputPage page{
       .inquiry = 9, .lines = "{\"text\":\"\\u0001\"}\n", .is_ready = true, .is_last = true};
   EXPECT_EQ(std::get<OutputPage>(*decode_agent_message(body(encode(AgentMessage(page))))), page);
   for (const TellOutput& tell :
        {TellOutput{.inquiry = 9, .rank = Rank(3), .lines = 5, .follow = true},
+        TellOutput{.inquiry = 9, .flight = true},
         TellOutput{.what = TellOutput::What::kNext, .inquiry = 9},
         TellOutput{.what = TellOutput::What::kEnd, .inquiry = 9}}) {
     EXPECT_EQ(std::get<TellOutput>(*decode_service_message(body(encode(ServiceMessage(tell))))),

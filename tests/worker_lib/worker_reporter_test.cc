@@ -5,7 +5,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <memory>
+#include <numeric>
+#include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -18,6 +22,7 @@ namespace {
 class WorkerReporterTest : public testing::Test {
  protected:
   WorkerReporterTest() : file_(memfd_create("pages", MFD_CLOEXEC)) {
+    setenv("DDPRUN_TRACE", "0", 1);  // as in a release build
     EXPECT_EQ(ftruncate(file_.get(), 2 * kWorkerPageBytes), 0);
     void* at =
         mmap(nullptr, 2 * kWorkerPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
@@ -49,8 +54,10 @@ TEST_F(WorkerReporterTest, WritesIntoItsOwnPage) {
 TEST_F(WorkerReporterTest, ACallIsInProgressUntilItEnds) {
   const auto reporter = WorkerReporter::open(env_);
   EXPECT_FALSE(oldest_in_progress(pages_[1]));
-  const std::uint64_t first = reporter->begin_call(FlightCall::kAllReduce, 1, 4096, -1);
-  const std::uint64_t second = reporter->begin_call(FlightCall::kSend, 1, 8, 3);
+  const std::uint64_t first = reporter->begin_call(
+      {.call = FlightCall::kAllReduce, .collective = 1, .bytes = 4096, .peer = -1});
+  const std::uint64_t second =
+      reporter->begin_call({.call = FlightCall::kSend, .collective = 1, .bytes = 8, .peer = 3});
   ASSERT_TRUE(oldest_in_progress(pages_[1]));
   EXPECT_EQ(oldest_in_progress(pages_[1])->number, first);
   EXPECT_EQ(oldest_in_progress(pages_[1])->bytes, 4096u);
@@ -64,11 +71,99 @@ TEST_F(WorkerReporterTest, ACallIsInProgressUntilItEnds) {
   EXPECT_EQ(pages_[1].activity, 2u);
 }
 
+TEST_F(WorkerReporterTest, ACallIsRecordedWithAllThatWasSaidOfIt) {
+  const auto reporter = WorkerReporter::open(env_);
+  const std::uint64_t number = reporter->begin_call({.call = FlightCall::kAllToAll,
+                                                     .group = 7,
+                                                     .collective = 3,
+                                                     .bytes = 8,
+                                                     .dtype = FlightType::kBfloat16,
+                                                     .op = FlightOp::kMax,
+                                                     .peer = 2,
+                                                     .tag = -5});
+  const auto entry = read_record(pages_[1], number);
+  ASSERT_TRUE(entry);
+  EXPECT_EQ(entry->call, FlightCall::kAllToAll);
+  EXPECT_EQ(entry->group, 7u);
+  EXPECT_EQ(entry->collective, 3u);
+  EXPECT_EQ(entry->bytes, 8u);
+  EXPECT_EQ(entry->dtype, FlightType::kBfloat16);
+  EXPECT_EQ(entry->op, FlightOp::kMax);
+  EXPECT_EQ(entry->peer, 2);
+  EXPECT_EQ(entry->tag, -5);
+  EXPECT_EQ(entry->origin, 0u) << "nobody has asked for it";
+}
+
+TEST_F(WorkerReporterTest, AGroupIsWrittenOnceWithAsMuchAsThereIsRoomFor) {
+  const auto reporter = WorkerReporter::open(env_);
+  reporter->register_group(7, "tp0", std::vector{0, 2});
+  reporter->register_group(7, "another", std::vector{1});
+  std::vector<int> many(1000);
+  std::iota(many.begin(), many.end(), 5);
+  reporter->register_group(8, std::string(100, 'x'), many);
+  ASSERT_EQ(pages_[1].group_count, 2u);
+  const FlightGroup& first = pages_[1].groups[0];
+  EXPECT_EQ(first.id, 7u);
+  EXPECT_EQ(text_in(first.name), "tp0");
+  EXPECT_EQ(first.size, 2u);
+  EXPECT_EQ(first.listed, 2u);
+  EXPECT_EQ(first.ranks[1], 2u);
+  const FlightGroup& second = pages_[1].groups[1];
+  EXPECT_EQ(text_in(second.name), std::string(kFlightGroupNameBytes, 'x'));
+  EXPECT_EQ(second.size, 1000u);
+  EXPECT_EQ(second.listed, kFlightGroupRanks);
+  EXPECT_EQ(second.ranks.back(), 4 + kFlightGroupRanks);
+  EXPECT_EQ(second.digest, flight_digest(many));
+  EXPECT_NE(second.digest, flight_digest(std::span(many).first(999)));
+  for (std::uint64_t id = 100; id < 100 + 2 * kFlightGroups; ++id) {
+    reporter->register_group(id, "", {});
+  }
+  EXPECT_EQ(pages_[1].group_count, kFlightGroups);
+}
+
+TEST_F(WorkerReporterTest, FromWhereCallsComeIsRecordedOnceForEachPlace) {
+  setenv("DDPRUN_TRACE", "1", 1);
+  const auto reporter = WorkerReporter::open(env_);
+  setenv("DDPRUN_TRACE", "0", 1);
+  std::vector<std::uint32_t> origins;
+  for (int i = 0; i < 3; ++i) {
+    const std::uint64_t number = reporter->begin_call({.call = FlightCall::kBarrier});
+    origins.push_back(read_record(pages_[1], number)->origin);
+  }
+  const std::uint64_t other = reporter->begin_call({.call = FlightCall::kBarrier});
+  EXPECT_EQ(origins, (std::vector<std::uint32_t>{1, 1, 1})) << "one place";
+  EXPECT_EQ(read_record(pages_[1], other)->origin, 2u);
+  EXPECT_EQ(pages_[1].origin_count, 2u);
+  const std::string text = text_in(pages_[1].origins[0]);
+  EXPECT_NE(text.find(" < "), std::string::npos) << text;
+  EXPECT_EQ(text.find("__libc_start_main"), std::string::npos) << text;
+  EXPECT_EQ(text.find("libc.so"), std::string::npos) << text;
+  EXPECT_NE(text, text_in(pages_[1].origins[1]));
+  const auto silent = WorkerReporter::open(env_);
+  silent->begin_call({.call = FlightCall::kBarrier});
+  EXPECT_EQ(pages_[1].origin_count, 2u);
+}
+
+TEST_F(WorkerReporterTest, PlacesBeyondTheRoomForThemAreUnknown) {
+  WorkerPage& page = pages_[1];
+  CallOrigins origins;
+  CallStack stack;
+  stack.count = 1;
+  for (std::size_t i = 0; i < kFlightOrigins + 10; ++i) {
+    stack.frames[0] = reinterpret_cast<void*>(i + 1);
+    EXPECT_EQ(origins.number_of(stack, page), i < kFlightOrigins ? i + 1 : 0);
+  }
+  stack.frames[0] = reinterpret_cast<void*>(5);
+  EXPECT_EQ(origins.number_of(stack, page), 5u) << "it is known already";
+}
+
 TEST_F(WorkerReporterTest, TheRingKeepsTheNewestAndAnOldEndTouchesNoNewCall) {
   const auto reporter = WorkerReporter::open(env_);
-  const std::uint64_t old = reporter->begin_call(FlightCall::kBarrier, 1, 0, -1);
+  const std::uint64_t old =
+      reporter->begin_call({.call = FlightCall::kBarrier, .collective = 1, .bytes = 0, .peer = -1});
   for (std::uint64_t i = 0; i < kFlightRecords; ++i) {
-    reporter->begin_call(FlightCall::kBarrier, 2 + i, 0, -1);
+    reporter->begin_call(
+        {.call = FlightCall::kBarrier, .collective = 2 + i, .bytes = 0, .peer = -1});
   }
   EXPECT_FALSE(read_record(pages_[1], old)) << "it was overwritten";
   reporter->end_call(old, false);
@@ -84,7 +179,9 @@ TEST_F(WorkerReporterTest, CallsOfSeveralThreadsAreAllKept) {
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
       for (int i = 0; i < 200; ++i) {
-        reporter->end_call(reporter->begin_call(FlightCall::kRecv, 0, 1, 2), false);
+        reporter->end_call(reporter->begin_call(
+                               {.call = FlightCall::kRecv, .collective = 0, .bytes = 1, .peer = 2}),
+                           false);
       }
     });
   }
@@ -109,7 +206,9 @@ TEST_F(WorkerReporterTest, WithoutAPageItReportsToNobody) {
     const auto reporter = WorkerReporter::open(env);
     reporter->report_step(1);
     reporter->report_activity();
-    reporter->end_call(reporter->begin_call(FlightCall::kRecv, 0, 1, 2), false);
+    reporter->end_call(
+        reporter->begin_call({.call = FlightCall::kRecv, .collective = 0, .bytes = 1, .peer = 2}),
+        false);
     return !reporter->has_page();
   };
   EXPECT_TRUE(silent({}));

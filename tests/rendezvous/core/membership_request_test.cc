@@ -238,7 +238,7 @@ TEST_F(RequestTableTest, AJobOfAnotherUserIsNotHis) {
   constexpr UserId kOwner{1000};
   constexpr UserId kOther{1001};
   receive(1, testing_support::hello_of("j", "a"), kOwner);
-  for (const What what : {What::kStop, What::kRestart, What::kSignal, What::kLogs}) {
+  for (const What what : {What::kStop, What::kRestart, What::kSignal, What::kLogs, What::kFlight}) {
     UserRequest asked = request(what, "j");
     asked.signal = SIGUSR1;
     const ServiceOutput out = receive(2, asked, kOther);

@@ -17,7 +17,7 @@ class OutputInquiriesTest : public testing::Test {
  protected:
   static OutputInquiries::Node node(const std::string& name, bool is_connected = true,
                                     bool tells_output = true) {
-    return {name, "host-" + name, is_connected, tells_output};
+    return {name, "host-" + name, is_connected, tells_output, tells_output};
   }
   static UserRequest request(bool follow) {
     return {
@@ -121,6 +121,23 @@ TEST_F(OutputInquiriesTest, SaysWhenNobodyHasAnswered) {
   EXPECT_FALSE(last_answer_.done);
   EXPECT_EQ(last_answer_.text, "no node of job 'j' has told its output");
   EXPECT_THAT(told(), ElementsAre("a end"));
+}
+
+TEST_F(OutputInquiriesTest, FlightRecordsAreAskedOfThoseWhoKnowOfThem) {
+  UserRequest asked = request(false);
+  asked.what = UserRequest::What::kFlight;
+  OutputInquiries::Node old = node("b");
+  old.tells_flight = false;
+  take(inquiries_.begin(kReader, "j", asked, {node("a"), old}, now_));
+  EXPECT_THAT(told(), ElementsAre("a begin"));
+  EXPECT_TRUE(last_told_.flight);
+  ASSERT_EQ(news_.size(), 1u);
+  EXPECT_EQ(
+      news_[0],
+      "the flight record of its workers is missing, its ddprun is too old to tell it: host-b");
+  pass(seconds(3));
+  EXPECT_THAT(news_[1], HasSubstr("host-a: the flight record of its workers is missing"));
+  EXPECT_EQ(last_answer_.text, "no node of job 'j' has told its flight record");
 }
 
 TEST_F(OutputInquiriesTest, FollowsUntilTheJobHasEndedAndAllHaveSaidTheirLast) {

@@ -89,6 +89,75 @@ TEST(Standstill, WhereAllHaveComeTheOneThatIsStoppedIsNamed) {
       << "who has not come is what the others wait for";
 }
 
+TEST(Standstill, WhoMakesAnotherCallThanMostIsNamed) {
+  std::vector<Sighting> all{in_collective(0, 57), in_collective(1, 57), in_collective(2, 57, 61),
+                            outside(3, 56)};
+  all[1].call = "all_gather of 4194304 bytes";
+  const std::vector<WorkerEnd> ends = hung_ranks(all);
+  ASSERT_EQ(ends.size(), 1u);
+  EXPECT_EQ(ends[0].rank, Rank(1));
+  EXPECT_EQ(
+      ends[0].message,
+      "as collective 57 rank 1 is in all_gather of 4194304 bytes, ranks 0,2 are in all_reduce "
+      "of 4096 bytes, since 61.0 s");
+  EXPECT_THAT(named({all[0], all[1]}), ElementsAre(0, 1)) << "nobody is most";
+  all[1].collective = 58;
+  EXPECT_THAT(named(all), ElementsAre(3)) << "another collective";
+}
+
+TEST(Standstill, SharesOfAllToAllMayDiffer) {
+  std::vector<Sighting> all{in_collective(0, 7), in_collective(1, 7)};
+  all[0].call = "all_to_all of 8 bytes";
+  all[1].call = "all_to_all of 9 bytes";
+  EXPECT_THAT(hung_ranks(all).front().message, HasSubstr("all that are known to take part"));
+}
+
+Sighting in_group(Sighting one, std::uint64_t group, std::vector<int> ranks) {
+  one.group = group;
+  one.group_name = "tp" + std::to_string(group);
+  one.group_ranks = std::move(ranks);
+  return one;
+}
+
+TEST(Standstill, WhoIsNotOfAGroupIsNotAwaitedThere) {
+  const std::vector<WorkerEnd> ends = hung_ranks(
+      {in_group(in_collective(0, 3), 1, {0, 2}), outside(1, 99), outside(2, 40), outside(3, 1)});
+  ASSERT_EQ(ends.size(), 1u);
+  EXPECT_EQ(ends[0].rank, Rank(2));
+  EXPECT_EQ(ends[0].message,
+            "it has not come to all_reduce of 4096 bytes (collective 3 of group tp1), where rank 0 "
+            "waits since 60.0 s");
+}
+
+TEST(Standstill, CollectivesOfDifferentGroupsAreNotCompared) {
+  // Rank 1 waits in its group's first for rank 2, and the world waits for both.
+  EXPECT_THAT(named({in_collective(0, 50), in_group(in_collective(1, 1), 9, {1, 2}),
+                     in_group(outside(2, 0), 9, {}), in_collective(3, 50)}),
+              ElementsAre(2));
+  // All wait: the way leads to the stopped one.
+  Sighting stopped = in_group(in_collective(2, 1), 9, {});
+  stopped.is_stopped = true;
+  EXPECT_THAT(named({in_collective(0, 50), in_group(in_collective(1, 1), 9, {1, 2}), stopped}),
+              ElementsAre(2));
+}
+
+TEST(Standstill, RanksThatWaitInACircleOfGroupsAreNamed) {
+  EXPECT_THAT(
+      named({in_group(in_collective(0, 1), 1, {0, 1}), in_group(in_collective(1, 1), 2, {0, 1})}),
+      ElementsAre(0))
+      << "the last of the circle";
+}
+
+TEST(Standstill, TheRanksOfAGroupAreToldOnce) {
+  std::vector<Sighting> all{in_group(in_collective(0, 1), 1, {0, 1}),
+                            in_group(in_collective(1, 1), 1, {0, 1}),
+                            in_group(in_collective(2, 1), 2, {2})};
+  keep_telling(all);
+  EXPECT_THAT(all[0].group_ranks, ElementsAre(0, 1));
+  EXPECT_TRUE(all[1].group_ranks.empty());
+  EXPECT_THAT(all[2].group_ranks, ElementsAre(2));
+}
+
 TEST(Standstill, AnUnknownRankThatIsLateIsBehindWhereNoRecordSaysWho) {
   EXPECT_THAT(named({in_collective(0, 7), without_record(1, 3), without_record(2, 9, false)}),
               ElementsAre(1));

@@ -1,0 +1,189 @@
+// `ddprun flight` on real processes: what each rank is in, also of one that is stopped; and what is left of
+// one that was killed.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/integration/control_jobs_frame.h"
+
+namespace ddprun::testing_support {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+class FlightTest : public ControlByServiceTest {
+ protected:
+  std::unique_ptr<ChildProcess> play(const std::string& plays, Arguments options = {}) const {
+    return launch(joined(joined({"--nproc-per-node=2", "--rdzv-id=train"}, options),
+                         {program("hang_worker"), plays}));
+  }
+  json flight(const Arguments& more = {}) const {
+    return told(joined({"flight", "--json"}, more)).object();
+  }
+  // Once all its ranks have made so many calls.
+  json flight_after(std::size_t calls) const {
+    json seen;
+    EXPECT_TRUE(eventually([&] {
+      seen = flight();
+      if (!seen.contains("ranks") || seen["ranks"].size() != 2) return false;
+      for (const json& rank : seen["ranks"]) {
+        if (rank["calls"].size() != calls) return false;
+      }
+      return true;
+    })) << seen.dump(2);
+    return seen;
+  }
+  json flight_where_rank_1_is_stopped() const {
+    json seen;
+    EXPECT_TRUE(eventually([&] {
+      seen = flight();
+      return seen.contains("ranks") && seen["ranks"].size() == 2 && seen["ranks"][1]["stopped"] &&
+             seen["ranks"][0]["calls"].size() == 9;
+    })) << seen.dump(2);
+    return seen;
+  }
+  static std::vector<std::string> kinds_of(const json& seen) {
+    std::vector<std::string> kinds;
+    for (const json& finding : seen["findings"]) kinds.push_back(finding["kind"]);
+    return kinds;
+  }
+  std::string flight_file() const {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(directory_ / "logs")) {
+      if (entry.path().filename() == "flight.json") return entry.path();
+    }
+    return "";
+  }
+};
+
+TEST_F(FlightTest, WhatEachRankIsInIsToldAlsoOfOneThatIsStopped) {
+  auto job = play("0:wait,1:stop");
+  const json seen = flight_where_rank_1_is_stopped();
+  ASSERT_EQ(seen["ranks"][0]["calls"].size(), 9u);
+  const json waiting = seen["ranks"][0]["calls"][8];
+  EXPECT_EQ(waiting["call"], "all_reduce");
+  EXPECT_EQ(waiting["collective"], 9);
+  EXPECT_EQ(waiting["bytes"], 4096);
+  EXPECT_FALSE(waiting.contains("ended_ns"));
+  EXPECT_EQ(seen["ranks"][1]["calls"].size(), 8u);
+  EXPECT_EQ(seen["ranks"][1]["step"], 7);
+  EXPECT_THAT(kinds_of(seen), ElementsAre("behind", "stopped"));
+
+  const Told words = told({"flight", "--last=2", "train"});
+  EXPECT_EQ(words.code, 0) << words.err;
+  EXPECT_THAT(words.out, AllOf(HasSubstr("): running, stopped, step 7; 8 calls, the last 2:"),
+                               HasSubstr("in progress"), HasSubstr("4.0 KiB")));
+  EXPECT_THAT(words.out, HasSubstr("behind: rank 1 has not come to all_reduce of 4096 bytes (sum "
+                                   "of float32) (collective 9 of "
+                                   "the world), where rank 0 waits since "));
+  EXPECT_THAT(words.out,
+              HasSubstr("rank 1: stopped, in no call; the last one, all_reduce of 4096"));
+  const Told compared = told({"flight", "--compare"});
+  EXPECT_THAT(compared.out, AllOf(HasSubstr("behind: "), Not(HasSubstr("number"))));
+  const Told one = told({"flight", "--rank=0"});
+  EXPECT_THAT(one.out, AllOf(HasSubstr("rank 0 ("), Not(HasSubstr("rank 1 ("))));
+  EXPECT_EQ(told({"flight", "--rank=7"}).code, 74);
+  EXPECT_EQ(told({"stop", "--now"}).code, 0);
+  job->wait();
+}
+
+TEST_F(FlightTest, CallsThatDifferAreNamedWithWhereTheyCameFrom) {
+  setenv("DDPRUN_TRACE", "1", 1);
+  auto job = play("0:wait,1:other");
+  unsetenv("DDPRUN_TRACE");
+  const json seen = flight_after(9);
+  ASSERT_THAT(kinds_of(seen), testing::Contains("mismatch"));
+  const std::string text = seen["findings"][0]["text"];
+  EXPECT_THAT(text, HasSubstr("collective 9 of the world is not the same for all: rank 0 called "
+                              "all_reduce of 4096 bytes (sum of float32), from "));
+  EXPECT_THAT(text, HasSubstr("rank 1 called all_gather of 4194304 bytes"));
+  EXPECT_THAT(text, HasSubstr("hang_worker")) << "the program, as addr2line takes it";
+  EXPECT_EQ(told({"stop", "--now"}).code, 0);
+  job->wait();
+}
+
+TEST_F(FlightTest, WhatAKilledRankHasDoneIsKept) {
+  auto job = play("0:wait,1:wait", {"--log-dir=logs"});
+  const json seen = flight_after(9);
+  kill(seen["ranks"][1]["pid"].get<pid_t>(), SIGKILL);
+  EXPECT_EQ(job->wait(), 128 + SIGKILL) << job->err();
+  const std::string path = flight_file();
+  ASSERT_NE(path, "") << job->err();
+  EXPECT_THAT(path, HasSubstr("/attempt_0/flight.json"));
+  EXPECT_THAT(job->err(), HasSubstr("what the ranks of this node were in: ddprun flight " + path));
+  const json file = json::parse(read_file(path));
+  ASSERT_EQ(file.size(), 2u);
+  EXPECT_EQ(file[1]["rank"], 1);
+  EXPECT_EQ(file[1]["lives"], false);
+  ASSERT_EQ(file[1]["calls"].size(), 9u);
+  EXPECT_EQ(file[1]["calls"][8]["collective"], 9);
+  EXPECT_FALSE(file[1]["calls"][8].contains("ended_ns"));
+
+  const Told words = told({"flight", path});
+  EXPECT_EQ(words.code, 0) << words.err;
+  EXPECT_THAT(words.out, AllOf(HasSubstr("ended: rank 1: "), HasSubstr("SIGKILL"),
+                               HasSubstr("in all_reduce of 4096 bytes")));
+  const Told trace = told({"flight", "--chrome-trace=trace.json", path});
+  EXPECT_EQ(trace.code, 0) << trace.err;
+  const json events = json::parse(read_file(directory_ / "trace.json"))["traceEvents"];
+  EXPECT_EQ(std::count_if(events.begin(), events.end(),
+                          [](const json& event) { return event["ph"] == "X"; }),
+            16);
+}
+
+TEST_F(FlightTest, AGenerationThatEndsWellLeavesNone) {
+  auto job = play("", {"--log-dir=logs"});
+  EXPECT_EQ(job->wait(), 0) << job->err();
+  EXPECT_EQ(flight_file(), "");
+}
+
+TEST_F(FlightTest, TheServiceTellsOfAllNodes) {
+  start_service();
+  const auto node = [&] {
+    return launch({"--rdzv-endpoint=" + endpoint_, "--rdzv-id=train", "--nnodes=2",
+                   "--nproc-per-node=1", program("hang_worker"), "0:wait,1:load"});
+  };
+  auto first = node();
+  auto second = node();
+  ASSERT_TRUE(first->wait_for_out("ready")) << first->err();
+  ASSERT_TRUE(second->wait_for_out("ready")) << second->err();
+  const Told asked = ask({"flight", "--json", "train"});
+  ASSERT_EQ(asked.code, 0) << asked.err;
+  const json seen = asked.object();
+  ASSERT_EQ(seen["ranks"].size(), 2u) << asked.err;
+  EXPECT_EQ(seen["ranks"][0]["calls"].size(), 9u);
+  EXPECT_EQ(seen["ranks"][1]["calls"].size(), 8u);
+  EXPECT_THAT(kinds_of(seen), ElementsAre("behind"));
+  EXPECT_THAT(ask({"flight", "--rank=1", "train"}).out,
+              AllOf(HasSubstr("rank 1 ("), Not(HasSubstr("rank 0 ("))));
+  EXPECT_EQ(ask({"flight", "nobody"}).code, 72);
+  EXPECT_EQ(ask({"stop", "--now", "train"}).code, 0);
+  first->wait();
+  second->wait();
+}
+
+TEST_F(FlightTest, WhatCannotBeShownIsSaid) {
+  EXPECT_EQ(told({"flight"}).code, 72);
+  const Told missing = told({"flight", "./nothing.json"});
+  EXPECT_EQ(missing.code, 73);
+  EXPECT_THAT(missing.err, HasSubstr("read ./nothing.json"));
+  directory_.write("odd.json", "{}");
+  const Told odd = told({"flight", "odd.json"});
+  EXPECT_EQ(odd.code, 73);
+  EXPECT_THAT(odd.err, HasSubstr("odd.json: it is no flight.json"));
+  directory_.write("none.json", "[]");
+  EXPECT_THAT(told({"flight", "none.json"}).out, HasSubstr("no calls were recorded"));
+  const Told nowhere = told({"flight", "--chrome-trace=/nowhere/trace", "none.json"});
+  EXPECT_EQ(nowhere.code, 73);
+  EXPECT_THAT(nowhere.err, HasSubstr("--chrome-trace: write /nowhere/trace"));
+}
+
+}  // namespace
+}  // namespace ddprun::testing_support
