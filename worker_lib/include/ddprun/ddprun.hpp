@@ -7,3 +7,4 @@
 #include "ddprun/error.h"
 #include "ddprun/process_group.h"
 #include "ddprun/sampler.h"
+#include "ddprun/store.h"
