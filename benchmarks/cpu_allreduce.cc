@@ -35,7 +35,7 @@
 #include "benchmarks/statistics.h"
 #include "rendezvous/listen.h"
 #include "rendezvous/store_server.h"
-#include "tests/support/client_of.h"
+#include "tests/support/store_of.h"
 #include "worker_lib/cpu/cpu_group.h"
 
 namespace ddprun::benchmarks {
@@ -180,7 +180,7 @@ void bind_to_core(int rank) {
 
 void run_rank(int rank, std::uint16_t port, const Plan& plan, const Arena& arena) {
   if (plan.bind) bind_to_core(rank);
-  const auto store = need(testing_support::client_of(port));
+  const auto store = testing_support::store_of(port);
   const TimePoint before = BootClock::now();
   const auto group =
       need(CpuGroup::form(*store, {.rank = Rank(rank),

@@ -47,6 +47,7 @@ if(TARGET ddprun_worker)
   # ddprun::worker and the libraries of ours that it is made of.
   set_target_properties(ddprun_worker PROPERTIES EXPORT_NAME worker)
   install(TARGETS
+      ddprun_acceptor
       ddprun_announcement
       ddprun_backoff
       ddprun_base
@@ -55,10 +56,12 @@ if(TARGET ddprun_worker)
       ddprun_net
       ddprun_store_client
       ddprun_store_core
+      ddprun_store_server
       ddprun_training_core
       ddprun_worker
       ddprun_worker_core
       ddprun_worker_headers
+      ddprun_worker_store
     EXPORT ddprun_worker ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(EXPORT ddprun_worker NAMESPACE ddprun:: DESTINATION ${package_dir}
           FILE ddprun-worker.cmake)

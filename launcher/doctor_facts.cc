@@ -13,9 +13,9 @@
 #include "launcher/doctor_machine.h"
 #include "launcher/doctor_names.h"
 #include "launcher/doctor_ports.h"
-#include "launcher/local_address.h"
 #include "launcher/program.h"
 #include "launcher/side_by_side.h"
+#include "rendezvous/local_address.h"
 
 namespace ddprun {
 namespace {

@@ -23,7 +23,6 @@
 #include "launcher/help.h"
 #include "launcher/job_plan.h"
 #include "launcher/json_lines.h"
-#include "launcher/local_address.h"
 #include "launcher/print_config.h"
 #include "launcher/program.h"
 #include "launcher/report_file.h"
@@ -31,6 +30,7 @@
 #include "launcher/signal_source.h"
 #include "launcher/subcommand.h"
 #include "rendezvous/core/control_message.h"
+#include "rendezvous/local_address.h"
 #include "rendezvous/tcp_address.h"
 
 namespace ddprun {

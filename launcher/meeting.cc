@@ -8,8 +8,8 @@
 #include "base/random_id.h"
 #include "base/version.h"
 #include "launcher/agent.h"
-#include "launcher/local_address.h"
 #include "rendezvous/key_file.h"
+#include "rendezvous/local_address.h"
 #include "rendezvous/tcp_address.h"
 
 namespace ddprun {

@@ -1,8 +1,10 @@
 // LimitedLog: lines that strangers can provoke, as many of them as LineBudget admits. One owner
-// thread; the Logger outlives it.
+// thread; a Logger, or what the function uses, outlives it.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "base/log.h"
 #include "rendezvous/core/line_budget.h"
@@ -11,21 +13,29 @@ namespace ddprun {
 
 class LimitedLog {
  public:
-  LimitedLog(Logger& log, int lines, Duration period) : log_(log), budget_(lines, period) {}
+  using Say = std::function<void(LogLevel level, const std::string& text)>;
 
-  void warning(const std::string& text) { write(&Logger::warning, text); }
-  void error(const std::string& text) { write(&Logger::error, text); }
+  LimitedLog(Say say, int lines, Duration period) : say_(std::move(say)), budget_(lines, period) {}
+  LimitedLog(Logger& log, int lines, Duration period)
+      : LimitedLog(
+            [&log](LogLevel level, const std::string& text) {
+              level == LogLevel::kError ? log.error(text) : log.warning(text);
+            },
+            lines, period) {}
+
+  void warning(const std::string& text) { write(LogLevel::kWarning, text); }
+  void error(const std::string& text) { write(LogLevel::kError, text); }
 
  private:
-  void write(void (Logger::*level)(std::string_view), const std::string& text) {
+  void write(LogLevel level, const std::string& text) {
     const auto held_back = budget_.admit(BootClock::now());
     if (!held_back) return;
     const std::string more =
         *held_back > 0 ? " (" + std::to_string(*held_back) + " such lines were held back)" : "";
-    (log_.*level)(text + more);
+    say_(level, text + more);
   }
 
-  Logger& log_;
+  Say say_;
   LineBudget budget_;
 };
 

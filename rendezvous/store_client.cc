@@ -92,7 +92,7 @@ Result<std::unique_ptr<StoreClient>> StoreClient::connect(StoreClientOptions opt
     Result<std::unique_ptr<StoreClient>> client = try_connect(options, deadline);
     if (client) return client;
     Error error = std::move(client).error();
-    if (error.kind == ErrorKind::kProtocol || !may_retry(deadline)) {
+    if (error.kind == ErrorKind::kProtocol || options.tries_once || !may_retry(deadline)) {
       error = with_times(std::move(error), deadline);
       if (error.kind != ErrorKind::kProtocol) error.kind = ErrorKind::kConnection;
       return std::move(error).within(what);

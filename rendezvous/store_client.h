@@ -47,6 +47,7 @@ struct StoreClientOptions {
   Duration connect_timeout =
       std::chrono::seconds(300);                 // resolving, connecting with retries, handshake
   Duration timeout = std::chrono::seconds(300);  // of a single request's answer
+  bool tries_once = false;                       // connecting: a store that is not up is not there
 };
 
 class StoreClient;
@@ -74,7 +75,8 @@ class PendingGet {
 class StoreClient {
  public:
   // Connects and shakes hands; a refused connection is tried again with growing pauses (the store
-  // may not be up yet) until connect_timeout. kConnection: the last try's cause.
+  // may not be up yet) until connect_timeout, unless only one try is wanted. kConnection: the last try's
+  // cause.
   static Result<std::unique_ptr<StoreClient>> connect(StoreClientOptions options);
 
   // Stores or overwrites. As set, multi_set, append and queue_push have no answer in this protocol,
@@ -130,6 +132,9 @@ class StoreClient {
 
   // Numeric address of this host on the way to the store: what other ranks can reach us at.
   const std::string& local_address() const { return local_address_; }
+
+  // Whether the store is one of ours, as the handshake has found out.
+  bool is_ours() const { return identity_.has_value(); }
 
  private:
   // What a call does, for its errors.

@@ -57,9 +57,10 @@ using ConnectionPtr = std::shared_ptr<Connection>;
 
 class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
  public:
-  Impl(asio::io_context& io, Logger& log, const StoreServerOptions& options)
+  Impl(asio::io_context& io, Warn warn, const StoreServerOptions& options)
       : io_(io),
-        log_(log, kLogLines, kLogPeriod),
+        log_([warn = std::move(warn)](LogLevel, const std::string& text) { warn(text); }, kLogLines,
+             kLogPeriod),
         options_(options),
         state_(options.state, random_hex(kIdentityBytes / 2)) {
     // Nobody could ask while this thread looks for it.
@@ -67,7 +68,7 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
     // Else glibc keeps small chunks that are freed in lists of their own, and when a large one is freed,
     // joins them all at once: after a hundred thousand keys that is a stall of 12 ms. For the whole
     // process; what a thread frees last still comes back quickly.
-    mallopt(M_MXFAST, 0);
+    if (options_.owns_process) mallopt(M_MXFAST, 0);
   }
 
   // The acceptor lives in this object and is gone with it, or with stop().
@@ -346,9 +347,9 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
   StoreCounters counters_;
 };
 
-StoreServer::StoreServer(asio::io_context& io, Logger& log, UniqueFd listener,
+StoreServer::StoreServer(asio::io_context& io, Warn warn, UniqueFd listener,
                          const StoreServerOptions& options)
-    : impl_(std::make_shared<Impl>(io, log, options)) {
+    : impl_(std::make_shared<Impl>(io, std::move(warn), options)) {
   if (listener.valid()) impl_->listen_on(std::move(listener));
 }
 

@@ -23,6 +23,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -49,15 +50,23 @@ struct StoreServerOptions {
   // must not destroy the server. Without a function nothing is watched.
   std::string watched_key;
   std::function<void()> watched_key_set;
+  // The process is there for the store, which may set how all of it takes memory.
+  bool owns_process = true;
 };
 
 class StoreServer {
  public:
   // listener: a socket that listens already (listen_tcp); an invalid one: none. Nothing is accepted
-  // before start(): until then clients that connect wait in the backlog. io and log outlive the
-  // server.
-  StoreServer(boost::asio::io_context& io, Logger& log, UniqueFd listener = {},
+  // before start(): until then clients that connect wait in the backlog. warn: is told, on the
+  // io_context's thread, what is worth a line in a log. io, and what warn uses, outlive the server.
+  using Warn = std::function<void(const std::string& text)>;
+  StoreServer(boost::asio::io_context& io, Warn warn, UniqueFd listener = {},
               const StoreServerOptions& options = {});
+  StoreServer(boost::asio::io_context& io, Logger& log, UniqueFd listener = {},
+              const StoreServerOptions& options = {})
+      : StoreServer(
+            io, [&log](const std::string& text) { log.warning(text); }, std::move(listener),
+            options) {}
   // Stops.
   ~StoreServer();
 

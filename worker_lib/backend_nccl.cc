@@ -175,7 +175,7 @@ NcclResult worse(NcclResult left, NcclResult right) {
 
 // --- forming and ending ---
 
-Result<std::unique_ptr<NcclBackend>> NcclBackend::form(const NcclApi& api, StoreClient* store,
+Result<std::unique_ptr<NcclBackend>> NcclBackend::form(const NcclApi& api, Store* store,
                                                        const NcclBackendOptions& options,
                                                        std::unique_ptr<CpuGroup> peers) {
   auto communicator = NcclCommunicator::form(api, store,
@@ -645,7 +645,7 @@ Result<void> BackendFactory::select_device(int index) const {
   return cuda_error(api_, "select device cuda:" + std::to_string(index), selected);
 }
 
-Result<std::unique_ptr<Backend>> BackendFactory::form(StoreClient* store,
+Result<std::unique_ptr<Backend>> BackendFactory::form(Store* store,
                                                       const NcclBackendOptions& options,
                                                       std::unique_ptr<CpuGroup> peers) const {
   Result<std::unique_ptr<NcclBackend>> backend =

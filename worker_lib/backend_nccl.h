@@ -73,7 +73,7 @@ class NcclBackend final : public Backend {
   // Collective. The device must be the current one. The store is used during the call only and may
   // be null in a world of one, and so may the peers; without them a dead rank is noticed at the
   // deadline.
-  static Result<std::unique_ptr<NcclBackend>> form(const NcclApi& api, StoreClient* store,
+  static Result<std::unique_ptr<NcclBackend>> form(const NcclApi& api, Store* store,
                                                    const NcclBackendOptions& options,
                                                    std::unique_ptr<CpuGroup> peers = nullptr);
   // Waits for what is in flight and for the peers' leave, a little; then aborts.
@@ -168,7 +168,7 @@ class BackendFactory {
   // Makes the device the current one of this thread.
   Result<void> select_device(int index) const;
   // See NcclBackend::form().
-  Result<std::unique_ptr<Backend>> form(StoreClient* store, const NcclBackendOptions& options,
+  Result<std::unique_ptr<Backend>> form(Store* store, const NcclBackendOptions& options,
                                         std::unique_ptr<CpuGroup> peers = nullptr) const;
 
  private:

@@ -1,30 +1,31 @@
 #include "ddprun/context.h"
 
-#include <algorithm>
+#include <exception>
+#include <optional>
+#include <utility>
 
+#include "base/deadline.h"
 #include "base/worker_env.h"
-#include "rendezvous/store_client.h"
 #include "worker_lib/backend_cpu.h"
 #include "worker_lib/backend_nccl.h"
 #include "worker_lib/checkpoint_announcement.h"
+#include "worker_lib/core/start_plan.h"
 #include "worker_lib/cpu/solo_group.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/error_file.h"
 #include "worker_lib/save_request.h"
 #include "worker_lib/work_state.h"
 #include "worker_lib/worker_reporter.h"
+#include "worker_lib/world_store.h"
 
 namespace ddprun {
 namespace {
 
-// Every key of the worker library begins with it, so that PyTorch's keys in the same store are
-// others.
-constexpr const char* kKeyPrefix = "ddprun";
-
-// A launcher's store is up before its workers; what a person starts by hand may come a little
-// later.
-constexpr Duration kPatienceWithLauncher = std::chrono::minutes(5);
-constexpr Duration kPatienceByHand = std::chrono::seconds(10);
+// What a rank 0 that ends allows the others, which may still need the store that it hosts.
+constexpr Duration kLeavePatience = std::chrono::minutes(1);
+constexpr Duration kSilentLeave = std::chrono::seconds(10);  // of it: before it says that it waits
+// The same where the world could not be formed: they have just been told why.
+constexpr Duration kFailedLeavePatience = std::chrono::seconds(2);
 
 // --- device and backend
 
@@ -88,73 +89,76 @@ Choice choose(const InitOptions& options, LocalRank local_rank, const BackendFac
 
 // --- meeting the others
 
-// By hand nobody may be hosting a store, which this rank must not wait for as long as for a slow
-// node.
-Result<std::unique_ptr<StoreClient>> connect_to_store(const WorkerEnv& env, Duration timeout) {
-  const Duration patience = env.agent_store ? kPatienceWithLauncher : kPatienceByHand;
-  const HostPort address = store_address(env);
-  auto store = StoreClient::connect({.address = address,
-                                     .prefix = kKeyPrefix,
-                                     .connect_timeout = std::min(timeout, patience),
-                                     .timeout = timeout});
-  if (store || env.agent_store) return store;
-  Error error = store.error();
-  error.cause +=
-      "; without a launcher a store must be there already: start the program with ddprun or "
-      "torchrun, or run 'ddp-store --listen " +
-      to_text(address) + "' first";
-  return error;
-}
+// What a world is made of.
+struct World {
+  std::unique_ptr<WorldStore> store;  // null: of one
+  std::unique_ptr<Backend> backend;
+  const CpuGroup* peers = nullptr;  // inside the backend: knows whether all is well
+};
 
-// Unique in the store: with a store that lives on after a restart (torchrun's does), addresses of
-// the generation before must not be found.
-std::string group_name(const WorkerEnv& env) {
-  return env.run_id + "/generation-" + to_text(env.generation) + "/world";
-}
-
-Result<std::unique_ptr<CpuGroup>> meet_ranks(StoreClient* store, const WorkerEnv& env,
+Result<std::unique_ptr<CpuGroup>> meet_ranks(const WorldStore& place, const WorkerEnv& env,
                                              Duration timeout) {
-  if (!store) return make_solo_group();
   // The launcher's node: two nodes of a job may be simulated on one machine. Whether processes of
   // one node can share memory at all (same boot of the same kernel, same network namespace: not so
-  // in two containers) the engine finds out by itself.
-  return CpuGroup::form(*store, {.rank = env.rank,
-                                 .world_size = env.world_size,
-                                 .node_id = "node " + to_text(env.node_rank),
-                                 .name = group_name(env),
-                                 .ports = env.ports,
-                                 .node_silence = env.lease,
-                                 .timeout = timeout});
+  // in two containers, nor on two hosts that nobody has numbered) the engine finds out by itself.
+  return CpuGroup::form(*place.store(), {.rank = env.rank,
+                                         .world_size = env.world_size,
+                                         .node_id = "node " + to_text(env.node_rank),
+                                         .name = place.name(),
+                                         .address = place.address(),
+                                         .ports = env.ports,
+                                         .node_silence = env.lease,
+                                         .timeout = timeout});
 }
 
-Result<std::unique_ptr<Backend>> form_backend(const Choice& choice, StoreClient* store,
-                                              const WorkerEnv& env, Duration timeout,
-                                              const BackendFactory* nccl) {
+Result<void> form_backend(World& world, const Choice& choice, const WorkerEnv& env,
+                          Duration timeout, const BackendFactory* nccl) {
   const Deadline deadline(timeout);
-  Result<std::unique_ptr<CpuGroup>> group = meet_ranks(store, env, timeout);
+  Result<std::unique_ptr<CpuGroup>> group =
+      world.store ? meet_ranks(*world.store, env, timeout)
+                  : Result<std::unique_ptr<CpuGroup>>(make_solo_group());
   if (!group) return group.error();
-  if (!choice.is_nccl) return std::unique_ptr<Backend>(new CpuBackend(std::move(*group)));
-  return nccl->form(store,
-                    {.rank = env.rank,
-                     .world_size = env.world_size,
-                     .device = choice.device,
-                     .name = group_name(env),
-                     .timeout = deadline.remaining()},
-                    std::move(*group));
+  world.peers = group->get();
+  if (!choice.is_nccl) {
+    world.backend = std::make_unique<CpuBackend>(std::move(*group));
+    return {};
+  }
+  auto backend = nccl->form(world.store ? world.store->store().get() : nullptr,
+                            {.rank = env.rank,
+                             .world_size = env.world_size,
+                             .device = choice.device,
+                             .name = world.store ? world.store->name() : "",
+                             .timeout = deadline.remaining()},
+                            std::move(*group));
+  if (!backend) return backend.error();
+  world.backend = std::move(*backend);
+  return {};
 }
 
-Result<std::unique_ptr<Backend>> meet(const Choice& choice, const WorkerEnv& env, Duration timeout,
-                                      const BackendFactory* nccl) {
-  const Deadline deadline(timeout);
+Result<World> meet(const Choice& choice, const StartPlan& plan, const InitOptions& options,
+                   const BackendFactory* nccl) {
+  const Deadline deadline(options.timeout);
   if (choice.is_nccl) {
     const Result<void> selected = nccl->select_device(choice.device.index());
     if (!selected) return selected.error();
   }
-  if (env.world_size == 1) return form_backend(choice, nullptr, env, timeout, nccl);
-
-  const auto store = connect_to_store(env, timeout);
-  if (!store) return store.error();
-  return form_backend(choice, store->get(), env, deadline.remaining(), nccl);
+  World world;
+  if (plan.meet_at != MeetAt::kNowhere) {
+    auto store = WorldStore::open({.plan = plan,
+                                   .given = options.store,
+                                   .local_address = options.local_address,
+                                   .timeout = options.timeout});
+    if (!store) return store.error();
+    world.store = std::move(*store);
+  }
+  const Result<void> formed = form_backend(world, choice, plan.env, deadline.remaining(), nccl);
+  if (!formed) {
+    // What they were told is in the store: who did not come.
+    if (world.store) world.store->await_leave(kFailedLeavePatience);
+    return formed.error();
+  }
+  if (world.store) world.store->world_is_formed();
+  return world;
 }
 
 }  // namespace
@@ -163,33 +167,55 @@ struct Context::Impl {
   WorkerEnv env;
   torch::Device device;
   std::shared_ptr<WorkerReporter> reporter;
-  ProcessGroup group;
+  std::unique_ptr<WorldStore> store;  // null in a world of one; outlives the group
+  const CpuGroup* peers;              // inside the group
+  std::optional<ProcessGroup> group;
+
+  ~Impl();
 };
+
+// Rank 0 ends the store that it hosts when the others have left it, too: they may still form groups. It
+// does not wait in vain where the world has failed.
+Context::Impl::~Impl() {
+  const bool is_well = !peers->failure() && std::uncaught_exceptions() == 0;
+  group.reset();  // the others see at once that this rank has left
+  if (!store || !is_well || store->await_leave(kSilentLeave)) return;
+  TORCH_WARN("ddprun: rank 0 has ended but for the store that it hosts, and waits up to ",
+             to_text(kLeavePatience), " for the ranks that are still connected to it");
+  store->await_leave(kLeavePatience - kSilentLeave);
+}
 
 Context init_with(const InitOptions& options, BackendFactory* nccl) {
   return with_dist_errors("ddprun::init", [&] {
     if (options.timeout <= Timeout::zero()) {
       refuse_init("timeout must be more than zero");
     }
-    const Result<std::optional<WorkerEnv>> read = read_worker_env(environment_variable);
-    if (!read) throw to_dist_error(Error(read.error()).within("ddprun::init"));
-    const WorkerEnv env = read->value_or(WorkerEnv());
+    const Result<StartPlan> plan = plan_start({.init_method = options.init_method,
+                                               .rank = options.rank,
+                                               .world_size = options.world_size,
+                                               .has_store = options.store != nullptr},
+                                              environment_variable);
+    if (!plan) throw to_dist_error(Error(plan.error()).within("ddprun::init"));
+    const WorkerEnv& env = plan->env;
     write_uncaught_exceptions_to(env.error_file);
     listen_for_save_requests(env.checkpoint_signal);
 
     const Choice choice = choose(options, env.local_rank, nccl);
-    Result<std::unique_ptr<Backend>> backend = meet(choice, env, options.timeout, nccl);
-    if (!backend) {
-      throw to_dist_error(Error(backend.error())
+    Result<World> world = meet(choice, *plan, options, nccl);
+    if (!world) {
+      throw to_dist_error(Error(world.error())
                               .within("ddprun::init of rank " + to_text(env.rank) + " of " +
                                       std::to_string(env.world_size)));
     }
     std::shared_ptr<WorkerReporter> reporter = WorkerReporter::open(env);
-    return Context(std::unique_ptr<Context::Impl>(
-        new Context::Impl{env,
-                          choice.device,
-                          reporter,
-                          {std::move(*backend), choice.device, options.timeout, reporter}}));
+    std::unique_ptr<Context::Impl> impl(new Context::Impl{.env = env,
+                                                          .device = choice.device,
+                                                          .reporter = reporter,
+                                                          .store = std::move(world->store),
+                                                          .peers = world->peers,
+                                                          .group = {}});
+    impl->group.emplace(std::move(world->backend), choice.device, options.timeout, reporter);
+    return Context(std::move(impl));
   });
 }
 
@@ -207,7 +233,7 @@ long Context::generation() const { return impl_->env.generation.value; }
 int Context::restart_count() const { return impl_->env.restart_count; }
 const std::string& Context::run_id() const { return impl_->env.run_id; }
 torch::Device Context::device() const { return impl_->device; }
-ProcessGroup& Context::group() { return impl_->group; }
+ProcessGroup& Context::group() { return *impl_->group; }
 
 bool Context::save_requested() {
   if (impl_->env.checkpoint_signal == 0) return false;  // on every rank

@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "base/background_thread.h"
-#include "rendezvous/store_client.h"
 #include "worker_lib/cpu/cpu_group.h"
 #include "worker_lib/nccl_pause.h"
+#include "worker_lib/store_calls.h"
 
 namespace ddprun {
 namespace {
@@ -35,8 +35,7 @@ Error cuda_error(const NcclApi& api, std::string doing, CudaResult result) {
 
 // --- forming ---
 
-Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::form(const NcclApi& api,
-                                                                 StoreClient* store,
+Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::form(const NcclApi& api, Store* store,
                                                                  NcclCommunicatorOptions options) {
   DDPRUN_ASSERT(store || options.world_size == 1, "several ranks need a store to meet in");
   const std::string doing = "form the NCCL communicator of " + std::to_string(options.world_size) +
@@ -49,13 +48,13 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::form(const NcclApi& 
   if (!ready) return Error(ready.error()).within(doing);
   // Everybody is here, so everybody has the id: a job that uses the store again must not find it.
   if (store && made->options_.rank == Rank(0)) {
-    const Result<bool> deleted = store->delete_key(id_key(made->options_));
+    const Result<bool> deleted = StoreCalls(*store).delete_key(id_key(made->options_));
     if (!deleted) return Error(deleted.error()).within(doing);
   }
   return made;
 }
 
-Result<NcclUniqueId> NcclCommunicator::exchange_id(StoreClient* store, const Deadline& deadline) {
+Result<NcclUniqueId> NcclCommunicator::exchange_id(Store* store, const Deadline& deadline) {
   NcclUniqueId id;
   if (options_.rank == Rank(0)) {
     const NcclResult made = api_.get_unique_id(&id);
@@ -63,8 +62,8 @@ Result<NcclUniqueId> NcclCommunicator::exchange_id(StoreClient* store, const Dea
     const std::string reason = is_made ? "" : nccl_error(made).cause;
     if (store) {
       // What is not as long as an id is the reason why there is none: the others need not wait.
-      const Result<void> set = store->set(
-          id_key(options_), is_made ? std::string_view(id.bytes.data(), id.bytes.size()) : reason);
+      const Result<void> set = StoreCalls(*store).set(
+          id_key(options_), is_made ? std::string(id.bytes.data(), id.bytes.size()) : reason);
       if (!set) return set.error();
     }
     if (!is_made) {
@@ -90,10 +89,10 @@ Result<NcclUniqueId> NcclCommunicator::exchange_id(StoreClient* store, const Dea
 }
 
 // In slices: the store does not tell when rank 0 dies before it has set the id.
-Result<std::string> NcclCommunicator::await_id(StoreClient& store, const Deadline& deadline) const {
+Result<std::string> NcclCommunicator::await_id(Store& store, const Deadline& deadline) const {
   for (;;) {
     Result<std::string> got =
-        store.get(id_key(options_), std::min(deadline.remaining(), kGlanceAtPeers));
+        StoreCalls(store).get(id_key(options_), std::min(deadline.remaining(), kGlanceAtPeers));
     if (got || got.error().kind != ErrorKind::kTimeout || deadline.passed()) return got;
     if (const Result<void> peers = check_peers(); !peers) return peers.error();
   }

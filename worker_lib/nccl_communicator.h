@@ -25,7 +25,7 @@
 namespace ddprun {
 
 class CpuGroup;
-class StoreClient;
+class Store;
 
 struct NcclCommunicatorOptions {
   Rank rank{0};
@@ -43,7 +43,7 @@ class NcclCommunicator {
  public:
   // Collective. The current device is the communicator's. The store is used during the call only
   // and may be null in a world of one.
-  static Result<std::unique_ptr<NcclCommunicator>> form(const NcclApi& api, StoreClient* store,
+  static Result<std::unique_ptr<NcclCommunicator>> form(const NcclApi& api, Store* store,
                                                         NcclCommunicatorOptions options);
   // Aborts what was not closed.
   ~NcclCommunicator();
@@ -71,10 +71,10 @@ class NcclCommunicator {
   NcclCommunicator(const NcclApi& api, NcclCommunicatorOptions options)
       : api_(api), options_(std::move(options)) {}
 
-  Result<NcclUniqueId> exchange_id(StoreClient* store, const Deadline& deadline);
+  Result<NcclUniqueId> exchange_id(Store* store, const Deadline& deadline);
   Result<void> init(const NcclUniqueId& id, const Deadline& deadline);
   Result<void> settle(NcclResult result, const Deadline& deadline);
-  Result<std::string> await_id(StoreClient& store, const Deadline& deadline) const;
+  Result<std::string> await_id(Store& store, const Deadline& deadline) const;
   Result<void> check_peers() const;
   NcclResult state_now();
   Error nccl_error(NcclResult result);

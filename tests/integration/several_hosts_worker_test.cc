@@ -26,27 +26,38 @@ using testing_support::program;
 using testing_support::SeveralHosts;
 using testing_support::WorkerFailure;
 
-// Two ranks on each of two nodes, started by hand as a scheduler would: no agent watches them.
+// Two ranks on each of two nodes, started by hand: no agent watches them, rank 0 hosts the store, and
+// nobody says which ranks share a node.
 class RanksWithoutAgents : public SeveralHosts {
  protected:
-  void start_ranks(const std::string& play) {
+  void start_ranks(const std::string& play, const std::string& init_method = "env://",
+                   const std::string& master = NetnsCluster::address(0)) {
     start_hosts(2, false);
-    store_ = start_process(0, {program("ddp-store"), "--listen", "*:29500"});
-    ASSERT_TRUE(store_->wait_for_out("29500")) << store_->err();
+    start_ranks_at(play, init_method, master);
+  }
+
+  void start_ranks_at(const std::string& play, const std::string& init_method,
+                      const std::string& master) {
     for (int rank = 0; rank < 4; ++rank) {
       ChildProcess::Options environment;
-      environment.variables = {{"RANK", std::to_string(rank)},
-                               {"WORLD_SIZE", "4"},
-                               {"LOCAL_RANK", std::to_string(rank % 2)},
-                               {"LOCAL_WORLD_SIZE", "2"},
-                               {"GROUP_RANK", std::to_string(rank / 2)},
-                               {"MASTER_ADDR", NetnsCluster::address(0)},
-                               {"MASTER_PORT", "29500"},
+      environment.variables = {{"RANK", std::to_string(rank)},  // by which it is found
+                               {"MASTER_ADDR", master},
                                {"DDPRUN_PORT_RANGE", "20000-20009"},
                                {"OMP_NUM_THREADS", "1"}};
-      ranks_.push_back(start_process(rank / 2, {program("worker_test_rank"), play}, environment));
+      ranks_.push_back(start_process(rank / 2,
+                                     {program("worker_test_rank"), play,
+                                      init_method + "?world_size=4&rank=" + std::to_string(rank)},
+                                     environment));
     }
-    for (auto& rank : ranks_) ASSERT_TRUE(rank->wait_for_out("ready\n.\n.\n")) << rank->err();
+    const std::string begun = play == "sum" ? "ready\n" : "ready\n.\n.\n";
+    for (auto& rank : ranks_) ASSERT_TRUE(rank->wait_for_out(begun)) << rank->out() << rank->err();
+  }
+
+  void expect_sum() {
+    for (auto& rank : ranks_) {
+      EXPECT_EQ(rank->wait(), 0) << rank->out() << rank->err();
+      EXPECT_THAT(rank->out(), HasSubstr("sum 6"));
+    }
   }
 
   // Waits for the rank's end, and returns what it says of it.
@@ -61,11 +72,9 @@ class RanksWithoutAgents : public SeveralHosts {
 
   void TearDown() override {
     ranks_.clear();
-    store_.reset();
     SeveralHosts::TearDown();
   }
 
-  std::unique_ptr<ChildProcess> store_;
   std::vector<std::unique_ptr<ChildProcess>> ranks_;
 };
 
@@ -87,6 +96,28 @@ TEST_F(RanksWithoutAgents, ListenWithinThePortRangeOnly) {
     }
     EXPECT_EQ(doors, 2) << sockets->out();
   }
+}
+
+// A node's own name leads to its loopback, as Debian has it: the others must hear of another address.
+TEST_F(RanksWithoutAgents, MeetByTheNameOfRank0sHost) {
+  start_ranks("sum", "env://", NetnsCluster::name(0));
+  ASSERT_FALSE(HasFatalFailure());
+  expect_sum();
+}
+
+TEST_F(RanksWithoutAgents, MeetAtAFile) {
+  start_ranks("sum", "file://" + scratch_ / "meeting");
+  ASSERT_FALSE(HasFatalFailure());
+  expect_sum();
+}
+
+TEST_F(RanksWithoutAgents, UseADdpStoreOnAnotherHost) {
+  start_hosts(2, false);
+  const auto store = start_process(1, {program("ddp-store"), "--listen", "*:29500"});
+  ASSERT_TRUE(store->wait_for_out("29500")) << store->err();
+  start_ranks_at("sum", "env://", NetnsCluster::address(1));
+  ASSERT_FALSE(HasFatalFailure());
+  expect_sum();
 }
 
 TEST_F(RanksWithoutAgents, ACutCableIsNoticedByAllWithinTheLease) {

@@ -701,6 +701,16 @@ TEST(StoreClient, TriesAgainUntilTheStoreIsUp) {
   connecting.join();
 }
 
+TEST(StoreClient, TriesOnceWhereItIsToldTo) {
+  const HeldPort port;
+  const TimePoint start = BootClock::now();
+  const auto client = StoreClient::connect(
+      {.address = {"127.0.0.1", port.port()}, .connect_timeout = 20s, .tries_once = true});
+  ASSERT_FALSE(client);
+  EXPECT_EQ(client.error().kind, ErrorKind::kConnection);
+  EXPECT_LT(BootClock::now() - start, 10s);
+}
+
 TEST(StoreClient, TriesAgainWhenTheConnectionBreaksBeforeTheHandshakeIsAnswered) {
   std::atomic<int> connections = 0;
   ScriptedServer server([&](int socket, int number) {

@@ -16,6 +16,7 @@ WorkerEnv env_of(int rank, const WorkerClusterOptions& options, std::uint16_t po
   env.node_count = options.nodes;
   env.master_addr = "127.0.0.1";
   env.master_port = port;
+  env.agent_store = true;
   env.run_id = "test";
   env.omp_num_threads = "1";
   env.generation = Generation(options.generation);

@@ -8,11 +8,11 @@
 
 #include "ddprun/objects.h"
 #include "ddprun/process_group.h"
-#include "tests/support/client_of.h"
 #include "tests/support/eventually.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/running_store.h"
+#include "tests/support/store_of.h"
 #include "tests/worker_lib/nccl_double.h"
 #include "tests/worker_lib/reduce_ops.h"
 #include "worker_lib/backend_cpu.h"
@@ -38,7 +38,7 @@ class World {
   virtual ~World() = default;
 
   std::unique_ptr<ProcessGroup> form(int rank) {
-    auto store = value_or_throw(testing_support::client_of(store_.port()));
+    const auto store = testing_support::store_of(store_.port());
     return std::make_unique<ProcessGroup>(form_backend(rank, *store), torch::kCPU, seconds(30));
   }
 
@@ -48,7 +48,7 @@ class World {
   const int size;
 
  private:
-  virtual std::unique_ptr<Backend> form_backend(int rank, StoreClient& store) = 0;
+  virtual std::unique_ptr<Backend> form_backend(int rank, Store& store) = 0;
 
   testing_support::RunningStore store_;
 };
@@ -64,7 +64,7 @@ class NcclWorld final : public World {
   }
 
  private:
-  std::unique_ptr<Backend> form_backend(int rank, StoreClient& store) override {
+  std::unique_ptr<Backend> form_backend(int rank, Store& store) override {
     const NcclBackendOptions options{.rank = Rank(rank),
                                      .world_size = size,
                                      .device = torch::kCPU,
@@ -85,7 +85,7 @@ class CpuWorld final : public World {
   using World::World;
 
  private:
-  std::unique_ptr<Backend> form_backend(int rank, StoreClient& store) override {
+  std::unique_ptr<Backend> form_backend(int rank, Store& store) override {
     return std::make_unique<CpuBackend>(value_or_throw(CpuGroup::form(
         store, {.rank = Rank(rank), .world_size = size, .name = "world", .timeout = kPatience})));
   }

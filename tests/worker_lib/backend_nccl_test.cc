@@ -9,11 +9,11 @@
 #include <latch>
 
 #include "ddprun/error.h"
-#include "tests/support/client_of.h"
 #include "tests/support/eventually.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/running_store.h"
+#include "tests/support/store_of.h"
 #include "tests/worker_lib/nccl_double.h"
 #include "tests/worker_lib/tensor_list.h"
 #include "worker_lib/cpu/solo_group.h"
@@ -26,11 +26,11 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing_support::client_of;
 using testing_support::dist_error_of;
 using testing_support::eventually;
 using testing_support::kPatience;
 using testing_support::run_ranks;
+using testing_support::store_of;
 using torch::Tensor;
 
 constexpr CallOptions kCall{.timeout = seconds(60), .async = true};
@@ -81,7 +81,7 @@ TEST(NcclBackend, WaitingBlocksTheCallersStreamAndNotTheHost) {
   testing_support::RunningStore store;
   std::latch issued(2);
   run_ranks(2, [&](int rank) {
-    const auto client = value_or_throw(client_of(store.port()));
+    const auto client = store_of(store.port());
     auto backend = NcclBackend::form(
         NcclDouble::api(), client.get(),
         {.rank = Rank(rank), .world_size = 2, .device = torch::kCPU, .timeout = kPatience});
@@ -257,7 +257,7 @@ TEST(NcclBackend, ItsDestructorLetsFinishWhatCanFinish) {
 
 class NcclForming : public testing::Test {
  protected:
-  std::unique_ptr<StoreClient> connect() { return value_or_throw(client_of(store_.port())); }
+  std::shared_ptr<Store> connect() { return store_of(store_.port()); }
   Result<std::unique_ptr<NcclBackend>> form(int rank, int size, Duration timeout) {
     const auto client = connect();
     return NcclBackend::form(NcclDouble::api(), client.get(),
@@ -278,7 +278,7 @@ TEST_F(NcclForming, TheIdIsGoneFromTheStoreWhenAllHaveIt) {
     const auto backend = form(rank, 3, kPatience);
     ASSERT_TRUE(backend) << backend.error().message();
     backend->get()->barrier(kCall).wait(seconds(30));
-    EXPECT_FALSE(*connect()->check({"group-7/nccl/id"}));
+    EXPECT_FALSE(connect()->check({"group-7/nccl/id"}));
   });
   EXPECT_EQ(cuda_.count("get_unique_id"), 1);
 }

@@ -5,11 +5,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <atomic>
 #include <filesystem>
 
+#include "rendezvous/listen.h"
 #include "tests/support/client_of.h"
+#include "tests/support/eventually.h"
 #include "tests/support/expect_dist_error.h"
+#include "tests/support/held_port.h"
+#include "tests/support/map_store.h"
+#include "tests/support/rank_threads.h"
 #include "tests/support/read_file.h"
 #include "tests/support/running_store.h"
 #include "tests/worker_lib/nccl_double.h"
@@ -182,34 +189,38 @@ TEST(Context, TheDeviceIsLocalRankModuloDevicesAndCurrentBeforeAnythingElse) {
 
 // --- others that are not there
 
-TEST(Context, ByHandItSaysHowToComeByAStore) {
-  const std::string port = kNobodysPort;
-  const ScopedEnvironment by_hand({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", port}});
-  const DistError failure =
-      dist_error_of([] { init_with({.timeout = milliseconds(50)}, nullptr); });
-  EXPECT_EQ(failure.kind(), DistError::Kind::kConnection);
-  EXPECT_THAT(failure.what(),
-              AllOf(HasSubstr("ddprun::init of rank 1 of 2: connect to store 127.0.0.1:" + port),
-                    HasSubstr("run 'ddp-store --listen 127.0.0.1:" + port + "' first")));
+TEST(Context, ByHandItNamesRank0WhoseStoreItWaitsFor) {
+  for (const std::string host : {"127.0.0.1", "::1"}) {
+    const ScopedEnvironment by_hand(
+        {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", host}, {"MASTER_PORT", kNobodysPort}});
+    const DistError failure =
+        dist_error_of([] { init_with({.timeout = milliseconds(50)}, nullptr); });
+    EXPECT_EQ(failure.kind(), DistError::Kind::kConnection);
+    EXPECT_EQ(failure.peer_rank(), 0);
+    EXPECT_THAT(failure.what(), AllOf(HasSubstr("ddprun::init of rank 1 of 2: connect to store " +
+                                                to_text(HostPort{host, 1})),
+                                      HasSubstr("rank 0, which hosts the store, has not come")));
+  }
 }
 
-TEST(Context, TheStoreToStartByHandIsWrittenAsDdpStoreReadsIt) {
-  const ScopedEnvironment by_hand(
-      {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "::1"}, {"MASTER_PORT", kNobodysPort}});
-  const DistError failure =
-      dist_error_of([] { init_with({.timeout = milliseconds(50)}, nullptr); });
-  EXPECT_THAT(failure.what(), HasSubstr("run 'ddp-store --listen [::1]:1' first"));
+TEST(Context, ABadInitMethodIsRefused) {
+  const ScopedEnvironment none({});
+  EXPECT_DIST_ERROR(init_with({.init_method = "tcp://h:0"}, nullptr),
+                    DistError::Kind::kInvalidArgument,
+                    HasSubstr("ddprun::init: init_method 'tcp://h:0': port 0 cannot be meant"));
 }
 
 TEST(Context, NamesTheRanksThatDidNotCome) {
   const testing_support::RunningStore store;
-  const ScopedEnvironment launched(
-      {{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_PORT", std::to_string(store.port())}});
+  const ScopedEnvironment launched({{"RANK", "1"},
+                                    {"WORLD_SIZE", "4"},
+                                    {"MASTER_PORT", std::to_string(store.port())},
+                                    {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
   const DistError failure =
       dist_error_of([] { init_with({.timeout = milliseconds(1000)}, nullptr); });
   EXPECT_EQ(failure.kind(), DistError::Kind::kTimeout);
   EXPECT_THAT(failure.what(), AllOf(HasSubstr("ddprun::init of rank 1 of 4: "),
-                                    HasSubstr(": ranks 0, 2 and 3 did not come: ")));
+                                    HasSubstr(": ranks 0, 2 and 3 did not come (waited ")));
 }
 
 TEST(Context, ItsKeysBeginWithItsOwnPrefixAndNameTheGeneration) {
@@ -218,6 +229,7 @@ TEST(Context, ItsKeysBeginWithItsOwnPrefixAndNameTheGeneration) {
   const ScopedEnvironment launched({{"RANK", "1"},
                                     {"WORLD_SIZE", "2"},
                                     {"MASTER_PORT", port},
+                                    {"TORCHELASTIC_USE_AGENT_STORE", "True"},
                                     {"TORCHELASTIC_RUN_ID", "job"},
                                     {"DDPRUN_GENERATION", "3"}});
   dist_error_of([] { init_with({.timeout = milliseconds(1000)}, nullptr); });
@@ -225,6 +237,113 @@ TEST(Context, ItsKeysBeginWithItsOwnPrefixAndNameTheGeneration) {
   const auto keys = client->list_keys();
   ASSERT_FALSE(keys->empty());
   EXPECT_THAT(*keys, testing::Each(testing::StartsWith("ddprun/job/generation-3/")));
+}
+
+// --- ranks that are threads: each says its place itself
+
+void sum_over(const InitOptions& options) {
+  Context context = init_with(options, nullptr);
+  EXPECT_EQ(context.rank(), *options.rank);
+  const torch::Tensor x = torch::ones({3});
+  context.group().all_reduce(x);
+  EXPECT_TRUE(torch::equal(x, torch::full({3}, static_cast<float>(*options.world_size))));
+}
+
+TEST(Context, AProgramsOwnStoreServes) {
+  const ScopedEnvironment none({});
+  const auto store = std::make_shared<testing_support::MapStore>();
+  testing_support::run_ranks(3, [&](int rank) {
+    sum_over({.timeout = seconds(20), .rank = rank, .world_size = 3, .store = store});
+  });
+}
+
+TEST(Context, Rank0HostsTheStoreOfTcp) {
+  const ScopedEnvironment none({});
+  const testing_support::HeldPort port;
+  testing_support::run_ranks(3, [&](int rank) {
+    sum_over({.timeout = seconds(20),
+              .init_method = "tcp://" + port.endpoint(),
+              .rank = rank,
+              .world_size = 3});
+  });
+}
+
+TEST(Context, AStoreThatPyTorchServesIsUsedWhereItIsSaidToBeThere) {
+  const ScopedEnvironment said(
+      std::map<std::string, std::string>{{"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+  c10d::TCPStoreOptions server;
+  server.port = 0;
+  server.isServer = true;
+  server.waitWorkers = false;
+  const c10::intrusive_ptr<c10d::TCPStore> store =
+      c10::make_intrusive<c10d::TCPStore>("127.0.0.1", server);
+  testing_support::run_ranks(3, [&](int rank) {
+    sum_over({.timeout = seconds(20),
+              .init_method = "tcp://127.0.0.1:" + std::to_string(store->getPort()),
+              .rank = rank,
+              .world_size = 3});
+  });
+}
+
+// Rank 0's context is the first to end; what it hosts goes on until the others have ended.
+TEST(Context, TheStoreOutlivesRank0sGroupAsLongAsItIsNeeded) {
+  const ScopedEnvironment none({});
+  const testing_support::HeldPort port;
+  std::atomic<bool> is_rank0_leaving = false;
+  testing_support::run_ranks(2, [&](int rank) {
+    Context context = init_with({.timeout = seconds(20),
+                                 .init_method = "tcp://" + port.endpoint(),
+                                 .rank = rank,
+                                 .world_size = 2},
+                                nullptr);
+    context.group().barrier();
+    if (rank == 0) {
+      is_rank0_leaving = true;
+      return;
+    }
+    ASSERT_TRUE(testing_support::eventually([&] { return is_rank0_leaving.load(); }));
+    testing_support::let_pass(milliseconds(100));  // in which it would end if it did not wait
+    const auto store = connect_tcp_store({.port = port.port()});
+    store->set("k", "v");
+    EXPECT_EQ(store->get("k", seconds(20)), "v");
+  });
+  EXPECT_TRUE(listen_tcp(HostPort{"127.0.0.1", port.port()})) << "somebody has the port";
+}
+
+// The others are done with a world that has failed, whatever they do next.
+TEST(Context, Rank0DoesNotWaitWhereTheGroupHasFailed) {
+  const ScopedEnvironment none({});
+  const testing_support::HeldPort port;
+  std::atomic<bool> is_rank0_gone = false;
+  testing_support::run_ranks(2, [&](int rank) {
+    const InitOptions options{.timeout = seconds(20),
+                              .init_method = "tcp://" + port.endpoint(),
+                              .rank = rank,
+                              .world_size = 2};
+    if (rank == 0) {
+      {
+        Context context = init_with(options, nullptr);
+        context.group().abort("for the test");
+      }
+      is_rank0_gone = true;
+      return;
+    }
+    Context context = init_with(options, nullptr);
+    EXPECT_TRUE(testing_support::eventually([&] { return is_rank0_gone.load(); }, seconds(5)));
+  });
+}
+
+TEST(Context, ByHandNothingIsLeftOfRank0sStore) {
+  const ScopedEnvironment none({});
+  const testing_support::HeldPort port;
+  const long threads = count_threads();
+  testing_support::run_ranks(2, [&](int rank) {
+    sum_over({.timeout = seconds(20),
+              .init_method = "tcp://" + port.endpoint(),
+              .rank = rank,
+              .world_size = 2});
+  });
+  EXPECT_TRUE(testing_support::eventually([&] { return count_threads() == threads; }));
 }
 
 }  // namespace

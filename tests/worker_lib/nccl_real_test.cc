@@ -7,11 +7,11 @@
 #include <set>
 
 #include "ddprun/context.h"
-#include "tests/support/client_of.h"
 #include "tests/support/eventually.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/running_store.h"
+#include "tests/support/store_of.h"
 #include "tests/worker_lib/scoped_environment.h"
 #include "worker_lib/backend_nccl.h"
 #include "worker_lib/error_bridge.h"
@@ -57,7 +57,7 @@ TEST(RealNccl, EveryRankBeginsItsCommunicatorWithTheIdOfRankZero) {
   testing_support::RunningStore store;
   const NcclApi api = real_until_init();
   run_ranks(3, [&](int rank) {
-    const auto client = value_or_throw(testing_support::client_of(store.port()));
+    const auto client = testing_support::store_of(store.port());
     const auto communicator = NcclCommunicator::form(
         api, client.get(),
         {.rank = Rank(rank), .world_size = 3, .timeout = testing_support::kPatience});

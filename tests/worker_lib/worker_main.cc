@@ -1,4 +1,5 @@
-// worker_test_rank: what the workers of worker_processes_test do, by the name given.
+// worker_test_rank PLAY [INIT_METHOD [TIMEOUT_S]]: what the workers of worker_processes_test and
+// start_by_hand_test do, by the name given.
 #include <ddprun/context.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -6,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <string>
@@ -142,13 +144,23 @@ const std::map<std::string, std::function<int(Context&)>> kPlays{
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto play = argc == 2 ? kPlays.find(argv[1]) : kPlays.end();
+  const auto play = argc >= 2 && argc <= 4 ? kPlays.find(argv[1]) : kPlays.end();
   if (play == kPlays.end()) {
-    std::fprintf(stderr, "usage: worker_test_rank PLAY\n");
+    std::fprintf(stderr, "usage: worker_test_rank PLAY [INIT_METHOD [TIMEOUT_S]]\n");
     return 2;
   }
-  Context context = ddprun::init({.timeout = std::chrono::seconds(30)});
-  say("ready");
-  const int code = play->second(context);
-  return code;
+  ddprun::InitOptions options;
+  options.timeout = std::chrono::seconds(argc == 4 ? std::atoi(argv[3]) : 30);
+  if (argc >= 3) options.init_method = argv[2];
+  const auto perform = [&] {
+    Context context = ddprun::init(options);
+    say("ready");
+    return play->second(context);
+  };
+  if (argc == 2) return perform();
+  try {
+    return perform();
+  } catch (const DistError& failure) {
+    return report(failure);
+  }
 }

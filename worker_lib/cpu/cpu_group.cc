@@ -1,39 +1,70 @@
 #include "worker_lib/cpu/cpu_group.h"
 
-#include "rendezvous/store_client.h"
+#include "base/deadline.h"
 #include "worker_lib/cpu/form_group.h"
 #include "worker_lib/cpu/rank_names.h"
+#include "worker_lib/store_calls.h"
 
 namespace ddprun {
 namespace {
 
-// "ranks 2 and 5": those whose keys are not there; empty when all are, or the store does not say.
-std::string missing_ranks(StoreClient& store, const std::vector<std::string>& keys) {
-  std::vector<int> ranks;
-  for (int rank = 0; rank < static_cast<int>(keys.size()); ++rank) {
-    const Result<bool> is_here = store.check({keys[static_cast<std::size_t>(rank)]});
-    if (!is_here) return "";
-    if (!*is_here) ranks.push_back(rank);
+constexpr Duration kMoment = std::chrono::seconds(1);
+
+class CardExchange {
+ public:
+  CardExchange(Store& store, const CpuGroupOptions& options) : store_(store), options_(options) {
+    for (int rank = 0; rank < options.world_size; ++rank) {
+      keys_.push_back(options.name + "/card/" + std::to_string(rank));
+    }
   }
-  return ranks.empty() ? "" : name_ranks(ranks);
-}
+
+  Result<std::vector<std::string>> operator()(const std::string& card) {
+    const Deadline deadline(options_.timeout);
+    const Result<void> set = store_.set(keys_[options_.rank.value], card);
+    if (!set) return set.error();
+    Result<std::vector<std::string>> cards = store_.multi_get(keys_, deadline.remaining());
+    if (cards || cards.error().kind != ErrorKind::kTimeout) return cards;
+    const std::vector<int> missing = missing_ranks();
+    // The last came just now, or another rank has given up a moment earlier.
+    if (missing.empty()) return store_.multi_get(keys_, kMoment);
+    const std::string who = name_ranks(missing);
+    tell_the_others(missing, name_rank(options_.rank.value) + " gave up: " + who +
+                                 " did not come within " + to_text(deadline.allowed()));
+    Error error = timeout_error("meet the other ranks", who + " did not come", deadline.waited(),
+                                deadline.allowed());
+    if (missing.size() == 1) error.peer_rank = missing[0];
+    return error;
+  }
+
+ private:
+  // Those whose keys are not there.
+  std::vector<int> missing_ranks() {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < options_.world_size; ++rank) {
+      const Result<bool> is_here = store_.check({keys_[static_cast<std::size_t>(rank)]});
+      if (!is_here) break;  // what the store says next tells why
+      if (!*is_here) ranks.push_back(rank);
+    }
+    return ranks;
+  }
+
+  // Who began later would wait on for a world that cannot be whole any more, and if the store ends with
+  // this rank, would not even learn why. What cannot be told is found out by each.
+  void tell_the_others(const std::vector<int>& missing, const std::string& reason) {
+    for (const int rank : missing) {
+      if (!store_.set(keys_[static_cast<std::size_t>(rank)], absent_card(reason))) return;
+    }
+  }
+
+  StoreCalls store_;
+  const CpuGroupOptions& options_;
+  std::vector<std::string> keys_;
+};
 
 }  // namespace
 
-Result<std::unique_ptr<CpuGroup>> CpuGroup::form(StoreClient& store,
-                                                 const CpuGroupOptions& options) {
-  const auto key = [&](int rank) { return options.name + "/card/" + std::to_string(rank); };
-  const ExchangeCards exchange = [&](const std::string& card) -> Result<std::vector<std::string>> {
-    if (const Result<void> set = store.set(key(options.rank.value), card); !set) return set.error();
-    std::vector<std::string> keys;
-    for (int rank = 0; rank < options.world_size; ++rank) keys.push_back(key(rank));
-    Result<std::vector<std::string>> cards = store.multi_get(keys, options.timeout);
-    if (cards || cards.error().kind != ErrorKind::kTimeout) return cards;
-    const std::string missing = missing_ranks(store, keys);
-    if (missing.empty()) return cards;
-    return std::move(cards).error().within(missing + " did not come");
-  };
-  return form_group(exchange, store.local_address(), options);
+Result<std::unique_ptr<CpuGroup>> CpuGroup::form(Store& store, const CpuGroupOptions& options) {
+  return form_group(CardExchange(store, options), options);
 }
 
 }  // namespace ddprun

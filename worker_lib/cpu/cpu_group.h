@@ -36,14 +36,15 @@
 
 namespace ddprun {
 
-class StoreClient;
+class Store;
 
 struct CpuGroupOptions {
   Rank rank{0};
   int world_size = 1;
-  std::string node_id;  // ranks that give the same text share memory
-  std::string name;     // unique within the store; begins every key the group uses
-  PortRange ports;      // to listen on
+  std::string node_id;                // ranks that give the same text share memory
+  std::string name;                   // unique within the store; begins every key the group uses
+  std::string address = "127.0.0.1";  // numeric: at which ranks of other nodes reach this one
+  PortRange ports;                    // to listen on there
   // Of a node that has died or is cut off; the kernel is asked every second at most.
   Duration node_silence = kDefaultLease;
   Duration timeout{};  // for forming the group
@@ -51,9 +52,10 @@ struct CpuGroupOptions {
 
 class CpuGroup {
  public:
-  // Meets the other ranks through the store and connects to them. Collective. The store client is
-  // used during the call only.
-  static Result<std::unique_ptr<CpuGroup>> form(StoreClient& store, const CpuGroupOptions& options);
+  // Meets the other ranks through the store and connects to them. Collective. The store is used during
+  // the call only. The first rank whose time is up tells the others in the store who did not come: they
+  // return that kTimeout at once.
+  static Result<std::unique_ptr<CpuGroup>> form(Store& store, const CpuGroupOptions& options);
   virtual ~CpuGroup() = default;
 
   virtual int rank() const = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "base/parse_number.h"
@@ -19,6 +20,7 @@ namespace ddprun {
 namespace {
 
 constexpr const char* kCardVersion = "ddprun-cpu-1";
+constexpr std::string_view kAbsent = "ddprun-absent\n";  // begins an absent_card()
 // Two ranks that run pass a step to each other in well under a microsecond; beyond this one of them
 // is busy elsewhere, and the core is better used by others.
 constexpr Duration kSpin = std::chrono::microseconds(20);
@@ -49,6 +51,9 @@ std::string write_card(const Card& card) {
 }
 
 Result<Card> read_card(const std::string& text, int rank) {
+  if (text.starts_with(kAbsent)) {
+    return Error{.kind = ErrorKind::kTimeout, .cause = text.substr(kAbsent.size())};
+  }
   std::istringstream lines(text);
   std::string version;
   std::string port;
@@ -158,12 +163,11 @@ class Connector {
 // --- all of it ---
 
 Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
-                                              const std::string& local_address,
                                               const CpuGroupOptions& options) {
   const Deadline deadline(options.timeout);
   const Result<NodeDoor> node_door = NodeDoor::open();
   if (!node_door) return node_door.error();
-  Result<TcpDoor> tcp_door = TcpDoor::open(local_address, options.ports);
+  Result<TcpDoor> tcp_door = TcpDoor::open(options.address, options.ports);
   if (!tcp_door) return tcp_door.error();
   const Result<std::vector<Card>> cards =
       exchange_cards(exchange,
@@ -217,8 +221,9 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
 
 }  // namespace
 
+std::string absent_card(const std::string& reason) { return std::string(kAbsent) + reason; }
+
 Result<std::unique_ptr<CpuGroup>> form_group(const ExchangeCards& exchange,
-                                             const std::string& local_address,
                                              const CpuGroupOptions& options) {
   const std::string doing = "form cpu group '" + options.name + "' as rank " +
                             to_text(options.rank) + " of " + std::to_string(options.world_size);
@@ -227,7 +232,7 @@ Result<std::unique_ptr<CpuGroup>> form_group(const ExchangeCards& exchange,
     return invalid_argument("ranks go from 0 to the size of the world minus one").within(doing);
   }
   if (options.world_size == 1) return make_solo_group();
-  Result<std::unique_ptr<CpuGroup>> group = form_shared(exchange, local_address, options);
+  Result<std::unique_ptr<CpuGroup>> group = form_shared(exchange, options);
   if (!group) return Error(group.error()).within(doing);
   return group;
 }

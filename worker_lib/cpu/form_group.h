@@ -23,9 +23,10 @@ namespace ddprun {
 // Publishes this rank's card and returns everyone's, by rank.
 using ExchangeCards = std::function<Result<std::vector<std::string>>(const std::string& card)>;
 
-// local_address: numeric address at which other nodes can reach this one.
 Result<std::unique_ptr<CpuGroup>> form_group(const ExchangeCards& exchange,
-                                             const std::string& local_address,
                                              const CpuGroupOptions& options);
+
+// The card of a rank that did not come, which another one sets for all who still wait for it.
+std::string absent_card(const std::string& reason);
 
 }  // namespace ddprun

@@ -1,13 +1,13 @@
 #include "tests/worker_lib/cpu/world.h"
 
-#include "tests/support/client_of.h"
+#include "tests/support/store_of.h"
 #include "tests/support/rank_threads.h"
 
 namespace ddprun {
 
 std::unique_ptr<CpuGroup> form_rank(std::uint16_t store_port, const std::string& letters, int rank,
                                     const std::string& name) {
-  const auto store = testing_support::client_of(store_port).value();
+  const auto store = testing_support::store_of(store_port);
   return CpuGroup::form(*store, {.rank = Rank(rank),
                                  .world_size = static_cast<int>(letters.size()),
                                  .node_id = std::string(1, letters[rank]),

@@ -5,9 +5,13 @@
 //   ctx.group().all_reduce(tensor);
 //
 // init() reads what ddprun (or torchrun) wrote into the environment; docs/worker_environment.md
-// lists it. A program that was started by hand is a world of one and needs no store. Keep the
-// Context alive as long as anything made from it. One thread makes and destroys it; its getters may
-// be called from any thread.
+// lists it, and says how ranks are started without a launcher (docs/start_by_hand.md is the how-to). A
+// program without any of it is a world of one and needs no store. Keep the Context alive as long as
+// anything made from it. One thread makes and destroys it; its getters may be called from any thread.
+//
+// Where rank 0 hosts the store (no launcher does), its Context's end waits for the others' ends, a minute
+// at most, because they may still form groups; not where the group has failed, or while an exception
+// passes.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +21,7 @@
 #include <string>
 
 #include "ddprun/process_group.h"
+#include "ddprun/store.h"
 
 namespace ddprun {
 
@@ -31,6 +36,24 @@ struct InitOptions {
   std::optional<std::string> backend = {};
   // Deadline of forming the group and of every collective that gives none.
   Timeout timeout = std::chrono::minutes(30);
+
+  // Where the ranks meet, as torch.distributed.init_process_group has it:
+  //   "env://"           RANK, WORLD_SIZE, MASTER_ADDR (127.0.0.1), MASTER_PORT (29500); the default
+  //   "tcp://host:port"  rank 0 hosts the store there
+  //   "file:///path"     a file that all ranks see; rank 0 hosts a store and writes where into it
+  // With env:// rank 0 hosts the store, too, where no launcher does. Rank 0 uses a ddp-store that listens
+  // there already.
+  std::optional<std::string> init_method = {};
+  // This rank's place; goes over RANK and WORLD_SIZE. Needed by all methods but env:// and by `store`; an
+  // init_method may end with ?rank=R&world_size=N instead.
+  std::optional<int> rank = {};
+  std::optional<int> world_size = {};
+  // Where the ranks meet instead of an init_method: a store of the program's own. One world at a time
+  // meets in it.
+  std::shared_ptr<Store> store = {};
+  // How the others reach this rank: an address, a network (10.1.0.0/16), an interface (ib0) or a name.
+  // Default: the address on the way to the store; where this does not tell, that of the default route.
+  std::optional<std::string> local_address = {};
 };
 
 class Context {
@@ -91,7 +114,7 @@ BackendFactory* nccl_backend_factory();
 
 // Reads the environment, chooses device and backend, and forms the group over all ranks. Throws
 // DistError: kInvalidArgument names a bad variable or option, kConnection or kTimeout the store or
-// the rank that did not come.
+// the rank that did not come, or who else is where the ranks meet.
 inline Context init(const InitOptions& options = {}) {
 #ifdef DDPRUN_WORKER_CUDA
   return init_with(options, nccl_backend_factory());

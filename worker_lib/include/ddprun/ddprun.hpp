@@ -8,3 +8,4 @@
 #include "ddprun/objects.h"
 #include "ddprun/process_group.h"
 #include "ddprun/sampler.h"
+#include "ddprun/store.h"

@@ -1,7 +1,10 @@
-#include "launcher/local_address.h"
+#include "rendezvous/local_address.h"
+
+#include <sys/socket.h>
 
 #include <set>
 
+#include "base/unique_fd.h"
 #include "rendezvous/address_set.h"
 
 namespace ddprun {
@@ -50,6 +53,15 @@ std::string find_at_interface(const std::string& wanted, const std::vector<Inter
   return found;
 }
 
+// Connecting a datagram socket sends nothing: it has the kernel choose a way, and an address for it. The
+// destination is of a network that is kept for documents. Empty: there is no way.
+std::string routed_address() {
+  const std::optional<SocketAddress> far = numeric_address({"192.0.2.1", 9});
+  const UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!socket.valid() || ::connect(socket.get(), far->get(), far->size) != 0) return "";
+  return local_address_of(socket.get()).host();
+}
+
 }  // namespace
 
 Result<std::string> find_local_address(const std::string& wanted,
@@ -62,6 +74,17 @@ Result<std::string> find_local_address(const std::string& wanted,
   return invalid_argument("'" + wanted + "' is no address, no interface of this host (" +
                           names_of(own) +
                           ") and no name that leads to one: " + named.error().message());
+}
+
+std::string likely_local_address(const std::vector<InterfaceAddress>& own) {
+  if (std::string routed = routed_address(); !routed.empty()) return routed;
+  std::string found;
+  for (const InterfaceAddress& one : own) {
+    if (is_loopback_address(one.address) || is_link_local(one.address)) continue;
+    if (one.address.family() == AF_INET) return one.address.host();
+    if (found.empty()) found = one.address.host();
+  }
+  return found.empty() ? "127.0.0.1" : found;
 }
 
 }  // namespace ddprun

@@ -1,4 +1,5 @@
-// --local-addr: how the other nodes are to reach this one. Any thread.
+// The address by which the others are to reach this host: what somebody asked for (--local-addr), and
+// what is most likely right where nobody did. Any thread.
 #pragma once
 
 #include <string>
@@ -17,5 +18,9 @@ namespace ddprun {
 // kInvalidArgument says what there is instead.
 Result<std::string> find_local_address(const std::string& wanted,
                                        const std::vector<InterfaceAddress>& own, Duration allowed);
+
+// Where nobody says: the address on the way to other networks (the default route's); without such a way
+// the first address of an interface, IPv4 first; on a host without a network 127.0.0.1.
+std::string likely_local_address(const std::vector<InterfaceAddress>& own);
 
 }  // namespace ddprun

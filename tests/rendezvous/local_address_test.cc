@@ -1,4 +1,4 @@
-#include "launcher/local_address.h"
+#include "rendezvous/local_address.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -57,6 +57,13 @@ TEST(LocalAddress, SaysWhatThereIsInstead) {
   EXPECT_THAT(found("ib1"), HasSubstr("no interface of this host (eth0, eth1, ib0, ib1, lo)"))
       << "a link-local address is of no use";
   EXPECT_THAT(found("eth9.invalid"), HasSubstr("'eth9.invalid' is no address, no interface"));
+}
+
+TEST(LocalAddress, WhereNobodySaysItIsOneOfThisHost) {
+  const std::string likely = likely_local_address(interface_addresses());
+  const auto address = numeric_address({likely, 0});
+  ASSERT_TRUE(address) << likely;
+  EXPECT_TRUE(is_local_address(*address)) << likely;
 }
 
 TEST(InterfaceAddresses, HoldLoopback) {
