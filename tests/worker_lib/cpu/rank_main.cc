@@ -153,7 +153,11 @@ class Scenarios {
     Numbers data = of(group_.rank(), count);
     const auto send = [&] { return group_.send(data.data(), count * 4, next, 5, timeout_); };
     Numbers got(count);
-    const auto recv = [&] { return group_.recv(got.data(), count * 4, before, 5, timeout_); };
+    const auto recv = [&]() -> Result<void> {
+      const Result<Rank> received = group_.recv(got.data(), count * 4, before, 5, timeout_);
+      if (!received) return received.error();
+      return {};
+    };
     const auto first = group_.rank() == 0 ? send() : recv();
     if (!first) return first;
     const auto second = group_.rank() == 0 ? recv() : send();
