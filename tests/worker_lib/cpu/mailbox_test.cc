@@ -21,7 +21,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::AllOf;
+using testing::AnyOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing_support::kPatience;
@@ -39,7 +39,7 @@ class Transfers {
     const std::size_t index = results_.size();
     results_.emplace_back();
     return [this, index](const Result<Rank>& result) {
-      const std::lock_guard lock(mutex_);
+      const std::lock_guard ending(mutex_);
       EXPECT_FALSE(results_[index]) << "it ends once";
       results_[index] = result;
       ++ended_;
@@ -218,7 +218,7 @@ TEST_P(CpuGroupMessages, LargeOnesGoBothWaysWhenBothSidesSendFirst) {
 TEST_P(CpuGroupMessages, ThatAreAwaitedDelayNeitherCollectivesNorOtherTags) {
   world_.run([](CpuGroup& group, int rank) {
     if (rank > 1) {
-      for (int round = 0; round < 3; ++round) EXPECT_TRUE(group.barrier(kPatience));
+      for (int round = 0; round < 4; ++round) EXPECT_TRUE(group.barrier(kPatience));
       return;
     }
     const Rank other(1 - rank);
@@ -236,6 +236,7 @@ TEST_P(CpuGroupMessages, ThatAreAwaitedDelayNeitherCollectivesNorOtherTags) {
       sending.expect_all_well();
       EXPECT_EQ(transfers.ended(), 0u);
     }
+    EXPECT_TRUE(group.barrier(kPatience));
     EXPECT_TRUE(group.send(mine.data(), count * 4, other, 1, kPatience));
     transfers.expect_all_well();
     EXPECT_TRUE(awaited == numbers(count, 1 - rank));
@@ -291,7 +292,9 @@ TEST_P(CpuGroupMessages, OfAnotherSizeThanTheReceiveOnlyEndThatReceive) {
     const std::size_t large = 400'000;
     Numbers data = numbers(large, 1);
     Transfers transfers;
-    if (rank != 1) EXPECT_TRUE(group.barrier(kPatience));
+    if (rank != 1) {
+      EXPECT_TRUE(group.barrier(kPatience));
+    }
     if (rank > 1) return;
     if (rank == 0) {
       for (const std::size_t bytes : {large, std::size_t{12}, large, std::size_t{8}})
@@ -305,7 +308,7 @@ TEST_P(CpuGroupMessages, OfAnotherSizeThanTheReceiveOnlyEndThatReceive) {
     EXPECT_TRUE(group.barrier(kPatience));  // the receives have been posted
     const auto results = transfers.wait();
     EXPECT_EQ(results[0].error().message(),
-              "recv of 399996 B from rank 0 (tag 0): the message of rank 0 has 400000 B");
+              "recv of 399996 B from any rank (tag 0): the message of rank 0 has 400000 B");
     EXPECT_EQ(results[1].error().kind, ErrorKind::kInvalidArgument);
     EXPECT_TRUE(results[2]);
     EXPECT_TRUE(results[3]);
@@ -444,7 +447,8 @@ TEST_P(CpuGroupMessages, InFlightEndWhenTheGroupIsAborted) {
     for (const Result<Rank>& result : transfers.wait()) {
       ASSERT_FALSE(result);
       EXPECT_EQ(result.error().kind, ErrorKind::kStopped);
-      EXPECT_THAT(result.error().message(), HasSubstr("aborted the group: enough"));
+      EXPECT_THAT(result.error().message(), AnyOf(HasSubstr("the group was aborted: enough"),
+                                                  HasSubstr("rank 1 aborted the group: enough")));
     }
   });
 }
