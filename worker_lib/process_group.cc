@@ -76,15 +76,17 @@ int ProcessGroup::rank() const { return backend_->rank(); }
 int ProcessGroup::size() const { return backend_->size(); }
 const std::string& ProcessGroup::backend_name() const { return backend_->name(); }
 
+FlightTicket ProcessGroup::begin(const Call& call) {
+  const bool is_message = call.kind == FlightCall::kSend || call.kind == FlightCall::kRecv;
+  if (!is_message) ++collectives_;
+  if (!reporter_->has_page()) return {};
+  return {reporter_, reporter_->begin_call(call.kind, collectives_, call.bytes, call.peer)};
+}
+
 // Blocking calls end here: with the result, or with the failure as an exception.
 template <class Issue>
 Work ProcessGroup::carry_out(const Call& call, Issue issue) {
-  const bool is_message = call.kind == FlightCall::kSend || call.kind == FlightCall::kRecv;
-  if (!is_message) ++collectives_;
-  FlightTicket ticket;
-  if (reporter_->has_page()) {
-    ticket = {reporter_, reporter_->begin_call(call.kind, collectives_, call.bytes, call.peer)};
-  }
+  FlightTicket ticket = begin(call);
   Work work;
   try {
     work = issue(call.options);
@@ -92,13 +94,18 @@ Work ProcessGroup::carry_out(const Call& call, Issue issue) {
     ticket.end(/*failed=*/true);
     throw;
   }
+  keep_record(work, std::move(ticket));
+  if (!call.options.async) work.wait();
+  return work;
+}
+
+// The record of a call ends with it.
+void ProcessGroup::keep_record(const Work& work, FlightTicket ticket) {
   if (work.state_) {
     work.state_->record(std::move(ticket));
   } else {
     ticket.end(/*failed=*/false);
   }
-  if (!call.options.async) work.wait();
-  return work;
 }
 
 Work ProcessGroup::all_reduce(const torch::Tensor& tensor, const AllReduceOptions& options) {
@@ -231,7 +238,7 @@ Work ProcessGroup::recv(const torch::Tensor& tensor, int source,
                         const PointToPointOptions& options) {
   const ArgumentCheck check("recv", device_, rank(), size());
   check.tensor("tensor", tensor);
-  check.peer("source", source);
+  check.source(source);
   check.tag(options.tag);
   const Call call{.kind = FlightCall::kRecv,
                   .bytes = tensor.nbytes(),
@@ -240,6 +247,53 @@ Work ProcessGroup::recv(const torch::Tensor& tensor, int source,
   mark_written(tensor);
   return carry_out(
       call, [&](CallOptions how) { return backend_->recv(tensor, source, options.tag, how); });
+}
+
+Work ProcessGroup::isend(const torch::Tensor& tensor, int destination,
+                         PointToPointOptions options) {
+  options.async = true;
+  return send(tensor, destination, options);
+}
+
+Work ProcessGroup::irecv(const torch::Tensor& tensor, int source, PointToPointOptions options) {
+  options.async = true;
+  return recv(tensor, source, options);
+}
+
+std::vector<Work> ProcessGroup::batch_isend_irecv(const std::vector<P2POp>& operations,
+                                                  std::optional<Timeout> timeout) {
+  const ArgumentCheck check("batch_isend_irecv", device_, rank(), size());
+  const CallOptions options{check.timeout(timeout, timeout_), /*async=*/true};
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    const P2POp& one = operations[i];
+    const std::string name = "operations[" + std::to_string(i) + "]";
+    check.tensor((name + ".tensor").c_str(), one.tensor);
+    if (one.kind == P2POp::Kind::kSend) {
+      check.peer((name + ".peer").c_str(), one.peer);
+    } else {
+      check.source(one.peer);
+    }
+    check.tag(one.tag);
+  }
+  if (operations.empty()) return {};
+  std::vector<FlightTicket> tickets;
+  for (const P2POp& one : operations) {
+    const bool is_send = one.kind == P2POp::Kind::kSend;
+    if (!is_send) mark_written(one.tensor);
+    tickets.push_back(begin({.kind = is_send ? FlightCall::kSend : FlightCall::kRecv,
+                             .bytes = one.tensor.nbytes(),
+                             .peer = one.peer,
+                             .options = options}));
+  }
+  std::vector<Work> works;
+  try {
+    works = backend_->batch(operations, options);
+  } catch (...) {
+    for (FlightTicket& ticket : tickets) ticket.end(/*failed=*/true);
+    throw;
+  }
+  for (std::size_t i = 0; i < works.size(); ++i) keep_record(works[i], std::move(tickets[i]));
+  return works;
 }
 
 // Sizes first, then the bytes, padded to the largest: collectives move equal shares.

@@ -46,13 +46,21 @@ TEST_F(ProcessGroupTest, PassesEveryCallOnWithItsOptionsFilledIn) {
   group_.barrier({.timeout = milliseconds(1)});
   group_.send(tensor, 0, {.tag = 7});
   group_.recv(tensor, 2);
+  group_.isend(tensor, 0, {.tag = 3});
+  group_.irecv(tensor, kAnySource, {.timeout = seconds(5)});
+  const auto works = group_.batch_isend_irecv(
+      {{P2POp::Kind::kSend, tensor, 2, 1}, {P2POp::Kind::kRecv, tensor, kAnySource, 4}});
+  EXPECT_EQ(works.size(), 2u);
+  EXPECT_TRUE(group_.batch_isend_irecv({}).empty());
   EXPECT_THAT(record_.calls,
               ElementsAre("all_reduce sum in 60.0 s", "reduce max root 2 async in 5.0 s",
                           "broadcast root 1 in 60.0 s", "all_gather 3 in 60.0 s",
                           "reduce_scatter avg in 60.0 s", "gather 0 root 0 in 60.0 s",
                           "gather 3 root 1 in 60.0 s", "scatter 0 root 2 in 60.0 s",
                           "scatter 3 root 1 in 60.0 s", "barrier in 1 ms",
-                          "send to 0 tag 7 in 60.0 s", "recv from 2 tag 0 in 60.0 s"));
+                          "send to 0 tag 7 in 60.0 s", "recv from 2 tag 0 in 60.0 s",
+                          "send to 0 tag 3 async in 60.0 s", "recv from -1 tag 0 async in 5.0 s",
+                          "batch: to 2 tag 1 from -1 tag 4 async in 60.0 s"));
 }
 
 TEST_F(ProcessGroupTest, ABlockingCallThrowsItsFailureAndAnAsynchronousOneKeepsIt) {

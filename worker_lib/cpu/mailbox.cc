@@ -180,8 +180,7 @@ Result<Rank> Mailbox::carry_out(Transfer transfer) {
   Answer answer;
   transfer.answer = &answer;
   Lock lock = enter();
-  const Result<Transfer*> posted = post(std::move(transfer));
-  if (!posted) return posted.error();
+  if (const Result<void> posted = post(transfer); !posted) return posted.error();
   while (!answer) {
     if (!driving_) {
       drive(lock, [&] { return answer.has_value(); });
@@ -198,11 +197,9 @@ Result<Rank> Mailbox::carry_out(Transfer transfer) {
 
 void Mailbox::start(Transfer transfer) {
   Lock lock = enter();
-  TransferDone done = transfer.done;
-  const Result<Transfer*> posted = post(std::move(transfer));
-  if (!posted) {
+  if (const Result<void> posted = post(transfer); !posted) {
     lock.unlock();
-    return done(posted.error());
+    return transfer.done(posted.error());
   }
   step();
   if (called_back_for_ > 0) {
@@ -220,7 +217,8 @@ Mailbox::Lock Mailbox::enter() {
   return lock;
 }
 
-Result<Mailbox::Transfer*> Mailbox::post(Transfer posted) {
+// Takes the transfer, unless the group has failed.
+Result<void> Mailbox::post(Transfer& posted) {
   if (const Result<void> may = core_.may_begin(attempt_of(posted)); !may) return may.error();
   const std::uint64_t number = next_number_++;
   posted.number = number;
@@ -230,12 +228,12 @@ Result<Mailbox::Transfer*> Mailbox::post(Transfer posted) {
   if (transfer.is_send) {
     Peer& peer = *peers_[static_cast<std::size_t>(transfer.partner)];
     peer.sends.push_back(number);
-    return &transfer;
+    return {};
   }
   const std::optional<MessageId> message = matching_.post(
       number, transfer.partner < 0 ? std::nullopt : std::optional(transfer.partner), transfer.tag);
   if (message) take_set_aside(transfer, set_aside_.find(*message));
-  return &transfer;
+  return {};
 }
 
 // --- driving ---
@@ -333,7 +331,8 @@ void Mailbox::look_at_sockets(TimePoint until, Lock* lock) {
       polled_.push_back({peer->in->fd(), POLLIN, 0});
       watched_.push_back({peer.get()});
     }
-    if (peer->out && !peer->out_is_closed && has_output(*peer)) {
+    // Without a frame there is nothing to write now: what is left waits for its allowance.
+    if (peer->frame && !peer->out_is_closed) {
       polled_.push_back({peer->out->fd(), POLLOUT, 0});
       watched_.push_back({peer.get()});
     }

@@ -91,7 +91,7 @@ class Mailbox {
   void start(Transfer transfer);
 
   Lock enter();
-  Result<Transfer*> post(Transfer transfer);
+  Result<void> post(Transfer& posted);
   Result<void> start_thread_once();
   void run();
   template <class Over>

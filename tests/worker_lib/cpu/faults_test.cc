@@ -120,9 +120,9 @@ TEST_P(CpuGroupFaults, AStoppedRankIsNamedByAllOthersWhenTimeIsUp) {
   }
 }
 
-constexpr const char* kScenarios[] = {"all_reduce_small", "all_reduce_large", "reduce", "broadcast",
-                                      "all_gather",       "reduce_scatter",   "gather", "scatter",
-                                      "barrier",          "send_recv"};
+constexpr const char* kScenarios[] = {
+    "all_reduce_small", "all_reduce_large", "reduce",  "broadcast", "all_gather", "reduce_scatter",
+    "gather",           "scatter",          "barrier", "send_recv", "messages"};
 
 std::string name_of(const testing::TestParamInfo<CpuGroupFaults::ParamType>& test) {
   return std::string(std::get<0>(test.param)) + "_" + std::get<1>(test.param);
