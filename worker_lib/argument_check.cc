@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 
+#include "ddprun/p2p_op.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/tensor_facts.h"
 #include "worker_lib/work_state.h"
@@ -301,6 +302,11 @@ void ArgumentCheck::peer(const char* name, int peer) const {
     refuse(std::string(name) + " " + std::to_string(peer) +
            " is this rank itself; copy the tensor instead");
   }
+}
+
+void ArgumentCheck::source(int source) const {
+  if (source != kAnySource) return peer("source", source);
+  if (size_ == 1) refuse("source is any rank, but there is no other rank in this group");
 }
 
 void ArgumentCheck::must_be_rank(const char* name, int rank) const {

@@ -77,6 +77,9 @@ class ArgumentCheck {
   // Another rank of the group. name: "destination" or "source".
   void peer(const char* name, int peer) const;
 
+  // Another rank of the group, or kAnySource where there is one.
+  void source(int source) const;
+
   void tag(int tag) const;
 
   // The timeout of the call: what was asked for, else the group's; more than zero, and no longer than

@@ -82,6 +82,16 @@ std::vector<torch::Tensor> multiplied(const Reduction& how, TensorList tensors) 
   return products;
 }
 
+// LibTorch throws when it cannot hand out the memory of a lazily copied tensor.
+template <class Get>
+auto with_memory(Get get) -> Result<decltype(get())> {
+  try {
+    return get();
+  } catch (...) {
+    return error_in_flight("reach the memory of a tensor");
+  }
+}
+
 }  // namespace
 
 CpuBackend::CpuBackend(std::unique_ptr<CpuGroup> group) : group_(std::move(group)) {}
@@ -194,21 +204,55 @@ Work CpuBackend::barrier(CallOptions call) {
   });
 }
 
+// Messages go beside the collectives: the group carries them out, each when it can.
 Work CpuBackend::send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) {
-  return carry_out(
-      call, {}, list_of(tensor),
-      [destination, tag](CpuGroup& group, TensorList, TensorList from, Duration timeout) {
-        const ReadableBytes bytes = contents_of(from[0]);
-        return group.send(bytes.data(), bytes.size(), Rank(destination), tag, timeout);
-      });
+  const Result<const void*> data = with_memory([&] { return tensor.const_data_ptr(); });
+  if (!data) return detail::work_of(data.error());
+  if (!call.async) {
+    return detail::work_of(
+        group_->send(*data, tensor.nbytes(), Rank(destination), tag, call.timeout));
+  }
+  auto work = std::make_shared<detail::HostWork>();
+  group_->start_send(*data, tensor.nbytes(), Rank(destination), tag, call.timeout,
+                     [work, kept = tensor](const Result<Rank>& sent) mutable {
+                       kept.reset();  // before anybody learns of the end
+                       work->complete(sent ? Result<void>() : sent.error());
+                     });
+  return Work(std::move(work));
 }
 
 Work CpuBackend::recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) {
-  return carry_out(call, list_of(tensor), {},
-                   [source, tag](CpuGroup& group, TensorList to, TensorList, Duration timeout) {
-                     const WritableBytes memory = memory_of(to[0]);
-                     return group.recv(memory.data(), memory.size(), Rank(source), tag, timeout);
-                   });
+  const Result<void*> data = with_memory([&] { return tensor.mutable_data_ptr(); });
+  if (!data) return detail::work_of(data.error());
+  const std::optional<Rank> from =
+      source == kAnySource ? std::nullopt : std::optional(Rank(source));
+  auto work = std::make_shared<detail::HostWork>();
+  const auto end = [work](const Result<Rank>& received) {
+    if (received) {
+      work->complete({}, received->value);
+    } else {
+      work->complete(received.error());
+    }
+  };
+  if (!call.async) {
+    end(group_->recv(*data, tensor.nbytes(), from, tag, call.timeout));
+  } else {
+    group_->start_recv(*data, tensor.nbytes(), from, tag, call.timeout,
+                       [end, kept = tensor](const Result<Rank>& received) mutable {
+                         kept.reset();  // before anybody learns of the end
+                         end(received);
+                       });
+  }
+  return Work(std::move(work));
+}
+
+std::vector<Work> CpuBackend::batch(const std::vector<P2POp>& operations, CallOptions call) {
+  std::vector<Work> works;
+  for (const P2POp& one : operations) {
+    works.push_back(one.kind == P2POp::Kind::kSend ? send(one.tensor, one.peer, one.tag, call)
+                                                   : recv(one.tensor, one.peer, one.tag, call));
+  }
+  return works;
 }
 
 torch::Tensor CpuBackend::shared_empty(torch::IntArrayRef sizes, torch::ScalarType dtype) {

@@ -1,5 +1,6 @@
 // CpuBackend: the cpu backend behind a ProcessGroup. It hands tensors' memory to a CpuGroup, which
-// does the work, and carries asynchronous calls out on a thread of its own.
+// does the work, and carries asynchronous collectives out on a thread of its own; messages have the
+// group's.
 //
 // Owned by a ProcessGroup. One thread at a time calls, except abort(): any thread.
 #pragma once
@@ -37,6 +38,7 @@ class CpuBackend final : public Backend {
   Work monitored_barrier(CallOptions call) override { return barrier(call); }
   Work send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) override;
   Work recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) override;
+  std::vector<Work> batch(const std::vector<P2POp>& operations, CallOptions call) override;
 
   torch::Tensor shared_empty(torch::IntArrayRef sizes, torch::ScalarType dtype) override;
   void abort(const std::string& reason) override { group_->abort(reason); }

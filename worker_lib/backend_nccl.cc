@@ -161,6 +161,12 @@ Error no_tags(const char* call, int tag) {
       .cause = "the nccl backend has no tags: tag must be 0, but is " + std::to_string(tag)};
 }
 
+Error no_any_source(const char* call) {
+  return Error{.kind = ErrorKind::kUnsupported,
+               .doing = call,
+               .cause = "the nccl backend cannot receive from any source; name the rank"};
+}
+
 // The result of two calls of one group: a failure counts more than "in progress", that more than
 // success.
 NcclResult worse(NcclResult left, NcclResult right) {
@@ -246,16 +252,22 @@ bool NcclBackend::drain(const Deadline& deadline) {
 // --- one call ---
 
 Work NcclBackend::issue(Issue issue, CallOptions call) {
+  Result<std::shared_ptr<NcclWork>> work = launch(std::move(issue), call);
+  if (!work) return detail::work_of(work.error());
+  return Work(std::move(*work));
+}
+
+Result<std::shared_ptr<NcclWork>> NcclBackend::launch(Issue issue, CallOptions call) {
   issue.what.number = ++calls_;
   if (const std::optional<Error> first = communicator_->failure()) {
-    return detail::work_of(group_finished(to_text(issue.what), *first));
+    return group_finished(to_text(issue.what), *first);
   }
   const DeviceGuard guard(api_, device_index());
   Result<std::shared_ptr<NcclWork>> work = enqueue(issue, Deadline(call.timeout));
-  if (work) return Work(std::move(*work));
+  if (work) return work;
   const Error error = std::move(work).error().within(to_text(issue.what));
   fail(error);
-  return detail::work_of(error);
+  return error;
 }
 
 // Our stream first waits for what the caller's has been given; the same event then marks the end.
@@ -624,12 +636,56 @@ Work NcclBackend::send(const torch::Tensor& tensor, int destination, int tag, Ca
 
 Work NcclBackend::recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) {
   if (tag != 0) return detail::work_of(no_tags("recv", tag));
+  if (source == kAnySource) return detail::work_of(no_any_source("recv"));
+  NcclCall what = call_of("recv", {&tensor, 1}, source);
+  what.source = source;
   return issue(
-      {.what = call_of("recv", {&tensor, 1}, source),
+      {.what = what,
        .keep = {tensor},
        .launch = [=, this, to = tensor.mutable_data_ptr(), bytes = tensor.nbytes()](
                      NcclComm comm) { return api_.recv(to, bytes, kByte, source, comm, stream_); }},
       call);
+}
+
+// One group: NCCL starts them together.
+std::vector<Work> NcclBackend::batch(const std::vector<P2POp>& operations, CallOptions call) {
+  Issue batch{.what = {.name = "batch_isend_irecv"}, .keep = {}};
+  std::vector<std::function<NcclResult(NcclComm)>> messages;
+  std::optional<Error> refusal;
+  for (const P2POp& one : operations) {
+    if (one.tag != 0) refusal = no_tags("batch_isend_irecv", one.tag);
+    if (one.peer == kAnySource) refusal = no_any_source("batch_isend_irecv");
+    batch.keep.push_back(one.tensor);
+    batch.what.elements += one.tensor.numel();
+    batch.what.type = one.tensor.scalar_type();
+    const std::size_t bytes = one.tensor.nbytes();
+    if (one.kind == P2POp::Kind::kSend) {
+      messages.push_back(
+          [=, this, peer = one.peer, from = one.tensor.const_data_ptr()](NcclComm comm) {
+            return api_.send(from, bytes, kByte, peer, comm, stream_);
+          });
+    } else {
+      messages.push_back(
+          [=, this, peer = one.peer, to = one.tensor.mutable_data_ptr()](NcclComm comm) {
+            return api_.recv(to, bytes, kByte, peer, comm, stream_);
+          });
+    }
+  }
+  if (refusal) return std::vector<Work>(operations.size(), detail::work_of(*refusal));
+  batch.launch = [this, messages = std::move(messages)](NcclComm comm) {
+    NcclResult result = api_.group_start();
+    if (result != NcclResult::kSuccess) return result;
+    for (const auto& message : messages) result = worse(result, message(comm));
+    return worse(result, api_.group_end());
+  };
+  const Result<std::shared_ptr<NcclWork>> work = launch(std::move(batch), call);
+  if (!work) return std::vector<Work>(operations.size(), detail::work_of(work.error()));
+  std::vector<Work> parts;
+  for (const P2POp& one : operations) {
+    const int source = one.kind == P2POp::Kind::kRecv ? one.peer : -1;
+    parts.push_back(Work(std::make_shared<NcclBatchPart>(*work, source)));
+  }
+  return parts;
 }
 
 // --- the factory ---

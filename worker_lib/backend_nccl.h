@@ -11,9 +11,10 @@
 // makes no calls: NCCL does not notice a dead rank, or does not say which one; its watch does,
 // within 1 s.
 //
-// What NCCL does not have is kUnsupported: int16 and bitwise reductions, and tags other than 0
-// (messages of a pair of ranks arrive in the order in which they are sent, in step with the
-// collectives, so two ranks that first send and then receive wait for each other).
+// What NCCL does not have is kUnsupported: int16 and bitwise reductions, receives from any source, and
+// tags other than 0 (messages of a pair of ranks arrive in the order in which they are sent, in step
+// with the collectives, so two ranks that first send and then receive wait for each other; those of a
+// batch do not).
 //
 // Owned by a ProcessGroup. One thread at a time calls, except abort(): any thread.
 #pragma once
@@ -97,6 +98,7 @@ class NcclBackend final : public Backend {
   Work monitored_barrier(CallOptions call) override;
   Work send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) override;
   Work recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) override;
+  std::vector<Work> batch(const std::vector<P2POp>& operations, CallOptions call) override;
   void abort(const std::string& reason) override;
 
  private:
@@ -124,6 +126,7 @@ class NcclBackend final : public Backend {
   // from[r] goes to rank r, to[r] comes from it, where there are any bytes.
   Work issue_messages(Issue issue, std::vector<WrittenPart> to, std::vector<ReadPart> from,
                       CallOptions call);
+  Result<std::shared_ptr<NcclWork>> launch(Issue issue, CallOptions call);
   Result<std::shared_ptr<NcclWork>> enqueue(Issue& issue, const Deadline& deadline);
   CudaResult copy(const std::vector<Copy>& copies);
   Result<CudaEvent> take_event();

@@ -68,10 +68,17 @@ std::exception_ptr NcclWork::exception() {
   return failure_ ? std::make_exception_ptr(to_dist_error(*failure_)) : nullptr;
 }
 
+bool NcclWork::has_succeeded() {
+  const Result<bool> is_over = poll();
+  return is_over && *is_over;
+}
+
+int NcclWork::source_rank() { return has_succeeded() ? call_.source : -1; }
+
 void NcclWork::record(FlightTicket ticket) {
   const std::lock_guard lock(mutex_);
-  ticket_ = std::move(ticket);
-  if (is_over_) ticket_.end(failure_.has_value());
+  if (is_over_) return ticket.end(failure_.has_value());
+  tickets_.push_back(std::move(ticket));
 }
 
 void NcclWork::doom() {
@@ -88,7 +95,8 @@ void NcclWork::fail(const Error& failure) {
 void NcclWork::finish(std::optional<Error> failure) {
   is_over_ = true;
   failure_ = std::move(failure);
-  ticket_.end(failure_.has_value());
+  for (FlightTicket& ticket : tickets_) ticket.end(failure_.has_value());
+  tickets_.clear();
   keep_.clear();
 }
 

@@ -8,6 +8,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -27,7 +28,8 @@ struct NcclCall {
   std::uint64_t number = 0;  // of the call in its group, from 1
   std::int64_t elements = 0;
   torch::ScalarType type = torch::kUInt8;
-  int peer = -1;  // root, source or destination
+  int peer = -1;    // root, source or destination
+  int source = -1;  // of a receive
 };
 
 // "nccl call 17, broadcast of 1000 Float, peer 2".
@@ -59,8 +61,10 @@ class NcclWork final : public detail::WorkState {
   void wait(std::optional<Duration> timeout) override;
   bool is_completed() override;
   std::exception_ptr exception() override;
+  int source_rank() override;
   void record(FlightTicket ticket) override;
 
+  bool has_succeeded();
   // Looks whether the call is over. The Error is what it failed with.
   Result<bool> poll();
 
@@ -87,7 +91,24 @@ class NcclWork final : public detail::WorkState {
   bool is_doomed_ = false;
   bool is_over_ = false;
   std::optional<Error> failure_;
-  FlightTicket ticket_;
+  std::vector<FlightTicket> tickets_;  // a batch has several
+};
+
+// One message of a batch: over when the batch is.
+class NcclBatchPart final : public detail::WorkState {
+ public:
+  NcclBatchPart(std::shared_ptr<NcclWork> batch, int source)
+      : batch_(std::move(batch)), source_(source) {}
+
+  void wait(std::optional<Duration> timeout) override { batch_->wait(timeout); }
+  bool is_completed() override { return batch_->is_completed(); }
+  std::exception_ptr exception() override { return batch_->exception(); }
+  int source_rank() override { return batch_->has_succeeded() ? source_ : -1; }
+  void record(FlightTicket ticket) override { batch_->record(std::move(ticket)); }
+
+ private:
+  const std::shared_ptr<NcclWork> batch_;
+  const int source_;  // -1: a send
 };
 
 }  // namespace ddprun

@@ -158,17 +158,19 @@ int ProcessGroup::rank() const { return backend_->rank(); }
 int ProcessGroup::size() const { return backend_->size(); }
 const std::string& ProcessGroup::backend_name() const { return backend_->name(); }
 
+FlightTicket ProcessGroup::begin(const Call& call) {
+  const FlightCall kind = call.facts.call;
+  if (kind != FlightCall::kSend && kind != FlightCall::kRecv) ++collectives_;
+  if (!reporter_->has_page()) return {};
+  FlightFacts facts = call.facts;
+  facts.collective = collectives_;
+  return {reporter_, reporter_->begin_call(facts)};
+}
+
 // Blocking calls end here: with the result, or with the failure as an exception.
 template <class Issue>
 Work ProcessGroup::carry_out(const Call& call, Issue issue) {
-  const FlightCall kind = call.facts.call;
-  if (kind != FlightCall::kSend && kind != FlightCall::kRecv) ++collectives_;
-  FlightTicket ticket;
-  if (reporter_->has_page()) {
-    FlightFacts facts = call.facts;
-    facts.collective = collectives_;
-    ticket = {reporter_, reporter_->begin_call(facts)};
-  }
+  FlightTicket ticket = begin(call);
   Work work;
   try {
     work = issue(call.options);
@@ -176,13 +178,18 @@ Work ProcessGroup::carry_out(const Call& call, Issue issue) {
     ticket.end(/*failed=*/true);
     throw;
   }
+  keep_record(work, std::move(ticket));
+  if (!call.options.async) work.wait();
+  return work;
+}
+
+// The record of a call ends with it.
+void ProcessGroup::keep_record(const Work& work, FlightTicket ticket) {
   if (work.state_) {
     work.state_->record(std::move(ticket));
   } else {
     ticket.end(/*failed=*/false);
   }
-  if (!call.options.async) work.wait();
-  return work;
 }
 
 Work ProcessGroup::all_reduce(const torch::Tensor& tensor, const AllReduceOptions& options) {
@@ -432,13 +439,60 @@ Work ProcessGroup::recv(const torch::Tensor& tensor, int source,
                         const PointToPointOptions& options) {
   const ArgumentCheck check = check_for("recv");
   check.tensor("tensor", tensor);
-  check.peer("source", source);
+  check.source(source);
   check.tag(options.tag);
   Call call(FlightCall::kRecv, list_of(tensor), source, how(check, options));
   call.facts.tag = options.tag;
   mark_written(tensor);
   return carry_out(
       call, [&](CallOptions how) { return backend_->recv(tensor, source, options.tag, how); });
+}
+
+Work ProcessGroup::isend(const torch::Tensor& tensor, int destination,
+                         PointToPointOptions options) {
+  options.async = true;
+  return send(tensor, destination, options);
+}
+
+Work ProcessGroup::irecv(const torch::Tensor& tensor, int source, PointToPointOptions options) {
+  options.async = true;
+  return recv(tensor, source, options);
+}
+
+std::vector<Work> ProcessGroup::batch_isend_irecv(const std::vector<P2POp>& operations,
+                                                  std::optional<Timeout> timeout) {
+  const ArgumentCheck check = check_for("batch_isend_irecv");
+  const CallOptions options{check.timeout(timeout, timeout_), /*async=*/true};
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    const P2POp& one = operations[i];
+    const std::string name = "operations[" + std::to_string(i) + "]";
+    check.tensor((name + ".tensor").c_str(), one.tensor);
+    if (one.kind == P2POp::Kind::kSend) {
+      check.peer((name + ".peer").c_str(), one.peer);
+    } else {
+      check.source(one.peer);
+    }
+    check.tag(one.tag);
+  }
+  if (operations.empty()) return {};
+  std::vector<FlightTicket> tickets;
+  for (const P2POp& one : operations) {
+    const bool is_send = one.kind == P2POp::Kind::kSend;
+    if (!is_send) mark_written(one.tensor);
+    Call call(is_send ? FlightCall::kSend : FlightCall::kRecv, list_of(one.tensor), one.peer,
+              options);
+    call.facts.tag = one.tag;
+    tickets.push_back(begin(call));
+  }
+  std::vector<Work> works;
+  try {
+    works = backend_->batch(operations, options);
+  } catch (...) {
+    for (FlightTicket& ticket : tickets) ticket.end(/*failed=*/true);
+    throw;
+  }
+  for (std::size_t i = 0; i < works.size(); ++i) keep_record(works[i], std::move(tickets[i]));
+  return works;
 }
 
 // --- objects

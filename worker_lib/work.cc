@@ -20,14 +20,17 @@ void Work::wait(std::chrono::nanoseconds timeout) const {
 
 bool Work::is_completed() const { return !state_ || state_->is_completed(); }
 
+int Work::source_rank() const { return state_ ? state_->source_rank() : -1; }
+
 std::exception_ptr Work::exception() const { return state_ ? state_->exception() : nullptr; }
 
 namespace detail {
 
-void HostWork::complete(const Result<void>& result) {
+void HostWork::complete(const Result<void>& result, int source_rank) {
   const std::lock_guard lock(mutex_);
   DDPRUN_ASSERT(!is_completed_, "a call completes once");
   is_completed_ = true;
+  source_rank_ = source_rank;
   if (!result) failure_ = std::make_exception_ptr(to_dist_error(result.error()));
   ticket_.end(!result);
   completed_.notify_all();
@@ -57,6 +60,11 @@ bool HostWork::is_completed() {
 std::exception_ptr HostWork::exception() {
   const std::lock_guard lock(mutex_);
   return failure_;
+}
+
+int HostWork::source_rank() {
+  const std::lock_guard lock(mutex_);
+  return source_rank_;
 }
 
 void HostWork::record(FlightTicket ticket) {

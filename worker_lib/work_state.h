@@ -28,6 +28,8 @@ class WorkState {
   virtual void wait(std::optional<Duration> timeout) = 0;
   virtual bool is_completed() = 0;
   virtual std::exception_ptr exception() = 0;
+  // Of a receive that is complete; -1 otherwise.
+  virtual int source_rank() = 0;
   // The flight record of the call, to be ended with it; at once where it is over. Call once at most.
   virtual void record(FlightTicket ticket) = 0;
 };
@@ -38,12 +40,13 @@ class HostWork final : public WorkState {
  public:
   HostWork() = default;
 
-  // Ends the call, well or with an Error, and wakes all who wait.
-  void complete(const Result<void>& result);
+  // Ends the call, well or with an Error, and wakes all who wait. source_rank: of a receive.
+  void complete(const Result<void>& result, int source_rank = -1);
 
   void wait(std::optional<Duration> timeout) override;
   bool is_completed() override;
   std::exception_ptr exception() override;
+  int source_rank() override;
   void record(FlightTicket ticket) override;
 
  private:
@@ -51,6 +54,7 @@ class HostWork final : public WorkState {
   std::condition_variable completed_;
   FlightTicket ticket_;
   bool is_completed_ = false;
+  int source_rank_ = -1;
   std::exception_ptr failure_;
 };
 

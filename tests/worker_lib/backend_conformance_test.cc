@@ -498,6 +498,47 @@ TEST_P(BackendConformance, MessagesOfAPairArriveInOrder) {
   });
 }
 
+TEST_P(BackendConformance, ABatchExchangesMessagesWhateverItsOrder) {
+  in_every_world([&](ProcessGroup& group) {
+    if (group.size() == 1) return;
+    const int next = (group.rank() + 1) % group.size();
+    const int previous = (group.rank() + group.size() - 1) % group.size();
+    const Tensor sent = torch::full({200'000}, group.rank(), torch::kInt32);
+    const Tensor got = torch::zeros_like(sent);
+    const std::vector<Work> works = group.batch_isend_irecv(
+        {{P2POp::Kind::kSend, sent, next}, {P2POp::Kind::kRecv, got, previous}});
+    ASSERT_EQ(works.size(), 2u);
+    for (const Work& work : works) work.wait(std::chrono::seconds(60));
+    synchronize();
+    EXPECT_TRUE(torch::equal(got, torch::full({200'000}, previous, torch::kInt32)));
+    EXPECT_EQ(works[0].source_rank(), -1);
+    EXPECT_EQ(works[1].source_rank(), previous);
+  });
+}
+
+TEST_P(BackendConformance, AMessageFromAnySourceSaysWhoseItIsWhereThatIsPossible) {
+  in_every_world([&](ProcessGroup& group) {
+    if (group.size() == 1) return;
+    const auto exchange = [&] {
+      if (group.rank() != 0) {
+        group.send(torch::full({3}, group.rank()), 0);
+        return;
+      }
+      for (int i = 1; i < group.size(); ++i) {
+        const Tensor got = torch::zeros({3}, torch::kInt64);
+        const int source = group.recv(got, kAnySource).source_rank();
+        EXPECT_TRUE(torch::equal(got, torch::full({3}, source)));
+      }
+    };
+    if (GetParam().has_tags) return exchange();
+    if (group.rank() != 0) return;
+    EXPECT_DIST_ERROR(exchange(), DistError::Kind::kUnsupported, HasSubstr("any source"));
+    EXPECT_DIST_ERROR(
+        group.batch_isend_irecv({{P2POp::Kind::kRecv, torch::zeros({3}), kAnySource}})[0].wait(),
+        DistError::Kind::kUnsupported, HasSubstr("any source"));
+  });
+}
+
 TEST_P(BackendConformance, TagsKeepMessagesApartWhereThereAreTags) {
   in_every_world([&](ProcessGroup& group) {
     if (group.size() == 1 || group.rank() > 1) return;

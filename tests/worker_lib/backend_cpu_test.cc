@@ -91,10 +91,34 @@ class GatedGroup final : public CpuGroup {
         "send " + std::to_string(bytes) + " to " + to_text(to) + " tag " + std::to_string(tag),
         timeout);
   }
-  Result<void> recv(void*, std::size_t bytes, Rank from, int tag, Duration timeout) override {
-    return note(
-        "recv " + std::to_string(bytes) + " from " + to_text(from) + " tag " + std::to_string(tag),
-        timeout);
+  Result<Rank> recv(void*, std::size_t bytes, std::optional<Rank> from, int tag,
+                    Duration timeout) override {
+    const Result<void> noted =
+        note("recv " + std::to_string(bytes) + " from " + (from ? to_text(*from) : "any") +
+                 " tag " + std::to_string(tag),
+             timeout);
+    if (!noted) return noted.error();
+    return from.value_or(Rank(1));
+  }
+  void start_send(const void* data, std::size_t bytes, Rank to, int tag, Duration timeout,
+                  TransferDone done) override {
+    start([=, this] { return send(data, bytes, to, tag, timeout); }, to, std::move(done));
+  }
+  void start_recv(void* data, std::size_t bytes, std::optional<Rank> from, int tag,
+                  Duration timeout, TransferDone done) override {
+    start(
+        [=, this]() -> Result<void> {
+          const Result<Rank> received = recv(data, bytes, from, tag, timeout);
+          if (!received) return received.error();
+          return {};
+        },
+        from.value_or(Rank(1)), std::move(done));
+  }
+  ~GatedGroup() override {
+    if (std::ranges::any_of(transfers_, [](auto& one) { return one.joinable(); })) {
+      if (!record_.is_open) abort("the process group was destroyed");
+    }
+    for (std::thread& one : transfers_) one.join();
   }
   std::shared_ptr<char> shared_memory(std::size_t) override { return nullptr; }
   std::optional<Error> failure() const override { return std::nullopt; }
@@ -116,6 +140,14 @@ class GatedGroup final : public CpuGroup {
     return text + "]";
   }
 
+  template <class Call>
+  void start(Call call, Rank partner, TransferDone done) {
+    transfers_.emplace_back([call, partner, done = std::move(done)]() mutable {
+      const Result<void> result = call();
+      done(result ? Result<Rank>(partner) : Result<Rank>(result.error()));
+    });
+  }
+
   Result<void> note(const std::string& call, Duration timeout) {
     std::unique_lock lock(record_.mutex);
     record_.calls.push_back(call);
@@ -127,6 +159,7 @@ class GatedGroup final : public CpuGroup {
   }
 
   EngineRecord& record_;
+  std::vector<std::thread> transfers_;
 };
 
 class CpuBackendTest : public testing::Test {
@@ -157,13 +190,15 @@ TEST_F(CpuBackendTest, EveryCallReachesTheEngineWithItsSizes) {
   backend_->monitored_barrier(kBlocking);
   backend_->send(x_, 1, 7, kBlocking);
   backend_->recv(x_, 1, 8, kBlocking);
+  backend_->recv(x_, kAnySource, 9, kBlocking);
   EXPECT_THAT(engine_.calls,
               ElementsAre("all_reduce max [48] of f64", "all_reduce sum [24 8] of f32",
                           "reduce sum [48] to 1", "broadcast [24 8] from 1",
                           "all_gather [24 8] to [24 8 24 8]",
                           "reduce_scatter sum [24 8 24 8] to [24 8]", "gather [24 8] to 0",
                           "gather [] to 1", "scatter [24 8] from 0", "all_to_all [24 8] to [24 8]",
-                          "barrier", "barrier", "send 48 to 1 tag 7", "recv 48 from 1 tag 8"));
+                          "barrier", "barrier", "send 48 to 1 tag 7", "recv 48 from 1 tag 8",
+                          "recv 48 from any tag 9"));
 }
 
 TEST_F(CpuBackendTest, EveryDtypeHasItsElementType) {
@@ -226,6 +261,30 @@ TEST_F(CpuBackendTest, ATimeoutRunsFromTheCallAndNotFromItsTurn) {
   EXPECT_EQ(engine_.timeouts[1], Duration::zero());
   EXPECT_LE(engine_.timeouts[2], seconds(60) - milliseconds(2));
   EXPECT_GT(engine_.timeouts[2], seconds(1));
+}
+
+TEST_F(CpuBackendTest, MessagesGoBesideCollectivesAndKeepTheirTensors) {
+  engine_.is_open = false;
+  const Work collective = backend_->barrier(kAsync);
+  torch::Tensor tensor = torch::ones({4});
+  const c10::weak_intrusive_ptr<c10::TensorImpl> seen(tensor.getIntrusivePtr());
+  const Work received = backend_->recv(tensor, kAnySource, 3, kAsync);
+  const std::vector<Work> batch =
+      backend_->batch({{P2POp::Kind::kSend, tensor, 1, 1}, {P2POp::Kind::kRecv, x_, 1, 2}}, kAsync);
+  tensor.reset();
+  EXPECT_TRUE(testing_support::eventually([&] {
+    const std::lock_guard lock(engine_.mutex);
+    return engine_.calls.size() == 4;
+  }));
+  EXPECT_EQ(received.source_rank(), -1) << "it is not complete";
+  EXPECT_FALSE(seen.expired());
+  engine_.open();
+  for (const Work& work : {received, batch[0], batch[1]}) work.wait(seconds(30));
+  EXPECT_TRUE(seen.expired());
+  EXPECT_EQ(received.source_rank(), 1);
+  EXPECT_EQ(batch[0].source_rank(), -1);
+  EXPECT_EQ(batch[1].source_rank(), 1);
+  collective.wait(seconds(30));
 }
 
 TEST_F(CpuBackendTest, DestroyingItAbortsWhatIsInFlightAndFailsItsWorks) {

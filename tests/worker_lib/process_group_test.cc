@@ -47,6 +47,12 @@ TEST_F(ProcessGroupTest, PassesEveryCallOnWithItsOptionsFilledIn) {
   group_.monitored_barrier();
   group_.send(tensor, 0, {.tag = 7});
   group_.recv(tensor, 2);
+  group_.isend(tensor, 0, {.tag = 3});
+  group_.irecv(tensor, kAnySource, {.timeout = seconds(5)});
+  const auto works = group_.batch_isend_irecv(
+      {{P2POp::Kind::kSend, tensor, 2, 1}, {P2POp::Kind::kRecv, tensor, kAnySource, 4}});
+  EXPECT_EQ(works.size(), 2u);
+  EXPECT_TRUE(group_.batch_isend_irecv({}).empty());
   EXPECT_THAT(record_.calls,
               ElementsAre("all_reduce [2] sum in 60.0 s", "reduce max root 2 async in 5.0 s",
                           "broadcast [2] root 1 in 60.0 s", "all_gather [2 2 2] of [2] in 60.0 s",
@@ -54,7 +60,9 @@ TEST_F(ProcessGroupTest, PassesEveryCallOnWithItsOptionsFilledIn) {
                           "gather [] root 0 in 60.0 s", "gather [2 2 2] root 1 in 60.0 s",
                           "scatter [] root 2 in 60.0 s", "scatter [2 2 2] root 1 in 60.0 s",
                           "barrier in 1 ms", "monitored_barrier in 60.0 s",
-                          "send to 0 tag 7 in 60.0 s", "recv from 2 tag 0 in 60.0 s"));
+                          "send to 0 tag 7 in 60.0 s", "recv from 2 tag 0 in 60.0 s",
+                          "send to 0 tag 3 async in 60.0 s", "recv from -1 tag 0 async in 5.0 s",
+                          "batch: to 2 tag 1 from -1 tag 4 async in 60.0 s"));
 }
 
 TEST_F(ProcessGroupTest, PassesListsAndPartsOn) {

@@ -63,6 +63,14 @@ class RecordingBackend final : public Backend {
   Work recv(const torch::Tensor&, int source, int tag, CallOptions call) override {
     return note("recv from " + std::to_string(source) + " tag " + std::to_string(tag), call);
   }
+  std::vector<Work> batch(const std::vector<P2POp>& operations, CallOptions call) override {
+    std::string text = "batch:";
+    for (const P2POp& one : operations) {
+      text += (one.kind == P2POp::Kind::kSend ? " to " : " from ") + std::to_string(one.peer) +
+              " tag " + std::to_string(one.tag);
+    }
+    return std::vector<Work>(operations.size(), note(text, call));
+  }
   void abort(const std::string& reason) override { record_.aborted = reason; }
 
  private:

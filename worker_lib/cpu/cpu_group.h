@@ -5,7 +5,9 @@
 // algorithms.
 //
 // Every call blocks until its result is there, its deadline has passed, a peer has died, or abort()
-// was called. One thread at a time may call, except abort(), which any thread may call.
+// was called; start_send() and start_recv() return at once. One thread at a time may make
+// collectives; messages are independent of them and of each other, and they and abort() are for any
+// thread.
 //
 // Order: reductions are done in an order that is fixed by ranks and layout, never by arrival: the
 // same bits on every rank and in every run, for every chunking and timing. f16 and bf16 are
@@ -20,6 +22,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -49,6 +52,10 @@ struct CpuGroupOptions {
   Duration node_silence = kDefaultLease;
   Duration timeout{};  // for forming the group
 };
+
+// How a message's transfer ended; of a receive: who sent it. Called once, on any thread, without locks;
+// must not throw, and may start transfers but not wait for any.
+using TransferDone = std::function<void(const Result<Rank>&)>;
 
 class CpuGroup {
  public:
@@ -93,12 +100,22 @@ class CpuGroup {
   virtual Result<void> all_to_all(std::span<const ReadableBytes> inputs,
                                   std::span<const WritableBytes> outputs, Duration timeout) = 0;
   virtual Result<void> barrier(Duration timeout) = 0;
-  // Matched by pair and tag. A size that differs from the sender's is kInvalidArgument at the
-  // receiver.
+
+  // Messages, matched by pair and tag: those of one tag are received in the order sent, by receives
+  // in the order posted; source: nullopt: any, in turns. A size that differs from the sender's is
+  // kInvalidArgument at the receiver: the message is dropped, and the group goes on. A send is over
+  // when `data` may be changed: small messages may not have been received by then. They count even
+  // when their sender leaves.
   virtual Result<void> send(const void* data, std::size_t bytes, Rank destination, int tag,
                             Duration timeout) = 0;
-  virtual Result<void> recv(void* data, std::size_t bytes, Rank source, int tag,
+  virtual Result<Rank> recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
                             Duration timeout) = 0;
+  // The same in the background: `data` belongs to the transfer until `done` is called, which may be
+  // before these return. Several may be in flight. The destructor ends them with kStopped.
+  virtual void start_send(const void* data, std::size_t bytes, Rank destination, int tag,
+                          Duration timeout, TransferDone done) = 0;
+  virtual void start_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
+                          Duration timeout, TransferDone done) = 0;
 
   // Memory of zeros that the ranks of this node reach: an all_reduce of one tensor per rank that lies in
   // it on every rank is done where they lie, without staging. It may outlive the group. Null where

@@ -207,6 +207,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
   if (!members) return members.error();
   parts.segment = std::make_shared<const ShmSegment>(std::move(members->segment));
   parts.lives = std::move(members->lives);
+  parts.bells = std::make_unique<RankBells>(std::move(members->bells), here.local);
 
   if (!here.one_node()) {
     parts.door = std::make_unique<TcpDoor>(std::move(*tcp_door));

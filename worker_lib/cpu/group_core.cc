@@ -22,12 +22,13 @@ Result<std::unique_ptr<GroupCore>> GroupCore::create(GroupParts parts) {
   std::unique_ptr<GroupCore> core(new GroupCore(std::move(parts)));
   const Surroundings& here = core->here();
   Result<std::unique_ptr<PeerWatch>> watch =
-      PeerWatch::start(core->board_, {.rank = here.rank,
-                                      .world_size = here.layout.world_size(),
-                                      .node_ranks = here.layout.nodes[here.node],
-                                      .lives = std::move(core->parts_.lives),
-                                      .links = std::move(core->parts_.links),
-                                      .node_silence = core->parts_.node_silence});
+      PeerWatch::start(core->board_, core->bells(),
+                       {.rank = here.rank,
+                        .world_size = here.layout.world_size(),
+                        .node_ranks = here.layout.nodes[here.node],
+                        .lives = std::move(core->parts_.lives),
+                        .links = std::move(core->parts_.links),
+                        .node_silence = core->parts_.node_silence});
   if (!watch) return watch.error();
   core->watch_ = std::move(*watch);
   return core;
@@ -49,7 +50,10 @@ GroupCore::~GroupCore() {
 }
 
 Result<void> GroupCore::may_begin(const Attempt& attempt) {
-  if (finished_) return group_finished(attempt.doing(), *finished_);
+  {
+    const std::lock_guard lock(finishing_);
+    if (finished_) return group_finished(attempt.doing(), *finished_);
+  }
   if (board_.failed()) return from_board(attempt);
   return {};
 }
@@ -104,6 +108,7 @@ Error GroupCore::from_board(const Attempt& attempt) {
 }
 
 Error GroupCore::finish(Error error) {
+  const std::lock_guard lock(finishing_);
   if (!finished_) finished_ = error;
   return error;
 }
@@ -116,9 +121,9 @@ void GroupCore::raise_timeout(const Attempt& attempt) {
 
 // Ticks count the same steps on all ranks of the world, so whoever is behind shows.
 std::string GroupCore::who_is_missing(const Attempt& attempt, int& first) const {
-  if (attempt.partner >= 0) {
+  if (!attempt.omission.empty()) {
     first = attempt.partner;
-    return name_rank(first) + " " + attempt.omission;
+    return first < 0 ? attempt.omission : name_rank(first) + " " + attempt.omission;
   }
   const PeerWatch::Answers answers = watch_->ask(kAskPatience);
   std::set<int> absent, stopped, behind;  // a node may answer over several links

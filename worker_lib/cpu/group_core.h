@@ -1,8 +1,8 @@
 // GroupCore: what collectives and send/recv of a group have in common: where the rank is, the board
 // and the watch, and how a wait that ended badly becomes an error, the same on every rank.
 //
-// Owned by SharedGroup. The thread that makes the group's calls may use everything; failure() and
-// abort() are for any thread.
+// Owned by SharedGroup. The board's progress and the mesh are for the thread that makes the group's
+// collectives; everything else is for any thread.
 #pragma once
 
 #include <functional>
@@ -17,6 +17,7 @@
 #include "worker_lib/cpu/chunked_call.h"
 #include "worker_lib/cpu/node_board.h"
 #include "worker_lib/cpu/peer_watch.h"
+#include "worker_lib/cpu/rank_bells.h"
 #include "worker_lib/cpu/shm_segment.h"
 #include "worker_lib/cpu/tcp_door.h"
 #include "worker_lib/cpu/tcp_mesh.h"
@@ -31,6 +32,7 @@ struct GroupParts {
   Duration node_silence{};  // PeerWatch::Options
   std::shared_ptr<const ShmSegment> segment;
   std::vector<UniqueFd> lives;  // by local index
+  std::unique_ptr<RankBells> bells;
   std::vector<PeerWatch::Link> links;
   std::vector<UniqueFd> data_sockets;  // by node; empty on a single node
   std::unique_ptr<TcpDoor> door;       // null on a single node
@@ -42,9 +44,9 @@ struct Attempt {
   std::function<std::string()>
       doing;  // "all_reduce #3 of 4 f32 (sum)"; asked for when something fails
   Deadline deadline;
-  std::uint64_t round = 0;    // of a collective
-  int partner = -1;           // of send and recv
-  const char* omission = "";  // of send and recv: what the partner did not do when time is up
+  std::uint64_t round = 0;  // of a collective
+  int partner = -1;         // of send and recv; -1: any
+  std::string omission;     // of send and recv: what the partner (any: "no rank ...") did not do
 };
 
 class GroupCore {
@@ -56,6 +58,7 @@ class GroupCore {
   const GroupParts& parts() const { return parts_; }
   NodeBoard& board() { return board_; }
   PeerWatch& watch() { return *watch_; }
+  const RankBells& bells() const { return *parts_.bells; }
   TcpDoor* door() { return parts_.door.get(); }
 
   // kStopped if the group is finished already; the failure if another rank has raised one
@@ -68,7 +71,9 @@ class GroupCore {
   // The same for a failure that this rank has found itself.
   Error fail(const Attempt& attempt, ErrorKind kind, int peer_rank, const std::string& cause);
 
-  // Any thread, both.
+  // A failure that no call of this rank has met.
+  void raise(ErrorKind kind, int peer_rank, const std::string& cause);
+
   std::optional<Error> failure() const;
   void abort(const std::string& reason);
 
@@ -77,7 +82,6 @@ class GroupCore {
 
   Error from_board(const Attempt& attempt);
   Error finish(Error error);
-  void raise(ErrorKind kind, int peer_rank, const std::string& cause);
   void raise_timeout(const Attempt& attempt);
   void raise_departure(const Attempt& attempt, int node);
   std::string who_is_missing(const Attempt& attempt, int& first) const;
@@ -86,6 +90,7 @@ class GroupCore {
   NodeBoard board_;
   std::unique_ptr<TcpMesh> mesh_;
   std::unique_ptr<PeerWatch> watch_;
+  mutable std::mutex finishing_;   // guards what follows
   std::optional<Error> finished_;  // by what
 };
 

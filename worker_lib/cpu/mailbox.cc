@@ -1,288 +1,787 @@
 #include "worker_lib/cpu/mailbox.h"
 
-#include <poll.h>
-#include <sys/socket.h>
+#include <sched.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
-#include <cstring>
 
-#include "base/not_now.h"
+#include "base/background_thread.h"
 #include "base/poll_until.h"
+#include "worker_lib/cpu/chunked_call.h"
+#include "worker_lib/cpu/group_end.h"
 #include "worker_lib/cpu/rank_names.h"
 
 namespace ddprun {
 namespace {
 
-struct RingHeader {
-  // Bytes so far, ever; moved by the sender.
-  alignas(kCacheLineBytes) std::atomic<std::uint64_t> written;
-  // Moved by the receiver.
-  alignas(kCacheLineBytes) std::atomic<std::uint64_t> read;
-};
+// What one pass moves of one peer's stream, so that all get their turn.
+constexpr std::size_t kBytesOfAPass = std::size_t{512} << 10;
+constexpr int kFramesOfAPass = 256;
 
-// A ring in the segment; both ends use this class, each its half of it.
-class RingStream final : public MessageStream {
- public:
-  RingStream(NodeBoard& board, char* memory, std::size_t bytes, int other_local)
-      : board_(board),
-        header_(*reinterpret_cast<RingHeader*>(memory)),
-        bytes_(memory + sizeof(RingHeader)),
-        capacity_(bytes - sizeof(RingHeader)),
-        other_(other_local) {}
+enum class What : std::uint32_t { kWhole, kOffer, kRequest, kPart, kThanks, kAllowance };
 
-  // Neither side waits for so much that the other could be waiting, too: a sender for room for at
-  // most half a ring, a receiver for at most a quarter.
-  WaitEnd write(const void* data, std::size_t bytes, TimePoint deadline) override {
-    const char* from = static_cast<const char*>(data);
-    while (bytes > 0) {
-      const std::uint64_t written = header_.written.load(std::memory_order_relaxed);
-      const std::size_t room_wanted = std::min(bytes, capacity_ / 2);
-      if (written + room_wanted > capacity_) {
-        const WaitEnd end = board_.wait_for_counter(header_.read, written + room_wanted - capacity_,
-                                                    other_, deadline);
-        if (end != WaitEnd::kReady) return end;
-      }
-      const std::size_t room = capacity_ - (written - header_.read.load());
-      const std::size_t part = contiguous(written, std::min({bytes, room, kPart}));
-      std::memcpy(bytes_ + written % capacity_, from, part);
-      header_.written.store(written + part);
-      board_.nudge(other_);
-      from += part;
-      bytes -= part;
-    }
-    return WaitEnd::kReady;
-  }
-
-  WaitEnd read(void* data, std::size_t bytes, TimePoint deadline) override {
-    char* to = static_cast<char*>(data);
-    while (bytes > 0) {
-      const std::uint64_t read = header_.read.load(std::memory_order_relaxed);
-      const WaitEnd end = board_.wait_for_counter(
-          header_.written, read + std::min(bytes, capacity_ / 4), other_, deadline);
-      if (end != WaitEnd::kReady) return end;
-      const std::size_t there = header_.written.load() - read;
-      const std::size_t part = contiguous(read, std::min({bytes, there, kPart}));
-      std::memcpy(to, bytes_ + read % capacity_, part);
-      header_.read.store(read + part);
-      board_.nudge(other_);
-      to += part;
-      bytes -= part;
-    }
-    return WaitEnd::kReady;
-  }
-
- private:
-  static constexpr std::size_t kPart = std::size_t{64}
-                                       << 10;  // hand over in parts: both sides copy at once
-
-  std::size_t contiguous(std::uint64_t position, std::size_t bytes) const {
-    return std::min<std::size_t>(bytes, capacity_ - position % capacity_);
-  }
-
-  NodeBoard& board_;
-  RingHeader& header_;
-  char* bytes_;
-  std::size_t capacity_;
-  int other_;
-};
-
-class SocketStream final : public MessageStream {
- public:
-  SocketStream(const NodeBoard& board, UniqueFd socket)
-      : board_(board), socket_(std::move(socket)) {}
-
-  WaitEnd write(const void* data, std::size_t bytes, TimePoint deadline) override {
-    return transfer(bytes, POLLOUT, deadline, [&](std::size_t done) {
-      return ::send(socket_.get(), static_cast<const char*>(data) + done, bytes - done,
-                    MSG_DONTWAIT | MSG_NOSIGNAL);
-    });
-  }
-
-  WaitEnd read(void* data, std::size_t bytes, TimePoint deadline) override {
-    return transfer(bytes, POLLIN, deadline, [&](std::size_t done) {
-      return ::recv(socket_.get(), static_cast<char*>(data) + done, bytes - done, MSG_DONTWAIT);
-    });
-  }
-
- private:
-  template <class Move>
-  WaitEnd transfer(std::size_t bytes, short event, TimePoint deadline, Move move) {
-    for (std::size_t done = 0; done < bytes;) {
-      const ssize_t moved = move(done);
-      if (moved > 0) {
-        done += static_cast<std::size_t>(moved);
-        continue;
-      }
-      if (moved == 0 || !is_not_now(errno)) return WaitEnd::kLeft;
-      if (board_.failed()) return WaitEnd::kFailed;
-      const TimePoint now = BootClock::now();
-      if (now >= deadline) return WaitEnd::kTimedOut;
-      pollfd watched{socket_.get(), event, 0};
-      poll_until({&watched, 1}, std::min(deadline, now + TcpMesh::kPatience));
-    }
-    return WaitEnd::kReady;
-  }
-
-  const NodeBoard& board_;
-  UniqueFd socket_;
-};
+std::string bytes_text(std::size_t bytes) { return std::to_string(bytes) + " B"; }
 
 }  // namespace
 
 struct Mailbox::Head {
-  std::uint64_t bytes = 0;
+  What what = What::kWhole;
   std::int32_t tag = 0;
-  std::uint32_t padding = 0;
+  std::uint64_t bytes = 0;     // of the message or the part; allowance: given back
+  std::uint64_t transfer = 0;  // whole, part: the receiver's; offer, request, thanks: the sender's
+  std::uint64_t receive = 0;   // request: the receiver's
 };
 
-std::size_t Mailbox::ring_header_bytes() { return sizeof(RingHeader); }
+struct Mailbox::Transfer {
+  bool is_send = false;
+  char* data = nullptr;  // of a send: only read
+  std::size_t bytes = 0;
+  int partner = -1;  // of a receive from any source: -1
+  int tag = 0;
+  Deadline deadline{Duration::zero()};
+  TransferDone done;         // one of the two
+  Answer* answer = nullptr;  // of somebody who waits
+
+  std::uint64_t number = 0;
+  int source = -1;            // of the message that a receive has got
+  std::size_t moved = 0;      // of the bytes
+  bool is_under_way = false;  // the receiver has asked for the bytes, or is getting them
+  std::uint64_t receive = 0;  // of a send: the receiver's number of it
+  std::optional<Error> flaw;  // what a receive ends with once the sender has been told
+};
+
+// One that has come, and for which there was no receive.
+struct Mailbox::Message {
+  int source = -1;
+  Head head;
+  std::vector<char> body;     // of a whole one
+  bool is_complete = true;    // all of the body has come
+  std::uint64_t receive = 0;  // that waits for the rest; 0: none
+};
+
+struct Mailbox::Frame {
+  Head head;
+  std::span<const char> bytes;
+  std::uint64_t transfer = 0;  // that it moves; 0: none
+  bool ends_it = false;
+};
+
+struct Mailbox::Peer {
+  int rank = -1;
+  int local = -1;  // -1: on another node
+
+  std::unique_ptr<MessageWriter> out;
+  bool out_is_closed = false;
+  bool may_write = true;             // as far as is known
+  std::deque<Frame> answers;         // go first
+  std::deque<std::uint64_t> sends;   // nothing has gone yet
+  std::deque<std::uint64_t> wanted;  // parts go, in turns
+  bool part_is_next = false;         // heads and parts take turns
+  std::optional<Frame> frame;        // is going
+  std::size_t frame_done = 0;
+  MessageAllowance allowance;
+
+  std::unique_ptr<MessageReader> in;
+  bool in_is_closed = false;
+  bool may_read = true;
+  Head head;
+  std::size_t head_done = 0;
+  std::size_t bytes_left = 0;  // of what follows the head
+  std::uint64_t transfer = 0;  // that gets them,
+  std::uint64_t message = 0;   // or what is set aside; neither: nobody
+  std::size_t to_give_back = 0;
+};
+
+// --- from outside ---
+
+Mailbox::Mailbox(GroupCore& core)
+    : core_(core),
+      here_(core.here()),
+      bed_(*reinterpret_cast<MailBed*>(here_.memory +
+                                       here_.segment.ring(here_.local, here_.local))) {
+  const auto bed_of = [&](int local) -> MailBed& {
+    return *reinterpret_cast<MailBed*>(here_.memory + here_.segment.ring(local, local));
+  };
+  for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
+    peers_.emplace_back();
+    if (rank == here_.rank) continue;
+    peers_.back() = std::make_unique<Peer>();
+    Peer& peer = *peers_.back();
+    peer.rank = rank;
+    if (!here_.on_my_node(rank)) continue;
+    peer.local = here_.layout.local_of[rank];
+    const RingNeighbour other{bed_of(peer.local), core.bells(), peer.local};
+    const SegmentLayout& segment = here_.segment;
+    peer.out =
+        write_ring(here_.memory + segment.ring(here_.local, peer.local), segment.ring_bytes, other);
+    peer.in =
+        read_ring(here_.memory + segment.ring(peer.local, here_.local), segment.ring_bytes, other);
+  }
+}
+
+Mailbox::~Mailbox() {
+  Lock lock = enter();
+  if (!transfers_.empty()) {
+    core_.abort(kGroupDestroyed);
+    end_all();
+  }
+  closing_ = true;
+  tell_driver();
+  call_back(lock);
+  lock.unlock();
+  if (thread_.joinable()) thread_.join();
+}
+
+Mailbox::Transfer Mailbox::make_send(const void* data, std::size_t bytes, Rank destination, int tag,
+                                     Duration timeout) {
+  return {.is_send = true,
+          .data = const_cast<char*>(static_cast<const char*>(data)),
+          .bytes = bytes,
+          .partner = destination.value,
+          .tag = tag,
+          .deadline = Deadline(timeout)};
+}
+
+Mailbox::Transfer Mailbox::make_recv(void* data, std::size_t bytes, std::optional<Rank> source,
+                                     int tag, Duration timeout) {
+  return {.data = static_cast<char*>(data),
+          .bytes = bytes,
+          .partner = source ? source->value : -1,
+          .tag = tag,
+          .deadline = Deadline(timeout)};
+}
 
 Result<void> Mailbox::send(const void* data, std::size_t bytes, Rank destination, int tag,
                            Duration timeout) {
-  const Attempt attempt{.doing =
-                            [=] {
-                              return "send of " + std::to_string(bytes) + " B to rank " +
-                                     to_text(destination) + " (tag " + std::to_string(tag) + ")";
-                            },
-                        .deadline = Deadline(timeout),
-                        .partner = destination.value,
-                        .omission = "did not receive it"};
-  if (const Result<void> may = core_.may_begin(attempt); !may) return may.error();
-  const Result<MessageStream*> stream = stream_to(destination.value, attempt);
-  if (!stream) return stream.error();
-  const Head head{.bytes = bytes, .tag = tag};
-  WaitEnd end = (*stream)->write(&head, sizeof head, attempt.deadline.when());
-  if (end == WaitEnd::kReady) end = (*stream)->write(data, bytes, attempt.deadline.when());
-  if (end != WaitEnd::kReady) return broken(attempt, end);
+  const Result<Rank> sent = carry_out(make_send(data, bytes, destination, tag, timeout));
+  if (!sent) return sent.error();
   return {};
 }
 
-Result<void> Mailbox::recv(void* data, std::size_t bytes, Rank source, int tag, Duration timeout) {
-  const Attempt attempt{.doing =
-                            [=] {
-                              return "recv of " + std::to_string(bytes) + " B from rank " +
-                                     to_text(source) + " (tag " + std::to_string(tag) + ")";
-                            },
-                        .deadline = Deadline(timeout),
-                        .partner = source.value,
-                        .omission = "did not send it"};
-  if (const Result<void> may = core_.may_begin(attempt); !may) return may.error();
+Result<Rank> Mailbox::recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
+                           Duration timeout) {
+  return carry_out(make_recv(data, bytes, source, tag, timeout));
+}
 
-  Inbox& inbox = in_[source.value];
-  std::vector<char> body;
-  if (take_set_aside(inbox, tag, body)) {
-    if (body.size() != bytes) return wrong_size(attempt, body.size());
-    copy_bytes(data, body.data(), bytes);
+void Mailbox::start_send(const void* data, std::size_t bytes, Rank destination, int tag,
+                         Duration timeout, TransferDone done) {
+  Transfer transfer = make_send(data, bytes, destination, tag, timeout);
+  transfer.done = std::move(done);
+  start(std::move(transfer));
+}
+
+void Mailbox::start_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
+                         Duration timeout, TransferDone done) {
+  Transfer transfer = make_recv(data, bytes, source, tag, timeout);
+  transfer.done = std::move(done);
+  start(std::move(transfer));
+}
+
+Result<Rank> Mailbox::carry_out(Transfer transfer) {
+  Answer answer;
+  transfer.answer = &answer;
+  Lock lock = enter();
+  if (const Result<void> posted = post(transfer); !posted) return posted.error();
+  while (!answer) {
+    if (!driving_) {
+      drive(lock, [&] { return answer.has_value(); });
+    } else {
+      step();  // what goes at once needs no driver
+      if (answer) break;
+      tell_driver();
+      changed_.wait(lock);
+    }
+  }
+  call_back(lock);
+  return std::move(*answer);
+}
+
+void Mailbox::start(Transfer transfer) {
+  Lock lock = enter();
+  if (const Result<void> posted = post(transfer); !posted) {
+    lock.unlock();
+    return transfer.done(posted.error());
+  }
+  step();
+  if (called_back_for_ > 0) {
+    if (const Result<void> started = start_thread_once(); !started)
+      fail_all(started.error().kind, -1, started.error().message());
+    tell_driver();
+  }
+  call_back(lock);
+}
+
+Mailbox::Lock Mailbox::enter() {
+  callers_.fetch_add(1);
+  Lock lock(mutex_);
+  callers_.fetch_sub(1);
+  return lock;
+}
+
+// Takes the transfer, unless the group has failed.
+Result<void> Mailbox::post(Transfer& posted) {
+  if (const Result<void> may = core_.may_begin(attempt_of(posted)); !may) return may.error();
+  const std::uint64_t number = next_number_++;
+  posted.number = number;
+  Transfer& transfer = transfers_.emplace(number, std::move(posted)).first->second;
+  deadlines_.insert({transfer.deadline.when(), number});
+  if (transfer.done) ++called_back_for_;
+  if (transfer.is_send) {
+    Peer& peer = *peers_[static_cast<std::size_t>(transfer.partner)];
+    peer.sends.push_back(number);
     return {};
   }
-  const Result<MessageStream*> stream = stream_from(source.value, attempt);
-  if (!stream) return stream.error();
-  for (;;) {
-    Head head;
-    WaitEnd end = (*stream)->read(&head, sizeof head, attempt.deadline.when());
-    if (end != WaitEnd::kReady) return broken(attempt, end);
-    if (head.tag == tag && head.bytes == bytes) {
-      end = (*stream)->read(data, bytes, attempt.deadline.when());
-      if (end != WaitEnd::kReady) return broken(attempt, end);
-      return {};
+  const std::optional<MessageId> message = matching_.post(
+      number, transfer.partner < 0 ? std::nullopt : std::optional(transfer.partner), transfer.tag);
+  if (message) take_set_aside(transfer, set_aside_.find(*message));
+  return {};
+}
+
+// --- driving ---
+
+Result<void> Mailbox::start_thread_once() {
+  if (thread_.joinable()) return {};
+  return start_thread(thread_, "ddprun-mail", [this] { run(); });
+}
+
+void Mailbox::run() {
+  Lock lock(mutex_);
+  while (!closing_) {
+    if (called_back_for_ == 0 || driving_) {
+      changed_.wait(lock);
+    } else {
+      drive(lock, [this] { return closing_ || called_back_for_ == 0; });
     }
-    if (inbox.set_aside_bytes + head.bytes > kMaxSetAsideBytes && head.tag != tag) {
-      return core_.fail(attempt, ErrorKind::kResource, source.value,
-                        name_rank(source.value) + " sent more than " +
-                            std::to_string(kMaxSetAsideBytes >> 20) +
-                            " MiB under other tags before tag " + std::to_string(tag));
-    }
-    if (head.tag == tag) {
-      char dropped[4096];
-      for (std::uint64_t left = head.bytes; left > 0 && end == WaitEnd::kReady;) {
-        const std::size_t part = std::min<std::uint64_t>(left, sizeof dropped);
-        end = (*stream)->read(dropped, part, attempt.deadline.when());
-        left -= part;
-      }
-      if (end != WaitEnd::kReady) return broken(attempt, end);
-      return wrong_size(attempt, head.bytes);
-    }
-    SetAside message{.tag = head.tag, .body = std::vector<char>(head.bytes)};
-    end = (*stream)->read(message.body.data(), head.bytes, attempt.deadline.when());
-    if (end != WaitEnd::kReady) return broken(attempt, end);
-    inbox.set_aside_bytes += head.bytes;
-    inbox.set_aside.push_back(std::move(message));
   }
 }
 
-bool Mailbox::take_set_aside(Inbox& inbox, int tag, std::vector<char>& body) {
-  const auto found = std::find_if(inbox.set_aside.begin(), inbox.set_aside.end(),
-                                  [&](const SetAside& message) { return message.tag == tag; });
-  if (found == inbox.set_aside.end()) return false;
-  body = std::move(found->body);
-  inbox.set_aside_bytes -= body.size();
-  inbox.set_aside.erase(found);
+// REQUIRES: nobody drives.
+template <class Over>
+void Mailbox::drive(Lock& lock, Over over) {
+  driving_ = true;
+  bool is_idle = false;
+  TimePoint sleep_at{};
+  while (!over()) {
+    const bool moved = step();
+    end_at_deadline();
+    if (!moved) end_with_leavers();
+    call_back(lock);
+    if (over()) break;
+    // The mutex goes to whoever waits for it: a thread that unlocks and locks again would win.
+    if (callers_.load() > 0) {
+      lock.unlock();
+      while (callers_.load() > 0) sched_yield();
+      lock.lock();
+    }
+    const TimePoint now = BootClock::now();
+    if (moved || !is_idle) sleep_at = now + core_.parts().spin;
+    is_idle = !moved;
+    if (moved) continue;
+    if (now < sleep_at) {
+      look_at_sockets(now, nullptr);
+    } else {
+      sleep(lock);
+      is_idle = false;
+    }
+  }
+  driving_ = false;
+  changed_.notify_all();
+}
+
+// That there is something new. REQUIRES: the mutex is held.
+void Mailbox::tell_driver() {
+  if (sleeping_) core_.bells().ring_own();
+  changed_.notify_all();
+}
+
+void Mailbox::sleep(Lock& lock) {
+  std::uint32_t state = MailBed::kAsleep;
+  for (const auto& peer : peers_) {
+    if (peer && peer->local >= 0 && peer->frame) state |= MailBed::kWaitsForRoom;
+  }
+  bed_.state.store(state);
+  if (!is_worth_a_look()) {
+    const TimePoint until =
+        deadlines_.empty() ? BootClock::now() + kLongestTimeout : deadlines_.begin()->first;
+    look_at_sockets(until, &lock);
+  }
+  bed_.state.store(MailBed::kAwake);
+}
+
+// What may have come since the last look, from those who ring only when this rank sleeps.
+bool Mailbox::is_worth_a_look() const {
+  if (core_.board().failed()) return true;
+  for (const auto& peer : peers_) {
+    if (!peer || peer->local < 0) continue;
+    if (peer->in->has_bytes() || (peer->frame && peer->out->has_room())) return true;
+  }
+  return false;
+}
+
+// Waits for the bell and, in a world of several nodes, the sockets. lock: let go of meanwhile; null:
+// there is no waiting.
+void Mailbox::look_at_sockets(TimePoint until, Lock* lock) {
+  if (!lock && here_.one_node()) return;
+  polled_.assign(1, {core_.bells().own_fd(), POLLIN, 0});
+  watched_.clear();
+  if (TcpDoor* const door = core_.door()) door->watch(polled_);
+  watched_.resize(polled_.size() - 1);
+  for (const auto& peer : peers_) {
+    if (!peer || peer->local >= 0) continue;
+    if (peer->in && !peer->in_is_closed) {
+      polled_.push_back({peer->in->fd(), POLLIN, 0});
+      watched_.push_back({peer.get()});
+    }
+    // Without a frame there is nothing to write now: what is left waits for its allowance.
+    if (peer->frame && !peer->out_is_closed) {
+      polled_.push_back({peer->out->fd(), POLLOUT, 0});
+      watched_.push_back({peer.get()});
+    }
+  }
+  if (lock) {
+    sleeping_ = true;
+    lock->unlock();
+  }
+  poll_until(polled_, until);
+  if (lock) {
+    lock->lock();
+    sleeping_ = false;
+  }
+  if (polled_[0].revents != 0) core_.bells().hush();
+  for (std::size_t i = 1; i < polled_.size(); ++i) {
+    if (polled_[i].revents == 0) continue;
+    Peer* const peer = watched_[i - 1].peer;
+    if (!peer) {
+      door_is_rung_ = true;
+    } else if (polled_[i].events == POLLIN) {
+      peer->may_read = true;
+    } else {
+      peer->may_write = true;
+    }
+  }
+}
+
+// Tells those who are called back, without the mutex: they may start the next transfer.
+void Mailbox::call_back(Lock& lock) {
+  while (!ended_.empty()) {
+    std::vector<Ended> ended = std::move(ended_);
+    ended_.clear();
+    lock.unlock();
+    for (Ended& one : ended) {
+      one.done(one.result);
+      one.done = nullptr;
+    }
+    lock.lock();
+  }
+}
+
+// --- one pass ---
+
+// Moves what can be moved now; whether that was anything.
+bool Mailbox::step() {
+  if (is_over_) return false;
+  if (core_.board().failed()) {
+    end_all();
+    return false;
+  }
+  if (door_is_rung_) admit();
+  bool moved = false;
+  const std::size_t count = peers_.size();
+  first_peer_ = (first_peer_ + 1) % count;
+  for (std::size_t i = 0; i < count && !is_over_; ++i) {
+    Peer* const peer = peers_[(first_peer_ + i) % count].get();
+    if (!peer) continue;
+    moved |= read(*peer);
+    if (!is_over_) moved |= write(*peer);
+  }
+  return moved;
+}
+
+// The one whose time is up.
+void Mailbox::end_at_deadline() {
+  if (!is_over_ && !deadlines_.empty() && deadlines_.begin()->first <= BootClock::now())
+    fail(*find(deadlines_.begin()->second), WaitEnd::kTimedOut);
+}
+
+// One whose partner has left. REQUIRES: a pass has just found nothing to move.
+void Mailbox::end_with_leavers() {
+  if (is_over_) return;
+  std::vector<bool> gone(peers_.size());
+  std::size_t count = 0;
+  for (const auto& peer : peers_) {
+    if (!peer || !is_gone(*peer)) continue;
+    gone[static_cast<std::size_t>(peer->rank)] = true;
+    ++count;
+  }
+  if (count == 0 || is_over_) return;
+  for (auto& [number, transfer] : transfers_) {
+    const int partner = transfer.partner < 0 ? transfer.source : transfer.partner;
+    if (partner >= 0 && gone[static_cast<std::size_t>(partner)])
+      return fail(transfer, WaitEnd::kLeft);
+    if (partner < 0 && count + 1 == peers_.size()) {
+      const int last = here_.rank == 0 ? 1 : 0;
+      return fail_all(ErrorKind::kPeerLost, last, "all other ranks have left the group");
+    }
+  }
+}
+
+// Nothing more comes from it.
+bool Mailbox::is_gone(Peer& peer) {
+  if (peer.local >= 0) return core_.board().has_left(peer.local) && !peer.in->has_bytes();
+  if (peer.in_is_closed || peer.out_is_closed) return true;
+  if (peer.in || !core_.watch().has_left(peer.rank)) return false;
+  admit();  // it may have called before
+  return !peer.in;
+}
+
+// --- out ---
+
+bool Mailbox::has_output(const Peer& peer) const {
+  return peer.frame || !peer.answers.empty() || !peer.sends.empty() || !peer.wanted.empty();
+}
+
+bool Mailbox::write(Peer& peer) {
+  bool has_moved = false;
+  std::size_t moved = 0;
+  for (int frames = 0; frames < kFramesOfAPass && moved < kBytesOfAPass; ++frames) {
+    if (!peer.may_write || peer.out_is_closed) return has_moved;
+    if (!peer.frame) {
+      if (!has_output(peer) || !connect(peer)) return has_moved;
+      peer.frame = next_frame(peer);
+      peer.frame_done = 0;
+      if (!peer.frame) return has_moved;
+    }
+    const Frame& frame = *peer.frame;
+    const std::span<const char> head(reinterpret_cast<const char*>(&frame.head), sizeof(Head));
+    const std::size_t of_head = std::min(peer.frame_done, sizeof(Head));
+    const std::ptrdiff_t taken =
+        peer.out->write_some(head.subspan(of_head), frame.bytes.subspan(peer.frame_done - of_head));
+    if (taken < 0) {
+      peer.out_is_closed = true;
+      return true;  // look once more at what it said before
+    }
+    if (taken == 0) {
+      peer.may_write = peer.local >= 0;
+      return has_moved;
+    }
+    has_moved = true;
+    moved += static_cast<std::size_t>(taken);
+    peer.frame_done += static_cast<std::size_t>(taken);
+    if (peer.frame_done == sizeof(Head) + frame.bytes.size()) finish_frame(peer);
+  }
   return true;
 }
 
-Error Mailbox::wrong_size(const Attempt& attempt, std::size_t sent) {
-  return invalid_argument("the message has " + std::to_string(sent) + " B").within(attempt.doing());
-}
-
-Error Mailbox::broken(const Attempt& attempt, WaitEnd end) {
-  const int node = core_.here().layout.node_of[attempt.partner];
-  return core_.fail(attempt, end, node == core_.here().node ? -1 : node);
-}
-
-Result<MessageStream*> Mailbox::stream_to(int rank, const Attempt& attempt) {
-  std::unique_ptr<MessageStream>& stream = out_[rank];
-  if (stream) return stream.get();
-  const Surroundings& here = core_.here();
-  if (here.on_my_node(rank)) {
-    const int other = here.layout.local_of[rank];
-    stream = std::make_unique<RingStream>(core_.board(),
-                                          here.memory + here.segment.ring(here.local, other),
-                                          here.segment.ring_bytes, other);
-    return stream.get();
+std::optional<Mailbox::Frame> Mailbox::next_frame(Peer& peer) {
+  if (!peer.answers.empty()) {
+    Frame frame = std::move(peer.answers.front());
+    peer.answers.pop_front();
+    return frame;
   }
-  Result<UniqueFd> socket =
-      call_at_door(core_.parts().addresses[rank], core_.parts().token, here.rank, rank,
-                   ConnectionUse::kMessages, attempt.deadline);
-  if (!socket && socket.error().kind == ErrorKind::kTimeout)
-    return core_.fail(attempt, WaitEnd::kTimedOut);
-  if (!socket) return broken(attempt, WaitEnd::kLeft);
-  stream = std::make_unique<SocketStream>(core_.board(), std::move(*socket));
-  return stream.get();
-}
-
-Result<MessageStream*> Mailbox::stream_from(int rank, const Attempt& attempt) {
-  std::unique_ptr<MessageStream>& stream = in_[rank].stream;
-  if (stream) return stream.get();
-  const Surroundings& here = core_.here();
-  if (here.on_my_node(rank)) {
-    const int other = here.layout.local_of[rank];
-    stream = std::make_unique<RingStream>(core_.board(),
-                                          here.memory + here.segment.ring(other, here.local),
-                                          here.segment.ring_bytes, other);
-    return stream.get();
-  }
-  if (const Result<void> called = await_caller(rank, attempt); !called) return called.error();
-  return stream.get();
-}
-
-// Ranks that call meanwhile get their place, too.
-Result<void> Mailbox::await_caller(int rank, const Attempt& attempt) {
-  for (;;) {
-    const TimePoint now = BootClock::now();
-    Result<std::optional<TcpDoor::Caller>> caller = core_.door()->admit(
-        {ConnectionUse::kMessages}, std::min(attempt.deadline.when(), now + TcpMesh::kPatience));
-    if (!caller) return core_.fail(attempt, caller.error().kind, -1, caller.error().message());
-    if (*caller) {
-      in_[(*caller)->rank].stream =
-          std::make_unique<SocketStream>(core_.board(), std::move((*caller)->socket));
+  for (int turn = 0; turn < 2; ++turn) {
+    peer.part_is_next = !peer.part_is_next;
+    if (!peer.part_is_next && !peer.wanted.empty()) {
+      Transfer& send = *find(peer.wanted.front());
+      peer.wanted.pop_front();
+      const std::size_t part = std::min(send.bytes - send.moved, kPartBytes);
+      Frame frame{.head = {.what = What::kPart, .bytes = part, .transfer = send.receive},
+                  .bytes = {send.data + send.moved, part},
+                  .transfer = send.number,
+                  .ends_it = send.moved + part == send.bytes};
+      if (!frame.ends_it) peer.wanted.push_back(send.number);
+      return frame;
     }
-    if (in_[rank].stream) return {};
-    if (*caller) continue;
-    if (core_.board().failed()) return core_.fail(attempt, WaitEnd::kFailed);
-    if (core_.watch().has_left(rank)) return broken(attempt, WaitEnd::kLeft);
-    if (now >= attempt.deadline.when()) return core_.fail(attempt, WaitEnd::kTimedOut);
+    if (peer.part_is_next && !peer.sends.empty()) {
+      Transfer& send = *find(peer.sends.front());
+      Head head{.tag = send.tag, .bytes = send.bytes, .transfer = send.number};
+      if (send.bytes <= kWholeBytes && peer.allowance.take_message(send.bytes)) {
+        peer.sends.pop_front();
+        return Frame{.head = head,
+                     .bytes = {send.data, send.bytes},
+                     .transfer = send.number,
+                     .ends_it = true};
+      }
+      if (!peer.allowance.take_head()) continue;
+      peer.sends.pop_front();
+      head.what = What::kOffer;
+      return Frame{.head = head};
+    }
+  }
+  return std::nullopt;
+}
+
+void Mailbox::finish_frame(Peer& peer) {
+  const Frame frame = std::move(*peer.frame);
+  peer.frame.reset();
+  if (frame.transfer == 0) return;
+  Transfer& transfer = *find(frame.transfer);
+  if (transfer.is_send) transfer.moved += frame.bytes.size();
+  if (frame.ends_it) complete(transfer, transfer.flaw);
+}
+
+// To a rank of another node, with the first message. False: the group has failed.
+bool Mailbox::connect(Peer& peer) {
+  if (peer.out) return true;
+  Result<BegunCall> call =
+      begin_call_at_door(core_.parts().addresses[static_cast<std::size_t>(peer.rank)],
+                         core_.parts().token, here_.rank, peer.rank, ConnectionUse::kMessages);
+  if (!call) {
+    fail_all(call.error().kind, -1, call.error().message());
+    return false;
+  }
+  peer.out = write_socket(std::move(call->socket), std::move(call->hello));
+  return true;
+}
+
+// --- in ---
+
+bool Mailbox::read(Peer& peer) {
+  if (!peer.in || peer.in_is_closed || !peer.may_read) return false;
+  bool has_moved = false;
+  std::size_t moved = 0;
+  for (int frames = 0; frames < kFramesOfAPass && moved < kBytesOfAPass && !is_over_;) {
+    std::span<char> to;
+    char nowhere[4096];
+    Transfer* receive = nullptr;
+    if (peer.bytes_left == 0) {
+      to = std::span(reinterpret_cast<char*>(&peer.head), sizeof(Head)).subspan(peer.head_done);
+    } else if (peer.transfer != 0) {
+      receive = find(peer.transfer);
+      to = {receive->data + receive->moved, peer.bytes_left};
+    } else if (peer.message != 0) {
+      std::vector<char>& body = set_aside_.at(peer.message).body;
+      to = {body.data() + body.size() - peer.bytes_left, peer.bytes_left};
+    } else {
+      to = {nowhere, std::min(sizeof nowhere, peer.bytes_left)};
+    }
+    const std::ptrdiff_t got = peer.in->read_some(to);
+    if (got <= 0) {
+      peer.may_read = peer.local >= 0;
+      peer.in_is_closed = got < 0;
+      return has_moved || got < 0;
+    }
+    has_moved = true;
+    moved += static_cast<std::size_t>(got);
+    if (peer.bytes_left == 0) {
+      peer.head_done += static_cast<std::size_t>(got);
+      if (peer.head_done < sizeof(Head)) continue;
+      peer.head_done = 0;
+      ++frames;
+      handle(peer, peer.head);
+    } else {
+      if (receive) receive->moved += static_cast<std::size_t>(got);
+      peer.bytes_left -= static_cast<std::size_t>(got);
+      if (peer.bytes_left == 0) finish_bytes(peer);
+    }
+  }
+  return has_moved;
+}
+
+void Mailbox::handle(Peer& peer, const Head& head) {
+  peer.transfer = 0;
+  peer.message = 0;
+  Transfer* const transfer = find(head.transfer);
+  switch (head.what) {
+    case What::kWhole:
+    case What::kOffer: {
+      const bool is_whole = head.what == What::kWhole;
+      if (is_whole && head.bytes > kWholeBytes) break;
+      const MessageId id = next_number_++;
+      const std::optional<ReceiveId> receive = matching_.arrive(id, peer.rank, head.tag);
+      if (receive) {
+        Transfer& matched = *find(*receive);
+        return is_whole ? take_whole(peer, matched, head) : take_offer(peer, matched, head);
+      }
+      Message message{.source = peer.rank, .head = head};
+      if (is_whole && head.bytes > 0) {
+        message.body.resize(head.bytes);
+        message.is_complete = false;
+        peer.bytes_left = head.bytes;
+        peer.message = id;
+      }
+      set_aside_.emplace(id, std::move(message));
+      return;
+    }
+    case What::kRequest:
+      if (!transfer || !transfer->is_send || transfer->partner != peer.rank) break;
+      peer.allowance.give_head_back();
+      transfer->is_under_way = true;
+      transfer->receive = head.receive;
+      peer.wanted.push_back(transfer->number);
+      return;
+    case What::kThanks:
+      if (!transfer || !transfer->is_send || transfer->partner != peer.rank) break;
+      peer.allowance.give_head_back();
+      return complete(*transfer);
+    case What::kPart:
+      if (!transfer || transfer->is_send || transfer->source != peer.rank || head.bytes == 0 ||
+          head.bytes > transfer->bytes - transfer->moved) {
+        break;
+      }
+      peer.bytes_left = head.bytes;
+      peer.transfer = transfer->number;
+      return;
+    case What::kAllowance: peer.allowance.give_back(head.bytes); return;
+  }
+  fail_all(ErrorKind::kProtocol, peer.rank, name_rank(peer.rank) + " sent what it must not send");
+}
+
+// All of the bytes that follow a head have come.
+void Mailbox::finish_bytes(Peer& peer) {
+  if (peer.transfer != 0) {
+    Transfer& receive = *find(peer.transfer);
+    if (receive.moved == receive.bytes) complete(receive);
+  } else if (peer.message != 0) {
+    const auto at = set_aside_.find(peer.message);
+    at->second.is_complete = true;
+    if (at->second.receive != 0) take_set_aside(*find(at->second.receive), at);
+  }
+}
+
+// A whole message whose bytes come next.
+void Mailbox::take_whole(Peer& peer, Transfer& receive, const Head& head) {
+  receive.source = peer.rank;
+  receive.is_under_way = true;
+  give_back(peer, head.bytes);
+  peer.bytes_left = head.bytes;
+  if (head.bytes != receive.bytes) return complete(receive, wrong_size(receive, head.bytes));
+  if (head.bytes == 0) return complete(receive);
+  peer.transfer = receive.number;
+}
+
+void Mailbox::take_set_aside(Transfer& receive, std::map<MessageId, Message>::iterator at) {
+  Message& message = at->second;
+  Peer& peer = *peers_[static_cast<std::size_t>(message.source)];
+  receive.source = message.source;
+  if (message.head.what == What::kOffer) {
+    const Head offer = message.head;
+    set_aside_.erase(at);
+    return take_offer(peer, receive, offer);
+  }
+  receive.is_under_way = true;
+  message.receive = receive.number;
+  if (!message.is_complete) return;  // until it is
+  give_back(peer, message.head.bytes);
+  const bool fits = message.head.bytes == receive.bytes;
+  if (fits) copy_bytes(receive.data, message.body.data(), receive.bytes);
+  std::optional<Error> flaw;
+  if (!fits) flaw = wrong_size(receive, message.head.bytes);
+  set_aside_.erase(at);
+  complete(receive, std::move(flaw));
+}
+
+void Mailbox::take_offer(Peer& peer, Transfer& receive, const Head& offer) {
+  receive.source = peer.rank;
+  receive.is_under_way = true;
+  Frame frame{
+      .head = {.what = What::kRequest, .transfer = offer.transfer, .receive = receive.number}};
+  if (offer.bytes != receive.bytes) receive.flaw = wrong_size(receive, offer.bytes);
+  if (receive.flaw || offer.bytes == 0) {
+    // The receive ends when this is on its way: the sender may count on it.
+    frame = {.head = {.what = What::kThanks, .transfer = offer.transfer},
+             .transfer = receive.number,
+             .ends_it = true};
+  }
+  peer.answers.push_back(frame);
+}
+
+// In large pieces: each is a frame.
+void Mailbox::give_back(Peer& peer, std::size_t bytes) {
+  peer.to_give_back += MessageAllowance::cost_of(bytes);
+  if (peer.to_give_back < MessageAllowance::kBytes / 4) return;
+  peer.answers.push_back({.head = {.what = What::kAllowance, .bytes = peer.to_give_back}});
+  peer.to_give_back = 0;
+}
+
+// Lets those in who begin to send to this rank.
+void Mailbox::admit() {
+  door_is_rung_ = false;
+  TcpDoor* const door = core_.door();
+  while (door) {
+    Result<std::optional<TcpDoor::Caller>> caller =
+        door->admit({ConnectionUse::kMessages}, BootClock::now());
+    if (!caller) return fail_all(caller.error().kind, -1, caller.error().message());
+    if (!*caller) return;
+    const int rank = (*caller)->rank;
+    if (rank == here_.rank || here_.on_my_node(rank)) continue;
+    Peer& peer = *peers_[static_cast<std::size_t>(rank)];
+    if (peer.in) continue;  // a second one is a stranger
+    peer.in = read_socket(std::move((*caller)->socket));
+  }
+}
+
+// --- ends ---
+
+Mailbox::Transfer* Mailbox::find(std::uint64_t number) {
+  const auto at = transfers_.find(number);
+  return at == transfers_.end() ? nullptr : &at->second;
+}
+
+Attempt Mailbox::attempt_of(const Transfer& transfer) const {
+  const bool is_send = transfer.is_send;
+  std::string omission = is_send ? "did not receive it" : "did not send it";
+  if (transfer.is_under_way) {
+    omission = std::string(is_send ? "received" : "sent") + " only " + bytes_text(transfer.moved) +
+               " of it";
+  }
+  const int partner = transfer.partner < 0 ? transfer.source : transfer.partner;
+  if (partner < 0) omission = "no rank has sent it";
+  return {.doing =
+              [is_send, bytes = transfer.bytes, partner = transfer.partner, tag = transfer.tag] {
+                return (is_send ? "send of " : "recv of ") + bytes_text(bytes) +
+                       (is_send ? " to " : " from ") +
+                       (partner < 0 ? "any rank" : name_rank(partner)) + " (tag " +
+                       std::to_string(tag) + ")";
+              },
+          .deadline = transfer.deadline,
+          .partner = partner,
+          .omission = std::move(omission)};
+}
+
+Error Mailbox::wrong_size(const Transfer& receive, std::size_t sent) const {
+  const std::string whose = receive.partner < 0 ? " of " + name_rank(receive.source) : "";
+  return invalid_argument("the message" + whose + " has " + bytes_text(sent))
+      .within(attempt_of(receive).doing());
+}
+
+// The transfer is gone afterwards.
+void Mailbox::complete(Transfer& transfer, std::optional<Error> failure) {
+  const int partner = transfer.is_send ? transfer.partner : transfer.source;
+  Result<Rank> result = failure ? Result<Rank>(std::move(*failure)) : Result<Rank>(Rank(partner));
+  if (transfer.answer) {
+    *transfer.answer = std::move(result);
+    changed_.notify_all();
+  } else {
+    ended_.push_back({std::move(transfer.done), std::move(result)});
+    --called_back_for_;
+  }
+  deadlines_.erase({transfer.deadline.when(), transfer.number});
+  transfers_.erase(transfer.number);
+}
+
+// This one is the group's failure.
+void Mailbox::fail(Transfer& transfer, WaitEnd end) {
+  const Attempt attempt = attempt_of(transfer);
+  const int node = attempt.partner < 0 ? -1 : here_.layout.node_of[attempt.partner];
+  complete(transfer, core_.fail(attempt, end, node == here_.node ? -1 : node));
+  end_all();
+}
+
+void Mailbox::fail_all(ErrorKind kind, int peer_rank, const std::string& cause) {
+  if (transfers_.empty()) {
+    is_over_ = true;
+    return core_.raise(kind, peer_rank, cause);
+  }
+  Transfer& first = transfers_.begin()->second;
+  complete(first, core_.fail(attempt_of(first), kind, peer_rank, cause));
+  end_all();
+}
+
+// REQUIRES: the group has failed.
+void Mailbox::end_all() {
+  is_over_ = true;
+  while (!transfers_.empty()) {
+    Transfer& transfer = transfers_.begin()->second;
+    complete(transfer, core_.fail(attempt_of(transfer), WaitEnd::kFailed));
   }
 }
 

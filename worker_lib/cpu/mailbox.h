@@ -1,70 +1,163 @@
-// Mailbox: send and recv between any two ranks of a group.
+// Mailbox: send and recv between any two ranks of a group, blocking and not.
 //
-// A message is a head (bytes, tag) and its bytes, in a stream from one rank to another: a ring in
-// the node's segment, or a connection of its own that the sender makes with its first message. The
-// stream holds a bounded amount (the ring, or the kernel's socket buffers); beyond that a sender
-// waits for the receiver. Messages of one tag arrive in the order sent; those of other tags that
-// come before are set aside, up to kMaxSetAsideBytes for each sender.
+// Two streams join a pair of ranks, one each way (message_stream.h). In them travel:
 //
-// Owner: the thread that makes the group's calls.
+//   whole message  head and bytes at once, if it is small and the receiver's allowance has room: it is
+//                  received into the buffer of a waiting receive, or set aside
+//   offer          the head of any other; its bytes stay with the sender until
+//   request        the receiver has a receive for it, then they come in
+//   part           ... parts of at most kPartBytes, straight into the receiver's buffer, in turns with
+//                  whatever else goes the same way
+//   thanks         no part is needed: the message is empty, or of another size than the receive
+//   allowance      what whole messages used of it and was received
+//
+// So a receiver sets aside at most MessageAllowance::kBytes, and kHeads heads, for each sender; and no
+// message waits for another one that nobody receives.
+//
+// Progress: whoever waits in a blocking call makes it, in its own thread, for everything in flight,
+// spinning and then asleep in poll(2). For transfers that nobody waits for there is a thread, started
+// with the first one; one thread at a time drives, and with nothing in flight nobody does. What comes
+// for no call is left in the streams.
+//
+// Which receive gets which message: core/message_matching.h. The group's failure ends all transfers.
+// Any thread.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "base/ids.h"
 #include "base/result.h"
+#include "worker_lib/core/message_matching.h"
+#include "worker_lib/cpu/cpu_group.h"
 #include "worker_lib/cpu/group_core.h"
+#include "worker_lib/cpu/message_stream.h"
 
 namespace ddprun {
 
-// One direction between two ranks.
-class MessageStream {
- public:
-  virtual ~MessageStream() = default;
-  // All of the bytes, or how waiting for the other side ended.
-  virtual WaitEnd write(const void* data, std::size_t bytes, TimePoint deadline) = 0;
-  virtual WaitEnd read(void* data, std::size_t bytes, TimePoint deadline) = 0;
-};
-
 class Mailbox {
  public:
-  static constexpr std::size_t kMaxSetAsideBytes = std::size_t{64} << 20;
-  // Needed in the segment in front of each ring's bytes.
-  static std::size_t ring_header_bytes();
+  // Longer messages are offered.
+  static constexpr std::size_t kWholeBytes = std::size_t{64} << 10;
+  static constexpr std::size_t kPartBytes = std::size_t{256} << 10;
 
-  explicit Mailbox(GroupCore& core) : core_(core) {}
+  explicit Mailbox(GroupCore& core);
+  // Aborts the group if anything is in flight.
+  ~Mailbox();
 
+  // See CpuGroup.
   Result<void> send(const void* data, std::size_t bytes, Rank destination, int tag,
                     Duration timeout);
-  // kInvalidArgument if the message has another size: it is dropped, and the group stays usable.
-  Result<void> recv(void* data, std::size_t bytes, Rank source, int tag, Duration timeout);
+  Result<Rank> recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
+                    Duration timeout);
+  void start_send(const void* data, std::size_t bytes, Rank destination, int tag, Duration timeout,
+                  TransferDone done);
+  void start_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
+                  Duration timeout, TransferDone done);
 
  private:
-  struct SetAside {
-    int tag = 0;
-    std::vector<char> body;
-  };
-  struct Inbox {
-    std::unique_ptr<MessageStream> stream;
-    std::deque<SetAside> set_aside;
-    std::size_t set_aside_bytes = 0;
-  };
   struct Head;
+  struct Transfer;
+  struct Message;
+  struct Frame;
+  struct Peer;
+  struct Ended {
+    TransferDone done;
+    Result<Rank> result;
+  };
+  using Answer = std::optional<Result<Rank>>;
+  using Lock = std::unique_lock<std::mutex>;
 
-  Result<MessageStream*> stream_to(int rank, const Attempt& attempt);
-  Result<MessageStream*> stream_from(int rank, const Attempt& attempt);
-  Result<void> await_caller(int rank, const Attempt& attempt);
-  bool take_set_aside(Inbox& inbox, int tag, std::vector<char>& body);
-  Error wrong_size(const Attempt& attempt, std::size_t sent);
-  Error broken(const Attempt& attempt, WaitEnd end);
+  static Transfer make_send(const void* data, std::size_t bytes, Rank destination, int tag,
+                            Duration timeout);
+  static Transfer make_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
+                            Duration timeout);
+  Result<Rank> carry_out(Transfer transfer);
+  void start(Transfer transfer);
+
+  Lock enter();
+  Result<void> post(Transfer& posted);
+  Result<void> start_thread_once();
+  void run();
+  template <class Over>
+  void drive(Lock& lock, Over over);
+  void tell_driver();
+  void sleep(Lock& lock);
+  void look_at_sockets(TimePoint until, Lock* lock);
+  bool is_worth_a_look() const;
+  void call_back(Lock& lock);
+
+  bool step();
+  void end_at_deadline();
+  void end_with_leavers();
+  bool write(Peer& peer);
+  std::optional<Frame> next_frame(Peer& peer);
+  void finish_frame(Peer& peer);
+  bool has_output(const Peer& peer) const;
+  bool connect(Peer& peer);
+  bool read(Peer& peer);
+  void handle(Peer& peer, const Head& head);
+  void finish_bytes(Peer& peer);
+  void take_whole(Peer& peer, Transfer& receive, const Head& head);
+  void take_set_aside(Transfer& receive, std::map<MessageId, Message>::iterator at);
+  void take_offer(Peer& peer, Transfer& receive, const Head& offer);
+  void give_back(Peer& peer, std::size_t bytes);
+  void admit();
+
+  Transfer* find(std::uint64_t id);
+  bool is_gone(Peer& peer);
+  Attempt attempt_of(const Transfer& transfer) const;
+  Error wrong_size(const Transfer& receive, std::size_t sent) const;
+  void complete(Transfer& transfer, std::optional<Error> failure = {});
+  void fail(Transfer& transfer, WaitEnd end);
+  void fail_all(ErrorKind kind, int peer_rank, const std::string& cause);
+  void end_all();
 
   GroupCore& core_;
-  std::map<int, std::unique_ptr<MessageStream>> out_;
-  std::map<int, Inbox> in_;
+  const Surroundings& here_;
+  MailBed& bed_;  // this rank's
+
+  std::atomic<int> callers_ = 0;  // that want the mutex
+  std::mutex mutex_;              // guards what follows, except while the driver sleeps: watched_
+  std::condition_variable
+      changed_;  // a driver stopped, a transfer ended or was posted, or closing_
+  bool driving_ = false;
+  bool sleeping_ = false;  // the driver is
+  bool closing_ = false;
+  bool is_over_ = false;  // the group has failed, and all transfers have ended
+  std::thread thread_;
+
+  std::vector<std::unique_ptr<Peer>> peers_;     // by rank; null at the own place
+  std::size_t first_peer_ = 0;                   // to be looked at first next time
+  std::map<std::uint64_t, Transfer> transfers_;  // not ended; by number
+  std::set<std::pair<TimePoint, std::uint64_t>> deadlines_;
+  std::uint64_t next_number_ = 1;
+  std::size_t called_back_for_ = 0;  // transfers that nobody waits for
+  MessageMatching matching_;
+  std::map<MessageId, Message> set_aside_;
+  std::vector<Ended> ended_;  // to be told
+  bool door_is_rung_ = true;  // callers may have come while the group was formed
+
+  struct Watched {
+    Peer* peer = nullptr;  // null: the door's
+  };
+  std::vector<pollfd> polled_;
+  std::vector<Watched> watched_;  // whose they are, from the second on
 };
 
 }  // namespace ddprun

@@ -1,6 +1,7 @@
 #include "worker_lib/cpu/node_meeting.h"
 
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -144,13 +145,17 @@ class Leader {
     }
     Result<ShmSegment> segment = ShmSegment::create(options_.segment_bytes);
     if (!segment) return segment.error();
+    for (std::size_t local = 0; local < guests_.size(); ++local) {
+      bells_.emplace_back(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+      if (!bells_.back().valid()) return system_error(kDoing, errno);
+    }
     for (std::size_t local = 1; local < guests_.size(); ++local) {
       if (const Result<void> sent = hand_out(guests_[local].get(), *segment); !sent) {
         return is_gone(sent.error()) ? lost(options_.ranks[local], kDoing)
                                      : Error(sent.error()).within(kDoing);
       }
     }
-    return NodeMembers{std::move(*segment), std::move(lives_)};
+    return NodeMembers{std::move(*segment), std::move(lives_), std::move(bells_)};
   }
 
  private:
@@ -201,6 +206,7 @@ class Leader {
   Result<void> hand_out(int socket, const ShmSegment& segment) {
     std::vector<int> all{segment.fd()};
     for (const UniqueFd& life : lives_) all.push_back(life.get());
+    for (const UniqueFd& bell : bells_) all.push_back(bell.get());
     for (std::size_t at = 0; at < all.size(); at += kFdsPerMessage) {
       const std::size_t end = std::min(all.size(), at + kFdsPerMessage);
       const std::uint32_t count = static_cast<std::uint32_t>(end - at);
@@ -226,6 +232,7 @@ class Leader {
   std::vector<UniqueFd> strangers_;  // connected, but have not said hello
   std::vector<UniqueFd> guests_;     // by local index
   std::vector<UniqueFd> lives_;
+  std::vector<UniqueFd> bells_;
   std::size_t missing_ = 0;
 };
 
@@ -258,7 +265,7 @@ Result<NodeMembers> join_leader(const std::string& name, const NodeMeetingOption
   const Result<UniqueFd> socket = knock(name, options);
   if (!socket) return socket.error();
   std::vector<UniqueFd> fds;
-  while (fds.size() < options.ranks.size() + 1) {
+  while (fds.size() < 2 * options.ranks.size() + 1) {
     std::vector<pollfd> watched{{socket->get(), POLLIN, 0}};
     if (!poll_until(watched, options.deadline.when())) {
       return timeout_error(kDoing, name_rank(options.ranks[0]) + " did not answer",
@@ -271,8 +278,11 @@ Result<NodeMembers> join_leader(const std::string& name, const NodeMeetingOption
   }
   Result<ShmSegment> segment = ShmSegment::adopt(std::move(fds.front()), options.segment_bytes);
   if (!segment) return segment.error();
-  fds.erase(fds.begin());
-  return NodeMembers{std::move(*segment), std::move(fds)};
+  NodeMembers members{std::move(*segment), {}, {}};
+  const auto middle = fds.begin() + 1 + static_cast<std::ptrdiff_t>(options.ranks.size());
+  members.lives.assign(std::move_iterator(fds.begin() + 1), std::move_iterator(middle));
+  members.bells.assign(std::move_iterator(middle), std::move_iterator(fds.end()));
+  return members;
 }
 
 std::string read_line(const char* path) {

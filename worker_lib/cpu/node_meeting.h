@@ -3,12 +3,12 @@
 // Every rank opens a door (a Unix socket in the abstract namespace: it is no file and is gone with
 // its process) and tells the others its random name through the store. The node's first rank makes
 // the segment; the others knock at its door. Descriptors travel over the socket: each rank's pidfd
-// of itself to the first rank, then the segment and everybody's pidfd back. A pidfd made by its own
+// of itself to the first rank, then the segment, everybody's pidfd and bell back. A pidfd made by its own
 // process works in every PID namespace and cannot mean another process that got the same number
 // later.
 //
 //   rank 1 ──hello, own pidfd──────────────▶ rank 0     (one message each, SOCK_SEQPACKET)
-//   rank 1 ◀─segment, pidfds of 0, 2, ...── rank 0     (once all have knocked)
+//   rank 1 ◀─segment, pidfds, bells──────── rank 0     (once all have knocked)
 //
 // Owner: the thread that forms the group. Every wait has the caller's deadline.
 #pragma once
@@ -46,6 +46,7 @@ struct NodeMeetingOptions {
 struct NodeMembers {
   ShmSegment segment;
   std::vector<UniqueFd> lives;  // pidfds by local index; readable when the process has ended
+  std::vector<UniqueFd> bells;  // eventfds by local index, see RankBells
 };
 
 // leader_door: the name of the first rank's door. kPeerLost when the leader (or, for the leader, a

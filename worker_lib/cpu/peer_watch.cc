@@ -75,18 +75,21 @@ struct PeerWatch::Peer {
   std::string unread;    // the beginning of a frame; the watch's thread
 };
 
-Result<std::unique_ptr<PeerWatch>> PeerWatch::start(NodeBoard& board, Options options) {
+Result<std::unique_ptr<PeerWatch>> PeerWatch::start(NodeBoard& board, const RankBells& bells,
+                                                    Options options) {
   UniqueFd stop(eventfd(0, EFD_CLOEXEC));
   if (!stop.valid()) return system_error("start the watch over other ranks", errno);
-  std::unique_ptr<PeerWatch> watch(new PeerWatch(board, std::move(options), std::move(stop)));
+  std::unique_ptr<PeerWatch> watch(
+      new PeerWatch(board, bells, std::move(options), std::move(stop)));
   const Result<void> started =
       start_thread(watch->thread_, "ddprun-watch", [raw = watch.get()] { raw->run(); });
   if (!started) return started.error();
   return watch;
 }
 
-PeerWatch::PeerWatch(NodeBoard& board, Options options, UniqueFd stop)
+PeerWatch::PeerWatch(NodeBoard& board, const RankBells& bells, Options options, UniqueFd stop)
     : board_(board),
+      bells_(bells),
       rank_(options.rank),
       node_silence_(options.node_silence),
       node_ranks_(std::move(options.node_ranks)),
@@ -139,6 +142,7 @@ void PeerWatch::run() {
 void PeerWatch::neighbour_ended(int local) {
   // It may have been killed after it wrote to the board and before it woke those who wait for that.
   board_.ring_own();
+  bells_.ring_own();
   if (board_.has_left(local)) return;
   const int rank = node_ranks_[local];
   announce({.kind = ErrorKind::kPeerLost,
@@ -194,7 +198,10 @@ bool PeerWatch::handle(Peer& peer, const FrameHead& head, const std::string& bod
                 .reporter = head.reporter,
                 .cause = body});
       return true;
-    case News::kLeave: left_[peer.rank].store(true); return true;
+    case News::kLeave:
+      left_[peer.rank].store(true);
+      bells_.ring_own();
+      return true;
     case News::kQuestion: {
       const std::vector<Standing> standings = standings_here();
       const std::lock_guard lock(speaking_);
@@ -244,7 +251,7 @@ void PeerWatch::send(Peer& peer, FrameHead head, const std::string& body) {
 
 void PeerWatch::announce(const GroupFailure& failure) {
   const std::lock_guard lock(speaking_);
-  board_.raise(failure);
+  if (board_.raise(failure)) bells_.ring_all();
   pass_on_holding_lock();
 }
 
@@ -269,6 +276,7 @@ void PeerWatch::pass_on_holding_lock() {
 
 void PeerWatch::leave() {
   board_.leave();
+  bells_.ring_all();
   const std::lock_guard lock(speaking_);
   for (const auto& peer : peers_) send(*peer, {.news = News::kLeave}, {});
 }

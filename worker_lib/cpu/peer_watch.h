@@ -33,6 +33,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "worker_lib/cpu/node_board.h"
+#include "worker_lib/cpu/rank_bells.h"
 
 namespace ddprun {
 
@@ -51,8 +52,9 @@ class PeerWatch {
     Duration node_silence{};  // of a node, until it counts as lost
   };
 
-  // The board must outlive the watch.
-  static Result<std::unique_ptr<PeerWatch>> start(NodeBoard& board, Options options);
+  // Board and bells must outlive the watch. The bells are rung with all news that may end a wait.
+  static Result<std::unique_ptr<PeerWatch>> start(NodeBoard& board, const RankBells& bells,
+                                                  Options options);
   ~PeerWatch();
 
   // Raises the failure, unless there was one before, and tells the other nodes.
@@ -82,7 +84,7 @@ class PeerWatch {
   struct Peer;
   struct FrameHead;
 
-  PeerWatch(NodeBoard& board, Options options, UniqueFd stop);
+  PeerWatch(NodeBoard& board, const RankBells& bells, Options options, UniqueFd stop);
   void run();
   void neighbour_ended(int local);
   void read_link(Peer& peer);
@@ -92,6 +94,7 @@ class PeerWatch {
   void pass_on_holding_lock();
 
   NodeBoard& board_;
+  const RankBells& bells_;
   int rank_;
   Duration node_silence_;
   std::vector<int> node_ranks_;

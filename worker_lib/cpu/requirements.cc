@@ -24,4 +24,6 @@ void require_partner(Rank partner, int rank, int size) {
                 "the partner is another rank of the group");
 }
 
+void refuse_partner() { DDPRUN_ASSERT(false, "a world of one has no partners"); }
+
 }  // namespace ddprun

@@ -14,5 +14,6 @@ void require_operation(ElementType type, ReduceOp op);
 void require_root(Rank root, int size);
 void require_count(std::size_t given, std::size_t wanted);  // of tensors
 void require_partner(Rank partner, int rank, int size);
+[[noreturn]] void refuse_partner();  // in a world of one
 
 }  // namespace ddprun

@@ -48,7 +48,7 @@ constexpr std::size_t kSmallInHeap = std::size_t{64} << 10;
 SegmentNeeds SharedGroup::segment_needs(int local_count) {
   return {.board_bytes = NodeBoard::bytes_for(local_count),
           .header_bytes = sizeof(CallHeader),
-          .ring_header_bytes = Mailbox::ring_header_bytes()};
+          .ring_header_bytes = ring_header_bytes()};
 }
 
 SharedGroup::SharedGroup(std::unique_ptr<GroupCore> core)
@@ -393,10 +393,22 @@ Result<void> SharedGroup::send(const void* data, std::size_t bytes, Rank destina
   return mailbox_.send(data, bytes, destination, tag, timeout);
 }
 
-Result<void> SharedGroup::recv(void* data, std::size_t bytes, Rank source, int tag,
+Result<Rank> SharedGroup::recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
                                Duration timeout) {
-  require_partner(source, rank(), size());
+  if (source) require_partner(*source, rank(), size());
   return mailbox_.recv(data, bytes, source, tag, timeout);
+}
+
+void SharedGroup::start_send(const void* data, std::size_t bytes, Rank destination, int tag,
+                             Duration timeout, TransferDone done) {
+  require_partner(destination, rank(), size());
+  mailbox_.start_send(data, bytes, destination, tag, timeout, std::move(done));
+}
+
+void SharedGroup::start_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
+                             Duration timeout, TransferDone done) {
+  if (source) require_partner(*source, rank(), size());
+  mailbox_.start_recv(data, bytes, source, tag, timeout, std::move(done));
 }
 
 void SharedGroup::abort(const std::string& reason) { core_->abort(reason); }

@@ -43,7 +43,12 @@ class SharedGroup final : public CpuGroup {
   Result<void> barrier(Duration timeout) override;
   Result<void> send(const void* data, std::size_t bytes, Rank destination, int tag,
                     Duration timeout) override;
-  Result<void> recv(void* data, std::size_t bytes, Rank source, int tag, Duration timeout) override;
+  Result<Rank> recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
+                    Duration timeout) override;
+  void start_send(const void* data, std::size_t bytes, Rank destination, int tag, Duration timeout,
+                  TransferDone done) override;
+  void start_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
+                  Duration timeout, TransferDone done) override;
   std::shared_ptr<char> shared_memory(std::size_t bytes) override;
   std::optional<Error> failure() const override { return core_->failure(); }
   void abort(const std::string& reason) override;

@@ -61,13 +61,15 @@ class SoloGroup final : public CpuGroup {
     return copy("all_to_all", inputs, outputs);
   }
   Result<void> barrier(Duration) override { return done("barrier"); }
-  Result<void> send(const void*, std::size_t, Rank destination, int, Duration) override {
-    require_partner(destination, 0, 1);
-    return done("send");
+  Result<void> send(const void*, std::size_t, Rank, int, Duration) override { refuse_partner(); }
+  Result<Rank> recv(void*, std::size_t, std::optional<Rank>, int, Duration) override {
+    refuse_partner();
   }
-  Result<void> recv(void*, std::size_t, Rank source, int, Duration) override {
-    require_partner(source, 0, 1);
-    return done("recv");
+  void start_send(const void*, std::size_t, Rank, int, Duration, TransferDone) override {
+    refuse_partner();
+  }
+  void start_recv(void*, std::size_t, std::optional<Rank>, int, Duration, TransferDone) override {
+    refuse_partner();
   }
 
   std::shared_ptr<char> shared_memory(std::size_t) override { return nullptr; }

@@ -59,11 +59,15 @@ Result<std::optional<TcpDoor::Caller>> TcpDoor::admit(std::initializer_list<Conn
       callers_.erase(wanted);
       return std::optional<Caller>(std::move(caller));
     }
-    std::vector<pollfd> watched{{listener_.socket.get(), POLLIN, 0}};
-    for (const Stranger& stranger : strangers_)
-      watched.push_back({stranger.socket.get(), POLLIN, 0});
+    std::vector<pollfd> watched;
+    watch(watched);
     if (!poll_until(watched, until)) return std::optional<Caller>();
   }
+}
+
+void TcpDoor::watch(std::vector<pollfd>& watched) const {
+  watched.push_back({listener_.socket.get(), POLLIN, 0});
+  for (const Stranger& stranger : strangers_) watched.push_back({stranger.socket.get(), POLLIN, 0});
 }
 
 Result<void> TcpDoor::let_strangers_in() {
@@ -126,6 +130,27 @@ Result<UniqueFd> call_at_door(const HostPort& address, const std::string& token,
       socket->send_all({reinterpret_cast<const char*>(&hello), sizeof hello}, deadline);
   if (!said) return Error(said.error()).within(doing);
   return std::move(*socket).take();
+}
+
+Result<BegunCall> begin_call_at_door(const HostPort& address, const std::string& token, int from,
+                                     int to, ConnectionUse use) {
+  const std::string doing = "connect to " + name_rank(to) + " at " + to_text(address);
+  const std::optional<SocketAddress> numeric = numeric_address(address);
+  if (!numeric) {
+    return Error{
+        .kind = ErrorKind::kProtocol, .doing = doing, .cause = "the address is not numeric"};
+  }
+  UniqueFd socket(::socket(numeric->family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) return system_error(doing, errno);
+  send_at_once(socket.get());
+  // A refusal shows with the first bytes.
+  if (connect(socket.get(), numeric->get(), numeric->size) != 0 && errno != EINPROGRESS &&
+      errno != ECONNREFUSED) {
+    return system_error(doing, errno);
+  }
+  const Hello hello = make_hello(token, from, to, use);
+  return BegunCall{std::move(socket),
+                   std::string(reinterpret_cast<const char*>(&hello), sizeof hello)};
 }
 
 }  // namespace ddprun

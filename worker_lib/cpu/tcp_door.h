@@ -4,8 +4,10 @@
 // looks at it when it is ready. Nothing is answered: a caller at the wrong door is cut off. A hello
 // carries the group's token, so neither a stranger nor a rank of an older generation gets in.
 //
-// Owner: the thread that makes the group's calls.
+// Owner: the thread that forms the group, then its mailbox.
 #pragma once
+
+#include <poll.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -49,6 +51,9 @@ class TcpDoor {
   // silent longest when too many are. Fails when there are no descriptors left.
   Result<std::optional<Caller>> admit(std::initializer_list<ConnectionUse> uses, TimePoint until);
 
+  // What to watch for callers, appended.
+  void watch(std::vector<pollfd>& watched) const;
+
  private:
   Result<void> let_strangers_in();
   void hear_strangers();
@@ -70,5 +75,13 @@ class TcpDoor {
 // Connects to a numeric address and says hello. The socket is non-blocking, with TCP_NODELAY.
 Result<UniqueFd> call_at_door(const HostPort& address, const std::string& token, int from, int to,
                               ConnectionUse use, const Deadline& deadline);
+
+// The same without waiting: the socket may still be connecting, and `hello` is yet to be said.
+struct BegunCall {
+  UniqueFd socket;
+  std::string hello;
+};
+Result<BegunCall> begin_call_at_door(const HostPort& address, const std::string& token, int from,
+                                     int to, ConnectionUse use);
 
 }  // namespace ddprun

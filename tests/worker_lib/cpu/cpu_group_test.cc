@@ -1,12 +1,10 @@
-// What a group promises beyond right results: errors that tell, groups that end together, and
-// messages between pairs of ranks.
+// What a group promises beyond right results: errors that tell, and groups that end together.
 #include "worker_lib/cpu/cpu_group.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <future>
-#include <numeric>
 
 #include "tests/support/eventually.h"
 #include "tests/support/rank_threads.h"
@@ -239,151 +237,6 @@ TEST(CpuGroup, SeveralGroupsOfTheSameRanksAreIndependent) {
     EXPECT_TRUE(sum_one(*second));
   });
 }
-
-// --- messages ---
-
-class CpuGroupMessages : public testing::TestWithParam<const char*> {
- protected:
-  EngineWorld world_{GetParam()};
-
-  static std::vector<int> numbers(std::size_t count, int first) {
-    std::vector<int> result(count);
-    std::iota(result.begin(), result.end(), first);
-    return result;
-  }
-};
-
-TEST_P(CpuGroupMessages, ArriveInOrderAndWholeWhateverTheirSize) {
-  world_.run([](CpuGroup& group, int rank) {
-    for (const std::size_t count : {0, 1, 1000, 65'536, 3'000'001}) {
-      std::vector<int> data = numbers(count, static_cast<int>(count));
-      const std::vector<int> expected = data;
-      if (rank == 0) {
-        EXPECT_TRUE(group.send(data.data(), count * 4, Rank(1), 0, kPatience));
-      } else if (rank == 1) {
-        std::fill(data.begin(), data.end(), 0);
-        EXPECT_TRUE(group.recv(data.data(), count * 4, Rank(0), 0, kPatience));
-        EXPECT_TRUE(data == expected) << count;
-      }
-    }
-  });
-}
-
-TEST_P(CpuGroupMessages, AreMatchedByTagAndKeepTheirOrderWithinOne) {
-  world_.run([](CpuGroup& group, int rank) {
-    if (rank == 0) {
-      for (const auto& [tag, value] : {std::pair{7, 70}, {8, 80}, {7, 71}, {9, 90}}) {
-        EXPECT_TRUE(group.send(&value, 4, Rank(1), tag, kPatience));
-      }
-    } else if (rank == 1) {
-      for (const auto& [tag, value] : {std::pair{9, 90}, {7, 70}, {8, 80}, {7, 71}}) {
-        int got = 0;
-        EXPECT_TRUE(group.recv(&got, 4, Rank(0), tag, kPatience));
-        EXPECT_EQ(got, value);
-      }
-    }
-  });
-}
-
-TEST_P(CpuGroupMessages, OfAllPairsAndBothDirectionsDoNotMix) {
-  world_.run([](CpuGroup& group, int rank) {
-    for (int distance = 1; distance < group.size(); ++distance) {
-      const int to = (rank + distance) % group.size();
-      const int from = (rank + group.size() - distance) % group.size();
-      const std::vector<int> mine = numbers(2000, 10'000 * rank + to);
-      std::vector<int> got(2000);
-      EXPECT_TRUE(group.send(mine.data(), 8000, Rank(to), distance, kPatience));
-      EXPECT_TRUE(group.recv(got.data(), 8000, Rank(from), distance, kPatience));
-      EXPECT_EQ(got, numbers(2000, 10'000 * from + rank));
-      EXPECT_TRUE(group.barrier(kPatience));
-    }
-  });
-}
-
-TEST_P(CpuGroupMessages, LargeOnesGoBothWaysWhenOneSideReceivesFirst) {
-  world_.run([](CpuGroup& group, int rank) {
-    if (rank > 1) return;
-    const std::size_t count = 2'000'000;
-    const std::vector<int> mine = numbers(count, rank);
-    std::vector<int> got(count);
-    const Rank other(1 - rank);
-    if (rank == 0) {
-      EXPECT_TRUE(group.send(mine.data(), count * 4, other, 1, kPatience));
-    }
-    EXPECT_TRUE(group.recv(got.data(), count * 4, other, 1, kPatience));
-    if (rank == 1) {
-      EXPECT_TRUE(group.send(mine.data(), count * 4, other, 1, kPatience));
-    }
-    EXPECT_TRUE(got == numbers(count, 1 - rank));
-  });
-}
-
-TEST_P(CpuGroupMessages, OfAnotherSizeAreRefusedAndDroppedAndTheGroupGoesOn) {
-  world_.run([](CpuGroup& group, int rank) {
-    const int values[4] = {1, 2, 3, 4};
-    int got[4] = {};
-    if (rank == 0) {
-      EXPECT_TRUE(group.send(values, 16, Rank(1), 0, kPatience));
-      EXPECT_TRUE(group.send(values, 8, Rank(1), 3, kPatience));
-      EXPECT_TRUE(group.send(values, 4, Rank(1), 0, kPatience));
-    } else if (rank == 1) {
-      const Error error = group.recv(got, 12, Rank(0), 0, kPatience).error();
-      EXPECT_EQ(error.kind, ErrorKind::kInvalidArgument);
-      EXPECT_EQ(error.message(), "recv of 12 B from rank 0 (tag 0): the message has 16 B");
-      EXPECT_TRUE(group.recv(got, 4, Rank(0), 0, kPatience));
-      EXPECT_EQ(got[0], 1);
-      EXPECT_EQ(group.recv(got, 4, Rank(0), 3, kPatience).error().message(),
-                "recv of 4 B from rank 0 (tag 3): the message has 8 B");
-    }
-    EXPECT_TRUE(group.barrier(kPatience));
-  });
-}
-
-TEST_P(CpuGroupMessages, UnderOtherTagsAreSetAsideUpToALimitThatIsNamed) {
-  world_.run([](CpuGroup& group, int rank) {
-    const std::vector<char> block(20 << 20);
-    if (rank == 0) {
-      for (int tag = 1; tag <= 4; ++tag) {
-        if (!group.send(block.data(), block.size(), Rank(1), tag, kPatience)) break;
-      }
-    } else if (rank == 1) {
-      char byte = 0;
-      const Error error = group.recv(&byte, 1, Rank(0), 0, kPatience).error();
-      EXPECT_EQ(error.kind, ErrorKind::kResource);
-      EXPECT_THAT(error.message(),
-                  HasSubstr("rank 0 sent more than 64 MiB under other tags before tag 0"));
-    }
-  });
-}
-
-TEST_P(CpuGroupMessages, ThatDoNotComeEndInATimeoutThatNamesTheSender) {
-  world_.run([](CpuGroup& group, int rank) {
-    if (rank != 1) return;
-    int got = 0;
-    const Error error = group.recv(&got, 4, Rank(0), 2, milliseconds(50)).error();
-    EXPECT_EQ(error.kind, ErrorKind::kTimeout);
-    EXPECT_THAT(error.message(),
-                HasSubstr("recv of 4 B from rank 0 (tag 2): rank 0 did not send it (waited "));
-  });
-}
-
-TEST_P(CpuGroupMessages, FromARankThatHasLeftCountIfTheyWereSent) {
-  world_.run([&](CpuGroup& group, int rank) {
-    int value = 42;
-    if (rank == 0) {
-      EXPECT_TRUE(group.send(&value, 4, Rank(1), 0, kPatience));
-      world_.destroy(0);
-    } else if (rank == 1) {
-      EXPECT_TRUE(group.recv(&value, 4, Rank(0), 0, kPatience));
-      const Error error = group.recv(&value, 4, Rank(0), 0, kPatience).error();
-      EXPECT_EQ(error.kind, ErrorKind::kPeerLost);
-      EXPECT_EQ(error.peer_rank, 0);
-    }
-  });
-}
-
-INSTANTIATE_TEST_SUITE_P(Layouts, CpuGroupMessages, testing::Values("aa", "ab", "aab", "abb"),
-                         [](const auto& layout) { return std::string(layout.param); });
 
 }  // namespace
 }  // namespace ddprun

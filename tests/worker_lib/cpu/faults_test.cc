@@ -123,7 +123,7 @@ TEST_P(CpuGroupFaults, AStoppedRankIsNamedByAllOthersWhenTimeIsUp) {
 constexpr const char* kScenarios[] = {
     "all_reduce_small",  "all_reduce_large", "all_reduce_list", "reduce",  "broadcast",
     "all_gather",        "reduce_scatter",   "gather",          "scatter", "all_to_all",
-    "all_to_all_uneven", "barrier",          "send_recv"};
+    "all_to_all_uneven", "barrier",          "send_recv",       "messages"};
 
 std::string name_of(const testing::TestParamInfo<CpuGroupFaults::ParamType>& test) {
   return std::string(std::get<0>(test.param)) + "_" + std::get<1>(test.param);

@@ -11,6 +11,7 @@
 // with.
 #include <unistd.h>
 
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -18,7 +19,9 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <mutex>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,6 +59,7 @@ class Scenarios {
     if (name == "all_reduce_list") return all_reduce_list(large);
     if (name == "barrier") return group_.barrier(timeout_);
     if (name == "send_recv") return send_recv(large);
+    if (name == "messages") return messages(large);
     std::fprintf(stderr, "no scenario '%s'\n", name.c_str());
     std::exit(2);
   }
@@ -180,11 +184,59 @@ class Scenarios {
     Numbers data = of(group_.rank(), count);
     const auto send = [&] { return group_.send(data.data(), count * 4, next, 5, timeout_); };
     Numbers got(count);
-    const auto recv = [&] { return group_.recv(got.data(), count * 4, before, 5, timeout_); };
+    const auto recv = [&]() -> Result<void> {
+      const Result<Rank> received = group_.recv(got.data(), count * 4, before, 5, timeout_);
+      if (!received) return received.error();
+      return {};
+    };
     const auto first = group_.rank() == 0 ? send() : recv();
     if (!first) return first;
     const auto second = group_.rank() == 0 ? recv() : send();
     return checked(second, got, of(before.value, count));
+  }
+
+  // Everybody to everybody at once, small and large, the small ones received from any source.
+  Result<void> messages(std::size_t count) {
+    const std::size_t small = 5;
+    Numbers mine = of(group_.rank(), count);
+    std::vector<Numbers> large_ones, small_ones;
+    for (int rank = 0; rank < n(); ++rank) {
+      large_ones.emplace_back(count);
+      small_ones.emplace_back(small);
+    }
+    std::mutex mutex;
+    std::condition_variable changed;
+    int left = 4 * (n() - 1);
+    std::optional<Error> failure;
+    const auto end = [&](const Result<Rank>& result) {
+      const std::lock_guard lock(mutex);
+      if (!result && !failure) failure = result.error();
+      --left;
+      changed.notify_all();
+    };
+    for (int rank = 0; rank < n(); ++rank) {
+      if (rank == group_.rank()) continue;
+      group_.start_send(mine.data(), count * 4, Rank(rank), 1, timeout_, end);
+      group_.start_send(mine.data(), small * 4, Rank(rank), 2 + round_, timeout_, end);
+      group_.start_recv(large_ones[rank].data(), count * 4, Rank(rank), 1, timeout_, end);
+      group_.start_recv(small_ones[rank].data(), small * 4, std::nullopt, 2 + round_, timeout_,
+                        [&, rank](const Result<Rank>& result) {
+                          if (result && small_ones[rank] != of(result->value, 5)) {
+                            std::printf("wrong data in round %d\n", round_);
+                            std::exit(3);
+                          }
+                          end(result);
+                        });
+    }
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return left == 0; });
+    if (failure) return *failure;
+    for (int rank = 0; rank < n(); ++rank) {
+      if (rank != group_.rank()) {
+        if (const auto right = checked({}, large_ones[rank], of(rank, count)); !right) return right;
+      }
+    }
+    return {};
   }
 
   CpuGroup& group_;

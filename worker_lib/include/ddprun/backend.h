@@ -4,7 +4,7 @@
 // ProcessGroup has checked all arguments before it calls: tensors are dense, contiguous, on the
 // right device, and agree in shape and dtype; roots and peers are in range and not this rank where
 // that is forbidden; timeouts are filled in. Calls come from one thread at a time and must be
-// carried out in the order in which they come. A call returns a Work that completes when the result
+// carried out in the order in which they come; messages may go beside collectives. A call returns a Work that completes when the result
 // is there; its timeout counts from the call. After a call with async = false ProcessGroup waits
 // for the Work before it calls again, so such a call may do its work at once. Failures are reported
 // through the Work, never thrown.
@@ -27,6 +27,7 @@
 #include <span>
 #include <string>
 
+#include "ddprun/p2p_op.h"
 #include "ddprun/reduce_op.h"
 #include "ddprun/work.h"
 
@@ -74,7 +75,10 @@ class Backend {
   // names of all that have not.
   virtual Work monitored_barrier(CallOptions call) = 0;
   virtual Work send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) = 0;
+  // source: kAnySource: any; the Work says which it was.
   virtual Work recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) = 0;
+  // Several messages at once, none of which waits for another; always asynchronous. One Work for each.
+  virtual std::vector<Work> batch(const std::vector<P2POp>& operations, CallOptions call) = 0;
 
   // A tensor in memory that makes this backend's collectives on it quicker, its contents of no account;
   // an undefined one where there is no such memory. Any thread.

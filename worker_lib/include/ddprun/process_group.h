@@ -51,6 +51,7 @@
 #include <vector>
 
 #include "ddprun/error.h"
+#include "ddprun/p2p_op.h"
 #include "ddprun/reduce_op.h"
 #include "ddprun/work.h"
 
@@ -106,6 +107,7 @@ class Backend;
 class Deadline;
 class WorkerReporter;
 struct CallOptions;
+struct FlightTicket;
 
 class ProcessGroup {
  public:
@@ -186,11 +188,22 @@ class ProcessGroup {
   // all ranks that did not come. Blocks.
   void monitored_barrier(std::optional<Timeout> timeout = {});
 
-  // Point to point, matched by pair of ranks and tag, in order within a tag. The receiver's tensor
-  // must have the sender's number of bytes (else kInvalidArgument at the receiver). A send may
-  // return before it is received. To oneself: kInvalidArgument.
+  // Point to point, matched by pair of ranks and tag: messages of one tag are received in the order
+  // sent, by receives in the order in which they were called. The receiver's tensor must have the
+  // sender's number of bytes (else kInvalidArgument at the receiver, and the group goes on). A small
+  // send may return before it is received. To oneself: kInvalidArgument.
+  // On cpu, messages wait neither for collectives nor for messages under other tags or of other
+  // ranks, and source may be kAnySource: the next message of the tag, whoever sent it, says
+  // Work::source_rank(). On nccl, they take their turn among the collectives.
   Work send(const torch::Tensor& tensor, int destination, const PointToPointOptions& options = {});
   Work recv(const torch::Tensor& tensor, int source, const PointToPointOptions& options = {});
+  // The same with options.async.
+  Work isend(const torch::Tensor& tensor, int destination, PointToPointOptions options = {});
+  Work irecv(const torch::Tensor& tensor, int source, PointToPointOptions options = {});
+  // Sends and receives that do not wait for each other, in whatever order they stand; one Work for
+  // each. On nccl the way to exchange messages without a deadlock.
+  std::vector<Work> batch_isend_irecv(const std::vector<P2POp>& operations,
+                                      std::optional<Timeout> timeout = {});
 
   // JSON values of any size; they block, the timeout is that of the whole exchange. Every number
   // keeps all its bits (they travel as CBOR). objects.h has the same for what torch::save can write.
@@ -255,6 +268,8 @@ class ProcessGroup {
                                             const std::vector<std::int64_t>& outgoing,
                                             const std::vector<std::int64_t>& incoming,
                                             const Deadline& deadline);
+  FlightTicket begin(const Call& call);
+  static void keep_record(const Work& work, FlightTicket ticket);
 
   std::unique_ptr<Backend> backend_;
   torch::Device device_;

@@ -30,6 +30,9 @@ class Work {
   // Complete, well or badly. Never blocks.
   bool is_completed() const;
 
+  // Of a receive that is complete: the rank that sent the message. -1 otherwise.
+  int source_rank() const;
+
   // Why it failed; null while it runs and when it succeeded.
   std::exception_ptr exception() const;
 

@@ -1,0 +1,19 @@
+// P2POp: one message of a batch, for ProcessGroup::batch_isend_irecv().
+#pragma once
+
+#include <torch/types.h>
+
+namespace ddprun {
+
+// The source of a receive that takes the next message of its tag, whoever sent it.
+inline constexpr int kAnySource = -1;
+
+struct P2POp {
+  enum class Kind { kSend, kRecv };
+  Kind kind = Kind::kSend;
+  torch::Tensor tensor;
+  int peer = 0;  // destination or source
+  int tag = 0;
+};
+
+}  // namespace ddprun
