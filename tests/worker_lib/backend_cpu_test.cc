@@ -191,14 +191,14 @@ TEST_F(CpuBackendTest, EveryCallReachesTheEngineWithItsSizes) {
   backend_->send(x_, 1, 7, kBlocking);
   backend_->recv(x_, 1, 8, kBlocking);
   backend_->recv(x_, kAnySource, 9, kBlocking);
-  EXPECT_THAT(engine_.calls,
-              ElementsAre("all_reduce max [48] of f64", "all_reduce sum [24 8] of f32",
-                          "reduce sum [48] to 1", "broadcast [24 8] from 1",
-                          "all_gather [24 8] to [24 8 24 8]",
-                          "reduce_scatter sum [24 8 24 8] to [24 8]", "gather [24 8] to 0",
-                          "gather [] to 1", "scatter [24 8] from 0", "all_to_all [24 8] to [24 8]",
-                          "barrier", "barrier", "send 48 to 1 tag 7", "recv 48 from 1 tag 8",
-                          "recv 48 from any tag 9"));
+  EXPECT_THAT(
+      engine_.calls,
+      ElementsAre("all_reduce max [48] of f64", "all_reduce sum [24 8] of f32",
+                  "reduce sum [48] to 1", "broadcast [24 8] from 1",
+                  "all_gather [24 8] to [24 8 24 8]", "reduce_scatter sum [24 8 24 8] to [24 8]",
+                  "gather [24 8] to 0", "gather [] to 1", "scatter [24 8] from 0",
+                  "all_to_all [24 8] to [24 8]", "barrier", "barrier", "send 48 to 1 tag 7",
+                  "recv 48 from 1 tag 8", "recv 48 from any tag 9"));
 }
 
 TEST_F(CpuBackendTest, EveryDtypeHasItsElementType) {

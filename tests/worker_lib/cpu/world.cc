@@ -1,7 +1,7 @@
 #include "tests/worker_lib/cpu/world.h"
 
-#include "tests/support/store_of.h"
 #include "tests/support/rank_threads.h"
+#include "tests/support/store_of.h"
 
 namespace ddprun {
 
