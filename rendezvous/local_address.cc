@@ -53,8 +53,8 @@ std::string find_at_interface(const std::string& wanted, const std::vector<Inter
   return found;
 }
 
-// Connecting a datagram socket sends nothing: it has the kernel choose a way, and an address for it. The
-// destination is of a network that is kept for documents. Empty: there is no way.
+// Connecting a datagram socket sends nothing: it has the kernel choose a way, and an address for
+// it. The destination is of a network that is kept for documents. Empty: there is no way.
 std::string routed_address() {
   const std::optional<SocketAddress> far = numeric_address({"192.0.2.1", 9});
   const UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));

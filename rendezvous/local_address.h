@@ -1,5 +1,5 @@
-// The address by which the others are to reach this host: what somebody asked for (--local-addr), and
-// what is most likely right where nobody did. Any thread.
+// The address by which the others are to reach this host: what somebody asked for (--local-addr),
+// and what is most likely right where nobody did. Any thread.
 #pragma once
 
 #include <string>
@@ -19,8 +19,8 @@ namespace ddprun {
 Result<std::string> find_local_address(const std::string& wanted,
                                        const std::vector<InterfaceAddress>& own, Duration allowed);
 
-// Where nobody says: the address on the way to other networks (the default route's); without such a way
-// the first address of an interface, IPv4 first; on a host without a network 127.0.0.1.
+// Where nobody says: the address on the way to other networks (the default route's); without such a
+// way the first address of an interface, IPv4 first; on a host without a network 127.0.0.1.
 std::string likely_local_address(const std::vector<InterfaceAddress>& own);
 
 }  // namespace ddprun

@@ -75,8 +75,8 @@ class PendingGet {
 class StoreClient {
  public:
   // Connects and shakes hands; a refused connection is tried again with growing pauses (the store
-  // may not be up yet) until connect_timeout, unless only one try is wanted. kConnection: the last try's
-  // cause.
+  // may not be up yet) until connect_timeout, unless only one try is wanted. kConnection: the last
+  // try's cause.
   static Result<std::unique_ptr<StoreClient>> connect(StoreClientOptions options);
 
   // Stores or overwrites. As set, multi_set, append and queue_push have no answer in this protocol,

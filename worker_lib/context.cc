@@ -174,8 +174,8 @@ struct Context::Impl {
   ~Impl();
 };
 
-// Rank 0 ends the store that it hosts when the others have left it, too: they may still form groups. It
-// does not wait in vain where the world has failed.
+// Rank 0 ends the store that it hosts when the others have left it, too: they may still form
+// groups. It does not wait in vain where the world has failed.
 Context::Impl::~Impl() {
   const bool is_well = !peers->failure() && std::uncaught_exceptions() == 0;
   group.reset();  // the others see at once that this rank has left

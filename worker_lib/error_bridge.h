@@ -1,5 +1,5 @@
-// How what goes wrong leaves the worker library: its Errors as the DistError that its public functions
-// throw (public_error.h), exceptions of LibTorch and the standard library as Errors.
+// How what goes wrong leaves the worker library: its Errors as the DistError that its public
+// functions throw (public_error.h), exceptions of LibTorch and the standard library as Errors.
 //
 // Pure functions; any thread.
 #pragma once

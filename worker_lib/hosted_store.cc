@@ -48,8 +48,8 @@ Result<std::unique_ptr<HostedStore>> HostedStore::start(Listener listener) {
   try {
     auto impl = std::make_unique<Impl>();
     impl->address = listener.address;
-    // The training's process, not a store's: nothing is set for all of it, and the thread sleeps when
-    // nobody asks.
+    // The training's process, not a store's: nothing is set for all of it, and the thread sleeps
+    // when nobody asks.
     impl->server.emplace(impl->io, &warn, std::move(listener.socket),
                          StoreServerOptions{.alertness = Duration(0), .owns_process = false});
     impl->server->start();

@@ -1,5 +1,5 @@
-// HostedStore: a store that this process serves to others, on a thread of its own (ddprun-store): behind
-// TcpStoreServer, and rank 0's where no launcher hosts one.
+// HostedStore: a store that this process serves to others, on a thread of its own (ddprun-store):
+// behind TcpStoreServer, and rank 0's where no launcher hosts one.
 //
 // Its owner's thread makes, asks and destroys it.
 #pragma once

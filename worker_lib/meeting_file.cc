@@ -31,8 +31,8 @@ Error not_ours(const std::string& path) {
                .cause = "it was not written by this version of ddprun; give a path of its own"};
 }
 
-// Writes a file beside `path` that nobody knows yet. It is closed then: on NFS others see what was written
-// before. It need not outlive a loss of power.
+// Writes a file beside `path` that nobody knows yet. It is closed then: on NFS others see what was
+// written before. It need not outlive a loss of power.
 Result<std::string> write_beside(const std::string& path, const std::string& text) {
   std::string name = path + ".XXXXXX";
   const std::string doing = "write " + path;

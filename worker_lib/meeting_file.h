@@ -1,8 +1,9 @@
-// The file of init_method file:///PATH: where rank 0's store is, for ranks that see the same file system.
+// The file of init_method file:///PATH: where rank 0's store is, for ranks that see the same file
+// system.
 //
-// It appears as a whole, by a rename, and holds a random token: what it says counts only where the store
-// that it names knows this token, too. So a file that a killed job has left leads nobody astray. Nothing
-// here waits for a change: on NFS nobody would tell.
+// It appears as a whole, by a rename, and holds a random token: what it says counts only where the
+// store that it names knows this token, too. So a file that a killed job has left leads nobody
+// astray. Nothing here waits for a change: on NFS nobody would tell.
 //
 // Any thread.
 #pragma once
@@ -20,8 +21,8 @@ struct MeetingNote {
   std::string token;
 };
 
-// What the file says; nothing where it is missing or empty. kCorrupt: somebody else's file, which must
-// not be touched.
+// What the file says; nothing where it is missing or empty. kCorrupt: somebody else's file, which
+// must not be touched.
 Result<std::optional<MeetingNote>> read_meeting_file(const std::string& path);
 
 // Rank 0's file, as long as the object lives. One owner thread.

@@ -1,5 +1,5 @@
-// Between the Errors of the worker library and the DistError that its public functions throw, both ways,
-// without LibTorch. What LibTorch throws is error_bridge.h's part.
+// Between the Errors of the worker library and the DistError that its public functions throw, both
+// ways, without LibTorch. What LibTorch throws is error_bridge.h's part.
 //
 // Pure functions; any thread.
 #pragma once
@@ -20,8 +20,8 @@ DistError::Kind public_kind(ErrorKind kind);
 // what() is error.message(); rank and times are kept.
 DistError to_dist_error(const Error& error);
 
-// The DistError read back, so that one that passes through inner layers keeps its kind and rank. Its
-// times are in its words.
+// The DistError read back, so that one that passes through inner layers keeps its kind and rank.
+// Its times are in its words.
 Error from_dist_error(const DistError& thrown, std::string_view doing);
 
 // The value, or throws the DistError of the failure.

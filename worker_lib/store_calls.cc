@@ -7,8 +7,8 @@
 namespace ddprun {
 namespace {
 
-// What `call` returns, or the Error of what it throws. Each call of a store of ours says what it was
-// doing; what a user's throws may not.
+// What `call` returns, or the Error of what it throws. Each call of a store of ours says what it
+// was doing; what a user's throws may not.
 template <class T, class Call>
 Result<T> result_of(const char* verb, const std::string& key, Call call) {
   const auto doing = [&] { return std::string(verb) + " '" + key + "' in the store"; };

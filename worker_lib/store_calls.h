@@ -1,5 +1,5 @@
-// StoreCalls: the calls of a Store as Results, for code without exceptions. A user's Store may throw
-// anything: it ends here.
+// StoreCalls: the calls of a Store as Results, for code without exceptions. A user's Store may
+// throw anything: it ends here.
 //
 // Made where it is needed; the Store outlives it. Threads: as the Store's.
 #pragma once

@@ -17,16 +17,18 @@
 namespace ddprun {
 namespace {
 
-// Every key of the worker library begins with it, so that PyTorch's keys in the same store are others.
+// Every key of the worker library begins with it, so that PyTorch's keys in the same store are
+// others.
 const std::string kPrefix = "ddprun/";
 const std::string kByHand = "ddprun/by-hand";
 
 // A launcher's store is up before its workers.
 constexpr Duration kPatienceWithLauncher = std::chrono::minutes(5);
-// A store that answers nothing for so long will not any more. Also the most that an end waits for it.
+// A store that answers nothing for so long will not any more. Also the most that an end waits for
+// it.
 constexpr Duration kAnswerPatience = std::chrono::minutes(1);
-// An earlier run that still ends has so long to give its port, file or store free; so has a ddp-store to
-// come.
+// An earlier run that still ends has so long to give its port, file or store free; so has a
+// ddp-store to come.
 constexpr Duration kPatienceWithOthers = std::chrono::seconds(5);
 // Of one look at who has the port, or wrote the file.
 constexpr Duration kOneLook = std::chrono::seconds(2);
@@ -43,8 +45,8 @@ Error in_the_way(std::string cause) {
 
 bool is_worth_a_retry(const Error& error) { return error.kind == ErrorKind::kConnection; }
 
-// Calls `attempt` until it succeeds, fails for good, the deadline has passed, or next_pause() has no pause
-// for another try.
+// Calls `attempt` until it succeeds, fails for good, the deadline has passed, or next_pause() has
+// no pause for another try.
 template <class Attempt, class NextPause>
 Result<void> with_patience(const Deadline& deadline, Attempt attempt, NextPause next_pause) {
   std::optional<Error> last;
@@ -87,8 +89,9 @@ Result<WorldNote> read_note(const std::string& text) {
 
 // --- where rank 0 hosts
 
-// What rank 0 listens on so that the others can reach it at `host`: that address; for the name of this
-// host, which others may take for another address of it, all of them. Nothing: it is another host.
+// What rank 0 listens on so that the others can reach it at `host`: that address; for the name of
+// this host, which others may take for another address of it, all of them. Nothing: it is another
+// host.
 Result<std::optional<std::string>> listening_host(const HostPort& address, Duration allowed) {
   const auto own = [](const SocketAddress& one) { return is_local_address(one); };
   if (const auto numeric = numeric_address(address)) {
@@ -150,8 +153,8 @@ class WorldStore::Opening {
   // --- a launcher's store
 
   Result<void> open_launchers() {
-    // With a store that lives on after a restart (torchrun's does), addresses of the generation before
-    // must not be found.
+    // With a store that lives on after a restart (torchrun's does), addresses of the generation
+    // before must not be found.
     parts_.name = kPrefix + generation_name(plan_.env) + "/world";
     return connect(plan_.address, std::min(options_.timeout, kPatienceWithLauncher));
   }
@@ -277,8 +280,9 @@ class WorldStore::Opening {
 
   // --- the others
 
-  // As long as there is time for a store that is not there or goes: rank 0 may come later, in the place
-  // of an earlier run's that still ends. Not as long for one in which this rank is not expected.
+  // As long as there is time for a store that is not there or goes: rank 0 may come later, in the
+  // place of an earlier run's that still ends. Not as long for one in which this rank is not
+  // expected.
   Result<void> open_as_other() {
     std::optional<Deadline> intruding;
     bool has_come = false;
@@ -381,8 +385,8 @@ class WorldStore::Opening {
     return found;
   }
 
-  // The address on the way to the store; but where that way does not leave the host, although the others
-  // may be elsewhere, the store is here: then the one that is likely right.
+  // The address on the way to the store; but where that way does not leave the host, although the
+  // others may be elsewhere, the store is here: then the one that is likely right.
   Result<void> find_address() {
     Result<std::string> known = StoreCalls(*parts_.store).local_address();
     if (!known) return known.error();
@@ -415,8 +419,8 @@ Result<std::unique_ptr<WorldStore>> WorldStore::open(const WorldStoreOptions& op
 
 WorldStore::~WorldStore() { release(); }
 
-// In this order: who comes between the two waits for the next rank 0. In a store that is gone there is
-// nothing to release.
+// In this order: who comes between the two waits for the next rank 0. In a store that is gone there
+// is nothing to release.
 void WorldStore::release() {
   if (parts_.claimed.empty()) return;
   const std::string base = std::exchange(parts_.claimed, {});

@@ -1,11 +1,12 @@
-// WorldStore: where the ranks of a world meet: the store, this rank's right to its place in it, and, on
-// rank 0 where no launcher does it, the hosting of it.
+// WorldStore: where the ranks of a world meet: the store, this rank's right to its place in it,
+// and, on rank 0 where no launcher does it, the hosting of it.
 //
 //   a launcher's store   is used as it is: its ranks are one generation, and it is theirs alone
-//   any other            rank 0 hosts it (or finds it: ddp-store, a store of the program's own), claims
-//                        it for its world and says so in it; each other rank waits for that, and takes
-//                        its place. So a rank of another job, one that comes twice, and one that begins
-//                        while an earlier run still ends are told from those who belong together.
+//   any other            rank 0 hosts it (or finds it: ddp-store, a store of the program's own),
+//                        claims it for its world and says so in it; each other rank waits for that,
+//                        and takes its place. So a rank of another job, one that comes twice, and
+//                        one that begins while an earlier run still ends are told from those who
+//                        belong together.
 //
 // In a store without a launcher, under "ddprun/by-hand/<run id>/generation-<g>/":
 //   host         counts those who are rank 0 there: one
@@ -38,8 +39,8 @@ struct WorldStoreOptions {
 
 class WorldStore {
  public:
-  // kConnection, kTimeout: the store or rank 0 did not come. A rank other than 0 waits for all of the
-  // timeout; rank 0 some seconds for an earlier run to end that is still there.
+  // kConnection, kTimeout: the store or rank 0 did not come. A rank other than 0 waits for all of
+  // the timeout; rank 0 some seconds for an earlier run to end that is still there.
   static Result<std::unique_ptr<WorldStore>> open(const WorldStoreOptions& options);
   // Rank 0 gives the store free for another world, and ends the one that it hosts.
   ~WorldStore();
@@ -55,8 +56,8 @@ class WorldStore {
   // Everybody has found everybody: the file has done its service.
   void world_is_formed() { parts_.note.reset(); }
 
-  // Gives the store free for another world, then waits until no other rank is connected to the one that
-  // this rank hosts, at most so long: true when there is none, or it hosts none.
+  // Gives the store free for another world, then waits until no other rank is connected to the one
+  // that this rank hosts, at most so long: true when there is none, or it hosts none.
   bool await_leave(Duration patience);
 
  private:

@@ -26,8 +26,8 @@ using testing_support::program;
 using testing_support::SeveralHosts;
 using testing_support::WorkerFailure;
 
-// Two ranks on each of two nodes, started by hand: no agent watches them, rank 0 hosts the store, and
-// nobody says which ranks share a node.
+// Two ranks on each of two nodes, started by hand: no agent watches them, rank 0 hosts the store,
+// and nobody says which ranks share a node.
 class RanksWithoutAgents : public SeveralHosts {
  protected:
   void start_ranks(const std::string& play, const std::string& init_method = "env://",
@@ -98,7 +98,8 @@ TEST_F(RanksWithoutAgents, ListenWithinThePortRangeOnly) {
   }
 }
 
-// A node's own name leads to its loopback, as Debian has it: the others must hear of another address.
+// A node's own name leads to its loopback, as Debian has it: the others must hear of another
+// address.
 TEST_F(RanksWithoutAgents, MeetByTheNameOfRank0sHost) {
   start_ranks("sum", "env://", NetnsCluster::name(0));
   ASSERT_FALSE(HasFatalFailure());

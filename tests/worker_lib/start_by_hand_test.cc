@@ -1,5 +1,6 @@
-// Ranks that somebody starts by hand: as processes, without a launcher and without a store that stands
-// by. What each rank does is in worker_main.cc; how they meet in detail is in world_store_test.
+// Ranks that somebody starts by hand: as processes, without a launcher and without a store that
+// stands by. What each rank does is in worker_main.cc; how they meet in detail is in
+// world_store_test.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

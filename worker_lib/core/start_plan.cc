@@ -158,8 +158,8 @@ Result<StartPlan> plan_for(const Method& method, const Place& place, bool has_st
     if (plan.address.host.empty()) {
       return invalid_argument("it is empty").within("read environment variable MASTER_ADDR");
     }
-    // As PyTorch: who says that there is an agent's store has no rank host one. Only under a launcher,
-    // whose store is another than the one that is asked for, rank 0 has to.
+    // As PyTorch: who says that there is an agent's store has no rank host one. Only under a
+    // launcher, whose store is another than the one that is asked for, rank 0 has to.
     const bool is_launchers = plan.address == store_address(read) || !is_launched(lookup);
     const bool is_there = read.agent_store && is_launchers;
     plan.meet_at = is_there ? MeetAt::kAgentStore : MeetAt::kAddress;

@@ -1,13 +1,13 @@
 // How a rank begins: what init()'s options and the environment say about its place in the world and
 // about where the world meets. As torch.distributed.init_process_group has it:
 //
-//   env://            RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; also where no init_method is given
+//   env://            RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; also where there is no method
 //   tcp://HOST:PORT   rank 0 hosts the store there
 //   file:///PATH      a file that all ranks see says where
 //   a Store           which the program has made
 //
-// `rank` and `world_size` of the options, or ?rank=R&world_size=N behind the method, go over RANK and
-// WORLD_SIZE; all but env:// need them. A pure function; any thread.
+// `rank` and `world_size` of the options, or ?rank=R&world_size=N behind the method, go over RANK
+// and WORLD_SIZE; all but env:// need them. A pure function; any thread.
 #pragma once
 
 #include <optional>

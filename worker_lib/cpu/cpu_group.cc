@@ -48,8 +48,8 @@ class CardExchange {
     return ranks;
   }
 
-  // Who began later would wait on for a world that cannot be whole any more, and if the store ends with
-  // this rank, would not even learn why. What cannot be told is found out by each.
+  // Who began later would wait on for a world that cannot be whole any more, and if the store ends
+  // with this rank, would not even learn why. What cannot be told is found out by each.
   void tell_the_others(const std::vector<int>& missing, const std::string& reason) {
     for (const int rank : missing) {
       if (!store_.set(keys_[static_cast<std::size_t>(rank)], absent_card(reason))) return;

@@ -59,9 +59,9 @@ using TransferDone = std::function<void(const Result<Rank>&)>;
 
 class CpuGroup {
  public:
-  // Meets the other ranks through the store and connects to them. Collective. The store is used during
-  // the call only. The first rank whose time is up tells the others in the store who did not come: they
-  // return that kTimeout at once.
+  // Meets the other ranks through the store and connects to them. Collective. The store is used
+  // during the call only. The first rank whose time is up tells the others in the store who did not
+  // come: they return that kTimeout at once.
   static Result<std::unique_ptr<CpuGroup>> form(Store& store, const CpuGroupOptions& options);
   virtual ~CpuGroup() = default;
 

@@ -5,13 +5,14 @@
 //   ctx.group().all_reduce(tensor);
 //
 // init() reads what ddprun (or torchrun) wrote into the environment; docs/worker_environment.md
-// lists it, and says how ranks are started without a launcher (docs/start_by_hand.md is the how-to). A
-// program without any of it is a world of one and needs no store. Keep the Context alive as long as
-// anything made from it. One thread makes and destroys it; its getters may be called from any thread.
+// lists it, and says how ranks are started without a launcher (docs/start_by_hand.md is the
+// how-to). A program without any of it is a world of one and needs no store. Keep the Context alive
+// as long as anything made from it. One thread makes and destroys it; its getters may be called
+// from any thread.
 //
-// Where rank 0 hosts the store (no launcher does), its Context's end waits for the others' ends, a minute
-// at most, because they may still form groups; not where the group has failed, or while an exception
-// passes.
+// Where rank 0 hosts the store (no launcher does), its Context's end waits for the others' ends, a
+// minute at most, because they may still form groups; not where the group has failed, or while an
+// exception passes.
 #pragma once
 
 #include <cstdint>
@@ -38,21 +39,23 @@ struct InitOptions {
   Timeout timeout = std::chrono::minutes(30);
 
   // Where the ranks meet, as torch.distributed.init_process_group has it:
-  //   "env://"           RANK, WORLD_SIZE, MASTER_ADDR (127.0.0.1), MASTER_PORT (29500); the default
+  //   "env://"           RANK, WORLD_SIZE, MASTER_ADDR (127.0.0.1), MASTER_PORT (29500)
   //   "tcp://host:port"  rank 0 hosts the store there
   //   "file:///path"     a file that all ranks see; rank 0 hosts a store and writes where into it
-  // With env:// rank 0 hosts the store, too, where no launcher does. Rank 0 uses a ddp-store that listens
-  // there already.
+  // Default: "env://".
+  // With env:// rank 0 hosts the store, too, where no launcher does. Rank 0 uses a ddp-store that
+  // listens there already.
   std::optional<std::string> init_method = {};
-  // This rank's place; goes over RANK and WORLD_SIZE. Needed by all methods but env:// and by `store`; an
-  // init_method may end with ?rank=R&world_size=N instead.
+  // This rank's place; goes over RANK and WORLD_SIZE. Needed by all methods but env:// and by
+  // `store`; an init_method may end with ?rank=R&world_size=N instead.
   std::optional<int> rank = {};
   std::optional<int> world_size = {};
-  // Where the ranks meet instead of an init_method: a store of the program's own. One world at a time
-  // meets in it.
+  // Where the ranks meet instead of an init_method: a store of the program's own. One world at a
+  // time meets in it.
   std::shared_ptr<Store> store = {};
-  // How the others reach this rank: an address, a network (10.1.0.0/16), an interface (ib0) or a name.
-  // Default: the address on the way to the store; where this does not tell, that of the default route.
+  // How the others reach this rank: an address, a network (10.1.0.0/16), an interface (ib0) or a
+  // name. Default: the address on the way to the store; where this does not tell, that of the
+  // default route.
   std::optional<std::string> local_address = {};
 };
 

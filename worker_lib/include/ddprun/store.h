@@ -1,12 +1,12 @@
-// Store: the keys and values through which ranks find each other. init() makes one; a program can hand
-// in its own (InitOptions::store), made of whatever all its ranks can reach.
+// Store: the keys and values through which ranks find each other. init() makes one; a program can
+// hand in its own (InitOptions::store), made of whatever all its ranks can reach.
 //
-// The library meets in it when a group is formed: each rank sets a short text and reads those of the
-// others. Nothing of the training passes through it.
+// The library meets in it when a group is formed: each rank sets a short text and reads those of
+// the others. Nothing of the training passes through it.
 //
-// Thread rule: the library uses a Store from one thread at a time; ranks that are threads of one process
-// and share one Store call it from many. A connection of connect_tcp_store() is for one thread at a
-// time: a get() that waits holds it.
+// Thread rule: the library uses a Store from one thread at a time; ranks that are threads of one
+// process and share one Store call it from many. A connection of connect_tcp_store() is for one
+// thread at a time: a get() that waits holds it.
 //
 // Failures throw DistError: kTimeout where a key did not come in time, after which the store is as
 // usable as before; kConnection where the store is gone. Exceptions of other types that an
@@ -34,14 +34,14 @@ class Store {
   virtual void set(const std::string& key, const std::string& value) = 0;
   // The value; waits for the key to exist.
   virtual std::string get(const std::string& key, std::chrono::nanoseconds timeout) = 0;
-  // The values in the order of the keys; waits for all of them, `timeout` in all. As it is here: one
-  // get() after the other.
+  // The values in the order of the keys; waits for all of them, `timeout` in all. As it is here:
+  // one get() after the other.
   virtual std::vector<std::string> multi_get(const std::vector<std::string>& keys,
                                              std::chrono::nanoseconds timeout);
   // Whether every key exists now.
   virtual bool check(const std::vector<std::string>& keys) = 0;
-  // Adds to a decimal counter (missing: 0) and returns the sum. Of several ranks that add to a key each
-  // gets another sum.
+  // Adds to a decimal counter (missing: 0) and returns the sum. Of several ranks that add to a key
+  // each gets another sum.
   virtual std::int64_t add(const std::string& key, std::int64_t delta) = 0;
   // True if the key existed.
   virtual bool delete_key(const std::string& key) = 0;
@@ -66,14 +66,14 @@ struct TcpStoreOptions {
 std::shared_ptr<Store> connect_tcp_store(const TcpStoreOptions& options);
 
 struct TcpStoreServerOptions {
-  // What it listens on: a numeric address of this host, or "*" for all of them. Whoever reaches it can
-  // read and write every key.
+  // What it listens on: a numeric address of this host, or "*" for all of them. Whoever reaches it
+  // can read and write every key.
   std::string host = "127.0.0.1";
   std::uint16_t port = 0;  // 0: any free one
 };
 
-// Serves a store in this process, on a thread of its own, as long as it lives. PyTorch's clients can use
-// it, too. One owner thread; it may be used from several processes and threads through
+// Serves a store in this process, on a thread of its own, as long as it lives. PyTorch's clients
+// can use it, too. One owner thread; it may be used from several processes and threads through
 // connect_tcp_store().
 class TcpStoreServer {
  public:
