@@ -1,5 +1,5 @@
-// Messages between pairs of ranks, which are threads here; as processes that are killed and stopped:
-// faults_test.
+// Messages between pairs of ranks, which are threads here; as processes that are killed and
+// stopped: faults_test.
 #include "worker_lib/cpu/mailbox.h"
 
 #include <gmock/gmock.h>

@@ -4,10 +4,10 @@
 // ProcessGroup has checked all arguments before it calls: tensors are dense, contiguous, on the
 // right device, and agree in shape and dtype; roots and peers are in range and not this rank where
 // that is forbidden; timeouts are filled in. Calls come from one thread at a time and must be
-// carried out in the order in which they come; messages may go beside collectives. A call returns a Work that completes when the result
-// is there; its timeout counts from the call. After a call with async = false ProcessGroup waits
-// for the Work before it calls again, so such a call may do its work at once. Failures are reported
-// through the Work, never thrown.
+// carried out in the order in which they come; messages may go beside collectives. A call returns a
+// Work that completes when the result is there; its timeout counts from the call. After a call with
+// async = false ProcessGroup waits for the Work before it calls again, so such a call may do its
+// work at once. Failures are reported through the Work, never thrown.
 //
 // kUnsupported, and kInvalidArgument about this rank's own arguments, leave the backend usable.
 // After any other failure, the disagreement of ranks included, it is finished: all later calls fail
@@ -57,7 +57,8 @@ class Backend {
   virtual Work send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) = 0;
   // source: kAnySource: any; the Work says which it was.
   virtual Work recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) = 0;
-  // Several messages at once, none of which waits for another; always asynchronous. One Work for each.
+  // Several messages at once, none of which waits for another; always asynchronous. One Work for
+  // each.
   virtual std::vector<Work> batch(const std::vector<P2POp>& operations, CallOptions call) = 0;
 
   // Ends calls in progress with kStopped, from any thread, and makes later ones fail the same way.
