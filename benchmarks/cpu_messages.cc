@@ -1,14 +1,15 @@
-// Messages of the CPU engine: latency and bandwidth by size against floors measured in the same run.
+// Messages of the CPU engine: latency and bandwidth by size against floors measured in the same
+// run.
 //
-// Two ranks, processes of this host; --nodes 2 makes them strangers that talk over loopback TCP. For
-// each size, rounds of these alternate, so that a busy machine slows all of them; the table shows
-// medians over the rounds:
+// Two ranks, processes of this host; --nodes 2 makes them strangers that talk over loopback TCP.
+// For each size, rounds of these alternate, so that a busy machine slows all of them; the table
+// shows medians over the rounds:
 //
 //   ping-pong  half the time of a message there and one back, blocking calls
 //   one way    rank 0 sends a window of messages, rank 1 receives them
 //   both ways  both do, at once: start_send and start_recv
-//   shared     the floor of ping-pong on one node: two copies through shared memory and two flags that
-//              are looked at without sleeping
+//   shared     the floor of ping-pong on one node: two copies through shared memory and two flags
+//              that are looked at without sleeping
 //   sockets    the floor between nodes: the same over a bare pair of TCP sockets, with poll
 //
 // Usage: cpu_messages [--nodes N] [--rounds N] [--budget-ms N] [--no-bind] [--sizes BYTES...]

@@ -11,10 +11,10 @@
 // makes no calls: NCCL does not notice a dead rank, or does not say which one; its watch does,
 // within 1 s.
 //
-// What NCCL does not have is kUnsupported: int16 and bitwise reductions, receives from any source, and
-// tags other than 0 (messages of a pair of ranks arrive in the order in which they are sent, in step
-// with the collectives, so two ranks that first send and then receive wait for each other; those of a
-// batch do not).
+// What NCCL does not have is kUnsupported: int16 and bitwise reductions, receives from any source,
+// and tags other than 0 (messages of a pair of ranks arrive in the order in which they are sent, in
+// step with the collectives, so two ranks that first send and then receive wait for each other;
+// those of a batch do not).
 //
 // Owned by a ProcessGroup. One thread at a time calls, except abort(): any thread.
 #pragma once

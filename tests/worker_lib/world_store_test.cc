@@ -93,7 +93,9 @@ void take_part(const WorldStoreOptions& options) {
   if (!group) throw std::runtime_error(group.error().message());
   world->world_is_formed();
   float x = 1;
-  const auto summed = (*group)->all_reduce(&x, 1, ElementType::kF32, ReduceOp::kSum, kPatience);
+  const WritableBytes bytes(reinterpret_cast<char*>(&x), sizeof x);
+  const auto summed =
+      (*group)->all_reduce(list_of(bytes), ElementType::kF32, ReduceOp::kSum, kPatience);
   if (!summed) throw std::runtime_error(summed.error().message());
   EXPECT_EQ(x, static_cast<float>(options.plan.env.world_size));
   group->reset();

@@ -3,12 +3,13 @@
 //
 // A message has come when its head has (its bytes may still be on their way). Rules:
 //
-//   - a message goes to the receive posted first among those that ask for its tag and for its source
-//     or any source;
+//   - a message goes to the receive posted first among those that ask for its tag and for its
+//     source or any source;
 //   - a receive from one source gets what that source sent first under the tag;
-//   - a receive from any source takes turns among the sources that have something under the tag, and
-//     gets what that source sent first: whoever sends much does not keep the others waiting, a message
-//     that is first of its source waits for at most as many receives as there are other sources.
+//   - a receive from any source takes turns among the sources that have something under the tag,
+//     and gets what that source sent first: whoever sends much does not keep the others waiting; a
+//     message that is first of its source waits for at most as many receives as there are other
+//     sources.
 //
 // So messages of one (source, tag) are received in the order sent, by receives in the order posted.
 //
@@ -28,7 +29,8 @@ using MessageId = std::uint64_t;
 
 class MessageMatching {
  public:
-  // A receive is posted; source: nullopt: any. The message it gets, if that has come; else it waits.
+  // A receive is posted; source: nullopt: any. The message it gets, if that has come; else it
+  // waits.
   std::optional<MessageId> post(ReceiveId receive, std::optional<int> source, int tag);
 
   // A message has come. The receive that gets it; else it is set aside.

@@ -15,9 +15,10 @@
 //
 // Failures: kTimeout names the collective and the ranks that were waited for; kPeerLost names the
 // rank that died (peer_rank), within 1 s on one node and, when its kernel lives, across nodes, and
-// after CpuGroupOptions::node_silence when its whole node is silent, on every rank that is in a call; kStopped after abort();
-// kInvalidArgument on every rank when ranks call different collectives. After any of them the group
-// is finished and every later call returns kStopped with the first failure.
+// after CpuGroupOptions::node_silence when its whole node is silent, on every rank that is in a
+// call; kStopped after abort(); kInvalidArgument on every rank when ranks call different
+// collectives. After any of them the group is finished and every later call returns kStopped with
+// the first failure.
 #pragma once
 
 #include <cstddef>
@@ -53,8 +54,8 @@ struct CpuGroupOptions {
   Duration timeout{};  // for forming the group
 };
 
-// How a message's transfer ended; of a receive: who sent it. Called once, on any thread, without locks;
-// must not throw, and may start transfers but not wait for any.
+// How a message's transfer ended; of a receive: who sent it. Called once, on any thread, without
+// locks; must not throw, and may start transfers but not wait for any.
 using TransferDone = std::function<void(const Result<Rank>&)>;
 
 class CpuGroup {

@@ -2,25 +2,25 @@
 //
 // Two streams join a pair of ranks, one each way (message_stream.h). In them travel:
 //
-//   whole message  head and bytes at once, if it is small and the receiver's allowance has room: it is
-//                  received into the buffer of a waiting receive, or set aside
+//   whole message  head and bytes at once, if it is small and the receiver's allowance has room: it
+//                  is received into the buffer of a waiting receive, or set aside
 //   offer          the head of any other; its bytes stay with the sender until
 //   request        the receiver has a receive for it, then they come in
-//   part           ... parts of at most kPartBytes, straight into the receiver's buffer, in turns with
-//                  whatever else goes the same way
+//   part           ... parts of at most kPartBytes, straight into the receiver's buffer, in turns
+//                  with whatever else goes the same way
 //   thanks         no part is needed: the message is empty, or of another size than the receive
 //   allowance      what whole messages used of it and was received
 //
-// So a receiver sets aside at most MessageAllowance::kBytes, and kHeads heads, for each sender; and no
-// message waits for another one that nobody receives.
+// So a receiver sets aside at most MessageAllowance::kBytes, and kHeads heads, for each sender; and
+// no message waits for another one that nobody receives.
 //
 // Progress: whoever waits in a blocking call makes it, in its own thread, for everything in flight,
-// spinning and then asleep in poll(2). For transfers that nobody waits for there is a thread, started
-// with the first one; one thread at a time drives, and with nothing in flight nobody does. What comes
-// for no call is left in the streams.
+// spinning and then asleep in poll(2). For transfers that nobody waits for there is a thread,
+// started with the first one; one thread at a time drives, and with nothing in flight nobody does.
+// What comes for no call is left in the streams.
 //
-// Which receive gets which message: core/message_matching.h. The group's failure ends all transfers.
-// Any thread.
+// Which receive gets which message: core/message_matching.h. The group's failure ends all
+// transfers. Any thread.
 #pragma once
 
 #include <atomic>

@@ -1,9 +1,10 @@
 // What messages from one rank to another travel in: a ring in the node's segment, or a connection
-// that the sender makes. Bytes in order, one way; a bounded amount is under way. Nothing here waits.
+// that the sender makes. Bytes in order, one way; a bounded amount is under way. Nothing here
+// waits.
 //
-// A rank that sleeps says so in its bed first; whoever moves a ring then rings its bell. All of it is
-// sequentially consistent: a sleeper says that it sleeps and then looks at its rings once more, the
-// other moves the ring and then looks at the bed, so one of the two sees the other.
+// A rank that sleeps says so in its bed first; whoever moves a ring then rings its bell. All of it
+// is sequentially consistent: a sleeper says that it sleeps and then looks at its rings once more,
+// the other moves the ring and then looks at the bed, so one of the two sees the other.
 //
 // Owner: the mailbox, which calls from one thread at a time.
 #pragma once
@@ -43,7 +44,8 @@ class MessageReader {
 
 // --- on one node ---
 
-// In the segment, one for each rank; the rank itself and those that exchange messages with it use it.
+// In the segment, one for each rank; the rank itself and those that exchange messages with it use
+// it.
 struct MailBed {
   static constexpr std::uint32_t kAwake = 0, kAsleep = 1,
                                  kWaitsForRoom = 2;  // the last with asleep

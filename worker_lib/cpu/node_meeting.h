@@ -3,9 +3,9 @@
 // Every rank opens a door (a Unix socket in the abstract namespace: it is no file and is gone with
 // its process) and tells the others its random name through the store. The node's first rank makes
 // the segment; the others knock at its door. Descriptors travel over the socket: each rank's pidfd
-// of itself to the first rank, then the segment, everybody's pidfd and bell back. A pidfd made by its own
-// process works in every PID namespace and cannot mean another process that got the same number
-// later.
+// of itself to the first rank, then the segment, everybody's pidfd and bell back. A pidfd made by
+// its own process works in every PID namespace and cannot mean another process that got the same
+// number later.
 //
 //   rank 1 ──hello, own pidfd──────────────▶ rank 0     (one message each, SOCK_SEQPACKET)
 //   rank 1 ◀─segment, pidfds, bells──────── rank 0     (once all have knocked)

@@ -3,8 +3,8 @@
 // The board's futex wakes who waits for other ranks' memory only; messages come over sockets, too,
 // and one thread has to hear both. So the node's first rank makes an eventfd for every rank and
 // hands them to all when they meet. (futex_waitv cannot wait for a socket, and a second thread for
-// one of the two would cost every message a switch.) A bell is rung only when its rank has said that
-// it sleeps, or when something happens that concerns everybody.
+// one of the two would cost every message a switch.) A bell is rung only when its rank has said
+// that it sleeps, or when something happens that concerns everybody.
 //
 // Any thread.
 #pragma once

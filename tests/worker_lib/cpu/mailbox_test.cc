@@ -1,5 +1,5 @@
-// Messages between pairs of ranks, which are threads here; as processes that are killed and stopped:
-// faults_test.
+// Messages between pairs of ranks, which are threads here; as processes that are killed and
+// stopped: faults_test.
 #include "worker_lib/cpu/mailbox.h"
 
 #include <gmock/gmock.h>
@@ -632,7 +632,7 @@ TEST_P(CpuGroupMessages, AThousandAtRandomAllArriveWholeAndInOrderBesideCollecti
       std::thread collectives([&] {
         for (int round = 0; round < 20; ++round) {
           Numbers data(20'000, rank);
-          EXPECT_TRUE(group.all_reduce(data.data(), data.size(), ElementType::kI32, ReduceOp::kMax,
+          EXPECT_TRUE(group.all_reduce(list_of(writable(data)), ElementType::kI32, ReduceOp::kMax,
                                        kPatience));
           EXPECT_EQ(data.front(), group.size() - 1);
         }

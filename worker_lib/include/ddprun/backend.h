@@ -4,10 +4,10 @@
 // ProcessGroup has checked all arguments before it calls: tensors are dense, contiguous, on the
 // right device, and agree in shape and dtype; roots and peers are in range and not this rank where
 // that is forbidden; timeouts are filled in. Calls come from one thread at a time and must be
-// carried out in the order in which they come; messages may go beside collectives. A call returns a Work that completes when the result
-// is there; its timeout counts from the call. After a call with async = false ProcessGroup waits
-// for the Work before it calls again, so such a call may do its work at once. Failures are reported
-// through the Work, never thrown.
+// carried out in the order in which they come; messages may go beside collectives. A call returns a
+// Work that completes when the result is there; its timeout counts from the call. After a call with
+// async = false ProcessGroup waits for the Work before it calls again, so such a call may do its
+// work at once. Failures are reported through the Work, never thrown.
 //
 // Lists: where a call takes a TensorList, its tensors are carried as if they were one; there is at
 // least one, and all of a reduction have one dtype. A list lives during the call only: a backend that
@@ -77,7 +77,8 @@ class Backend {
   virtual Work send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) = 0;
   // source: kAnySource: any; the Work says which it was.
   virtual Work recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) = 0;
-  // Several messages at once, none of which waits for another; always asynchronous. One Work for each.
+  // Several messages at once, none of which waits for another; always asynchronous. One Work for
+  // each.
   virtual std::vector<Work> batch(const std::vector<P2POp>& operations, CallOptions call) = 0;
 
   // A tensor in memory that makes this backend's collectives on it quicker, its contents of no account;

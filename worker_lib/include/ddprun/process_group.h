@@ -190,8 +190,8 @@ class ProcessGroup {
 
   // Point to point, matched by pair of ranks and tag: messages of one tag are received in the order
   // sent, by receives in the order in which they were called. The receiver's tensor must have the
-  // sender's number of bytes (else kInvalidArgument at the receiver, and the group goes on). A small
-  // send may return before it is received. To oneself: kInvalidArgument.
+  // sender's number of bytes (else kInvalidArgument at the receiver, and the group goes on). A
+  // small send may return before it is received. To oneself: kInvalidArgument.
   // On cpu, messages wait neither for collectives nor for messages under other tags or of other
   // ranks, and source may be kAnySource: the next message of the tag, whoever sent it, says
   // Work::source_rank(). On nccl, they take their turn among the collectives.
