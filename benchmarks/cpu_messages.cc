@@ -41,7 +41,7 @@
 #include "rendezvous/blocking_socket.h"
 #include "rendezvous/listen.h"
 #include "rendezvous/store_server.h"
-#include "tests/support/client_of.h"
+#include "tests/support/store_of.h"
 #include "worker_lib/cpu/cpu_group.h"
 
 namespace ddprun::benchmarks {
@@ -185,7 +185,8 @@ class Pair {
         std::max<Duration>(BootClock::now() - before, std::chrono::nanoseconds(200));
     std::int64_t count =
         std::clamp<std::int64_t>(std::chrono::milliseconds(plan_.budget_ms) / once, 3, 100'000);
-    need(group_.broadcast(&count, sizeof count, Rank(0), kTimeout));
+    const WritableBytes as_bytes(reinterpret_cast<char*>(&count), sizeof count);
+    need(group_.broadcast(list_of(as_bytes), Rank(0), kTimeout));
     barrier();
     const TimePoint start = BootClock::now();
     for (std::int64_t i = 0; i < count; ++i) call();
@@ -214,7 +215,7 @@ void bind_to_core(int rank) {
 
 void run_rank(int rank, std::uint16_t port, const Plan& plan, const Floors& floors) {
   if (plan.bind) bind_to_core(rank);
-  const auto store = need(testing_support::client_of(port));
+  const auto store = testing_support::store_of(port);
   const auto group = need(CpuGroup::form(*store, {.rank = Rank(rank),
                                                   .world_size = 2,
                                                   .node_id = plan.nodes == 1 ? "0"
