@@ -80,14 +80,14 @@ class CpuGroupMessages : public testing::TestWithParam<const char*> {
  protected:
   EngineWorld world_{GetParam()};
 
-  class CpuGroupMessagesOfThree : public CpuGroupMessages {};
-
   static Numbers numbers(std::size_t count, int first) {
     Numbers result(count);
     std::iota(result.begin(), result.end(), first);
     return result;
   }
 };
+
+class CpuGroupMessagesOfThree : public CpuGroupMessages {};
 
 TEST_P(CpuGroupMessages, ArriveInOrderAndWholeWhateverTheirSize) {
   world_.run([](CpuGroup& group, int rank) {
