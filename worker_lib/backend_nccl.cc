@@ -260,12 +260,12 @@ Work NcclBackend::issue(Issue issue, CallOptions call) {
 Result<std::shared_ptr<NcclWork>> NcclBackend::launch(Issue issue, CallOptions call) {
   issue.what.number = ++calls_;
   if (const std::optional<Error> first = communicator_->failure()) {
-    return group_finished(to_text(issue.what), *first);
+    return group_finished(words_of(issue.what), *first);
   }
   const DeviceGuard guard(api_, device_index());
   Result<std::shared_ptr<NcclWork>> work = enqueue(issue, Deadline(call.timeout));
   if (work) return work;
-  const Error error = std::move(work).error().within(to_text(issue.what));
+  const Error error = std::move(work).error().within(words_of(issue.what));
   fail(error);
   return error;
 }
@@ -369,7 +369,7 @@ Result<void> NcclBackend::inspect() {
     for (const auto& work : in_flight_) {
       const Deadline& deadline = work->deadline();
       if (!deadline.passed()) continue;
-      return timeout_error(to_text(work->call()),
+      return timeout_error(words_of(work->call()),
                            "it is not complete; a rank has not come, or is not done",
                            deadline.waited(), deadline.allowed());
     }
@@ -608,7 +608,7 @@ Work NcclBackend::barrier(CallOptions call) {
 Work NcclBackend::monitored_barrier(CallOptions call) {
   const NcclCall what{.name = "monitored_barrier", .number = ++calls_};
   if (const std::optional<Error> first = communicator_->failure()) {
-    return detail::work_of(group_finished(to_text(what), *first));
+    return detail::work_of(group_finished(words_of(what), *first));
   }
   if (!peers_) {
     return detail::work_of(Error{.kind = ErrorKind::kUnsupported,

@@ -44,6 +44,7 @@ struct NcclBackendOptions {
   int world_size = 1;
   torch::Device device{torch::kCUDA, 0};
   std::string name;    // begins every key in the store
+  std::string title;   // behind what was done, in errors: " in group tp"; empty: of the world
   Duration timeout{};  // of forming the group
   // The destructor gives what is in flight, and the peers' leave, so long before it aborts.
   Duration close_grace = std::chrono::seconds(5);
@@ -122,6 +123,7 @@ class NcclBackend final : public Backend {
   Result<void> prepare();
   int device_index() const { return options_.device.has_index() ? options_.device.index() : 0; }
 
+  std::string words_of(const NcclCall& call) const { return to_text(call) + options_.title; }
   Work issue(Issue issue, CallOptions call);
   // from[r] goes to rank r, to[r] comes from it, where there are any bytes.
   Work issue_messages(Issue issue, std::vector<WrittenPart> to, std::vector<ReadPart> from,

@@ -1,18 +1,18 @@
 #include "ddprun/context.h"
 
+#include <algorithm>
 #include <exception>
 #include <optional>
 #include <utility>
 
 #include "base/deadline.h"
 #include "base/worker_env.h"
-#include "worker_lib/backend_cpu.h"
 #include "worker_lib/backend_nccl.h"
 #include "worker_lib/checkpoint_announcement.h"
 #include "worker_lib/core/start_plan.h"
-#include "worker_lib/cpu/solo_group.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/error_file.h"
+#include "worker_lib/group_maker.h"
 #include "worker_lib/save_request.h"
 #include "worker_lib/work_state.h"
 #include "worker_lib/worker_reporter.h"
@@ -89,76 +89,12 @@ Choice choose(const InitOptions& options, LocalRank local_rank, const BackendFac
 
 // --- meeting the others
 
-// What a world is made of.
-struct World {
-  std::unique_ptr<WorldStore> store;  // null: of one
-  std::unique_ptr<Backend> backend;
-  const CpuGroup* peers = nullptr;  // inside the backend: knows whether all is well
-};
-
-Result<std::unique_ptr<CpuGroup>> meet_ranks(const WorldStore& place, const WorkerEnv& env,
-                                             Duration timeout) {
-  // The launcher's node: two nodes of a job may be simulated on one machine. Whether processes of
-  // one node can share memory at all (same boot of the same kernel, same network namespace: not so
-  // in two containers, nor on two hosts that nobody has numbered) the engine finds out by itself.
-  return CpuGroup::form(*place.store(), {.rank = env.rank,
-                                         .world_size = env.world_size,
-                                         .node_id = "node " + to_text(env.node_rank),
-                                         .name = place.name(),
-                                         .address = place.address(),
-                                         .ports = env.ports,
-                                         .node_silence = env.lease,
-                                         .timeout = timeout});
-}
-
-Result<void> form_backend(World& world, const Choice& choice, const WorkerEnv& env,
-                          Duration timeout, const BackendFactory* nccl) {
-  const Deadline deadline(timeout);
-  Result<std::unique_ptr<CpuGroup>> group =
-      world.store ? meet_ranks(*world.store, env, timeout)
-                  : Result<std::unique_ptr<CpuGroup>>(make_solo_group());
-  if (!group) return group.error();
-  world.peers = group->get();
-  if (!choice.is_nccl) {
-    world.backend = std::make_unique<CpuBackend>(std::move(*group));
-    return {};
-  }
-  auto backend = nccl->form(world.store ? world.store->store().get() : nullptr,
-                            {.rank = env.rank,
-                             .world_size = env.world_size,
-                             .device = choice.device,
-                             .name = world.store ? world.store->name() : "",
-                             .timeout = deadline.remaining()},
-                            std::move(*group));
-  if (!backend) return backend.error();
-  world.backend = std::move(*backend);
-  return {};
-}
-
-Result<World> meet(const Choice& choice, const StartPlan& plan, const InitOptions& options,
-                   const BackendFactory* nccl) {
-  const Deadline deadline(options.timeout);
-  if (choice.is_nccl) {
-    const Result<void> selected = nccl->select_device(choice.device.index());
-    if (!selected) return selected.error();
-  }
-  World world;
-  if (plan.meet_at != MeetAt::kNowhere) {
-    auto store = WorldStore::open({.plan = plan,
-                                   .given = options.store,
-                                   .local_address = options.local_address,
-                                   .timeout = options.timeout});
-    if (!store) return store.error();
-    world.store = std::move(*store);
-  }
-  const Result<void> formed = form_backend(world, choice, plan.env, deadline.remaining(), nccl);
-  if (!formed) {
-    // What they were told is in the store: who did not come.
-    if (world.store) world.store->await_leave(kFailedLeavePatience);
-    return formed.error();
-  }
-  if (world.store) world.store->world_is_formed();
-  return world;
+Result<std::unique_ptr<WorldStore>> find_store(const StartPlan& plan, const InitOptions& options) {
+  if (plan.meet_at == MeetAt::kNowhere) return std::unique_ptr<WorldStore>();
+  return WorldStore::open({.plan = plan,
+                           .given = options.store,
+                           .local_address = options.local_address,
+                           .timeout = options.timeout});
 }
 
 }  // namespace
@@ -167,16 +103,47 @@ struct Context::Impl {
   WorkerEnv env;
   torch::Device device;
   std::shared_ptr<WorkerReporter> reporter;
-  std::unique_ptr<WorldStore> store;  // null in a world of one; outlives the group
-  const CpuGroup* peers;              // inside the group
-  std::optional<ProcessGroup> group;
+  std::unique_ptr<WorldStore> store;    // null in a world of one; outlives the groups
+  std::unique_ptr<GroupMaker> maker;    // outlives them, too
+  const CpuGroup* peers = nullptr;      // inside the group
+  std::unique_ptr<ProcessGroup> group;  // of all ranks
 
   ~Impl();
+  Result<void> meet(const InitOptions& options, const StartPlan& plan, const BackendFactory* nccl);
 };
+
+// Forms the group of all ranks.
+Result<void> Context::Impl::meet(const InitOptions& options, const StartPlan& plan,
+                                 const BackendFactory* nccl) {
+  const Deadline deadline(options.timeout);
+  if (nccl) {
+    const Result<void> selected = nccl->select_device(device.index());
+    if (!selected) return selected.error();
+  }
+  Result<std::unique_ptr<WorldStore>> found = find_store(plan, options);
+  if (!found) return found.error();
+  store = std::move(*found);
+  maker = std::make_unique<GroupMaker>(GroupMakerOptions{.env = env,
+                                                         .device = device,
+                                                         .nccl = nccl,
+                                                         .store = store.get(),
+                                                         .reporter = reporter,
+                                                         .timeout = options.timeout});
+  Result<std::unique_ptr<ProcessGroup>> formed = maker->form_world(deadline.remaining(), &peers);
+  if (!formed) {
+    // What they were told is in the store: who did not come.
+    if (store) store->await_leave(kFailedLeavePatience);
+    return formed.error();
+  }
+  group = std::move(*formed);
+  if (store) store->world_is_formed();
+  return {};
+}
 
 // Rank 0 ends the store that it hosts when the others have left it, too: they may still form
 // groups. It does not wait in vain where the world has failed.
 Context::Impl::~Impl() {
+  if (!group) return;  // it was never formed
   const bool is_well = !peers->failure() && std::uncaught_exceptions() == 0;
   group.reset();  // the others see at once that this rank has left
   if (!store || !is_well || store->await_leave(kSilentLeave)) return;
@@ -201,20 +168,14 @@ Context init_with(const InitOptions& options, BackendFactory* nccl) {
     listen_for_save_requests(env.checkpoint_signal);
 
     const Choice choice = choose(options, env.local_rank, nccl);
-    Result<World> world = meet(choice, *plan, options, nccl);
-    if (!world) {
-      throw to_dist_error(Error(world.error())
+    std::unique_ptr<Context::Impl> impl(new Context::Impl{
+        .env = env, .device = choice.device, .reporter = WorkerReporter::open(env)});
+    const Result<void> met = impl->meet(options, *plan, choice.is_nccl ? nccl : nullptr);
+    if (!met) {
+      throw to_dist_error(Error(met.error())
                               .within("ddprun::init of rank " + to_text(env.rank) + " of " +
                                       std::to_string(env.world_size)));
     }
-    std::shared_ptr<WorkerReporter> reporter = WorkerReporter::open(env);
-    std::unique_ptr<Context::Impl> impl(new Context::Impl{.env = env,
-                                                          .device = choice.device,
-                                                          .reporter = reporter,
-                                                          .store = std::move(world->store),
-                                                          .peers = world->peers,
-                                                          .group = {}});
-    impl->group.emplace(std::move(world->backend), choice.device, options.timeout, reporter);
     return Context(std::move(impl));
   });
 }
@@ -234,6 +195,31 @@ int Context::restart_count() const { return impl_->env.restart_count; }
 const std::string& Context::run_id() const { return impl_->env.run_id; }
 torch::Device Context::device() const { return impl_->device; }
 ProcessGroup& Context::group() { return *impl_->group; }
+
+std::unique_ptr<ProcessGroup> Context::new_group(const std::vector<int>& ranks,
+                                                 const GroupOptions& options) {
+  const auto refuse_group = [](const std::string& why) { refuse("new_group: " + why); };
+  std::vector<int> members = ranks;
+  std::ranges::sort(members);
+  if (members.empty()) refuse_group("ranks must hold at least one rank");
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (members[i] < 0 || members[i] >= world_size()) {
+      refuse_group("rank " + std::to_string(members[i]) +
+                   " is no rank of the world; its ranks are "
+                   "0 .. " +
+                   std::to_string(world_size() - 1));
+    }
+    if (i > 0 && members[i] == members[i - 1]) {
+      refuse_group("rank " + std::to_string(members[i]) + " is there twice");
+    }
+  }
+  if (options.timeout && *options.timeout <= Timeout::zero()) {
+    refuse_group("timeout must be more than zero");
+  }
+  if (!std::ranges::binary_search(members, rank())) return nullptr;
+  return with_dist_errors("new_group",
+                          [&] { return value_or_throw(impl_->maker->form(members, options)); });
+}
 
 bool Context::save_requested() {
   if (impl_->env.checkpoint_signal == 0) return false;  // on every rank

@@ -8,6 +8,7 @@
 #include "ddprun/objects.h"
 #include "worker_lib/argument_check.h"
 #include "worker_lib/error_bridge.h"
+#include "worker_lib/group_maker.h"
 #include "worker_lib/work_state.h"
 #include "worker_lib/worker_reporter.h"
 
@@ -132,6 +133,10 @@ struct ProcessGroup::Call {
     if (op) facts.op = static_cast<FlightOp>(static_cast<int>(*op) + 1);
   }
 
+  bool is_message() const {
+    return facts.call == FlightCall::kSend || facts.call == FlightCall::kRecv;
+  }
+
   FlightFacts facts;
   CallOptions options;
 };
@@ -142,11 +147,15 @@ CallOptions ProcessGroup::how(const ArgumentCheck& check, const Options& options
 }
 
 ProcessGroup::ProcessGroup(std::unique_ptr<Backend> backend, torch::Device device, Timeout timeout,
-                           std::shared_ptr<WorkerReporter> reporter)
+                           std::shared_ptr<WorkerReporter> reporter, GroupIdentity identity)
     : backend_(std::move(backend)),
       device_(device),
       timeout_(timeout),
-      reporter_(reporter ? std::move(reporter) : std::make_shared<WorkerReporter>(nullptr)) {}
+      reporter_(reporter ? std::move(reporter) : std::make_shared<WorkerReporter>(nullptr)),
+      identity_(std::move(identity)) {
+  if (!identity_.world_ranks.empty()) return;
+  for (int rank = 0; rank < size(); ++rank) identity_.world_ranks.push_back(rank);
+}
 
 ProcessGroup::~ProcessGroup() = default;
 
@@ -159,17 +168,29 @@ int ProcessGroup::size() const { return backend_->size(); }
 const std::string& ProcessGroup::backend_name() const { return backend_->name(); }
 
 FlightTicket ProcessGroup::begin(const Call& call) {
-  const FlightCall kind = call.facts.call;
-  if (kind != FlightCall::kSend && kind != FlightCall::kRecv) ++collectives_;
+  if (!call.is_message()) ++collectives_;
   if (!reporter_->has_page()) return {};
   FlightFacts facts = call.facts;
   facts.collective = collectives_;
+  facts.group = identity_.id;
+  if (facts.peer >= 0) facts.peer = identity_.world_ranks[static_cast<std::size_t>(facts.peer)];
   return {reporter_, reporter_->begin_call(facts)};
 }
 
 // Blocking calls end here: with the result, or with the failure as an exception.
 template <class Issue>
 Work ProcessGroup::carry_out(const Call& call, Issue issue) {
+  if (call.is_message()) return carry_out_alone(call, issue);
+  if (is_called_.exchange(true, std::memory_order_acquire)) {
+    refuse("two threads call collectives of group " + name() + " at a time");
+  }
+  const auto leave = [this](void*) { is_called_.store(false, std::memory_order_release); };
+  const std::unique_ptr<void, decltype(leave)> turn(this, leave);
+  return carry_out_alone(call, issue);
+}
+
+template <class Issue>
+Work ProcessGroup::carry_out_alone(const Call& call, Issue issue) {
   FlightTicket ticket = begin(call);
   Work work;
   try {
@@ -678,6 +699,30 @@ nlohmann::json ProcessGroup::scatter_object(const std::vector<nlohmann::json>& v
 
 void detail::refuse_object(const char* why) {
   refuse(std::string("read an object: ") + why, DistError::Kind::kCorrupt);
+}
+
+std::unique_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const GroupOptions& options) {
+  const ArgumentCheck check = check_for("split");
+  const Timeout timeout = check.timeout(options.timeout, timeout_);
+  if (!identity_.maker) {
+    refuse("split: this group is not a Context's", DistError::Kind::kUnsupported);
+  }
+  return with_dist_errors("split", [&]() -> std::unique_ptr<ProcessGroup> {
+    const torch::Tensor mine = torch::tensor({color, key}, torch::kInt32).to(device_);
+    const torch::Tensor all = torch::empty({size(), 2}, mine.options());
+    all_gather_into_tensor(all, mine, {.timeout = timeout});
+    if (color < 0) return nullptr;
+    const torch::Tensor host = all.cpu();
+    const auto choices = host.accessor<int, 2>();
+    std::vector<int> members;
+    for (int r = 0; r < size(); ++r) {
+      if (choices[r][0] == color) members.push_back(r);
+    }
+    std::ranges::stable_sort(members, {}, [&](int r) { return choices[r][1]; });
+    std::vector<int> ranks;
+    for (const int r : members) ranks.push_back(world_ranks()[static_cast<std::size_t>(r)]);
+    return value_or_throw(identity_.maker->form(ranks, options));
+  });
 }
 
 torch::Tensor ProcessGroup::shared_empty(torch::IntArrayRef sizes, torch::ScalarType dtype) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <thread>
 
 #include "tests/support/expect_dist_error.h"
 #include "tests/worker_lib/recording_backend.h"
@@ -110,6 +111,26 @@ TEST_F(ProcessGroupTest, AbortReachesTheBackendWithItsReason) {
 TEST_F(ProcessGroupTest, ATimeoutBeyondAllTimeIsCutToOneThatCanBeAdded) {
   group_.barrier({.timeout = nanoseconds::max()});
   EXPECT_THAT(record_.calls, ElementsAre(HasSubstr("525600.0 min")));
+}
+
+TEST_F(ProcessGroupTest, ASecondThreadInACollectiveIsRefusedAndMessagesAreNot) {
+  record_.during = [&] {
+    record_.during = [] {};
+    std::thread second([&] {
+      EXPECT_DIST_ERROR(group_.barrier(), DistError::Kind::kInvalidArgument,
+                        HasSubstr("two threads call collectives of group world at a time"));
+      group_.send(torch::zeros({1}), 0);
+    });
+    second.join();
+  };
+  group_.all_reduce(torch::zeros({1}));
+  group_.barrier();  // it is free again
+  EXPECT_EQ(record_.calls.size(), 3u);
+}
+
+TEST_F(ProcessGroupTest, AGroupOfNoContextCannotBeSplit) {
+  EXPECT_DIST_ERROR(group_.split(0), DistError::Kind::kUnsupported, HasSubstr("split"));
+  EXPECT_THAT(group_.world_ranks(), ElementsAre(0, 1, 2));
 }
 
 // --- wrong arguments

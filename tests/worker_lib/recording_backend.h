@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,9 +16,10 @@ namespace ddprun {
 
 // What a RecordingBackend was asked; shared with the test, as the ProcessGroup owns the backend.
 struct BackendRecord {
-  std::vector<std::string> calls;  // "reduce avg root 1 async in 5.0 s"
-  Result<void> result;             // of every call
-  std::string aborted;             // the reason, once
+  std::vector<std::string> calls;        // "reduce avg root 1 async in 5.0 s"
+  Result<void> result;                   // of every call
+  std::string aborted;                   // the reason, once
+  std::function<void()> during = [] {};  // in the middle of every call
 };
 
 class RecordingBackend final : public Backend {
@@ -92,6 +94,7 @@ class RecordingBackend final : public Backend {
   Work note(std::string text, CallOptions call) {
     if (call.async) text += " async";
     record_.calls.push_back(text + " in " + to_text(call.timeout));
+    record_.during();
     return detail::work_of(record_.result);
   }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "worker_lib/core/chunk_pipeline.h"
 #include "worker_lib/core/node_layout.h"
@@ -19,7 +20,8 @@ namespace ddprun {
 struct Surroundings {
   int rank = -1;
   int node = -1;
-  int local = -1;  // place on the node
+  int local = -1;     // place on the node
+  std::string title;  // CpuGroupOptions
   NodeLayout layout;
   SegmentLayout segment;
   char* memory = nullptr;   // the segment

@@ -189,6 +189,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
   Surroundings& here = parts.here;
   here.layout = make_node_layout(node_of_rank);
   here.rank = options.rank.value;
+  here.title = options.title;
   here.node = here.layout.node_of[here.rank];
   here.local = here.layout.local_of[here.rank];
 

@@ -52,7 +52,7 @@ GroupCore::~GroupCore() {
 Result<void> GroupCore::may_begin(const Attempt& attempt) {
   {
     const std::lock_guard lock(finishing_);
-    if (finished_) return group_finished(attempt.doing(), *finished_);
+    if (finished_) return group_finished(attempt.doing() + here().title, *finished_);
   }
   if (board_.failed()) return from_board(attempt);
   return {};
@@ -92,7 +92,7 @@ Error GroupCore::from_board(const Attempt& attempt) {
   const GroupFailure failure = *board_.failure();
   const bool own = failure.reporter == here().rank;
   Error error{.kind = failure.kind,
-              .doing = attempt.doing(),
+              .doing = attempt.doing() + here().title,
               .cause = failure.cause,
               .peer_rank = failure.peer_rank};
   if (failure.kind == ErrorKind::kTimeout && own) {

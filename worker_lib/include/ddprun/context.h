@@ -20,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ddprun/process_group.h"
 #include "ddprun/store.h"
@@ -76,7 +77,16 @@ class Context {
   const std::string& run_id() const;
   torch::Device device() const;
 
+  // The group of all ranks.
   ProcessGroup& group();
+
+  // The group of these ranks, in ascending order; null on ranks that are not among them. Only members
+  // need to call it; they call it in the same order where they make several groups of the same ranks. It
+  // blocks until all have come. The group works beside others, with an order of calls of its own, and
+  // must end before the Context. One thread at a time makes groups. Throws kInvalidArgument for ranks
+  // that the world does not have or that are there twice, kTimeout with the ranks that did not come.
+  std::unique_ptr<ProcessGroup> new_group(const std::vector<int>& ranks,
+                                          const GroupOptions& options = {});
 
   // Whether any rank was asked to save and to leave (ddprun --checkpoint-signal): then all of them
   // should save a checkpoint and end with 0, which makes ddprun end with 75, "start the job again".

@@ -42,6 +42,7 @@
 
 #include <torch/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -57,6 +58,7 @@
 
 namespace ddprun {
 
+class GroupMaker;
 using Timeout = std::chrono::nanoseconds;
 
 // premul_factor: of ReduceOp::kPremulSum, this rank's own.
@@ -102,6 +104,21 @@ struct PointToPointOptions {
   bool async = false;
 };
 
+struct GroupOptions {
+  // Deadline of forming the group and of each of its calls that gives none. Default: the world's.
+  std::optional<Timeout> timeout = {};
+  // For people, in errors and reports: "tp0". Default: the ranks.
+  std::string name = {};
+};
+
+// What a group is to others.
+struct GroupIdentity {
+  std::string name = "world";
+  std::uint64_t id = 0;               // the same on all its ranks; 0: the world
+  std::vector<int> world_ranks = {};  // by rank of the group; empty: the same
+  GroupMaker* maker = nullptr;        // for groups within it; null: it cannot be split
+};
+
 class ArgumentCheck;
 class Backend;
 class Deadline;
@@ -114,7 +131,7 @@ class ProcessGroup {
   // Made by Context. `backend` does the work for tensors on `device`. reporter: is told of every call,
   // for verdicts on hangs; null: nobody is.
   ProcessGroup(std::unique_ptr<Backend> backend, torch::Device device, Timeout timeout,
-               std::shared_ptr<WorkerReporter> reporter = nullptr);
+               std::shared_ptr<WorkerReporter> reporter = nullptr, GroupIdentity identity = {});
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
@@ -124,6 +141,17 @@ class ProcessGroup {
   torch::Device device() const { return device_; }
   Timeout timeout() const { return timeout_; }
   const std::string& backend_name() const;
+  // "world", or what the group was called.
+  const std::string& name() const { return identity_.name; }
+  // The rank in the world of each rank of the group.
+  const std::vector<int>& world_ranks() const { return identity_.world_ranks; }
+
+  // Parts the group: the ranks that give the same color are a group, in the order of their keys and,
+  // where these are equal, of their ranks here. A negative color: in none of them; returns null.
+  // A collective call of all ranks; it blocks. The new group works beside this one, with an order of
+  // calls of its own, and must end before the Context. Throws kUnsupported where the group is not a
+  // Context's or made from one.
+  std::unique_ptr<ProcessGroup> split(int color, int key = 0, const GroupOptions& options = {});
 
   // Every rank's tensor becomes the reduction of all of them. In place.
   Work all_reduce(const torch::Tensor& tensor, const AllReduceOptions& options = {});
@@ -252,6 +280,8 @@ class ProcessGroup {
   CallOptions how(const ArgumentCheck& check, const Options& options) const;
   template <class Issue>
   Work carry_out(const Call& call, Issue issue);
+  template <class Issue>
+  Work carry_out_alone(const Call& call, Issue issue);
   Work exchange(const ArgumentCheck& check, const std::vector<torch::Tensor>& outputs,
                 const std::vector<torch::Tensor>& inputs, CallOptions options);
 
@@ -275,7 +305,9 @@ class ProcessGroup {
   torch::Device device_;
   Timeout timeout_;
   std::shared_ptr<WorkerReporter> reporter_;  // never null
-  std::uint64_t collectives_ = 0;             // begun
+  GroupIdentity identity_;
+  std::atomic<bool> is_called_ = false;  // one thread is in a collective
+  std::uint64_t collectives_ = 0;        // begun
 };
 
 // While one lives, this rank may wait long in calls into the group without being taken for a hang by

@@ -1,0 +1,170 @@
+// Groups of some of a world's ranks, which are threads here, each with a Context of its own.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <latch>
+#include <thread>
+
+#include "ddprun/context.h"
+#include "tests/support/eventually.h"
+#include "tests/support/expect_dist_error.h"
+#include "tests/support/map_store.h"
+#include "tests/support/rank_threads.h"
+
+namespace ddprun {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing_support::kPatience;
+using testing_support::run_ranks;
+using torch::Tensor;
+
+// body(context) on every rank of a world.
+template <class Body>
+void in_a_world_of(int size, Body body) {
+  const auto store = std::make_shared<testing_support::MapStore>();
+  run_ranks(size, [&](int rank) {
+    Context context = init_with({.device = torch::kCPU,
+                                 .timeout = kPatience,
+                                 .rank = rank,
+                                 .world_size = size,
+                                 .store = store},
+                                nullptr);
+    body(context);
+    context.group().barrier();
+  });
+}
+
+int sum_of_ranks(Context& context, ProcessGroup& group) {
+  const Tensor tensor = torch::full({1}, context.rank(), torch::kInt32);
+  group.all_reduce(tensor);
+  return tensor.item<int>();
+}
+
+TEST(NewGroup, MembersMeetWithoutTheOthers) {
+  in_a_world_of(4, [](Context& context) {
+    const auto odd = context.new_group({3, 1});
+    EXPECT_EQ(odd != nullptr, context.rank() % 2 == 1);
+    if (!odd) return;
+    EXPECT_EQ(odd->size(), 2);
+    EXPECT_EQ(odd->rank(), context.rank() / 2);
+    EXPECT_THAT(odd->world_ranks(), ElementsAre(1, 3));
+    EXPECT_EQ(odd->name(), "1,3");
+    EXPECT_EQ(sum_of_ranks(context, *odd), 4);
+  });
+}
+
+TEST(NewGroup, OfOneRankNeedsNobody) {
+  in_a_world_of(2, [](Context& context) {
+    const auto alone = context.new_group({context.rank()});
+    ASSERT_TRUE(alone);
+    EXPECT_EQ(alone->size(), 1);
+    EXPECT_EQ(sum_of_ranks(context, *alone), context.rank());
+  });
+}
+
+TEST(NewGroup, OfTheSameRanksAreDifferentGroups) {
+  in_a_world_of(2, [](Context& context) {
+    const auto first = context.new_group({0, 1}, {.name = "first"});
+    const auto second = context.new_group({0, 1}, {.name = "second"});
+    // In another order on each rank: the groups do not wait for each other.
+    std::vector<Work> works;
+    const Tensor a = torch::ones({3});
+    const Tensor b = torch::full({3}, 2.0);
+    for (int i = 0; i < 2; ++i) {
+      const bool is_first = (i == 0) == (context.rank() == 0);
+      ProcessGroup& group = is_first ? *first : *second;
+      works.push_back(group.all_reduce(is_first ? a : b, {.async = true}));
+    }
+    for (const Work& work : works) work.wait(seconds(30));
+    EXPECT_TRUE(torch::equal(a, torch::full({3}, 2.0)));
+    EXPECT_TRUE(torch::equal(b, torch::full({3}, 4.0)));
+  });
+}
+
+TEST(NewGroup, GroupsAreUsedByAThreadEach) {
+  in_a_world_of(3, [](Context& context) {
+    const auto left = context.new_group({0, 1, 2});
+    const auto right = context.new_group({0, 1, 2});
+    const auto many = [&](ProcessGroup& group) {
+      for (int i = 0; i < 200; ++i) EXPECT_EQ(sum_of_ranks(context, group), 3);
+    };
+    std::thread other([&] { many(*left); });
+    many(*right);
+    other.join();
+  });
+}
+
+TEST(NewGroup, AFailureEndsItsGroupAndNamesItAndTheOthersGoOn) {
+  std::latch is_over(2);
+  in_a_world_of(2, [&](Context& context) {
+    const auto group = context.new_group({0, 1}, {.name = "tp"});
+    if (context.rank() == 0) {
+      EXPECT_DIST_ERROR(group->barrier({.timeout = milliseconds(100)}), DistError::Kind::kTimeout,
+                        HasSubstr("barrier #1 in group tp of the world's ranks 0 and 1: rank 1 did "
+                                  "not arrive"));
+    }
+    is_over.arrive_and_wait();
+    EXPECT_DIST_ERROR(group->barrier(), DistError::Kind::kStopped, HasSubstr("group tp"));
+    EXPECT_EQ(sum_of_ranks(context, context.group()), 1);
+  });
+}
+
+TEST(NewGroup, AMemberThatDoesNotComeIsNamed) {
+  in_a_world_of(2, [&](Context& context) {
+    if (context.rank() == 1) return;
+    EXPECT_DIST_ERROR(context.new_group({0, 1}, {.timeout = milliseconds(200)}),
+                      DistError::Kind::kTimeout, HasSubstr("form group 0,1"));
+  });
+}
+
+TEST(NewGroup, WrongRanksAreRefusedByName) {
+  in_a_world_of(2, [](Context& context) {
+    const auto refused = [&](std::vector<int> ranks, const std::string& why) {
+      EXPECT_DIST_ERROR(context.new_group(ranks), DistError::Kind::kInvalidArgument,
+                        testing::StrEq("new_group: " + why));
+    };
+    refused({}, "ranks must hold at least one rank");
+    refused({0, 2}, "rank 2 is no rank of the world; its ranks are 0 .. 1");
+    refused({-1}, "rank -1 is no rank of the world; its ranks are 0 .. 1");
+    refused({1, 0, 1}, "rank 1 is there twice");
+    EXPECT_DIST_ERROR(context.new_group({0}, {.timeout = seconds(0)}),
+                      DistError::Kind::kInvalidArgument, HasSubstr("timeout"));
+  });
+}
+
+TEST(Split, RanksOfAColorAreAGroupInTheOrderOfTheirKeys) {
+  in_a_world_of(5, [](Context& context) {
+    const int rank = context.rank();
+    const auto part = context.group().split(rank % 2, -rank);
+    ASSERT_TRUE(part);
+    if (rank % 2 == 0) {
+      EXPECT_THAT(part->world_ranks(), ElementsAre(4, 2, 0));
+      EXPECT_EQ(sum_of_ranks(context, *part), 6);
+    } else {
+      EXPECT_THAT(part->world_ranks(), ElementsAre(3, 1));
+      EXPECT_EQ(sum_of_ranks(context, *part), 4);
+    }
+    EXPECT_EQ(part->world_ranks()[static_cast<std::size_t>(part->rank())], rank);
+
+    // A part can be parted.
+    const auto half = part->split(part->rank() == 0 ? 7 : -1);
+    EXPECT_EQ(half != nullptr, part->rank() == 0);
+    if (half) EXPECT_THAT(half->world_ranks(), ElementsAre(rank));
+  });
+}
+
+TEST(Split, OfAWorldOfOneNeedsNobody) {
+  in_a_world_of(1, [](Context& context) {
+    const auto alone = context.group().split(0);
+    ASSERT_TRUE(alone);
+    EXPECT_EQ(sum_of_ranks(context, *alone), 0);
+  });
+}
+
+}  // namespace
+}  // namespace ddprun

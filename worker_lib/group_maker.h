@@ -1,0 +1,65 @@
+// GroupMaker: forms the groups of one world: that of all ranks, and those of some of them.
+//
+// Members of a group meet under a name in the world's store that each of them derives by itself: the
+// group's ranks, and how many groups of the same ranks this rank has made before. So the others take no
+// part, and groups of different ranks may be formed at the same time.
+//
+// Owned by Context; its ProcessGroups keep a pointer to it. One thread at a time forms groups.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/worker_env.h"
+#include "ddprun/process_group.h"
+#include "worker_lib/cpu/cpu_group.h"
+#include "worker_lib/worker_reporter.h"
+#include "worker_lib/world_store.h"
+
+namespace ddprun {
+
+class BackendFactory;
+
+struct GroupMakerOptions {
+  WorkerEnv env;  // this rank's place in the world
+  torch::Device device{torch::kCPU};
+  const BackendFactory* nccl = nullptr;  // null: the cpu backend
+  WorldStore* store = nullptr;           // null in a world of one
+  std::shared_ptr<WorkerReporter> reporter;
+  Duration timeout{};  // of calls that give none
+};
+
+class GroupMaker {
+ public:
+  explicit GroupMaker(GroupMakerOptions options) : options_(std::move(options)) {}
+
+  // The group of all ranks. peers: gets the engine inside it, which knows whether all is well.
+  Result<std::unique_ptr<ProcessGroup>> form_world(Duration timeout, const CpuGroup** peers);
+
+  // The group of these ranks of the world, in their order; this rank is one of them.
+  Result<std::unique_ptr<ProcessGroup>> form(const std::vector<int>& ranks,
+                                             const GroupOptions& how);
+
+  int world_size() const { return options_.env.world_size; }
+  int world_rank() const { return options_.env.rank.value; }
+
+ private:
+  // What the members of a group meet under, and how people know it.
+  struct Meeting {
+    std::vector<int> ranks;  // of the world
+    int own = 0;             // this rank's place among them
+    std::string key;         // in the store
+    std::string title;       // " in group tp of ranks 1 and 3"; empty: the world
+    Duration timeout{};
+  };
+  Result<std::unique_ptr<Backend>> form_backend(const Meeting& meeting, const CpuGroup** peers);
+  Result<std::unique_ptr<CpuGroup>> meet(const Meeting& meeting);
+
+  const GroupMakerOptions options_;
+  std::map<std::string, int> made_;  // groups of the same ranks
+};
+
+}  // namespace ddprun
