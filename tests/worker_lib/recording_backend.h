@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -19,7 +20,7 @@ struct BackendRecord {
   std::vector<std::string> calls;        // "reduce avg root 1 async in 5.0 s"
   Result<void> result;                   // of every call
   std::string aborted;                   // the reason, once
-  std::function<void()> during = [] {};  // in the middle of every call
+  std::function<void()> during = [] {};  // in the middle of the next call
 };
 
 class RecordingBackend final : public Backend {
@@ -94,7 +95,7 @@ class RecordingBackend final : public Backend {
   Work note(std::string text, CallOptions call) {
     if (call.async) text += " async";
     record_.calls.push_back(text + " in " + to_text(call.timeout));
-    record_.during();
+    std::exchange(record_.during, [] {})();
     return detail::work_of(record_.result);
   }
 

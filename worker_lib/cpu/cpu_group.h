@@ -45,8 +45,9 @@ class Store;
 struct CpuGroupOptions {
   Rank rank{0};
   int world_size = 1;
-  std::string node_id;                // ranks that give the same text share memory
-  std::string name;                   // unique within the store; begins every key the group uses
+  std::string node_id;  // ranks that give the same text share memory
+  std::string name;     // unique within the store; begins every key the group uses
+  std::string title;    // behind what was done, in errors: " in group tp"; empty: of the world
   std::string address = "127.0.0.1";  // numeric: at which ranks of other nodes reach this one
   PortRange ports;                    // to listen on there
   // Of a node that has died or is cut off; the kernel is asked every second at most.
