@@ -173,6 +173,9 @@ TEST_F(VerdictTest, WhatCannotBeKilledIsReportedAndTheNodeLeaves) {
                       std::string(kUntilGo) + "; exit 3");
   ASSERT_TRUE(eventually([&] { return !read_file(directory_ / "pid1").empty(); }));
   const pid_t frozen = std::stoi(read_file(directory_ / "pid1"));
+  // The shell tells its pid before it becomes what the report is to name.
+  const std::string name_of_frozen = "/proc/" + std::to_string(frozen) + "/comm";
+  ASSERT_TRUE(eventually([&] { return read_file(name_of_frozen) == "sleep\n"; }));
   ASSERT_TRUE(group.write("cgroup.procs", std::to_string(frozen)));
   ASSERT_TRUE(group.write("freezer.state", "FROZEN"));
   let_go();
