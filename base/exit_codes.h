@@ -51,7 +51,7 @@ inline constexpr std::array kExitCodes = std::to_array<ExitCodeText>({
     {ExitCode::kNoAnswer,
      "a command for a running job: it did not answer, refused, or has not ended in time"},
     {ExitCode::kSaved, "--checkpoint-signal came and the workers ended well: start the job again"},
-    {ExitCode::kUnwell, "ddprun doctor has found a problem"},
+    {ExitCode::kUnwell, "ddprun doctor has found a problem, or ddprun-ckpt damage"},
 });
 
 constexpr int to_int(ExitCode code) { return static_cast<int>(code); }

@@ -19,4 +19,13 @@ std::optional<ProcessStat> process_stat(pid_t pid) {
   return stat;
 }
 
+pid_t process_behind(int pidfd) {
+  std::ifstream info("/proc/self/fdinfo/" + std::to_string(pidfd));
+  pid_t pid = -1;
+  for (std::string key; info >> key;) {
+    if (key == "Pid:") info >> pid;
+  }
+  return pid > 0 ? pid : -1;
+}
+
 }  // namespace ddprun

@@ -15,4 +15,7 @@ struct ProcessStat {
 // nullopt: there is no such process, or /proc does not tell.
 std::optional<ProcessStat> process_stat(pid_t pid);
 
+// The process behind a pidfd, as this one counts processes; -1 where it does not see it, or it is gone.
+pid_t process_behind(int pidfd);
+
 }  // namespace ddprun

@@ -1,82 +1,12 @@
 #include "launcher/core/flight_record.h"
 
 #include <algorithm>
-#include <array>
-#include <limits>
 #include <set>
 
-#include "base/clock.h"
 #include "base/is_control.h"
-#include "base/parse_number.h"
-#include "base/words.h"
 
 namespace ddprun {
 namespace {
-
-constexpr Words<FlightCall, 16> kCallWords{
-    {{FlightCall::kAllReduce, "all_reduce"},
-     {FlightCall::kReduce, "reduce"},
-     {FlightCall::kBroadcast, "broadcast"},
-     {FlightCall::kAllGather, "all_gather"},
-     {FlightCall::kReduceScatter, "reduce_scatter"},
-     {FlightCall::kGather, "gather"},
-     {FlightCall::kScatter, "scatter"},
-     {FlightCall::kBarrier, "barrier"},
-     {FlightCall::kSend, "send"},
-     {FlightCall::kRecv, "recv"},
-     {FlightCall::kAllToAll, "all_to_all"},
-     {FlightCall::kMonitoredBarrier, "monitored_barrier"},
-     {FlightCall::kAllReduceCoalesced, "all_reduce_coalesced"},
-     {FlightCall::kReduceScatterCoalesced, "reduce_scatter_coalesced"},
-     {FlightCall::kAllGatherCoalesced, "all_gather_coalesced"},
-     {FlightCall::kBroadcastCoalesced, "broadcast_coalesced"}}};
-
-constexpr Words<FlightType, 18> kTypeWords{{{FlightType::kUint8, "uint8"},
-                                            {FlightType::kInt8, "int8"},
-                                            {FlightType::kInt16, "int16"},
-                                            {FlightType::kInt32, "int32"},
-                                            {FlightType::kInt64, "int64"},
-                                            {FlightType::kFloat16, "float16"},
-                                            {FlightType::kFloat32, "float32"},
-                                            {FlightType::kFloat64, "float64"},
-                                            {FlightType::kComplex32, "complex32"},
-                                            {FlightType::kComplex64, "complex64"},
-                                            {FlightType::kComplex128, "complex128"},
-                                            {FlightType::kBool, "bool"},
-                                            {FlightType::kBfloat16, "bfloat16"},
-                                            {FlightType::kFloat8E5m2, "float8_e5m2"},
-                                            {FlightType::kFloat8E4m3, "float8_e4m3fn"},
-                                            {FlightType::kUint16, "uint16"},
-                                            {FlightType::kUint32, "uint32"},
-                                            {FlightType::kUint64, "uint64"}}};
-
-constexpr Words<FlightOp, 9> kOpWords{{{FlightOp::kSum, "sum"},
-                                       {FlightOp::kAvg, "avg"},
-                                       {FlightOp::kProduct, "product"},
-                                       {FlightOp::kMin, "min"},
-                                       {FlightOp::kMax, "max"},
-                                       {FlightOp::kBitAnd, "band"},
-                                       {FlightOp::kBitOr, "bor"},
-                                       {FlightOp::kBitXor, "bxor"},
-                                       {FlightOp::kPremulSum, "premul_sum"}}};
-
-// What a page holds may be of a newer library, or nonsense: "call 77".
-template <class Enum, std::size_t N>
-std::string name_in(const Words<Enum, N>& words, Enum value, const std::string& kind) {
-  for (const auto& [known, word] : words) {
-    if (known == value) return std::string(word);
-  }
-  return kind + " " + std::to_string(static_cast<int>(value));
-}
-
-template <class Enum, std::size_t N>
-Enum value_of(const Words<Enum, N>& words, std::string_view name, std::string_view kind) {
-  if (const std::optional<Enum> known = meant_by(words, name)) return *known;
-  if (name.size() <= kind.size() || !name.starts_with(kind)) return Enum{};
-  const auto number = parse_number<int>(std::string(name.substr(kind.size() + 1)));
-  const bool fits = number && *number >= 0 && *number <= std::numeric_limits<std::uint8_t>::max();
-  return fits ? static_cast<Enum>(*number) : Enum{};
-}
 
 // As it may stand in a line.
 std::string printable(std::string text) {
@@ -118,50 +48,6 @@ void read_flight(const WorkerPage& page, std::size_t most, RankFlight& flight) {
   for (const std::uint32_t origin : origins) {
     if (origin <= known) flight.origins[origin] = printable(text_in(page.origins[origin - 1]));
   }
-}
-
-std::string name_of(FlightCall call) { return name_in(kCallWords, call, "call"); }
-FlightCall call_named(std::string_view name) { return value_of(kCallWords, name, "call"); }
-
-std::string name_of(FlightType type) {
-  return type == FlightType::kNone ? "" : name_in(kTypeWords, type, "dtype");
-}
-FlightType type_named(std::string_view name) { return value_of(kTypeWords, name, "dtype"); }
-
-std::string name_of(FlightOp op) {
-  return op == FlightOp::kNone ? "" : name_in(kOpWords, op, "op");
-}
-FlightOp op_named(std::string_view name) { return value_of(kOpWords, name, "op"); }
-
-bool is_message(FlightCall call) { return call == FlightCall::kSend || call == FlightCall::kRecv; }
-
-bool is_barrier(FlightCall call) {
-  return call == FlightCall::kBarrier || call == FlightCall::kMonitoredBarrier;
-}
-
-std::string words_of(const FlightEntry& entry) {
-  std::string text = name_of(entry.call);
-  if (is_barrier(entry.call)) return text;
-  text += " of " + std::to_string(entry.bytes) + " bytes";
-  const std::string type = name_of(entry.dtype);
-  const std::string op = name_of(entry.op);
-  if (!op.empty()) {
-    text += " (" + op + (type.empty() ? "" : " of " + type) + ")";
-  } else if (!type.empty()) {
-    text += " of " + type;
-  }
-  if (entry.peer < 0) return text;
-  const bool is_to = entry.call == FlightCall::kSend || entry.call == FlightCall::kGather ||
-                     entry.call == FlightCall::kReduce;
-  text += (is_to ? " to rank " : " from rank ") + std::to_string(entry.peer);
-  if (is_message(entry.call) && entry.tag != 0) text += ", tag " + std::to_string(entry.tag);
-  return text;
-}
-
-std::string span_text(std::uint64_t from_ns, std::uint64_t to_ns) {
-  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
-  const std::uint64_t passed = to_ns > from_ns ? to_ns - from_ns : 0;
-  return to_text(Duration(static_cast<std::int64_t>(std::min(passed, kMost))));
 }
 
 }  // namespace ddprun

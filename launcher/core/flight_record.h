@@ -1,5 +1,5 @@
 // The flight record of one rank as plain values: what its page (base/worker_page.h) said of its calls
-// when it was read, and the words for it. Any thread.
+// when it was read. The words for it: base/flight_words.h. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/flight_words.h"
 #include "base/ids.h"
 #include "base/worker_page.h"
 
@@ -47,26 +48,5 @@ struct RankFlight {
 // Takes over the newest calls of the page, `most` at most, with what belongs to them. The worker's
 // memory may hold anything: it is read in bounded time and within bounds.
 void read_flight(const WorkerPage& page, std::size_t most, RankFlight& flight);
-
-// "all_reduce", and back; "call 77" for one of a newer worker library.
-std::string name_of(FlightCall call);
-FlightCall call_named(std::string_view name);
-// "float32"; empty: kNone.
-std::string name_of(FlightType type);
-FlightType type_named(std::string_view name);
-// "sum"; empty: kNone.
-std::string name_of(FlightOp op);
-FlightOp op_named(std::string_view name);
-
-bool is_message(FlightCall call);
-// It moves nothing.
-bool is_barrier(FlightCall call);
-
-// "broadcast of 4096 bytes of float32 from rank 2", "all_reduce of 8 bytes (sum of int64)".
-std::string words_of(const FlightEntry& entry);
-
-// "2.0 s", from one time of a page to another. A worker's memory may hold anything: it is never negative,
-// and does not overflow.
-std::string span_text(std::uint64_t from_ns, std::uint64_t to_ns);
 
 }  // namespace ddprun

@@ -83,43 +83,5 @@ TEST(FlightRecord, NonsenseIsReadWithinBounds) {
   EXPECT_THAT(other.origins, IsEmpty());
 }
 
-TEST(FlightRecord, NamesAreReadAsTheyAreWritten) {
-  for (int number = 0; number < 256; ++number) {
-    EXPECT_EQ(call_named(name_of(static_cast<FlightCall>(number))),
-              static_cast<FlightCall>(number));
-    EXPECT_EQ(type_named(name_of(static_cast<FlightType>(number))),
-              static_cast<FlightType>(number));
-    EXPECT_EQ(op_named(name_of(static_cast<FlightOp>(number))), static_cast<FlightOp>(number));
-  }
-  EXPECT_EQ(name_of(FlightCall::kAllReduceCoalesced), "all_reduce_coalesced");
-  EXPECT_EQ(name_of(static_cast<FlightCall>(77)), "call 77") << "of a newer worker library";
-  EXPECT_EQ(name_of(FlightType::kNone), "");
-  for (const char* name : {"", "call", "call ", "call x", "call 256", "call -1", "nonsense"}) {
-    EXPECT_EQ(call_named(name), FlightCall::kNone) << name;
-  }
-}
-
-TEST(FlightRecord, SpansOfTimeAreWithinBounds) {
-  EXPECT_EQ(span_text(1'000'000'000, 3'000'000'000), "2.0 s");
-  EXPECT_EQ(span_text(3, 1), span_text(0, 0)) << "it began later than now";
-  EXPECT_NE(span_text(0, UINT64_MAX), "");
-}
-
-TEST(FlightRecord, ACallInWordsSaysWhatIsKnownOfIt) {
-  FlightEntry call{.bytes = 8, .call = FlightCall::kAllReduce};
-  EXPECT_EQ(words_of(call), "all_reduce of 8 bytes");
-  call.dtype = FlightType::kInt64;
-  EXPECT_EQ(words_of(call), "all_reduce of 8 bytes of int64");
-  call.op = FlightOp::kSum;
-  EXPECT_EQ(words_of(call), "all_reduce of 8 bytes (sum of int64)");
-  EXPECT_EQ(words_of({.bytes = 8, .peer = 2, .call = FlightCall::kGather}),
-            "gather of 8 bytes to rank 2");
-  EXPECT_EQ(words_of({.bytes = 8, .peer = 2, .call = FlightCall::kBroadcast}),
-            "broadcast of 8 bytes from rank 2");
-  EXPECT_EQ(words_of({.bytes = 8, .peer = 2, .call = FlightCall::kSend, .tag = 3}),
-            "send of 8 bytes to rank 2, tag 3");
-  EXPECT_EQ(words_of({.bytes = 8, .call = FlightCall::kMonitoredBarrier}), "monitored_barrier");
-}
-
 }  // namespace
 }  // namespace ddprun
