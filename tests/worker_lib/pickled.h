@@ -1,6 +1,7 @@
 // Checkpoint contents through memory, as if through a file.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "worker_lib/checkpoint_state.h"
@@ -16,9 +17,13 @@ inline std::vector<char> pickled(const c10::IValue& top) {
   return bytes;
 }
 
+inline std::string_view text_of(const std::vector<char>& bytes) {
+  return {bytes.data(), bytes.size()};
+}
+
 // The file is called "f.pt" in errors.
 inline c10::IValue through_a_file(const c10::IValue& top) {
-  return read_pickle(pickled(top), "f.pt");
+  return read_pickle(text_of(pickled(top)), "f.pt");
 }
 
 }  // namespace ddprun

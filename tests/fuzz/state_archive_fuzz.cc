@@ -1,0 +1,67 @@
+// Fuzzes what reads files of torch.save: the input is taken as a file (its CRCs are not asked for: a
+// fuzzer would not guess them) and as the pickle in one. What was read is walked by recursion, as
+// its readers do, and every tensor is checked against its storage once more.
+//
+//   scripts/build fuzz state_archive_fuzz
+//   build/fuzz/bin/state_archive_fuzz -max_total_time=60 tests/fuzz/corpus/state_archive
+//
+// Every build replays the corpus through the same function (corpus_test.cc).
+#include <cstdint>
+#include <string_view>
+
+#include "base/assert.h"
+#include "worker_lib/core/state_archive.h"
+#include "worker_lib/core/unpickler.h"
+
+namespace ddprun {
+namespace {
+
+std::size_t walk(const PickleTree& tree, const PickleNode& node, std::size_t depth) {
+  DDPRUN_ASSERT(depth <= kMaxPickleDepth, "a tree is no deeper than it promises");
+  DDPRUN_ASSERT(!to_text(node.kind).starts_with("a name"), "names are in no finished tree");
+  DDPRUN_ASSERT(node.kind != PickleKind::kTensor ||
+                    static_cast<std::size_t>(node.integer) < tree.tensors.size(),
+                "a tensor is described");
+  std::size_t count = 1;
+  for (const PickleNodeId item : node.items) count += walk(tree, tree[item], depth + 1);
+  DDPRUN_ASSERT(count <= kMaxPickleNodes, "a tree is no larger than it promises");
+  return count;
+}
+
+// Computed in another way than the unpickler does.
+void check_extent(const PickleTensor& tensor) {
+  DDPRUN_ASSERT(tensor.offset >= 0 && tensor.sizes.size() == tensor.strides.size(),
+                "it has a place");
+  __int128 last = tensor.offset;
+  bool empty = false;
+  for (std::size_t i = 0; i < tensor.sizes.size(); ++i) {
+    DDPRUN_ASSERT(tensor.sizes[i] >= 0 && tensor.strides[i] >= 0, "nothing is negative");
+    empty = empty || tensor.sizes[i] == 0;
+    last += static_cast<__int128>(tensor.sizes[i] - 1) * tensor.strides[i];
+  }
+  DDPRUN_ASSERT(empty || (last + 1) * tensor.dtype.bytes <= tensor.storage.bytes,
+                "a tensor lies within its storage");
+}
+
+void check(const PickleTree& tree) {
+  (void)walk(tree, tree[tree.top], 0);
+  for (const PickleTensor& tensor : tree.tensors) check_extent(tensor);
+}
+
+}  // namespace
+}  // namespace ddprun
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace ddprun;
+  const std::string_view input(reinterpret_cast<const char*>(data), size);
+  if (const Result<PickleTree> tree = unpickle(input)) check(*tree);
+  if (const Result<StateArchive> archive = read_state_archive(input, RecordCrcs::kTrust)) {
+    check(archive->tree);
+    for (const PickleTensor& tensor : archive->tree.tensors)
+      DDPRUN_ASSERT(archive->storages.at(tensor.storage.key).size() ==
+                        static_cast<std::uint64_t>(tensor.storage.bytes),
+                    "a storage has the bytes that its tensors count on");
+    for (const ZipRecord& record : archive->records) (void)has_right_crc(record);
+  }
+  return 0;
+}

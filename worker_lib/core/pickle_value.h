@@ -1,0 +1,87 @@
+// What a pickle of torch.save says, as a tree of plain values. No Python object is ever made of it.
+//
+// The nodes lie in one vector and refer to each other by number, so that a tree of any depth is
+// destroyed without recursion. A node that the pickle refers to more than once is there once: a
+// PickleTree is a graph without cycles, at most kMaxPickleDepth deep, and at most
+// kMaxPickleNodes in size even if every shared node is counted each time that it is met. So walking
+// it by recursion is safe.
+//
+// Plain values; any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ddprun {
+
+inline constexpr std::size_t kMaxPickleDepth = 100;
+inline constexpr std::size_t kMaxPickleNodes = std::size_t{1} << 22;
+
+// A dtype of PyTorch: its name ("float32") and the size of an element.
+struct PickleDtype {
+  std::string_view name;
+  std::int64_t bytes = 0;
+  bool operator==(const PickleDtype&) const = default;
+};
+
+// A storage, which is a record of the archive: "data/KEY".
+struct PickleStorage {
+  std::string key;
+  std::int64_t bytes = 0;
+};
+
+// A tensor as a view of its storage. Every element lies within the storage's bytes; sizes and their
+// product are in the range of int64.
+struct PickleTensor {
+  PickleStorage storage;
+  PickleDtype dtype;
+  std::int64_t offset = 0;  // in elements, like the strides
+  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> strides;
+  bool requires_grad = false;
+};
+
+enum class PickleKind {
+  kNone,
+  kBool,        // integer: 0 or 1
+  kInteger,     // integer
+  kBigInteger,  // text: two's complement, little-endian; it does not fit into 64 bits
+  kDouble,      // real
+  kString,      // text, in UTF-8
+  kBytes,       // text
+  kList,        // items
+  kTuple,       // items; a torch.Size is one too
+  kSet,         // items
+  kDict,    // items: key, value, key, value, ... in the order of insertion; an OrderedDict is one
+  kTensor,  // integer: which of PickleTree::tensors; a Parameter is one
+  kDtype,   // text: "float32"
+  kDevice,  // text: "cuda:0"
+};
+
+// "a list": for messages.
+std::string_view to_text(PickleKind kind);
+
+using PickleNodeId = std::uint32_t;
+
+struct PickleNode {
+  PickleKind kind = PickleKind::kNone;
+  std::int64_t integer = 0;
+  double real = 0;
+  std::string text;
+  std::vector<PickleNodeId> items;
+};
+
+struct PickleTree {
+  std::vector<PickleNode> nodes;
+  std::vector<PickleTensor> tensors;
+  PickleNodeId top = 0;
+
+  const PickleNode& operator[](PickleNodeId id) const { return nodes[id]; }
+  // The value of a dict under a string; nullptr: it has none, or the node is no dict.
+  const PickleNode* find(const PickleNode& dict, std::string_view key) const;
+};
+
+}  // namespace ddprun
