@@ -4,17 +4,17 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 
 #include "worker_lib/core/shard_order.h"
 #include "worker_lib/error_bridge.h"
+#include "worker_lib/sha256.h"
 
 namespace ddprun {
 namespace {
 
-[[noreturn]] void refuse_sampler(const std::string& what,
-                                 DistError::Kind kind = DistError::Kind::kInvalidArgument) {
-  refuse("DistributedSampler: " + what, kind);
-}
+[[noreturn]] void refuse_sampler(const std::string& what) { refuse("DistributedSampler: " + what); }
 
 Shard checked_shard(std::size_t dataset_size, const DistributedSamplerOptions& options) {
   if (dataset_size == 0) refuse_sampler("the dataset has 0 samples; at least 1 is needed");
@@ -27,54 +27,55 @@ Shard checked_shard(std::size_t dataset_size, const DistributedSamplerOptions& o
           .drop_last = options.drop_last};
 }
 
-DistributedSamplerOptions in_group(DistributedSamplerOptions options, const ProcessGroup& group) {
+template <class Options>
+Options in_group(Options options, const ProcessGroup& group) {
   options.rank = group.rank();
   options.world_size = group.size();
   return options;
 }
 
-const nlohmann::json& entry(const nlohmann::json& state, const char* key) {
+const nlohmann::json& entry(const nlohmann::json& state, const std::string& key) {
   const auto found = state.find(key);
-  if (found == state.end()) refuse_sampler("the saved state has no '" + std::string(key) + "'");
+  if (found == state.end()) refuse_sampler("the saved state has no '" + key + "'");
   return *found;
 }
 
-void expect_same(const nlohmann::json& saved, const nlohmann::json& own, const char* key,
-                 DistError::Kind kind = DistError::Kind::kInvalidArgument) {
-  const nlohmann::json& value = entry(saved, key);
-  if (value != own.at(key))
-    refuse_sampler("the saved state has " + std::string(key) + " " + value.dump() +
-                       ", this sampler has " + own.at(key).dump(),
-                   kind);
-}
-
-std::int64_t count(const nlohmann::json& state, const char* key) {
+std::size_t count(const nlohmann::json& state, const char* key) {
   const nlohmann::json& value = entry(state, key);
   if (!value.is_number_integer() || value.get<std::int64_t>() < 0)
     refuse_sampler("the saved state has " + std::string(key) + " " + value.dump() +
                    ", not a count");
-  return value.get<std::int64_t>();
+  return value.get<std::size_t>();
+}
+
+at::Generator generator_of(std::int64_t seed, std::int64_t epoch) {
+  return at::detail::createCPUGenerator(static_cast<std::uint64_t>(seed) +
+                                        static_cast<std::uint64_t>(epoch));
 }
 
 }  // namespace
 
-// Positions count this rank's samples from the beginning of the epoch.
+// The list of an epoch is what `order` says, or the dataset as it is. Positions are entries of it, of
+// the whole world.
 struct DistributedSampler::State {
   DistributedSamplerOptions options;
-  std::size_t dataset_size;
-  ShardOrder shard;
+  Shard whole;                   // an epoch from its beginning
+  nlohmann::json identity = {};  // what the list depends on, but for the epoch
+  std::function<torch::Tensor(std::int64_t epoch, std::size_t size)> order = {};
+
   // What set_epoch() and load_state() chose; reset() turns it into a pass.
   std::int64_t epoch = 0;
   std::size_t start = 0;
   // The pass that loaders draw from.
   enum class Pass { kNone, kOfAnotherEpoch, kOfThisEpoch } pass = Pass::kNone;
-  torch::Tensor permutation;   // undefined: the dataset's own order
-  std::size_t handed_out = 0;  // up to here by next()
-  std::size_t reported = 0;    // up to here by delivered()
+  ShardOrder shard = ShardOrder(whole);
+  torch::Tensor list = {};     // undefined: the dataset as it is
+  std::size_t handed_out = 0;  // of this rank, by next()
+  std::size_t reported = 0;    // of this rank, by delivered()
 
   std::size_t position() const {
     if (pass != Pass::kOfThisEpoch) return start;
-    return options.prefetched ? reported : handed_out;
+    return shard.dealt(options.prefetched ? reported : handed_out);
   }
 
   void choose(std::int64_t chosen_epoch, std::size_t chosen_start) {
@@ -84,14 +85,26 @@ struct DistributedSampler::State {
   }
 
   std::size_t sample(std::size_t i) const {
-    return permutation.defined() ? permutation.const_data_ptr<std::int64_t>()[shard[i]] : shard[i];
+    return list.defined() ? list.const_data_ptr<std::int64_t>()[shard[i]] : shard[i];
   }
 };
 
+DistributedSampler::DistributedSampler(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
 DistributedSampler::DistributedSampler(std::size_t dataset_size,
                                        const DistributedSamplerOptions& options)
-    : state_(std::make_shared<State>(
-          State{options, dataset_size, ShardOrder(checked_shard(dataset_size, options))})) {}
+    : state_(std::make_shared<State>(State{.options = options,
+                                           .whole = checked_shard(dataset_size, options),
+                                           .identity = {{"dataset_size", dataset_size},
+                                                        {"seed", options.seed},
+                                                        {"shuffle", options.shuffle},
+                                                        {"drop_last", options.drop_last}}})) {
+  if (!options.shuffle) return;
+  state_->order = [seed = options.seed](std::int64_t epoch, std::size_t size) {
+    return torch::randperm(static_cast<std::int64_t>(size), generator_of(seed, epoch),
+                           torch::kInt64);
+  };
+}
 
 DistributedSampler::DistributedSampler(std::size_t dataset_size, const ProcessGroup& group,
                                        DistributedSamplerOptions options)
@@ -104,7 +117,7 @@ void DistributedSampler::set_epoch(std::int64_t epoch) {
 
 std::int64_t DistributedSampler::epoch() const { return state_->epoch; }
 
-std::size_t DistributedSampler::size() const { return state_->shard.size(); }
+std::size_t DistributedSampler::size() const { return ShardOrder(state_->whole).size(); }
 
 void DistributedSampler::delivered(std::size_t samples) {
   State& s = *state_;
@@ -118,46 +131,49 @@ void DistributedSampler::delivered(std::size_t samples) {
 
 nlohmann::json DistributedSampler::state() const {
   const State& s = *state_;
-  return {{"epoch", s.epoch},
-          {"position", s.position() * s.options.world_size},
-          {"dataset_size", s.dataset_size},
-          {"world_size", s.options.world_size},
-          {"seed", s.options.seed},
-          {"shuffle", s.options.shuffle},
-          {"drop_last", s.options.drop_last}};
+  nlohmann::json state = s.identity;
+  state["epoch"] = s.epoch;
+  state["position"] = s.position();
+  state["world_size"] = s.options.world_size;
+  return state;
 }
 
 void DistributedSampler::load_state(const nlohmann::json& saved) {
   State& s = *state_;
-  const nlohmann::json own = state();
-  for (const char* key : {"dataset_size", "seed", "shuffle", "drop_last"})
-    expect_same(saved, own, key);
-  expect_same(saved, own, "world_size", DistError::Kind::kUnsupported);
-  const std::int64_t epoch = count(saved, "epoch");
-  const auto position = static_cast<std::size_t>(count(saved, "position"));
-  const std::size_t world = s.options.world_size;
-  if (position % world != 0 || position / world > size())
+  for (const auto& [key, own] : s.identity.items())
+    if (const nlohmann::json& value = entry(saved, key); value != own)
+      refuse_sampler("the saved state has " + key + " " + value.dump() + ", this sampler has " +
+                     own.dump());
+  const std::size_t epoch = count(saved, "epoch");
+  const std::size_t world_size = count(saved, "world_size");
+  const std::size_t position = count(saved, "position");
+  const std::size_t entries = s.whole.dataset_size;
+  // The last samples of an epoch may be its first ones again, once for each rank at the most.
+  if (position >= entries + std::max<std::size_t>(world_size, 1))
     refuse_sampler("the saved state has position " + std::to_string(position) + "; a world of " +
-                   std::to_string(world) + " deals " + std::to_string(size() * world) + " samples");
-  s.choose(epoch, position / world);
+                   std::to_string(world_size) + " deals " + std::to_string(entries) +
+                   " samples, and some again to fill up");
+  const bool is_other_world = world_size != s.whole.world_size;
+  s.choose(static_cast<std::int64_t>(epoch),
+           is_other_world ? std::min(position, entries) : position);
 }
 
 void DistributedSampler::reset(std::optional<std::size_t> new_size) {
   State& s = *state_;
-  if (new_size && *new_size != s.dataset_size) {
-    s.shard = ShardOrder(checked_shard(*new_size, s.options));
-    s.dataset_size = *new_size;
+  if (new_size && *new_size != s.whole.dataset_size) {
+    if (!s.identity.contains("dataset_size"))
+      refuse_sampler("its size is that of the weights, and cannot be changed");
+    s.whole = checked_shard(*new_size, s.options);
+    s.identity["dataset_size"] = *new_size;
     s.start = 0;
   }
-  s.handed_out = s.reported = s.start;
-  s.start = 0;  // a second pass over the same epoch begins at its beginning
+  Shard rest = s.whole;
+  rest.begin =
+      std::exchange(s.start, 0);  // a second pass over the same epoch begins at its beginning
+  s.shard = ShardOrder(rest);
+  s.handed_out = s.reported = 0;
   s.pass = State::Pass::kOfThisEpoch;
-  s.permutation.reset();
-  if (!s.options.shuffle) return;
-  const auto seed =
-      static_cast<std::uint64_t>(s.options.seed) + static_cast<std::uint64_t>(s.epoch);
-  s.permutation = torch::randperm(static_cast<std::int64_t>(s.dataset_size),
-                                  at::detail::createCPUGenerator(seed), torch::kInt64);
+  s.list = s.order ? s.order(s.epoch, s.whole.dataset_size) : torch::Tensor();
 }
 
 std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t batch_size) {
@@ -171,6 +187,12 @@ std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t bat
   return indices;
 }
 
+std::size_t DistributedSampler::left() {
+  State& s = *state_;
+  if (s.pass == State::Pass::kNone) reset();
+  return s.shard.size() - s.handed_out;
+}
+
 void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
   archive.write("state", c10::IValue(state().dump()));
 }
@@ -181,6 +203,174 @@ void DistributedSampler::load(torch::serialize::InputArchive& archive) {
     archive.read("state", text);
     load_state(nlohmann::json::parse(text.toStringRef()));
   });
+}
+
+// --- drawn by weight ---
+
+namespace {
+
+torch::Tensor checked_weights(const std::vector<double>& weights, std::size_t samples,
+                              bool replacement) {
+  constexpr const char* kName = "DistributedWeightedSampler: ";
+  constexpr std::size_t kMostWeights = std::size_t{1} << 24;  // of torch::multinomial
+  if (weights.size() > kMostWeights)
+    refuse(kName + std::to_string(weights.size()) + " weights; at most 2^24 are possible");
+  double sum = 0;
+  std::size_t possible = 0;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (!std::isfinite(weights[i]) || weights[i] < 0)
+      refuse(kName + ("weight " + std::to_string(i)) + " is " + std::to_string(weights[i]) +
+             "; weights are finite and at least 0");
+    possible += weights[i] > 0;
+    sum += weights[i];
+  }
+  if (!std::isfinite(sum))
+    refuse(std::string(kName) + "the weights add up to more than a double holds");
+  if (possible == 0) refuse(std::string(kName) + "no weight is above 0");
+  if (samples == 0) refuse(std::string(kName) + "an epoch of 0 samples; at least 1 is needed");
+  if (!replacement && samples > possible)
+    refuse(kName + ("an epoch of " + std::to_string(samples)) +
+           " samples without replacement from " + std::to_string(possible) +
+           " whose weights are above 0");
+  return torch::tensor(weights, torch::kFloat64);
+}
+
+DistributedSamplerOptions as_dealt(const DistributedWeightedSamplerOptions& options) {
+  return {.seed = options.seed,
+          .drop_last = options.drop_last,
+          .prefetched = options.prefetched,
+          .rank = options.rank,
+          .world_size = options.world_size};
+}
+
+}  // namespace
+
+DistributedWeightedSampler::DistributedWeightedSampler(
+    std::vector<double> weights, std::size_t samples,
+    const DistributedWeightedSamplerOptions& options)
+    : DistributedSampler([&] {
+        const torch::Tensor checked = checked_weights(weights, samples, options.replacement);
+        const std::string digest = sha256_hex(std::string_view(
+            reinterpret_cast<const char*>(weights.data()), weights.size() * sizeof(double)));
+        auto state =
+            std::make_shared<State>(State{.options = as_dealt(options),
+                                          .whole = checked_shard(samples, as_dealt(options)),
+                                          .identity = {{"samples", samples},
+                                                       {"weights_sha256", digest},
+                                                       {"replacement", options.replacement},
+                                                       {"seed", options.seed},
+                                                       {"drop_last", options.drop_last}}});
+        state->order = [checked, seed = options.seed, replacement = options.replacement](
+                           std::int64_t epoch, std::size_t size) {
+          return torch::multinomial(checked, static_cast<std::int64_t>(size), replacement,
+                                    generator_of(seed, epoch));
+        };
+        return state;
+      }()) {}
+
+DistributedWeightedSampler::DistributedWeightedSampler(std::vector<double> weights,
+                                                       std::size_t samples,
+                                                       const ProcessGroup& group,
+                                                       DistributedWeightedSamplerOptions options)
+    : DistributedWeightedSampler(std::move(weights), samples, in_group(options, group)) {}
+
+// --- whole batches ---
+
+namespace {
+
+DistributedBatchSamplerOptions in_group(DistributedBatchSamplerOptions options,
+                                        const ProcessGroup& group) {
+  options.of_samples = in_group(options.of_samples, group);
+  return options;
+}
+
+}  // namespace
+
+DistributedBatchSampler::DistributedBatchSampler(std::size_t dataset_size,
+                                                 const DistributedBatchSamplerOptions& options)
+    : DistributedSampler(dataset_size, options.of_samples),
+      batch_size_(options.batch_size),
+      drop_last_batch_(options.drop_last_batch) {
+  if (batch_size_ == 0)
+    refuse("DistributedBatchSampler: a batch of 0 samples; at least 1 is needed");
+}
+
+DistributedBatchSampler::DistributedBatchSampler(std::size_t dataset_size,
+                                                 const ProcessGroup& group,
+                                                 DistributedBatchSamplerOptions options)
+    : DistributedBatchSampler(dataset_size, in_group(options, group)) {}
+
+std::size_t DistributedBatchSampler::batches() const {
+  return drop_last_batch_ ? size() / batch_size_ : (size() + batch_size_ - 1) / batch_size_;
+}
+
+std::optional<std::vector<std::size_t>> DistributedBatchSampler::next(std::size_t) {
+  if (drop_last_batch_ && left() < batch_size_) return std::nullopt;
+  return DistributedSampler::next(batch_size_);
+}
+
+// --- every sample once ---
+
+DistributedEvalSampler::DistributedEvalSampler(std::size_t dataset_size, int rank, int world_size)
+    : dataset_size_(dataset_size),
+      rank_(static_cast<std::size_t>(rank)),
+      world_size_(static_cast<std::size_t>(world_size)),
+      next_(rank_) {
+  if (world_size < 1 || rank < 0 || rank >= world_size)
+    refuse("DistributedEvalSampler: rank " + std::to_string(rank) + " is not in a world of " +
+           std::to_string(world_size));
+}
+
+std::size_t DistributedEvalSampler::size() const {
+  return dataset_size_ / world_size_ + (rank_ < dataset_size_ % world_size_ ? 1 : 0);
+}
+
+void DistributedEvalSampler::reset(std::optional<std::size_t> new_size) {
+  dataset_size_ = new_size.value_or(dataset_size_);
+  next_ = rank_;
+}
+
+std::optional<std::vector<std::size_t>> DistributedEvalSampler::next(std::size_t batch_size) {
+  std::vector<std::size_t> indices;
+  for (; next_ < dataset_size_ && indices.size() < batch_size; next_ += world_size_)
+    indices.push_back(next_);
+  if (indices.empty()) return std::nullopt;
+  return indices;
+}
+
+void DistributedEvalSampler::save(torch::serialize::OutputArchive& archive) const {
+  for (const auto& [name, value] : {std::pair{"dataset_size", dataset_size_},
+                                    {"rank", rank_},
+                                    {"world_size", world_size_},
+                                    {"next", next_}})
+    archive.write(name, c10::IValue(static_cast<std::int64_t>(value)));
+}
+
+void DistributedEvalSampler::load(torch::serialize::InputArchive& archive) {
+  with_dist_errors("load the state of a sampler", [&] {
+    const auto saved = [&](const char* name) {
+      c10::IValue value;
+      archive.read(name, value);
+      return static_cast<std::size_t>(value.toInt());
+    };
+    for (const auto& [name, own] :
+         {std::pair{"dataset_size", dataset_size_}, {"rank", rank_}, {"world_size", world_size_}})
+      if (saved(name) != own)
+        refuse("DistributedEvalSampler: the saved state has " + std::string(name) + " " +
+               std::to_string(saved(name)) + ", this sampler has " + std::to_string(own));
+    next_ = saved("next");
+  });
+}
+
+std::size_t per_rank(std::size_t batch_size, int world_size) {
+  const auto ranks = static_cast<std::size_t>(std::max(world_size, 1));
+  if (world_size < 1) refuse("per_rank: a world of " + std::to_string(world_size) + " ranks");
+  if (batch_size == 0 || batch_size % ranks != 0)
+    refuse("per_rank: a batch of " + std::to_string(batch_size) + " does not divide among " +
+           std::to_string(ranks) + " ranks; " +
+           (batch_size > ranks ? std::to_string(batch_size / ranks * ranks) + " and " : "") +
+           std::to_string((batch_size / ranks + 1) * ranks) + " do");
+  return batch_size / ranks;
 }
 
 }  // namespace ddprun

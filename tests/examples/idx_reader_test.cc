@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <zlib.h>
 
 #include <fstream>
 
@@ -67,12 +68,12 @@ TEST_F(IdxReader, EveryCutFileIsRefusedAtItsEnd) {
 }
 
 TEST_F(IdxReader, AFileThatGoesOnIsRefusedWhereItShouldEnd) {
-  EXPECT_THAT(refusal(good_ + "x"),
-              AllOf(HasSubstr("at offset 18"), HasSubstr("7 bytes of data where its sizes say 6")));
+  EXPECT_THAT(refusal(good_ + "x"), AllOf(HasSubstr("at offset 18"),
+                                          HasSubstr("the file goes on, where its sizes say 6")));
 }
 
 TEST_F(IdxReader, OtherFilesAreRefused) {
-  EXPECT_THAT(refusal("\x1f\x8b\x08\0\0\0\0\0"s), HasSubstr("at offset 0: an IDX file begins"));
+  EXPECT_THAT(refusal("\x1f\x8b\x08\0\0\0\0\0"s), HasSubstr("the gzip file ends in the middle"));
   EXPECT_THAT(refusal("\0\0\x0d\x01\0\0\0\x01"
                       "xxxx"s),
               HasSubstr("at offset 2: element type 13"));
@@ -87,6 +88,52 @@ TEST_F(IdxReader, AMissingFileIsNamed) {
     ADD_FAILURE() << "nothing was thrown";
   } catch (const std::runtime_error& missing) {
     EXPECT_THAT(missing.what(), AllOf(HasSubstr(directory_ / "none"), HasSubstr("No such file")));
+  }
+}
+
+// --- gzip ---
+
+std::string packed(const std::string& bytes) {
+  const ddprun::testing_support::TemporaryDirectory directory;
+  const std::string path = directory / "packed";
+  gzFile file = gzopen(path.c_str(), "wb");
+  gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));
+  gzclose(file);
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST_F(IdxReader, ReadsGzipFilesAlsoByTheNameWithoutGz) {
+  std::ofstream(directory_ / "images.gz", std::ios::binary) << packed(good_);
+  const torch::Tensor expected = torch::arange('a', 'g', torch::kUInt8).view({2, 3});
+  EXPECT_TRUE(torch::equal(read_idx(directory_ / "images.gz"), expected));
+  EXPECT_TRUE(torch::equal(read_idx(directory_ / "images"), expected));
+}
+
+TEST_F(IdxReader, RefusesSizesThatOverflowBesideAnEmptyOne) {
+  EXPECT_THAT(refusal("\0\0\x08\x04\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"s),
+              HasSubstr("the sizes multiply to more than 2^40"));
+}
+
+// A small file that unpacks to much: only what the sizes ask for is unpacked.
+TEST_F(IdxReader, UnpacksNoMoreThanTheSizesSay) {
+  EXPECT_THAT(refusal(packed(good_ + std::string(50 << 20, 'x'))),
+              AllOf(HasSubstr("at offset 18"), HasSubstr("the file goes on")));
+}
+
+TEST_F(IdxReader, RefusesGzipFilesThatAreCutOrDamagedAnywhere) {
+  std::string noise;
+  for (int i = 0; i < 3000; ++i) noise.push_back(static_cast<char>((i * i * 2654435761u) >> 13));
+  const std::string data = "\0\0\x08\x01\0\0\x0b\xb8"s + noise;
+  const std::string whole = packed(data);
+  EXPECT_EQ(refusal(whole), "read");
+  for (std::size_t length = 3; length < whole.size(); length += 97)
+    EXPECT_NE(refusal(whole.substr(0, length)), "read") << length;
+  EXPECT_THAT(refusal(whole.substr(0, whole.size() - 5)), HasSubstr("the gzip file ends"));
+  for (std::size_t at = 20; at < whole.size(); at += 211) {
+    std::string damaged = whole;
+    damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
+    EXPECT_NE(refusal(damaged), "read") << at;
   }
 }
 

@@ -227,16 +227,179 @@ TEST(DistributedSampler, RefusesARankOutsideTheWorld) {
                     HasSubstr("rank 3 is not in a world of 3"));
 }
 
-TEST(DistributedSampler, RefusesAStateOfAnotherDatasetSeedOrWorld) {
+TEST(DistributedSampler, RefusesAStateOfAnotherDatasetOrSeed) {
   const json saved = DistributedSampler(10, {.seed = 1}).state();
-  DistributedSampler other_size(11, {.seed = 1}), other_seed(10, {.seed = 2}),
-      other_world(10, {.seed = 1, .world_size = 2});
+  DistributedSampler other_size(11, {.seed = 1}), other_seed(10, {.seed = 2});
   EXPECT_DIST_ERROR(other_size.load_state(saved), Kind::kInvalidArgument,
                     HasSubstr("dataset_size 10, this sampler has 11"));
   EXPECT_DIST_ERROR(other_seed.load_state(saved), Kind::kInvalidArgument,
                     HasSubstr("seed 1, this sampler has 2"));
-  EXPECT_DIST_ERROR(other_world.load_state(saved), Kind::kUnsupported,
-                    HasSubstr("world_size 1, this sampler has 2"));
+}
+
+std::vector<DistributedSampler> world_of(int size, const json& state = nullptr,
+                                         bool drop_last = false) {
+  std::vector<DistributedSampler> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.emplace_back(23,
+                       DistributedSamplerOptions{
+                           .seed = 5, .drop_last = drop_last, .rank = rank, .world_size = size});
+    if (!state.is_null()) ranks.back().load_state(state);
+  }
+  return ranks;
+}
+
+TEST(DistributedSampler, AWorldOfAnotherSizeDealsWhatIsLeft) {
+  for (const bool drop_last : {false, true}) {
+    std::vector<std::size_t> seen;
+    const auto deal = [&](std::vector<DistributedSampler>& world, std::size_t steps) {
+      for (DistributedSampler& rank : world)
+        for (std::size_t step = 0; step < steps; ++step)
+          for (const std::size_t index : rank.next(2).value_or(std::vector<std::size_t>()))
+            seen.push_back(index);
+      return world[0].state();
+    };
+    auto four = world_of(4, nullptr, drop_last);
+    json state = deal(four, 1);  // 8 of 23
+    EXPECT_EQ(state.at("position"), 8);
+    auto three = world_of(3, state, drop_last);
+    EXPECT_EQ(three[1].state().at("position"), 8);
+    state = deal(three, 1);  // 14
+    EXPECT_EQ(state.at("position"), 14);
+    auto two = world_of(2, json::parse(state.dump()), drop_last);
+    state = deal(two, 100);  // the other 9, one of them left out or one more to fill up
+    EXPECT_EQ(state.at("position"), drop_last ? 22 : 24);
+    EXPECT_EQ(seen.size(), drop_last ? 22u : 24u);
+    EXPECT_EQ(std::set(seen.begin(), seen.end()).size(), drop_last ? 22u : 23u);
+    // Everything is dealt; the pass behind it is a whole one.
+    auto five = world_of(5, state, drop_last);
+    EXPECT_EQ(five[0].next(3).has_value(), false);
+    five[0].reset();
+    EXPECT_EQ(drain(five[0]).size(), drop_last ? 4u : 5u);
+  }
+}
+
+TEST(DistributedWeightedSampler, DrawsWhatPyTorchsDrawsAndDealsItInTurn) {
+  std::ifstream file(DDPRUN_SOURCE_DIR "/tests/data/weighted-sampler-vectors.json");
+  const json cases = json::parse(file);
+  ASSERT_GE(cases.size(), 5u);
+  for (const json& one : cases)
+    for (const int world : {1, 3}) {
+      const std::vector<std::size_t> drawn = one.at("drawn");
+      for (int rank = 0; rank < world; ++rank) {
+        // seed + epoch is what counts.
+        DistributedWeightedSampler sampler(
+            one.at("weights"), one.at("samples"),
+            {.seed = one.at("seed").get<std::int64_t>() - (one.at("seed") == 0 ? 0 : 1),
+             .replacement = one.at("replacement"),
+             .rank = rank,
+             .world_size = world});
+        if (one.at("seed") != 0) sampler.set_epoch(1);
+        const auto dealt = one_pass(sampler);
+        ASSERT_EQ(dealt.size(), (drawn.size() + world - 1) / world);
+        for (std::size_t i = 0; i < dealt.size(); ++i)
+          EXPECT_EQ(dealt[i], drawn[(i * world + rank) % drawn.size()]);
+      }
+    }
+}
+
+TEST(DistributedWeightedSampler, ResumesAndRefusesOtherWeights) {
+  const std::vector<double> weights{1, 2, 3, 4};
+  DistributedWeightedSampler whole(weights, 20, {}), before(weights, 20, {}),
+      after(weights, 20, {}), other({1, 2, 3, 5}, 20, {});
+  auto expected = one_pass(whole);
+  before.reset();
+  std::vector<std::size_t> seen = *before.next(7);
+  after.load_state(before.state());
+  for (const std::size_t index : one_pass(after)) seen.push_back(index);
+  EXPECT_EQ(seen, expected);
+  EXPECT_DIST_ERROR(other.load_state(before.state()), Kind::kInvalidArgument,
+                    HasSubstr("the saved state has weights_sha256"));
+  EXPECT_DIST_ERROR(other.reset(5), Kind::kInvalidArgument, HasSubstr("that of the weights"));
+}
+
+TEST(DistributedWeightedSampler, RefusesWhatCannotBeDrawn) {
+  const auto expect = [](std::vector<double> weights, std::size_t samples, bool replacement,
+                         const char* words) {
+    EXPECT_DIST_ERROR(DistributedWeightedSampler(weights, samples, {.replacement = replacement}),
+                      Kind::kInvalidArgument, HasSubstr(words));
+  };
+  expect({1, -1}, 2, true, "weight 1 is -1.0");
+  expect({1, std::nan("")}, 2, true, "weight 1 is nan");
+  expect({0, 0}, 2, true, "no weight is above 0");
+  expect({}, 2, true, "no weight is above 0");
+  expect({1, 1}, 0, true, "an epoch of 0 samples");
+  expect({1, 0, 1}, 3, false, "3 samples without replacement from 2");
+  expect({1e308, 1e308}, 2, true, "add up to more than a double holds");
+  expect(std::vector<double>((1 << 24) + 1, 1.0), 2, true, "16777217 weights; at most 2^24");
+}
+
+TEST(DistributedBatchSampler, GivesEveryRankAsManyBatchesWhateverTheLoaderAsksFor) {
+  for (const bool drop : {false, true}) {
+    std::vector<std::size_t> counts;
+    for (int rank = 0; rank < 3; ++rank) {
+      DistributedBatchSampler sampler(50, {.batch_size = 4,
+                                           .drop_last_batch = drop,
+                                           .of_samples = {.rank = rank, .world_size = 3}});
+      auto loader = torch::data::make_data_loader(
+          Numbers(50), sampler, torch::data::DataLoaderOptions().batch_size(9).workers(2));
+      std::vector<std::size_t> sizes;
+      for (auto& batch : *loader) sizes.push_back(batch.size());
+      EXPECT_EQ(sizes.size(), sampler.batches());
+      EXPECT_EQ(sizes.size(), drop ? 4u : 5u);  // 17 samples a rank
+      for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(sizes[i], 4u);
+    }
+  }
+  // What is dropped is not dealt.
+  DistributedBatchSampler dropping(10, {.batch_size = 4, .drop_last_batch = true});
+  while (dropping.next()) continue;
+  EXPECT_EQ(dropping.state().at("position"), 8);
+  EXPECT_DIST_ERROR(DistributedBatchSampler(5, {.batch_size = 0}), Kind::kInvalidArgument,
+                    HasSubstr("a batch of 0 samples"));
+}
+
+TEST(DistributedEvalSampler, DealsEverySampleOnceInOrder) {
+  for (const std::size_t size : {0u, 1u, 2u, 10u, 11u, 12u}) {
+    std::vector<std::size_t> seen;
+    for (int rank = 0; rank < 3; ++rank) {
+      DistributedEvalSampler sampler(size, rank, 3);
+      auto loader = torch::data::make_data_loader(
+          Numbers(size), sampler, torch::data::DataLoaderOptions().batch_size(2).workers(2));
+      for (int pass = 0; pass < 2; ++pass) {
+        std::vector<std::size_t> own;
+        for (auto& batch : *loader) own.insert(own.end(), batch.begin(), batch.end());
+        EXPECT_EQ(own.size(), sampler.size());
+        EXPECT_TRUE(std::ranges::is_sorted(own));
+        if (pass == 0) seen.insert(seen.end(), own.begin(), own.end());
+      }
+    }
+    EXPECT_EQ(seen.size(), size);
+    EXPECT_EQ(std::set(seen.begin(), seen.end()).size(), size);
+  }
+  std::stringstream bytes;
+  DistributedEvalSampler before(10, 1, 3), after(10, 1, 3), other(10, 2, 3);
+  before.next(2);
+  {
+    torch::serialize::OutputArchive archive;
+    before.save(archive);
+    archive.save_to(bytes);
+  }
+  torch::serialize::InputArchive archive;
+  archive.load_from(bytes);
+  after.load(archive);
+  EXPECT_THAT(*after.next(9), ElementsAre(7));
+  EXPECT_DIST_ERROR(other.load(archive), Kind::kInvalidArgument,
+                    HasSubstr("the saved state has rank 1, this sampler has 2"));
+  EXPECT_DIST_ERROR(DistributedEvalSampler(3, 1, 1), Kind::kInvalidArgument,
+                    HasSubstr("rank 1 is not in a world of 1"));
+}
+
+TEST(PerRank, RefusesWhatDoesNotDivide) {
+  EXPECT_EQ(per_rank(64, 4), 16u);
+  EXPECT_EQ(per_rank(3, 1), 3u);
+  EXPECT_DIST_ERROR(per_rank(64, 3), Kind::kInvalidArgument,
+                    HasSubstr("a batch of 64 does not divide among 3 ranks; 63 and 66 do"));
+  EXPECT_DIST_ERROR(per_rank(2, 3), Kind::kInvalidArgument, HasSubstr("among 3 ranks; 3 do"));
+  EXPECT_DIST_ERROR(per_rank(8, 0), Kind::kInvalidArgument, HasSubstr("a world of 0 ranks"));
 }
 
 TEST(DistributedSampler, RefusesADamagedState) {

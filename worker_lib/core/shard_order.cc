@@ -7,8 +7,9 @@ namespace ddprun {
 ShardOrder::ShardOrder(Shard shard) : shard_(shard) {
   DDPRUN_ASSERT(shard.dataset_size > 0, "the sampler refuses an empty dataset");
   DDPRUN_ASSERT(shard.rank < shard.world_size, "the sampler refuses a rank outside the world");
-  size_ = shard.drop_last ? shard.dataset_size / shard.world_size
-                          : (shard.dataset_size + shard.world_size - 1) / shard.world_size;
+  const std::size_t left = shard.begin < shard.dataset_size ? shard.dataset_size - shard.begin : 0;
+  size_ =
+      shard.drop_last ? left / shard.world_size : (left + shard.world_size - 1) / shard.world_size;
 }
 
 }  // namespace ddprun

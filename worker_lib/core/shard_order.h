@@ -1,8 +1,11 @@
-// Which samples of a dataset a rank gets, and in which order: the arithmetic of DistributedSampler.
+// Which entries of an epoch's list a rank gets, and in which order: the arithmetic of the samplers.
 //
-// The epoch's list is a permutation of the dataset, repeated from its start until it divides by the
-// world size (or cut, with drop_last). Rank r takes entries r, r+W, r+2W, ... of it. Method:
-// PyTorch's torch.utils.data.DistributedSampler, so that both deal the same samples.
+// The epoch's list is an order of the dataset. Entries before `begin` have been dealt already, by
+// whichever worlds there were before. The rest goes round: of W ranks, rank r takes entries
+// begin+r, begin+r+W, begin+r+2W, ... What does not divide by W is filled up with entries from the
+// list's start, or cut, with drop_last. So if every rank of a world has got d of its entries,
+// exactly the next d*W entries of the list have been dealt, and any other world can go on there.
+// Method: PyTorch's torch.utils.data.DistributedSampler, which has begin = 0.
 //
 // Value type; any thread.
 #pragma once
@@ -12,23 +15,27 @@
 namespace ddprun {
 
 struct Shard {
-  std::size_t dataset_size = 0;  // at least 1
+  std::size_t dataset_size = 0;  // entries of the list, at least 1
   std::size_t world_size = 1;
   std::size_t rank = 0;
   bool drop_last = false;
+  std::size_t begin = 0;  // behind the end: nothing is left
 };
 
 class ShardOrder {
  public:
   explicit ShardOrder(Shard shard);
 
-  // Samples of one rank in one epoch, the same number on every rank.
+  // Entries of one rank, the same number on every rank.
   std::size_t size() const { return size_; }
 
-  // Where in the permutation this rank's i-th sample stands, i < size().
+  // Which entry of the list this rank's i-th is, i < size().
   std::size_t operator[](std::size_t i) const {
-    return (shard_.rank + i * shard_.world_size) % shard_.dataset_size;
+    return (shard_.begin + shard_.rank + i * shard_.world_size) % shard_.dataset_size;
   }
+
+  // Entries of the list that have been dealt when every rank has got i of its own.
+  std::size_t dealt(std::size_t i) const { return shard_.begin + i * shard_.world_size; }
 
  private:
   Shard shard_;

@@ -11,6 +11,9 @@
 // torch.utils.data.DistributedSampler in PyTorch 2.11. The list is padded with its own start until
 // it divides by the world size, or cut with drop_last; every rank gets the same number of samples.
 //
+// The epoch's position is a number of samples of the whole world, so another number of ranks can go
+// on there: what is left is dealt to them.
+//
 // A loader takes a copy of its sampler. All copies share one state, so set_epoch(), state() and
 // load_state() on any of them mean all of them. The thread that iterates over the loader owns it.
 #pragma once
@@ -52,7 +55,7 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
   void set_epoch(std::int64_t epoch);
   std::int64_t epoch() const;
 
-  // Samples that this rank gets in a whole epoch.
+  // Samples that this rank gets in an epoch that is dealt from its beginning.
   std::size_t size() const;
 
   // With `prefetched`: the training loop has got the next `samples` samples of this rank. Throws
@@ -65,9 +68,10 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
   nlohmann::json state() const;
 
   // Continues where state() was taken: the next pass over the loader begins with the sample after
-  // the last one, if it is a pass over the same epoch. Throws kInvalidArgument if `state` is
-  // damaged or belongs to another dataset size, seed, shuffle or drop_last, kUnsupported if it
-  // belongs to another world size.
+  // the last one, if it is a pass over the same epoch. The world may have another size: then what
+  // is left of the epoch is dealt to it, and filled up, or cut, until it divides by the new size.
+  // Throws kInvalidArgument if `state` is damaged or belongs to another dataset size, seed, shuffle
+  // or drop_last.
   void load_state(const nlohmann::json& state);
 
   // What loaders call. reset() begins a pass; a size replaces the dataset's. next() hands out at
@@ -77,9 +81,95 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
- private:
+ protected:
   struct State;
+  explicit DistributedSampler(std::shared_ptr<State> state);
+  // Samples that next() can still hand out in this pass.
+  std::size_t left();
+
+ private:
   std::shared_ptr<State> state_;
 };
+
+struct DistributedWeightedSamplerOptions {
+  std::int64_t seed = 0;    // the same on every rank
+  bool replacement = true;  // the same sample may be drawn again
+  bool drop_last = false;
+  bool prefetched = false;  // as DistributedSamplerOptions's
+  int rank = 0;
+  int world_size = 1;
+};
+
+// Draws samples with probabilities, and deals what was drawn as DistributedSampler does. What an
+// epoch draws is what torch.utils.data.WeightedRandomSampler draws in PyTorch 2.11 with a generator
+// of seed + epoch.
+class DistributedWeightedSampler final : public DistributedSampler {
+ public:
+  // weights: one for each sample of the dataset, at least 0, the same on every rank; they need not
+  // add up to 1. samples: of an epoch, over the whole world. Throws kInvalidArgument for weights
+  // that are negative, not finite (nor is their sum) or all 0, no samples, and without replacement
+  // for more samples than weights that are not 0.
+  DistributedWeightedSampler(std::vector<double> weights, std::size_t samples,
+                             const DistributedWeightedSamplerOptions& options);
+  DistributedWeightedSampler(std::vector<double> weights, std::size_t samples,
+                             const ProcessGroup& group,
+                             DistributedWeightedSamplerOptions options = {});
+};
+
+struct DistributedBatchSamplerOptions {
+  std::size_t batch_size = 1;    // of each rank
+  bool drop_last_batch = false;  // where it is smaller than the others
+  DistributedSamplerOptions of_samples = {};
+};
+
+// A DistributedSampler that decides on the batches: every next() is one, whatever size the loader
+// asks for, and every rank gets as many. (PyTorch: BatchSampler over a DistributedSampler.)
+class DistributedBatchSampler final : public DistributedSampler {
+ public:
+  // Throws kInvalidArgument also for batches of 0.
+  DistributedBatchSampler(std::size_t dataset_size, const DistributedBatchSamplerOptions& options);
+  DistributedBatchSampler(std::size_t dataset_size, const ProcessGroup& group,
+                          DistributedBatchSamplerOptions options);
+
+  // Of each rank, in an epoch that is dealt from its beginning.
+  std::size_t batches() const;
+
+  std::optional<std::vector<std::size_t>> next(std::size_t ignored = 0) override;
+
+ private:
+  std::size_t batch_size_;
+  bool drop_last_batch_;
+};
+
+// For evaluation: every sample once, in order, none twice and none left out. So ranks may differ by
+// one sample, and by one batch: no collective may be called for each of them. MetricAccumulator
+// merges what the ranks have counted.
+class DistributedEvalSampler final
+    : public torch::data::samplers::Sampler<std::vector<std::size_t>> {
+ public:
+  // dataset_size: may be smaller than the world, and 0. Throws kInvalidArgument for a rank outside
+  // of the world.
+  DistributedEvalSampler(std::size_t dataset_size, int rank, int world_size);
+  DistributedEvalSampler(std::size_t dataset_size, const ProcessGroup& group)
+      : DistributedEvalSampler(dataset_size, group.rank(), group.size()) {}
+
+  // Samples of this rank.
+  std::size_t size() const;
+
+  void reset(std::optional<std::size_t> new_size = std::nullopt) override;
+  std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+
+ private:
+  std::size_t dataset_size_;
+  std::size_t rank_;
+  std::size_t world_size_;
+  std::size_t next_;  // sample of the dataset
+};
+
+// The part of a global batch that each rank gets. Throws kInvalidArgument if it does not divide by
+// the world size.
+std::size_t per_rank(std::size_t batch_size, int world_size);
 
 }  // namespace ddprun
