@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ddprun/adadelta.h"
 #include "worker_lib/error_bridge.h"
 
 namespace ddprun {
@@ -12,6 +13,24 @@ namespace {
 using torch::optim::Optimizer;
 using torch::optim::OptimizerOptions;
 using torch::optim::OptimizerParamState;
+
+// A count that Python, too, keeps as an integer; the others are tensors there.
+struct Count {
+  std::int64_t& value;
+};
+// Tensors of LBFGS, which treats all parameters as one vector: such vectors, and single numbers.
+struct Flat {
+  torch::Tensor& value;
+};
+struct Number {
+  torch::Tensor& value;
+};
+struct FlatList {
+  std::deque<torch::Tensor>& value;
+};
+struct NumberList {
+  std::deque<torch::Tensor>& value;
+};
 
 // Each optimizer's fields under Python's names, once, for both directions: the visitor gets a name
 // and a reference.
@@ -124,6 +143,70 @@ struct Adagrad {
   }
 };
 
+struct OfAdadelta {
+  using Class = Adadelta;
+  using Options = AdadeltaOptions;
+  using State = AdadeltaParamState;
+  static constexpr const char* kName = "Adadelta";
+  template <class Visitor>
+  static void visit_options(Options& o, Visitor&& visit) {
+    visit("lr", o.lr());
+    visit("rho", o.rho());
+    visit("eps", o.eps());
+    visit("weight_decay", o.weight_decay());
+    visit("maximize", o.maximize());
+  }
+  template <class Visitor>
+  static void visit_state(State& s, Visitor&& visit) {
+    visit("step", s.step());
+    visit("square_avg", s.square_avg());
+    visit("acc_delta", s.acc_delta());
+  }
+};
+
+// Its state belongs to the first parameter, in Python and in C++. "al" is left out: both fill it
+// before they read it, and make it where it is missing.
+struct Lbfgs {
+  using Class = torch::optim::LBFGS;
+  using Options = torch::optim::LBFGSOptions;
+  using State = torch::optim::LBFGSParamState;
+  static constexpr const char* kName = "LBFGS";
+  template <class Visitor>
+  static void visit_options(Options& o, Visitor&& visit) {
+    visit("lr", o.lr());
+    visit("max_iter", Count{o.max_iter()});
+    visit("max_eval", o.max_eval());
+    visit("tolerance_grad", o.tolerance_grad());
+    visit("tolerance_change", o.tolerance_change());
+    visit("history_size", Count{o.history_size()});
+    visit("line_search_fn", o.line_search_fn());
+  }
+  template <class Visitor>
+  static void visit_state(State& s, Visitor&& visit) {
+    visit("func_evals", Count{s.func_evals()});
+    visit("n_iter", Count{s.n_iter()});
+    if (s.n_iter() == 0) return;  // it has no more in Python
+    visit("t", s.t());
+    visit("prev_loss", s.prev_loss());
+    visit("d", Flat{s.d()});
+    visit("H_diag", Number{s.H_diag()});
+    visit("prev_flat_grad", Flat{s.prev_flat_grad()});
+    visit("old_dirs", FlatList{s.old_dirs()});
+    visit("old_stps", FlatList{s.old_stps()});
+    visit("ro", NumberList{s.ro()});
+  }
+  // LibTorch's loop over the history trusts its lengths.
+  static void expect_whole(const State& s, const Options& o, const std::string& file) {
+    const std::size_t size = s.ro().size();
+    if (s.old_dirs().size() != size || s.old_stps().size() != size ||
+        static_cast<std::int64_t>(size) > o.history_size())
+      refuse("restore the optimizer from " + file + ": 'old_dirs', 'old_stps' and 'ro' have " +
+             std::to_string(s.old_dirs().size()) + ", " + std::to_string(s.old_stps().size()) +
+             " and " + std::to_string(size) + " entries, of a history of " +
+             std::to_string(o.history_size()));
+  }
+};
+
 // Calls `use` with the description of the optimizer's class. AdamW is not derived from Adam in C++.
 template <class Use>
 auto with_description(const Optimizer& optimizer, Use&& use) {
@@ -132,9 +215,11 @@ auto with_description(const Optimizer& optimizer, Use&& use) {
   if (dynamic_cast<const AdamW::Class*>(&optimizer)) return use(AdamW());
   if (dynamic_cast<const RmsProp::Class*>(&optimizer)) return use(RmsProp());
   if (dynamic_cast<const Adagrad::Class*>(&optimizer)) return use(Adagrad());
+  if (dynamic_cast<const OfAdadelta::Class*>(&optimizer)) return use(OfAdadelta());
+  if (dynamic_cast<const Lbfgs::Class*>(&optimizer)) return use(Lbfgs());
   const std::string name = c10::demangle(typeid(optimizer).name());
   refuse("checkpoint of optimizer " + name +
-             ": only SGD, Adam, AdamW, RMSprop and Adagrad can be saved",
+             ": only SGD, Adam, AdamW, RMSprop, Adagrad, Adadelta and LBFGS can be saved",
          DistError::Kind::kUnsupported);
 }
 
@@ -155,36 +240,95 @@ struct Writer {
   void operator()(const char* key, const torch::Tensor& value) {
     if (value.defined()) dict.insert(key, tensor_for_file(value));
   }
+  void operator()(const char* key, Count count) { dict.insert(key, count.value); }
+  void operator()(const char* key, const std::optional<std::int64_t>& value) {
+    dict.insert(key, value ? c10::IValue(*value) : c10::IValue());
+  }
+  void operator()(const char* key, const std::optional<std::string>& value) {
+    dict.insert(key, value ? c10::IValue(*value) : c10::IValue());
+  }
+  void operator()(const char* key, Flat flat) { (*this)(key, flat.value); }
+  void operator()(const char* key, Number number) { (*this)(key, number.value); }
+  void operator()(const char* key, FlatList flats) { insert(key, flats.value); }
+  void operator()(const char* key, NumberList numbers) { insert(key, numbers.value); }
+
+ private:
+  void insert(const char* key, const std::deque<torch::Tensor>& tensors) {
+    auto list = make_list();
+    for (const torch::Tensor& tensor : tensors) list.push_back(tensor_for_file(tensor));
+    dict.insert(key, list);
+  }
 };
 
 // Reads fields from a dict.
 struct Reader {
   const c10::IValue& dict;
   const std::string& file;
-  torch::Tensor parameter;  // what state tensors belong to
+  torch::Tensor parameter;        // what state tensors belong to
+  std::int64_t all_elements = 0;  // of the optimizer's parameters together
 
   c10::IValue operator[](const char* key) const { return entry_of(dict, key, file); }
 
-  void operator()(const char* key, double& value) const {
-    value = (*this)[key].toScalar().toDouble();
+  // Python's numbers may be a tensor of one element as well: a count of steps is as a rule, a
+  // learning rate can be.
+  double number(const char* key) const {
+    const c10::IValue found = (*this)[key];
+    return found.isTensor() ? found.toTensor().item<double>() : found.toScalar().toDouble();
   }
+
+  void operator()(const char* key, double& value) const { value = number(key); }
   void operator()(const char* key, bool& value) const { value = (*this)[key].toBool(); }
   void operator()(const char* key, std::tuple<double, double>& value) const {
     const auto pair = (*this)[key].toTuple();
     value = {pair->elements().at(0).toDouble(), pair->elements().at(1).toDouble()};
   }
   void operator()(const char* key, std::int64_t& value) const {
-    value = static_cast<std::int64_t>((*this)[key].toTensor().item<double>());
+    value = static_cast<std::int64_t>(number(key));
   }
   void operator()(const char* key, torch::Tensor& value) const {
     value.reset();
     if (!dict.toGenericDict().contains(key)) return;  // amsgrad and the like are off
+    if ((*this)[key].isNone()) return;                // so Python's SGD says that it has none yet
     const torch::Tensor saved = (*this)[key].toTensor();
     if (saved.sizes() != parameter.sizes())
       refuse("restore the optimizer from " + file + ": '" + key +
              "' has not the shape of its parameter");
     value = saved.to(parameter.device());
   }
+  void operator()(const char* key, Count count) const { count.value = (*this)[key].toInt(); }
+  void operator()(const char* key, std::optional<std::int64_t>& value) const {
+    value = (*this)[key].toOptional<std::int64_t>();
+  }
+  void operator()(const char* key, std::optional<std::string>& value) const {
+    value = (*this)[key].toOptional<std::string>();
+  }
+  void operator()(const char* key, Flat flat) const { flat.value = flat_of(key, (*this)[key]); }
+  void operator()(const char* key, Number number) const {
+    number.value = number_of(key, (*this)[key]);
+  }
+  void operator()(const char* key, FlatList flats) const {
+    for (const c10::IValue& saved : list_of(key)) flats.value.push_back(flat_of(key, saved));
+  }
+  void operator()(const char* key, NumberList numbers) const {
+    for (const c10::IValue& saved : list_of(key)) numbers.value.push_back(number_of(key, saved));
+  }
+
+ private:
+  [[noreturn]] void refuse_entry(const char* key, const std::string& what) const {
+    refuse("restore the optimizer from " + file + ": '" + key + "' " + what);
+  }
+  torch::Tensor flat_of(const char* key, const c10::IValue& saved) const {
+    const torch::Tensor tensor = saved.toTensor();
+    if (tensor.dim() != 1 || tensor.numel() != all_elements)
+      refuse_entry(key, "is not a vector over all parameters");
+    return tensor.to(parameter.device());
+  }
+  torch::Tensor number_of(const char* key, const c10::IValue& saved) const {
+    if (!saved.isTensor()) return torch::scalar_tensor(saved.toScalar(), parameter.options());
+    if (saved.toTensor().dim() != 0) refuse_entry(key, "is not a number");
+    return saved.toTensor().to(parameter.device());
+  }
+  std::vector<c10::IValue> list_of(const char* key) const { return (*this)[key].toListRef().vec(); }
 };
 
 template <class D>
@@ -241,6 +385,9 @@ template <class D>
 void load_states(Optimizer& optimizer, const c10::IValue& saved, const std::string& file) {
   const auto states = entry_of(saved, "state", file).toGenericDict();
   std::int64_t index = 0;
+  std::int64_t all_elements = 0;
+  for (const auto& group : optimizer.param_groups())
+    for (const torch::Tensor& parameter : group.params()) all_elements += parameter.numel();
   for (auto& group : optimizer.param_groups())
     for (const torch::Tensor& parameter : group.params()) {
       void* key = parameter.unsafeGetTensorImpl();
@@ -248,7 +395,9 @@ void load_states(Optimizer& optimizer, const c10::IValue& saved, const std::stri
       const auto found = states.find(index++);
       if (found == states.end()) continue;
       auto state = std::make_unique<typename D::State>();
-      D::visit_state(*state, Reader{found->value(), file, parameter});
+      D::visit_state(*state, Reader{found->value(), file, parameter, all_elements});
+      if constexpr (std::is_same_v<D, Lbfgs>)
+        D::expect_whole(*state, static_cast<const typename D::Options&>(group.options()), file);
       optimizer.state()[key] = std::move(state);
     }
 }

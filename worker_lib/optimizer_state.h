@@ -4,7 +4,7 @@
 //
 // i counts the parameters over all groups in order. C++ keys its state by pointer, and keeps some
 // counts as integers that Python keeps as tensors; both are translated here. SGD, Adam, AdamW,
-// RMSprop and Adagrad; the others are refused by name (kUnsupported).
+// RMSprop, Adagrad, Adadelta (ours) and LBFGS; the others are refused by name (kUnsupported).
 //
 // Free functions; the optimizer's owner thread calls them.
 #pragma once
