@@ -6,7 +6,6 @@
 #include <set>
 
 #include "base/assert.h"
-#include "worker_lib/checkpoint_state.h"  // tensors_of
 #include "worker_lib/core/bucket_plan.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/reducer.h"
@@ -19,6 +18,8 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kConstruct = "construct DistributedDataParallel";
+constexpr const char* kForward = "forward of DistributedDataParallel";
+constexpr const char* kJoin = "join() of DistributedDataParallel";
 constexpr std::uint64_t kBroadcastChunkBytes = 250 << 20;
 
 [[noreturn]] void refuse_to_construct(const std::string& what,
@@ -26,22 +27,60 @@ constexpr std::uint64_t kBroadcastChunkBytes = 250 << 20;
   refuse(std::string(kConstruct) + ": " + what, kind);
 }
 
+// What is not each rank's own.
+using NamedTensors = std::vector<std::pair<std::string, torch::Tensor>>;
+
+template <class Tensors>
+NamedTensors shared_of(const Tensors& tensors, const DataParallelOptions& options) {
+  NamedTensors result;
+  for (const auto& item : tensors)
+    if (!std::ranges::count(options.ignored_names, item.key()))
+      result.emplace_back(item.key(), item.value());
+  return result;
+}
+
+NamedTensors shared_parameters(const torch::nn::Module& module,
+                               const DataParallelOptions& options) {
+  return shared_of(module.named_parameters(), options);
+}
+
+NamedTensors shared_buffers(const torch::nn::Module& module, const DataParallelOptions& options) {
+  return shared_of(module.named_buffers(), options);
+}
+
+std::vector<torch::Tensor> without_names(const NamedTensors& tensors) {
+  std::vector<torch::Tensor> result;
+  for (const auto& [name, tensor] : tensors) result.push_back(tensor);
+  return result;
+}
+
+std::vector<torch::Tensor> shared_state(const torch::nn::Module& module,
+                                        const DataParallelOptions& options) {
+  std::vector<torch::Tensor> state = without_names(shared_parameters(module, options));
+  std::ranges::copy(without_names(shared_buffers(module, options)), std::back_inserter(state));
+  return state;
+}
+
+std::string on_or_off(const char* option, bool is_on) {
+  return "option '" + std::string(option) + (is_on ? "' on" : "' off");
+}
+
 // What must be the same on every rank, one line for each thing, in order.
 std::vector<std::string> describe(const torch::nn::Module& module,
                                   const DataParallelOptions& options) {
   std::vector<std::string> lines;
-  for (const auto& item : module.named_parameters()) {
-    const torch::Tensor& p = item.value();
-    lines.push_back("parameter '" + item.key() + "' " + dtype_and_shape(p) + " strides " +
+  for (const auto& [name, p] : shared_parameters(module, options)) {
+    lines.push_back("parameter '" + name + "' " + dtype_and_shape(p) + " strides " +
                     text_of(p.strides()) + " on " + c10::DeviceTypeName(p.device().type(), true) +
                     (p.requires_grad() ? " requires grad" : " requires no grad"));
   }
-  for (const auto& item : module.named_buffers())
-    lines.push_back("buffer '" + item.key() + "' " + dtype_and_shape(item.value()));
+  for (const auto& [name, buffer] : shared_buffers(module, options))
+    lines.push_back("buffer '" + name + "' " + dtype_and_shape(buffer));
   lines.push_back("option 'first_bucket_bytes' " + std::to_string(options.first_bucket_bytes));
   lines.push_back("option 'bucket_bytes' " + std::to_string(options.bucket_bytes));
-  lines.push_back(std::string("option 'broadcast_buffers' ") +
-                  (options.broadcast_buffers ? "on" : "off"));
+  lines.push_back(on_or_off("broadcast_buffers", options.broadcast_buffers));
+  lines.push_back(on_or_off("find_unused_parameters", options.find_unused_parameters));
+  lines.push_back(on_or_off("static_graph", options.static_graph));
   return lines;
 }
 
@@ -63,8 +102,8 @@ void expect_same_everywhere(const std::vector<std::string>& lines, ProcessGroup&
   DDPRUN_ASSERT(false, "texts with different digests differ");
 }
 
-// Makes the tensors rank 0's, through one flat block of bytes.
-void broadcast_block(std::span<const torch::Tensor> tensors, std::uint64_t bytes,
+// Makes the tensors the root's, through one flat block of bytes.
+void broadcast_block(std::span<const torch::Tensor> tensors, std::uint64_t bytes, int root,
                      ProcessGroup& group, std::optional<Timeout> timeout) {
   const auto flat = torch::empty({static_cast<std::int64_t>(bytes)},
                                  torch::dtype(torch::kUInt8).device(group.device()));
@@ -74,14 +113,14 @@ void broadcast_block(std::span<const torch::Tensor> tensors, std::uint64_t bytes
     offset += slot_aligned(tensor.nbytes());
     return part.view(tensor.scalar_type()).view(tensor.sizes());
   };
-  if (group.rank() == 0)
+  if (group.rank() == root)
     for (auto to = place; const torch::Tensor& tensor : tensors) to(tensor).copy_(tensor);
-  group.broadcast(flat, {.timeout = timeout});
-  if (group.rank() != 0)
+  group.broadcast(flat, {.root = root, .timeout = timeout});
+  if (group.rank() != root)
     for (auto from = place; torch::Tensor tensor : tensors) tensor.copy_(from(tensor));
 }
 
-void broadcast_coalesced(const std::vector<torch::Tensor>& tensors, ProcessGroup& group,
+void broadcast_coalesced(const std::vector<torch::Tensor>& tensors, int root, ProcessGroup& group,
                          std::optional<Timeout> timeout) {
   torch::NoGradGuard no_grad;
   for (std::size_t first = 0; first < tensors.size();) {
@@ -89,44 +128,85 @@ void broadcast_coalesced(const std::vector<torch::Tensor>& tensors, ProcessGroup
     std::size_t last = first;
     while (last < tensors.size() && (bytes == 0 || bytes < kBroadcastChunkBytes))
       bytes += slot_aligned(tensors[last++].nbytes());
-    broadcast_block({&tensors[first], last - first}, bytes, group, timeout);
+    broadcast_block({&tensors[first], last - first}, bytes, root, group, timeout);
     first = last;
   }
 }
 
-// Each parameter once, under the first of its names.
-std::vector<Reducer::Parameter> trainable(const torch::nn::Module& module) {
-  std::vector<Reducer::Parameter> result;
-  std::set<const void*> seen;
-  for (const auto& item : module.named_parameters())
-    if (item.value().requires_grad() && seen.insert(item.value().unsafeGetTensorImpl()).second)
-      result.push_back({item.key(), item.value()});
+// Weights whose layers say that their gradients are sparse.
+std::set<const void*> sparse_weights(const torch::nn::Module& module) {
+  std::set<const void*> result;
+  const auto look_at = [&](const auto* layer) {
+    if (layer && layer->options.sparse()) result.insert(layer->weight.unsafeGetTensorImpl());
+  };
+  for (const auto& child : module.modules(/*include_self=*/false)) {
+    look_at(child->template as<torch::nn::Embedding>());
+    look_at(child->template as<torch::nn::EmbeddingBag>());
+  }
+  look_at(module.as<torch::nn::Embedding>());
+  look_at(module.as<torch::nn::EmbeddingBag>());
   return result;
 }
 
-void expect_on_device(const torch::nn::Module& module, torch::Device device) {
-  const auto expect = [device](const std::string& what, const auto& tensors) {
-    for (const auto& item : tensors)
-      if (item.value().device() != device)
-        refuse_to_construct(what + " '" + item.key() + "' is on " + item.value().device().str() +
+// Each parameter once, under the first of its names.
+std::vector<Reducer::Parameter> trainable(const torch::nn::Module& module,
+                                          const DataParallelOptions& options) {
+  const std::set<const void*> sparse = sparse_weights(module);
+  std::vector<Reducer::Parameter> result;
+  std::set<const void*> seen;
+  for (const auto& [name, tensor] : shared_parameters(module, options)) {
+    const void* identity = tensor.unsafeGetTensorImpl();
+    if (tensor.requires_grad() && seen.insert(identity).second)
+      result.push_back({name, tensor, sparse.contains(identity)});
+  }
+  return result;
+}
+
+void expect_on_device(const torch::nn::Module& module, const DataParallelOptions& options,
+                      torch::Device device) {
+  const auto expect = [device](const std::string& what, const NamedTensors& tensors) {
+    for (const auto& [name, tensor] : tensors)
+      if (tensor.device() != device)
+        refuse_to_construct(what + " '" + name + "' is on " + tensor.device().str() +
                             ", the group works on " + device.str() + "; move the module first");
   };
-  expect("parameter", module.named_parameters());
-  expect("buffer", module.named_buffers());
+  expect("parameter", shared_parameters(module, options));
+  expect("buffer", shared_buffers(module, options));
+}
+
+void expect_known(const torch::nn::Module& module, const DataParallelOptions& options) {
+  for (const std::string& name : options.ignored_names)
+    if (!module.named_parameters().contains(name) && !module.named_buffers().contains(name))
+      refuse_to_construct("the option 'ignored_names' has '" + name +
+                          "', which is neither a parameter nor a buffer of the module");
 }
 
 void expect_supported(const torch::nn::Module* module, const DataParallelOptions& options) {
   if (!module) refuse_to_construct("there is no module");
-  if (options.find_unused_parameters)
-    refuse_to_construct("'find_unused_parameters' is not supported yet",
-                        DistError::Kind::kUnsupported);
-  if (options.static_graph)
-    refuse_to_construct("'static_graph' is not supported yet", DistError::Kind::kUnsupported);
+  if (options.find_unused_parameters && options.static_graph)
+    refuse_to_construct(
+        "the options 'find_unused_parameters' and 'static_graph' exclude each other; a static "
+        "graph "
+        "may have unused parameters");
   if (options.first_bucket_bytes == 0 || options.bucket_bytes == 0)
     refuse_to_construct(
         "a bucket of 0 bytes holds nothing; the options 'first_bucket_bytes' and 'bucket_bytes' "
         "are "
         "at least 1");
+}
+
+// What a rank says of the forward that it begins, inside join().
+struct Step {
+  bool is_training = false;
+  bool synchronises = false;
+  bool broadcasts = false;
+};
+
+std::vector<int> training_ranks(const std::vector<Step>& steps) {
+  std::vector<int> ranks;
+  for (std::size_t rank = 0; rank < steps.size(); ++rank)
+    if (steps[rank].is_training) ranks.push_back(static_cast<int>(rank));
+  return ranks;
 }
 
 }  // namespace
@@ -138,7 +218,62 @@ struct DataParallelCore::Impl {
   std::shared_ptr<Reducer> reducer = {};
   int no_sync_depth = 0;
   bool broadcast_due = true;
+  std::optional<JoinOptions> join = {};
+  int last_to_train = 0;  // in this join(); of several in the last round, the highest rank
+
+  std::vector<Step> exchange_steps(const Step& own);
+  void begin_joined_forward(const Step& own);
+  void follow_round(const std::vector<Step>& steps);
+  void expect_all_training(const std::vector<Step>& steps) const;
+  void broadcast_buffers_from(int root);
 };
+
+std::vector<Step> DataParallelCore::Impl::exchange_steps(const Step& own) {
+  const auto device = group.device();
+  const auto mine = torch::tensor({static_cast<std::int64_t>(own.is_training),
+                                   static_cast<std::int64_t>(own.synchronises),
+                                   static_cast<std::int64_t>(own.broadcasts)})
+                        .to(device);
+  torch::Tensor all = torch::empty({group.size(), 3}, mine.options());
+  group.all_gather_into_tensor(all, mine, {.timeout = options.timeout});
+  all = all.cpu();
+  std::vector<Step> steps;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const auto* words = all[rank].const_data_ptr<std::int64_t>();
+    steps.push_back({words[0] != 0, words[1] != 0, words[2] != 0});
+  }
+  return steps;
+}
+
+void DataParallelCore::Impl::expect_all_training(const std::vector<Step>& steps) const {
+  if (!join->throw_on_early_termination) return;
+  const std::vector<int> training = training_ranks(steps);
+  if (static_cast<int>(training.size()) == group.size() || training.empty()) return;
+  std::string names;
+  for (int rank = 0; rank < group.size(); ++rank)
+    if (!steps[static_cast<std::size_t>(rank)].is_training)
+      names += (names.empty() ? "rank " : ", rank ") + std::to_string(rank);
+  refuse(std::string(kJoin) + ": no inputs are left on " + names, DistError::Kind::kStopped);
+}
+
+void DataParallelCore::Impl::broadcast_buffers_from(int root) {
+  if (!options.broadcast_buffers || group.size() == 1) return;
+  broadcast_coalesced(without_names(shared_buffers(*module, options)), root, group,
+                      options.timeout);
+}
+
+void DataParallelCore::Impl::follow_round(const std::vector<Step>& steps) {
+  const std::vector<int> training = training_ranks(steps);
+  last_to_train = training.back();
+  if (!join->divide_by_initial_world_size) reducer->set_divisor(static_cast<int>(training.size()));
+}
+
+void DataParallelCore::Impl::begin_joined_forward(const Step& own) {
+  const std::vector<Step> steps = exchange_steps(own);
+  expect_all_training(steps);
+  follow_round(steps);
+  if (own.broadcasts) broadcast_buffers_from(last_to_train);
+}
 
 DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module, ProcessGroup& group,
                                    const DataParallelOptions& options)
@@ -146,17 +281,19 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module, Pr
   with_dist_errors(kConstruct, [&] {
     expect_supported(impl_->module.get(), options);
     const torch::nn::Module& net = *impl_->module;
+    expect_known(net, options);
     expect_same_everywhere(describe(net, options), group, options.timeout);
-    expect_on_device(net, group.device());
-    std::vector<Reducer::Parameter> parameters = trainable(net);
+    expect_on_device(net, options, group.device());
+    std::vector<Reducer::Parameter> parameters = trainable(net, options);
     if (parameters.empty()) refuse_to_construct("no parameter of the module requires a gradient");
-    std::vector<torch::Tensor> state;
-    for (const auto& [name, tensor] : tensors_of(net)) state.push_back(tensor);
-    broadcast_coalesced(state, group, options.timeout);
+    broadcast_coalesced(shared_state(net, options), 0, group, options.timeout);
     impl_->reducer = Reducer::make(
         std::move(parameters), group,
         {.caps = {.first_bytes = options.first_bucket_bytes, .bytes = options.bucket_bytes},
-         .timeout = options.timeout});
+         .timeout = options.timeout,
+         .find_unused = options.find_unused_parameters,
+         .static_graph = options.static_graph,
+         .gradient_as_bucket_view = options.gradient_as_bucket_view});
   });
 }
 
@@ -166,11 +303,18 @@ void DataParallelCore::before_forward() {
   Impl& i = *impl_;
   i.group.report_activity();
   const bool synchronise = at::GradMode::is_enabled() && i.no_sync_depth == 0;
-  if (i.broadcast_due && i.options.broadcast_buffers && i.group.size() > 1)
-    with_dist_errors("forward of DistributedDataParallel",
-                     [&] { broadcast_coalesced(i.module->buffers(), i.group, i.options.timeout); });
+  with_dist_errors(kForward, [&] {
+    if (i.join)
+      i.begin_joined_forward({true, synchronise, i.broadcast_due});
+    else if (i.broadcast_due)
+      i.broadcast_buffers_from(0);
+  });
   i.broadcast_due = synchronise;
   if (at::GradMode::is_enabled()) i.reducer->decide(synchronise);
+}
+
+void DataParallelCore::after_forward(const std::vector<torch::Tensor>& outputs) {
+  if (at::GradMode::is_enabled()) impl_->reducer->follow(outputs);
 }
 
 void DataParallelCore::enter_no_sync() {
@@ -179,6 +323,63 @@ void DataParallelCore::enter_no_sync() {
 
 void DataParallelCore::leave_no_sync() noexcept {
   if (--impl_->no_sync_depth == 0) impl_->reducer->set_local(false);
+}
+
+void DataParallelCore::register_comm_hook(std::shared_ptr<CommHook> hook) {
+  constexpr const char* kRegister = "register_comm_hook() of DistributedDataParallel";
+  Impl& i = *impl_;
+  with_dist_errors(kRegister, [&] {
+    const auto refuse_hook = [](const std::string& what) {
+      refuse(std::string(kRegister) + ": " + what);
+    };
+    if (!hook) refuse_hook("there is no hook");
+    if (i.reducer->has_hook()) refuse_hook("there is one already");
+    if (i.reducer->has_begun()) refuse_hook("it is too late after the first synchronised pass");
+    const auto names = i.group.all_gather_object(hook->name(), i.options.timeout);
+    for (std::size_t rank = 1; rank < names.size(); ++rank)
+      if (names[rank] != names[0])
+        refuse_hook("rank 0 has " + names[0].get<std::string>() + ", rank " + std::to_string(rank) +
+                    " has " + names[rank].get<std::string>());
+    i.reducer->set_hook(std::move(hook));
+  });
+}
+
+void DataParallelCore::begin_join(const JoinOptions& options) {
+  Impl& i = *impl_;
+  const auto refuse_join = [](const char* what) {
+    refuse(std::string(kJoin) + ": " + what, DistError::Kind::kUnsupported);
+  };
+  if (i.join) refuse_join("it cannot be inside another one");
+  if (!options.divide_by_initial_world_size && i.reducer->has_hook())
+    refuse_join(
+        "communication hooks average over all ranks; they need "
+        "'divide_by_initial_world_size'");
+  i.join = options;
+  i.last_to_train = 0;
+}
+
+// Every round is one forward of those that have inputs left.
+void DataParallelCore::shadow_others() {
+  Impl& i = *impl_;
+  with_dist_errors(kJoin, [&] {
+    for (;;) {
+      const std::vector<Step> steps = i.exchange_steps({});
+      i.expect_all_training(steps);
+      if (training_ranks(steps).empty()) break;
+      i.follow_round(steps);
+      const Step& theirs = steps[static_cast<std::size_t>(i.last_to_train)];
+      if (theirs.broadcasts) i.broadcast_buffers_from(i.last_to_train);
+      if (theirs.synchronises) i.reducer->shadow_pass();
+      i.group.report_activity();
+    }
+    broadcast_coalesced(shared_state(*i.module, i.options), i.last_to_train, i.group,
+                        i.options.timeout);
+  });
+}
+
+void DataParallelCore::end_join() noexcept {
+  impl_->join.reset();
+  impl_->reducer->set_divisor(std::nullopt);
 }
 
 }  // namespace ddprun::detail

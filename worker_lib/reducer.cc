@@ -6,10 +6,12 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "base/assert.h"
 #include "worker_lib/error_bridge.h"
+#include "worker_lib/sparse_average.h"
 
 namespace ddprun {
 namespace {
@@ -23,18 +25,22 @@ constexpr std::size_t kMaxNames = 10;  // in one message
   refuse(std::string(kDoing) + ": " + what, kind, peer_rank);
 }
 
-// Complex gradients are reduced as pairs of reals.
-torch::ScalarType reduced_type(const torch::Tensor& tensor) {
-  return c10::toRealValueType(tensor.scalar_type());
-}
-
 std::string join(const std::vector<std::string>& names) {
   std::string text;
   for (std::size_t i = 0; i < std::min(names.size(), kMaxNames); ++i)
-    text += (i ? ", '" : "'") + names[i] + "'";
+    text += (i ? ", " : "") + names[i];
   if (names.size() > kMaxNames)
     text += " and " + std::to_string(names.size() - kMaxNames) + " more";
   return text;
+}
+
+// As the gradient of an embedding that looked up nothing.
+torch::Tensor no_rows(const torch::Tensor& weight) {
+  auto sizes = weight.sizes().vec();
+  sizes[0] = 0;
+  return torch::sparse_coo_tensor(
+      torch::empty({1, 0}, torch::dtype(torch::kInt64).device(weight.device())),
+      torch::empty(sizes, weight.options().requires_grad(false)), weight.sizes());
 }
 
 }  // namespace
@@ -54,21 +60,39 @@ struct Reducer::PassGuard {
   bool is_open = false;
 };
 
-Reducer::Reducer(ProcessGroup& group, const ReducerOptions& options)
-    : group_(group),
-      options_(options),
-      world_size_(torch::tensor(static_cast<double>(group.size()))) {}
+Reducer::Reducer(std::vector<Parameter> parameters, ProcessGroup& group,
+                 const ReducerOptions& options)
+    : group_(group), options_(options) {
+  std::vector<torch::Tensor> tensors;
+  std::vector<char> in_a_bucket;
+  for (Parameter& parameter : parameters) {
+    tensors.push_back(parameter.tensor);
+    in_a_bucket.push_back(!parameter.is_sparse);
+    slots_.push_back({.parameter = std::move(parameter)});
+  }
+  const std::size_t words = group.size() + (tells_used() ? slots_.size() : 0);
+  const bool places_fit = options.gradient_as_bucket_view && !options.find_unused &&
+                          !options.static_graph && group.device().is_cpu();
+  if (places_fit) placement_ = GradientPlacement::make(tensors);
+  buckets_ = std::make_unique<GradientBuckets>(std::move(tensors), in_a_bucket, words, group,
+                                               options.caps);
+}
 
 std::shared_ptr<Reducer> Reducer::make(std::vector<Parameter> parameters, ProcessGroup& group,
                                        const ReducerOptions& options) {
   DDPRUN_ASSERT(!parameters.empty(), "a module without gradients was refused");
-  std::shared_ptr<Reducer> reducer(new Reducer(group, options));
-  for (Parameter& parameter : parameters) reducer->slots_.push_back({std::move(parameter)});
+  std::shared_ptr<Reducer> reducer(new Reducer(std::move(parameters), group, options));
   std::vector<std::size_t> order(reducer->slots_.size());
   std::iota(order.rbegin(), order.rend(), 0);
   reducer->lay_out(order);
   reducer->install_hooks();
   return reducer;
+}
+
+void Reducer::lay_out(std::span<const std::size_t> order) {
+  buckets_->lay_out(order);
+  for (std::size_t i = 0; placement_ && i < slots_.size(); ++i)
+    if (buckets_->has_place(i)) placement_->set_place(i, buckets_->place(i));
 }
 
 Reducer::~Reducer() {
@@ -79,6 +103,7 @@ void Reducer::install_hooks() {
   using torch::autograd::utils::LambdaPostHook;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].accumulator = torch::autograd::impl::grad_accumulator(slots_[i].parameter.tensor);
+    accumulators_[slots_[i].accumulator.get()] = i;
     slots_[i].hook = slots_[i].accumulator->add_post_hook(
         std::make_unique<LambdaPostHook>([this, i](const auto& outputs, const auto&) {
           on_gradient(i);
@@ -87,46 +112,26 @@ void Reducer::install_hooks() {
   }
 }
 
-// Makes buckets for this order of gradients, and every slot's place in them. Gradients stay where
-// they are; the next pass moves them.
-void Reducer::lay_out(const std::vector<std::size_t>& order) {
-  std::vector<PlannedGradient> gradients;
-  for (const Slot& slot : slots_)
-    gradients.push_back({.bytes = slot.parameter.tensor.nbytes(),
-                         .kind = static_cast<int>(reduced_type(slot.parameter.tensor))});
-  layout_ = plan_buckets(gradients, order, options_.caps);
-  buckets_.clear();
-  for (const BucketLayout& layout : layout_) {
-    const auto type = static_cast<torch::ScalarType>(layout.kind);
-    const auto element_bytes = static_cast<std::int64_t>(c10::elementSize(type));
-    const auto aligned = static_cast<std::int64_t>(slot_aligned(layout.bytes));
-    const bool is_last = &layout == &layout_.back();
-    const std::int64_t elements = aligned / element_bytes + (is_last ? group_.size() : 0);
-    const torch::Tensor flat = group_.shared_empty({elements}, type).zero_();
-    buckets_.push_back({.flat = flat, .work = {}});
-    for (const BucketSlot& slot : layout.slots)
-      slots_[slot.gradient].view = place(slots_[slot.gradient], flat, slot.offset_bytes);
-  }
-  const torch::Tensor& last = buckets_.back().flat;
-  codes_ = last.narrow(0, last.size(0) - group_.size(), group_.size());
-}
-
-// Memory of the bucket with the parameter's shape; strides as AccumulateGrad would choose them. It
-// keeps the bucket alive, because .grad may outlive the reducer.
-torch::Tensor Reducer::place(const Slot& slot, const torch::Tensor& flat,
-                             std::uint64_t offset_bytes) const {
-  const torch::Tensor& parameter = slot.parameter.tensor;
-  const auto strides = parameter.is_non_overlapping_and_dense()
-                           ? parameter.strides().vec()
-                           : torch::empty(parameter.sizes(), torch::kMeta).strides().vec();
-  return torch::from_blob(
-      static_cast<char*>(flat.data_ptr()) + offset_bytes, parameter.sizes(), strides,
-      [flat](void*) {}, parameter.options().requires_grad(false));
-}
+// --- what forwards say ---
 
 void Reducer::decide(bool synchronise) {
   const std::lock_guard lock(mutex_);
   decision_ = decision_.value_or(false) || synchronise;
+  ++forwards_;
+}
+
+void Reducer::follow(std::span<const torch::Tensor> outputs) {
+  const std::lock_guard lock(mutex_);
+  for (const torch::Tensor& output : outputs)
+    if (output.requires_grad() && !output.is_leaf())
+      output.register_hook([reducer = weak_from_this()](const torch::Tensor&) {
+        if (const auto owner = reducer.lock()) owner->on_output();
+      });
+  if (!options_.find_unused || outputs.empty()) return;
+  const std::vector<char> reached = reachable_from(outputs, accumulators_);
+  reachable_.resize(slots_.size());
+  for (std::size_t i = 0; i < reached.size(); ++i) reachable_[i] |= reached[i];
+  ++followed_;
 }
 
 void Reducer::set_local(bool local) {
@@ -134,121 +139,373 @@ void Reducer::set_local(bool local) {
   local_ = local;
 }
 
+void Reducer::set_hook(std::shared_ptr<CommHook> hook) { hook_ = std::move(hook); }
+
+void Reducer::set_divisor(std::optional<int> divisor) {
+  const std::lock_guard lock(mutex_);
+  divisor_ = divisor;
+}
+
+// --- during a pass ---
+
+void Reducer::on_output() {
+  const std::lock_guard lock(mutex_);
+  open_scope();
+  const bool synchronise = decision_.value_or(!local_);
+  if (!placement_ || placement_->is_active() || state_ != State::kIdle || !synchronise) return;
+  wait_for_buckets();  // of a pass that was given up
+  placement_->new_pass();
+  placement_->begin();
+}
+
 void Reducer::on_gradient(std::size_t index) {
   const std::lock_guard lock(mutex_);
   if (state_ == State::kIdle) begin_pass();
-  if (state_ == State::kLocalPass) return;
   Slot& slot = slots_[index];
-  const std::string& name = slot.parameter.name;
   const torch::Tensor& gradient = slot.parameter.tensor.grad();
   if (!gradient.defined()) return;  // the end of the pass finds it missing
+  slot.is_used = true;
+  if (state_ == State::kLocalPass) return;
+  expect_usable(slot, gradient);
+  if (!pass_->arrive(index)) {
+    const std::string which = "'" + slot.parameter.name + "' got its gradient ";
+    if (pass_->arrivals()[index] == 0)
+      refuse_pass(which + (expected_.empty()
+                               ? "after its bucket was sent: no output of the forward leads to it"
+                               : "now, and did not in the first pass: the graph is not static"));
+    refuse_pass(which +
+                (expected_.empty()
+                     ? "twice in one pass; is there a backward pass within it? With the option "
+                       "'static_graph' such passes are synchronised"
+                     : "more often than in the first pass: the graph is not static"));
+  }
+  if (!slot.parameter.is_sparse) move_into_bucket(index);
+  send_due();
+}
+
+void Reducer::expect_usable(const Slot& slot, const torch::Tensor& gradient) const {
   if (at::GradMode::is_enabled())
     refuse_pass("create_graph is not supported; use torch::autograd::grad for second derivatives",
                 DistError::Kind::kUnsupported);
-  if (gradient.layout() != torch::kStrided)
-    refuse_pass("'" + name + "' has a sparse gradient; make the layer with sparse(false)",
-                DistError::Kind::kUnsupported);
-  if (!pass_->mark_ready(index))
-    refuse_pass("'" + name +
-                "' got its gradient twice in one pass; is there a backward pass within it?");
-  take_over(slot);
-  for (int bucket = pass_->take_due(); bucket >= 0; bucket = pass_->take_due())
-    send(bucket, /*async=*/true);
+  const bool is_sparse = gradient.layout() == torch::kSparse;
+  if (is_sparse == slot.parameter.is_sparse) return;
+  refuse_pass(
+      "'" + slot.parameter.name + "' has a " + (is_sparse ? "sparse" : "dense") + " gradient; " +
+          (is_sparse ? "sparse ones are those of Embedding and EmbeddingBag with sparse(true)"
+                     : "its layer was made with sparse(true)"),
+      DistError::Kind::kUnsupported);
+}
+
+// The pass ends with the graph task that is running now, unless an outer one is to end it.
+void Reducer::open_scope() {
+  if (const auto scope = scope_.lock(); scope && scope->is_open) return;
+  const auto guard = std::make_shared<PassGuard>(weak_from_this());
+  torch::autograd::Engine::get_default_engine().queue_callback([guard] { guard->end(); });
+  guard->is_open = true;
+  scope_ = guard;
 }
 
 void Reducer::begin_pass() {
   const bool synchronise = decision_.value_or(!local_);
-  // A reduction of a pass that was given up may still use the buckets.
-  if (synchronise) wait_for_buckets();
-  const auto guard = std::make_shared<PassGuard>(weak_from_this());
-  torch::autograd::Engine::get_default_engine().queue_callback([guard] { guard->end(); });
-  guard->is_open = true;
+  if (synchronise) prepare_pass();
+  open_scope();
   state_ = synchronise ? State::kPass : State::kLocalPass;
-  if (synchronise) pass_.emplace(layout_, slots_.size());
+  if (!synchronise) return;
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    if (expected_.empty() ? forwards_ > 0 && followed_ == forwards_ && !reachable_[i]
+                          : expected_[i] == 0)
+      excuse(i);
+  send_due();
 }
 
-// Both ways divide by the world size with the same kernel. A gradient that autograd has just made
-// is divided while it is copied; one that was added up in its place (zeros included) is divided
-// there.
-void Reducer::take_over(Slot& slot) {
-  torch::Tensor& gradient = slot.parameter.tensor.mutable_grad();
-  if (gradient.is_same(slot.view)) {
-    gradient.div_(world_size_);
-  } else {
-    at::div_out(slot.view, gradient, world_size_);
-    gradient = slot.view;
+void Reducer::prepare_pass() {
+  // A reduction of a pass that was given up may still use the buckets.
+  wait_for_buckets();
+  has_begun_ = true;
+  if (placement_) placement_->new_pass();
+  works_.assign(static_cast<std::size_t>(buckets_->count()), {});
+  finishes_.clear();
+  pass_.emplace(buckets_->layout(), slots_.size(), expected_);
+  if (options_.static_graph && expected_.empty()) pass_->only_count();
+}
+
+void Reducer::excuse(std::size_t index) {
+  pass_->excuse(index);
+  contribute_without_gradient(index);
+}
+
+// A gradient that was added up, or computed, in its place is there already.
+void Reducer::move_into_bucket(std::size_t index) {
+  torch::Tensor& gradient = slots_[index].parameter.tensor.mutable_grad();
+  slots_[index].kept.reset();  // it was excused, and came after all
+  if (placement_) placement_->note_gradient(index, gradient.const_data_ptr());
+  if (gradient.is_same(buckets_->place(index))) return;
+  if (!buckets_->is_in_place(index, gradient)) {
+    if (placement_ && placement_->is_lent(index)) move_bucket(buckets_->bucket_of(index));
+    buckets_->place(index).copy_(gradient);
+  }
+  if (options_.gradient_as_bucket_view) gradient = buckets_->place(index);
+}
+
+// Away from tensors that lie in it and are no gradients.
+void Reducer::move_bucket(int bucket) {
+  const auto slots = buckets_->layout()[static_cast<std::size_t>(bucket)].slots;
+  std::vector<torch::Tensor> old;
+  for (const BucketSlot& slot : slots) {
+    old.push_back(buckets_->place(slot.gradient));
+    if (placement_->is_lent(slot.gradient)) placement_->do_not_guess(slot.gradient);
+  }
+  buckets_->move(bucket);
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const std::size_t index = slots[i].gradient;
+    placement_->set_place(index, buckets_->place(index));
+    torch::Tensor& gradient = slots_[index].parameter.tensor.mutable_grad();
+    if (gradient.is_same(old[i])) gradient = buckets_->place(index);
   }
 }
 
+// Before it is reduced, which writes to all of it.
+void Reducer::vacate(int bucket) {
+  if (!placement_) return;
+  const auto& slots = buckets_->layout()[static_cast<std::size_t>(bucket)].slots;
+  if (std::ranges::any_of(
+          slots, [&](const BucketSlot& slot) { return placement_->is_lent(slot.gradient); }))
+    move_bucket(bucket);
+}
+
+// Zeros, or the gradient from before this pass. That one is kept, because it is to stay as it is if
+// no rank used the parameter.
+void Reducer::contribute_without_gradient(std::size_t index) {
+  Slot& slot = slots_[index];
+  if (slot.parameter.is_sparse) return;
+  const torch::Tensor& old = slot.parameter.tensor.grad();
+  const torch::Tensor& place = buckets_->place(index);
+  if (!old.defined()) {
+    place.zero_();
+  } else if (buckets_->is_in_place(index, old)) {
+    slot.kept = old.clone();
+  } else {
+    place.copy_(old);
+  }
+}
+
+void Reducer::send_due() {
+  for (int bucket = pass_->take_due(); bucket >= 0; bucket = pass_->take_due())
+    send(bucket, /*async=*/true);
+}
+
 void Reducer::send(int bucket, bool async) {
-  Bucket& b = buckets_[static_cast<std::size_t>(bucket)];
-  b.work = group_.all_reduce(b.flat, {.timeout = options_.timeout, .async = async});
+  vacate(bucket);
+  if (hook_) {
+    try {
+      finishes_.push_back(hook_->start(bucket_for_hook(bucket), group_));
+    } catch (...) {
+      // Nobody knows what it has called, so the ranks cannot go on together.
+      group_.abort("the communication hook '" + hook_->name() + "' failed");
+      throw;
+    }
+    return;
+  }
+  works_[static_cast<std::size_t>(bucket)] =
+      group_.all_reduce(buckets_->flat(bucket), {.op = divisor_ ? ReduceOp::kSum : ReduceOp::kAvg,
+                                                 .timeout = options_.timeout,
+                                                 .async = async});
+}
+
+GradBucket Reducer::bucket_for_hook(int bucket) const {
+  GradBucket result{.index = bucket,
+                    .is_last = bucket + 1 == buckets_->count(),
+                    .buffer = buckets_->payload(bucket)};
+  for (const BucketSlot& slot : buckets_->layout()[static_cast<std::size_t>(bucket)].slots) {
+    result.gradients.push_back(buckets_->place(slot.gradient));
+    result.parameters.push_back(slots_[slot.gradient].parameter.tensor);
+  }
+  return result;
+}
+
+// A hook sees gradients only.
+void Reducer::reduce_words(bool async) {
+  works_.back() = group_.all_reduce(
+      buckets_->words(), {.op = ReduceOp::kAvg, .timeout = options_.timeout, .async = async});
 }
 
 void Reducer::wait_for_buckets() {
-  for (const Bucket& bucket : buckets_) bucket.work.wait();
+  for (const Work& work : works_) work.wait();
 }
 
-void Reducer::set_own_code(Code code) {
-  codes_.zero_();
-  if (code != Code::kComplete) codes_[group_.rank()].fill_(static_cast<int>(code));
+// Averages travel, so a word that one rank sets arrives as its value over the world size.
+void Reducer::set_words(Code code) {
+  std::vector<double> words(static_cast<std::size_t>(group_.size()));
+  words[static_cast<std::size_t>(group_.rank())] = static_cast<double>(code);
+  if (tells_used())
+    for (const Slot& slot : slots_) words.push_back(slot.is_used ? 1 : 0);
+  buckets_->write_words(words);
+}
+
+// --- its end ---
+
+void Reducer::end_pass() {
+  decision_.reset();
+  forwards_ = followed_ = 0;
+  std::ranges::fill(reachable_, 0);
 }
 
 void Reducer::finish() {
   const std::lock_guard lock(mutex_);
+  if (placement_) placement_->end();
   const State ended = std::exchange(state_, State::kIdle);
-  decision_.reset();
+  if (ended == State::kIdle) return;  // no parameter took part: torch::autograd::grad
+  end_pass();
   if (ended == State::kPass) finish_pass();
 }
 
 void Reducer::finish_pass() {
-  const std::vector<std::size_t> missing = pass_->missing();
-  const std::vector<std::size_t> order = pass_->ready_order();
-  set_own_code(missing.empty() ? Code::kComplete : Code::kMissing);
-  const int last = static_cast<int>(buckets_.size()) - 1;
+  std::vector<std::size_t> missing = pass_->missing();
+  if (options_.find_unused || (options_.static_graph && expected_.empty()))
+    for (const std::size_t index : std::exchange(missing, {})) excuse(index);
+  const std::vector<double> words = reduce_rest(missing.empty() ? Code::kComplete : Code::kMissing);
+  expect_complete(words, missing);
+  finish_buckets();
+  settle_gradients(words);
+  settle_sparse(words, /*is_shadow=*/false);
+  for (Slot& slot : slots_) slot.is_used = false;
+  learn_from_first_pass();
+}
+
+void Reducer::shadow_pass() {
+  const std::lock_guard lock(mutex_);
+  prepare_pass();
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    pass_->excuse(i);
+    slots_[i].is_used = false;
+    if (buckets_->has_place(i)) buckets_->place(i).zero_();
+  }
+  send_due();
+  const std::vector<double> words = reduce_rest(Code::kComplete);
+  expect_complete(words, {});
+  finish_buckets();
+  settle_sparse(words, /*is_shadow=*/true);
+  learn_from_first_pass();
+}
+
+// Returns the sums of the ranks' words.
+std::vector<double> Reducer::reduce_rest(Code code) {
+  set_words(code);
+  const int last = buckets_->count() - 1;
   try {
     for (int bucket = pass_->take_remaining(); bucket >= 0; bucket = pass_->take_remaining())
       send(bucket, /*async=*/bucket != last);
+    if (hook_) reduce_words(/*async=*/false);
   } catch (const DistError&) {
     wait_for_buckets();  // the failure of an earlier bucket is the first one, and says more
     throw;
   }
   wait_for_buckets();
-  const torch::Tensor sums = codes_.to(torch::kCPU, torch::kFloat64);
-  const std::vector<int> codes(sums.const_data_ptr<double>(),
-                               sums.const_data_ptr<double>() + sums.numel());
-  if (std::ranges::any_of(codes, [](int code) { return code != 0; })) report(codes, missing);
-  if (!has_ready_order_) adopt_ready_order(order);
+  const double scale = divisor_ && !hook_ ? 1 : group_.size();
+  std::vector<double> words = buckets_->read_words();
+  for (double& word : words) word *= scale;
+  return words;
+}
+
+// All ranks come here, or none.
+void Reducer::finish_buckets() {
+  for (const auto& finish : std::exchange(finishes_, {})) finish();
+  if (!divisor_) return;
+  for (int bucket = 0; bucket < buckets_->count(); ++bucket)
+    buckets_->payload(bucket).div_(*divisor_);
+}
+
+void Reducer::learn_from_first_pass() {
+  if (options_.static_graph && expected_.empty()) expected_ = pass_->arrivals();
+  if (!has_ready_order_) adopt_ready_order(pass_->ready_order());
+}
+
+// All buckets hold averages. Those of parameters that this rank did not use count if another one
+// did.
+void Reducer::settle_gradients(std::span<const double> words) {
+  const double* used = tells_used() ? words.data() + group_.size() : nullptr;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    if (slot.parameter.is_sparse) continue;
+    torch::Tensor& gradient = slot.parameter.tensor.mutable_grad();
+    const torch::Tensor& place = buckets_->place(i);
+    const torch::Tensor kept = std::exchange(slot.kept, {});
+    if (used && used[i] == 0) {
+      if (kept.defined()) place.copy_(kept);
+    } else if (options_.gradient_as_bucket_view) {
+      if (!gradient.is_same(place)) gradient = place;
+    } else if (gradient.defined()) {
+      gradient.copy_(place);
+    } else {
+      gradient = place.clone();
+    }
+  }
+}
+
+void Reducer::settle_sparse(std::span<const double> words, bool is_shadow) {
+  const double* used = tells_used() ? words.data() + group_.size() : nullptr;
+  std::vector<torch::Tensor*> gradients;
+  std::vector<torch::Tensor> mine;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (!slots_[i].parameter.is_sparse || (used && used[i] == 0)) continue;
+    const torch::Tensor& parameter = slots_[i].parameter.tensor;
+    gradients.push_back(&parameter.mutable_grad());
+    mine.push_back(gradients.back()->defined() && !is_shadow ? *gradients.back()
+                                                             : no_rows(parameter));
+  }
+  const std::vector<torch::Tensor> averages =
+      average_sparse(mine, divisor_.value_or(group_.size()), group_, options_.timeout);
+  for (std::size_t i = 0; i < averages.size(); ++i) *gradients[i] = averages[i];
 }
 
 // The other ranks will come to all of this pass's reductions, so they are called here, too, and
 // tell them. Whoever gave the pass up has an exception in flight already.
 void Reducer::give_up() noexcept {
   const std::lock_guard lock(mutex_);
+  if (placement_) placement_->end();
   const State ended = std::exchange(state_, State::kIdle);
-  decision_.reset();
+  if (ended == State::kIdle) return;
+  end_pass();
   if (ended != State::kPass) return;
   try {
-    set_own_code(Code::kGivenUp);
+    for (Slot& slot : slots_) slot.kept.reset();
+    set_words(Code::kGivenUp);
     for (int bucket = pass_->take_remaining(); bucket >= 0; bucket = pass_->take_remaining())
       send(bucket, /*async=*/true);
+    if (hook_) reduce_words(/*async=*/true);
   } catch (...) {
     // The group has failed; so it will at every rank, and at our next call.
   }
 }
 
-// Every rank has the same codes and so takes the same way here.
-void Reducer::report(const std::vector<int>& codes, const std::vector<std::size_t>& missing) {
-  for (std::size_t rank = 0; rank < codes.size(); ++rank)
-    if (codes[rank] == static_cast<int>(Code::kGivenUp))
+// Every rank has the same words and so takes the same way here.
+void Reducer::expect_complete(std::span<const double> words,
+                              const std::vector<std::size_t>& missing) {
+  bool are_some_missing = false;
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const auto code = static_cast<Code>(std::lround(words[static_cast<std::size_t>(rank)]));
+    if (code == Code::kGivenUp)
       refuse_pass(
           "an exception left it on rank " + std::to_string(rank) + ", whose gradients are missing",
-          DistError::Kind::kInvalidArgument, static_cast<int>(rank));
-  std::vector<std::string> names;
-  for (const std::size_t index : missing) {
-    const Parameter& parameter = slots_[index].parameter;
-    names.push_back(parameter.name + (parameter.tensor.requires_grad() ? "" : " (frozen)"));
+          DistError::Kind::kInvalidArgument, rank);
+    are_some_missing |= code == Code::kMissing;
   }
+  if (are_some_missing) report_missing(missing);
+}
+
+std::string Reducer::describe_missing(std::size_t index) const {
+  const Parameter& parameter = slots_[index].parameter;
+  std::string text = "'" + parameter.name + "'";
+  if (!parameter.tensor.requires_grad()) text += " (frozen)";
+  if (!expected_.empty())
+    text += " (" + std::to_string(pass_->arrivals()[index]) + " of the " +
+            std::to_string(expected_[index]) + " of the first pass)";
+  return text;
+}
+
+void Reducer::report_missing(const std::vector<std::size_t>& missing) {
+  std::vector<std::string> names;
+  for (const std::size_t index : missing) names.push_back(describe_missing(index));
   const auto all = group_.all_gather_object(names, options_.timeout);
   std::string text;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -257,29 +514,32 @@ void Reducer::report(const std::vector<int>& codes, const std::vector<std::size_
     text += (text.empty() ? "rank " : "; rank ") + std::to_string(rank) + " got no gradient for " +
             join(theirs);
   }
-  const bool nested = torch::autograd::get_current_node() != nullptr;
-  refuse_pass(text + (nested
-                          ? ". It is a backward pass within another one, which is not supported yet"
-                          : ". Each parameter that required grad at construction must take part in "
-                            "every synchronised pass; unused parameters are not supported yet"));
+  const bool is_nested = torch::autograd::get_current_node() != nullptr;
+  if (is_nested)
+    refuse_pass(text +
+                ". It is a backward pass within another one, and no output of the wrapped "
+                "module's forward is part of that one");
+  if (options_.static_graph) refuse_pass(text + ". The graph is not static");
+  refuse_pass(text +
+              ". Each parameter that required grad at construction must take part in every "
+              "synchronised pass, unless the option 'find_unused_parameters' is on");
 }
 
-// Once, after the first pass, when all gradients lie in their places.
+// Once, after the first pass. Gradients that lie in their places move with them.
 void Reducer::adopt_ready_order(const std::vector<std::size_t>& own_order) {
   const auto order = torch::tensor(std::vector<std::int64_t>(own_order.begin(), own_order.end()))
                          .to(group_.device());
   group_.broadcast(order, {.timeout = options_.timeout});
   const torch::Tensor agreed = order.cpu();
   const auto* indices = agreed.const_data_ptr<std::int64_t>();
-  const std::vector<torch::Tensor> old = [&] {
-    std::vector<torch::Tensor> views;
-    for (const Slot& slot : slots_) views.push_back(slot.view);
-    return views;
-  }();
-  lay_out({indices, indices + agreed.numel()});
+  std::vector<torch::Tensor> old;
+  for (std::size_t i = 0; i < slots_.size(); ++i) old.push_back(buckets_->place(i));
+  lay_out(std::vector<std::size_t>(indices, indices + agreed.numel()));
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    slots_[i].view.copy_(old[i]);
-    slots_[i].parameter.tensor.mutable_grad() = slots_[i].view;
+    torch::Tensor& gradient = slots_[i].parameter.tensor.mutable_grad();
+    if (!gradient.defined() || !gradient.is_same(old[i])) continue;
+    buckets_->place(i).copy_(old[i]);
+    gradient = buckets_->place(i);
   }
   has_ready_order_ = true;
 }

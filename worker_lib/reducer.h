@@ -1,22 +1,31 @@
 // Reducer: averages gradients over the ranks while backward passes run.
 //
 // Each parameter's gradient accumulator has a hook. It moves the gradient into its place in a
-// bucket, divided by the world size, and makes that place the parameter's .grad; a bucket that is
-// complete is reduced, asynchronously, while the backward pass goes on. A callback at the end of
-// the pass waits.
+// bucket and makes that place the parameter's .grad; a bucket that is complete is reduced,
+// asynchronously, while the backward pass goes on. A callback at the end of the pass waits.
 //
 //      hook: gradient ready          all due buckets sent      callback: end of the pass
 //   idle ------------------> in pass --------------------+----------------------------> idle
 //     ^                                                  | the pass was given up
 //     +--------------------------------------------------+ (an exception left it)
 //
-// Bits: a gradient is divided first and then summed, in its own dtype, element by element; where it
-// lies in which bucket does not matter. (Method: PyTorch's; ddprun always divides, PyTorch
-// multiplies by the reciprocal on one of its two paths.)
+// The callback belongs to the outermost pass that an output of the module is part of (the outputs
+// have a hook, too), so that gradients of a pass within it, as re-entrant checkpointing makes,
+// count for the outer one.
+//
+// Where it can, autograd computes gradients in their places (gradient_placement.h), so that nothing is
+// copied.
+//
+// Bits: gradients are summed in the group's order and the sum is divided by the world size, element
+// by element (ReduceOp::kAvg); where a gradient lies in which bucket, and whether it was copied
+// there or added up there, does not matter. (PyTorch divides first, or multiplies by the
+// reciprocal. For two ranks all of it gives the same bits, but for numbers at the end of the
+// dtype's range.)
 //
 // No quiet drift: every pass of every rank sends all buckets, complete or not, in list order. The
-// last one carries a code from each rank, and so all ranks learn in the same pass that one of them
-// has gradients missing (kMissing) or gave the pass up (kGivenUp), and all throw.
+// last one carries words from each rank: a code, so that all ranks learn in the same pass that one
+// of them has gradients missing (kMissing) or gave the pass up (kGivenUp), and all throw; and,
+// where parameters may be unused, which ones it used.
 //
 // The layout of the first pass is a guess, the parameters in reverse. At its end rank 0's order of
 // readiness becomes the order of all, for good.
@@ -27,27 +36,41 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/types.h>
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "ddprun/comm_hook.h"
 #include "ddprun/process_group.h"
+#include "worker_lib/autograd_graph.h"
 #include "worker_lib/core/bucket_plan.h"
+#include "worker_lib/gradient_buckets.h"
+#include "worker_lib/gradient_placement.h"
 
 namespace ddprun {
 
 struct ReducerOptions {
   BucketCaps caps;
   std::optional<Timeout> timeout;
+  // A parameter without a gradient in a pass contributes zeros, or the gradient that it has; if no
+  // rank used it since the last synchronised pass, its gradient stays as it is.
+  bool find_unused = false;
+  // Every pass is like the first one, in which it is counted how often each gradient comes.
+  bool static_graph = false;
+  // .grad is the gradient's place in its bucket. Otherwise it is copied there and back.
+  bool gradient_as_bucket_view = true;
 };
 
 class Reducer : public std::enable_shared_from_this<Reducer> {
  public:
   struct Parameter {
     std::string name;
-    torch::Tensor tensor;  // requires grad, floating-point or complex, on the group's device
+    torch::Tensor tensor;    // requires grad, floating-point or complex, on the group's device
+    bool is_sparse = false;  // its gradients are
   };
 
   // The same parameters, in the same order, on every rank. `parameters` is not empty.
@@ -60,8 +83,23 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   // forward spoke for is synchronised unless set_local(true) holds.
   void decide(bool synchronise);
 
+  // What came out of the forward that decided last.
+  void follow(std::span<const torch::Tensor> outputs);
+
   // Passes without a decision stay local while this is set.
   void set_local(bool local);
+
+  // Averages buckets from now on. Before the first pass, once.
+  void set_hook(std::shared_ptr<CommHook> hook);
+  bool has_hook() const { return hook_ != nullptr; }
+  bool has_begun() const { return has_begun_; }
+
+  // Sums are divided by this number, where it is not the group's size.
+  void set_divisor(std::optional<int> divisor);
+
+  // A pass of a rank that has nothing more to train on: it takes part in all that the others
+  // reduce, with zeros. Its parameters' gradients are unspecified then.
+  void shadow_pass();
 
  private:
   enum class Code { kComplete = 0, kMissing = 1, kGivenUp = 2 };
@@ -71,48 +109,73 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     Parameter parameter;
     std::shared_ptr<torch::autograd::Node> accumulator;  // the parameter holds it weakly only
     std::uintptr_t hook = 0;
-    // Its place in a bucket; no view to autograd, so that detach_() works on it.
-    torch::Tensor view;
-  };
-  struct Bucket {
-    torch::Tensor flat;
-    Work work;  // of the last reduction
+    torch::Tensor kept;    // the old gradient of one that this pass did not reach
+    bool is_used = false;  // since the last synchronised pass, in local passes, too
   };
 
-  Reducer(ProcessGroup& group, const ReducerOptions& options);
+  Reducer(std::vector<Parameter> parameters, ProcessGroup& group, const ReducerOptions& options);
 
   void install_hooks();
-  void lay_out(const std::vector<std::size_t>& order);
-  torch::Tensor place(const Slot& slot, const torch::Tensor& flat,
-                      std::uint64_t offset_bytes) const;
 
+  void on_output();
   void on_gradient(std::size_t index);
+  void expect_usable(const Slot& slot, const torch::Tensor& gradient) const;
+  void open_scope();
   void begin_pass();
-  void take_over(Slot& slot);
+  void move_into_bucket(std::size_t index);
+  void move_bucket(int bucket);
+  void vacate(int bucket);
+  void contribute_without_gradient(std::size_t index);
+  void send_due();
   void send(int bucket, bool async);
+  GradBucket bucket_for_hook(int bucket) const;
+  void reduce_words(bool async);
   void wait_for_buckets();
-  void set_own_code(Code code);
+  bool tells_used() const { return options_.find_unused || options_.static_graph; }
+  void set_words(Code code);
 
   void finish();
+  void prepare_pass();
   void finish_pass();
+  void excuse(std::size_t index);
+  std::vector<double> reduce_rest(Code code);
+  void finish_buckets();
+  void settle_gradients(std::span<const double> words);
+  void settle_sparse(std::span<const double> words, bool is_shadow);
+  void learn_from_first_pass();
+  void lay_out(std::span<const std::size_t> order);
   void give_up() noexcept;
-  [[noreturn]] void report(const std::vector<int>& codes, const std::vector<std::size_t>& missing);
+  void expect_complete(std::span<const double> words, const std::vector<std::size_t>& missing);
+  [[noreturn]] void report_missing(const std::vector<std::size_t>& missing);
+  std::string describe_missing(std::size_t index) const;
   void adopt_ready_order(const std::vector<std::size_t>& own_order);
+  void end_pass();
 
   ProcessGroup& group_;
   const ReducerOptions options_;
-  const torch::Tensor world_size_;  // the divisor
 
   std::mutex mutex_;
   std::vector<Slot> slots_;
-  std::vector<BucketLayout> layout_;
-  std::vector<Bucket> buckets_;
-  torch::Tensor codes_;  // one element for each rank, at the end of the last bucket
+  AccumulatorIndex accumulators_;
+  std::unique_ptr<GradientBuckets> buckets_;
+  std::shared_ptr<GradientPlacement> placement_;  // null: gradients are copied
+  std::vector<Work> works_;                       // by bucket: of its last reduction
+  std::shared_ptr<CommHook> hook_;
+  std::vector<std::function<void()>> finishes_;  // what the hook has begun, in order of buckets
+  std::optional<int> divisor_;
   bool has_ready_order_ = false;
+  std::vector<int> expected_;  // static graph: arrivals of the first pass
 
+  // What forwards said about the next pass.
   std::optional<bool> decision_;
+  int forwards_ = 0;
+  int followed_ = 0;             // of these, whose outputs are known
+  std::vector<char> reachable_;  // from these outputs
+
   bool local_ = false;
   enum class State { kIdle, kLocalPass, kPass } state_ = State::kIdle;
+  std::weak_ptr<PassGuard> scope_;
+  bool has_begun_ = false;  // some pass was synchronised
   std::optional<ReductionPass> pass_;
 };
 

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <set>
+
 #include "ddprun/data_parallel.h"
 #include "tests/worker_lib/small_mlp.h"
 
@@ -211,6 +213,118 @@ TEST(DataParallelGradients, OfASharedParameterAreReducedOnce) {
   });
   // 4 elements in a slot of 16, and a code for each rank.
   EXPECT_THAT(sizes_of(world, "all_reduce"), testing::ElementsAre(18 * 4));
+}
+
+// --- computed in their places
+
+// Where gradients lie when autograd has made them, before anything could copy them.
+class FreshGradients {
+ public:
+  explicit FreshGradients(torch::nn::Module& net) : places_(net.parameters().size()) {
+    std::size_t i = 0;
+    for (const torch::Tensor& p : net.parameters())
+      p.register_hook([this, i = i++](const torch::Tensor& gradient) {
+        places_[i] = gradient.const_data_ptr();
+      });
+  }
+  const std::vector<const void*>& places() const { return places_; }
+
+ private:
+  std::vector<const void*> places_;
+};
+
+TEST(DataParallelGradients, AreComputedInTheirBuckets) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    auto net = make_mlp();
+    DistributedDataParallel model(net, group, {.first_bucket_bytes = 100, .bucket_bytes = 300});
+    const FreshGradients fresh(*net);
+    backward(model, group);
+    EXPECT_NE(fresh.places(), places(*net));
+    for (int step = 1; step < 4; ++step) {
+      net->zero_grad();
+      backward(model, group, step);
+      EXPECT_EQ(fresh.places(), places(*net)) << step;
+      expect_same(gradients_of(*net), averaged(local_gradients(2, step)));
+    }
+    // One that is there is added to.
+    backward(model, group, 3);
+    EXPECT_NE(fresh.places(), places(*net));
+  });
+}
+
+// In its backward pass it makes tensors of the sizes of gradients, which stay.
+struct Greedy : torch::autograd::Function<Greedy> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               Tensors* made, const Tensors* like) {
+    context->saved_data["made"] = reinterpret_cast<std::int64_t>(made);
+    context->saved_data["like"] = reinterpret_cast<std::int64_t>(like);
+    return x.clone();
+  }
+  static Tensors backward(torch::autograd::AutogradContext* context, Tensors gradients) {
+    auto& made = *reinterpret_cast<Tensors*>(context->saved_data["made"].toInt());
+    for (const torch::Tensor& one :
+         *reinterpret_cast<const Tensors*>(context->saved_data["like"].toInt()))
+      made.push_back(torch::full_like(one, 7));
+    return {gradients[0], torch::Tensor(), torch::Tensor()};
+  }
+};
+
+// The MLP with Greedy behind its second layer, where the gradients of the third one are there and the
+// others are not.
+struct GreedyMlp : torch::nn::Module {
+  GreedyMlp() { register_module("layers", layers); }
+  torch::Tensor forward(const torch::Tensor& x, bool is_greedy) {
+    torch::Tensor hidden = x;
+    std::size_t i = 0;
+    for (auto& layer : *layers) {
+      if (is_greedy && i++ == 3) hidden = Greedy::apply(hidden, &made, &like);
+      hidden = layer.forward(hidden);
+    }
+    return hidden;
+  }
+  torch::nn::Sequential layers = make_mlp();
+  Tensors made;
+  const Tensors like = layers->parameters();
+};
+
+TEST(DataParallelGradients, DoNoHarmToWhatTookTheirPlaces) {
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{300}, std::size_t{1} << 20})
+    ThreadWorld(2).run([&](ProcessGroup& group) {
+      const auto net = std::make_shared<GreedyMlp>();
+      DistributedDataParallel model(net, group,
+                                    {.first_bucket_bytes = bytes, .bucket_bytes = bytes});
+      std::set<const void*> homes;
+      for (int step = 0; step < 6; ++step) {
+        net->zero_grad();
+        const bool is_greedy = step % 2 == 1 && group.rank() == 0;
+        loss_of(model(input_of(group.rank(), step), is_greedy), group.rank(), step).backward();
+        expect_same(gradients_of(*net), averaged(local_gradients(2, step)));
+        for (const torch::Tensor& one : net->made)
+          EXPECT_TRUE((one == 7).all().item<bool>()) << step;
+        homes.insert(places(*net)[0]);
+      }
+      // The guess was wrong once, and was not made again.
+      EXPECT_EQ(homes.size(), group.rank() == 0 ? 2u : 1u);
+    });
+}
+
+TEST(DataParallelGradients, ThatAHookKeepsStayLocal) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    auto net = make_mlp();
+    DistributedDataParallel model(net, group);
+    Tensors kept;
+    net->parameters()[2].register_hook(
+        [&](const torch::Tensor& gradient) { kept.push_back(gradient); });
+    for (int step = 0; step < 5; ++step) {
+      net->zero_grad();
+      backward(model, group, step);
+      expect_same(gradients_of(*net), averaged(local_gradients(2, step)));
+    }
+    for (int step = 0; step < 5; ++step) {
+      const auto local = local_gradients(2, step)[static_cast<std::size_t>(group.rank())];
+      EXPECT_TRUE(same_bits(kept[static_cast<std::size_t>(step)], local[2])) << step;
+    }
+  });
 }
 
 }  // namespace

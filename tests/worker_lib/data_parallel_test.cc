@@ -124,22 +124,12 @@ TEST(DataParallelConstruction, AModuleThatCannotBeTrainedIsRefused) {
   expect_refused([](int) { return std::shared_ptr<torch::nn::LinearImpl>(); },
                  "there is no module");
   expect_refused([](int) { return torch::nn::Linear(nullptr); }, "there is no module");
-  expect_refused([](int) { return torch::nn::Linear(2, 2); }, "a bucket of 0 bytes",
-                 {.bucket_bytes = 0});
-}
-
-TEST(DataParallelConstruction, WhatIsNotThereYetSaysSo) {
-  ThreadWorld(1).run([](ProcessGroup& group) {
-    torch::nn::Linear net(2, 2);
-    EXPECT_DIST_ERROR(DistributedDataParallel(net, group, {.find_unused_parameters = true}),
-                      Kind::kUnsupported, HasSubstr("'find_unused_parameters'"));
-    EXPECT_DIST_ERROR(DistributedDataParallel(net, group, {.static_graph = true}),
-                      Kind::kUnsupported, HasSubstr("'static_graph'"));
-    DistributedDataParallel model(net, group);
-    EXPECT_DIST_ERROR(model.join(), Kind::kUnsupported, HasSubstr("join()"));
-    EXPECT_DIST_ERROR(model.register_comm_hook([] {}), Kind::kUnsupported,
-                      HasSubstr("communication hooks"));
-  });
+  const auto linear = [](int) { return torch::nn::Linear(2, 2); };
+  expect_refused(linear, "a bucket of 0 bytes", {.bucket_bytes = 0});
+  expect_refused(linear, "'find_unused_parameters' and 'static_graph' exclude each other",
+                 {.find_unused_parameters = true, .static_graph = true});
+  expect_refused(linear, "'ignored_names' has 'wait', which is neither",
+                 {.ignored_names = {"bias", "wait"}});
 }
 
 // --- calling it

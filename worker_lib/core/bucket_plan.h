@@ -42,10 +42,11 @@ struct BucketLayout {
 // lies between slots stays zero.
 constexpr std::uint64_t slot_aligned(std::uint64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// Cuts `gradients`, taken in `order` (a permutation of their indices: the order in which they
-// become ready), into buckets. PyTorch's rule: one open bucket for each kind; a gradient is added
-// first, and then the bucket is closed if it has reached its cap, so buckets overshoot and one
-// gradient is never split. The buckets come in the order in which they become full.
+// Cuts `gradients`, taken in `order` (indices, each at most once: the order in which they become
+// ready), into buckets; those that `order` leaves out lie in none. PyTorch's rule: one open bucket
+// for each kind; a gradient is added first, and then the bucket is closed if it has reached its cap,
+// so buckets overshoot and one gradient is never split. The buckets come in the order in which they
+// become full.
 std::vector<BucketLayout> plan_buckets(std::span<const PlannedGradient> gradients,
                                        std::span<const std::size_t> order, BucketCaps caps);
 
@@ -53,15 +54,27 @@ std::vector<BucketLayout> plan_buckets(std::span<const PlannedGradient> gradient
 // the same order; the last one is held back until the pass ends, because it carries what this rank
 // has to say about the whole pass.
 //
-//   per gradient:   mark_ready(g); while ((b = take_due()) >= 0) send(b);
+//   per gradient:   arrive(g); while ((b = take_due()) >= 0) send(b);
 //   at the end:     while ((b = take_remaining()) >= 0) send(b);
+//
+// Gradients without a bucket are counted like the others.
 class ReductionPass {
  public:
   // buckets: as planned; kept by reference, must outlive this.
-  ReductionPass(std::span<const BucketLayout> buckets, std::size_t gradient_count);
+  // expected: how often each gradient comes in the pass; empty: once.
+  ReductionPass(std::span<const BucketLayout> buckets, std::size_t gradient_count,
+                std::span<const int> expected = {});
 
-  // False, and nothing changes, when it was marked before: it grew after it was taken over.
-  bool mark_ready(std::size_t gradient);
+  // For a pass that finds out how often gradients come: any number is right, and nothing is due
+  // before the end.
+  void only_count();
+
+  // Not awaited in this pass: its bucket may go without it.
+  void excuse(std::size_t gradient);
+
+  // It has come. False, and nothing changes, when it had come as often as was expected, or was
+  // excused and its bucket has gone.
+  bool arrive(std::size_t gradient);
 
   // The next bucket that is due, or -1. Each is returned once.
   int take_due();
@@ -70,17 +83,28 @@ class ReductionPass {
   // -1.
   int take_remaining();
 
-  // Gradients that were never marked, in index order.
+  // How often each has come.
+  const std::vector<int>& arrivals() const { return arrivals_; }
+  // Gradients that came less often than expected and were not excused, in index order.
   std::vector<std::size_t> missing() const;
-  // Gradients in the order in which they were first marked.
-  const std::vector<std::size_t>& ready_order() const { return order_; }
+  // Gradients in the order in which they came (the last time), then those that never did.
+  std::vector<std::size_t> ready_order() const;
 
  private:
+  bool is_awaited(std::size_t gradient) const;
+  void settle(std::size_t gradient);
+
+  static constexpr std::size_t kNoBucket = static_cast<std::size_t>(-1);
+
   std::span<const BucketLayout> buckets_;
   std::vector<std::size_t> bucket_of_;
-  std::vector<std::size_t> pending_;  // per bucket: gradients not yet marked
-  std::vector<char> ready_;
-  std::vector<std::size_t> order_;
+  std::vector<std::size_t> pending_;  // per bucket: gradients that are awaited
+  std::vector<int> expected_;
+  std::vector<int> arrivals_;
+  std::vector<char> excused_;
+  std::vector<std::uint64_t> last_arrival_;  // in the sequence of all arrivals, from 1 on
+  std::uint64_t sequence_ = 0;
+  bool only_counts_ = false;
   std::size_t next_ = 0;  // the first bucket that was not taken
 };
 

@@ -100,39 +100,97 @@ class ReductionPassTest : public testing::Test {
 };
 
 TEST_F(ReductionPassTest, ABucketIsDueWhenItsLastGradientIsReady) {
-  pass_.mark_ready(1);
+  pass_.arrive(1);
   EXPECT_THAT(due(), IsEmpty());
-  pass_.mark_ready(0);
+  pass_.arrive(0);
   EXPECT_THAT(due(), ElementsAre(0));
 }
 
 TEST_F(ReductionPassTest, AFullBucketWaitsForThoseBeforeIt) {
-  for (const std::size_t gradient : {2, 3, 0}) pass_.mark_ready(gradient);
+  for (const std::size_t gradient : {2, 3, 0}) pass_.arrive(gradient);
   EXPECT_THAT(due(), IsEmpty());
-  pass_.mark_ready(1);
+  pass_.arrive(1);
   EXPECT_THAT(due(), ElementsAre(0, 1));
 }
 
 TEST_F(ReductionPassTest, TheLastBucketIsHeldBackUntilTheEnd) {
-  for (const std::size_t gradient : {0, 1, 2, 3, 4, 5}) pass_.mark_ready(gradient);
+  for (const std::size_t gradient : {0, 1, 2, 3, 4, 5}) pass_.arrive(gradient);
   EXPECT_THAT(due(), ElementsAre(0, 1));
   EXPECT_THAT(pass_.missing(), IsEmpty());
   EXPECT_THAT(remaining(), ElementsAre(2));
 }
 
 TEST_F(ReductionPassTest, AnIncompletePassStillSendsEveryBucketOnceAndInOrder) {
-  for (const std::size_t gradient : {4, 5, 1, 0, 3}) pass_.mark_ready(gradient);
+  for (const std::size_t gradient : {4, 5, 1, 0, 3}) pass_.arrive(gradient);
   EXPECT_THAT(due(), ElementsAre(0));
   EXPECT_THAT(pass_.missing(), ElementsAre(2));
   EXPECT_THAT(remaining(), ElementsAre(1, 2));
   EXPECT_THAT(remaining(), IsEmpty());
 }
 
-TEST_F(ReductionPassTest, AGradientCannotBeReadyTwice) {
-  EXPECT_TRUE(pass_.mark_ready(0));
-  EXPECT_FALSE(pass_.mark_ready(0));
-  EXPECT_THAT(pass_.ready_order(), ElementsAre(0));
+TEST_F(ReductionPassTest, AGradientDoesNotComeTwice) {
+  EXPECT_TRUE(pass_.arrive(0));
+  EXPECT_FALSE(pass_.arrive(0));
+  EXPECT_THAT(pass_.ready_order(), ElementsAre(0, 1, 2, 3, 4, 5));
   EXPECT_THAT(due(), IsEmpty());
+}
+
+TEST_F(ReductionPassTest, ABucketDoesNotWaitForWhatIsExcused) {
+  pass_.excuse(0);
+  pass_.excuse(0);
+  EXPECT_THAT(due(), IsEmpty());
+  pass_.arrive(1);
+  EXPECT_THAT(due(), ElementsAre(0));
+  for (const std::size_t gradient : {2, 3, 4}) pass_.arrive(gradient);
+  EXPECT_THAT(pass_.missing(), ElementsAre(5));
+  pass_.excuse(5);
+  EXPECT_THAT(pass_.missing(), IsEmpty());
+  EXPECT_THAT(pass_.arrivals(), ElementsAre(0, 1, 1, 1, 1, 0));
+  EXPECT_THAT(pass_.ready_order(), ElementsAre(1, 2, 3, 4, 0, 5));
+}
+
+TEST_F(ReductionPassTest, WhatWasExcusedMayComeUntilItsBucketHasGone) {
+  for (const std::size_t gradient : {0, 2}) pass_.excuse(gradient);
+  EXPECT_TRUE(pass_.arrive(0));
+  EXPECT_FALSE(pass_.arrive(0));
+  pass_.arrive(1);
+  EXPECT_THAT(due(), ElementsAre(0));
+  pass_.arrive(3);
+  EXPECT_THAT(due(), ElementsAre(1));
+  EXPECT_FALSE(pass_.arrive(2));
+  EXPECT_EQ(pass_.arrivals()[2], 0);
+}
+
+TEST_F(ReductionPassTest, APassThatOnlyCountsSaysHowOftenEachCame) {
+  pass_.only_count();
+  for (const std::size_t gradient : {5, 4, 5, 3, 2, 1, 5}) EXPECT_TRUE(pass_.arrive(gradient));
+  EXPECT_THAT(due(), IsEmpty());
+  EXPECT_THAT(pass_.arrivals(), ElementsAre(0, 1, 1, 1, 1, 3));
+  EXPECT_THAT(pass_.ready_order(), ElementsAre(4, 3, 2, 1, 5, 0));
+  EXPECT_THAT(remaining(), ElementsAre(0, 1, 2));
+}
+
+TEST_F(ReductionPassTest, ABucketWaitsForEveryArrivalThatIsExpected) {
+  const std::vector<int> expected{2, 0, 1, 1, 1, 1};
+  ReductionPass pass(buckets_, 6, expected);
+  EXPECT_TRUE(pass.arrive(0));
+  EXPECT_EQ(pass.take_due(), -1);
+  EXPECT_THAT(pass.missing(), ElementsAre(0, 2, 3, 4, 5));
+  EXPECT_TRUE(pass.arrive(0));
+  EXPECT_EQ(pass.take_due(), 0);
+  EXPECT_FALSE(pass.arrive(0));
+  EXPECT_FALSE(pass.arrive(1));
+}
+
+TEST_F(ReductionPassTest, CountsWhatLiesInNoBucket) {
+  const std::vector<std::size_t> order{0, 2};
+  const auto buckets = plan_buckets(gradients_, order, {.first_bytes = 50, .bytes = 50});
+  ReductionPass pass(buckets, 6);
+  for (const std::size_t gradient : {1, 0, 3, 2, 4}) EXPECT_TRUE(pass.arrive(gradient));
+  EXPECT_FALSE(pass.arrive(3));
+  EXPECT_EQ(pass.take_due(), 0);
+  EXPECT_THAT(pass.missing(), ElementsAre(5));
+  EXPECT_THAT(pass.ready_order(), ElementsAre(1, 0, 3, 2, 4, 5));
 }
 
 }  // namespace

@@ -28,9 +28,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
-#include "ddprun/error.h"
+#include "ddprun/comm_hook.h"
+#include "ddprun/output_tensors.h"
 #include "ddprun/process_group.h"
 
 namespace ddprun {
@@ -45,9 +48,32 @@ struct DataParallelOptions {
   bool broadcast_buffers = true;
   // Deadline of each collective; default: the group's.
   std::optional<Timeout> timeout = {};
-  // PyTorch's options that are not supported yet: true throws kUnsupported.
+  // The .grad of a parameter is its place in a bucket, so that nothing is copied back. Otherwise
+  // gradients stay where they are, and take memory twice.
+  bool gradient_as_bucket_view = true;
+  // Parameters may get no gradient, on some ranks or on all. Before a backward pass the graph is
+  // walked from the tensors that forward returned (output_tensors.h), so that buckets do not wait
+  // for what cannot come; what else has not come by the end of the pass counts as unused, too. An
+  // unused parameter contributes the gradient that it has, or zeros; if no rank used it, its
+  // gradient stays as it is.
   bool find_unused_parameters = false;
+  // Every pass reaches the same parameters, as often as the first one did, which is noted there:
+  // for re-entrant checkpointing of layers that are used several times. Those that the first pass
+  // did not reach are unused. A pass that differs throws on every rank, kInvalidArgument. Nothing
+  // overlaps in the first pass.
   bool static_graph = false;
+  // Names of parameters and buffers that are each rank's own: neither compared nor broadcast nor
+  // averaged.
+  std::vector<std::string> ignored_names = {};
+};
+
+// Of join().
+struct JoinOptions {
+  // Gradients are divided by the number of ranks, also when some have no inputs left. Otherwise by
+  // the number of those that have.
+  bool divide_by_initial_world_size = true;
+  // When the first rank has no inputs left, all end: kStopped.
+  bool throw_on_early_termination = false;
 };
 
 namespace detail {
@@ -60,8 +86,13 @@ class DataParallelCore {
   ~DataParallelCore();
 
   void before_forward();
+  void after_forward(const std::vector<torch::Tensor>& outputs);
   void enter_no_sync();
   void leave_no_sync() noexcept;
+  void register_comm_hook(std::shared_ptr<CommHook> hook);
+  void begin_join(const JoinOptions& options);
+  void shadow_others();
+  void end_join() noexcept;
 
  private:
   struct Impl;
@@ -115,12 +146,13 @@ class DistributedDataParallel {
   // grad mode is on and no NoSync lives. That pass throws, on every rank:
   //   kInvalidArgument  on some rank a parameter got no gradient (the message names it), an
   //                     exception left the pass, or a gradient came twice (a pass within another)
-  //   kUnsupported      create_graph, sparse gradients
+  //   kUnsupported      create_graph; a sparse gradient, but of an Embedding or EmbeddingBag that was
+  //                     made with sparse(true)
   //   as collectives    when the group fails
   // The gradients are then unspecified, but the same collectives have been called on all ranks.
   //
-  // After it a parameter's .grad lies in a bucket: the next pass writes there again, so a tensor that
-  // was kept of it changes. Clone what must stay.
+  // After it a parameter's .grad lies in a bucket: the next pass writes there again, so a tensor
+  // that was kept of it changes. Clone what must stay.
   template <class... Arguments>
   decltype(auto) operator()(Arguments&&... arguments) {
     return forward(std::forward<Arguments>(arguments)...);
@@ -128,7 +160,14 @@ class DistributedDataParallel {
   template <class... Arguments>
   decltype(auto) forward(Arguments&&... arguments) {
     core_->before_forward();
-    return module_->forward(std::forward<Arguments>(arguments)...);
+    if constexpr (std::is_void_v<decltype(module_->forward(
+                      std::forward<Arguments>(arguments)...))>) {
+      module_->forward(std::forward<Arguments>(arguments)...);
+    } else {
+      decltype(auto) output = module_->forward(std::forward<Arguments>(arguments)...);
+      core_->after_forward(tensors_in(output));
+      return output;
+    }
   }
 
   // For gradient accumulation; may be nested.
@@ -142,19 +181,36 @@ class DistributedDataParallel {
   auto& operator*() { return *module_; }
   Module& module() { return module_; }
 
-  // Not supported yet: throws kUnsupported.
-  [[noreturn]] void join() { unsupported("join() for uneven inputs"); }
-  template <class... Hook>
-  [[noreturn]] void register_comm_hook(Hook&&...) {
-    unsupported("communication hooks");
+  // Collective; once, before the first synchronised pass (else kInvalidArgument). From then on
+  // `hook` averages the buckets (comm_hook.h). kInvalidArgument on every rank if the ranks give
+  // hooks of different names.
+  void register_comm_hook(std::shared_ptr<CommHook> hook) {
+    core_->register_comm_hook(std::move(hook));
+  }
+
+  // For ranks with different numbers of inputs. `loop` is this rank's training loop: forward and
+  // backward through this object, one synchronised forward for each synchronised backward pass. A
+  // rank whose loop has returned answers the others' collectives with zeros until all have; then
+  // every rank gets the parameters and buffers of the one that trained longest (of several, of the
+  // highest rank). The gradients of a rank that has nothing more to do are unspecified. Method:
+  // PyTorch's Join.
+  //
+  //   model.join([&] { for (auto& batch : *loader) train(batch); });
+  //
+  // Costs a small all_gather for each forward. What `loop` throws passes through; the other ranks
+  // fail as when a rank is lost. With throw_on_early_termination: kStopped on every rank, at the
+  // end of its loop or in its next forward. kUnsupported inside another join(), and for a
+  // communication hook without divide_by_initial_world_size.
+  template <class Loop>
+  void join(Loop&& loop, const JoinOptions& options = {}) {
+    core_->begin_join(options);
+    const std::unique_ptr<detail::DataParallelCore, void (*)(detail::DataParallelCore*)> end(
+        core_.get(), [](detail::DataParallelCore* core) { core->end_join(); });
+    std::forward<Loop>(loop)();
+    core_->shadow_others();
   }
 
  private:
-  [[noreturn]] static void unsupported(const char* what) {
-    throw DistError(DistError::Kind::kUnsupported,
-                    std::string("DistributedDataParallel: ") + what + " are not supported yet");
-  }
-
   Module module_;
   std::shared_ptr<detail::DataParallelCore> core_;
 };

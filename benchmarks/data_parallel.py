@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""What DistributedDataParallel costs: steps of an MLP on two ranks with and without it, ours and PyTorch's over gloo
+in turns, and the all_reduce of the gradients alone.
+
+    benchmarks/data_parallel.py [--rounds N] [--docs]
+
+--docs puts the table into docs/ddp.md. An idle machine, please.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import tempfile
+
+from collectives import facts
+from collectives_report import figure, ratio_text, table, time_text
+from measured_systems import NotHere, System, Way, interleave
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Width, layers, samples a rank; the most that a step may cost more with DistributedDataParallel.
+NETS = {(256, 4, 16): 0.12, (512, 7, 16): 0.08, (1024, 5, 64): 0.05}
+FLOOR = 1.5  # or this multiple of the all_reduce alone
+
+
+def mebibytes(net: tuple) -> float:
+    width, layers, _ = net
+    return layers * (width + 1) * width * 4 / (1 << 20)
+
+
+def measure(options, folder: pathlib.Path) -> list:
+    ranks = 2
+    ours = System("ours", ranks, lambda path: [
+        [options.bin.resolve() / "data_parallel_steps", "--driver", path, "--rank", rank, "--ranks", ranks, "--meet",
+         folder / "ours.meet"] for rank in range(ranks)], folder, {"OMP_NUM_THREADS": "1"})
+    systems = {"ours": ours}
+    if not options.smoke:
+        try:
+            systems["pytorch"] = System("pytorch", ranks, lambda path: [
+                [options.python, ROOT / "benchmarks/data_parallel_steps.py", "--driver", path, "--rank", rank, "--ranks", ranks,
+                 "--meet", f"file://{folder}/gloo.meet"] for rank in range(ranks)], folder)
+        except (NotHere, FileNotFoundError) as why:
+            print(f"PyTorch is not here: {why}", flush=True)
+    records = []
+    try:
+        for net in NETS:
+            ways = {f"{name} {call}": Way(system, call, net, options.budget_ms * 1000)
+                    for call in ("plain", "ddp", "noop", "reduce") for name, system in systems.items()}
+            results = interleave(ways, options.rounds)
+            records.append({"net": net, **{name: result["us"] for name, result in results.items()}})
+            print(f"{net}: " + ", ".join(f"{name} {result['us']:.5g}" for name, result in results.items()) + " us", flush=True)
+    finally:
+        for system in systems.values():
+            system.end()
+    return records
+
+
+def overhead(record: dict, system: str) -> float | None:
+    if f"{system} ddp" not in record:
+        return None
+    return record[f"{system} ddp"] / record[f"{system} plain"] - 1
+
+
+def report(records: list) -> str:
+    rows = []
+    for record in records:
+        net = tuple(record["net"])
+        plain, own = record["ours plain"], overhead(record, "ours")
+        goal = max(NETS[net], FLOOR * record["ours reduce"] / plain)
+        theirs = overhead(record, "pytorch")
+        exposed = record["ours ddp"] - record["ours noop"]
+        rows.append([
+            f"{figure(mebibytes(net))} MiB", f"{net[1]} layers of {net[0]}, {net[2]} samples", time_text(plain),
+            time_text(record["ours ddp"]), f"{own:.0%}", f"{goal:.0%}", "yes" if own <= goal else "**no**",
+            time_text(record["ours reduce"]), time_text(max(exposed, 0)), f"{record['ours noop'] / plain - 1:.0%}",
+            time_text(record.get("pytorch plain")), time_text(record.get("pytorch ddp")),
+            f"{theirs:.0%}" if theirs is not None else "",
+            ratio_text(record["pytorch ddp"] / record["ours ddp"]) if theirs is not None else ""])
+    return table(["gradients", "net", "alone", "with DDP", "more", "goal", "met", "all_reduce alone", "of it exposed",
+                  "hooks and buckets", "PyTorch alone", "with DDP", "more", "R"], rows)
+
+
+def into_docs(text: str, about: dict, page: pathlib.Path) -> None:
+    part = f"{about['processor']}, {about['cores']} cores, Linux {about['kernel']}, PyTorch {about['torch']}.\n\n{text}"
+    whole, found = re.subn(r"(<!-- measured: steps -->\n).*?(<!-- end of steps -->)",
+                           lambda match: f"{match[1]}\n{part}\n\n{match[2]}", page.read_text(), flags=re.S)
+    if found != 1:
+        raise ValueError(f"{page} has no place for what was measured")
+    page.write_text(whole)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", default=ROOT / "build/release/bin", type=pathlib.Path)
+    parser.add_argument("--python", default=ROOT / ".venv/bin/python3", type=pathlib.Path, help="with PyTorch")
+    parser.add_argument("--rounds", default=11, type=int)
+    parser.add_argument("--budget-ms", default=200, type=int, help="of one measurement")
+    parser.add_argument("--docs", action="store_true", help="put the table into docs")
+    parser.add_argument("--json", type=pathlib.Path, help="where every figure goes")
+    parser.add_argument("--smoke", action="store_true")
+    options = parser.parse_args()
+    if options.smoke:
+        options.rounds, options.budget_ms = 1, 1
+    with tempfile.TemporaryDirectory() as folder:
+        records = measure(options, pathlib.Path(folder))
+    text, about = report(records), facts(options.python)
+    print("\n" + text)
+    page = ROOT / "docs/ddp.md"
+    if options.docs:
+        into_docs(text, about, page)
+    elif options.smoke:
+        with tempfile.TemporaryDirectory() as folder:
+            copy = pathlib.Path(folder) / page.name
+            copy.write_text(page.read_text())
+            into_docs(text, about, copy)
+    if options.json:
+        options.json.write_text(json.dumps({**about, "rounds": options.rounds, "records": records}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
