@@ -1,55 +1,38 @@
 // NcclBackend: the nccl backend behind a ProcessGroup, written against the table of nccl_api.h
-// only.
+// only. What calls are made of; NcclEngine carries them out.
 //
-// Every collective goes to a stream of the backend's own: it waits there for what the caller's
-// current stream has been given so far, and Work::wait() makes the caller's stream wait for it; the
-// host waits for neither. Only a barrier's wait, and a wait with a timeout, block the host.
+// Every collective goes to a stream of the backend's own, one for each device that the rank uses:
+// it waits there for what the caller's current stream has been given so far, and Work::wait() makes
+// the caller's stream wait for it; the host waits for neither. Only a barrier's wait, and a wait
+// with a timeout, block the host, and the first call on a device, which makes a communicator.
 //
-// A watcher thread, started by the first call, looks at what is in flight every 20 ms: a deadline
-// that has passed, an error that NCCL noticed, or a failure of the group of peers ends the
-// communicator and everything in flight with it. The peers are a CpuGroup of the same ranks that
-// makes no calls: NCCL does not notice a dead rank, or does not say which one; its watch does,
+// The peers are a CpuGroup of the same ranks that makes no calls: NCCL does not notice a dead rank,
+// or does not say which one; its watch does, within 1 s. Nor does NCCL notice ranks that call
+// different collectives: the engine compares what they call, beside the calls, and tells them
 // within 1 s.
+//
+// Calls may be captured into a CUDA graph once their communicator is there, barriers excepted. A
+// captured call has no deadline, and is not watched: it runs when the graph does.
 //
 // What NCCL does not have is kUnsupported: int16 and bitwise reductions, receives from any source,
 // and tags other than 0 (messages of a pair of ranks arrive in the order in which they are sent, in
 // step with the collectives, so two ranks that first send and then receive wait for each other;
 // those of a batch do not).
 //
-// Owned by a ProcessGroup. One thread at a time calls, except abort(): any thread.
+// Owned by a ProcessGroup. One thread at a time calls, except abort() and shared_empty(): any
+// thread.
 #pragma once
 
-#include <array>
-#include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "base/ids.h"
 #include "ddprun/backend.h"
-#include "worker_lib/cpu/cpu_group.h"
-#include "worker_lib/nccl_api.h"
-#include "worker_lib/nccl_communicator.h"
-#include "worker_lib/nccl_work.h"
+#include "worker_lib/nccl_engine.h"
+#include "worker_lib/nccl_reduction.h"
 
 namespace ddprun {
-
-struct NcclBackendOptions {
-  Rank rank{0};
-  int world_size = 1;
-  torch::Device device{torch::kCUDA, 0};
-  std::string name;    // begins every key in the store
-  std::string title;   // behind what was done, in errors: " in group tp"; empty: of the world
-  Duration timeout{};  // of forming the group
-  // The destructor gives what is in flight, and the peers' leave, so long before it aborts.
-  Duration close_grace = std::chrono::seconds(5);
-  Duration abort_grace = std::chrono::seconds(10);  // see NcclCommunicatorOptions
-};
 
 // A tensor that a call reads or writes, without the tensor.
 template <class Pointer>
@@ -61,29 +44,19 @@ struct NcclPart {
 using WrittenPart = NcclPart<void*>;
 using ReadPart = NcclPart<const void*>;
 
-// What NCCL calls a reduction.
-struct NcclReduction {
-  NcclType type = NcclType::kUint8;
-  NcclOp op = NcclOp::kSum;
-  int values = 1;                   // of the type in an element: a complex number has two
-  std::array<char, 8> factor = {};  // one value of the type
-  bool is_premul = false;           // `op` is to be made from the factor
-};
-
 class NcclBackend final : public Backend {
  public:
-  // Collective. The device must be the current one. The store is used during the call only and may
-  // be null in a world of one, and so may the peers; without them a dead rank is noticed at the
-  // deadline.
-  static Result<std::unique_ptr<NcclBackend>> form(const NcclApi& api, Store* store,
-                                                   const NcclBackendOptions& options,
-                                                   std::unique_ptr<CpuGroup> peers = nullptr);
-  // Waits for what is in flight and for the peers' leave, a little; then aborts.
-  ~NcclBackend() override;
+  // Makes no communicator. All ranks of the group make one, with the same name; see NcclEngine.
+  NcclBackend(const NcclApi& api, std::shared_ptr<Store> store, const NcclBackendOptions& options,
+              std::unique_ptr<CpuGroup> peers = nullptr, std::shared_ptr<NcclSeed> seed = nullptr)
+      : engine_(api, std::move(store), options, std::move(peers), std::move(seed)) {}
 
   const std::string& name() const override { return name_; }
-  int rank() const override { return options_.rank.value; }
-  int size() const override { return options_.world_size; }
+  int rank() const override { return engine_.options().rank; }
+  int size() const override { return engine_.options().world_size; }
+  bool takes(torch::DeviceType type) const override {
+    return type == engine_.options().device.type();
+  }
 
   Work all_reduce(TensorList tensors, Reduction how, CallOptions call) override;
   Work reduce(const torch::Tensor& tensor, Reduction how, int root, CallOptions call) override;
@@ -100,66 +73,28 @@ class NcclBackend final : public Backend {
   Work send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) override;
   Work recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) override;
   std::vector<Work> batch(const std::vector<P2POp>& operations, CallOptions call) override;
+  Work split_off(int color, int key, std::shared_ptr<void>* seed, CallOptions call) override;
+  // Memory of NCCL's on the group's device; undefined where there is none.
+  torch::Tensor shared_empty(torch::IntArrayRef sizes, torch::ScalarType dtype) override;
   void abort(const std::string& reason) override;
 
  private:
-  struct Copy {
-    void* to;
-    const void* from;
-    std::size_t bytes;
-  };
-  // What one call is made of, in the order of the stream.
-  struct Issue {
-    NcclCall what;                        // for errors
-    std::vector<torch::Tensor> keep;      // alive until the call is over
-    std::vector<Copy> copies_ahead = {};  // within the device
-    NcclCommunicator::Issue launch;       // makes the NCCL calls
-    std::vector<Copy> copies_behind = {};
-    NcclWork::HostWait host_wait = NcclWork::HostWait::kOnRequest;
-  };
-
-  NcclBackend(const NcclApi& api, const NcclBackendOptions& options,
-              std::unique_ptr<CpuGroup> peers, std::unique_ptr<NcclCommunicator> communicator);
-  Result<void> prepare();
-  int device_index() const { return options_.device.has_index() ? options_.device.index() : 0; }
-
-  std::string words_of(const NcclCall& call) const { return to_text(call) + options_.title; }
-  Work issue(Issue issue, CallOptions call);
+  int device_of(const torch::Tensor& tensor) const;
+  Work issue(NcclIssue issue, CallOptions call);
+  NcclIssue::Message send_of(const torch::Tensor& tensor, int peer) const;
+  NcclIssue::Message recv_of(const torch::Tensor& tensor, int peer) const;
   // from[r] goes to rank r, to[r] comes from it, where there are any bytes.
-  Work issue_messages(Issue issue, std::vector<WrittenPart> to, std::vector<ReadPart> from,
+  Work issue_messages(NcclIssue issue, std::vector<WrittenPart> to, std::vector<ReadPart> from,
                       CallOptions call);
-  Result<std::shared_ptr<NcclWork>> launch(Issue issue, CallOptions call);
-  Result<std::shared_ptr<NcclWork>> enqueue(Issue& issue, const Deadline& deadline);
-  CudaResult copy(const std::vector<Copy>& copies);
-  Result<CudaEvent> take_event();
-  NcclResult grouped(std::size_t count, const std::function<NcclResult(std::size_t)>& call);
+  NcclResult grouped(std::size_t count, const std::function<NcclResult(std::size_t)>& call) const {
+    return nccl_group(engine_.api(), count, call);
+  }
   template <class Calls>
-  NcclResult with_op(const NcclReduction& as, NcclComm comm, Calls calls);
-
-  Result<void> start_watcher();
-  void watch();
-  Result<void> inspect();
-  Result<void> reap();
-  void fail(const Error& failure);
-  bool drain(const Deadline& deadline);
+  NcclResult with_op(const NcclReduction& as, const NcclLaneView& lane, Calls calls) const;
 
   const std::string name_ = "nccl";
-  const NcclApi& api_;
-  const NcclBackendOptions options_;
-  std::unique_ptr<CpuGroup> peers_;
-  std::unique_ptr<NcclCommunicator> communicator_;
-  CudaStream stream_ = nullptr;
+  NcclEngine engine_;
   torch::Tensor token_;  // what barriers reduce
-  std::uint64_t calls_ = 0;
-  std::optional<NcclOp> premul_sum_;  // the one made last
-
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable changed_;
-  std::deque<std::shared_ptr<NcclWork>> in_flight_;  // in the order of the stream
-  std::vector<CudaEvent> events_;                    // all that were made
-  std::vector<CudaEvent> free_events_;               // those that mark nothing now
-  bool closing_ = false;
-  std::thread watcher_;
 };
 
 // Makes nccl backends: what init_with() gets from a program that is linked with
@@ -172,9 +107,10 @@ class BackendFactory {
   int device_count() const;
   // Makes the device the current one of this thread.
   Result<void> select_device(int index) const;
-  // See NcclBackend::form().
-  Result<std::unique_ptr<Backend>> form(Store* store, const NcclBackendOptions& options,
-                                        std::unique_ptr<CpuGroup> peers = nullptr) const;
+  // seed: what split_off() gave for this group, or null.
+  std::unique_ptr<Backend> make(std::shared_ptr<Store> store, const NcclBackendOptions& options,
+                                std::unique_ptr<CpuGroup> peers = nullptr,
+                                std::shared_ptr<void> seed = nullptr) const;
 
  private:
   const NcclApi& api_;

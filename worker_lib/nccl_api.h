@@ -65,8 +65,22 @@ struct NcclApi {
   NcclResult (*comm_finalize)(NcclComm comm);
   NcclResult (*comm_destroy)(NcclComm comm);
   NcclResult (*comm_abort)(NcclComm comm);
+  // Null where the loaded NCCL has none of them, as all entries that are said to be newer:
+  // 2.23: as comm_init_rank with as many ids as there are roots of the bootstrap.
+  NcclResult (*comm_init_rank_scalable)(NcclComm* comm, int size, int rank, const NcclUniqueId* ids,
+                                        int id_count);
+  // 2.18: `part` is written when `comm` is no longer in progress; -1 for a color: no part.
+  NcclResult (*comm_split)(NcclComm comm, int color, int key, NcclComm* part);
+  // 2.28: stops what is on the device; in progress until that is quiet.
+  NcclResult (*comm_revoke)(NcclComm comm);
   const char* (*get_error_string)(NcclResult result);
   const char* (*get_last_error)(NcclComm comm);  // comm may be null
+
+  // --- NCCL: memory that it can use without copies, 2.19 ---
+  NcclResult (*mem_alloc)(void** memory, std::size_t bytes);
+  NcclResult (*mem_free)(void* memory);
+  NcclResult (*comm_register)(NcclComm comm, void* memory, std::size_t bytes, void** handle);
+  NcclResult (*comm_deregister)(NcclComm comm, void* handle);
 
   // --- NCCL: reductions ---
   // The sum after this rank's values were multiplied by the scalar, one element of the type in host
@@ -101,9 +115,12 @@ struct NcclApi {
   CudaResult (*stream_create)(CudaStream* stream);
   CudaResult (*stream_destroy)(CudaStream stream);
   CudaResult (*stream_wait_event)(CudaStream stream, CudaEvent event);
+  // Whether what is put on the stream goes into a CUDA graph.
+  CudaResult (*stream_is_capturing)(CudaStream stream, bool* is_capturing);
   CudaResult (*event_create)(CudaEvent* event);  // without timing
   CudaResult (*event_destroy)(CudaEvent event);
   CudaResult (*event_record)(CudaEvent event, CudaStream stream);
+  // Also beside captures of other threads.
   CudaResult (*event_query)(CudaEvent event);
   CudaResult (*memcpy_async)(void* to, const void* from, std::size_t bytes, CudaStream stream);
   const char* (*cuda_error_string)(CudaResult result);

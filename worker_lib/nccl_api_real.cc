@@ -1,10 +1,12 @@
 // The table of the real functions, in the library behind ddprun::worker_cuda.
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <nccl.h>
 
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "ddprun/context.h"
 #include "worker_lib/backend_nccl.h"
@@ -70,6 +72,55 @@ NcclResult comm_init_rank(NcclComm* comm, int size, const NcclUniqueId& id, int 
   return ours(ncclCommInitRankConfig(comm, size, named, rank, &config));
 }
 
+// What is newer than the oldest NCCL that we build with is looked for in the one that is loaded,
+// which may also be newer than the header. The types are those of nccl.h, which do not change.
+template <class Function>
+Function* find(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
+}
+
+const auto nccl_init_rank_scalable =
+    find<ncclResult_t(ncclComm_t*, int, int, int, ncclUniqueId*, ncclConfig_t*)>(
+        "ncclCommInitRankScalable");
+const auto nccl_split =
+    find<ncclResult_t(ncclComm_t, int, int, ncclComm_t*, ncclConfig_t*)>("ncclCommSplit");
+const auto nccl_revoke = find<ncclResult_t(ncclComm_t, int)>("ncclCommRevoke");
+const auto nccl_mem_alloc = find<ncclResult_t(void**, std::size_t)>("ncclMemAlloc");
+const auto nccl_mem_free = find<ncclResult_t(void*)>("ncclMemFree");
+const auto nccl_register =
+    find<ncclResult_t(ncclComm_t, void*, std::size_t, void**)>("ncclCommRegister");
+const auto nccl_deregister = find<ncclResult_t(ncclComm_t, void*)>("ncclCommDeregister");
+
+NcclResult comm_init_rank_scalable(NcclComm* comm, int size, int rank, const NcclUniqueId* ids,
+                                   int id_count) {
+  std::vector<ncclUniqueId> named(static_cast<std::size_t>(id_count));
+  for (int i = 0; i < id_count; ++i) {
+    std::memcpy(named[static_cast<std::size_t>(i)].internal, ids[i].bytes.data(),
+                sizeof(ncclUniqueId));
+  }
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  return ours(nccl_init_rank_scalable(comm, size, rank, id_count, named.data(), &config));
+}
+
+// Without a configuration of its own the part is non-blocking, too.
+NcclResult comm_split(NcclComm comm, int color, int key, NcclComm* part) {
+  return ours(nccl_split(comm, color, key, part, nullptr));
+}
+
+NcclResult comm_revoke(NcclComm comm) { return ours(nccl_revoke(comm, /*revokeFlags=*/0)); }
+
+NcclResult mem_alloc(void** memory, std::size_t bytes) {
+  return ours(nccl_mem_alloc(memory, bytes));
+}
+NcclResult mem_free(void* memory) { return ours(nccl_mem_free(memory)); }
+NcclResult comm_register(NcclComm comm, void* memory, std::size_t bytes, void** handle) {
+  return ours(nccl_register(comm, memory, bytes, handle));
+}
+NcclResult comm_deregister(NcclComm comm, void* handle) {
+  return ours(nccl_deregister(comm, handle));
+}
+
 NcclResult comm_get_async_error(NcclComm comm, NcclResult* state) {
   ncclResult_t theirs = ncclSuccess;
   const ncclResult_t result = ncclCommGetAsyncError(comm, &theirs);
@@ -77,8 +128,13 @@ NcclResult comm_get_async_error(NcclComm comm, NcclResult* state) {
   return ours(result);
 }
 
+// A query, which may wait for nothing, would end any capture that another thread has begun in the
+// usual, global mode, if this thread had not said that it knows.
 CudaResult event_query(CudaEvent event) {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  cudaThreadExchangeStreamCaptureMode(&mode);
   const cudaError_t result = cudaEventQuery(event);
+  cudaThreadExchangeStreamCaptureMode(&mode);
   // "Not ready" stays behind as this thread's last error, and LibTorch would take it for its own.
   if (result == cudaErrorNotReady) static_cast<void>(cudaGetLastError());
   return ours(result);
@@ -92,16 +148,31 @@ CudaResult stream_create(CudaStream* stream) {
   return ours(cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, highest));
 }
 
-constexpr NcclApi kRealApi{
+CudaResult stream_is_capturing(CudaStream stream, bool* is_capturing) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t result = cudaStreamIsCapturing(stream, &status);
+  *is_capturing = status != cudaStreamCaptureStatusNone;
+  return ours(result);
+}
+
+const NcclApi kRealApi{
     .get_unique_id = get_unique_id,
     .comm_init_rank = comm_init_rank,
     .comm_get_async_error = comm_get_async_error,
     .comm_finalize = [](NcclComm comm) { return ours(ncclCommFinalize(comm)); },
     .comm_destroy = [](NcclComm comm) { return ours(ncclCommDestroy(comm)); },
     .comm_abort = [](NcclComm comm) { return ours(ncclCommAbort(comm)); },
+    .comm_init_rank_scalable = nccl_init_rank_scalable ? comm_init_rank_scalable : nullptr,
+    .comm_split = nccl_split ? comm_split : nullptr,
+    .comm_revoke = nccl_revoke ? comm_revoke : nullptr,
     .get_error_string =
         [](NcclResult result) { return ncclGetErrorString(static_cast<ncclResult_t>(result)); },
     .get_last_error = [](NcclComm comm) { return ncclGetLastError(comm); },
+
+    .mem_alloc = nccl_mem_alloc ? mem_alloc : nullptr,
+    .mem_free = nccl_mem_free ? mem_free : nullptr,
+    .comm_register = nccl_register ? comm_register : nullptr,
+    .comm_deregister = nccl_deregister ? comm_deregister : nullptr,
 
     .red_op_create_premul_sum =
         [](NcclOp* op, const void* scalar, NcclType type, NcclComm comm) {
@@ -163,6 +234,7 @@ constexpr NcclApi kRealApi{
         [](CudaStream stream, CudaEvent event) {
           return ours(cudaStreamWaitEvent(stream, event, cudaEventWaitDefault));
         },
+    .stream_is_capturing = stream_is_capturing,
     .event_create =
         [](CudaEvent* event) {
           return ours(cudaEventCreateWithFlags(event, cudaEventDisableTiming));

@@ -7,15 +7,19 @@
 namespace ddprun {
 
 std::string to_text(const NcclCall& call) {
-  std::string text = "nccl call " + std::to_string(call.number) + ", " + call.name;
+  std::string text = call.collective > 0
+                         ? std::string("nccl ") + call.name + " #" + std::to_string(call.collective)
+                         : "nccl call " + std::to_string(call.number) + ", " + call.name;
   if (call.elements > 0) {
     text += " of " + std::to_string(call.elements) + " " + c10::toString(call.type);
   }
+  if (call.op) text += std::string(" (") + to_text(*call.op) + ")";
   if (call.peer >= 0) text += ", peer " + std::to_string(call.peer);
   return text;
 }
 
 void NcclWork::wait(std::optional<Duration> timeout) {
+  if (stream_.is_captured) return join_capture();
   if (!timeout && host_wait_ == HostWait::kOnRequest && wait_on_stream()) return;
   const Deadline deadline(timeout.value_or(kLongestTimeout));
   NcclPause pause;
@@ -44,18 +48,43 @@ bool NcclWork::wait_on_stream() {
   return true;
 }
 
-Result<bool> NcclWork::poll() {
+// Outside of the capture there is nothing to wait for: whoever runs the graph waits for that.
+void NcclWork::join_capture() {
   const std::lock_guard lock(mutex_);
+  const CudaStream current = stream_.api.current_stream(stream_.device);
+  bool is_capturing = false;
+  CudaResult done = stream_.api.stream_is_capturing(current, &is_capturing);
+  if (done == CudaResult::kSuccess && is_capturing) {
+    done = stream_.api.stream_wait_event(current, stream_.event);
+  }
+  if (done != CudaResult::kSuccess) {
+    throw to_dist_error(cuda_error(stream_.api, "wait for " + to_text(call_), done));
+  }
+}
+
+Result<bool> NcclWork::poll() {
+  Callbacks then;
+  std::unique_lock lock(mutex_);
   if (!is_over_ && !is_doomed_) {
     const CudaResult seen = stream_.api.event_query(stream_.event);
     if (seen == CudaResult::kSuccess) {
-      finish(std::nullopt);
+      finish(std::nullopt, then);
     } else if (seen != CudaResult::kNotReady) {
-      finish(cuda_error(stream_.api, to_text(call_), seen));
+      finish(cuda_error(stream_.api, to_text(call_), seen), then);
     }
   }
-  if (failure_) return *failure_;
-  return is_over_;
+  const Result<bool> is_over = failure_ ? Result<bool>(*failure_) : Result<bool>(is_over_);
+  lock.unlock();
+  for (const auto& one : then) one();
+  return is_over;
+}
+
+void NcclWork::when_over(std::function<void()> then) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!is_over_) return then_.push_back(std::move(then));
+  }
+  then();
 }
 
 bool NcclWork::is_completed() {
@@ -81,18 +110,24 @@ void NcclWork::record(FlightTicket ticket) {
   tickets_.push_back(std::move(ticket));
 }
 
-void NcclWork::doom() {
+void NcclWork::doom(std::vector<torch::Tensor>& keep) {
   const std::lock_guard lock(mutex_);
   is_doomed_ = true;
+  keep.insert(keep.end(), keep_.begin(), keep_.end());
 }
 
 void NcclWork::fail(const Error& failure) {
-  const std::lock_guard lock(mutex_);
-  if (!is_over_) finish(failure);
+  Callbacks then;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!is_over_) finish(failure, then);
+  }
+  for (const auto& one : then) one();
 }
 
-// REQUIRES: mutex_ is held.
-void NcclWork::finish(std::optional<Error> failure) {
+// then: gets what is to be called when the mutex is free. REQUIRES: mutex_ is held.
+void NcclWork::finish(std::optional<Error> failure, Callbacks& then) {
+  then.swap(then_);
   is_over_ = true;
   failure_ = std::move(failure);
   for (FlightTicket& ticket : tickets_) ticket.end(failure_.has_value());

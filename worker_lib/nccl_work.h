@@ -3,6 +3,10 @@
 // Completed when the event behind the call has come, as seen by whoever looks first: the watcher or
 // a thread that waits. From then on, and after a failure, it touches neither event nor stream: it
 // may outlive the backend. Any thread.
+//
+// A call that was captured into a CUDA graph runs when the graph does, which nobody tells: for the
+// host it is over at once. Its event belongs to the capture, and is never looked at; wait() joins
+// the current stream to it while that stream is captured.
 #pragma once
 
 #include <torch/types.h>
@@ -25,14 +29,16 @@ namespace ddprun {
 // What was called, to be put into words only when it fails.
 struct NcclCall {
   const char* name;
-  std::uint64_t number = 0;  // of the call in its group, from 1
+  std::uint64_t number = 0;      // of the call in its group, messages counted, from 1
+  std::uint64_t collective = 0;  // of the collective in its group, from 1; 0: a message
   std::int64_t elements = 0;
   torch::ScalarType type = torch::kUInt8;
   int peer = -1;    // root, source or destination
   int source = -1;  // of a receive
+  std::optional<ReduceOp> op = std::nullopt;
 };
 
-// "nccl call 17, broadcast of 1000 Float, peer 2".
+// "nccl all_reduce #12 of 1000 Float (sum)", "nccl call 17, send of 1000 Float, peer 2".
 std::string to_text(const NcclCall& call);
 
 class NcclWork final : public detail::WorkState {
@@ -48,6 +54,7 @@ class NcclWork final : public detail::WorkState {
     int device;
     CudaStream caller;  // the current stream at the time of the call
     CudaEvent event;    // recorded behind the call
+    bool is_captured = false;
   };
 
   NcclWork(const NcclCall& call, Stream stream, std::vector<torch::Tensor> keep, HostWait host_wait,
@@ -56,21 +63,23 @@ class NcclWork final : public detail::WorkState {
         deadline_(deadline),
         stream_(stream),
         host_wait_(host_wait),
-        keep_(std::move(keep)) {}
+        keep_(std::move(keep)),
+        is_over_(stream.is_captured) {}
 
   void wait(std::optional<Duration> timeout) override;
   bool is_completed() override;
   std::exception_ptr exception() override;
   int source_rank() override;
   void record(FlightTicket ticket) override;
+  void when_over(std::function<void()> then) override;
 
   bool has_succeeded();
   // Looks whether the call is over. The Error is what it failed with.
   Result<bool> poll();
 
   // From now on only fail() ends it: its communicator is being aborted, which lets the event come
-  // though the call was not carried out.
-  void doom();
+  // though the call was not carried out. keep: gets its tensors, to which a kernel may still write.
+  void doom(std::vector<torch::Tensor>& keep);
   // Ends it, if it is not over.
   void fail(const Error& failure);
 
@@ -79,8 +88,10 @@ class NcclWork final : public detail::WorkState {
   CudaEvent event() const { return stream_.event; }
 
  private:
+  using Callbacks = std::vector<std::function<void()>>;
   bool wait_on_stream();
-  void finish(std::optional<Error> failure);
+  void join_capture();
+  void finish(std::optional<Error> failure, Callbacks& then);
 
   const NcclCall call_;
   const Deadline deadline_;
@@ -89,9 +100,10 @@ class NcclWork final : public detail::WorkState {
   std::mutex mutex_;  // guards what follows, and the event until the call is over
   std::vector<torch::Tensor> keep_;
   bool is_doomed_ = false;
-  bool is_over_ = false;
+  bool is_over_;
   std::optional<Error> failure_;
   std::vector<FlightTicket> tickets_;  // a batch has several
+  Callbacks then_;                     // until it is over
 };
 
 // One message of a batch: over when the batch is.
@@ -105,6 +117,7 @@ class NcclBatchPart final : public detail::WorkState {
   std::exception_ptr exception() override { return batch_->exception(); }
   int source_rank() override { return batch_->has_succeeded() ? source_ : -1; }
   void record(FlightTicket ticket) override { batch_->record(std::move(ticket)); }
+  void when_over(std::function<void()> then) override { batch_->when_over(std::move(then)); }
 
  private:
   const std::shared_ptr<NcclWork> batch_;

@@ -38,9 +38,8 @@ constexpr CallOptions kCall{.timeout = seconds(60), .async = true};
 std::unique_ptr<NcclBackend> world_of_one(const NcclBackendOptions& changed = {}) {
   NcclBackendOptions options = changed;
   options.device = torch::kCPU;
-  options.timeout = kPatience;
   options.close_grace = milliseconds(200);
-  return value_or_throw(NcclBackend::form(NcclDouble::api(), nullptr, options));
+  return std::make_unique<NcclBackend>(NcclDouble::api(), nullptr, options);
 }
 
 DistError failure_of(const Work& work) {
@@ -52,6 +51,7 @@ DistError failure_of(const Work& work) {
 TEST(NcclBackend, ACallWaitsForTheCallersStreamAndMarksItsEnd) {
   NcclDouble cuda;
   const auto backend = world_of_one();
+  backend->barrier(kCall).wait(seconds(30));  // makes the communicator
   const std::size_t before = cuda.calls().size();
   // Closed, so that the call is not over yet when the wait comes.
   cuda.close_stream();
@@ -60,8 +60,8 @@ TEST(NcclBackend, ACallWaitsForTheCallersStreamAndMarksItsEnd) {
   std::vector<std::string> calls = cuda.calls();
   cuda.open_stream();
   calls.erase(calls.begin(), calls.begin() + static_cast<std::ptrdiff_t>(before));
-  EXPECT_THAT(calls, ElementsAre("event_create", "event_record", "stream_wait_event", "all_reduce",
-                                 "event_record", "stream_wait_event"));
+  EXPECT_THAT(calls, ElementsAre("event_record", "stream_wait_event", "all_reduce", "event_record",
+                                 "stream_wait_event"));
 }
 
 TEST(NcclBackend, WhatTheCallersStreamStillHasToDoComesFirst) {
@@ -81,21 +81,18 @@ TEST(NcclBackend, WaitingBlocksTheCallersStreamAndNotTheHost) {
   testing_support::RunningStore store;
   std::latch issued(2);
   run_ranks(2, [&](int rank) {
-    const auto client = store_of(store.port());
-    auto backend = NcclBackend::form(
-        NcclDouble::api(), client.get(),
-        {.rank = Rank(rank), .world_size = 2, .device = torch::kCPU, .timeout = kPatience});
-    ASSERT_TRUE(backend) << backend.error().message();
+    NcclBackend backend(NcclDouble::api(), store_of(store.port()),
+                        {.rank = rank, .world_size = 2, .device = torch::kCPU});
+    backend.barrier(kCall).wait(seconds(30));  // makes the communicator
     if (rank == 0) {
-      const Work work =
-          (*backend)->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
+      const Work work = backend.all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
       work.wait();  // rank 1 has not come yet
       EXPECT_FALSE(cuda.is_stream_idle());
       issued.count_down();
     } else {
       issued.count_down();
       issued.wait();
-      (*backend)->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
+      backend.all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
     }
     EXPECT_TRUE(eventually([&] { return cuda.is_stream_idle(); }));
   });
@@ -157,7 +154,7 @@ TEST(NcclBackend, WhatNcclNoticesEndsEverythingInFlightWithinASecond) {
   const DistError later = failure_of(backend->barrier(kCall));
   EXPECT_EQ(later.kind(), DistError::Kind::kStopped);
   EXPECT_THAT(later.what(),
-              HasSubstr("nccl call 3, barrier: the group is finished since nccl group: NCCL"));
+              HasSubstr("nccl barrier #3: the group is finished since nccl group: NCCL"));
   cuda.open_stream();
 }
 
@@ -170,8 +167,8 @@ TEST(NcclBackend, ADeadlineThatPassesNamesTheCallAndEndsTheGroup) {
   const DistError late = failure_of(work);
   EXPECT_EQ(late.kind(), DistError::Kind::kTimeout);
   EXPECT_EQ(late.allowed(), milliseconds(30));
-  EXPECT_THAT(late.what(), HasSubstr("nccl call 1, all_reduce of 1000 Float: it is not complete"));
-  EXPECT_EQ(cuda.count("comm_abort"), 1);
+  EXPECT_THAT(late.what(), HasSubstr("nccl all_reduce #1 of 1000 Float (sum): it is not complete"));
+  EXPECT_TRUE(eventually([&] { return cuda.count("comm_abort") == 1; }));
   cuda.open_stream();
 }
 
@@ -212,13 +209,10 @@ TEST(NcclBackend, ADeadPeerEndsWhatIsInFlight) {
   NcclDouble cuda;
   auto peers = make_solo_group();
   CpuGroup& group = *peers;
-  auto backend = NcclBackend::form(
-      NcclDouble::api(), nullptr,
-      {.device = torch::kCPU, .timeout = kPatience, .close_grace = milliseconds(200)},
-      std::move(peers));
-  ASSERT_TRUE(backend) << backend.error().message();
+  NcclBackend backend(NcclDouble::api(), nullptr,
+                      {.device = torch::kCPU, .close_grace = milliseconds(200)}, std::move(peers));
   cuda.close_stream();
-  const Work work = (*backend)->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
+  const Work work = backend.all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
   EXPECT_FALSE(work.is_completed());
   const TimePoint start = BootClock::now();
   group.abort("rank 3 died");
@@ -251,95 +245,6 @@ TEST(NcclBackend, ItsDestructorLetsFinishWhatCanFinish) {
   work.wait(seconds(30));
   EXPECT_EQ(cuda.count("comm_abort"), 0);
   EXPECT_EQ(cuda.count("comm_destroy"), 1);
-}
-
-// --- forming
-
-class NcclForming : public testing::Test {
- protected:
-  std::shared_ptr<Store> connect() { return store_of(store_.port()); }
-  Result<std::unique_ptr<NcclBackend>> form(int rank, int size, Duration timeout) {
-    const auto client = connect();
-    return NcclBackend::form(NcclDouble::api(), client.get(),
-                             {.rank = Rank(rank),
-                              .world_size = size,
-                              .device = torch::kCPU,
-                              .name = "group-7",
-                              .timeout = timeout,
-                              .close_grace = milliseconds(200)});
-  }
-
-  NcclDouble cuda_;
-  testing_support::RunningStore store_;
-};
-
-TEST_F(NcclForming, TheIdIsGoneFromTheStoreWhenAllHaveIt) {
-  run_ranks(3, [&](int rank) {
-    const auto backend = form(rank, 3, kPatience);
-    ASSERT_TRUE(backend) << backend.error().message();
-    backend->get()->barrier(kCall).wait(seconds(30));
-    EXPECT_FALSE(connect()->check({"group-7/nccl/id"}));
-  });
-  EXPECT_EQ(cuda_.count("get_unique_id"), 1);
-}
-
-TEST_F(NcclForming, ARankThatDoesNotComeIsATimeoutForTheOthers) {
-  run_ranks(4, [&](int rank) {
-    if (rank == 1 || rank == 3) return;
-    const auto backend = form(rank, 4, milliseconds(1000));
-    ASSERT_FALSE(backend);
-    EXPECT_EQ(backend.error().kind, ErrorKind::kTimeout);
-    EXPECT_THAT(backend.error().message(), HasSubstr("a rank has not come"));
-  });
-  EXPECT_EQ(cuda_.count("comm_abort"), 2);
-}
-
-TEST_F(NcclForming, ARankZeroThatDoesNotComeIsNamed) {
-  const auto backend = form(1, 2, milliseconds(50));
-  ASSERT_FALSE(backend);
-  EXPECT_EQ(backend.error().kind, ErrorKind::kTimeout);
-  EXPECT_EQ(backend.error().peer_rank, 0);
-  EXPECT_THAT(backend.error().message(), HasSubstr("wait for the unique id of rank 0"));
-}
-
-TEST_F(NcclForming, NobodyWaitsForTheIdOfADeadRankZero) {
-  const auto client = connect();
-  auto peers = make_solo_group();
-  peers->abort("rank 0 died");
-  const auto backend = NcclBackend::form(
-      NcclDouble::api(), client.get(),
-      {.rank = Rank(1), .world_size = 2, .device = torch::kCPU, .timeout = seconds(60)},
-      std::move(peers));
-  ASSERT_FALSE(backend);
-  EXPECT_THAT(backend.error().message(), HasSubstr("rank 0 died"));
-}
-
-TEST_F(NcclForming, NobodyWaitsForAnIdThatRankZeroCannotMake) {
-  cuda_.fail_next("get_unique_id", NcclResult::kSystemError);
-  run_ranks(3, [&](int rank) {
-    const auto backend = form(rank, 3, kPatience);
-    ASSERT_FALSE(backend);
-    EXPECT_THAT(backend.error().message(), HasSubstr("a failure that was planned"));
-    EXPECT_EQ(backend.error().peer_rank, rank == 0 ? -1 : 0);
-  });
-}
-
-TEST_F(NcclForming, AnInitThatFailsIsAborted) {
-  cuda_.fail_next("stream_create", static_cast<CudaResult>(2));
-  run_ranks(1, [&](int) {
-    const auto backend = NcclBackend::form(NcclDouble::api(), nullptr,
-                                           {.device = torch::kCPU, .timeout = kPatience});
-    ASSERT_FALSE(backend);
-    EXPECT_THAT(backend.error().message(), HasSubstr("make a stream for NCCL"));
-  });
-}
-
-TEST_F(NcclForming, AFactoryWithoutADriverSeesNoDevices) {
-  const BackendFactory factory(NcclDouble::api());
-  cuda_.set_device_count(2);
-  EXPECT_EQ(factory.device_count(), 2);
-  cuda_.fail_next("get_device_count", static_cast<CudaResult>(35));
-  EXPECT_EQ(factory.device_count(), 0);
 }
 
 }  // namespace

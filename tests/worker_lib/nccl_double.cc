@@ -13,6 +13,8 @@ namespace ddprun {
 namespace {
 
 std::atomic<NcclDouble*> the_double = nullptr;
+std::mutex memory_mutex;
+std::map<void*, std::size_t> memory_blocks;  // of mem_alloc; tensors in them may outlive the double
 thread_local int tl_device = 0;
 thread_local int tl_group_depth = 0;
 thread_local std::set<NcclComm> tl_group_comms;  // that were called in the open group
@@ -94,8 +96,9 @@ class StreamAllocator final : public c10::Allocator {
 
 struct NcclDouble::Event {
   int device = 0;
-  int recorded = 0;  // times put on a stream
-  int reached = 0;   // times come to the front of it
+  int recorded = 0;          // times put on a stream
+  int reached = 0;           // times come to the front of it
+  bool is_captured = false;  // it was recorded last in a capture
   bool is_destroyed = false;
 };
 
@@ -111,6 +114,7 @@ struct NcclDouble::Collective {
   Comm* comm = nullptr;
   std::size_t number = 0;
   bool is_there = false;
+  bool is_odd = false;  // another rank's differs
 
   auto signature() const { return std::tie(kind, count, type, op, root); }
 };
@@ -137,11 +141,29 @@ struct NcclDouble::Entry {
 struct NcclDouble::Stream {
   int device = 0;
   bool is_destroyed = false;
+  bool is_capturing = false;
   std::deque<Entry> entries;
 };
 
+// A graph of one chain: calls in the order in which they were made, which the waits between the
+// streams of a capture allow.
+struct NcclDouble::Capture {
+  Stream* origin = nullptr;
+  bool is_open = true;
+  std::set<Stream*> unjoined;              // have something that the origin does not wait for
+  std::map<Event*, std::set<Stream*>> of;  // the streams that an event of the capture stands for
+  std::vector<Entry> entries;
+};
+
 struct NcclDouble::Clique {
+  struct Split {
+    std::map<int, std::pair<int, int>> asked;  // by rank: color and key
+    std::map<int, NcclComm*> parts;
+  };
+
   int size = 0;
+  std::vector<std::uint64_t> ids;
+  std::vector<Split> splits;
   std::map<int, Comm*> members;
   int finalized = 0;
   std::map<std::size_t, std::vector<std::shared_ptr<Collective>>> collectives;  // by number
@@ -155,13 +177,21 @@ struct NcclDouble::Comm {
   std::size_t issued = 0;
   int rounds_left = 0;
   bool is_finalized = false;
+  bool is_revoked = false;
   bool is_gone = false;
+  bool was_aborted = false;
+  std::size_t splits = 0;             // that this rank has called
+  std::map<void*, void*> registered;  // handles are the memory's own addresses
   NcclResult async_error = NcclResult::kSuccess;
   std::map<NcclOp, double> premul_sums;  // that were made, and their factors
 
   bool is_in_progress() const {
     if (clique->members.size() < static_cast<std::size_t>(clique->size)) return true;
     if (is_finalized && clique->finalized < clique->size) return true;
+    if (splits > 0 &&
+        clique->splits[splits - 1].asked.size() < static_cast<std::size_t>(clique->size)) {
+      return true;
+    }
     return rounds_left > 0;
   }
 };
@@ -181,6 +211,9 @@ NcclDouble::~NcclDouble() {
   const std::lock_guard lock(mutex_);
   for (const auto& comm : comms_) {
     if (!comm->is_gone) breach("a communicator was neither destroyed nor aborted");
+    if (comm->clique->splits.size() > comm->splits && !comm->was_aborted) {
+      breach("a split was not called by all ranks");
+    }
     if (comm->premul_sums.size() > 1) breach("operations are not destroyed");
   }
   for (const auto& event : events_) {
@@ -253,6 +286,60 @@ int NcclDouble::count(const std::string& call) {
   return static_cast<int>(std::ranges::count(calls_, call));
 }
 
+void NcclDouble::let_ranks_disagree() {
+  const std::lock_guard lock(mutex_);
+  may_disagree_ = true;
+}
+
+void NcclDouble::begin_capture() {
+  const std::lock_guard lock(mutex_);
+  if (capture_ && capture_->is_open) breach("a capture in a capture");
+  capture_ = std::make_unique<Capture>(Capture{.origin = &own_stream()});
+  own_stream().is_capturing = true;
+}
+
+void NcclDouble::end_capture() {
+  const std::lock_guard lock(mutex_);
+  if (!capture_->unjoined.empty()) breach("a capture ends with work that was not joined");
+  for (const auto& stream : streams_) stream->is_capturing = false;
+  capture_->is_open = false;
+}
+
+void NcclDouble::replay() {
+  const std::lock_guard lock(mutex_);
+  for (Entry entry : capture_->entries) {
+    if (entry.collective) {  // the next one of the communicator each time
+      Collective again = *entry.collective;
+      enqueue_collective(*again.comm, reinterpret_cast<CudaStream>(&own_stream()), again);
+    } else {
+      own_stream().entries.push_back(std::move(entry));
+    }
+  }
+  pump();
+}
+
+int NcclDouble::memory_count() {
+  const std::lock_guard lock(memory_mutex);
+  return static_cast<int>(memory_blocks.size());
+}
+
+int NcclDouble::registered_count() {
+  const std::lock_guard lock(mutex_);
+  std::size_t all = 0;
+  for (const auto& comm : comms_) all += comm->registered.size();
+  return static_cast<int>(all);
+}
+
+// What goes into a capture does not run.
+void NcclDouble::put(Stream& stream, Entry entry) {
+  if (!stream.is_capturing) {
+    stream.entries.push_back(std::move(entry));
+    return;
+  }
+  if (&stream != capture_->origin) capture_->unjoined.insert(&stream);
+  capture_->entries.push_back(std::move(entry));
+}
+
 bool NcclDouble::is_stream_idle() {
   const std::lock_guard lock(mutex_);
   pump();
@@ -294,6 +381,7 @@ NcclResult NcclDouble::on_comm(const std::string& call, NcclComm handle,
   Comm& comm = *reinterpret_cast<Comm*>(handle);
   if (comm.is_gone) breach(call + " on a communicator that was aborted or destroyed");
   if (comm.is_in_progress()) breach(call + " on a communicator that is in progress");
+  if (comm.is_revoked) breach(call + " on a communicator that was revoked");
   if (comm.device != tl_device) breach(call + " while another device is current");
   if (const auto failure = planned_failure(call)) return static_cast<NcclResult>(*failure);
   action(comm);
@@ -350,8 +438,10 @@ bool NcclDouble::arrive(Collective& collective) {
   const auto all = clique.collectives.find(collective.number);
   if (all == clique.collectives.end()) return true;  // another rank's arrival ran it
   auto& ranks = all->second;
-  if (std::ranges::any_of(ranks, [](const auto& one) { return !one || !one->is_there; }))
+  if (std::ranges::any_of(ranks,
+                          [](const auto& one) { return !one || !one->is_there || one->is_odd; })) {
     return false;
+  }
 
   std::vector<torch::Tensor> inputs;
   const bool is_scatter = collective.kind == "reduce_scatter";
@@ -399,6 +489,10 @@ bool NcclDouble::pass(Message& message) {
 void NcclDouble::enqueue_collective(Comm& comm, CudaStream handle, Collective collective) {
   auto& stream = *reinterpret_cast<Stream*>(handle);
   collective.comm = &comm;
+  if (stream.is_capturing) {
+    return put(stream, {.kind = Entry::Kind::kCollective,
+                        .collective = std::make_shared<Collective>(std::move(collective))});
+  }
   collective.number = comm.issued++;
   if (collective.op > NcclOp::kAvg) {
     const auto made = comm.premul_sums.find(collective.op);
@@ -410,6 +504,8 @@ void NcclDouble::enqueue_collective(Comm& comm, CudaStream handle, Collective co
   ranks.resize(static_cast<std::size_t>(comm.clique->size));
   for (const auto& other : ranks) {
     if (other && other->signature() != collective.signature()) {
+      collective.is_odd = other->is_odd = true;
+      if (may_disagree_) continue;
       breach("collective " + std::to_string(collective.number) + " is " + other->kind + " of " +
              std::to_string(other->count) + " on rank " + std::to_string(other->comm->rank) +
              ", but " + collective.kind + " of " + std::to_string(collective.count) + " on rank " +
@@ -425,6 +521,7 @@ void NcclDouble::enqueue_collective(Comm& comm, CudaStream handle, Collective co
 void NcclDouble::enqueue_message(Comm& comm, CudaStream handle, Message message) {
   auto& stream = *reinterpret_cast<Stream*>(handle);
   message.comm = &comm;
+  if (stream.is_capturing) breach("the double cannot capture messages");
   if (message.peer < 0 || message.peer >= comm.clique->size) breach("a message to no rank");
   const bool is_joined = tl_group_depth > 0 && !stream.entries.empty() &&
                          stream.entries.back().kind == Entry::Kind::kMessages;
@@ -435,10 +532,19 @@ void NcclDouble::enqueue_message(Comm& comm, CudaStream handle, Message message)
 // An aborted kernel ends: what waits behind it on the stream goes on.
 void NcclDouble::abandon(Comm& comm) {
   comm.is_gone = true;
+  comm.was_aborted = true;
+  comm.registered.clear();
+  stop_kernels(comm);
+}
+
+void NcclDouble::stop_kernels(Comm& comm) {
   for (const auto& stream : streams_) {
+    for (Entry& entry : stream->entries) {
+      std::erase_if(entry.messages, [&](const auto& one) { return one->comm == &comm; });
+    }
     std::erase_if(stream->entries, [&](const Entry& entry) {
       return (entry.collective && entry.collective->comm == &comm) ||
-             (!entry.messages.empty() && entry.messages[0]->comm == &comm);
+             (entry.kind == Entry::Kind::kMessages && entry.messages.empty());
     });
   }
   std::erase_if(comm.clique->messages, [&](const auto& one) { return one->comm == &comm; });
@@ -472,17 +578,38 @@ struct NcclDoubleTable {
   }
 
   static NcclResult comm_init_rank(NcclComm* comm, int size, const NcclUniqueId& id, int rank) {
+    return init("comm_init_rank", comm, size, rank, &id, 1);
+  }
+
+  static NcclResult comm_init_rank_scalable(NcclComm* comm, int size, int rank,
+                                            const NcclUniqueId* ids, int id_count) {
+    return init("comm_init_rank_scalable", comm, size, rank, ids, id_count);
+  }
+
+  // All ids are known, different and in the same order on all ranks: the first one stands for them.
+  static NcclResult init(const char* call, NcclComm* comm, int size, int rank,
+                         const NcclUniqueId* ids, int id_count) {
     const std::lock_guard lock(self().mutex_);
-    if (const auto failure = self().planned_failure("comm_init_rank")) {
+    if (const auto failure = self().planned_failure(call)) {
       return static_cast<NcclResult>(*failure);
     }
-    std::uint64_t number = 0;
-    std::memcpy(&number, id.bytes.data(), sizeof(number));
-    const auto clique = self().cliques_.find(number);
-    if (clique == self().cliques_.end() || id.bytes.back() != 'i') {
-      self().breach("an id that was not made");
-      return NcclResult::kInvalidArgument;
+    if (self().capture_ && self().capture_->is_open) self().breach("an init in a capture");
+    std::vector<std::uint64_t> numbers;
+    for (int i = 0; i < id_count; ++i) {
+      numbers.push_back(0);
+      std::memcpy(&numbers.back(), ids[i].bytes.data(), sizeof(std::uint64_t));
+      if (!self().cliques_.contains(numbers.back()) || ids[i].bytes.back() != 'i') {
+        self().breach("an id that was not made");
+        return NcclResult::kInvalidArgument;
+      }
     }
+    if (std::set(numbers.begin(), numbers.end()).size() != numbers.size()) {
+      self().breach("an id is given twice");
+    }
+    const auto clique = self().cliques_.find(numbers[0]);
+    auto& ids_of_clique = clique->second->ids;
+    if (!ids_of_clique.empty() && ids_of_clique != numbers) self().breach("ids differ");
+    ids_of_clique = numbers;
     if (clique->second->size != 0 && clique->second->size != size) self().breach("sizes differ");
     clique->second->size = size;
     self().comms_.push_back(
@@ -501,6 +628,9 @@ struct NcclDoubleTable {
     Comm& comm = *reinterpret_cast<Comm*>(handle);
     if (comm.is_gone) self().breach("comm_get_async_error on a communicator that is gone");
     *state = comm.async_error;
+    if (comm.is_revoked) {
+      return NcclResult::kSuccess;  // and its state is kSuccess, whatever it was: it is quiet
+    }
     if (comm.async_error == NcclResult::kSuccess && comm.is_in_progress()) {
       *state = NcclResult::kInProgress;
     }
@@ -517,9 +647,108 @@ struct NcclDoubleTable {
   }
 
   static NcclResult comm_destroy(NcclComm handle) {
+    {
+      std::unique_lock lock(self().mutex_);
+      self().changed_.wait(lock, [] { return !self().abort_hangs_; });
+    }
     return self().on_comm("comm_destroy", handle, [](Comm& comm) {
       if (!comm.is_finalized) self().breach("comm_destroy without comm_finalize");
+      if (!comm.registered.empty()) self().breach("comm_destroy with registered memory");
       comm.is_gone = true;
+    });
+  }
+
+  static NcclResult comm_split(NcclComm handle, int color, int key, NcclComm* part) {
+    *part = nullptr;
+    return self().on_comm("comm_split", handle, [&](Comm& comm) {
+      auto& splits = comm.clique->splits;
+      if (splits.size() <= comm.splits) splits.emplace_back();
+      auto& split = splits[comm.splits++];
+      if (color < -1) self().breach("comm_split with a color that is none");
+      split.asked[comm.rank] = {color, key};
+      split.parts[comm.rank] = part;
+      if (split.asked.size() == static_cast<std::size_t>(comm.clique->size))
+        make_parts(comm, split);
+    });
+  }
+
+  static void make_parts(Comm& comm, NcclDouble::Clique::Split& split) {
+    std::map<int, std::vector<std::pair<int, int>>> members;  // by color: key and rank
+    for (const auto& [rank, asked] : split.asked) {
+      if (asked.first >= 0) members[asked.first].push_back({asked.second, rank});
+    }
+    for (auto& [color, ranks] : members) {
+      std::ranges::sort(ranks);
+      auto& clique = self().cliques_[++self().ids_];
+      clique = std::make_unique<NcclDouble::Clique>();
+      clique->size = static_cast<int>(ranks.size());
+      for (std::size_t i = 0; i < ranks.size(); ++i) {
+        const int rank = ranks[i].second;
+        self().comms_.push_back(
+            std::make_unique<Comm>(Comm{.clique = clique.get(),
+                                        .rank = static_cast<int>(i),
+                                        .device = comm.clique->members[rank]->device,
+                                        .rounds_left = self().rounds_in_progress_}));
+        Comm* made = self().comms_.back().get();
+        clique->members[static_cast<int>(i)] = made;
+        *split.parts[rank] = reinterpret_cast<NcclComm>(made);
+      }
+    }
+  }
+
+  static NcclResult comm_revoke(NcclComm handle) {
+    const std::lock_guard lock(self().mutex_);
+    Comm& comm = *reinterpret_cast<Comm*>(handle);
+    if (comm.is_gone) self().breach("comm_revoke on a communicator that is gone");
+    if (const auto failure = self().planned_failure("comm_revoke")) {
+      return static_cast<NcclResult>(*failure);
+    }
+    comm.is_revoked = true;
+    self().stop_kernels(comm);
+    return NcclResult::kInProgress;
+  }
+
+  static NcclResult mem_alloc(void** memory, std::size_t bytes) {
+    const std::lock_guard lock(self().mutex_);
+    if (const auto failure = self().planned_failure("mem_alloc")) {
+      return static_cast<NcclResult>(*failure);
+    }
+    if (self().capture_ && self().capture_->is_open) self().breach("mem_alloc in a capture");
+    *memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+    const std::lock_guard all(memory_mutex);
+    memory_blocks[*memory] = bytes;
+    return NcclResult::kSuccess;
+  }
+
+  static NcclResult mem_free(void* memory) {
+    const std::lock_guard lock(self().mutex_);
+    self().calls_.push_back("mem_free");
+    const std::lock_guard all(memory_mutex);
+    if (memory_blocks.erase(memory) == 0) self().breach("mem_free of what was not allocated");
+    for (const auto& comm : self().comms_) {
+      if (comm->registered.contains(memory)) self().breach("mem_free of registered memory");
+    }
+    std::free(memory);
+    return NcclResult::kSuccess;
+  }
+
+  static NcclResult comm_register(NcclComm handle, void* memory, std::size_t bytes, void** known) {
+    return at_once("comm_register", handle, [&](Comm& comm) {
+      const std::lock_guard all(memory_mutex);
+      const auto block = memory_blocks.find(memory);
+      if (block == memory_blocks.end() || block->second < bytes) {
+        self().breach("comm_register of memory that is not NCCL's");
+      }
+      if (!comm.registered.emplace(memory, memory).second) {
+        self().breach("memory is registered twice");
+      }
+      *known = memory;
+    });
+  }
+
+  static NcclResult comm_deregister(NcclComm handle, void* known) {
+    return at_once("comm_deregister", handle, [&](Comm& comm) {
+      if (comm.registered.erase(known) == 0) self().breach("comm_deregister of what is not known");
     });
   }
 
@@ -613,9 +842,30 @@ struct NcclDoubleTable {
     return self().cuda("stream_wait_event", [&] {
       auto* event = reinterpret_cast<Event*>(handle);
       if (event->is_destroyed) self().breach("wait for a destroyed event");
-      reinterpret_cast<Stream*>(stream)->entries.push_back(
+      auto* waiting = reinterpret_cast<Stream*>(stream);
+      if (event->is_captured) return join(*waiting, *event);
+      if (waiting->is_capturing) self().breach("a capture waits for an event from outside");
+      waiting->entries.push_back(
           {.kind = Entry::Kind::kWait, .event = event, .version = event->recorded});
     });
+  }
+
+  // A stream that waits for an event of a capture is captured, too.
+  static void join(Stream& waiting, Event& event) {
+    NcclDouble::Capture& capture = *self().capture_;
+    if (!capture.is_open) return self().breach("wait for an event of a capture that is over");
+    waiting.is_capturing = true;
+    const std::set<Stream*>& of = capture.of[&event];
+    if (&waiting != capture.origin) capture.unjoined.insert(&waiting);
+    if (&waiting == capture.origin) {
+      for (Stream* joined : of) capture.unjoined.erase(joined);
+    }
+  }
+
+  static CudaResult stream_is_capturing(CudaStream stream, bool* is_capturing) {
+    const std::lock_guard lock(self().mutex_);
+    *is_capturing = reinterpret_cast<Stream*>(stream)->is_capturing;
+    return CudaResult::kSuccess;
   }
 
   static CudaResult event_record(CudaEvent handle, CudaStream stream_handle) {
@@ -624,6 +874,11 @@ struct NcclDoubleTable {
       auto* stream = reinterpret_cast<Stream*>(stream_handle);
       if (event->is_destroyed || stream->is_destroyed) self().breach("record of what is destroyed");
       if (event->device != stream->device) self().breach("event and stream of different devices");
+      event->is_captured = stream->is_capturing;
+      if (event->is_captured) {
+        self().capture_->of[event] = {stream};
+        return;
+      }
       stream->entries.push_back(
           {.kind = Entry::Kind::kRecord, .event = event, .version = ++event->recorded});
     });
@@ -633,6 +888,7 @@ struct NcclDoubleTable {
     const std::lock_guard lock(self().mutex_);
     auto* event = reinterpret_cast<Event*>(handle);
     if (event->is_destroyed) self().breach("query of a destroyed event");
+    if (event->is_captured) self().breach("query of an event of a capture");
     const auto planned = self().planned_failures_.extract("event_query");
     if (planned) return static_cast<CudaResult>(planned.mapped());
     self().pump();
@@ -641,8 +897,8 @@ struct NcclDoubleTable {
 
   static CudaResult memcpy_async(void* to, const void* from, std::size_t bytes, CudaStream stream) {
     return self().cuda("memcpy_async", [&] {
-      reinterpret_cast<Stream*>(stream)->entries.push_back(
-          {.kind = Entry::Kind::kCopy, .copy = [=] { std::memcpy(to, from, bytes); }});
+      self().put(*reinterpret_cast<Stream*>(stream),
+                 {.kind = Entry::Kind::kCopy, .copy = [=] { std::memcpy(to, from, bytes); }});
     });
   }
 
@@ -660,8 +916,15 @@ const NcclApi& NcclDouble::api() {
       .comm_finalize = Table::comm_finalize,
       .comm_destroy = Table::comm_destroy,
       .comm_abort = Table::comm_abort,
+      .comm_init_rank_scalable = Table::comm_init_rank_scalable,
+      .comm_split = Table::comm_split,
+      .comm_revoke = Table::comm_revoke,
       .get_error_string = [](NcclResult) -> const char* { return "a failure that was planned"; },
       .get_last_error = [](NcclComm) -> const char* { return ""; },
+      .mem_alloc = Table::mem_alloc,
+      .mem_free = Table::mem_free,
+      .comm_register = Table::comm_register,
+      .comm_deregister = Table::comm_deregister,
       .red_op_create_premul_sum = Table::red_op_create_premul_sum,
       .red_op_destroy = Table::red_op_destroy,
       .group_start = Table::group_start,
@@ -758,6 +1021,7 @@ const NcclApi& NcclDouble::api() {
                                       [&] { Table::destroy<Table::Stream>(stream); });
           },
       .stream_wait_event = Table::stream_wait_event,
+      .stream_is_capturing = Table::stream_is_capturing,
       .event_create =
           [](CudaEvent* event) {
             return Table::self().cuda("event_create",
@@ -778,6 +1042,21 @@ const NcclApi& NcclDouble::api() {
             return reinterpret_cast<CudaStream>(&Table::self().own_stream());
           },
   };
+  return kTable;
+}
+
+const NcclApi& NcclDouble::old_api() {
+  static const NcclApi kTable = [] {
+    NcclApi table = api();
+    table.comm_init_rank_scalable = nullptr;
+    table.comm_split = nullptr;
+    table.comm_revoke = nullptr;
+    table.mem_alloc = nullptr;
+    table.mem_free = nullptr;
+    table.comm_register = nullptr;
+    table.comm_deregister = nullptr;
+    return table;
+  }();
   return kTable;
 }
 

@@ -8,7 +8,10 @@
 // It enforces the contract and reports a breach as a test failure: known ids and equal sizes,
 // unique ranks, the same collectives with the same arguments on every rank, groups that are opened
 // and closed by one thread, no call on a communicator that is in progress, aborted or destroyed,
-// the device of a handle current, and everything made also freed.
+// nothing but its end after a revoke, splits by all ranks, memory registered once and withdrawn
+// before its communicator and itself go, the device of a handle current, and everything made also
+// freed. Of CUDA graphs: no query of an event of a capture, no wait for it outside, no communicator
+// or memory made in one, and every stream joined before it ends.
 //
 // One lives at a time, because the table's functions have no argument for it. Any thread.
 #pragma once
@@ -37,6 +40,8 @@ class NcclDouble {
   ~NcclDouble();
 
   static const NcclApi& api();
+  // The table of a library that has none of what is newer than 2.14.
+  static const NcclApi& old_api();
 
   // --- what a test arranges ---
   void set_device_count(int count);
@@ -47,12 +52,19 @@ class NcclDouble {
   void fail_next(const std::string& call, CudaResult result);
   // What NCCL notices about this rank's communicators from now on.
   void set_async_error(int rank, NcclResult error);
-  // comm_abort does not return until let_abort_return().
+  // comm_abort, and comm_destroy, do not return until let_abort_return().
   void make_abort_hang();
   void let_abort_return();
   // The calling thread's stream gets an entry that stays until open_stream().
   void close_stream();
   void open_stream();
+  // Collectives that differ between ranks are no breach: they hang, as NCCL's may.
+  void let_ranks_disagree();
+  // What is put on the calling thread's stream, and on those that wait for it, goes into a graph.
+  void begin_capture();
+  void end_capture();
+  // Runs what was captured last, on the calling thread's stream.
+  void replay();
 
   // --- what a test asks ---
   // The calls of all threads in order, without queries; "all_reduce", "stream_wait_event".
@@ -62,6 +74,9 @@ class NcclDouble {
   bool is_stream_idle();
   // The device of the calling thread.
   static int current_device();
+  // Blocks of mem_alloc that exist, which may outlive the double, and that communicators know.
+  static int memory_count();
+  int registered_count();
 
  private:
   struct Clique;
@@ -71,6 +86,7 @@ class NcclDouble {
   struct Collective;
   struct Message;
   struct Entry;
+  struct Capture;
   friend struct NcclDoubleTable;
 
   void breach(const std::string& what);
@@ -87,6 +103,8 @@ class NcclDouble {
   void enqueue_collective(Comm& comm, CudaStream stream, Collective collective);
   void enqueue_message(Comm& comm, CudaStream stream, Message message);
   void abandon(Comm& comm);
+  void stop_kernels(Comm& comm);
+  void put(Stream& stream, Entry entry);
 
   std::mutex mutex_;  // guards everything
   std::condition_variable changed_;
@@ -95,6 +113,8 @@ class NcclDouble {
   int device_count_ = 1;
   int rounds_in_progress_ = 0;
   bool abort_hangs_ = false;
+  bool may_disagree_ = false;
+  std::unique_ptr<Capture> capture_;  // the one that goes on, or the last one
   std::uint64_t ids_ = 0;
   std::map<std::uint64_t, std::unique_ptr<Clique>> cliques_;
   std::vector<std::unique_ptr<Comm>> comms_;

@@ -36,6 +36,10 @@ SeenIds seen;
 // The real table up to the first call that needs a GPU.
 NcclApi real_until_init() {
   NcclApi api = real_nccl_api();
+  api.get_device = [](int* device) {
+    *device = 0;
+    return CudaResult::kSuccess;
+  };
   api.comm_init_rank = [](NcclComm*, int, const NcclUniqueId& id, int) {
     const std::lock_guard lock(seen.mutex);
     seen.ids.push_back(id.bytes);
@@ -59,14 +63,26 @@ TEST(RealNccl, EveryRankBeginsItsCommunicatorWithTheIdOfRankZero) {
   run_ranks(3, [&](int rank) {
     const auto client = testing_support::store_of(store.port());
     const auto communicator = NcclCommunicator::form(
-        api, client.get(),
-        {.rank = Rank(rank), .world_size = 3, .timeout = testing_support::kPatience});
+        api, client.get(), std::make_shared<NcclFate>(), {.rank = rank, .world_size = 3},
+        Deadline(testing_support::kPatience));
     ASSERT_FALSE(communicator);
     EXPECT_THAT(communicator.error().message(), HasSubstr("NCCL: unhandled system error"));
   });
   ASSERT_EQ(seen.ids.size(), 3U);
   EXPECT_EQ(std::set<IdBytes>(seen.ids.begin(), seen.ids.end()).size(), 1U);
   EXPECT_NE(seen.ids[0], IdBytes{});
+}
+
+// The library that the tests run with is one that has them all.
+TEST(RealNccl, WhatIsNewerThanTheOldestNcclIsFoundInTheLoadedOne) {
+  const NcclApi& api = real_nccl_api();
+  EXPECT_NE(api.comm_init_rank_scalable, nullptr);
+  EXPECT_NE(api.comm_split, nullptr);
+  EXPECT_NE(api.comm_revoke, nullptr);
+  EXPECT_NE(api.mem_alloc, nullptr);
+  EXPECT_NE(api.mem_free, nullptr);
+  EXPECT_NE(api.comm_register, nullptr);
+  EXPECT_NE(api.comm_deregister, nullptr);
 }
 
 TEST(RealNccl, AProgramForGpusRunsOnTheCpuWhereThereIsNoGpu) {

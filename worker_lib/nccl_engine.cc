@@ -1,0 +1,622 @@
+#include "worker_lib/nccl_engine.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/background_thread.h"
+#include "worker_lib/cpu/group_end.h"
+#include "worker_lib/cpu/rank_names.h"
+#include "worker_lib/nccl_device_guard.h"
+#include "worker_lib/nccl_pause.h"
+
+namespace ddprun {
+namespace {
+
+constexpr Duration kWatchInterval = std::chrono::milliseconds(20);
+// Ledgers are compared when nothing has got on for so long, and then this often: those of the own
+// node, which costs a look at shared memory, and those of other nodes, which costs messages.
+constexpr Duration kLookInterval = std::chrono::milliseconds(80);
+constexpr Duration kQuestionInterval = std::chrono::milliseconds(250);
+constexpr Duration kAnswerPatience = std::chrono::milliseconds(200);
+
+}  // namespace
+
+// --- beginning and ending ---
+
+NcclEngine::NcclEngine(const NcclApi& api, std::shared_ptr<Store> store,
+                       const NcclBackendOptions& options, std::unique_ptr<CpuGroup> peers,
+                       std::shared_ptr<NcclSeed> seed)
+    : api_(api),
+      store_(std::move(store)),
+      options_(options),
+      peers_(std::move(peers)),
+      seed_(seed ? std::move(seed->communicator) : nullptr),
+      seed_device_(seed ? seed->device : -1),
+      fate_(seed_ ? seed_->fate() : std::make_shared<NcclFate>()),
+      memory_(std::make_shared<NcclMemory>(
+          api, options.device.has_index() ? options.device.index() : 0, options.close_grace)) {
+  fate_->set_peers(peers_.get());
+}
+
+NcclEngine::~NcclEngine() {
+  const Deadline deadline(options_.close_grace);
+  if (drain(deadline)) {
+    for (const auto& lane : lanes_) {
+      const DeviceGuard guard(api_, lane->device);
+      for (const auto& [peer, pair] : lane->pairs) pair->close(deadline);
+      if (lane->communicator) lane->communicator->close(deadline);
+    }
+    if (seed_) {
+      const DeviceGuard guard(api_, seed_device_);
+      seed_->close(deadline);
+    }
+  }
+  fate_->fail(Error{.kind = ErrorKind::kStopped, .cause = kGroupDestroyed});
+  stop();
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  changed_.notify_all();
+  if (watcher_.joinable()) watcher_.join();
+  const Deadline patience(options_.abort_grace);
+  for (NcclEnding& one : endings_) one.wait_until_over(patience.remaining());
+  memory_->end();
+  for (const auto& lane : lanes_) {
+    const DeviceGuard guard(api_, lane->device);
+    for (CudaEvent event : lane->events) api_.event_destroy(event);
+    if (lane->stream) api_.stream_destroy(lane->stream);
+  }
+}
+
+// Whether everything in flight ended well before the deadline: a blocking call returns when the
+// stream knows of it, so a program that ends may still have work there that its peers count on.
+bool NcclEngine::drain(const Deadline& deadline) {
+  NcclPause pause;
+  while (!fate_->failure()) {
+    if (!inspect()) return false;
+    {
+      const std::lock_guard lock(mutex_);
+      if (is_idle()) return true;
+    }
+    if (deadline.passed()) return false;
+    pause.take();
+  }
+  return false;
+}
+
+void NcclEngine::end(const Error& failure) {
+  if (fate_->fail(failure) && peers_) {
+    const bool is_everybodys = failure.kind == ErrorKind::kInvalidArgument;
+    peers_->fail(
+        failure.kind, failure.peer_rank,
+        is_everybodys ? failure.cause : name_rank(options_.rank) + ": " + failure.message());
+  }
+  stop();
+}
+
+// Those who wait hear of it when nothing runs any more: until then kernels may still write to the
+// tensors that they would let go of. They must not look at their events any more, either: an abort
+// lets those come. Where the abort does not return in time they hear of it all the same, and the
+// abort keeps the tensors.
+void NcclEngine::stop() {
+  const std::lock_guard ending(ending_);
+  std::vector<std::shared_ptr<NcclWork>> doomed;
+  std::vector<NcclCommunicator*> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& lane : lanes_) {
+      doomed.insert(doomed.end(), lane->in_flight.begin(), lane->in_flight.end());
+    }
+    all = communicators();
+  }
+  const auto keep = std::make_shared<std::vector<torch::Tensor>>();
+  for (const auto& work : doomed) work->doom(*keep);
+  endings_.push_back(NcclCommunicator::abort(all, keep));
+  const Deadline patience(options_.stop_grace);
+  for (NcclEnding& one : endings_) one.wait_until_quiet(patience.remaining());
+  const Error first = *fate_->failure();
+  for (const auto& work : doomed) work->fail(first);
+}
+
+// REQUIRES: mutex_ is held.
+std::vector<NcclCommunicator*> NcclEngine::communicators() {
+  std::vector<NcclCommunicator*> all;
+  for (const auto& lane : lanes_) {
+    if (lane->communicator) all.push_back(lane->communicator.get());
+    for (const auto& [peer, pair] : lane->pairs) all.push_back(pair.get());
+  }
+  return all;
+}
+
+// --- one call ---
+
+Result<void> NcclEngine::may_begin(const NcclCall& what) {
+  const Result<void> good = fate_->check();
+  if (good) return {};
+  // What the peers found out while nothing was in flight is told here first.
+  end(Error(good.error()).within("nccl group"));
+  return group_finished(words_of(what), *fate_->failure());
+}
+
+Result<std::shared_ptr<NcclWork>> NcclEngine::launch(NcclIssue issue, CallOptions call) {
+  issue.what.number = ++calls_;
+  if (issue.header) {
+    const std::lock_guard lock(mutex_);
+    issue.what.collective = ledger_.called() + 1;
+  }
+  if (const Result<void> may = may_begin(issue.what); !may) return may.error();
+  const DeviceGuard guard(api_, issue.device);
+  const Result<bool> captured = is_captured(issue);
+  if (!captured) return Error(captured.error()).within(words_of(issue.what));
+  std::shared_ptr<NcclWork> work;  // its tensors live until the group has ended, if it does
+  Result<std::shared_ptr<NcclWork>> done = enqueue(issue, *captured, Deadline(call.timeout), work);
+  if (done) return done;
+  const Error error = std::move(done).error().within(words_of(issue.what));
+  end(error);
+  return error;
+}
+
+// Whether the caller's stream is being captured into a CUDA graph; kUnsupported where the call
+// cannot be part of one.
+Result<bool> NcclEngine::is_captured(const NcclIssue& issue) {
+  bool is_capturing = false;
+  const CudaResult asked =
+      api_.stream_is_capturing(api_.current_stream(issue.device), &is_capturing);
+  if (asked != CudaResult::kSuccess) return cuda_error(api_, "", asked);
+  if (!is_capturing) return false;
+  const auto refused = [](const char* why) {
+    return Error{.kind = ErrorKind::kUnsupported, .cause = why};
+  };
+  if (issue.host_wait == NcclWork::HostWait::kAlways) {
+    return refused("it blocks the host, and the stream is being captured into a CUDA graph");
+  }
+  const Lane* lane = find_lane(issue.device);
+  bool is_ready = lane && lane->communicator;
+  if (lane && !is_ready && !issue.messages.empty()) {
+    is_ready = std::ranges::all_of(
+        issue.messages, [&](const auto& message) { return lane->pairs.contains(message.peer); });
+  }
+  if (!is_ready) {
+    return refused(
+        "the first call on a device makes a communicator, which cannot be captured into a CUDA "
+        "graph: make one call before the capture");
+  }
+  return true;
+}
+
+// Our stream first waits for what the caller's has been given; the same event then marks the end.
+// `work` is set before anything is on a stream.
+Result<std::shared_ptr<NcclWork>> NcclEngine::enqueue(NcclIssue& issue, bool is_captured,
+                                                      const Deadline& deadline,
+                                                      std::shared_ptr<NcclWork>& work) {
+  const Result<void> watched = start_watcher();
+  if (!watched) return watched.error();
+  const Result<Lane*> found = lane_of(issue.device);
+  if (!found) return found.error();
+  Lane& lane = **found;
+  if (issue.header) {
+    const std::lock_guard lock(mutex_);
+    ledger_.enter(*issue.header, lane.place);
+  }
+  const Result<void> joined = join(lane, issue, is_captured, deadline);
+  if (!joined) return joined.error();
+  const Result<CudaEvent> event = take_event(lane, is_captured);
+  if (!event) return event.error();
+  const CudaStream caller = api_.current_stream(lane.device);
+  work = std::make_shared<NcclWork>(issue.what,
+                                    NcclWork::Stream{.api = api_,
+                                                     .device = lane.device,
+                                                     .caller = caller,
+                                                     .event = *event,
+                                                     .is_captured = is_captured},
+                                    std::move(issue.keep), issue.host_wait, deadline);
+
+  CudaResult done = api_.event_record(*event, caller);
+  if (done == CudaResult::kSuccess) done = api_.stream_wait_event(lane.stream, *event);
+  if (done == CudaResult::kSuccess) done = copy(issue.copies_ahead, lane.stream);
+  if (done != CudaResult::kSuccess) return cuda_error(api_, "", done);
+
+  const Result<void> launched = put_on_stream(lane, issue, deadline);
+  if (!launched) return launched.error();
+
+  done = copy(issue.copies_behind, lane.stream);
+  if (done == CudaResult::kSuccess) done = api_.event_record(*event, lane.stream);
+  if (done != CudaResult::kSuccess) return cuda_error(api_, "", done);
+  const std::lock_guard lock(mutex_);
+  // Whoever reported it has not seen this call, which may have been ended with the others.
+  if (const std::optional<Error> first = fate_->failure()) return *first;
+  if (!is_captured) lane.in_flight.push_back(work);
+  changed_.notify_all();
+  return work;
+}
+
+NcclEngine::Lane* NcclEngine::find_lane(int device) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& lane : lanes_) {
+    if (lane->device == device) return lane.get();
+  }
+  return nullptr;
+}
+
+// REQUIRES: the device is the current one.
+Result<NcclEngine::Lane*> NcclEngine::lane_of(int device) {
+  if (seed_ && seed_device_ != device) {
+    // All ranks have it in the first place; this one does not begin there.
+    const DeviceGuard guard(api_, seed_device_);
+    const int of_seed = seed_device_;
+    if (const Result<Lane*> first = lane_of(of_seed); !first) return first;
+  }
+  if (Lane* there = find_lane(device)) return there;
+  auto made = std::make_unique<Lane>();
+  made->device = device;
+  const CudaResult stream = api_.stream_create(&made->stream);
+  if (stream != CudaResult::kSuccess) return cuda_error(api_, "make a stream for NCCL", stream);
+  if (seed_ && seed_device_ == device) made->communicator = std::move(seed_);
+  const std::lock_guard lock(mutex_);
+  made->place = static_cast<int>(lanes_.size());
+  lanes_.push_back(std::move(made));
+  return lanes_.back().get();
+}
+
+// Makes the communicators that the call needs and that are not there yet.
+Result<void> NcclEngine::join(Lane& lane, const NcclIssue& issue, bool is_captured,
+                              const Deadline& deadline) {
+  const bool is_collective = issue.messages.empty();
+  if (!lane.communicator && is_collective) {
+    auto made =
+        meet({.rank = options_.rank,
+              .world_size = options_.world_size,
+              .name = options_.name + (lane.place == 0 ? "" : "/" + std::to_string(lane.place)),
+              .ranks_per_root = options_.ranks_per_root,
+              .abort_grace = options_.stop_grace},
+             deadline);
+    if (!made) {
+      Error error = std::move(made).error();
+      if (error.kind != ErrorKind::kTimeout) return error;
+      int first = -1;
+      const std::string who = who_is_missing(issue.what, first);
+      if (!who.empty()) error.cause = who;
+      if (first >= 0) error.peer_rank = first;
+      return error;
+    }
+    const std::lock_guard lock(mutex_);
+    lane.communicator = std::move(*made);
+  }
+  if (lane.communicator) {
+    const bool is_told = is_captured || lane.device != memory_->device() || !memory_->has_news();
+    if (!is_told) memory_->tell(*lane.communicator);
+    return {};
+  }
+  // In ascending order on all ranks, so that no circle of ranks waits for each other.
+  std::set<int> peers;
+  for (const NcclIssue::Message& message : issue.messages) peers.insert(message.peer);
+  for (const int peer : peers) {
+    if (lane.pairs.contains(peer)) continue;
+    const int low = std::min(peer, options_.rank);
+    auto made =
+        meet({.rank = options_.rank == low ? 0 : 1,
+              .world_size = 2,
+              .name = options_.name + "/" + std::to_string(lane.place) + "/" + std::to_string(low) +
+                      "-" + std::to_string(std::max(peer, options_.rank)),
+              .abort_grace = options_.stop_grace},
+             deadline);
+    if (!made) {
+      Error error = std::move(made).error();
+      if (error.kind == ErrorKind::kTimeout) {
+        error.peer_rank = peer;
+        error.cause = name_rank(peer) + " has not come to exchange a message with this rank";
+      }
+      return error;
+    }
+    const std::lock_guard lock(mutex_);
+    lane.pairs[peer] = std::move(*made);
+  }
+  return {};
+}
+
+Result<std::unique_ptr<NcclCommunicator>> NcclEngine::meet(NcclCommunicatorOptions as,
+                                                           const Deadline& deadline) {
+  const auto set_meeting = [this](bool is_meeting) {
+    const std::lock_guard lock(mutex_);
+    is_meeting_ = is_meeting;
+    changed_.notify_all();
+  };
+  set_meeting(true);
+  auto made = NcclCommunicator::form(api_, as.world_size == 1 ? nullptr : store_.get(), fate_,
+                                     std::move(as), deadline);
+  set_meeting(false);
+  return made;
+}
+
+Result<void> NcclEngine::put_on_stream(Lane& lane, const NcclIssue& issue,
+                                       const Deadline& deadline) {
+  if (issue.messages.empty()) {
+    NcclCommunicator* const on[] = {lane.communicator.get()};
+    return NcclCommunicator::launch(
+        on,
+        [&] {
+          return issue.launch({lane.communicator->handle(), lane.stream, lane.premul_sum});
+        },
+        deadline);
+  }
+  std::vector<NcclCommunicator*> on;
+  std::vector<std::function<NcclResult()>> passes;
+  for (const NcclIssue::Message& message : issue.messages) {
+    NcclCommunicator* with = lane.communicator.get();
+    int peer = message.peer;
+    if (!with) {
+      with = lane.pairs.at(peer).get();
+      peer = peer < options_.rank ? 0 : 1;
+    }
+    if (std::ranges::find(on, with) == on.end()) on.push_back(with);
+    passes.push_back([&message, with, peer, stream = lane.stream] {
+      return message.pass(with->handle(), peer, stream);
+    });
+  }
+  return NcclCommunicator::launch(
+      on,
+      [&] { return nccl_group(api_, passes.size(), [&](std::size_t i) { return passes[i](); }); },
+      deadline);
+}
+
+CudaResult NcclEngine::copy(const std::vector<NcclIssue::Copy>& copies, CudaStream stream) {
+  for (const NcclIssue::Copy& one : copies) {
+    const CudaResult copied = api_.memcpy_async(one.to, one.from, one.bytes, stream);
+    if (copied != CudaResult::kSuccess) return copied;
+  }
+  return CudaResult::kSuccess;
+}
+
+// The event of a capture belongs to it for ever: it is not used again.
+Result<CudaEvent> NcclEngine::take_event(Lane& lane, bool is_captured) {
+  const std::lock_guard lock(mutex_);
+  const Result<void> reaped = reap(lane);
+  if (!reaped) return reaped.error();
+  if (is_captured || lane.free_events.empty()) {
+    CudaEvent made = nullptr;
+    const CudaResult result = api_.event_create(&made);
+    if (result != CudaResult::kSuccess) return cuda_error(api_, "make an event", result);
+    lane.events.push_back(made);
+    return made;
+  }
+  const CudaEvent event = lane.free_events.back();
+  lane.free_events.pop_back();
+  return event;
+}
+
+Result<void> NcclEngine::monitored_barrier(CallOptions call) {
+  NcclCall what{.name = "monitored_barrier", .number = ++calls_};
+  {
+    const std::lock_guard lock(mutex_);
+    what.collective = ledger_.called() + 1;
+  }
+  if (const Result<void> may = may_begin(what); !may) return may;
+  if (!peers_) {
+    return Error{.kind = ErrorKind::kUnsupported,
+                 .doing = "monitored_barrier",
+                 .cause = "this nccl group knows nothing of its peers"};
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    ledger_.enter({.kind = CallKind::kMonitoredBarrier}, 0);
+    changed_.notify_all();
+  }
+  const Result<void> passed = peers_->barrier(call.timeout);
+  if (passed) return {};
+  const Error error = Error(passed.error()).within(what.name);
+  end(error);
+  return error;
+}
+
+// --- splitting ---
+
+// The ranks tell each other how it went: a part that some have, and others not, is of no use to
+// anybody.
+Result<std::shared_ptr<NcclSeed>> NcclEngine::split_off(int color, int key, CallOptions call) {
+  if (const Result<void> good = fate_->check(); !good) {
+    return Error(good.error()).within("nccl group");
+  }
+  Lane* const first = lanes_.empty() ? nullptr : lanes_[0].get();
+  if (!first || !first->communicator || !first->communicator->can_split()) {
+    return std::shared_ptr<NcclSeed>();
+  }
+  const Deadline deadline(call.timeout);
+  const DeviceGuard guard(api_, first->device);
+  Result<std::unique_ptr<NcclCommunicator>> part = first->communicator->split(color, key, deadline);
+  const bool is_fatal = !part && part.error().kind != ErrorKind::kSystem;
+  if (is_fatal) {
+    end(part.error());
+    return part.error();
+  }
+  std::vector<char> failed(static_cast<std::size_t>(options_.world_size), part ? 0 : 1);
+  if (peers_ && options_.world_size > 1) {
+    const char mine = part ? 0 : 1;
+    std::vector<WritableBytes> all;
+    for (char& one : failed) all.push_back({&one, 1});
+    const ReadableBytes own[] = {{&mine, 1}};
+    const Result<void> told = peers_->all_gather(own, all, deadline.remaining());
+    if (!told) {
+      end(Error(told.error()).within("split"));
+      return Error(told.error()).within("split");
+    }
+  }
+  if (!part) return part.error();
+  std::vector<int> others;
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    if (failed[static_cast<std::size_t>(rank)] != 0) others.push_back(rank);
+  }
+  if (!others.empty()) {
+    return Error{.kind = ErrorKind::kSystem,
+                 .doing = "split the NCCL communicator",
+                 .cause = "it failed on " + name_ranks(others),
+                 .peer_rank = others[0]};
+  }
+  if (!*part) return std::shared_ptr<NcclSeed>();
+  return std::make_shared<NcclSeed>(
+      NcclSeed{.device = first->device, .communicator = std::move(*part)});
+}
+
+// --- the watcher ---
+
+Result<void> NcclEngine::start_watcher() {
+  if (watcher_.joinable()) return {};
+  return start_thread(watcher_, "ddprun-nccl", [this] { watch(); });
+}
+
+// REQUIRES: mutex_ is held.
+bool NcclEngine::is_idle() const {
+  return !is_meeting_ &&
+         std::ranges::all_of(lanes_, [](const auto& lane) { return lane->in_flight.empty(); });
+}
+
+void NcclEngine::watch() {
+  std::unique_lock lock(mutex_);
+  while (!closing_) {
+    if (is_idle()) {
+      changed_.wait(lock, [this] { return closing_ || !is_idle() || shown_ != ledger_.called(); });
+    } else {
+      changed_.wait_for(lock, kWatchInterval, [this] { return closing_; });
+    }
+    lock.unlock();
+    Result<void> well = inspect();
+    show_ledger();
+    if (well) well = compare_when_stuck();
+    if (!well) return end(well.error());
+    lock.lock();
+  }
+}
+
+// Lets go of what is over, the oldest first. REQUIRES: mutex_ is held.
+Result<void> NcclEngine::reap(Lane& lane) {
+  while (!lane.in_flight.empty()) {
+    const Result<bool> is_over = lane.in_flight.front()->poll();
+    if (!is_over) return is_over.error();
+    if (!*is_over) break;
+    lane.free_events.push_back(lane.in_flight.front()->event());
+    lane.in_flight.pop_front();
+    ++reaped_;
+  }
+  return {};
+}
+
+// Finds what has failed that nobody may have noticed yet.
+Result<void> NcclEngine::inspect() {
+  std::shared_ptr<NcclWork> late;
+  std::vector<NcclCommunicator*> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& lane : lanes_) {
+      const Result<void> reaped = reap(*lane);
+      if (!reaped) return reaped;
+      for (const auto& work : lane->in_flight) {
+        if (!late && work->deadline().passed()) late = work;
+      }
+    }
+    all = communicators();
+  }
+  // First: peers that have noticed the same have told it to this rank, too.
+  if (const Result<void> good = fate_->check(); !good) {
+    return Error(good.error()).within("nccl group");
+  }
+  if (late) return deadline_passed(*late);
+  for (NcclCommunicator* one : all) {
+    const Result<void> checked = one->check();
+    if (!checked) return Error(checked.error()).within("nccl group");
+  }
+  return {};
+}
+
+Error NcclEngine::deadline_passed(const NcclWork& work) {
+  const Deadline& deadline = work.deadline();
+  int first = -1;
+  std::string who = who_is_missing(work.call(), first);
+  if (who.empty() && work.call().peer >= 0 && work.call().collective == 0) {
+    who = name_rank(work.call().peer) + " has not come, or is not done";
+  }
+  if (who.empty()) who = "a rank has not come, or is not done";
+  Error error = timeout_error(words_of(work.call()), "it is not complete; " + who,
+                              deadline.waited(), deadline.allowed());
+  error.peer_rank = first;
+  return error;
+}
+
+// Of a collective, as far as the peers' notes tell; empty: nothing is known.
+std::string NcclEngine::who_is_missing(const NcclCall& call, int& first) {
+  if (options_.world_size == 1) return "a device is stuck, or slow";
+  if (call.collective == 0 || !peers_ || !options_.compare_calls) return {};
+  std::vector<std::optional<CallNote>> notes = read_notes(kAnswerPatience);
+  {
+    const std::lock_guard lock(mutex_);
+    notes[static_cast<std::size_t>(options_.rank)] = read_note(ledger_.note());
+  }
+  const MissingRanks missing = find_missing(call.collective, notes);
+  if (missing.ranks.empty()) return "all ranks have come, but a device is stuck, or slow";
+  first = missing.ranks[0];
+  return missing.text;
+}
+
+// --- ledgers ---
+
+std::vector<std::optional<CallNote>> NcclEngine::read_notes(Duration patience) {
+  std::vector<std::optional<CallNote>> notes;
+  for (const std::string& one : peers_->notes(patience)) notes.push_back(read_note(one));
+  return notes;
+}
+
+// REQUIRES: the watcher's thread.
+void NcclEngine::show_ledger() {
+  std::string note;
+  {
+    const std::lock_guard lock(mutex_);
+    std::uint64_t oldest = ledger_.called() + 1;
+    for (const auto& lane : lanes_) {
+      for (const auto& work : lane->in_flight) {
+        if (work->call().collective == 0) continue;
+        oldest = std::min(oldest, work->call().collective);
+        break;  // those behind it are younger
+      }
+    }
+    ledger_.end_before(is_meeting_ ? std::min(oldest, ledger_.called()) : oldest);
+    shown_ = ledger_.called();
+    if (peers_ && options_.compare_calls) note = ledger_.note();
+  }
+  if (note.empty() || note == shown_note_) return;
+  peers_->write_note(note);
+  shown_note_ = std::move(note);
+}
+
+// Only a call that does not get on can be one that ranks disagree about, and what is compared then
+// need not be quick. Of the ranks of a node the first that has called anything asks the other
+// nodes; what it finds the peers tell to all.
+Result<void> NcclEngine::compare_when_stuck() {
+  if (!peers_ || !options_.compare_calls || options_.world_size == 1) return {};
+  const TimePoint now = BootClock::now();
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_idle() || reaped_ != reaped_before_) {
+      reaped_before_ = reaped_;
+      stuck_since_ = now;
+      next_look_ = now + kLookInterval;
+      next_question_ = now + kQuestionInterval;
+      return {};
+    }
+  }
+  if (now < next_look_) return {};
+  next_look_ = now + kLookInterval;
+  std::vector<std::optional<CallNote>> notes = read_notes(Duration::zero());
+  std::optional<std::string> table = find_disagreement(notes);
+  const auto first = std::ranges::find_if(notes, [](const auto& note) { return note.has_value(); });
+  const bool asks = now >= next_question_ && first - notes.begin() == options_.rank;
+  if (table || asks) {  // a table is to say what all ranks do
+    next_question_ = now + kQuestionInterval;
+    notes = read_notes(kAnswerPatience);
+    table = find_disagreement(notes);
+  }
+  if (!table) return {};
+  return Error{.kind = ErrorKind::kInvalidArgument,
+               .doing = "nccl group" + options_.title,
+               .cause = std::move(*table)};
+}
+
+}  // namespace ddprun
