@@ -1,6 +1,7 @@
 #include "worker_lib/cpu/call_header.h"
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "worker_lib/cpu/rank_names.h"
@@ -19,6 +20,7 @@ const char* name_of(CallKind kind) {
     case CallKind::kScatter: return "scatter";
     case CallKind::kAllToAll: return "all_to_all";
     case CallKind::kBarrier: return "barrier";
+    case CallKind::kMonitoredBarrier: return "monitored_barrier";
   }
   return "?";
 }
@@ -41,7 +43,9 @@ std::string describe(const CallHeader& call) {
   std::string text = name_of(call.kind);
   text += " #" + std::to_string(call.sequence);
   // How much goes where in an all_to_all is every rank's own affair.
-  if (call.kind == CallKind::kBarrier || call.kind == CallKind::kAllToAll) return text;
+  const bool is_barrier =
+      call.kind == CallKind::kBarrier || call.kind == CallKind::kMonitoredBarrier;
+  if (is_barrier || call.kind == CallKind::kAllToAll) return text;
   text += " of " + std::to_string(call.count) + " ";
   text += reduces(call.kind) ? to_text(call.type) : "B";
   if (call.tensors != 1) text += " in " + std::to_string(call.tensors) + " tensors";
@@ -53,27 +57,33 @@ std::string describe(const CallHeader& call) {
   return text;
 }
 
+std::string disagreement(std::span<const CallHeader> calls, std::span<const int> ranks) {
+  std::string table = "the ranks disagree:";
+  std::vector<bool> told(calls.size(), false);
+  std::vector<std::string> texts;
+  for (std::size_t first = 0; first < calls.size(); ++first) {
+    if (told[first]) continue;
+    std::vector<int> same;
+    for (std::size_t at = first; at < calls.size(); ++at) {
+      if (calls[at] != calls[first]) continue;
+      told[at] = true;
+      same.push_back(ranks[at]);
+    }
+    const std::string call = describe(calls[first]);
+    table += (first == 0 ? " " : "; ") + name_ranks(same) + " called " + call;
+    if (std::ranges::find(texts, call) != texts.end()) table += " whose sizes are others";
+    texts.push_back(call);
+  }
+  return table;
+}
+
 Result<void> check_agreement(const CallHeader& mine, std::span<const CallHeader> by_rank) {
   if (std::all_of(by_rank.begin(), by_rank.end(), [&](const auto& call) { return call == mine; })) {
     return {};
   }
-  std::string table = "the ranks disagree:";
-  std::vector<bool> told(by_rank.size(), false);
-  std::vector<std::string> calls;
-  for (std::size_t first = 0; first < by_rank.size(); ++first) {
-    if (told[first]) continue;
-    std::vector<int> same;
-    for (std::size_t rank = first; rank < by_rank.size(); ++rank) {
-      if (by_rank[rank] != by_rank[first]) continue;
-      told[rank] = true;
-      same.push_back(static_cast<int>(rank));
-    }
-    const std::string call = describe(by_rank[first]);
-    table += (first == 0 ? " " : "; ") + name_ranks(same) + " called " + call;
-    if (std::ranges::find(calls, call) != calls.end()) table += " whose sizes are others";
-    calls.push_back(call);
-  }
-  return invalid_argument(table).within(describe(mine));
+  std::vector<int> ranks(by_rank.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return invalid_argument(disagreement(by_rank, ranks)).within(describe(mine));
 }
 
 }  // namespace ddprun

@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "ddprun/reduce_op.h"
+#include "worker_lib/core/segment_layout.h"
 #include "worker_lib/cpu/element_type.h"
 
 namespace ddprun {
@@ -27,6 +28,7 @@ enum class CallKind : std::uint8_t {
   kScatter,
   kAllToAll,
   kBarrier,
+  kMonitoredBarrier,
 };
 
 // Collectives that move bytes without looking at them have type kU8 and count bytes.
@@ -40,9 +42,11 @@ struct CallHeader {
   std::uint8_t leg = 0;       // of a collective that is made of several rounds
   std::uint32_t digest = 0;   // of the tensors' sizes, where there are several
   std::uint16_t tensors = 1;  // that are carried as one; 65535: or more
-  std::uint8_t is_shared =
-      0;  // 1: the rank's tensor lies where the others reach it; ranks may differ
-  std::uint8_t padding = 0;
+  std::uint16_t padding = 0;
+  // What the rank knows that makes a shorter way possible. Ranks may differ; then all take the longer one.
+  // all_reduce: 1: its tensor lies where the others reach it. all_to_all: 1 and the bytes of each of its
+  // pairs, if all are of one size. With the highest bit: it can pull (cpu/pull_call.h). Else 0.
+  std::uint64_t shortcut = 0;
 
   // Whether the ranks do the same.
   friend bool operator==(const CallHeader& left, const CallHeader& right) {
@@ -53,14 +57,26 @@ struct CallHeader {
     return what(left) == what(right);
   }
 };
-static_assert(sizeof(CallHeader) == 32 && std::has_unique_object_representations_v<CallHeader>,
+static_assert(sizeof(CallHeader) == 40 && std::has_unique_object_representations_v<CallHeader>,
               "the bytes travel: none of them is left to chance");
+
+// A rank's header as it lies in the segment and travels between nodes, and with it the bytes of a call that
+// has few of them (cpu/riding_calls.h). A line in all.
+struct Arrival {
+  CallHeader call;
+  char bytes[kCacheLineBytes - sizeof(CallHeader)] = {};
+};
+static_assert(sizeof(Arrival) == kCacheLineBytes);
 
 // Of the sizes of several tensors: lists that differ have the same one by chance of 1 in 4 billion.
 std::uint32_t digest_of(std::span<const std::size_t> sizes);
 
 // "all_reduce #12 of 1048576 f32 (sum)", "broadcast #3 of 400 B in 7 tensors from rank 0".
 std::string describe(const CallHeader& call);
+
+// "the ranks disagree: rank 0 called barrier #3; ranks 1 and 2 called all_reduce #3 of 4 f32
+// (sum)". ranks: who called what; ascending, one for each call.
+std::string disagreement(std::span<const CallHeader> calls, std::span<const int> ranks);
 
 // kInvalidArgument with a table of who called what if the ranks' headers differ. `mine`: for the
 // first words of the error.

@@ -12,7 +12,10 @@
 #include "worker_lib/core/node_layout.h"
 #include "worker_lib/core/scattered.h"
 #include "worker_lib/core/segment_layout.h"
+#include "worker_lib/cpu/call_header.h"
+#include "worker_lib/cpu/stream_copy.h"
 #include "worker_lib/cpu/tcp_mesh.h"
+#include "worker_lib/cpu/tuning.h"
 
 namespace ddprun {
 
@@ -22,15 +25,30 @@ struct Surroundings {
   int node = -1;
   int local = -1;     // place on the node
   std::string title;  // CpuGroupOptions
+  CpuTuning tuning;   // the same
   NodeLayout layout;
   SegmentLayout segment;
-  char* memory = nullptr;   // the segment
-  TcpMesh* mesh = nullptr;  // null on a single node
+  char* memory = nullptr;      // the segment
+  NodeBoard* board = nullptr;
+  TcpMesh* mesh = nullptr;     // null on a single node
+  bool in_rank_order = false;  // reductions, whatever the layout
 
   bool one_node() const { return layout.node_count() == 1; }
   int local_count() const { return segment.local_count; }
   bool leads() const { return layout.leads_lane(rank); }  // its lane, whose number is `local`
   bool on_my_node(int other_rank) const { return layout.node_of[other_rank] == node; }
+  // What each rank called and gave when it came, with several nodes; those of a node lie side by side.
+  Arrival* arrivals_of(int of_node) const {
+    return reinterpret_cast<Arrival*>(memory + segment.arrivals) + layout.ranks_before[of_node];
+  }
+  const Arrival& arrival_of(int of_rank) const {
+    return arrivals_of(layout.node_of[of_rank])[layout.local_of[of_rank]];
+  }
+  // How results are written where a rank gives and gets so many bytes in all.
+  bool streams(std::size_t bytes) const { return bytes > tuning.stream_bytes; }
+  CopyBytes result_copy(std::size_t bytes) const {
+    return streams(bytes) ? stream_bytes : copy_bytes;
+  }
   // Stage of a rank of this node.
   char* stage(int of_local, std::size_t chunk) const {
     return memory + segment.stage(of_local, chunk);
@@ -49,9 +67,12 @@ class ChunkedCall {
 
   virtual std::size_t chunks() const = 0;
   virtual ChunkPipeline::Work work_mode() const = 0;
+  // Whether what is staged first is to travel with the header (cpu/riding_calls.h).
+  virtual bool rides() const { return false; }
 
   virtual void stage(const Chunk& chunk) = 0;
-  // Leaders of lanes only: everyone has staged the chunk; returns how talking to other nodes ended.
+  // Leaders of lanes only (on one node: all): everyone has staged the chunk. Returns how what it took
+  // of other ranks ended.
   virtual TcpMesh::End work(const Chunk& chunk, TimePoint deadline) = 0;
   virtual void copy_out(const Chunk& chunk) = 0;
 };

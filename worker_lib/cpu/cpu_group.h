@@ -28,6 +28,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/host_port.h"
@@ -37,6 +39,7 @@
 #include "ddprun/reduce_op.h"
 #include "worker_lib/core/scattered.h"
 #include "worker_lib/cpu/element_type.h"
+#include "worker_lib/cpu/tuning.h"
 
 namespace ddprun {
 
@@ -48,11 +51,17 @@ struct CpuGroupOptions {
   std::string node_id;  // ranks that give the same text share memory
   std::string name;     // unique within the store; begins every key the group uses
   std::string title;    // behind what was done, in errors: " in group tp"; empty: of the world
+  // Where this rank's worker page is (page_place()), for what others say of it in errors; may be empty.
+  std::string page;
   std::string address = "127.0.0.1";  // numeric: at which ranks of other nodes reach this one
   PortRange ports;                    // to listen on there
   // Of a node that has died or is cut off; the kernel is asked every second at most.
   Duration node_silence = kDefaultLease;
-  Duration timeout{};  // for forming the group
+  // Reductions are done in the order of the ranks, so that every layout gives the same bits; between
+  // nodes that costs as many times the bytes, in the first half of the way, as a node has ranks.
+  bool deterministic_across_layouts = false;
+  Duration timeout{};   // for forming the group
+  TuningWish tuning{};  // for programs that measure; the same on all ranks
 };
 
 // How a message's transfer ended; of a receive: who sent it. Called once, on any thread, without
@@ -119,14 +128,36 @@ class CpuGroup {
   virtual void start_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
                           Duration timeout, TransferDone done) = 0;
 
-  // Memory of zeros that the ranks of this node reach: an all_reduce of one tensor per rank that lies in
-  // it on every rank is done where they lie, without staging. It may outlive the group. Null where
-  // there is none to be had (a group of one; ulimit -v, ulimit -f). Any thread.
+  // Memory of zeros that the ranks of this node reach: an all_reduce of one tensor per rank that
+  // lies in it on every rank is done where they lie, without staging. It may outlive the group.
+  // Null where there is none to be had (a group of one; ulimit -v, ulimit -f). Any thread.
   virtual std::shared_ptr<char> shared_memory(std::size_t bytes) = 0;
+
+  // Notes, where a group has them (by itself: none). A few bytes that this rank wants known of
+  // itself, at most kMaxNoteBytes; the last ones count, also when the group has failed. One thread
+  // at a time.
+  static constexpr std::size_t kMaxNoteBytes = 1536;
+  virtual void write_note(std::string_view note) { static_cast<void>(note); }
+  // The notes of all ranks, by rank. Other nodes are asked, which takes up to `patience`; zero:
+  // those of this node. Empty: nothing was written, or no answer came. Never ends the group; one
+  // thread at a time, beside all other calls.
+  virtual std::vector<std::string> notes(Duration patience) {
+    static_cast<void>(patience);
+    return std::vector<std::string>(static_cast<std::size_t>(size()));
+  }
 
   // The group's first failure, found by whichever rank, also while this one makes no calls; nullopt
   // while the group is whole. Any thread.
   virtual std::optional<Error> failure() const = 0;
+
+  // Ends the group on all ranks with this failure, unless it has one: for what a rank finds out
+  // beside the group's calls. The cause names the rank where that matters. Any thread. (By itself:
+  // an abort.)
+  virtual void fail(ErrorKind kind, int peer_rank, const std::string& cause) {
+    static_cast<void>(kind);
+    static_cast<void>(peer_rank);
+    abort(cause);
+  }
 
   // Ends the call in progress and all later ones with kStopped. Any thread; also from a signal-free
   // watchdog.

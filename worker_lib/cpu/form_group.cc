@@ -1,6 +1,7 @@
 #include "worker_lib/cpu/form_group.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -19,19 +20,21 @@
 namespace ddprun {
 namespace {
 
-constexpr const char* kCardVersion = "ddprun-cpu-1";
+constexpr const char* kCardVersion = "ddprun-cpu-4";
+constexpr const char* kRankOrder = "rank order";
+constexpr const char* kAnyOrder = "any order";
 constexpr std::string_view kAbsent = "ddprun-absent\n";  // begins an absent_card()
-// Two ranks that run pass a step to each other in well under a microsecond; beyond this one of them
-// is busy elsewhere, and the core is better used by others.
-constexpr Duration kSpin = std::chrono::microseconds(20);
 
 // --- cards ---
 
 struct Card {
   std::string door;  // of its node
   HostPort address;
-  std::string token;  // rank 0's becomes the group's
-  std::string cpus;   // '1' for each processor that the rank may use
+  std::string token;           // rank 0's becomes the group's
+  bool in_rank_order = false;  // what the rank wants of reductions
+  std::string page;            // its worker page
+  std::string machine;         // on which it runs
+  std::string cpus;            // '1' for each processor that the rank may use
   std::string node;  // what must be equal to share memory: may hold line ends, hence the last field
 };
 
@@ -43,8 +46,10 @@ std::string cpus_text(const std::vector<int>& cpus) {
 
 std::string write_card(const Card& card) {
   std::string text = kCardVersion;
-  for (const std::string& field : {card.door, card.address.host, std::to_string(card.address.port),
-                                   card.token, card.cpus, card.node}) {
+  for (const std::string& field : std::initializer_list<std::string>{
+           card.door, card.address.host, std::to_string(card.address.port), card.token,
+           card.in_rank_order ? kRankOrder : kAnyOrder, card.page, card.machine, card.cpus,
+           card.node}) {
     text += "\n" + field;
   }
   return text;
@@ -57,12 +62,16 @@ Result<Card> read_card(const std::string& text, int rank) {
   std::istringstream lines(text);
   std::string version;
   std::string port;
+  std::string order;
   Card card;
   std::getline(lines, version);
   std::getline(lines, card.door);
   std::getline(lines, card.address.host);
   std::getline(lines, port);
   std::getline(lines, card.token);
+  std::getline(lines, order);
+  std::getline(lines, card.page);
+  std::getline(lines, card.machine);
   std::getline(lines, card.cpus);
   std::getline(lines, card.node, '\0');
   const std::optional<std::uint16_t> number = parse_number<std::uint16_t>(port);
@@ -72,6 +81,7 @@ Result<Card> read_card(const std::string& text, int rank) {
                  .cause = "it was not written by this version of ddprun"};
   }
   card.address.port = *number;
+  card.in_rank_order = order == kRankOrder;
   return card;
 }
 
@@ -83,20 +93,35 @@ Result<std::vector<Card>> exchange_cards(const ExchangeCards& exchange, const Ca
   for (int rank = 0; rank < world_size; ++rank) {
     Result<Card> card = read_card(texts->at(rank), rank);
     if (!card) return card.error();
+    if (card->in_rank_order != own.in_rank_order) {
+      return invalid_argument(name_rank(rank) + " wants " + (own.in_rank_order ? "no" : "the") +
+                              " same bits for every layout, unlike this rank");
+    }
     cards.push_back(std::move(*card));
   }
   return cards;
 }
 
-// Processors that at least one of the ranks may use.
-int count_cores(const std::vector<Card>& cards, const std::vector<int>& ranks) {
-  std::set<std::size_t> cores;
-  for (const int rank : ranks) {
-    for (std::size_t cpu = 0; cpu < cards[rank].cpus.size(); ++cpu) {
-      if (cards[rank].cpus[cpu] == '1') cores.insert(cpu);
+// The machines that have more ranks than processors which at least one of these may use. (Several nodes
+// may be containers of one machine.)
+std::set<std::string> crowded_machines(const std::vector<Card>& cards) {
+  struct Machine {
+    std::size_t ranks = 0;
+    std::set<std::size_t> cores;
+  };
+  std::map<std::string, Machine> machines;
+  for (const Card& card : cards) {
+    Machine& machine = machines[card.machine];
+    ++machine.ranks;
+    for (std::size_t cpu = 0; cpu < card.cpus.size(); ++cpu) {
+      if (card.cpus[cpu] == '1') machine.cores.insert(cpu);
     }
   }
-  return std::max<int>(1, static_cast<int>(cores.size()));
+  std::set<std::string> crowded;
+  for (const auto& [name, machine] : machines) {
+    if (machine.ranks > machine.cores.size()) crowded.insert(name);
+  }
+  return crowded;
 }
 
 // --- connections between nodes ---
@@ -174,6 +199,9 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
                      {.door = node_door->name,
                       .address = tcp_door->address(),
                       .token = random_hex(16),
+                      .in_rank_order = options.deterministic_across_layouts,
+                      .page = options.page,
+                      .machine = machine_id(),
                       .cpus = cpus_text(usable_cpus()),
                       .node = options.node_id + "\n" + node_realm()},
                      options.world_size);
@@ -190,14 +218,18 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
   here.layout = make_node_layout(node_of_rank);
   here.rank = options.rank.value;
   here.title = options.title;
+  here.in_rank_order = options.deterministic_across_layouts;
+  const std::set<std::string> crowded = crowded_machines(*cards);
+  here.tuning = choose_tuning(!crowded.empty(), options.tuning);
   here.node = here.layout.node_of[here.rank];
   here.local = here.layout.local_of[here.rank];
 
   const std::vector<int>& neighbours = here.layout.nodes[here.node];
-  if (static_cast<int>(neighbours.size()) <= count_cores(*cards, neighbours)) parts.spin = kSpin;
+  if (!crowded.contains(cards->at(here.rank).machine)) parts.spin = here.tuning.spin;
   parts.node_silence = options.node_silence;
-  here.segment = plan_segment(here.layout, here.node, choose_stage_bytes(here.layout),
-                              SharedGroup::segment_needs(static_cast<int>(neighbours.size())));
+  here.segment =
+      plan_segment(here.layout, here.node, choose_stage_bytes(here.layout, here.tuning.stage_bytes),
+                   SharedGroup::segment_needs(static_cast<int>(neighbours.size())));
 
   Result<NodeMembers> members = meet_node(*node_door, cards->at(neighbours[0]).door,
                                           {.ranks = neighbours,
@@ -208,6 +240,8 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
   if (!members) return members.error();
   parts.segment = std::make_shared<const ShmSegment>(std::move(members->segment));
   parts.lives = std::move(members->lives);
+  parts.memory = PeerMemory(parts.lives);
+  for (const int rank : neighbours) parts.pages.push_back(cards->at(rank).page);
   parts.bells = std::make_unique<RankBells>(std::move(members->bells), here.local);
 
   if (!here.one_node()) {

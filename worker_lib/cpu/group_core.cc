@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <set>
 
 #include "base/assert.h"
@@ -12,7 +13,10 @@
 namespace ddprun {
 namespace {
 
-constexpr Duration kAskPatience = std::chrono::milliseconds(250);
+// Of how many ranks that did not come an error tells what they do instead.
+constexpr int kMostTold = 3;
+// Used up only where nobody tells of a linked rank; where cores are short, answers take their time.
+constexpr Duration kAskPatience = std::chrono::milliseconds(500);
 constexpr Duration kNewsPatience = std::chrono::milliseconds(500);
 constexpr Duration kNewsInterval = std::chrono::milliseconds(1);
 
@@ -27,6 +31,7 @@ Result<std::unique_ptr<GroupCore>> GroupCore::create(GroupParts parts) {
                         .world_size = here.layout.world_size(),
                         .node_ranks = here.layout.nodes[here.node],
                         .lives = std::move(core->parts_.lives),
+                        .pages = std::move(core->parts_.pages),
                         .links = std::move(core->parts_.links),
                         .node_silence = core->parts_.node_silence});
   if (!watch) return watch.error();
@@ -39,6 +44,7 @@ GroupCore::GroupCore(GroupParts parts)
       board_(parts_.segment->at(parts_.here.segment.board), parts_.here.local_count(),
              parts_.here.local, parts_.spin) {
   parts_.here.memory = parts_.segment->at(0);
+  parts_.here.board = &board_;
   if (!parts_.data_sockets.empty()) {
     mesh_ = std::make_unique<TcpMesh>(std::move(parts_.data_sockets), board_, parts_.spin);
     parts_.here.mesh = mesh_.get();
@@ -120,39 +126,74 @@ void GroupCore::raise_timeout(const Attempt& attempt) {
 }
 
 // Ticks count the same steps on all ranks of the world, so whoever is behind shows.
+//
+// To blame is one who is stopped or silent, if there is any: who did not arrive, or did not send, may
+// itself wait for that one, in an earlier call.
 std::string GroupCore::who_is_missing(const Attempt& attempt, int& first) const {
-  if (!attempt.omission.empty()) {
-    first = attempt.partner;
-    return first < 0 ? attempt.omission : name_rank(first) + " " + attempt.omission;
-  }
+  const bool is_message = !attempt.omission.empty();
   const PeerWatch::Answers answers = watch_->ask(kAskPatience);
-  std::set<int> absent, stopped, behind;  // a node may answer over several links
+  std::set<int> present, absent, stopped, behind;  // a node may answer over several links
+  const std::set<int> silent(answers.silent.begin(), answers.silent.end());
+  std::map<int, std::string> whereabouts;  // of those who are missed
   std::uint64_t lowest = std::numeric_limits<std::uint64_t>::max();
   for (const PeerWatch::Standing& standing : answers.standings) {
+    const bool is_absent = standing.entered < attempt.round;
+    (is_absent ? absent : present).insert(standing.rank);
     if (standing.rank == here().rank) continue;
-    if (standing.entered < attempt.round) absent.insert(standing.rank);
+    const bool is_missed = is_message ? standing.rank == attempt.partner : is_absent;
+    if (is_missed && !standing.whereabouts.empty()) {
+      whereabouts[standing.rank] = standing.whereabouts;
+    }
     if (standing.stopped) stopped.insert(standing.rank);
     if (standing.tick < lowest) behind.clear();
     lowest = std::min(lowest, standing.tick);
     if (standing.tick == lowest) behind.insert(standing.rank);
   }
+  if (is_message || !absent.empty() || !stopped.empty() || !silent.empty()) behind.clear();
+
+  const auto blame = [&](const std::set<int>& ranks) {
+    if (first >= 0 || ranks.empty()) return;
+    first = ranks.contains(attempt.partner) ? attempt.partner : *ranks.begin();
+  };
+  blame(stopped);
+  blame(silent);
+  if (first < 0) first = attempt.partner;
+  blame(absent);
+  blame(behind);
+
   std::string text;
+  if (is_message) text = attempt.omission;
+  if (is_message && attempt.partner >= 0) text = name_rank(attempt.partner) + " " + text;
+  const auto list = [](const std::set<int>& ranks) {
+    return name_ranks(std::vector<int>(ranks.begin(), ranks.end()));
+  };
   const auto add = [&](const std::set<int>& ranks, const char* one, const char* many) {
     if (ranks.empty()) return;
-    if (first < 0) first = *ranks.begin();
-    text += (text.empty() ? "" : "; ") + name_ranks(std::vector<int>(ranks.begin(), ranks.end())) +
-            (ranks.size() == 1 ? one : many);
+    text += (text.empty() ? "" : "; ") + list(ranks) + (ranks.size() == 1 ? one : many);
   };
   add(absent, " did not arrive", " did not arrive");
   add(stopped, " is stopped (by a signal or a debugger)",
       " are stopped (by a signal or a debugger)");
-  add(std::set<int>(answers.silent.begin(), answers.silent.end()), " does not answer",
-      " do not answer");
-  if (text.empty()) add(behind, " came to a halt in it", " came to a halt in it");
+  add(silent, " does not answer", " do not answer");
+  add(behind, " came to a halt in it", " came to a halt in it");
+  if (!absent.empty()) add(present, " is there", " are there");
+  int told = 0;
+  for (const auto& [rank, what] : whereabouts) {
+    if (++told > kMostTold) break;
+    text += ". " + name_rank(rank) + ": " + what;
+  }
   return text;
 }
 
 // A connection that breaks is mostly the echo of something that the watch is just learning of.
+bool GroupCore::await_news(int peer) const {
+  const Deadline patience(kNewsPatience);
+  while (!board_.failed() && !watch_->has_left(peer) && !patience.passed()) {
+    poll_until({}, BootClock::now() + kNewsInterval);
+  }
+  return watch_->has_left(peer);
+}
+
 void GroupCore::raise_departure(const Attempt& attempt, int node) {
   const Surroundings& at = here();
   if (node < 0) {
@@ -167,13 +208,8 @@ void GroupCore::raise_departure(const Attempt& attempt, int node) {
     return raise(ErrorKind::kPeerLost, rank, name_rank(rank) + " has left the group");
   }
   const int peer = attempt.partner < 0 ? at.layout.lane_leader(at.local, node) : attempt.partner;
-  const Deadline patience(kNewsPatience);
-  while (!board_.failed() && !watch_->has_left(peer) && !patience.passed()) {
-    poll_until({}, BootClock::now() + kNewsInterval);
-  }
   raise(ErrorKind::kPeerLost, peer,
-        name_rank(peer) +
-            (watch_->has_left(peer) ? " has left the group" : " closed its connection"));
+        name_rank(peer) + (await_news(peer) ? " has left the group" : " closed its connection"));
 }
 
 }  // namespace ddprun

@@ -16,6 +16,7 @@
 #include "base/result.h"
 #include "worker_lib/cpu/chunked_call.h"
 #include "worker_lib/cpu/node_board.h"
+#include "worker_lib/cpu/peer_memory.h"
 #include "worker_lib/cpu/peer_watch.h"
 #include "worker_lib/cpu/rank_bells.h"
 #include "worker_lib/cpu/shm_segment.h"
@@ -31,7 +32,9 @@ struct GroupParts {
   Duration spin{};
   Duration node_silence{};  // PeerWatch::Options
   std::shared_ptr<const ShmSegment> segment;
-  std::vector<UniqueFd> lives;  // by local index
+  std::vector<UniqueFd> lives;     // by local index
+  std::vector<std::string> pages;  // likewise
+  PeerMemory memory;
   std::unique_ptr<RankBells> bells;
   std::vector<PeerWatch::Link> links;
   std::vector<UniqueFd> data_sockets;  // by node; empty on a single node
@@ -70,6 +73,10 @@ class GroupCore {
   Error fail(const Attempt& attempt, WaitEnd end, int node = -1);
   // The same for a failure that this rank has found itself.
   Error fail(const Attempt& attempt, ErrorKind kind, int peer_rank, const std::string& cause);
+
+  // Behind a closed connection to a rank of another node: waits a little until the watch knows why. Whether
+  // the rank has left in good order; if not, the group has failed, or nobody knows.
+  bool await_news(int peer) const;
 
   // A failure that no call of this rank has met.
   void raise(ErrorKind kind, int peer_rank, const std::string& cause);

@@ -13,6 +13,8 @@
 namespace ddprun {
 namespace {
 
+// Until a sleeper looks again by itself.
+constexpr Duration kLongestSleep = std::chrono::milliseconds(200);
 // What one pass moves of one peer's stream, so that all get their turn.
 constexpr std::size_t kBytesOfAPass = std::size_t{512} << 10;
 constexpr int kFramesOfAPass = 256;
@@ -302,9 +304,10 @@ void Mailbox::sleep(Lock& lock) {
   }
   bed_.state.store(state);
   if (!is_worth_a_look()) {
-    const TimePoint until =
-        deadlines_.empty() ? BootClock::now() + kLongestTimeout : deadlines_.begin()->first;
-    look_at_sockets(until, &lock);
+    // Who owes the bell may have been stopped before it rang.
+    const TimePoint look_again = BootClock::now() + kLongestSleep;
+    look_at_sockets(
+        deadlines_.empty() ? look_again : std::min(look_again, deadlines_.begin()->first), &lock);
   }
   bed_.state.store(MailBed::kAwake);
 }
@@ -420,6 +423,10 @@ void Mailbox::end_with_leavers() {
     if (partner >= 0 && gone[static_cast<std::size_t>(partner)])
       return fail(transfer, WaitEnd::kLeft);
     if (partner < 0 && count + 1 == peers_.size()) {
+      const bool all_left = std::ranges::all_of(peers_, [&](const auto& peer) {
+        return !peer || peer->local >= 0 || core_.await_news(peer->rank);
+      });
+      if (!all_left && core_.board().failed()) return end_all();
       const int last = here_.rank == 0 ? 1 : 0;
       return fail_all(ErrorKind::kPeerLost, last, "all other ranks have left the group");
     }

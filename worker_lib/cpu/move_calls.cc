@@ -2,11 +2,20 @@
 
 #include <algorithm>
 
+#include "worker_lib/core/relay.h"
+
 namespace ddprun {
 namespace {
 
 ChunkPipeline::Work work_between_nodes(const Surroundings& here) {
   return here.one_node() ? ChunkPipeline::Work::kNone : ChunkPipeline::Work::kSome;
+}
+
+template <class Byte>
+std::size_t bytes_of(std::span<const std::span<Byte>> parts) {
+  std::size_t bytes = 0;
+  for (const std::span<Byte>& part : parts) bytes += part.size();
+  return bytes;
 }
 
 // A stage holds a block for every rank of a lane, and the leader's own.
@@ -40,33 +49,35 @@ TcpMesh::End BroadcastCall::work(const Chunk& chunk, TimePoint deadline) {
                           .share(here_.local);
   const int nodes = here_.layout.node_count();
   const int root_node = here_.layout.node_of[root_];
-  const int place = (here_.node - root_node + nodes) % nodes;  // in the chain
+  const int place = (here_.node - root_node + nodes) % nodes;  // on the way
+  const Relay relay = tree_is_shorter(plan_.chunks(), nodes) ? relay_in_tree(place, nodes)
+                                                             : relay_in_chain(place, nodes);
+  const auto node_at = [&](int at) { return (root_node + at) % nodes; };
   const int source = place == 0 ? here_.layout.local_of[root_] : here_.local;
   char* const bytes = here_.stage(source, chunk.number) + share.begin;
-  if (place > 0) {
-    const TcpMesh::Receiving from{(here_.node - 1 + nodes) % nodes, bytes, share.size()};
-    if (const auto end = here_.mesh->exchange({}, {&from, 1}, deadline);
-        end.how != WaitEnd::kReady) {
-      return end;
-    }
+  if (relay.from >= 0) {
+    const TcpMesh::Receiving from{node_at(relay.from), bytes, share.size()};
+    const auto end = here_.mesh->exchange({}, {&from, 1}, deadline);
+    if (end.how != WaitEnd::kReady) return end;
   }
-  if (place == nodes - 1) return {};
-  const TcpMesh::Sending to{(here_.node + 1) % nodes, bytes, share.size()};
-  return here_.mesh->exchange({&to, 1}, {}, deadline);
+  std::vector<TcpMesh::Sending> sendings;
+  for (const int to : relay.to) sendings.push_back({node_at(to), bytes, share.size()});
+  return here_.mesh->exchange(sendings, {}, deadline);
 }
 
 void BroadcastCall::copy_out(const Chunk& chunk) {
   if (here_.rank == root_) return;
   const Range part = plan_.at(chunk.index);
+  const CopyBytes copy = here_.result_copy(data_.bytes());
   if (here_.on_my_node(root_)) {
-    data_.copy_from(here_.stage(here_.layout.local_of[root_], chunk.number), part);
+    data_.copy_from(here_.stage(here_.layout.local_of[root_], chunk.number), part, copy);
     return;
   }
   const ChunkShape shape = ChunkShape::even(here_.layout, part.size(), kCacheLineBytes);
   for (int lane = 0; lane < here_.layout.lanes; ++lane) {
     const Range share = shape.share(lane);
     data_.copy_from(here_.stage(lane, chunk.number) + share.begin,
-                    {part.begin + share.begin, part.begin + share.end});
+                    {part.begin + share.begin, part.begin + share.end}, copy);
   }
 }
 
@@ -131,14 +142,15 @@ TcpMesh::End GatherCall::work(const Chunk& chunk, TimePoint deadline) {
 void GatherCall::copy_out(const Chunk& chunk) {
   if (!wants_result()) return;
   const Range part = plan_.at(chunk.index);
+  const CopyBytes copy = here_.result_copy(input_.bytes() * (1 + outputs_.size()));
   for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
     if (rank != here_.rank) {
-      outputs_[rank].copy_from(staged(rank, chunk), part);
+      outputs_[rank].copy_from(staged(rank, chunk), part, copy);
       continue;
     }
     input_.for_each(part, [&](const char* from, std::size_t offset, std::size_t bytes) {
       const std::size_t begin = part.begin + offset;
-      outputs_[rank].copy_from(from, {begin, begin + bytes});  // it may lie there already
+      outputs_[rank].copy_from(from, {begin, begin + bytes}, copy);  // it may lie there already
     });
   }
 }
@@ -187,23 +199,22 @@ TcpMesh::End ScatterCall::work(const Chunk& chunk, TimePoint deadline) {
 
 void ScatterCall::copy_out(const Chunk& chunk) {
   const Range part = plan_.at(chunk.index);
+  const CopyBytes copy = here_.result_copy(output_.size());
   char* const to = output_.data() + part.begin;
   if (here_.rank == root_) {
     const char* const from = inputs_[root_].data() + part.begin;
-    if (to != from) copy_bytes(to, from, part.size());
+    if (to != from) copy(to, from, part.size());
     return;
   }
   const ChunkShape shape = ChunkShape::by_rank(here_.layout, part.size());
   const Range block = shape.block(here_.rank);
   if (here_.on_my_node(root_)) {
-    copy_bytes(to, here_.stage(here_.layout.local_of[root_], chunk.number) + block.begin,
-               part.size());
+    copy(to, here_.stage(here_.layout.local_of[root_], chunk.number) + block.begin, part.size());
     return;
   }
   const int lane = here_.layout.lane_of(here_.rank);
-  copy_bytes(to,
-             here_.stage(lane, chunk.number) + (block.begin - shape.piece(lane, here_.node).begin),
-             part.size());
+  copy(to, here_.stage(lane, chunk.number) + (block.begin - shape.piece(lane, here_.node).begin),
+       part.size());
 }
 
 // --- all_to_all ---
@@ -282,12 +293,13 @@ TcpMesh::End AllToAllCall::work(const Chunk& chunk, TimePoint deadline) {
 }
 
 void AllToAllCall::copy_out(const Chunk& chunk) {
+  const CopyBytes copy = here_.result_copy(bytes_of(inputs_) + bytes_of(outputs_));
   for (int from = 0; from < here_.layout.world_size(); ++from) {
     const Range bytes = part(from, here_.rank, chunk);
     const char* const staged = from == here_.rank       ? inputs_[from].data() + bytes.begin
                                : here_.on_my_node(from) ? outgoing(from, here_.rank, chunk)
                                                         : incoming(from, here_.rank, chunk);
-    copy_bytes(outputs_[from].data() + bytes.begin, staged, bytes.size());
+    copy(outputs_[from].data() + bytes.begin, staged, bytes.size());
   }
 }
 

@@ -6,7 +6,7 @@
 //
 //   broadcast    lane w carries share w of the chunk along the chain of nodes that begins at the
 //                root's: every link carries every byte once, and chunks follow one another through
-//                the chain
+//                the chain; few chunks for many nodes, down a tree (core/relay.h)
 //   all_gather,  the leader of lane w carries the bytes of its node's ranks of that lane to every
 //   gather       other node (gather: to the root's), into its colleague's stage
 //   scatter      the leaders on the root's node carry from the root's stage what belongs to the

@@ -12,8 +12,8 @@
 namespace ddprun {
 namespace {
 
-// What a sleeper waits for: the tick of one rank (its local index), or
-enum : std::int32_t { kEveryone = -1, kNudge = -2 };
+// What a sleeper waits for: the tick of one rank (its local index), or of all.
+constexpr std::int32_t kEveryone = -1;
 
 void relax() {
 #if defined(__x86_64__)
@@ -30,6 +30,9 @@ constexpr Duration kLongYield = std::chrono::milliseconds(1);
 // Waits that do not yield after a long one: doubled each time, and shortened by each good one.
 constexpr int kMinAbstinence = 256;
 constexpr int kMaxAbstinence = 65536;
+
+// Until a sleeper looks again by itself: whoever owes it a wake-up may have been stopped before that.
+constexpr Duration kLongestSleep = std::chrono::milliseconds(200);
 
 std::int32_t this_core() { return sched_getcpu() + 1; }
 
@@ -53,6 +56,7 @@ struct NodeBoard::Block {
   alignas(2 * kCacheLineBytes) std::atomic<std::uint64_t> tick;
   std::atomic<std::uint64_t> entered;
   std::atomic<std::uint32_t> left;
+  std::atomic<std::uint32_t> at_work;
   std::atomic<std::int32_t> core;  // that the rank was last seen on, plus one
   alignas(kCacheLineBytes)
       CallHeader calls[2];  // by round: the next one may begin while one is read
@@ -66,17 +70,26 @@ struct NodeBoard::Block {
   char failure_cause[GroupFailure::kMaxCauseBytes];
 };
 
+// Apart from the blocks, which those who wait look at: pages that nobody touches without notes.
+struct NodeBoard::Note {
+  alignas(2 * kCacheLineBytes) std::atomic<std::uint64_t> version;  // odd: being written
+  std::atomic<std::uint64_t> bytes;
+  std::atomic<std::uint64_t> words[kMaxNoteBytes / sizeof(std::uint64_t)];
+};
+
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared between processes");
 
 std::size_t NodeBoard::bytes_for(int local_count) {
   static_assert(alignof(Block) >= alignof(Head) && sizeof(Head) % alignof(Block) == 0);
-  return sizeof(Head) + static_cast<std::size_t>(local_count) * sizeof(Block);
+  static_assert(alignof(Note) <= alignof(Block));
+  return sizeof(Head) + static_cast<std::size_t>(local_count) * (sizeof(Block) + sizeof(Note));
 }
 
 // The segment's zeros are valid objects: atomics of value 0, empty texts.
 NodeBoard::NodeBoard(void* memory, int local_count, int local, Duration spin)
     : head_(static_cast<Head*>(memory)),
       blocks_(reinterpret_cast<Block*>(static_cast<char*>(memory) + sizeof(Head))),
+      notes_(reinterpret_cast<Note*>(blocks_ + local_count)),
       local_count_(local_count),
       local_(local),
       spin_(spin),
@@ -104,13 +117,6 @@ void NodeBoard::wake_those_who_wait_for_me(std::uint64_t tick) {
     block.bell.fetch_add(1);
     futex_wake(block.bell);
   }
-}
-
-void NodeBoard::nudge(int local) {
-  Block& block = blocks_[local];
-  if (head_->sleepers.load() == 0 || block.asleep.load() == 0) return;
-  block.bell.fetch_add(1);
-  futex_wake(block.bell);
 }
 
 bool NodeBoard::everyone_reached(std::uint64_t tick) const {
@@ -190,7 +196,7 @@ WaitEnd NodeBoard::wait(std::int32_t whom, std::uint64_t tick, TimePoint deadlin
     } else if (BootClock::now() >= deadline) {
       end = WaitEnd::kTimedOut;
     } else {
-      futex_wait(mine.bell, heard, deadline);
+      futex_wait(mine.bell, heard, std::min(deadline, BootClock::now() + kLongestSleep));
     }
     mine.asleep.store(0);
     head_->sleepers.fetch_sub(1);
@@ -215,13 +221,6 @@ WaitEnd NodeBoard::wait_for(int local, std::uint64_t tick, TimePoint deadline) {
       [&] { return has_left(local); });
 }
 
-WaitEnd NodeBoard::wait_for_counter(const std::atomic<std::uint64_t>& counter, std::uint64_t value,
-                                    int local, TimePoint deadline) {
-  return wait(
-      kNudge, 0, deadline, [&] { return counter.load() >= value; },
-      [&] { return has_left(local); });
-}
-
 void NodeBoard::enter(const CallHeader& call, std::uint64_t round, std::size_t place) {
   Block& mine = blocks_[local_];
   mine.calls[round % 2] = call;
@@ -239,6 +238,43 @@ std::size_t NodeBoard::place_of(int local, std::uint64_t round) const {
 
 std::uint64_t NodeBoard::entered(int local) const {
   return blocks_[local].entered.load(std::memory_order_relaxed);
+}
+
+// Versions as in a sequence lock: odd while it is written. Whoever reads a word of the next note
+// synchronizes with its writer, and so sees that the version is another one.
+void NodeBoard::write_note(std::string_view note) {
+  DDPRUN_ASSERT(note.size() <= kMaxNoteBytes, "there is room for a note");
+  Note& mine = notes_[local_];
+  const std::uint64_t version = mine.version.load(std::memory_order_relaxed);
+  mine.version.store(version + 1, std::memory_order_relaxed);
+  mine.bytes.store(note.size(), std::memory_order_release);
+  for (std::size_t at = 0; at < note.size(); at += sizeof(std::uint64_t)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, note.data() + at, std::min(sizeof word, note.size() - at));
+    mine.words[at / sizeof word].store(word, std::memory_order_release);
+  }
+  mine.version.store(version + 2, std::memory_order_release);
+}
+
+std::string NodeBoard::note_of(int local) const {
+  constexpr int kAttempts = 100;
+  const Note& note = notes_[local];
+  for (int i = 0; i < kAttempts; ++i) {
+    const std::uint64_t version = note.version.load(std::memory_order_acquire);
+    if (version % 2 != 0) {
+      relax();
+      continue;
+    }
+    std::string text(
+        std::min<std::size_t>(note.bytes.load(std::memory_order_acquire), kMaxNoteBytes), '\0');
+    for (std::size_t at = 0; at < text.size(); at += sizeof(std::uint64_t)) {
+      const std::uint64_t word =
+          note.words[at / sizeof(std::uint64_t)].load(std::memory_order_acquire);
+      std::memcpy(text.data() + at, &word, std::min(sizeof word, text.size() - at));
+    }
+    if (note.version.load(std::memory_order_relaxed) == version) return text;
+  }
+  return {};
 }
 
 bool NodeBoard::raise(const GroupFailure& failure) {
@@ -259,6 +295,31 @@ bool NodeBoard::raise(const GroupFailure& failure) {
 }
 
 bool NodeBoard::failed() const { return head_->failure.load() != 0; }
+
+// What was read before a store that is sequentially consistent was read before every such load behind
+// it. (A fence would do, too, but ThreadSanitizer knows none.)
+bool NodeBoard::failed_by_now() {
+  blocks_[local_].core.store(this_core());
+  return failed();
+}
+
+// The flag first, then the look: whoever raises a failure and then looks at the flag sees it, or the
+// one who set it sees the failure.
+bool NodeBoard::begin_work() {
+  blocks_[local_].at_work.store(1);
+  if (!failed()) return true;
+  end_work();
+  return false;
+}
+
+void NodeBoard::end_work() { blocks_[local_].at_work.store(0); }
+
+bool NodeBoard::is_anyone_at_work(int dead_local) const {
+  for (int i = 0; i < local_count_; ++i) {
+    if (i != local_ && i != dead_local && blocks_[i].at_work.load() != 0) return true;
+  }
+  return false;
+}
 
 std::optional<GroupFailure> NodeBoard::failure() const {
   const std::uint64_t word = head_->failure.load();

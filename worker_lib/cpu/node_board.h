@@ -13,7 +13,8 @@
 // core to somebody else; then sleep. A sleeper writes down what it waits for; whoever publishes
 // wakes exactly those for whom it was the last thing missing, so that with many ranks on few cores
 // each step costs one wake-up per rank. With no sleepers a publish costs one more read of a line
-// that nobody writes.
+// that nobody writes. A rank that is stopped between its step and the wake-up owes that one, so sleepers look
+// again by themselves a few times a second.
 //
 // A rank may be killed between any two instructions. Nothing here is ever half-written for others:
 // words are written whole, texts before the word that points to them, data before the tick.
@@ -24,10 +25,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "worker_lib/cpu/call_header.h"
+#include "worker_lib/cpu/cpu_group.h"
 
 namespace ddprun {
 
@@ -37,7 +40,7 @@ struct GroupFailure {
   int peer_rank = -1;  // whom to blame, where one rank is
   int reporter = -1;   // rank whose thread noticed it
   std::string cause;   // "rank 2 died"; cut at kMaxCauseBytes
-  static constexpr std::size_t kMaxCauseBytes = 480;
+  static constexpr std::size_t kMaxCauseBytes = 992;
 };
 
 // How a wait ended.
@@ -64,30 +67,39 @@ class NodeBoard {
   WaitEnd wait_for_all(std::uint64_t tick, TimePoint deadline);
   WaitEnd wait_for(int local, std::uint64_t tick, TimePoint deadline);
 
-  // Waits until a counter in the segment has reached `value`; only `local` moves it, and nudges
-  // this rank afterwards.
-  WaitEnd wait_for_counter(const std::atomic<std::uint64_t>& counter, std::uint64_t value,
-                           int local, TimePoint deadline);
-  // Wakes the rank if it sleeps in wait_for_counter(). The counter was moved before, by a
-  // sequentially consistent store.
-  void nudge(int local);
-
   // --- collectives ---
   // Writes down what this rank calls. Others may read it once the tick of the arrival is published
   // and until this rank enters the round after the next. A round is a collective or one leg of it; all
   // ranks count them from 1.
-  // place: where the rank's tensor lies in its part of the heap, if call.is_shared.
+  // place: where the rank's tensor lies in its part of the heap, where call.shortcut says so.
   void enter(const CallHeader& call, std::uint64_t round, std::size_t place = 0);
   const CallHeader& call_of(int local, std::uint64_t round) const;
   std::size_t place_of(int local, std::uint64_t round) const;
   // The round that the rank entered last.
   std::uint64_t entered(int local) const;
 
+  // --- notes ---
+  // What a rank wants known of itself. Any one thread of the rank at a time writes; a reader never
+  // sees half of it, and takes a note that keeps changing for none.
+  static constexpr std::size_t kMaxNoteBytes = CpuGroup::kMaxNoteBytes;
+  void write_note(std::string_view note);
+  std::string note_of(int local) const;
+
   // --- failure ---
   // Makes this the group's failure if it is the first, and wakes everybody. Returns whether it was.
   // At most one thread of a rank at a time.
   bool raise(const GroupFailure& failure);
   bool failed() const;
+  // Around work that writes to other ranks' tensors; begin_work() is false, and nothing has begun, when
+  // the group has failed. So when a failure is raised, and then nobody is at work, nobody will be.
+  bool begin_work();
+  void end_work();
+  // Whether a rank is, other than this one and one that is known to have died (-1: none).
+  bool is_anyone_at_work(int dead_local) const;
+
+  // Whether the group has failed, looked at after all that this rank has read so far, as of tensors that others may change
+  // once the group has failed. For the thread that makes the group's calls: it writes to the rank's block.
+  bool failed_by_now();
   std::optional<GroupFailure> failure() const;
 
   // Wakes this rank if it waits: it looks at the board again. For when another rank has died, and
@@ -103,6 +115,7 @@ class NodeBoard {
  private:
   struct Block;
   struct Head;
+  struct Note;
 
   template <class Ready, class Gone>
   WaitEnd wait(std::int32_t whom, std::uint64_t tick, TimePoint deadline, Ready ready, Gone gone);
@@ -117,6 +130,7 @@ class NodeBoard {
 
   Head* head_;
   Block* blocks_;
+  Note* notes_;
   int local_count_;
   int local_;
   Duration spin_;

@@ -310,8 +310,10 @@ Result<NodeDoor> NodeDoor::open() {
 std::string node_realm() {
   char network[64] = {};
   if (readlink("/proc/self/ns/net", network, sizeof network - 1) < 0) network[0] = '\0';
-  return read_line("/proc/sys/kernel/random/boot_id") + " " + network;
+  return machine_id() + " " + network;
 }
+
+std::string machine_id() { return read_line("/proc/sys/kernel/random/boot_id"); }
 
 Result<NodeMembers> meet_node(const NodeDoor& door, const std::string& leader_door,
                               const NodeMeetingOptions& options) {

@@ -35,6 +35,9 @@ struct NodeDoor {
 // namespace.
 std::string node_realm();
 
+// What processes of one kernel have in common, and no others: it shares its processors among them.
+std::string machine_id();
+
 struct NodeMeetingOptions {
   std::vector<int> ranks;  // of this node; the first one leads
   int local = 0;           // this rank's place among them

@@ -10,18 +10,22 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 
 #include "base/background_thread.h"
+#include "base/deadline.h"
 #include "base/not_now.h"
 #include "base/process_stat.h"
 #include "worker_lib/cpu/rank_names.h"
+#include "worker_lib/cpu/worker_pages.h"
 
 namespace ddprun {
 namespace {
 
-enum class News : std::uint32_t { kFailure, kLeave, kQuestion, kAnswer };
 constexpr std::uint32_t kMaxBodyBytes = 1 << 20;
+// While others are asked: a rank of this node may raise a failure, which tells the board alone.
+constexpr Duration kLookInterval = std::chrono::milliseconds(10);
+// The notes of a node of a hundred ranks.
+constexpr int kSendBufferBytes = 256 << 10;
 
 // A node that dies or is cut off says nothing, and TCP alone would wait for it for ever. With these
 // the kernel asks a silent one five times, but not more often than every second, and ends the
@@ -45,16 +49,20 @@ void ask_when_silent(int socket, Duration silence) {
 
 // The state of a process that is held by a pidfd; false where /proc does not tell.
 bool is_stopped(int pidfd) {
-  std::ifstream info("/proc/self/fdinfo/" + std::to_string(pidfd));
-  pid_t pid = -1;
-  for (std::string key; info >> key;) {
-    if (key == "Pid:") info >> pid;
-  }
-  const std::optional<ProcessStat> stat = process_stat(pid);
+  const std::optional<ProcessStat> stat = process_stat(process_behind(pidfd));
   return stat && (stat->state == 'T' || stat->state == 't');
 }
 
 }  // namespace
+
+enum class PeerWatch::News : std::uint32_t {
+  kFailure,
+  kLeave,
+  kQuestion,
+  kAnswer,
+  kNotesQuestion,
+  kNotes,
+};
 
 // Only links: both ends run the same build on machines of one kind, which the hello has checked.
 struct PeerWatch::FrameHead {
@@ -66,6 +74,23 @@ struct PeerWatch::FrameHead {
   std::uint32_t padding = 0;
   std::uint64_t question = 0;
 };
+
+namespace {
+// In front of the whereabouts in each standing that travels.
+struct StandingHead {
+  std::int32_t rank = -1;
+  std::uint32_t stopped = 0;
+  std::uint64_t entered = 0;
+  std::uint64_t tick = 0;
+  std::uint64_t bytes = 0;
+};
+
+// In front of each note that travels.
+struct NoteHead {
+  std::int32_t rank = -1;
+  std::uint32_t bytes = 0;
+};
+}  // namespace
 
 struct PeerWatch::Peer {
   int rank = -1;
@@ -91,9 +116,11 @@ PeerWatch::PeerWatch(NodeBoard& board, const RankBells& bells, Options options, 
     : board_(board),
       bells_(bells),
       rank_(options.rank),
+      world_size_(options.world_size),
       node_silence_(options.node_silence),
       node_ranks_(std::move(options.node_ranks)),
       lives_(std::move(options.lives)),
+      pages_(std::move(options.pages)),
       left_(new std::atomic<bool>[options.world_size]()),
       stop_(std::move(stop)) {
   for (Link& link : options.links) {
@@ -101,6 +128,8 @@ PeerWatch::PeerWatch(NodeBoard& board, const RankBells& bells, Options options, 
     peers_.back()->rank = link.rank;
     peers_.back()->socket = std::move(link.socket);
     ask_when_silent(peers_.back()->socket.get(), node_silence_);
+    setsockopt(peers_.back()->socket.get(), SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes,
+               sizeof kSendBufferBytes);
   }
 }
 
@@ -203,21 +232,38 @@ bool PeerWatch::handle(Peer& peer, const FrameHead& head, const std::string& bod
       bells_.ring_own();
       return true;
     case News::kQuestion: {
-      const std::vector<Standing> standings = standings_here();
+      const std::string standings = frames_of(standings_here());
       const std::lock_guard lock(speaking_);
-      send(peer, {.news = News::kAnswer, .question = head.question},
-           {reinterpret_cast<const char*>(standings.data()), standings.size() * sizeof(Standing)});
+      send(peer, {.news = News::kAnswer, .question = head.question}, standings);
       return true;
     }
     case News::kAnswer: {
+      std::optional<std::vector<Standing>> answer = standings_in(body);
+      if (!answer) return false;
       const std::lock_guard lock(asking_);
-      if (body.size() % sizeof(Standing) != 0) return false;
       if (head.question != question_) return true;  // too late
-      const std::size_t count = body.size() / sizeof(Standing);
-      standings_.resize(standings_.size() + count);
-      std::memcpy(static_cast<void*>(&*(standings_.end() - static_cast<std::ptrdiff_t>(count))),
-                  body.data(), body.size());
-      std::erase(silent_, peer.rank);
+      for (Standing& one : *answer) {
+        std::erase(silent_, one.rank);
+        take(std::move(one));
+      }
+      answered_.notify_all();
+      return true;
+    }
+    case News::kNotesQuestion: {
+      const std::string notes = frames_of(notes_here());
+      const std::lock_guard lock(speaking_);
+      send(peer, {.news = News::kNotes, .question = head.question}, notes);
+      return true;
+    }
+    case News::kNotes: {
+      std::optional<std::vector<Note>> answer = notes_in(body, world_size_);
+      if (!answer) return false;
+      const std::lock_guard lock(asking_);
+      if (head.question != question_) return true;  // too late
+      for (Note& one : *answer) {
+        std::erase(silent_, one.rank);
+        notes_[one.rank] = std::move(one.text);
+      }
       answered_.notify_all();
       return true;
     }
@@ -232,12 +278,82 @@ std::vector<PeerWatch::Standing> PeerWatch::standings_here() const {
     standings.push_back({.rank = node_ranks_[i],
                          .stopped = is_stopped(lives_[i].get()),
                          .entered = board_.entered(local),
-                         .tick = board_.tick(local)});
+                         .tick = board_.tick(local),
+                         .whereabouts = whereabouts_at(pages_[i])});
   }
   return standings;
 }
 
-// Links carry a few hundred bytes in a group's life, so a send that does not fit means that the
+std::string PeerWatch::frames_of(const std::vector<Standing>& standings) {
+  std::string frames;
+  for (const Standing& one : standings) {
+    const StandingHead head{.rank = one.rank,
+                            .stopped = one.stopped,
+                            .entered = one.entered,
+                            .tick = one.tick,
+                            .bytes = one.whereabouts.size()};
+    frames.append(reinterpret_cast<const char*>(&head), sizeof head);
+    frames += one.whereabouts;
+  }
+  return frames;
+}
+
+// Nothing if they make no sense.
+std::optional<std::vector<PeerWatch::Standing>> PeerWatch::standings_in(const std::string& frames) {
+  std::vector<Standing> standings;
+  for (std::size_t at = 0; at < frames.size();) {
+    StandingHead head;
+    if (frames.size() - at < sizeof head) return std::nullopt;
+    std::memcpy(&head, frames.data() + at, sizeof head);
+    at += sizeof head;
+    if (head.bytes > frames.size() - at) return std::nullopt;
+    standings.push_back({.rank = head.rank,
+                         .stopped = head.stopped != 0,
+                         .entered = head.entered,
+                         .tick = head.tick,
+                         .whereabouts = frames.substr(at, head.bytes)});
+    at += head.bytes;
+  }
+  return standings;
+}
+
+std::vector<PeerWatch::Note> PeerWatch::notes_here() const {
+  std::vector<Note> notes;
+  for (std::size_t i = 0; i < node_ranks_.size(); ++i) {
+    notes.push_back({node_ranks_[i], board_.note_of(static_cast<int>(i))});
+  }
+  return notes;
+}
+
+std::string PeerWatch::frames_of(const std::vector<Note>& notes) {
+  std::string frames;
+  for (const Note& one : notes) {
+    const NoteHead head{.rank = one.rank, .bytes = static_cast<std::uint32_t>(one.text.size())};
+    frames.append(reinterpret_cast<const char*>(&head), sizeof head);
+    frames += one.text;
+  }
+  return frames;
+}
+
+// Nothing if they make no sense.
+std::optional<std::vector<PeerWatch::Note>> PeerWatch::notes_in(const std::string& frames,
+                                                                int world_size) {
+  std::vector<Note> notes;
+  for (std::size_t at = 0; at < frames.size();) {
+    NoteHead head;
+    if (frames.size() - at < sizeof head) return std::nullopt;
+    std::memcpy(&head, frames.data() + at, sizeof head);
+    at += sizeof head;
+    const bool makes_sense =
+        head.bytes <= frames.size() - at && head.rank >= 0 && head.rank < world_size;
+    if (!makes_sense) return std::nullopt;
+    notes.push_back({head.rank, frames.substr(at, head.bytes)});
+    at += head.bytes;
+  }
+  return notes;
+}
+
+// Links carry little, and it is read at once, so a send that does not fit means that the
 // other side has been stopped for long; it then hears of nothing until its connection is closed.
 void PeerWatch::send(Peer& peer, FrameHead head, const std::string& body) {
   if (!peer.writable) return;
@@ -283,23 +399,54 @@ void PeerWatch::leave() {
 
 PeerWatch::Answers PeerWatch::ask(Duration patience) {
   if (peers_.empty()) return {standings_here(), {}};
-  std::uint64_t question = 0;
-  {
-    const std::lock_guard lock(asking_);
-    question = ++question_;
-    standings_ = standings_here();
-    silent_.clear();
-    for (const auto& peer : peers_) silent_.push_back(peer->rank);
+  const std::lock_guard turn(questions_);
+  std::unique_lock lock(asking_);
+  standings_ = standings_here();
+  put_question(News::kQuestion, patience, lock);
+  return {standings_, silent_};
+}
+
+std::vector<std::string> PeerWatch::notes(Duration patience) {
+  std::vector<std::string> here(static_cast<std::size_t>(world_size_));
+  for (Note& one : notes_here()) here[one.rank] = std::move(one.text);
+  if (peers_.empty() || patience == Duration::zero()) return here;
+  const std::lock_guard turn(questions_);
+  std::unique_lock lock(asking_);
+  notes_ = std::move(here);
+  put_question(News::kNotesQuestion, patience, lock);
+  return notes_;
+}
+
+// Several ranks of a node answer, each as it sees it: the one who was there last knows most.
+void PeerWatch::take(Standing standing) {
+  const auto known = std::ranges::find(standings_, standing.rank, &Standing::rank);
+  if (known == standings_.end()) return standings_.push_back(std::move(standing));
+  if (std::pair(standing.entered, standing.tick) > std::pair(known->entered, known->tick)) {
+    *known = std::move(standing);
   }
+}
+
+// Asks all linked ranks: one of a node is enough to tell of all of them. Returns when those are told of, the
+// group has failed, or out of patience; silent_ then has those nobody has told of.
+void PeerWatch::put_question(News question, Duration patience,
+                             std::unique_lock<std::mutex>& asking) {
+  silent_.clear();
+  for (const auto& peer : peers_) {
+    if (!has_left(peer->rank)) silent_.push_back(peer->rank);
+  }
+  const FrameHead head{.news = question, .question = ++question_};
   {
     const std::lock_guard lock(speaking_);
-    for (const auto& peer : peers_) {
-      send(*peer, {.news = News::kQuestion, .question = question}, {});
-    }
+    for (const auto& peer : peers_) send(*peer, head, {});
   }
-  std::unique_lock lock(asking_);
-  answered_.wait_for(lock, patience, [&] { return silent_.empty(); });
-  return {standings_, silent_};
+  const Deadline deadline(patience);
+  // Nobody asks behind a failure but for notes.
+  const auto is_over = [&] {
+    return silent_.empty() || (question == News::kQuestion && board_.failed());
+  };
+  while (!is_over() && !deadline.passed()) {
+    answered_.wait_for(asking, std::min(deadline.remaining(), kLookInterval), is_over);
+  }
 }
 
 }  // namespace ddprun

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -46,8 +47,9 @@ class PeerWatch {
   struct Options {
     int rank = -1;
     int world_size = 0;
-    std::vector<int> node_ranks;  // by local index
-    std::vector<UniqueFd> lives;  // pidfds by local index
+    std::vector<int> node_ranks;     // by local index
+    std::vector<UniqueFd> lives;     // pidfds by local index
+    std::vector<std::string> pages;  // by local index, see CpuGroupOptions::page
     std::vector<Link> links;
     Duration node_silence{};  // of a node, until it counts as lost
   };
@@ -68,21 +70,30 @@ class PeerWatch {
 
   // How far a rank is: the round it entered last, and its tick.
   struct Standing {
-    std::int32_t rank = -1;
-    std::uint32_t stopped = 0;  // 1: by a signal or a debugger
+    int rank = -1;
+    bool stopped = false;  // by a signal or a debugger
     std::uint64_t entered = 0;
     std::uint64_t tick = 0;
+    std::string whereabouts;  // what its worker page says that it does; empty: it has none
   };
   struct Answers {
-    std::vector<Standing> standings;  // of this node and of those that answered
-    std::vector<int> silent;          // linked ranks that did not answer in time
+    std::vector<Standing> standings;  // of this node and of those that answered, one of a rank
+    std::vector<int> silent;  // linked ranks that nobody has told of; not those that have left
   };
-  // Asks the other nodes how far their ranks are, and looks at this node's.
+  // Asks the other nodes how far their ranks are, and looks at this node's. Ends early when the group fails.
   Answers ask(Duration patience);
+  // The notes of all ranks, by rank, the same way; empty: none was written, or no answer came in
+  // time. patience: zero: those of this node.
+  std::vector<std::string> notes(Duration patience);
 
  private:
   struct Peer;
+  enum class News : std::uint32_t;
   struct FrameHead;
+  struct Note {
+    int rank = -1;
+    std::string text;
+  };
 
   PeerWatch(NodeBoard& board, const RankBells& bells, Options options, UniqueFd stop);
   void run();
@@ -90,15 +101,24 @@ class PeerWatch {
   void read_link(Peer& peer);
   bool handle(Peer& peer, const FrameHead& head, const std::string& body);
   std::vector<Standing> standings_here() const;
+  static std::string frames_of(const std::vector<Standing>& standings);
+  static std::optional<std::vector<Standing>> standings_in(const std::string& frames);
+  std::vector<Note> notes_here() const;
+  static std::string frames_of(const std::vector<Note>& notes);
+  static std::optional<std::vector<Note>> notes_in(const std::string& frames, int world_size);
+  void take(Standing standing);  // holds asking_
+  void put_question(News question, Duration patience, std::unique_lock<std::mutex>& asking);
   void send(Peer& peer, FrameHead head, const std::string& body);  // holds speaking_
   void pass_on_holding_lock();
 
   NodeBoard& board_;
   const RankBells& bells_;
   int rank_;
+  int world_size_;
   Duration node_silence_;
   std::vector<int> node_ranks_;
   std::vector<UniqueFd> lives_;
+  std::vector<std::string> pages_;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::unique_ptr<std::atomic<bool>[]> left_;  // by rank
   UniqueFd stop_;
@@ -106,11 +126,13 @@ class PeerWatch {
   std::mutex speaking_;  // guards writing to links, raising, and passed_on_
   bool passed_on_ = false;
 
-  std::mutex asking_;  // guards what follows
+  std::mutex questions_;  // one at a time
+  std::mutex asking_;     // guards what follows
   std::condition_variable answered_;
   std::uint64_t question_ = 0;
   std::vector<Standing> standings_;
-  std::vector<int> silent_;
+  std::vector<std::string> notes_;  // by rank
+  std::vector<int> silent_;         // ranks of other nodes that nobody has told of yet
 
   std::thread thread_;
 };

@@ -19,6 +19,17 @@
 // That is (n-1)/n of the buffer out of each node, twice: as few bytes as a ring, in two steps, and,
 // unlike a ring's, the order of the fold is the same for every element.
 //
+// Of few bytes each node sends all to every other one that needs the result, which folds all of it: one
+// step, and the same order.
+//
+// Where the order is to be that of the ranks, whatever the layout, `work` differs in its first two steps:
+//
+//   - send each node its piece of what every rank of the own node gives;
+//   - fold the piece of all ranks, in their order.
+//
+// So the same bits come out as on one node, for as many times the bytes as a node has ranks in the first
+// step.
+//
 // Where the tensors of all ranks of the node lie in the segment's heap, nothing is staged: each rank
 // reads its share of all of them where they are, and, on one node, writes the result there, too:
 //
@@ -36,30 +47,10 @@
 #include <vector>
 
 #include "worker_lib/core/chunk_plan.h"
-#include "worker_lib/core/scattered.h"
-#include "worker_lib/cpu/call_header.h"
 #include "worker_lib/cpu/chunked_call.h"
-#include "worker_lib/cpu/fold_kernels.h"
+#include "worker_lib/cpu/reduce_job.h"
 
 namespace ddprun {
-
-// What is to be reduced. all_reduce and reduce: `data`, in place. reduce_scatter: `inputs`, one for
-// each rank, and `output`.
-struct ReduceJob {
-  CallKind kind = CallKind::kAllReduce;
-  ElementType type = ElementType::kF32;
-  ReduceOp op = ReduceOp::kSum;
-  int root = -1;
-  Scattered<char> data;
-  std::span<const Scattered<const char>> inputs;
-  Scattered<char> output;
-
-  // Elements of the result.
-  std::size_t count() const { return (by_rank() ? output : data).bytes() / size_of(type); }
-  // Whether each rank gets a block of its own, and not all (or the root) the whole.
-  bool by_rank() const { return kind == CallKind::kReduceScatter; }
-  bool wants_result(int rank) const { return root < 0 || root == rank; }
-};
 
 class DirectReduce final : public ChunkedCall {
  public:
@@ -75,6 +66,8 @@ class DirectReduce final : public ChunkedCall {
   void copy_out(const Chunk& chunk) override;
 
  private:
+  void fold(const Chunk& chunk, std::size_t from, const char* input, std::size_t bytes, char* out);
+
   const Surroundings& here_;
   const ReduceJob& job_;
   std::size_t size_;  // bytes of an element
@@ -84,7 +77,7 @@ class DirectReduce final : public ChunkedCall {
 // Memory that SharedReduce needs with several nodes, kept from call to call.
 struct ReduceScratch {
   std::vector<char> partial;  // this node's fold of the share, accumulators
-  std::vector<char> inbox;    // other nodes' folds of this node's piece
+  std::vector<char> inbox;    // other nodes' folds, or their ranks' inputs, of this node's piece
 };
 
 class SharedReduce final : public ChunkedCall {
@@ -109,15 +102,33 @@ class SharedReduce final : public ChunkedCall {
   };
 
   bool in_heap() const { return !tensors_.empty(); }
+  bool folds_by_ranks() const;
+  bool is_repeated() const;
+  bool is_folded_on(int node) const;
   ChunkShape shape(const Chunk& chunk) const;
   // Each part of this rank's share that lies in one piece, in the order of the chunk.
   std::vector<Stretch> own_share(const Chunk& chunk) const;
   void fold_over_node(const Chunk& chunk, const Stretch& stretch, FoldForm form, char* out,
                       std::span<void* const> copies);
-  void fold_in_heap(const Chunk& chunk, const Stretch& stretch);
+  bool fold_in_heap(const Chunk& chunk, const Stretch& stretch);
+  TcpMesh::End fold_by_nodes(const Chunk& chunk, std::span<const Stretch> share,
+                             TimePoint deadline);
+  TcpMesh::End fold_by_ranks(const Chunk& chunk, std::span<const Stretch> share,
+                             TimePoint deadline);
+  template <class Visit>
+  void for_each_input(const Chunk& chunk, std::span<const Stretch> share, int local, Range range,
+                      Visit visit) const;
+  const char* input_of(const Chunk& chunk, int local, std::size_t at) const;
+  TcpMesh::End collect_inputs(const Chunk& chunk, std::span<const Stretch> share,
+                              TimePoint deadline);
   TcpMesh::End collect_pieces(const Chunk& chunk, TimePoint deadline);
-  TcpMesh::End spread_pieces(const Chunk& chunk, TimePoint deadline);
-  void fold_over_nodes(const Chunk& chunk);
+  bool is_alone() const;
+  template <class Visit>
+  void for_each_result(const Chunk& chunk, std::span<const Stretch> share, Range range,
+                       Visit visit) const;
+  TcpMesh::End spread_pieces(const Chunk& chunk, std::span<const Stretch> share,
+                             TimePoint deadline);
+  void fold_over_nodes(const Chunk& chunk, std::span<const Stretch> share);
 
   const Surroundings& here_;
   const ReduceJob& job_;

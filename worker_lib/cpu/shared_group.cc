@@ -1,10 +1,13 @@
 #include "worker_lib/cpu/shared_group.h"
 
 #include <algorithm>
+#include <cstring>
 
+#include "base/poll_until.h"
 #include "worker_lib/cpu/move_calls.h"
 #include "worker_lib/cpu/rank_names.h"
 #include "worker_lib/cpu/requirements.h"
+#include "worker_lib/cpu/riding_calls.h"
 
 namespace ddprun {
 namespace {
@@ -33,21 +36,37 @@ std::vector<Scattered<Byte>> one_for_each_rank(std::span<const std::span<Byte>> 
   return by_rank;
 }
 
-ReadableBytes bytes_of(const std::uint64_t& number) {
-  return {reinterpret_cast<const char*>(&number), sizeof number};
+// Whether the collective is carried out where the tensors lie.
+bool is_in_heap(const CallHeader& header) {
+  return header.shortcut != 0 && header.kind == CallKind::kAllReduce;
 }
+
+// CallHeader::shortcut: bytes are pulled.
+constexpr std::uint64_t kPulled = std::uint64_t{1} << 63;
+
+// Of every part of both lists, if all are of one size.
+std::optional<std::size_t> size_of_each(std::span<const ReadableBytes> inputs,
+                                        std::span<const WritableBytes> outputs) {
+  const std::size_t first = inputs[0].size();
+  const auto is_like_first = [first](const auto& part) { return part.size() == first; };
+  if (!std::ranges::all_of(inputs, is_like_first)) return std::nullopt;
+  if (!std::ranges::all_of(outputs, is_like_first)) return std::nullopt;
+  return first;
+}
+
 WritableBytes bytes_of(std::vector<std::uint64_t>& numbers) {
   return {reinterpret_cast<char*>(numbers.data()), numbers.size() * sizeof(std::uint64_t)};
 }
 
-// Bytes below which staging, with one meeting less, is quicker.
-constexpr std::size_t kSmallInHeap = std::size_t{64} << 10;
+// Of a failed rank, for those who still work in its tensor.
+constexpr Duration kWorkPatience = std::chrono::milliseconds(200);
+constexpr Duration kWorkInterval = std::chrono::microseconds(100);
 
 }  // namespace
 
 SegmentNeeds SharedGroup::segment_needs(int local_count) {
   return {.board_bytes = NodeBoard::bytes_for(local_count),
-          .header_bytes = sizeof(CallHeader),
+          .arrival_bytes = sizeof(Arrival),
           .ring_header_bytes = ring_header_bytes()};
 }
 
@@ -109,6 +128,10 @@ Result<void> SharedGroup::run_reduce(CallHeader header, const ReduceJob& job, Du
 }
 
 Result<SharedGroup::Leg> SharedGroup::reduce_staged(Collective& collective, const ReduceJob& job) {
+  if (job.kind != CallKind::kReduceScatter && RidingCall::suits(here_, job.data.bytes())) {
+    RidingReduce call(here_, job);
+    return run_leg(collective, call);
+  }
   if (DirectReduce::suits(here_, job)) {
     DirectReduce call(here_, job);
     return run_leg(collective, call);
@@ -117,19 +140,47 @@ Result<SharedGroup::Leg> SharedGroup::reduce_staged(Collective& collective, cons
   return run_leg(collective, call);
 }
 
+// A rank whose call has failed has its tensor back, and may change it while slower ones still read it
+// and then find all that they have waited for. So what was reduced here counts only while the group
+// is whole: on one node at the end, with several before what was folded leaves the node
+// (TcpMesh::exchange).
 Result<SharedGroup::Leg> SharedGroup::reduce_in_heap(Collective& collective, const ReduceJob& job,
                                                      std::size_t place) {
   tensors_.resize(here_.local_count());
   SharedReduce call(here_, job, scratch_, tensors_);
-  collective.header.is_shared = 1;
-  Result<Leg> leg = run_leg(collective, call, place);
-  collective.header.is_shared = 0;
+  Result<Leg> leg = only_if_whole(collective, take_shortcut(collective, 1, call, place));
+  if (!leg) wait_until_tensor_is_free();
   return leg;
+}
+
+// A rank that has failed has its memory back, from which others may still read: what they have read counts
+// only if the group is whole behind it.
+Result<SharedGroup::Leg> SharedGroup::only_if_whole(Collective& collective, Result<Leg> leg) {
+  if (leg && *leg == Leg::kDone && board_.failed_by_now()) {
+    return core_->fail(collective.attempt, WaitEnd::kFailed);
+  }
+  return leg;
+}
+
+// Others may still write their shares to this rank's tensor, which its owner is about to get back. One
+// who died at it or is stopped is not waited for any longer.
+void SharedGroup::wait_until_tensor_is_free() {
+  if (!here_.one_node()) return;  // with several they only read it
+  int dead_local = -1;
+  const std::optional<GroupFailure> failure = board_.failure();
+  if (failure && failure->kind == ErrorKind::kPeerLost && failure->peer_rank >= 0)
+    dead_local = here_.layout.local_of[failure->peer_rank];
+  const Deadline patience(kWorkPatience);
+  while (board_.is_anyone_at_work(dead_local) && !patience.passed()) {
+    poll_until({}, BootClock::now() + kWorkInterval);
+  }
 }
 
 // Where the tensor of an all_reduce lies, if it lies in the heap and is worth a second meeting.
 std::optional<std::size_t> SharedGroup::place_in_heap(const ReduceJob& job) const {
-  if (job.kind != CallKind::kAllReduce || job.data.bytes() < kSmallInHeap) return std::nullopt;
+  if (job.kind != CallKind::kAllReduce || job.data.bytes() < here_.tuning.in_place_bytes) {
+    return std::nullopt;
+  }
   const std::span<char> piece = job.data.whole();
   return heap_->place_of(piece.data(), piece.size());
 }
@@ -140,7 +191,12 @@ Result<void> SharedGroup::broadcast(std::span<const WritableBytes> tensors, Rank
   CallHeader header = header_of(tensors);
   header.kind = CallKind::kBroadcast;
   header.root = root.value;
-  BroadcastCall call(here_, Scattered<char>(tensors), root.value);
+  const Scattered<char> data(tensors);
+  if (RidingCall::suits(here_, data.bytes())) {
+    RidingBroadcast call(here_, data, root.value);
+    return run(header, call, timeout);
+  }
+  BroadcastCall call(here_, data, root.value);
   return run(header, call, timeout);
 }
 
@@ -149,9 +205,36 @@ Result<void> SharedGroup::all_gather(std::span<const ReadableBytes> inputs,
   require_count(outputs.size(), inputs.size() * size());
   CallHeader header = header_of(inputs);
   header.kind = CallKind::kAllGather;
+  const Scattered<const char> input(inputs);
   const std::vector<Scattered<char>> by_rank = one_for_each_rank(outputs, size());
-  GatherCall call(here_, Scattered<const char>(inputs), by_rank, -1);
-  return run(header, call, timeout);
+  if (RidingCall::suits(here_, input.bytes())) {
+    RidingGather call(here_, input, by_rank);
+    return run(header, call, timeout);
+  }
+  GatherCall staged(here_, input, by_rank, -1);
+  const std::size_t in_all = input.bytes() * static_cast<std::size_t>(1 + size());
+  if (!can_pull(input.bytes(), inputs.size(), in_all)) return run(header, staged, timeout);
+
+  PullJob job;
+  job.offered.assign(inputs.begin(), inputs.end());
+  for (const Scattered<char>& to : by_rank) job.takes.push_back({{0, inputs.size()}, to});
+  Collective collective(header, timeout);
+  if (const Result<void> begun = begin(collective); !begun) return begun;
+  const Result<Leg> leg = pull(collective, kPulled, job);
+  if (!leg || *leg == Leg::kDone) return done(leg);
+  pulls_ = false;  // not all ranks can
+  return done(run_leg(collective, staged));
+}
+
+// Not done, on all ranks, where one may read less than the others, or less than it could when the group
+// was formed.
+Result<SharedGroup::Leg> SharedGroup::pull(Collective& collective, std::uint64_t shortcut,
+                                           const PullJob& job) {
+  PullCall call(here_, core_->parts().memory, job);
+  const Result<Leg> leg = only_if_whole(collective, take_shortcut(collective, shortcut, call));
+  if (!leg || call.was_possible()) return leg;
+  pulls_ = false;
+  return Leg::kMixed;
 }
 
 Result<void> SharedGroup::gather(ReadableBytes input, std::span<const WritableBytes> outputs,
@@ -160,8 +243,13 @@ Result<void> SharedGroup::gather(ReadableBytes input, std::span<const WritableBy
   const int wanted = root.value == rank() ? size() : 0;
   require_count(outputs.size(), wanted);
   const std::vector<Scattered<char>> by_rank = one_for_each_rank(outputs, wanted);
+  const CallHeader header{.count = input.size(), .root = root.value, .kind = CallKind::kGather};
+  if (RidingCall::suits(here_, input.size())) {
+    RidingGather call(here_, Scattered<const char>(input), by_rank);
+    return run(header, call, timeout);
+  }
   GatherCall call(here_, Scattered<const char>(input), by_rank, root.value);
-  return run({.count = input.size(), .root = root.value, .kind = CallKind::kGather}, call, timeout);
+  return run(header, call, timeout);
 }
 
 Result<void> SharedGroup::scatter(std::span<const ReadableBytes> inputs, WritableBytes output,
@@ -186,33 +274,48 @@ Result<void> SharedGroup::all_to_all(std::span<const ReadableBytes> inputs,
     return describe(collective.header) + " of " + std::to_string(bytes) + " B";
   };
   if (const Result<void> begun = begin(collective); !begun) return begun;
+  // Most often all pairs of all ranks are of one size.
+  const std::optional<std::size_t> each = size_of_each(inputs, outputs);
+  Result<Leg> leg = Leg::kDone;
+  if (each && can_pull(*each, inputs.size(), 2 * bytes)) {
+    PullJob job;
+    job.offered.assign(inputs.begin(), inputs.end());
+    const auto mine = static_cast<std::size_t>(rank());
+    for (const WritableBytes& output : outputs) {
+      job.takes.push_back({{mine, mine + 1}, Scattered<char>(output)});
+    }
+    leg = pull(collective, (*each + 1) | kPulled, job);
+    if (!leg || *leg == Leg::kDone) return done(leg);
+  } else if (each) {
+    const PairSizes even = PairSizes::even(*each);
+    AllToAllCall call(here_, even, inputs, outputs);
+    leg = take_shortcut(collective, *each + 1, call);
+    if (!leg || *leg == Leg::kDone) return done(leg);
+  } else {
+    BarrierCall call;
+    leg = take_shortcut(collective, 0, call);
+    if (!leg) return leg.error();
+  }
   const Result<PairSizes> sizes = agree_on_sizes(collective, inputs, outputs);
   if (!sizes) return sizes.error();
   AllToAllCall call(here_, *sizes, inputs, outputs);
   return done(run_leg(collective, call));
 }
 
-// First everyone says whether its pairs are all of one size, which most often they are everywhere;
-// only if not, the tables of all pairs go round.
+// bytes: from one rank to another. in_all: that a rank gives and gets.
+bool SharedGroup::can_pull(std::size_t bytes, std::size_t pieces, std::size_t in_all) const {
+  return pulls_ && here_.one_node() && bytes >= here_.tuning.pull_bytes && !here_.streams(in_all) &&
+         core_->parts().memory.can_be_read() && PullCall::has_room(here_, pieces);
+}
+
+// The tables of all pairs go round.
 Result<PairSizes> SharedGroup::agree_on_sizes(Collective& collective,
                                               std::span<const ReadableBytes> inputs,
                                               std::span<const WritableBytes> outputs) {
-  const auto ranks = static_cast<std::size_t>(size());
-  constexpr std::uint64_t kUneven = ~std::uint64_t{0};
   std::vector<std::uint64_t> table;
   for (const ReadableBytes& input : inputs) table.push_back(input.size());
   for (const WritableBytes& output : outputs) table.push_back(output.size());
-  const bool is_even = std::ranges::count(table, table[0]) == std::ssize(table);
-
-  const std::uint64_t mine = is_even ? table[0] : kUneven;
-  std::vector<std::uint64_t> all(ranks);
-  if (const Result<void> told = gather_all(collective, bytes_of(mine), bytes_of(all)); !told) {
-    return told.error();
-  }
-  if (mine != kUneven && std::ranges::count(all, mine) == std::ssize(all)) {
-    return PairSizes::even(mine);
-  }
-
+  const auto ranks = static_cast<std::size_t>(size());
   std::vector<std::uint64_t> tables(ranks * table.size());
   if (const Result<void> told = gather_all(collective, bytes_of(table), bytes_of(tables)); !told) {
     return told.error();
@@ -248,7 +351,9 @@ Result<void> SharedGroup::barrier(Duration timeout) {
 Result<void> SharedGroup::run(const CallHeader& header, ChunkedCall& call, Duration timeout) {
   Collective collective(header, timeout);
   if (const Result<void> begun = begin(collective); !begun) return begun;
-  return done(run_leg(collective, call));
+  const Result<Leg> leg = run_leg(collective, call);
+  if (!leg || *leg == Leg::kDone) return done(leg);
+  return done(run_leg(collective, call));  // others knew a shortcut
 }
 
 Result<void> SharedGroup::begin(Collective& collective) {
@@ -289,23 +394,36 @@ Result<SharedGroup::Leg> SharedGroup::take_steps(const CallHeader& header, Chunk
       case Action::kCopyOut: call.copy_out(chunk); break;
       case Action::kWork: {
         if (idle) break;
+        const bool in_tensors_of_others = is_in_heap(header) && here_.one_node();
+        if (in_tensors_of_others && !board_.begin_work())
+          return core_->fail(attempt, WaitEnd::kFailed);
         const TcpMesh::End end = call.work(chunk, attempt.deadline.when());
+        if (in_tensors_of_others) board_.end_work();
         if (end.how != WaitEnd::kReady) return core_->fail(attempt, end.how, end.node);
         break;
       }
     }
     if (step->publish != 0) board_.publish(step->publish);
     if (!arrived) {
-      const Result<bool> alike = arrive(header, pipeline, attempt);
+      const Result<bool> alike = arrive(header, call.rides(), pipeline, attempt);
       if (!alike) return alike.error();
       if (!*alike) return turn_back();
-      if (header.is_shared) find_tensors();
+      if (is_in_heap(header)) find_tensors();
       arrived = true;
     }
   }
   next_arrival_ = pipeline.next_arrival();
   next_chunk_ += call.chunks();
   return Leg::kDone;
+}
+
+// A leg that is carried out if all ranks have the same shortcut.
+Result<SharedGroup::Leg> SharedGroup::take_shortcut(Collective& collective, std::uint64_t shortcut,
+                                                    ChunkedCall& call, std::size_t place) {
+  collective.header.shortcut = shortcut;
+  Result<Leg> leg = run_leg(collective, call, place);
+  collective.header.shortcut = 0;
+  return leg;
 }
 
 // Every rank goes on from the same tick, whatever it had meant to do.
@@ -322,65 +440,68 @@ void SharedGroup::find_tensors() {
 }
 
 // Waits until every rank of the world is in the collective, and compares what they call.
-Result<bool> SharedGroup::arrive(const CallHeader& header, const ChunkPipeline& pipeline,
-                                 const Attempt& attempt) {
+Result<bool> SharedGroup::arrive(const CallHeader& header, bool rides,
+                                 const ChunkPipeline& pipeline, const Attempt& attempt) {
   const WaitEnd end = board_.wait_for_all(next_arrival_, attempt.deadline.when());
   if (end != WaitEnd::kReady) return core_->fail(attempt, end);
   return here_.one_node() ? agree_on_node(header, attempt)
-                          : agree_over_nodes(header, pipeline, attempt);
+                          : agree_over_nodes(header, rides, pipeline, attempt);
 }
 
 Result<bool> SharedGroup::agree_on_node(const CallHeader& header, const Attempt& attempt) {
+  return compare(
+      header, [&](int rank) { return board_.call_of(rank, round_); }, attempt);
+}
+
+// call_of(rank): what it called.
+template <class CallOf>
+Result<bool> SharedGroup::compare(const CallHeader& header, CallOf call_of,
+                                  const Attempt& attempt) {
   bool same = true, alike = true;
-  for (int local = 0; local < here_.local_count(); ++local) {
-    const CallHeader& other = board_.call_of(local, round_);
+  for (int rank = 0; rank < size(); ++rank) {
+    const CallHeader& other = call_of(rank);
     same = same && other == header;
-    alike = alike && other.is_shared == header.is_shared;
+    alike = alike && other.shortcut == header.shortcut;
   }
   if (same) return alike;
   std::vector<CallHeader> by_rank;
-  for (int local = 0; local < here_.local_count(); ++local) {
-    by_rank.push_back(board_.call_of(local, round_));
-  }
+  for (int rank = 0; rank < size(); ++rank) by_rank.push_back(call_of(rank));
   const Error error = check_agreement(header, by_rank).error();
   return core_->fail(attempt, error.kind, -1, error.cause);
 }
 
-// The first rank of each node exchanges the headers and lays them out for its neighbours. The table
-// is free for it to write: everyone has arrived, so everyone is done with the collective before.
-Result<bool> SharedGroup::agree_over_nodes(const CallHeader& header, const ChunkPipeline& pipeline,
-                                           const Attempt& attempt) {
+// The first rank of each node exchanges what its ranks arrived with, and lays it out for its neighbours.
+// The table is free for it to write: everyone has arrived, so everyone is done with the collective before.
+Result<bool> SharedGroup::agree_over_nodes(const CallHeader& header, bool rides,
+                                           const ChunkPipeline& pipeline, const Attempt& attempt) {
   if (here_.local == 0) {
-    const TcpMesh::End end = exchange_headers(attempt.deadline.when());
+    const TcpMesh::End end = exchange_arrivals(rides, attempt.deadline.when());
     if (end.how != WaitEnd::kReady) return core_->fail(attempt, end.how, end.node);
   }
   board_.publish(pipeline.header_tick());
   const WaitEnd end = board_.wait_for(0, pipeline.header_tick(), attempt.deadline.when());
   if (end != WaitEnd::kReady) return core_->fail(attempt, end);
-  const std::span<const CallHeader> table(
-      reinterpret_cast<const CallHeader*>(here_.memory + here_.segment.headers),
-      static_cast<std::size_t>(size()));
-  const Result<void> agreed = check_agreement(header, table);
-  if (!agreed) return core_->fail(attempt, agreed.error().kind, -1, agreed.error().cause);
-  return std::ranges::all_of(
-      table, [&](const CallHeader& other) { return other.is_shared == header.is_shared; });
+  return compare(
+      header, [&](int rank) { return here_.arrival_of(rank).call; }, attempt);
 }
 
-TcpMesh::End SharedGroup::exchange_headers(TimePoint deadline) {
-  auto* const table = reinterpret_cast<CallHeader*>(here_.memory + here_.segment.headers);
-  std::vector<CallHeader> own;
+TcpMesh::End SharedGroup::exchange_arrivals(bool ride, TimePoint deadline) {
+  Arrival* const own = here_.arrivals_of(here_.node);
   for (int local = 0; local < here_.local_count(); ++local) {
-    own.push_back(board_.call_of(local, round_));
-    table[here_.layout.nodes[here_.node][local]] = own.back();
+    own[local] = {.call = board_.call_of(local, round_)};
+    if (ride) {
+      std::memcpy(own[local].bytes, here_.stage(local, next_chunk_), sizeof own[local].bytes);
+    }
   }
   std::vector<TcpMesh::Sending> sendings;
   std::vector<TcpMesh::Receiving> receivings;
+  const auto bytes_of_node = [&](int node) {
+    return static_cast<std::size_t>(here_.layout.local_count(node)) * sizeof(Arrival);
+  };
   for (int node = 0; node < here_.layout.node_count(); ++node) {
     if (node == here_.node) continue;
-    sendings.push_back({node, own.data(), own.size() * sizeof(CallHeader)});
-    for (const int rank : here_.layout.nodes[node]) {
-      receivings.push_back({node, &table[rank], sizeof(CallHeader)});
-    }
+    sendings.push_back({node, own, bytes_of_node(here_.node)});
+    receivings.push_back({node, here_.arrivals_of(node), bytes_of_node(node)});
   }
   return here_.mesh->exchange(sendings, receivings, deadline);
 }

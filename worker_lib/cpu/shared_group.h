@@ -1,5 +1,6 @@
 // SharedGroup: a CpuGroup of two or more ranks. It checks arguments, makes a ChunkedCall for each
-// collective, or for each of its legs, and drives it through its steps; cpu_group.h has the promises.
+// collective, or for each of its legs, and drives it through its steps; cpu_group.h has the
+// promises.
 #pragma once
 
 #include <memory>
@@ -9,6 +10,7 @@
 #include "worker_lib/cpu/cpu_group.h"
 #include "worker_lib/cpu/group_core.h"
 #include "worker_lib/cpu/mailbox.h"
+#include "worker_lib/cpu/pull_call.h"
 #include "worker_lib/cpu/reduce_calls.h"
 #include "worker_lib/cpu/shared_heap.h"
 
@@ -50,7 +52,14 @@ class SharedGroup final : public CpuGroup {
   void start_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
                   Duration timeout, TransferDone done) override;
   std::shared_ptr<char> shared_memory(std::size_t bytes) override;
+  void write_note(std::string_view note) override { board_.write_note(note); }
+  std::vector<std::string> notes(Duration patience) override {
+    return core_->watch().notes(patience);
+  }
   std::optional<Error> failure() const override { return core_->failure(); }
+  void fail(ErrorKind kind, int peer_rank, const std::string& cause) override {
+    core_->raise(kind, peer_rank, cause);
+  }
   void abort(const std::string& reason) override;
 
  private:
@@ -71,26 +80,34 @@ class SharedGroup final : public CpuGroup {
   Result<void> begin(Collective& collective);
   enum class Leg {
     kDone,
-    kMixed,  // nothing was done: only some ranks' tensors are shared
+    kMixed,  // nothing was done: the ranks' shortcuts differ
   };
   Result<Leg> run_leg(Collective& collective, ChunkedCall& call, std::size_t place = 0);
+  Result<Leg> take_shortcut(Collective& collective, std::uint64_t shortcut, ChunkedCall& call,
+                            std::size_t place = 0);
+  Result<Leg> only_if_whole(Collective& collective, Result<Leg> leg);
+  Result<Leg> pull(Collective& collective, std::uint64_t shortcut, const PullJob& job);
+  bool can_pull(std::size_t bytes, std::size_t pieces, std::size_t in_all) const;
   static Result<void> done(const Result<Leg>& leg);
   Leg turn_back();
   std::optional<std::size_t> place_in_heap(const ReduceJob& job) const;
   Result<Leg> reduce_in_heap(Collective& collective, const ReduceJob& job, std::size_t place);
   Result<Leg> reduce_staged(Collective& collective, const ReduceJob& job);
+  void wait_until_tensor_is_free();
   void find_tensors();
   Result<void> gather_all(Collective& collective, ReadableBytes input, std::span<char> outputs);
   Result<PairSizes> agree_on_sizes(Collective& collective, std::span<const ReadableBytes> inputs,
                                    std::span<const WritableBytes> outputs);
   Result<Leg> take_steps(const CallHeader& header, ChunkedCall& call, const Attempt& attempt);
-  // Whether the ranks agree in whether their tensors are shared; in all else they must.
-  Result<bool> arrive(const CallHeader& header, const ChunkPipeline& pipeline,
+  // Whether the ranks have the same shortcut; in all else they must agree.
+  Result<bool> arrive(const CallHeader& header, bool rides, const ChunkPipeline& pipeline,
                       const Attempt& attempt);
   Result<bool> agree_on_node(const CallHeader& header, const Attempt& attempt);
-  Result<bool> agree_over_nodes(const CallHeader& header, const ChunkPipeline& pipeline,
+  Result<bool> agree_over_nodes(const CallHeader& header, bool rides, const ChunkPipeline& pipeline,
                                 const Attempt& attempt);
-  TcpMesh::End exchange_headers(TimePoint deadline);
+  template <class CallOf>
+  Result<bool> compare(const CallHeader& header, CallOf call_of, const Attempt& attempt);
+  TcpMesh::End exchange_arrivals(bool ride, TimePoint deadline);
 
   std::unique_ptr<GroupCore> core_;
   const Surroundings& here_;
@@ -103,6 +120,7 @@ class SharedGroup final : public CpuGroup {
   std::uint64_t round_ = 0;         // of the last leg
   std::uint64_t next_arrival_ = 1;  // tick
   std::size_t next_chunk_ = 0;      // number, see ChunkedCall::Chunk
+  bool pulls_ = true;               // until it turns out that not all ranks can
 };
 
 }  // namespace ddprun

@@ -70,6 +70,8 @@ ssize_t not_now_or_closed(ssize_t moved) {
 
 TcpMesh::End TcpMesh::exchange(std::span<const Sending> sendings,
                                std::span<const Receiving> receivings, TimePoint deadline) {
+  // What is sent may come from tensors that are their owners' again: see SharedGroup::reduce_in_heap.
+  if (board_.failed_by_now()) return {WaitEnd::kFailed, -1};
   Progress<Sending> out(sendings, sockets_.size());
   Progress<Receiving> in(receivings, sockets_.size());
   TimePoint spin_until = BootClock::now() + spin_;
@@ -100,15 +102,13 @@ TcpMesh::End TcpMesh::exchange(std::span<const Sending> sendings,
     if (now < spin_until) continue;
 
     for (std::size_t node = 0; node < sockets_.size(); ++node) watched[node] = {-1, 0, 0};
-    int waited_for = -1;
     const auto watch_for = [&](int node, short events) {
       watched[node].fd = sockets_[node].get();
       watched[node].events = static_cast<short>(watched[node].events | events);
-      waited_for = node;
     };
     out.for_each_unfinished([&](int node) { watch_for(node, POLLOUT); });
     in.for_each_unfinished([&](int node) { watch_for(node, POLLIN); });
-    if (now >= deadline) return {WaitEnd::kTimedOut, waited_for};
+    if (now >= deadline) return {WaitEnd::kTimedOut, -1};
     poll_until(watched, std::min(deadline, now + kPatience));
   }
   return {};

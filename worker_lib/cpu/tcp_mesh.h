@@ -30,12 +30,12 @@ class TcpMesh {
   };
   struct End {
     WaitEnd how = WaitEnd::kReady;
-    int node = -1;  // kLeft: whose connection is closed; kTimedOut: who is waited for
+    int node = -1;  // kLeft: whose connection is closed
   };
 
   // sockets: by node, non-blocking; not valid for this rank's own node.
   // spin: how long to look at sockets again and again before sleeping.
-  TcpMesh(std::vector<UniqueFd> sockets, const NodeBoard& board, Duration spin)
+  TcpMesh(std::vector<UniqueFd> sockets, NodeBoard& board, Duration spin)
       : sockets_(std::move(sockets)), board_(board), spin_(spin) {}
 
   // Several entries for one node travel in the order given. kFailed when the group's failure was
@@ -47,7 +47,7 @@ class TcpMesh {
 
  private:
   std::vector<UniqueFd> sockets_;
-  const NodeBoard& board_;
+  NodeBoard& board_;
   Duration spin_;
 };
 

@@ -24,6 +24,7 @@ TEST(CallHeader, IsDescribedAsItWasCalled) {
                       .op = ReduceOp::kMax}),
             "reduce #4 of 9 bf16 (max) to rank 2");
   EXPECT_EQ(describe({.sequence = 5, .kind = CallKind::kBarrier}), "barrier #5");
+  EXPECT_EQ(describe({.sequence = 5, .kind = CallKind::kMonitoredBarrier}), "monitored_barrier #5");
   EXPECT_EQ(describe({.sequence = 6, .kind = CallKind::kAllToAll}), "all_to_all #6");
   EXPECT_EQ(describe({.sequence = 8, .count = 90, .kind = CallKind::kBroadcast, .tensors = 7}),
             "broadcast #8 of 90 B in 7 tensors");

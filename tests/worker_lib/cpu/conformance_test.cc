@@ -5,6 +5,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "tests/support/eventually.h"
+#include "tests/support/test_seed.h"
 #include "tests/worker_lib/cpu/reference.h"
 #include "tests/worker_lib/cpu/world.h"
 
@@ -15,9 +17,23 @@ constexpr Duration kTimeout = std::chrono::seconds(30);
 // Nothing, one, odd ones, a few lines, more than one stage holds.
 constexpr std::size_t kCounts[] = {0, 1, 7, 64, 1001, 70'001};
 
-class CpuGroupConformance : public testing::TestWithParam<const char*> {
+// The usual choices, and others that take the engine's rarer ways from the first byte on.
+enum class Choices { kUsual, kPastCaches, kFewJourneys, kSmallStages };
+
+TuningWish wish_of(Choices choices) {
+  constexpr std::size_t kAlways = std::size_t{1} << 40;
+  switch (choices) {
+    case Choices::kUsual: return {};
+    case Choices::kPastCaches: return {.in_place_bytes = 0, .stream_bytes = 0};
+    case Choices::kFewJourneys: return {.small_reduce_bytes = kAlways, .repeated_bytes = kAlways};
+    case Choices::kSmallStages: return {.stage_bytes = 4096, .repeated_bytes = 0, .pull_bytes = 0};
+  }
+  return {};
+}
+
+class CpuGroupConformance : public testing::TestWithParam<std::tuple<const char*, Choices>> {
  protected:
-  EngineWorld world_{GetParam()};
+  EngineWorld world_{std::get<0>(GetParam()), {.tuning = wish_of(std::get<1>(GetParam()))}};
   Rng rng_{42};
 
   std::vector<Bytes> random_inputs(ElementType type, std::size_t count) {
@@ -314,6 +330,59 @@ TEST_P(CpuGroupConformance, ListsAreGatheredAndScatteredAsIfTheyWereOneTensor) {
   });
 }
 
+// Cut points of a buffer: pieces of any length, also of none.
+std::vector<std::size_t> random_cuts(Rng& rng, std::size_t count) {
+  std::vector<std::size_t> cuts{0, count};
+  for (int i = 0; i < 4; ++i) cuts.push_back(rng.below(count + 1));
+  std::ranges::sort(cuts);
+  return cuts;
+}
+
+// However a buffer is cut into calls or into a list, wherever it lies and whoever comes late: the sum
+// has the same bits.
+TEST_P(CpuGroupConformance, NeitherCutsNorDelaysShowInTheBitsOfASum) {
+  for (const ElementType type :
+       {ElementType::kF16, ElementType::kBF16, ElementType::kF32, ElementType::kF64}) {
+    for (const std::size_t count : {std::size_t{501}, std::size_t{130'007}}) {
+      const std::vector<Bytes> inputs = random_inputs(type, count);
+      const Bytes expected = reference_reduction(world_.letters(), inputs, type, ReduceOp::kSum);
+      Rng script(count);
+      const std::vector<std::size_t> cuts = random_cuts(script, count);
+      world_.run([&](CpuGroup& group, int rank) {
+        Rng delays(static_cast<std::uint64_t>(rank) + count);
+        const auto sum_up = [&](std::span<const WritableBytes> tensors) {
+          if (delays.chance(0.3)) {
+            testing_support::let_pass(testing_support::up_to(std::chrono::milliseconds(1), delays));
+          }
+          EXPECT_WORKS(group.all_reduce(tensors, type, ReduceOp::kSum, kTimeout));
+        };
+        const auto pieces_of = [&](WritableBytes data) {
+          std::vector<WritableBytes> pieces;
+          for (std::size_t i = 1; i < cuts.size(); ++i) {
+            pieces.push_back(
+                data.subspan(cuts[i - 1] * size_of(type), (cuts[i] - cuts[i - 1]) * size_of(type)));
+          }
+          return pieces;
+        };
+        for (int round = 0; round < 2; ++round) {
+          Bytes whole = inputs[rank], list = whole, calls = whole;
+          sum_up(list_of(writable(whole)));
+          sum_up(pieces_of(writable(list)));
+          for (const WritableBytes& piece : pieces_of(writable(calls))) sum_up(list_of(piece));
+          const auto memory = in_shared_memory(group, inputs[rank]);
+          const WritableBytes shared(memory.get(), expected.size());
+          sum_up(list_of(shared));
+          const std::string what = name_of(type, ReduceOp::kSum, count);
+          EXPECT_TRUE(whole == expected) << what << ", whole, on rank " << rank;
+          EXPECT_TRUE(list == expected) << what << ", as a list, on rank " << rank;
+          EXPECT_TRUE(calls == expected) << what << ", in several calls, on rank " << rank;
+          EXPECT_TRUE(std::ranges::equal(shared, expected)) << what << ", shared, on " << rank;
+        }
+      });
+    }
+  }
+}
+
 // What rank `from` has for rank `to`: another number of bytes for each pair.
 Bytes between(int from, int to, std::size_t step) {
   const std::size_t bytes = static_cast<std::size_t>((3 * from + to) % 5) * step;
@@ -428,8 +497,30 @@ TEST_P(CpuGroupConformance, RandomSequencesOfCollectivesDoNotDisturbEachOther) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, CpuGroupConformance, testing::ValuesIn(kLayouts),
-                         [](const auto& layout) { return std::string(layout.param); });
+std::string name_of(Choices choices) {
+  switch (choices) {
+    case Choices::kUsual: return "";
+    case Choices::kPastCaches: return "_past_caches";
+    case Choices::kFewJourneys: return "_few_journeys";
+    case Choices::kSmallStages: return "_small_stages";
+  }
+  return "";
+}
+
+std::string name_of_world(const testing::TestParamInfo<std::tuple<const char*, Choices>>& world) {
+  return std::get<0>(world.param) + name_of(std::get<1>(world.param));
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, CpuGroupConformance,
+                         testing::Combine(testing::ValuesIn(kLayouts),
+                                          testing::Values(Choices::kUsual)),
+                         name_of_world);
+INSTANTIATE_TEST_SUITE_P(Choices, CpuGroupConformance,
+                         testing::Combine(testing::Values("aaa", "ab", "aabb", "abbc"),
+                                          testing::Values(Choices::kPastCaches,
+                                                          Choices::kFewJourneys,
+                                                          Choices::kSmallStages)),
+                         name_of_world);
 
 }  // namespace
 }  // namespace ddprun

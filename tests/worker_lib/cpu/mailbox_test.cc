@@ -186,6 +186,20 @@ TEST_P(CpuGroupMessages, ThatDoNotComeEndInATimeoutThatNamesTheSender) {
   });
 }
 
+TEST(CpuGroupTimeout, DoesNotBlameARankThatHasLeftInGoodOrder) {
+  EngineWorld world("abc");
+  world.run([&](CpuGroup& group, int rank) {
+    if (rank == 2) return world.destroy(2);
+    if (rank != 0) return;
+    int got = 0;
+    const auto recv = [&] { return group.recv(&got, 4, Rank(1), 0, milliseconds(50)).error(); };
+    const Error error = recv();
+    EXPECT_EQ(error.kind, ErrorKind::kTimeout);
+    EXPECT_EQ(error.peer_rank, 1) << error.message();
+    EXPECT_THAT(error.message(), Not(HasSubstr("does not answer")));
+  });
+}
+
 TEST_P(CpuGroupMessages, FromARankThatHasLeftCountIfTheyWereSent) {
   world_.run([&](CpuGroup& group, int rank) {
     int value = 42;

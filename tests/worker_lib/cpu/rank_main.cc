@@ -1,6 +1,9 @@
-// cpu_test_rank: one rank of a world, as a process of its own, for tests that kill and stop ranks.
+// cpu_test_rank: one rank of a world, as a process of its own, for tests that kill and stop ranks and
+// cut cables.
 //
-//   cpu_test_rank STORE_PORT LETTERS RANK SCENARIO TIMEOUT_MS
+//   cpu_test_rank STORE LETTERS RANK COLLECTIVE BYTES TIMEOUT_MS [ADDRESS]
+//
+// STORE: host:port. BYTES: about how much a rank has, in all. ADDRESS: at which the others reach it.
 //
 // Forms the group, passes a barrier, says "ready", and then calls one collective again and again,
 // checking every result, until a call fails. Then it says
@@ -9,22 +12,19 @@
 //
 // destroys the group, and says "open N" with the descriptors that are left beyond those it began
 // with.
-#include <unistd.h>
-
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
-#include <functional>
 #include <iterator>
-#include <map>
 #include <mutex>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/host_port.h"
+#include "ddprun/store.h"
+#include "tests/support/eventually.h"
 #include "tests/worker_lib/cpu/world.h"
 
 namespace ddprun {
@@ -37,68 +37,113 @@ std::ptrdiff_t open_descriptors() {
 
 using Numbers = std::vector<std::int32_t>;
 
+[[noreturn]] void wrong(const std::string& what) {
+  std::printf("wrong %s\n", what.c_str());
+  std::exit(3);
+}
+
 class Scenarios {
  public:
-  Scenarios(CpuGroup& group, Duration timeout) : group_(group), timeout_(timeout) {}
+  Scenarios(CpuGroup& group, std::size_t bytes, Duration timeout)
+      : group_(group), count_(bytes / sizeof(std::int32_t)), timeout_(timeout) {}
 
-  // One call of the scenario's collective, and whether its result is right.
+  // One call of the collective, and whether its result is right.
   Result<void> call(const std::string& name, int round) {
     round_ = round;
-    const std::size_t small = 25;
-    const std::size_t large = 700'001;
-    if (name == "all_reduce_small") return all_reduce(small);
-    if (name == "all_reduce_large") return all_reduce(large);
-    if (name == "reduce") return reduce(large);
-    if (name == "broadcast") return broadcast(large);
-    if (name == "all_gather") return all_gather(large / 4);
-    if (name == "reduce_scatter") return reduce_scatter(large / 4);
-    if (name == "gather") return gather(large / 4);
-    if (name == "scatter") return scatter(large / 4);
-    if (name == "all_to_all") return all_to_all(large / 4, /*is_uneven=*/false);
-    if (name == "all_to_all_uneven") return all_to_all(large / 8, /*is_uneven=*/true);
-    if (name == "all_reduce_list") return all_reduce_list(large);
+    if (name == "all_reduce") return all_reduce();
+    if (name == "all_reduce_list") return all_reduce_list();
+    if (name == "all_reduce_shared") return all_reduce_shared();
+    if (name == "reduce") return reduce();
+    if (name == "broadcast") return broadcast();
+    if (name == "all_gather") return all_gather();
+    if (name == "reduce_scatter") return reduce_scatter();
+    if (name == "gather") return gather();
+    if (name == "scatter") return scatter();
+    if (name == "all_to_all") return all_to_all(/*is_uneven=*/false);
+    if (name == "all_to_all_uneven") return all_to_all(/*is_uneven=*/true);
     if (name == "barrier") return group_.barrier(timeout_);
-    if (name == "send_recv") return send_recv(large);
-    if (name == "messages") return messages(large);
-    std::fprintf(stderr, "no scenario '%s'\n", name.c_str());
+    if (name == "send_recv") return send_recv();
+    if (name == "isend_irecv") return isend_irecv();
+    if (name == "any_source") return any_source();
+    std::fprintf(stderr, "no collective '%s'\n", name.c_str());
     std::exit(2);
   }
 
  private:
   int n() const { return group_.size(); }
   int root() const { return round_ % n(); }
-  Numbers of(int rank, std::size_t count) const { return Numbers(count, 1000 * rank + round_); }
-  Numbers sum(std::size_t count) const {
-    return Numbers(count, 1000 * n() * (n() - 1) / 2 + n() * round_);
-  }
+  // Of a rank's block for each rank.
+  std::size_t share() const { return count_ / n(); }
 
-  Result<void> checked(const Result<void>& result, const Numbers& got,
-                       const Numbers& expected) const {
-    if (result && got != expected) {
-      std::printf("wrong data in round %d\n", round_);
-      std::exit(3);
+  // What a rank has in this round: every rank, every round and every place something else.
+  Numbers of(int rank, std::size_t count) const {
+    Numbers numbers(count);
+    for (std::size_t i = 0; i < count; ++i) numbers[i] = 1000 * rank + round_ + period(i);
+    return numbers;
+  }
+  Numbers sum(std::size_t count) const {
+    Numbers numbers(count);
+    for (std::size_t i = 0; i < count; ++i)
+      numbers[i] = 1000 * n() * (n() - 1) / 2 + n() * (round_ + period(i));
+    return numbers;
+  }
+  static std::int32_t period(std::size_t place) { return static_cast<std::int32_t>(place % 97); }
+
+  template <class Got>
+  Result<void> checked(const Result<void>& result, const Got& got, const Numbers& expected) const {
+    if (result && !std::ranges::equal(got, expected)) {
+      wrong("data in round " + std::to_string(round_));
     }
     return result;
   }
 
-  Result<void> all_reduce(std::size_t count) {
-    Numbers data = of(group_.rank(), count);
-    const auto result =
-        group_.all_reduce(list_of(writable(data)), ElementType::kI32, ReduceOp::kSum, timeout_);
-    return checked(result, data, sum(count));
+  Result<void> sum_up(std::span<const WritableBytes> tensors) {
+    return group_.all_reduce(tensors, ElementType::kI32, ReduceOp::kSum, timeout_);
   }
 
-  Result<void> reduce(std::size_t count) {
-    Numbers data = of(group_.rank(), count);
+  Result<void> all_reduce() {
+    Numbers data = of(group_.rank(), count_);
+    return checked(sum_up(list_of(writable(data))), data, sum(count_));
+  }
+
+  // Many tensors as one.
+  Result<void> all_reduce_list() {
+    constexpr std::size_t kTensors = 20;
+    std::vector<Numbers> tensors;
+    for (std::size_t i = 0; i < kTensors; ++i)
+      tensors.push_back(of(group_.rank(), 2 * i * count_ / (kTensors * kTensors)));
+    const auto result = sum_up(writable_each(tensors));
+    for (const Numbers& one : tensors) (void)checked(result, one, sum(one.size()));
+    return result;
+  }
+
+  Result<void> all_reduce_shared() {
+    const std::size_t bytes = count_ * sizeof(std::int32_t);
+    if (!shared_) shared_ = group_.shared_memory(bytes);
+    if (!shared_) wrong("memory: there is none to be shared");
+    const Numbers mine = of(group_.rank(), count_);
+    const std::span<std::int32_t> data(reinterpret_cast<std::int32_t*>(shared_.get()), count_);
+    std::ranges::copy(mine, data.begin());
+    const auto result = sum_up(list_of(WritableBytes(shared_.get(), bytes)));
+    if (!result) {  // it is ours again: no neighbour may believe it, and none may write to it
+      std::ranges::fill(data, -1);
+      testing_support::let_pass(std::chrono::milliseconds(3));
+      if (std::ranges::count(data, -1) != std::ssize(data)) wrong("data after the failure");
+    }
+    return checked(result, data, sum(count_));
+  }
+
+  Result<void> reduce() {
+    Numbers data = of(group_.rank(), count_);
     const auto result = group_.reduce(list_of(writable(data)), ElementType::kI32, ReduceOp::kSum,
                                       Rank(root()), timeout_);
-    return checked(result, data, group_.rank() == root() ? sum(count) : of(group_.rank(), count));
+    return checked(result, data, group_.rank() == root() ? sum(count_) : of(group_.rank(), count_));
   }
 
-  Result<void> broadcast(std::size_t count) {
-    Numbers data = of(group_.rank(), count);
+  Result<void> broadcast() {
+    Numbers data = of(group_.rank(), count_);
     const auto result = group_.broadcast(list_of(writable(data)), Rank(root()), timeout_);
-    return checked(result, data, of(root(), count));
+    return checked(result, data, of(root(), count_));
   }
 
   // Blocks of all ranks, one behind the other.
@@ -109,158 +154,195 @@ class Scenarios {
     for (int rank = 0; rank < n(); ++rank) result.push_back(all.subspan(rank * each, each));
     return result;
   }
-  Numbers of_all(std::size_t count) const {
+  Numbers of_all() const {
     Numbers all;
     for (int rank = 0; rank < n(); ++rank) {
-      const Numbers one = of(rank, count);
+      const Numbers one = of(rank, share());
       all.insert(all.end(), one.begin(), one.end());
     }
     return all;
   }
 
-  Result<void> all_gather(std::size_t count) {
-    const Numbers mine = of(group_.rank(), count);
-    Numbers all(count * n());
+  Result<void> all_gather() {
+    const Numbers mine = of(group_.rank(), share());
+    Numbers all(share() * n());
     const auto result = group_.all_gather(list_of(readable(mine)), blocks(writable(all)), timeout_);
-    return checked(result, all, of_all(count));
+    return checked(result, all, of_all());
   }
 
-  Result<void> reduce_scatter(std::size_t count) {
-    const Numbers mine = of(group_.rank(), count * n());
-    Numbers output(count);
+  Result<void> reduce_scatter() {
+    Numbers mine;
+    for (int rank = 0; rank < n(); ++rank) {
+      const Numbers block = of(group_.rank(), share());
+      mine.insert(mine.end(), block.begin(), block.end());
+    }
+    Numbers output(share());
     const auto result = group_.reduce_scatter(blocks(readable(mine)), list_of(writable(output)),
                                               ElementType::kI32, ReduceOp::kSum, timeout_);
-    return checked(result, output, sum(count));
+    return checked(result, output, sum(share()));
   }
 
-  Result<void> gather(std::size_t count) {
+  Result<void> gather() {
     const bool is_root = group_.rank() == root();
-    const Numbers mine = of(group_.rank(), count);
-    Numbers all(is_root ? count * n() : 0);
+    const Numbers mine = of(group_.rank(), share());
+    Numbers all(is_root ? share() * n() : 0);
     const auto outputs = is_root ? blocks(writable(all)) : std::vector<WritableBytes>{};
     const auto result = group_.gather(readable(mine), outputs, Rank(root()), timeout_);
-    return checked(result, all, is_root ? of_all(count) : Numbers{});
+    return checked(result, all, is_root ? of_all() : Numbers{});
   }
 
-  Result<void> scatter(std::size_t count) {
-    const Numbers all = of_all(count);
-    Numbers output(count);
+  Result<void> scatter() {
+    const Numbers all = of_all();
+    Numbers output(share());
     const bool is_root = group_.rank() == root();
     const auto inputs = is_root ? blocks(readable(all)) : std::vector<ReadableBytes>{};
     const auto result = group_.scatter(inputs, writable(output), Rank(root()), timeout_);
-    return checked(result, output, of(group_.rank(), count));
+    return checked(result, output, of(group_.rank(), share()));
   }
 
   // Every rank sends what it sends to everybody; with `is_uneven` each gets more than the one before.
-  Result<void> all_to_all(std::size_t count, bool is_uneven) {
+  Result<void> all_to_all(bool is_uneven) {
     std::vector<Numbers> sent, got, expected;
     for (int rank = 0; rank < n(); ++rank) {
-      sent.push_back(of(group_.rank(), is_uneven ? count * rank : count));
-      expected.push_back(of(rank, is_uneven ? count * group_.rank() : count));
+      sent.push_back(of(group_.rank(), is_uneven ? share() * rank : share()));
+      expected.push_back(of(rank, is_uneven ? share() * group_.rank() : share()));
       got.emplace_back(expected.back().size());
     }
     const auto result = group_.all_to_all(readable_each(sent), writable_each(got), timeout_);
-    for (int rank = 0; result && rank < n(); ++rank)
-      (void)checked(result, got[rank], expected[rank]);
-    return result;
-  }
-
-  // Many tensors as one.
-  Result<void> all_reduce_list(std::size_t count) {
-    std::vector<Numbers> tensors;
-    for (std::size_t i = 0; i < 40; ++i) tensors.push_back(of(group_.rank(), i * count / 800));
-    const auto result =
-        group_.all_reduce(writable_each(tensors), ElementType::kI32, ReduceOp::kSum, timeout_);
-    for (const Numbers& one : tensors) {
-      if (result) (void)checked(result, one, sum(one.size()));
-    }
+    for (int rank = 0; rank < n(); ++rank) (void)checked(result, got[rank], expected[rank]);
     return result;
   }
 
   // Around the ring; rank 0 begins, so that each waits for the one before it.
-  Result<void> send_recv(std::size_t count) {
+  Result<void> send_recv() {
     const Rank next((group_.rank() + 1) % n());
     const Rank before((group_.rank() + n() - 1) % n());
-    Numbers data = of(group_.rank(), count);
-    const auto send = [&] { return group_.send(data.data(), count * 4, next, 5, timeout_); };
-    Numbers got(count);
+    const Numbers data = of(group_.rank(), count_);
+    Numbers got(count_);
+    const auto send = [&] {
+      return group_.send(data.data(), readable(data).size(), next, 5, timeout_);
+    };
     const auto recv = [&]() -> Result<void> {
-      const Result<Rank> received = group_.recv(got.data(), count * 4, before, 5, timeout_);
+      const Result<Rank> received =
+          group_.recv(got.data(), writable(got).size(), before, 5, timeout_);
       if (!received) return received.error();
       return {};
     };
     const auto first = group_.rank() == 0 ? send() : recv();
     if (!first) return first;
     const auto second = group_.rank() == 0 ? recv() : send();
-    return checked(second, got, of(before.value, count));
+    return checked(second, got, of(before.value, count_));
   }
 
-  // Everybody to everybody at once, small and large, the small ones received from any source.
-  Result<void> messages(std::size_t count) {
-    const std::size_t small = 5;
-    Numbers mine = of(group_.rank(), count);
-    std::vector<Numbers> large_ones, small_ones;
-    for (int rank = 0; rank < n(); ++rank) {
-      large_ones.emplace_back(count);
-      small_ones.emplace_back(small);
+  // Transfers in flight, and the first failure among them.
+  class Flight {
+   public:
+    TransferDone one() {
+      const std::lock_guard lock(mutex_);
+      ++in_flight_;
+      return [this](const Result<Rank>& result) { land(result); };
     }
-    std::mutex mutex;
-    std::condition_variable changed;
-    int left = 4 * (n() - 1);
-    std::optional<Error> failure;
-    const auto end = [&](const Result<Rank>& result) {
-      const std::lock_guard lock(mutex);
-      if (!result && !failure) failure = result.error();
-      --left;
-      changed.notify_all();
-    };
+    Result<void> wait() {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return in_flight_ == 0; });
+      if (failure_) return *failure_;
+      return {};
+    }
+
+   private:
+    void land(const Result<Rank>& result) {
+      const std::lock_guard lock(mutex_);
+      // One that came when the group had failed may be told before those that failed with it.
+      const bool is_first = !failure_ || failure_->kind == ErrorKind::kStopped;
+      if (!result && is_first) failure_ = result.error();
+      --in_flight_;
+      changed_.notify_all();
+    }
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    int in_flight_ = 0;
+    std::optional<Error> failure_;
+  };
+
+  // Everybody to everybody at once.
+  Result<void> isend_irecv() {
+    const Numbers mine = of(group_.rank(), share());
+    std::vector<Numbers> got(n(), Numbers(share()));
+    Flight flight;
     for (int rank = 0; rank < n(); ++rank) {
       if (rank == group_.rank()) continue;
-      group_.start_send(mine.data(), count * 4, Rank(rank), 1, timeout_, end);
-      group_.start_send(mine.data(), small * 4, Rank(rank), 2 + round_, timeout_, end);
-      group_.start_recv(large_ones[rank].data(), count * 4, Rank(rank), 1, timeout_, end);
-      group_.start_recv(small_ones[rank].data(), small * 4, std::nullopt, 2 + round_, timeout_,
-                        [&, rank](const Result<Rank>& result) {
-                          if (result && small_ones[rank] != of(result->value, 5)) {
-                            std::printf("wrong data in round %d\n", round_);
-                            std::exit(3);
-                          }
-                          end(result);
-                        });
+      group_.start_send(mine.data(), readable(mine).size(), Rank(rank), 1, timeout_, flight.one());
+      group_.start_recv(got[rank].data(), writable(got[rank]).size(), Rank(rank), 1, timeout_,
+                        flight.one());
     }
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [&] { return left == 0; });
-    if (failure) return *failure;
+    const Result<void> result = flight.wait();
     for (int rank = 0; rank < n(); ++rank) {
-      if (rank != group_.rank()) {
-        if (const auto right = checked({}, large_ones[rank], of(rank, count)); !right) return right;
-      }
+      if (rank != group_.rank()) (void)checked(result, got[rank], of(rank, share()));
     }
-    return {};
+    return result;
+  }
+
+  // The same, received from whoever has sent.
+  Result<void> any_source() {
+    const Numbers mine = of(group_.rank(), share());
+    Numbers got(share());
+    Flight flight;
+    for (int rank = 0; rank < n(); ++rank) {
+      if (rank == group_.rank()) continue;
+      group_.start_send(mine.data(), readable(mine).size(), Rank(rank), round_, timeout_,
+                        flight.one());
+    }
+    Result<void> result;
+    for (int i = 1; i < n() && result; ++i) {
+      const Result<Rank> from =
+          group_.recv(got.data(), writable(got).size(), std::nullopt, round_, timeout_);
+      result = from ? checked({}, got, of(from->value, share())) : Result<void>(from.error());
+    }
+    const Result<void> sent = flight.wait();
+    return sent ? result : sent;  // what failed first; a receive may have come too late for it
   }
 
   CpuGroup& group_;
+  std::size_t count_;
   Duration timeout_;
   int round_ = 0;
+  std::shared_ptr<char> shared_;
 };
 
-int run(char** argv) {
-  const auto port = static_cast<std::uint16_t>(std::atoi(argv[1]));
+int run(int argc, char** argv) {
+  const HostPort place = parse_host_port(argv[1]).value();
   const std::string letters = argv[2];
-  const Duration timeout = std::chrono::milliseconds(std::atoi(argv[5]));
+  const int rank = std::atoi(argv[3]);
+  const std::size_t bytes = std::strtoull(argv[5], nullptr, 10);
+  const Duration timeout = std::chrono::milliseconds(std::atoi(argv[6]));
+  constexpr Duration kPatience = std::chrono::seconds(30);
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const std::ptrdiff_t before = open_descriptors();
-  std::unique_ptr<CpuGroup> group = form_rank(port, letters, std::atoi(argv[3]), "world");
-  if (!group->barrier(std::chrono::seconds(30))) return 1;
+  std::unique_ptr<CpuGroup> group;
+  {
+    const auto store =
+        connect_tcp_store({.host = place.host, .port = place.port, .connect_timeout = kPatience});
+    group = CpuGroup::form(*store, {.rank = Rank(rank),
+                                    .world_size = static_cast<int>(letters.size()),
+                                    .node_id = letters.substr(rank, 1),
+                                    .name = "world",
+                                    .address = argc == 8 ? argv[7] : "127.0.0.1",
+                                    .timeout = kPatience})
+                .value();
+  }
+  if (!group->barrier(kPatience)) return 1;
   std::printf("ready\n");
-  Scenarios scenarios(*group, timeout);
-  for (int round = 0;; ++round) {
-    const Result<void> result = scenarios.call(argv[4], round);
-    if (result) continue;
-    const Error& error = result.error();
-    std::printf("end %s %d %s\n", std::string(to_text(error.kind)).c_str(), error.peer_rank,
-                error.message().c_str());
-    break;
+  {
+    Scenarios scenarios(*group, bytes, timeout);
+    for (int round = 0;; ++round) {
+      const Result<void> result = scenarios.call(argv[4], round);
+      if (result) continue;
+      const Error& error = result.error();
+      std::printf("end %s %d %s\n", std::string(to_text(error.kind)).c_str(), error.peer_rank,
+                  error.message().c_str());
+      break;
+    }
   }
   group.reset();
   std::printf("open %td\n", open_descriptors() - before);
@@ -271,7 +353,10 @@ int run(char** argv) {
 }  // namespace ddprun
 
 int main(int argc, char** argv) {
-  if (argc != 6)
-    return std::fprintf(stderr, "usage: cpu_test_rank PORT LETTERS RANK SCENARIO TIMEOUT_MS\n"), 2;
-  return ddprun::run(argv);
+  if (argc != 7 && argc != 8) {
+    std::fprintf(stderr,
+                 "usage: cpu_test_rank STORE LETTERS RANK COLLECTIVE BYTES TIMEOUT_MS [ADDRESS]\n");
+    return 2;
+  }
+  return ddprun::run(argc, argv);
 }

@@ -6,20 +6,24 @@
 namespace ddprun {
 
 std::unique_ptr<CpuGroup> form_rank(std::uint16_t store_port, const std::string& letters, int rank,
-                                    const std::string& name) {
+                                    const std::string& name, const WorldOptions& options) {
   const auto store = testing_support::store_of(store_port);
-  return CpuGroup::form(*store, {.rank = Rank(rank),
-                                 .world_size = static_cast<int>(letters.size()),
-                                 .node_id = std::string(1, letters[rank]),
-                                 .name = name,
-                                 .timeout = std::chrono::seconds(30)})
+  return CpuGroup::form(*store,
+                        {.rank = Rank(rank),
+                         .world_size = static_cast<int>(letters.size()),
+                         .node_id = std::string(1, letters[rank]),
+                         .name = name,
+                         .page = options.pages.empty() ? "" : options.pages[rank],
+                         .deterministic_across_layouts = options.deterministic_across_layouts,
+                         .timeout = std::chrono::seconds(30),
+                         .tuning = options.tuning})
       .value();
 }
 
-EngineWorld::EngineWorld(std::string letters)
+EngineWorld::EngineWorld(std::string letters, const WorldOptions& options)
     : letters_(std::move(letters)), groups_(letters_.size()) {
-  testing_support::run_ranks(size(), [this](int rank) {
-    groups_[rank] = form_rank(store_.port(), letters_, rank, "world");
+  testing_support::run_ranks(size(), [&](int rank) {
+    groups_[rank] = form_rank(store_.port(), letters_, rank, "world", options);
   });
 }
 

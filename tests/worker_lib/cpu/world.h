@@ -16,9 +16,16 @@
 
 namespace ddprun {
 
+// What all ranks of a world want of it.
+struct WorldOptions {
+  bool deterministic_across_layouts = false;
+  std::vector<std::string> pages = {};  // by rank, see CpuGroupOptions::page
+  TuningWish tuning = {};
+};
+
 // Forms one rank's group through the store; a failure ends the test program.
 std::unique_ptr<CpuGroup> form_rank(std::uint16_t store_port, const std::string& letters, int rank,
-                                    const std::string& name);
+                                    const std::string& name, const WorldOptions& options = {});
 
 // All of a container, as the engine takes it.
 template <class Container>
@@ -44,7 +51,7 @@ std::vector<ReadableBytes> readable_each(const std::vector<Container>& list) {
 
 class EngineWorld {
  public:
-  explicit EngineWorld(std::string letters);
+  explicit EngineWorld(std::string letters, const WorldOptions& options = {});
 
   int size() const { return static_cast<int>(letters_.size()); }
   const std::string& letters() const { return letters_; }

@@ -1,0 +1,46 @@
+// CpuTuning: the cpu engine's choices that only measuring can make. `benchmarks/collectives.py --only
+// tuning` runs the engine with others; docs/collectives.md has the table. No result depends on them. Plain
+// values and a pure function; any thread.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "base/clock.h"
+
+namespace ddprun {
+
+struct CpuTuning {
+  Duration spin{};  // of a wait before it sleeps, where every rank of the machine has a core
+  std::size_t stage_bytes = 0;  // at the least
+  // Bytes a rank contributes to a reduction, times the ranks of the node, up to which a second meeting
+  // costs more than it saves: everybody folds all of it.
+  std::size_t small_reduce_bytes = 0;
+  // Bytes of a shared tensor below which staging, with one meeting less, is quicker.
+  std::size_t in_place_bytes = 0;
+  // Bytes that a node may send beyond the least there is, so that every node can fold all and results need
+  // no second journey.
+  std::size_t repeated_bytes = 0;
+  // Bytes of all that a rank gives and gets in a call; more than these do not stay in the caches, so results
+  // are written past them (cpu/stream_copy.h), and staging is quicker again than pulling.
+  std::size_t stream_bytes = 0;
+  // Bytes from one rank to another from which on an all_gather and an all_to_all on one node copy them once,
+  // out of its private memory, and stage nothing. (A broadcast is quicker staged: the root copies, too.)
+  std::size_t pull_bytes = 0;
+};
+
+// What a program that measures wants otherwise.
+struct TuningWish {
+  std::optional<Duration> spin = {};
+  std::optional<std::size_t> stage_bytes = {};
+  std::optional<std::size_t> small_reduce_bytes = {};
+  std::optional<std::size_t> in_place_bytes = {};
+  std::optional<std::size_t> repeated_bytes = {};
+  std::optional<std::size_t> stream_bytes = {};
+  std::optional<std::size_t> pull_bytes = {};
+};
+
+// is_crowded: some machine has more ranks than cores. The same on all ranks of a group.
+CpuTuning choose_tuning(bool is_crowded, const TuningWish& wish = {});
+
+}  // namespace ddprun
