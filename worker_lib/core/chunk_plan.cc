@@ -15,19 +15,20 @@ ChunkPlan::ChunkPlan(std::size_t total, std::size_t max_chunk, std::size_t quant
 }
 
 Range ChunkShape::share(int lane) const {
-  if (!by_rank_) return cut({0, length_}, layout_->lanes, lane, quantum_);
+  if (form_ != Form::kByRank) return cut({0, length_}, layout_->lanes, lane, quantum_);
   const Range positions = layout_->lane_positions(lane);
   return {positions.begin * length_, positions.end * length_};
 }
 
 Range ChunkShape::piece(int lane, int node) const {
-  if (!by_rank_) return cut(share(lane), layout_->nodes.size(), node, quantum_);
+  if (form_ == Form::kRepeated) return share(lane);
+  if (form_ == Form::kEven) return cut(share(lane), layout_->nodes.size(), node, quantum_);
   const Range positions = layout_->lane_positions(lane, node);
   return {positions.begin * length_, positions.end * length_};
 }
 
 Range ChunkShape::block(int rank) const {
-  DDPRUN_ASSERT(by_rank_, "only chunks by rank have blocks");
+  DDPRUN_ASSERT(form_ == Form::kByRank, "only chunks by rank have blocks");
   const std::size_t position = layout_->position_of[rank];
   return {position * length_, (position + 1) * length_};
 }

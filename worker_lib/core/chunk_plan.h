@@ -5,10 +5,12 @@
 //
 //   buffer   [ chunk 0 | chunk 1 | ... ]                 each fits a stage of the segment
 //   chunk    [ share of lane 0 | share of lane 1 | ... ]  reduced by the lane's ranks
-//   share    [ piece of node 0 | piece of node 1 | ... ]  folded over the nodes by that node
+//   share    [ piece of node 0 | piece of node 1 | ... ]  folded over the nodes by that node; or all of it
+//                                                         by every node
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "worker_lib/core/node_layout.h"
 #include "worker_lib/core/range.h"
@@ -32,18 +34,22 @@ class ChunkPlan {
   std::size_t quantum_;
 };
 
-// One chunk as the lanes and nodes see it. Two forms:
+// One chunk as the lanes and nodes see it. Three forms:
 //  - even: `length` elements that everyone has (all_reduce, reduce, broadcast); shares and pieces
 //    are near-equal cuts of it.
+//  - repeated: the same, but every node's piece is the whole share.
 //  - by rank: a block of `length` elements for each rank (reduce_scatter, all_gather, ...), in the
 //    order of NodeLayout's positions, so that what lane w owes to node j is one range.
 class ChunkShape {
  public:
   static ChunkShape even(const NodeLayout& layout, std::size_t length, std::size_t quantum) {
-    return {layout, length, quantum, false};
+    return {layout, length, quantum, Form::kEven};
+  }
+  static ChunkShape repeated(const NodeLayout& layout, std::size_t length, std::size_t quantum) {
+    return {layout, length, quantum, Form::kRepeated};
   }
   static ChunkShape by_rank(const NodeLayout& layout, std::size_t length) {
-    return {layout, length, 1, true};
+    return {layout, length, 1, Form::kByRank};
   }
 
   Range share(int lane) const;
@@ -51,13 +57,14 @@ class ChunkShape {
   Range block(int rank) const;  // by rank only
 
  private:
-  ChunkShape(const NodeLayout& layout, std::size_t length, std::size_t quantum, bool is_by_rank)
-      : layout_(&layout), length_(length), quantum_(quantum), by_rank_(is_by_rank) {}
+  enum class Form : std::uint8_t { kEven, kRepeated, kByRank };
+  ChunkShape(const NodeLayout& layout, std::size_t length, std::size_t quantum, Form form)
+      : layout_(&layout), length_(length), quantum_(quantum), form_(form) {}
 
   const NodeLayout* layout_;
   std::size_t length_;
   std::size_t quantum_;
-  bool by_rank_;
+  Form form_;
 };
 
 }  // namespace ddprun

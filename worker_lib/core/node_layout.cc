@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 namespace ddprun {
 
@@ -29,7 +30,12 @@ NodeLayout make_node_layout(std::span<const std::string> node_of_rank) {
     ranks.push_back(rank);
   }
   std::size_t smallest = layout.nodes.front().size();
-  for (const auto& ranks : layout.nodes) smallest = std::min(smallest, ranks.size());
+  int ranks_before = 0;
+  for (const auto& ranks : layout.nodes) {
+    smallest = std::min(smallest, ranks.size());
+    layout.ranks_before.push_back(ranks_before);
+    ranks_before += static_cast<int>(ranks.size());
+  }
   layout.lanes = static_cast<int>(smallest);
 
   layout.position_of.resize(node_of_rank.size());
@@ -53,16 +59,19 @@ std::vector<PeerLink> links_of(const NodeLayout& layout, int rank) {
   std::vector<PeerLink> links;
   for (int node = 0; node < layout.node_count(); ++node) {
     if (node == my_node) continue;
-    // Both sides walk the larger node's ranks; the smaller one's take turns.
+    // Both sides walk the larger node's ranks; the smaller one's take turns, two at a time.
     const int their_count = layout.local_count(node);
-    std::vector<int> peers;
-    for (int turn = my_local; turn < std::max(my_count, their_count); turn += my_count) {
-      peers.push_back(layout.nodes[node][turn % their_count]);
+    const bool i_walk = std::pair(my_count, node) > std::pair(their_count, my_node);
+    std::set<int> peers;  // by local index
+    for (int turn = 0; turn < std::max(my_count, their_count); ++turn) {
+      for (const int next : {turn, turn + 1}) {
+        const int mine = i_walk ? turn : next % my_count;
+        const int theirs = i_walk ? next % their_count : turn;
+        if (mine == my_local) peers.insert(theirs);
+      }
     }
-    std::sort(peers.begin(), peers.end());
-    peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
     for (const int peer : peers) {
-      links.push_back({peer, layout.leads_lane(rank) && layout.local_of[peer] == my_local});
+      links.push_back({layout.nodes[node][peer], layout.leads_lane(rank) && peer == my_local});
     }
   }
   std::sort(links.begin(), links.end(),

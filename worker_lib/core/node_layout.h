@@ -27,6 +27,7 @@ struct NodeLayout {
   std::vector<int> local_of;            // by rank: its place in its node
   std::vector<int> position_of;         // by rank
   std::vector<int> rank_at;             // by position
+  std::vector<int> ranks_before;        // by node: ranks of the nodes before it
   int lanes = 1;
 
   int world_size() const { return static_cast<int>(node_of.size()); }
@@ -58,7 +59,8 @@ struct PeerLink {
 };
 
 // The links of one rank, ascending by peer. Every rank has at least one to every other node, so
-// that news of a failure reaches it whoever else is busy, stopped or dead on its own node.
+// that news of a failure reaches it whoever else is busy, stopped or dead on its own node, and two where that
+// node has two ranks, so that one of them can tell of the other.
 std::vector<PeerLink> links_of(const NodeLayout& layout, int rank);
 
 }  // namespace ddprun

@@ -2,6 +2,7 @@
 // thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 
 namespace ddprun {
@@ -14,6 +15,12 @@ struct Range {
   bool empty() const { return end == begin; }
   friend bool operator==(const Range&, const Range&) = default;
 };
+
+// What both have; empty if that is nothing.
+inline Range common_part(Range left, Range right) {
+  const std::size_t begin = std::max(left.begin, right.begin);
+  return {begin, std::max(begin, std::min(left.end, right.end))};
+}
 
 // Part `index` of `parts` parts of `whole`. Every part but the last non-empty one is a multiple of
 // `quantum` long, their lengths differ by at most one quantum (the last may be shorter), and they

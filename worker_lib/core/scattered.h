@@ -30,6 +30,9 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
+// memcpy, or what does the same in another way.
+using CopyBytes = void (*)(void* to, const void* from, std::size_t bytes);
+
 // Byte: char, or const char for bytes that are only read.
 template <class Byte>
 class Scattered {
@@ -73,9 +76,10 @@ class Scattered {
   }
 
   // `from` may be where the bytes are already.
-  void copy_from(const char* from, Range range) const requires(!std::is_const_v<Byte>) {
+  void copy_from(const char* from, Range range, CopyBytes copy = copy_bytes) const
+      requires(!std::is_const_v<Byte>) {
     for_each(range, [&](char* piece, std::size_t offset, std::size_t bytes) {
-      if (piece != from + offset) copy_bytes(piece, from + offset, bytes);
+      if (piece != from + offset) copy(piece, from + offset, bytes);
     });
   }
 

@@ -36,20 +36,17 @@ SegmentLayout plan_segment(const NodeLayout& world, int node, std::size_t stage_
   layout.ring_bytes = to_pages(
       std::clamp<std::size_t>((std::size_t{64} << 20) / (locals * locals), 16 << 10, 256 << 10) +
       needs.ring_header_bytes);
-  layout.headers = to_pages(needs.board_bytes);
-  layout.stages = layout.headers + to_pages(needs.header_bytes * world.world_size());
+  layout.arrivals = to_pages(needs.board_bytes);
+  layout.stages = layout.arrivals + to_pages(needs.arrival_bytes * world.world_size());
   layout.rings = layout.stages + locals * ChunkPipeline::kStages * layout.stage_bytes;
   layout.total = layout.rings + locals * locals * layout.ring_bytes;
   return layout;
 }
 
-// Measured with 2, 4 and 8 ranks on two cores with 2 MiB of second-level cache each, 64 KiB to 1
-// MiB: a stage of 256 KiB is the best or within a few percent of it at every message size. Smaller
-// ones meet too often, and larger ones leave the cache before they are read.
-std::size_t choose_stage_bytes(const NodeLayout& world) {
+std::size_t choose_stage_bytes(const NodeLayout& world, std::size_t wanted) {
   // Collectives that move a block for every rank need at least a line for each, and all_to_all, which
   // needs most, for every pair of ranks that meets in a stage.
-  return std::max<std::size_t>(256 << 10, kCacheLineBytes * (pair_slots(world) + 1));
+  return std::max<std::size_t>(wanted, kCacheLineBytes * (pair_slots(world) + 1));
 }
 
 }  // namespace ddprun

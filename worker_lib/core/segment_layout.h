@@ -20,8 +20,8 @@ struct SegmentLayout {
   std::size_t stage_bytes = 0;  // of one stage; a rank has ChunkPipeline::kStages of them
   std::size_t ring_bytes = 0;   // of one point-to-point ring; there is one for each ordered pair
 
-  std::size_t board = 0;    // the failure word and the ranks' blocks
-  std::size_t headers = 0;  // call headers of the whole world, by rank
+  std::size_t board = 0;     // the failure word and the ranks' blocks
+  std::size_t arrivals = 0;  // call headers of the whole world, by node and place on it
   std::size_t stages = 0;
   std::size_t rings = 0;
   std::size_t total = 0;
@@ -33,7 +33,7 @@ struct SegmentLayout {
 // Bytes that the parts made of fixed structures need; the shell knows their types.
 struct SegmentNeeds {
   std::size_t board_bytes = 0;
-  std::size_t header_bytes = 0;       // of one rank's call header
+  std::size_t arrival_bytes = 0;      // a rank's call header and what travels with it
   std::size_t ring_header_bytes = 0;  // in front of each ring
 };
 
@@ -41,7 +41,7 @@ struct SegmentNeeds {
 SegmentLayout plan_segment(const NodeLayout& world, int node, std::size_t stage_bytes,
                            const SegmentNeeds& needs);
 
-// Bytes of one stage, the same in the whole world.
-std::size_t choose_stage_bytes(const NodeLayout& world);
+// Bytes of one stage, the same in the whole world: those wanted, or more where it has very many ranks.
+std::size_t choose_stage_bytes(const NodeLayout& world, std::size_t wanted);
 
 }  // namespace ddprun

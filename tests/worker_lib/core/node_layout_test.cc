@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <set>
+#include <map>
 
 #include "base/rng.h"
 #include "tests/worker_lib/core/layout_of.h"
@@ -37,10 +37,10 @@ TEST(NodeLayout, PutsTheRanksOfALaneSideBySide) {
 
 TEST(NodeLayout, LinksTheLeadersOfALaneAndLeavesNobodyWithoutNews) {
   const NodeLayout layout = layout_of("aaabb");
-  EXPECT_EQ(links_of(layout, 0), (std::vector<PeerLink>{{3, true}}));
-  EXPECT_EQ(links_of(layout, 1), (std::vector<PeerLink>{{4, true}}));
-  EXPECT_EQ(links_of(layout, 2), (std::vector<PeerLink>{{3, false}}));
-  EXPECT_EQ(links_of(layout, 3), (std::vector<PeerLink>{{0, true}, {2, false}}));
+  EXPECT_EQ(links_of(layout, 0), (std::vector<PeerLink>{{3, true}, {4, false}}));
+  EXPECT_EQ(links_of(layout, 1), (std::vector<PeerLink>{{3, false}, {4, true}}));
+  EXPECT_EQ(links_of(layout, 2), (std::vector<PeerLink>{{3, false}, {4, false}}));
+  EXPECT_EQ(links_of(layout, 3), (std::vector<PeerLink>{{0, true}, {1, false}, {2, false}}));
 }
 
 TEST(NodeLayout, RandomLayoutsAreConsistentAndTheirLinksMutual) {
@@ -59,15 +59,19 @@ TEST(NodeLayout, RandomLayoutsAreConsistentAndTheirLinksMutual) {
       const std::size_t position = layout.position_of[rank];
       ASSERT_TRUE(group.begin <= position && position < group.end) << letters;
 
-      std::set<int> reached;
+      std::map<int, int> reached;  // by node: its ranks that are linked
       for (const PeerLink& link : links_of(layout, rank)) {
         ASSERT_NE(layout.node_of[link.peer], layout.node_of[rank]);
-        reached.insert(layout.node_of[link.peer]);
+        ++reached[layout.node_of[link.peer]];
         const auto back = links_of(layout, link.peer);
         ASSERT_EQ(std::count(back.begin(), back.end(), PeerLink{rank, link.carries_data}), 1)
             << letters;
       }
       ASSERT_EQ(static_cast<int>(reached.size()), layout.node_count() - 1) << letters;
+      for (const auto& [node, links] : reached) {
+        ASSERT_GE(links, std::min(2, layout.local_count(node)))
+            << "one can tell of another, " << letters;
+      }
     }
     for (int lane = 0; lane < layout.lanes; ++lane) {
       for (int node = 1; node < layout.node_count(); ++node) {

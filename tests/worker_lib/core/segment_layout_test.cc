@@ -9,7 +9,7 @@
 namespace ddprun {
 namespace {
 
-constexpr SegmentNeeds kNeeds{.board_bytes = 5000, .header_bytes = 32, .ring_header_bytes = 128};
+constexpr SegmentNeeds kNeeds{.board_bytes = 5000, .arrival_bytes = 32, .ring_header_bytes = 128};
 
 NodeLayout one_node(int ranks) { return make_node_layout(std::vector<std::string>(ranks, "a")); }
 
@@ -17,7 +17,7 @@ TEST(SegmentLayout, PartsLieOnPagesOfTheirOwnAndDoNotOverlap) {
   for (const int ranks : {1, 2, 3, 8, 64}) {
     const SegmentLayout layout = plan_segment(one_node(ranks), 0, 100'000, kNeeds);
     std::map<std::size_t, std::size_t> parts{{layout.board, kNeeds.board_bytes},
-                                             {layout.headers, kNeeds.header_bytes * ranks}};
+                                             {layout.arrivals, kNeeds.arrival_bytes * ranks}};
     for (int from = 0; from < ranks; ++from) {
       for (std::size_t chunk = 0; chunk < ChunkPipeline::kStages; ++chunk) {
         parts[layout.stage(from, chunk)] = layout.stage_bytes;
@@ -42,13 +42,18 @@ TEST(SegmentLayout, StagesAreUsedInTurn) {
 }
 
 TEST(SegmentLayout, StaysModestWithManyRanks) {
-  EXPECT_LE(plan_segment(one_node(128), 0, choose_stage_bytes(one_node(128)), kNeeds).total,
-            std::size_t{2} << 30);
+  EXPECT_LE(
+      plan_segment(one_node(128), 0, choose_stage_bytes(one_node(128), 512 << 10), kNeeds).total,
+      std::size_t{2} << 30);
+}
+
+TEST(SegmentLayout, AStageHasTheBytesThatAreWanted) {
+  EXPECT_EQ(choose_stage_bytes(one_node(2), 4096), 4096u);
 }
 
 TEST(SegmentLayout, AStageHoldsALineForEveryRankOfALargeWorld) {
   const NodeLayout world = one_node(20'000);
-  EXPECT_GE(choose_stage_bytes(world), 64u * 20'001);
+  EXPECT_GE(choose_stage_bytes(world, 4096), 64u * 20'001);
 }
 
 }  // namespace

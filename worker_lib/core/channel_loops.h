@@ -1,0 +1,32 @@
+// The inner loops of batch normalization over one plane: values of one channel that lie one behind the
+// other.
+//
+// All arithmetic is float64, results are rounded to T (float or double) once. Sums run in a fixed number
+// of lanes, in which compilers use vector registers without changing any bit.
+//
+// Pure functions; any thread.
+#pragma once
+
+#include <cstddef>
+
+namespace ddprun {
+
+// Adds sum of (x - shift), and of (x - shift)^2.
+template <class T>
+void add_moments(const T* x, std::size_t count, double shift, double& sum, double& squares);
+
+// y = (x - mean) * scale + bias.
+template <class T>
+void normalize_plane(const T* x, T* y, std::size_t count, double mean, double scale, double bias);
+
+// Adds sum of g, and of g * (x - mean).
+template <class T>
+void add_gradient_sums(const T* g, const T* x, std::size_t count, double mean, double& sum,
+                       double& product);
+
+// result = (g - constant - (x - mean) * slope) * scale.
+template <class T>
+void input_gradient_plane(const T* g, const T* x, T* result, std::size_t count, double mean,
+                          double scale, double constant, double slope);
+
+}  // namespace ddprun
