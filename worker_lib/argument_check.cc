@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 
+#include "ddprun/backend.h"
 #include "ddprun/p2p_op.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/tensor_facts.h"
@@ -54,18 +55,43 @@ Extent extent_of(const torch::Tensor& tensor, std::size_t index = 0) {
 
 }  // namespace
 
-bool ArgumentCheck::on_device(const torch::Tensor& tensor) const {
-  const torch::Device device = tensor.device();
-  return device.type() == device_.type() && (device.is_cpu() || device == device_);
+DeviceTypes::DeviceTypes(const Backend& backend) {
+  static_assert(static_cast<int>(torch::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES) <= 64);
+  for (int i = 0; i < static_cast<int>(torch::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES); ++i) {
+    if (backend.takes(static_cast<torch::DeviceType>(i))) types_ |= std::uint64_t{1} << i;
+  }
 }
 
-bool ArgumentCheck::is_sound(const torch::Tensor& tensor) const {
-  return tensor.defined() && tensor.layout() == torch::kStrided && on_device(tensor) &&
+std::string DeviceTypes::to_text() const {
+  std::string text;
+  int count = 0;
+  for (int i = 0; i < static_cast<int>(torch::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES); ++i) {
+    const auto type = static_cast<torch::DeviceType>(i);
+    if (!holds(type)) continue;
+    if (count++ > 0) text += " or ";
+    text += c10::DeviceTypeName(type, /*lower_case=*/true);
+  }
+  return text + (count == 1 ? ", the group's device" : ", the group's devices");
+}
+
+bool ArgumentCheck::on_device(const torch::Tensor& tensor) const {
+  return devices_.holds(tensor.device().type());
+}
+
+bool ArgumentCheck::on_calls_device(const torch::Tensor& tensor) {
+  if (!on_device(tensor)) return false;
+  const torch::Device device = tensor.device();
+  if (!device_) device_ = device;
+  return device.type() == device_->type() && (device.is_cpu() || device == *device_);
+}
+
+bool ArgumentCheck::is_sound(const torch::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == torch::kStrided && on_calls_device(tensor) &&
          tensor.is_contiguous() && is_known_dtype(tensor.scalar_type()) && tensor.has_storage() &&
          !tensor.is_neg() && !tensor.is_conj();
 }
 
-void ArgumentCheck::tensor(const char* name, const torch::Tensor& tensor) const {
+void ArgumentCheck::tensor(const char* name, const torch::Tensor& tensor) {
   if (!is_sound(tensor)) [[unlikely]]
     explain(name, tensor);
 }
@@ -78,7 +104,10 @@ void ArgumentCheck::explain(const std::string& name, const torch::Tensor& tensor
     refuse(name + " must be dense, but its layout is " + text_of(tensor.layout()));
   }
   if (!on_device(tensor)) {
-    refuse(name + " must be on " + device_.str() + ", the group's device, but is on " +
+    refuse(name + " must be on " + devices_.to_text() + ", but is on " + tensor.device().str());
+  }
+  if (device_ && tensor.device() != *device_) {
+    refuse(name + " must be on " + device_->str() + " like the call's other tensors, but is on " +
            tensor.device().str());
   }
   if (!is_known_dtype(tensor.scalar_type())) {
@@ -97,15 +126,14 @@ void ArgumentCheck::explain(const std::string& name, const torch::Tensor& tensor
          ".contiguous(), and copy the result back where it is written");
 }
 
-void ArgumentCheck::list(const char* name, const std::vector<torch::Tensor>& list) const {
+void ArgumentCheck::list(const char* name, const std::vector<torch::Tensor>& list) {
   if (list.empty()) refuse(std::string(name) + " must hold at least one tensor");
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (!is_sound(list[i])) explain(element(name, i), list[i]);
   }
 }
 
-void ArgumentCheck::list_of_one_dtype(const char* name,
-                                      const std::vector<torch::Tensor>& list) const {
+void ArgumentCheck::list_of_one_dtype(const char* name, const std::vector<torch::Tensor>& list) {
   this->list(name, list);
   for (std::size_t i = 1; i < list.size(); ++i) {
     if (list[i].scalar_type() == list[0].scalar_type()) continue;
@@ -124,7 +152,7 @@ void ArgumentCheck::must_be_one_per_rank(const char* name,
 
 void ArgumentCheck::one_dtype_per_rank(const char* name, const std::vector<torch::Tensor>& list,
                                        const char* like_name,
-                                       const std::vector<torch::Tensor>& like) const {
+                                       const std::vector<torch::Tensor>& like) {
   must_be_one_per_rank(name, list);
   this->list(name, list);
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -140,7 +168,7 @@ void ArgumentCheck::same_dtype(const char* name, const torch::Tensor& tensor, co
 }
 
 void ArgumentCheck::parts_of_all(const std::string& name, const torch::Tensor& whole,
-                                 const std::string& part_name, const torch::Tensor& part) const {
+                                 const std::string& part_name, const torch::Tensor& part) {
   tensor(name.c_str(), whole);
   if (whole.scalar_type() == part.scalar_type() && whole.numel() == size_ * part.numel()) return;
   refuse(name + " must hold " + std::to_string(size_) + " times the elements of " + part_name +
@@ -148,8 +176,7 @@ void ArgumentCheck::parts_of_all(const std::string& name, const torch::Tensor& w
 }
 
 void ArgumentCheck::parts_of_each(const char* name, const std::vector<torch::Tensor>& wholes,
-                                  const char* part_name,
-                                  const std::vector<torch::Tensor>& parts) const {
+                                  const char* part_name, const std::vector<torch::Tensor>& parts) {
   if (wholes.size() != parts.size()) {
     refuse(std::string(name) + " must hold as many tensors as " + part_name + ", " +
            std::to_string(parts.size()) + ", but holds " + std::to_string(wholes.size()));
@@ -191,7 +218,7 @@ std::vector<std::int64_t> ArgumentCheck::splits(const char* name,
 }
 
 void ArgumentCheck::one_per_rank(const char* name, const std::vector<torch::Tensor>& list,
-                                 const char* like_name, const torch::Tensor& like) const {
+                                 const char* like_name, const torch::Tensor& like) {
   must_be_one_per_rank(name, list);
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (!is_sound(list[i])) explain(element(name, i), list[i]);
@@ -203,7 +230,7 @@ void ArgumentCheck::one_per_rank(const char* name, const std::vector<torch::Tens
 }
 
 void ArgumentCheck::roots_list(const char* name, const std::vector<torch::Tensor>& list,
-                               const char* like_name, const torch::Tensor& like, int root) const {
+                               const char* like_name, const torch::Tensor& like, int root) {
   if (rank_ == root) return one_per_rank(name, list, like_name, like);
   if (!list.empty()) {
     refuse(std::string(name) + " must be empty on every rank but the root, " +

@@ -11,24 +11,6 @@
 namespace ddprun {
 namespace {
 
-ElementType element_type_of(const torch::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case torch::kBool: return ElementType::kBool;
-    case torch::kUInt8: return ElementType::kU8;
-    case torch::kInt8: return ElementType::kI8;
-    case torch::kInt16: return ElementType::kI16;
-    case torch::kInt32: return ElementType::kI32;
-    case torch::kInt64: return ElementType::kI64;
-    case torch::kFloat16: return ElementType::kF16;
-    case torch::kBFloat16: return ElementType::kBF16;
-    case torch::kFloat32: return ElementType::kF32;
-    case torch::kFloat64: return ElementType::kF64;
-    case torch::kComplexFloat: return ElementType::kC64;
-    case torch::kComplexDouble: return ElementType::kC128;
-    default: DDPRUN_ASSERT(false, "ProcessGroup has checked the dtype");
-  }
-}
-
 // A call into the engine seldom has more tensors than these, and then goes to no heap for them.
 using WritableList = c10::SmallVector<WritableBytes, 8>;
 using ReadableList = c10::SmallVector<ReadableBytes, 8>;
@@ -82,6 +64,18 @@ std::vector<torch::Tensor> multiplied(const Reduction& how, TensorList tensors) 
   return products;
 }
 
+constexpr StagedUse kInPlace{.is_read = true, .is_written = true, .can_be_cut = true};
+
+bool is_on_host(TensorList tensors) { return tensors.empty() || tensors[0].is_cpu(); }
+
+void complete(detail::HostWork& work, const Result<Rank>& received) {
+  if (received) {
+    work.complete({}, received->value);
+  } else {
+    work.complete(received.error());
+  }
+}
+
 // LibTorch throws when it cannot hand out the memory of a lazily copied tensor.
 template <class Get>
 auto with_memory(Get get) -> Result<decltype(get())> {
@@ -94,16 +88,21 @@ auto with_memory(Get get) -> Result<decltype(get())> {
 
 }  // namespace
 
-CpuBackend::CpuBackend(std::unique_ptr<CpuGroup> group) : group_(std::move(group)) {}
+CpuBackend::CpuBackend(std::unique_ptr<CpuGroup> group, std::vector<torch::DeviceType> devices)
+    : devices_(std::move(devices)), group_(std::move(group)) {}
 
 CpuBackend::~CpuBackend() {
   if (!executor_.is_idle()) group_->abort(kGroupDestroyed);
 }
 
+bool CpuBackend::takes(torch::DeviceType type) const {
+  return std::ranges::find(devices_, type) != devices_.end();
+}
+
 // Blocking calls with nothing before them run in the caller's thread: two thread switches would
 // cost ten times the collective itself. The closures of the others keep the tensors alive.
 template <class EngineCall>
-Work CpuBackend::carry_out(CallOptions call, TensorList written, TensorList read,
+Work CpuBackend::carry_out(CallOptions call, TensorList written, TensorList read, StagedUse use,
                            EngineCall engine_call) {
   const auto guarded = [engine_call = std::move(engine_call), group = group_.get()](
                            TensorList writes, TensorList reads, Duration timeout) -> Result<void> {
@@ -113,6 +112,9 @@ Work CpuBackend::carry_out(CallOptions call, TensorList written, TensorList read
       return error_in_flight("reach the memory of a tensor");
     }
   };
+  if (!is_on_host(written) || !is_on_host(read)) {
+    return carry_out_staged(call, written, read, use, guarded);
+  }
   if (!call.async && executor_.is_idle()) {
     return detail::work_of(guarded(written, read, call.timeout));
   }
@@ -123,8 +125,39 @@ Work CpuBackend::carry_out(CallOptions call, TensorList written, TensorList read
   }));
 }
 
+// A failure on the way to the engine leaves the other ranks in the call: it ends the group, as theirs
+// would.
+template <class EngineCall>
+Work CpuBackend::carry_out_staged(CallOptions call, TensorList written, TensorList read,
+                                  StagedUse use, EngineCall engine_call) {
+  const auto ending_group = [group = group_.get()](auto body) -> Result<void> {
+    Result<void> result = Error();
+    try {
+      result = body();
+    } catch (...) {
+      result = error_in_flight("copy a tensor between a device and the host");
+    }
+    if (!result) group->abort(result.error().message());
+    return result;
+  };
+  const Deadline deadline(call.timeout);
+  std::shared_ptr<StagedCall> staged;
+  const Result<void> begun = ending_group([&]() -> Result<void> {
+    staged = std::make_shared<StagedCall>(written, read, use);
+    return {};
+  });
+  if (!begun) return detail::work_of(begun);
+  const auto run = [ending_group, staged, engine_call, deadline, group = group_.get()] {
+    return ending_group([&] { return staged->carry_out(*group, engine_call, deadline); });
+  };
+  if (call.async || !executor_.is_idle()) return staged_work(executor_.submit(run), staged);
+  auto host = std::make_shared<detail::HostWork>();
+  host->complete(run());
+  return staged_work(std::move(host), std::move(staged));
+}
+
 Work CpuBackend::all_reduce(TensorList tensors, Reduction how, CallOptions call) {
-  return carry_out(call, tensors, {},
+  return carry_out(call, tensors, {}, kInPlace,
                    [how](CpuGroup& group, TensorList all, TensorList, Duration timeout) {
                      multiply_in_place(how, all);
                      return group.all_reduce(view(memory_of(all)), element_type_of(all[0]),
@@ -134,6 +167,7 @@ Work CpuBackend::all_reduce(TensorList tensors, Reduction how, CallOptions call)
 
 Work CpuBackend::reduce(const torch::Tensor& tensor, Reduction how, int root, CallOptions call) {
   return carry_out(call, list_of(tensor), {},
+                   {.is_read = true, .is_written = root == rank(), .can_be_cut = true},
                    [how, root](CpuGroup& group, TensorList all, TensorList, Duration timeout) {
                      torch::Tensor one = all[0];
                      if (group.rank() == root) {
@@ -149,13 +183,14 @@ Work CpuBackend::reduce(const torch::Tensor& tensor, Reduction how, int root, Ca
 
 Work CpuBackend::broadcast(TensorList tensors, int root, CallOptions call) {
   return carry_out(call, tensors, {},
+                   {.is_read = root == rank(), .is_written = root != rank(), .can_be_cut = true},
                    [root](CpuGroup& group, TensorList all, TensorList, Duration timeout) {
                      return group.broadcast(view(memory_of(all)), Rank(root), timeout);
                    });
 }
 
 Work CpuBackend::all_gather(TensorList outputs, TensorList inputs, CallOptions call) {
-  return carry_out(call, outputs, inputs,
+  return carry_out(call, outputs, inputs, {},
                    [](CpuGroup& group, TensorList to, TensorList from, Duration timeout) {
                      return group.all_gather(view(contents_of(from)), view(memory_of(to)), timeout);
                    });
@@ -163,7 +198,7 @@ Work CpuBackend::all_gather(TensorList outputs, TensorList inputs, CallOptions c
 
 Work CpuBackend::reduce_scatter(TensorList outputs, TensorList inputs, Reduction how,
                                 CallOptions call) {
-  return carry_out(call, outputs, inputs,
+  return carry_out(call, outputs, inputs, {},
                    [how](CpuGroup& group, TensorList to, TensorList from, Duration timeout) {
                      std::vector<torch::Tensor> products;
                      if (needs_products(how)) products = multiplied(how, from);
@@ -175,7 +210,7 @@ Work CpuBackend::reduce_scatter(TensorList outputs, TensorList inputs, Reduction
 
 Work CpuBackend::gather(TensorList outputs, const torch::Tensor& input, int root,
                         CallOptions call) {
-  return carry_out(call, outputs, list_of(input),
+  return carry_out(call, outputs, list_of(input), {},
                    [root](CpuGroup& group, TensorList to, TensorList from, Duration timeout) {
                      return group.gather(contents_of(from[0]), view(memory_of(to)), Rank(root),
                                          timeout);
@@ -184,7 +219,7 @@ Work CpuBackend::gather(TensorList outputs, const torch::Tensor& input, int root
 
 Work CpuBackend::scatter(const torch::Tensor& output, TensorList inputs, int root,
                          CallOptions call) {
-  return carry_out(call, list_of(output), inputs,
+  return carry_out(call, list_of(output), inputs, {},
                    [root](CpuGroup& group, TensorList to, TensorList from, Duration timeout) {
                      return group.scatter(view(contents_of(from)), memory_of(to[0]), Rank(root),
                                           timeout);
@@ -192,20 +227,26 @@ Work CpuBackend::scatter(const torch::Tensor& output, TensorList inputs, int roo
 }
 
 Work CpuBackend::all_to_all(TensorList outputs, TensorList inputs, CallOptions call) {
-  return carry_out(call, outputs, inputs,
+  return carry_out(call, outputs, inputs, {},
                    [](CpuGroup& group, TensorList to, TensorList from, Duration timeout) {
                      return group.all_to_all(view(contents_of(from)), view(memory_of(to)), timeout);
                    });
 }
 
 Work CpuBackend::barrier(CallOptions call) {
-  return carry_out(call, {}, {}, [](CpuGroup& group, TensorList, TensorList, Duration timeout) {
+  return carry_out(call, {}, {}, {}, [](CpuGroup& group, TensorList, TensorList, Duration timeout) {
     return group.barrier(timeout);
   });
 }
 
 // Messages go beside the collectives: the group carries them out, each when it can.
 Work CpuBackend::send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) {
+  if (!tensor.is_cpu()) {
+    const Deadline deadline(call.timeout);
+    const Result<torch::Tensor> host = on_host(tensor, deadline);
+    if (!host) return detail::work_of(host.error());
+    return send(*host, destination, tag, {.timeout = deadline.remaining(), .async = call.async});
+  }
   const Result<const void*> data = with_memory([&] { return tensor.const_data_ptr(); });
   if (!data) return detail::work_of(data.error());
   if (!call.async) {
@@ -221,20 +262,50 @@ Work CpuBackend::send(const torch::Tensor& tensor, int destination, int tag, Cal
   return Work(std::move(work));
 }
 
+Result<torch::Tensor> CpuBackend::on_host(const torch::Tensor& tensor, const Deadline& deadline) {
+  try {
+    StagedCall staged({}, list_of(tensor), {});
+    const Result<void> is_there = staged.await_read(*group_, deadline);
+    if (!is_there) return is_there.error();
+    return staged.host_read()[0];
+  } catch (...) {
+    return error_in_flight("copy a tensor to the host");
+  }
+}
+
 Work CpuBackend::recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) {
-  const Result<void*> data = with_memory([&] { return tensor.mutable_data_ptr(); });
-  if (!data) return detail::work_of(data.error());
+  auto work = std::make_shared<detail::HostWork>();
+  if (tensor.is_cpu()) {
+    return recv_on_host(tensor, source, tag, call, work,
+                        [work](const Result<Rank>& received) { complete(*work, received); });
+  }
+  try {
+    auto staged = std::make_shared<StagedCall>(list_of(tensor), TensorList(), StagedUse());
+    recv_on_host(staged->host_written()[0], source, tag, call, work,
+                 [work, staged](Result<Rank> received) {
+                   try {
+                     if (received) staged->give_back();
+                   } catch (...) {
+                     received = error_in_flight("copy a tensor from the host");
+                   }
+                   complete(*work, received);
+                 });
+    return staged_work(std::move(work), std::move(staged));
+  } catch (...) {
+    return detail::work_of(error_in_flight("make room on the host for a tensor"));
+  }
+}
+
+// `end` completes the work.
+template <class End>
+Work CpuBackend::recv_on_host(const torch::Tensor& tensor, int source, int tag, CallOptions call,
+                              const std::shared_ptr<detail::HostWork>& work, End end) {
   const std::optional<Rank> from =
       source == kAnySource ? std::nullopt : std::optional(Rank(source));
-  auto work = std::make_shared<detail::HostWork>();
-  const auto end = [work](const Result<Rank>& received) {
-    if (received) {
-      work->complete({}, received->value);
-    } else {
-      work->complete(received.error());
-    }
-  };
-  if (!call.async) {
+  const Result<void*> data = with_memory([&] { return tensor.mutable_data_ptr(); });
+  if (!data) {
+    end(data.error());
+  } else if (!call.async) {
     end(group_->recv(*data, tensor.nbytes(), from, tag, call.timeout));
   } else {
     group_->start_recv(*data, tensor.nbytes(), from, tag, call.timeout,
@@ -243,7 +314,7 @@ Work CpuBackend::recv(const torch::Tensor& tensor, int source, int tag, CallOpti
                          end(received);
                        });
   }
-  return Work(std::move(work));
+  return Work(work);
 }
 
 std::vector<Work> CpuBackend::batch(const std::vector<P2POp>& operations, CallOptions call) {

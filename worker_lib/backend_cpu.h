@@ -1,6 +1,7 @@
 // CpuBackend: the cpu backend behind a ProcessGroup. It hands tensors' memory to a CpuGroup, which
 // does the work, and carries asynchronous collectives out on a thread of its own; messages have the
-// group's.
+// group's. Tensors of other devices are staged (device_staging.h): Work::wait() makes the caller's current
+// stream wait for the results; a send blocks until its tensor is on the host.
 //
 // Owned by a ProcessGroup. One thread at a time calls, except abort(): any thread.
 #pragma once
@@ -11,19 +12,23 @@
 
 #include "ddprun/backend.h"
 #include "worker_lib/cpu/cpu_group.h"
+#include "worker_lib/device_staging.h"
 #include "worker_lib/serial_executor.h"
 
 namespace ddprun {
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(std::unique_ptr<CpuGroup> group);
+  // devices: the types of those whose tensors it is to take.
+  explicit CpuBackend(std::unique_ptr<CpuGroup> group,
+                      std::vector<torch::DeviceType> devices = {torch::kCPU});
   // Ends calls in progress with kStopped.
   ~CpuBackend() override;
 
   const std::string& name() const override { return name_; }
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
+  bool takes(torch::DeviceType type) const override;
 
   Work all_reduce(TensorList tensors, Reduction how, CallOptions call) override;
   Work reduce(const torch::Tensor& tensor, Reduction how, int root, CallOptions call) override;
@@ -46,9 +51,18 @@ class CpuBackend final : public Backend {
  private:
   // engine_call(group, written, read, timeout), now or in its turn.
   template <class EngineCall>
-  Work carry_out(CallOptions call, TensorList written, TensorList read, EngineCall engine_call);
+  Work carry_out(CallOptions call, TensorList written, TensorList read, StagedUse use,
+                 EngineCall engine_call);
+  template <class EngineCall>
+  Work carry_out_staged(CallOptions call, TensorList written, TensorList read, StagedUse use,
+                        EngineCall engine_call);
+  Result<torch::Tensor> on_host(const torch::Tensor& tensor, const Deadline& deadline);
+  template <class End>
+  Work recv_on_host(const torch::Tensor& tensor, int source, int tag, CallOptions call,
+                    const std::shared_ptr<detail::HostWork>& work, End end);
 
   const std::string name_ = "cpu";
+  const std::vector<torch::DeviceType> devices_;
   std::unique_ptr<CpuGroup> group_;
   SerialExecutor executor_{"ddprun-group"};  // ends before the group it works on
 };

@@ -118,6 +118,10 @@ c10::IValue CheckpointManager::Impl::contents(std::int64_t step, const TrainingS
     top.insert("optimizer", optimizer_state(*state.optimizer));
     top.insert("optimizer_class", optimizer_class(*state.optimizer));
   }
+  if (state.scheduler) {
+    top.insert("lr_scheduler", from_json(state.scheduler->state()));
+    top.insert("lr_scheduler_class", state.scheduler->class_name());
+  }
   if (state.sampler) top.insert("sampler", from_json(state.sampler->state()));
   top.insert("epoch", state.epoch);
   top.insert("step", step);
@@ -248,26 +252,33 @@ std::optional<Loaded> CheckpointManager::Impl::find_common(std::vector<std::stri
 
 void CheckpointManager::Impl::fill(TrainingState& state, Loaded checkpoint) const {
   const std::string& file = checkpoint.file;
-  if (checkpoint.manifest.world_size != group.size())
-    refuse("restore " + file + ": it was saved by a world of " +
-               std::to_string(checkpoint.manifest.world_size) + ", this one has " +
-               std::to_string(group.size()) + "; another world size is not supported yet",
-           DistError::Kind::kUnsupported);
-  const c10::IValue top = read_pickle(std::move(checkpoint.bytes), file);
+  // The SHA-256 of the manifest vouches for the bytes.
+  const c10::IValue top =
+      read_pickle({checkpoint.bytes.data(), checkpoint.bytes.size()}, file, RecordCrcs::kTrust);
   if (state.optimizer) {
     const std::string saved = entry_of(top, "optimizer_class", file).toStringRef();
     if (saved != optimizer_class(*state.optimizer))
       refuse("restore " + file + ": it holds the state of " + saved + ", this optimizer is " +
              optimizer_class(*state.optimizer));
   }
+  if (state.scheduler) {
+    const std::string saved = entry_of(top, "lr_scheduler_class", file).toStringRef();
+    if (saved != state.scheduler->class_name())
+      refuse("restore " + file + ": it holds the state of " + saved + ", this schedule is " +
+             state.scheduler->class_name());
+  }
   if (state.model) load_module_state(*state.model, entry_of(top, "model", file), file);
   if (state.optimizer)
     load_optimizer_state(*state.optimizer, entry_of(top, "optimizer", file), file);
+  if (state.scheduler) state.scheduler->load_state(to_json(entry_of(top, "lr_scheduler", file)));
   if (state.sampler) state.sampler->load_state(to_json(entry_of(top, "sampler", file)));
   state.epoch = entry_of(top, "epoch", file).toInt();
   state.extra = to_json(entry_of(top, "extra", file));
-  const c10::IValue rng = entry_of(top, "rng", file).toListRef().at(group.rank());
-  set_cpu_generator_state(entry_of(rng, "cpu", file).toTensor());
+  std::vector<torch::Tensor> generators;
+  for (const c10::IValue& of_rank : entry_of(top, "rng", file).toListRef())
+    generators.push_back(entry_of(of_rank, "cpu", file).toTensor());
+  if (generators.empty()) refuse("restore " + file + ": it has no random generators");
+  set_cpu_generator_state(generator_of_rank(generators, static_cast<std::size_t>(group.rank())));
 }
 
 std::string digest_of(const torch::nn::Module& module) {
@@ -330,6 +341,13 @@ Restored CheckpointManager::restore(TrainingState& state) {
     if (!found) return result;
     result.file = found->file;
     result.step = found->manifest.step;
+    const int world_size = found->manifest.world_size;
+    if (world_size != impl_->group.size())
+      result.remarks.push_back(result.file + " was saved by a world of " +
+                               std::to_string(world_size) + ", this one has " +
+                               std::to_string(impl_->group.size()) +
+                               ": what is left of the epoch is dealt to it, and the bits of a "
+                               "training that was not resized are not to be expected");
     impl_->fill(state, *std::move(found));
     return result;
   });

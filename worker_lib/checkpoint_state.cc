@@ -1,14 +1,19 @@
 #include "worker_lib/checkpoint_state.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <caffe2/serialize/inline_container.h>
-#include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/csrc/jit/serialization/pickler.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <array>
+#include <cstring>
 #include <limits>
+#include <set>
 
 #include "ddprun/error.h"
 #include "worker_lib/error_bridge.h"
+#include "worker_lib/sha256.h"
 #include "worker_lib/tensor_facts.h"
 
 namespace ddprun {
@@ -51,7 +56,96 @@ c10::IValue from_json(const nlohmann::json& value, int depth) {
   refuse(std::string("save a JSON value: it is ") + value.type_name());
 }
 
+struct DtypeName {
+  std::string_view name;
+  c10::ScalarType dtype;
+};
+constexpr std::array kDtypes = std::to_array<DtypeName>({
+    {"float32", torch::kFloat32},
+    {"float64", torch::kFloat64},
+    {"float16", torch::kFloat16},
+    {"bfloat16", torch::kBFloat16},
+    {"int64", torch::kInt64},
+    {"int32", torch::kInt32},
+    {"int16", torch::kInt16},
+    {"int8", torch::kInt8},
+    {"uint8", torch::kUInt8},
+    {"uint16", torch::kUInt16},
+    {"uint32", torch::kUInt32},
+    {"uint64", torch::kUInt64},
+    {"bool", torch::kBool},
+    {"complex32", torch::kComplexHalf},
+    {"complex64", torch::kComplexFloat},
+    {"complex128", torch::kComplexDouble},
+    {"float8_e4m3fn", torch::kFloat8_e4m3fn},
+    {"float8_e4m3fnuz", torch::kFloat8_e4m3fnuz},
+    {"float8_e5m2", torch::kFloat8_e5m2},
+    {"float8_e5m2fnuz", torch::kFloat8_e5m2fnuz},
+});
+
+// A tree of the archive as LibTorch's values. Depth and size are what PickleTree promises.
+struct Conversion {
+  const StateArchive& archive;
+  ArchiveTensors& tensors;
+  const std::string& file;
+
+  [[noreturn]] void cannot_hold(const std::string& what) const {
+    refuse("read " + file + ": " + what + " is not supported here", DistError::Kind::kUnsupported);
+  }
+
+  c10::IValue key(const PickleNode& node) const {
+    switch (node.kind) {
+      case PickleKind::kBool:
+      case PickleKind::kInteger:
+      case PickleKind::kDouble:
+      case PickleKind::kString: return value(node);
+      default: cannot_hold("a key that is " + std::string(to_text(node.kind)));
+    }
+  }
+
+  c10::IValue value(const PickleNode& node) const {
+    const PickleTree& tree = archive.tree;
+    switch (node.kind) {
+      case PickleKind::kNone: return {};
+      case PickleKind::kBool: return node.integer != 0;
+      case PickleKind::kInteger: return node.integer;
+      case PickleKind::kDouble: return node.real;
+      case PickleKind::kString:
+      case PickleKind::kDtype:
+      case PickleKind::kDevice: return node.text;
+      case PickleKind::kTensor:
+        return tensors.make(tree.tensors[static_cast<std::size_t>(node.integer)]);
+      case PickleKind::kList: {
+        auto list = make_list();
+        for (const PickleNodeId item : node.items) list.push_back(value(tree[item]));
+        return list;
+      }
+      case PickleKind::kTuple: {
+        std::vector<c10::IValue> items;
+        for (const PickleNodeId item : node.items) items.push_back(value(tree[item]));
+        return c10::ivalue::Tuple::create(std::move(items));
+      }
+      case PickleKind::kDict: {
+        PickleDict dict(c10::AnyType::get(), c10::AnyType::get());
+        for (std::size_t i = 0; i < node.items.size(); i += 2)
+          dict.insert(key(tree[node.items[i]]), value(tree[node.items[i + 1]]));
+        return dict;
+      }
+      case PickleKind::kBigInteger:
+      case PickleKind::kBytes:
+      case PickleKind::kSet: break;
+    }
+    cannot_hold(std::string(to_text(node.kind)));
+  }
+};
+
 }  // namespace
+
+StateArchive open_state_archive(std::string_view bytes, const std::string& file, RecordCrcs crcs) {
+  Result<StateArchive> archive = read_state_archive(bytes, crcs);
+  if (!archive) throw to_dist_error(std::move(archive).error().within("read " + file));
+  return *std::move(archive);
+}
 
 PickleDict make_string_dict() { return PickleDict(c10::StringType::get(), c10::AnyType::get()); }
 PickleDict make_int_dict() { return PickleDict(c10::IntType::get(), c10::AnyType::get()); }
@@ -78,12 +172,32 @@ void write_pickle(const c10::IValue& top,
   zip.writeEndOfFile();
 }
 
-c10::IValue read_pickle(std::vector<char> bytes, const std::string& file) {
-  try {
-    return torch::pickle_load(bytes);
-  } catch (...) {
-    corrupt(file, error_in_flight("unpickle").message());
+torch::Tensor ArchiveTensors::make(const PickleTensor& tensor) {
+  const auto known = std::ranges::find(kDtypes, tensor.dtype.name, &DtypeName::name);
+  if (known == kDtypes.end())
+    refuse("a tensor of dtype " + std::string(tensor.dtype.name) + ", which is not read here",
+           DistError::Kind::kUnsupported);
+  const std::string_view bytes = archive_.storages.at(tensor.storage.key);
+  c10::Storage& storage = storages_[tensor.storage.key];
+  if (!storage) {
+    storage = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kUInt8).storage();
+    if (!bytes.empty()) std::memcpy(storage.mutable_data(), bytes.data(), bytes.size());
   }
+  torch::Tensor result = torch::empty({0}, known->dtype);
+  result.set_(storage, tensor.offset, tensor.sizes, tensor.strides);
+  const bool can_require = result.is_floating_point() || result.is_complex();
+  return result.set_requires_grad(tensor.requires_grad && can_require);
+}
+
+c10::IValue to_ivalue(const StateArchive& archive, const PickleNode& node, ArchiveTensors& tensors,
+                      const std::string& file) {
+  return Conversion{archive, tensors, file}.value(node);
+}
+
+c10::IValue read_pickle(std::string_view bytes, const std::string& file, RecordCrcs crcs) {
+  const StateArchive archive = open_state_archive(bytes, file, crcs);
+  ArchiveTensors tensors(archive);
+  return to_ivalue(archive, archive.tree[archive.tree.top], tensors, file);
 }
 
 c10::IValue entry_of(const c10::IValue& dict, const std::string& key, const std::string& file) {
@@ -121,12 +235,24 @@ nlohmann::json to_json(const c10::IValue& value) {
   return object;
 }
 
+namespace {
+
+// Module.state_dict() in Python: of each module its parameters, its buffers, then its children.
+void add_tensors_of(const torch::nn::Module& module, const std::string& prefix,
+                    std::vector<std::pair<std::string, torch::Tensor>>& result) {
+  for (const auto& item : module.named_parameters(/*recurse=*/false))
+    if (item.value().defined()) result.emplace_back(prefix + item.key(), item.value());
+  for (const auto& item : module.named_buffers(/*recurse=*/false))
+    if (item.value().defined()) result.emplace_back(prefix + item.key(), item.value());
+  for (const auto& item : module.named_children())
+    add_tensors_of(*item.value(), prefix + item.key() + ".", result);
+}
+
+}  // namespace
+
 std::vector<std::pair<std::string, torch::Tensor>> tensors_of(const torch::nn::Module& module) {
   std::vector<std::pair<std::string, torch::Tensor>> result;
-  for (const auto& item : module.named_parameters())
-    if (item.value().defined()) result.emplace_back(item.key(), item.value());
-  for (const auto& item : module.named_buffers())
-    if (item.value().defined()) result.emplace_back(item.key(), item.value());
+  add_tensors_of(module, "", result);
   return result;
 }
 
@@ -142,30 +268,96 @@ PickleDict module_state(const torch::nn::Module& module) {
   return dict;
 }
 
-void load_module_state(torch::nn::Module& module, const c10::IValue& state,
-                       const std::string& file) {
-  const auto own = tensors_of(module);
-  if (!state.isGenericDict()) corrupt(file, "the model is not a dict");
-  const PickleDict saved = state.toGenericDict();
-  const std::string doing = "restore the model from " + file + ": ";
-  for (const auto& [name, tensor] : own) {
-    const auto found = saved.find(name);
-    if (found == saved.end()) refuse(doing + "the file has no '" + name + "'");
-    if (!found->value().isTensor()) corrupt(file, "'" + name + "' is not a tensor");
-    const torch::Tensor& value = found->value().toTensor();
-    if (value.sizes() != tensor.sizes() || value.dtype() != tensor.dtype())
-      refuse(doing + "'" + name + "' is " + dtype_and_shape(value) + " in the file and " +
-             dtype_and_shape(tensor) + " in this model");
+namespace {
+
+// "'a', 'b' and 3 more"
+class Names {
+ public:
+  void add(const std::string& name) {
+    if (++count_ <= kMaxShown) text_ += (text_.empty() ? "'" : ", '") + name + "'";
   }
-  for (const auto& entry : saved)
-    if (std::ranges::find(own, entry.key().toStringRef(),
-                          [](const auto& item) { return item.first; }) == own.end())
-      refuse(doing + "this model has no '" + entry.key().toStringRef() + "'");
+  std::string text() const {
+    return text_ +
+           (count_ > kMaxShown ? " and " + std::to_string(count_ - kMaxShown) + " more" : "");
+  }
+  bool empty() const { return count_ == 0; }
+
+ private:
+  static constexpr std::size_t kMaxShown = 8;
+  std::string text_;
+  std::size_t count_ = 0;
+};
+
+// The first tensors that are not as the module's, each with what it is and what it should be.
+std::string mismatches(const std::vector<std::pair<std::string, torch::Tensor>>& own,
+                       const StateDict& state, const std::string& whose) {
+  constexpr std::size_t kMaxShown = 4;
+  std::string text;
+  std::size_t count = 0;
+  for (const auto& [name, tensor] : own) {
+    const torch::Tensor* value = state.find(name);
+    if (!value || (value->sizes() == tensor.sizes() && value->dtype() == tensor.dtype())) continue;
+    if (++count > kMaxShown) continue;
+    text += "; '" + name + "' is " + dtype_and_shape(*value) + " in " + whose + " and " +
+            dtype_and_shape(tensor) + " in this model";
+  }
+  if (count > kMaxShown) text += " and " + std::to_string(count - kMaxShown) + " more differ";
+  return text;
+}
+
+}  // namespace
+
+IncompatibleKeys copy_into_module(torch::nn::Module& module, const StateDict& state, Strict strict,
+                                  const std::string& doing, const std::string& whose) {
+  const auto own = tensors_of(module);
+  IncompatibleKeys keys;
+  Names missing, unexpected;
+  std::set<std::string_view> own_names;
+  for (const auto& [name, tensor] : own) {
+    own_names.insert(name);
+    if (state.contains(name)) continue;
+    missing.add(name);
+    keys.missing.push_back(name);
+  }
+  for (const auto& item : state) {
+    if (own_names.contains(item.key())) continue;
+    unexpected.add(item.key());
+    keys.unexpected.push_back(item.key());
+  }
+  std::string wrong = mismatches(own, state, whose);
+  if (strict == Strict::kYes && !missing.empty())
+    wrong += "; " + whose + " has no " + missing.text();
+  if (strict == Strict::kYes && !unexpected.empty())
+    wrong += "; this model has no " + unexpected.text();
+  if (!wrong.empty()) refuse(doing + ": " + wrong.substr(2));
   torch::NoGradGuard no_grad;
   for (const auto& [name, tensor] : own) {
     torch::Tensor target = tensor;
-    target.copy_(saved.at(name).toTensor());
+    if (const torch::Tensor* value = state.find(name)) target.copy_(*value);
   }
+  return keys;
+}
+
+void load_module_state(torch::nn::Module& module, const c10::IValue& state,
+                       const std::string& file) {
+  if (!state.isGenericDict()) corrupt(file, "the model is not a dict");
+  StateDict saved;
+  for (const auto& entry : state.toGenericDict()) {
+    if (!entry.key().isString()) corrupt(file, "a name in the model is no text");
+    const std::string& name = entry.key().toStringRef();
+    if (!entry.value().isTensor()) corrupt(file, "'" + name + "' is not a tensor");
+    saved.insert(name, entry.value().toTensor());
+  }
+  copy_into_module(module, saved, Strict::kYes, "restore the model from " + file, "the file");
+}
+
+torch::Tensor generator_of_rank(const std::vector<torch::Tensor>& saved, std::size_t rank) {
+  if (rank < saved.size()) return saved[rank];
+  const torch::Tensor first = saved[0].contiguous();
+  std::string text(static_cast<const char*>(first.const_data_ptr()), first.nbytes());
+  const std::string digest = sha256_hex(text.append(" rank ").append(std::to_string(rank)));
+  const std::uint64_t seed = std::stoull(digest.substr(0, 16), nullptr, 16);
+  return at::detail::createCPUGenerator(seed).get_state();
 }
 
 }  // namespace ddprun

@@ -2,9 +2,8 @@
 // torch.load(file, weights_only=True) reads as a dict, and back.
 //
 // Containers are dicts with string or integer keys and lists of anything, written without
-// TorchScript type tags: torch::pickle_save's tags are what weights_only refuses. read_pickle() is
-// for bytes whose checksum matched only: LibTorch's unpickler does not check what a hostile file
-// says.
+// TorchScript type tags: torch::pickle_save's tags are what weights_only refuses. What is read goes
+// through core/state_archive.h, never through LibTorch's unpickler, which believes what a file says.
 //
 // Free functions without state; any thread. Failures throw DistError.
 #pragma once
@@ -13,9 +12,14 @@
 #include <torch/nn/module.h>
 
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "ddprun/state_file.h"
+#include "worker_lib/core/state_archive.h"
 
 namespace ddprun {
 
@@ -29,8 +33,31 @@ c10::impl::GenericList make_list();
 void write_pickle(const c10::IValue& top,
                   const std::function<void(const void*, std::size_t)>& write);
 
-// kCorrupt, naming `file`, if it is not such an archive.
-c10::IValue read_pickle(std::vector<char> bytes, const std::string& file);
+// read_state_archive(), throwing its Error as a DistError that names `file`.
+StateArchive open_state_archive(std::string_view bytes, const std::string& file, RecordCrcs crcs);
+
+// The tensors of one archive, each storage of which is made once: what shared one shares it again.
+class ArchiveTensors {
+ public:
+  // The archive must outlive this.
+  explicit ArchiveTensors(const StateArchive& archive) : archive_(archive) {}
+  // On the CPU, with memory of its own. kUnsupported: a dtype that this LibTorch has not.
+  torch::Tensor make(const PickleTensor& tensor);
+
+ private:
+  const StateArchive& archive_;
+  std::map<std::string, c10::Storage> storages_;
+};
+
+// What a file holds as LibTorch's values; `bytes` are its bytes. Throws DistError that names `file`:
+// kCorrupt or kUnsupported as read_state_archive(), kUnsupported too for what LibTorch's containers
+// cannot hold (integers past 64 bits, keys that are tuples, sets).
+c10::IValue read_pickle(std::string_view bytes, const std::string& file,
+                        RecordCrcs crcs = RecordCrcs::kCheck);
+
+// A value of the archive as LibTorch's. Throws as read_pickle().
+c10::IValue to_ivalue(const StateArchive& archive, const PickleNode& node, ArchiveTensors& tensors,
+                      const std::string& file);
 
 // The entry of a dict, or throws kCorrupt that names `file` and the key.
 c10::IValue entry_of(const c10::IValue& dict, const std::string& key, const std::string& file);
@@ -46,14 +73,22 @@ PickleDict module_state(const torch::nn::Module& module);
 // Names and tensors of parameters and buffers, in the order of Python's state dict.
 std::vector<std::pair<std::string, torch::Tensor>> tensors_of(const torch::nn::Module& module);
 
+// load_into() of ddprun/state_file.h. doing, whose: for the error ("load ...", "the file").
+IncompatibleKeys copy_into_module(torch::nn::Module& module, const StateDict& state, Strict strict,
+                                  const std::string& doing, const std::string& whose);
+
 // Copies a state dict into the module's own tensors. Throws kInvalidArgument that names `file` and
-// the first name that is missing, left over, or of another shape or dtype; the module is then
-// unchanged.
+// what is missing, left over, or of another shape or dtype; the module is then unchanged.
 void load_module_state(torch::nn::Module& module, const c10::IValue& state,
                        const std::string& file);
 
 // A tensor as it goes into a file: on the CPU, without history, and with no more storage than it
 // needs (a slice would write all of what it is a slice of).
 torch::Tensor tensor_for_file(const torch::Tensor& tensor);
+
+// The generator state with which a rank goes on: its own of `saved`, which is not empty. A rank that
+// the world did not have then gets one that follows from the first rank's, the same each time and
+// another for each rank.
+torch::Tensor generator_of_rank(const std::vector<torch::Tensor>& saved, std::size_t rank);
 
 }  // namespace ddprun

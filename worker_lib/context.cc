@@ -6,14 +6,17 @@
 #include <utility>
 
 #include "base/deadline.h"
+#include "base/seconds.h"
 #include "base/worker_env.h"
 #include "worker_lib/backend_nccl.h"
 #include "worker_lib/checkpoint_announcement.h"
 #include "worker_lib/core/start_plan.h"
+#include "worker_lib/device_staging.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/error_file.h"
 #include "worker_lib/group_maker.h"
 #include "worker_lib/save_request.h"
+#include "worker_lib/verification.h"
 #include "worker_lib/work_state.h"
 #include "worker_lib/worker_reporter.h"
 #include "worker_lib/world_store.h"
@@ -29,72 +32,90 @@ constexpr Duration kFailedLeavePatience = std::chrono::seconds(2);
 
 // --- device and backend
 
-struct Choice {
-  torch::Device device;
-  bool is_nccl;
-};
-
 [[noreturn]] void refuse_init(const std::string& what,
                               DistError::Kind kind = DistError::Kind::kInvalidArgument) {
   refuse("ddprun::init: " + what, kind);
 }
 
-int count_gpus(const BackendFactory* nccl) { return nccl ? nccl->device_count() : 0; }
+std::string type_name(torch::DeviceType type) { return c10::DeviceTypeName(type, true); }
 
-torch::Device choose_gpu(std::optional<torch::Device> asked, LocalRank local_rank,
-                         const BackendFactory* nccl) {
-  if (!nccl) {
-    refuse_init(
-        "device cuda and backend nccl need a program that is linked with ddprun::worker_cuda; "
-        "this one is linked with ddprun::worker",
-        DistError::Kind::kUnsupported);
+ForeignBackend foreign_backend(const BackendKind& kind) {
+  if (kind.name.empty() || kind.name == "cpu" || kind.name == "nccl" ||
+      kind.name.find_first_of(":,") != std::string::npos) {
+    refuse_init("more_backends: '" + kind.name +
+                "' is no name for a backend; it must not be empty, cpu or nccl, nor hold : or ,");
   }
-  const int gpus = count_gpus(nccl);
-  if (gpus == 0)
-    refuse_init("there is no GPU here, or no driver for it", DistError::Kind::kUnsupported);
-  if (!asked || !asked->has_index()) {
-    return torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(local_rank.value % gpus));
-  }
-  if (asked->index() >= gpus) {
-    refuse_init("device " + asked->str() + " does not exist; there are " + std::to_string(gpus) +
-                " GPUs, cuda:0 to cuda:" + std::to_string(gpus - 1));
-  }
-  return *asked;
+  if (kind.devices.empty()) refuse_init("more_backends: " + kind.name + " is for no device");
+  if (!kind.make) refuse_init("more_backends: " + kind.name + " has nothing that makes it");
+  ForeignBackend foreign{.name = kind.name, .device_types = {}};
+  for (const torch::DeviceType type : kind.devices) foreign.device_types.push_back(type_name(type));
+  return foreign;
 }
 
-Choice choose(const InitOptions& options, LocalRank local_rank, const BackendFactory* nccl) {
-  const auto& device = options.device;
-  const auto& backend = options.backend;
-  if (backend && *backend != "cpu" && *backend != "nccl") {
-    refuse_init("there is no backend '" + *backend + "'; there are cpu and nccl");
+BackendChoice choose(const InitOptions& options, LocalRank local_rank, const BackendFactory* nccl) {
+  BackendSurroundings around{
+      .gpus = nccl ? nccl->device_count() : static_cast<int>(torch::cuda::device_count()),
+      .has_nccl = nccl != nullptr,
+      .local_rank = local_rank,
+      .foreign = {}};
+  for (const BackendKind& kind : options.more_backends) {
+    around.foreign.push_back(foreign_backend(kind));
   }
-  if (device && !device->is_cpu() && !device->is_cuda()) {
-    refuse_init("device " + device->str() + " is not known here; there are cpu and cuda");
+  BackendWish wish{.device = {}, .backend = options.backend};
+  if (options.device) {
+    wish.device = DeviceChoice{.type = type_name(options.device->type()), .index = {}};
+    if (options.device->has_index()) wish.device->index = options.device->index();
   }
-  if (device && device->is_cpu() && backend == "nccl") {
-    refuse_init("backend nccl is for device cuda, not cpu");
+  Result<BackendChoice> choice = choose_backends(wish, around);
+  if (!choice) throw to_dist_error(Error(choice.error()).within("ddprun::init"));
+  for (const BackendChoice::Server& one : choice->servers) {
+    const torch::DeviceType type = torch::Device(one.device_type).type();
+    if (one.backend == "cpu" && type != torch::kCPU && !can_be_staged(type)) {
+      refuse_init("backend cpu cannot carry tensors on " + one.device_type +
+                  ": LibTorch has no streams for it");
+    }
   }
-  if (device && device->is_cuda() && backend == "cpu") {
-    refuse_init(
-        "backend cpu takes tensors on the cpu only; use backend nccl with device " + device->str(),
-        DistError::Kind::kUnsupported);
+  return std::move(*choice);
+}
+
+torch::Device device_of(const DeviceChoice& choice) {
+  const torch::DeviceType type = torch::Device(choice.type).type();
+  return {type, static_cast<c10::DeviceIndex>(choice.index.value_or(-1))};
+}
+
+Timeout choose_timeout(const InitOptions& options, const std::string& backend) {
+  if (options.timeout) {
+    if (*options.timeout <= Timeout::zero()) refuse_init("timeout must be more than zero");
+    return *options.timeout;
   }
-  const bool wants_gpu = (device && device->is_cuda()) || backend == "nccl";
-  const bool wants_cpu = device || backend;
-  if (wants_gpu || (!wants_cpu && count_gpus(nccl) > 0)) {
-    return {choose_gpu(device, local_rank, nccl), true};
+  const std::optional<std::string> said = environment_variable("DDPRUN_TIMEOUT");
+  if (!said || said->empty()) {
+    return backend == "nccl" ? std::chrono::minutes(10) : std::chrono::minutes(30);
   }
-  return {torch::kCPU, false};
+  const Result<Duration> timeout = parse_seconds(*said);
+  if (!timeout || *timeout <= Duration::zero()) {
+    refuse_init("read environment variable DDPRUN_TIMEOUT: '" + *said +
+                "' is no number of seconds above zero");
+  }
+  return *timeout;
+}
+
+Verify choose_verify(const InitOptions& options) {
+  if (options.verify) return *options.verify;
+  const Result<Verify> said = parse_verify(environment_variable("DDPRUN_VERIFY"));
+  if (!said) refuse_init("read environment variable DDPRUN_VERIFY: " + said.error().message());
+  return *said;
 }
 
 // --- meeting the others
 
-Result<std::unique_ptr<WorldStore>> find_store(const StartPlan& plan, const InitOptions& options) {
+Result<std::unique_ptr<WorldStore>> find_store(const StartPlan& plan, const InitOptions& options,
+                                               Duration timeout) {
   if (plan.meet_at == MeetAt::kNowhere) return std::unique_ptr<WorldStore>();
   return WorldStore::open({.plan = plan,
                            .given = options.store,
                            .local_address = options.local_address,
-                           .timeout = options.timeout});
+                           .timeout = timeout});
 }
 
 }  // namespace
@@ -105,30 +126,38 @@ struct Context::Impl {
   std::shared_ptr<WorkerReporter> reporter;
   std::unique_ptr<WorldStore> store;    // null in a world of one; outlives the groups
   std::unique_ptr<GroupMaker> maker;    // outlives them, too
-  const CpuGroup* peers = nullptr;      // inside the group
+  const CpuGroup* peers = nullptr;      // inside the group, which may have none
   std::unique_ptr<ProcessGroup> group;  // of all ranks
 
   ~Impl();
-  Result<void> meet(const InitOptions& options, const StartPlan& plan, const BackendFactory* nccl);
+  Result<void> meet(const InitOptions& options, const StartPlan& plan, BackendChoice backends,
+                    const BackendFactory* nccl);
 };
 
 // Forms the group of all ranks.
 Result<void> Context::Impl::meet(const InitOptions& options, const StartPlan& plan,
-                                 const BackendFactory* nccl) {
-  const Deadline deadline(options.timeout);
-  if (nccl) {
+                                 BackendChoice backends, const BackendFactory* nccl) {
+  const Duration timeout = choose_timeout(options, backends.main_backend());
+  const Deadline deadline(timeout);
+  if (nccl && device.is_cuda()) {
     const Result<void> selected = nccl->select_device(device.index());
     if (!selected) return selected.error();
   }
-  Result<std::unique_ptr<WorldStore>> found = find_store(plan, options);
+  Result<std::unique_ptr<WorldStore>> found = find_store(plan, options, timeout);
   if (!found) return found.error();
   store = std::move(*found);
-  maker = std::make_unique<GroupMaker>(GroupMakerOptions{.env = env,
-                                                         .device = device,
-                                                         .nccl = nccl,
-                                                         .store = store.get(),
-                                                         .reporter = reporter,
-                                                         .timeout = options.timeout});
+  maker = std::make_unique<GroupMaker>(
+      GroupMakerOptions{.env = env,
+                        .device = device,
+                        .backends = std::move(backends),
+                        .nccl = nccl,
+                        .foreign = options.more_backends,
+                        .store = store.get(),
+                        .reporter = reporter,
+                        .timeout = timeout,
+                        .verify = choose_verify(options),
+                        .deterministic_across_layouts = options.deterministic_across_layouts,
+                        .compare_calls = options.compare_calls});
   Result<std::unique_ptr<ProcessGroup>> formed = maker->form_world(deadline.remaining(), &peers);
   if (!formed) {
     // What they were told is in the store: who did not come.
@@ -144,7 +173,7 @@ Result<void> Context::Impl::meet(const InitOptions& options, const StartPlan& pl
 // groups. It does not wait in vain where the world has failed.
 Context::Impl::~Impl() {
   if (!group) return;  // it was never formed
-  const bool is_well = !peers->failure() && std::uncaught_exceptions() == 0;
+  const bool is_well = !(peers && peers->failure()) && std::uncaught_exceptions() == 0;
   group.reset();  // the others see at once that this rank has left
   if (!store || !is_well || store->await_leave(kSilentLeave)) return;
   TORCH_WARN("ddprun: rank 0 has ended but for the store that it hosts, and waits up to ",
@@ -154,9 +183,6 @@ Context::Impl::~Impl() {
 
 Context init_with(const InitOptions& options, BackendFactory* nccl) {
   return with_dist_errors("ddprun::init", [&] {
-    if (options.timeout <= Timeout::zero()) {
-      refuse_init("timeout must be more than zero");
-    }
     const Result<StartPlan> plan = plan_start({.init_method = options.init_method,
                                                .rank = options.rank,
                                                .world_size = options.world_size,
@@ -167,10 +193,10 @@ Context init_with(const InitOptions& options, BackendFactory* nccl) {
     write_uncaught_exceptions_to(env.error_file);
     listen_for_save_requests(env.checkpoint_signal);
 
-    const Choice choice = choose(options, env.local_rank, nccl);
+    BackendChoice backends = choose(options, env.local_rank, nccl);
     std::unique_ptr<Context::Impl> impl(new Context::Impl{
-        .env = env, .device = choice.device, .reporter = WorkerReporter::open(env)});
-    const Result<void> met = impl->meet(options, *plan, choice.is_nccl ? nccl : nullptr);
+        .env = env, .device = device_of(backends.device), .reporter = WorkerReporter::open(env)});
+    const Result<void> met = impl->meet(options, *plan, std::move(backends), nccl);
     if (!met) {
       throw to_dist_error(Error(met.error())
                               .within("ddprun::init of rank " + to_text(env.rank) + " of " +
@@ -224,7 +250,9 @@ std::unique_ptr<ProcessGroup> Context::new_group(const std::vector<int>& ranks,
 bool Context::save_requested() {
   if (impl_->env.checkpoint_signal == 0) return false;  // on every rank
   if (world_size() == 1) return save_was_requested();
-  const torch::Tensor any = torch::zeros({1}, torch::TensorOptions(torch::kInt32).device(device()));
+  // Not on a GPU where the cpu will do: its stream would be waited for.
+  const torch::Device where = group().takes(torch::kCPU) ? torch::kCPU : device();
+  const torch::Tensor any = torch::zeros({1}, torch::TensorOptions(torch::kInt32).device(where));
   if (save_was_requested()) any.fill_(1);
   group().all_reduce(any, {.op = ReduceOp::kMax}).wait();
   return any.item<int>() != 0;

@@ -5,10 +5,14 @@
 
 #include "base/deadline.h"
 #include "base/worker_page.h"
+#include "worker_lib/backend_by_device.h"
 #include "worker_lib/backend_cpu.h"
 #include "worker_lib/backend_nccl.h"
 #include "worker_lib/cpu/rank_names.h"
 #include "worker_lib/cpu/solo_group.h"
+#include "worker_lib/cpu/worker_pages.h"
+#include "worker_lib/error_bridge.h"
+#include "worker_lib/store_turns.h"
 
 namespace ddprun {
 namespace {
@@ -36,57 +40,127 @@ std::uint64_t id_of(const std::string& key) {
 
 }  // namespace
 
+GroupMaker::GroupMaker(GroupMakerOptions options) : options_(std::move(options)) {
+  if (options_.store) store_ = std::make_shared<StoreTurns>(options_.store->store());
+}
+
 Result<std::unique_ptr<ProcessGroup>> GroupMaker::form_world(Duration timeout,
                                                              const CpuGroup** peers) {
-  Meeting meeting{.own = world_rank(), .timeout = timeout};
+  Meeting meeting{.own = world_rank(),
+                  .deterministic_across_layouts = options_.deterministic_across_layouts,
+                  .timeout = timeout};
   meeting.ranks.resize(world_size());
   std::iota(meeting.ranks.begin(), meeting.ranks.end(), 0);
   if (options_.store) meeting.key = options_.store->name();
-  Result<std::unique_ptr<Backend>> backend = form_backend(meeting, peers);
+  Result<std::unique_ptr<Backend>> backend = form_backends(meeting, peers);
   if (!backend) return backend.error();
   return std::make_unique<ProcessGroup>(
       std::move(*backend), options_.device, options_.timeout, options_.reporter,
-      GroupIdentity{.name = "world", .world_ranks = std::move(meeting.ranks), .maker = this});
+      GroupIdentity{.name = "world", .world_ranks = std::move(meeting.ranks), .maker = this},
+      options_.verify);
 }
 
 Result<std::unique_ptr<ProcessGroup>> GroupMaker::form(const std::vector<int>& ranks,
-                                                       const GroupOptions& how) {
+                                                       const GroupOptions& how,
+                                                       std::shared_ptr<void> seed) {
   const std::string of_ranks = key_of(ranks);
-  const int before = made_[of_ranks]++;
+  int before = 0;
+  {
+    const std::lock_guard lock(making_);
+    before = made_[of_ranks]++;
+  }
   GroupIdentity identity{.name = how.name, .world_ranks = ranks, .maker = this};
   if (identity.name.empty()) identity.name = of_ranks;
   Meeting meeting{.ranks = ranks,
                   .own = static_cast<int>(std::ranges::find(ranks, world_rank()) - ranks.begin()),
                   .key = "group/" + of_ranks + "/" + std::to_string(before),
-                  .timeout = how.timeout.value_or(options_.timeout)};
+                  .deterministic_across_layouts = how.deterministic_across_layouts.value_or(
+                      options_.deterministic_across_layouts),
+                  .timeout = how.timeout.value_or(options_.timeout),
+                  .seed = std::move(seed)};
   if (options_.store) meeting.key = options_.store->name() + "/" + meeting.key;
   identity.id = id_of(meeting.key);
   meeting.title = " in group " + identity.name;
   if (!how.name.empty()) meeting.title += " of the world's " + name_ranks(ranks);
 
   const CpuGroup* peers = nullptr;
-  Result<std::unique_ptr<Backend>> backend = form_backend(meeting, &peers);
+  Result<std::unique_ptr<Backend>> backend = form_backends(meeting, &peers);
   if (!backend) return backend.error().within("form group " + identity.name);
   options_.reporter->register_group(identity.id, identity.name, ranks);
   return std::make_unique<ProcessGroup>(std::move(*backend), options_.device, meeting.timeout,
-                                        options_.reporter, std::move(identity));
+                                        options_.reporter, std::move(identity), options_.verify);
 }
 
-Result<std::unique_ptr<Backend>> GroupMaker::form_backend(const Meeting& meeting,
-                                                          const CpuGroup** peers) {
+// One backend for each name, the one of this rank's device first: its ranks meet under the group's own
+// key.
+Result<std::unique_ptr<Backend>> GroupMaker::form_backends(const Meeting& meeting,
+                                                           const CpuGroup** peers) {
   const Deadline deadline(meeting.timeout);
+  std::vector<std::string> names{options_.backends.main_backend()};
+  std::string list;
+  for (const BackendChoice::Server& one : options_.backends.servers) {
+    if (std::ranges::count(names, one.backend) == 0) names.push_back(one.backend);
+    if (!list.empty()) list += ",";
+    list += one.device_type + ":" + one.backend;
+  }
+  std::vector<BackendByDevice::Part> parts;
+  for (const std::string& name : names) {
+    BackendByDevice::Part part;
+    for (const BackendChoice::Server& one : options_.backends.servers) {
+      if (one.backend == name) part.devices.push_back(torch::Device(one.device_type).type());
+    }
+    Meeting of_part = meeting;
+    of_part.timeout = deadline.remaining();
+    if (!parts.empty()) {  // the seed is the main one's
+      of_part.key += "/" + name;
+      of_part.seed.reset();
+    }
+    Result<std::unique_ptr<Backend>> backend = form_backend(name, part.devices, of_part, peers);
+    if (!backend) return backend.error();
+    part.backend = std::move(*backend);
+    parts.push_back(std::move(part));
+  }
+  if (parts.size() == 1) return std::move(parts[0].backend);
+  return std::unique_ptr<Backend>(new BackendByDevice(std::move(list), std::move(parts)));
+}
+
+Result<std::unique_ptr<Backend>> GroupMaker::form_backend(
+    const std::string& name, const std::vector<torch::DeviceType>& devices, const Meeting& meeting,
+    const CpuGroup** peers) {
+  const auto foreign = std::ranges::find(options_.foreign, name, &BackendKind::name);
+  if (foreign != options_.foreign.end()) return form_foreign(*foreign, meeting);
   Result<std::unique_ptr<CpuGroup>> group = meet(meeting);
   if (!group) return group.error();
   *peers = group->get();
-  if (!options_.nccl) return std::unique_ptr<Backend>(new CpuBackend(std::move(*group)));
-  return options_.nccl->form(meeting.ranks.size() == 1 ? nullptr : options_.store->store().get(),
-                             {.rank = Rank(meeting.own),
+  if (name == "cpu") return std::unique_ptr<Backend>(new CpuBackend(std::move(*group), devices));
+  return options_.nccl->make(store_,
+                             {.rank = meeting.own,
                               .world_size = static_cast<int>(meeting.ranks.size()),
                               .device = options_.device,
                               .name = meeting.key,
                               .title = meeting.title,
-                              .timeout = deadline.remaining()},
-                             std::move(*group));
+                              .compare_calls = options_.compare_calls},
+                             std::move(*group), meeting.seed);
+}
+
+Result<std::unique_ptr<Backend>> GroupMaker::form_foreign(const BackendKind& kind,
+                                                          const Meeting& meeting) {
+  const std::string doing = "make a backend " + kind.name + meeting.title;
+  const BackendStart start{.rank = meeting.own,
+                           .size = static_cast<int>(meeting.ranks.size()),
+                           .device = options_.device,
+                           .store = meeting.ranks.size() == 1 ? nullptr : store_.get(),
+                           .name = meeting.key,
+                           .title = meeting.title,
+                           .timeout = meeting.timeout,
+                           .seed = meeting.seed};
+  try {
+    std::unique_ptr<Backend> backend = kind.make(start);
+    if (backend) return backend;
+    return Error{.kind = ErrorKind::kSystem, .doing = doing, .cause = "it gave none"};
+  } catch (...) {
+    return error_in_flight(doing);
+  }
 }
 
 Result<std::unique_ptr<CpuGroup>> GroupMaker::meet(const Meeting& meeting) {
@@ -95,15 +169,17 @@ Result<std::unique_ptr<CpuGroup>> GroupMaker::meet(const Meeting& meeting) {
   // one node can share memory at all (same boot of the same kernel, same network namespace: not so
   // in two containers, nor on two hosts that nobody has numbered) the engine finds out by itself.
   const WorkerEnv& env = options_.env;
-  return CpuGroup::form(*options_.store->store(),
+  return CpuGroup::form(*store_,
                         {.rank = Rank(meeting.own),
                          .world_size = static_cast<int>(meeting.ranks.size()),
                          .node_id = "node " + to_text(env.node_rank),
                          .name = meeting.key,
                          .title = meeting.title,
+                         .page = page_place(env.page_file, env.page_offset),
                          .address = options_.store->address(),
                          .ports = env.ports,
                          .node_silence = env.lease,
+                         .deterministic_across_layouts = meeting.deterministic_across_layouts,
                          .timeout = meeting.timeout});
 }
 

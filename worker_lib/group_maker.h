@@ -1,20 +1,23 @@
 // GroupMaker: forms the groups of one world: that of all ranks, and those of some of them.
 //
-// Members of a group meet under a name in the world's store that each of them derives by itself: the
-// group's ranks, and how many groups of the same ranks this rank has made before. So the others take no
-// part, and groups of different ranks may be formed at the same time.
+// Members of a group meet under a name in the world's store that each of them derives by itself:
+// the group's ranks, and how many groups of the same ranks this rank has made before. So the others
+// take no part, and groups of different ranks may be formed at the same time.
 //
 // Owned by Context; its ProcessGroups keep a pointer to it. One thread at a time forms groups.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "base/worker_env.h"
+#include "ddprun/backend_kind.h"
 #include "ddprun/process_group.h"
+#include "worker_lib/core/backend_choice.h"
 #include "worker_lib/cpu/cpu_group.h"
 #include "worker_lib/worker_reporter.h"
 #include "worker_lib/world_store.h"
@@ -26,22 +29,30 @@ class BackendFactory;
 struct GroupMakerOptions {
   WorkerEnv env;  // this rank's place in the world
   torch::Device device{torch::kCPU};
-  const BackendFactory* nccl = nullptr;  // null: the cpu backend
+  BackendChoice backends;
+  const BackendFactory* nccl = nullptr;  // makes the nccl backends, where one is chosen
+  std::vector<BackendKind> foreign;      // likewise
   WorldStore* store = nullptr;           // null in a world of one
   std::shared_ptr<WorkerReporter> reporter;
   Duration timeout{};  // of calls that give none
+  Verify verify;
+  bool deterministic_across_layouts = false;
+  bool compare_calls = true;  // of nccl backends
 };
 
+// Any thread may form groups; which one comes first is up to the program.
 class GroupMaker {
  public:
-  explicit GroupMaker(GroupMakerOptions options) : options_(std::move(options)) {}
+  explicit GroupMaker(GroupMakerOptions options);
 
-  // The group of all ranks. peers: gets the engine inside it, which knows whether all is well.
+  // The group of all ranks. peers: gets the engine inside it, which knows whether all is well; null where
+  // there is none.
   Result<std::unique_ptr<ProcessGroup>> form_world(Duration timeout, const CpuGroup** peers);
 
-  // The group of these ranks of the world, in their order; this rank is one of them.
-  Result<std::unique_ptr<ProcessGroup>> form(const std::vector<int>& ranks,
-                                             const GroupOptions& how);
+  // The group of these ranks of the world, in their order; this rank is one of them. seed: what the
+  // group that it is a part of has given for it (Backend::split_off), or null.
+  Result<std::unique_ptr<ProcessGroup>> form(const std::vector<int>& ranks, const GroupOptions& how,
+                                             std::shared_ptr<void> seed = nullptr);
 
   int world_size() const { return options_.env.world_size; }
   int world_rank() const { return options_.env.rank.value; }
@@ -53,12 +64,21 @@ class GroupMaker {
     int own = 0;             // this rank's place among them
     std::string key;         // in the store
     std::string title;       // " in group tp of ranks 1 and 3"; empty: the world
+    bool deterministic_across_layouts = false;
     Duration timeout{};
+    std::shared_ptr<void> seed = {};
   };
-  Result<std::unique_ptr<Backend>> form_backend(const Meeting& meeting, const CpuGroup** peers);
+  Result<std::unique_ptr<Backend>> form_backends(const Meeting& meeting, const CpuGroup** peers);
+  Result<std::unique_ptr<Backend>> form_backend(const std::string& name,
+                                                const std::vector<torch::DeviceType>& devices,
+                                                const Meeting& meeting, const CpuGroup** peers);
+  Result<std::unique_ptr<Backend>> form_foreign(const BackendKind& kind, const Meeting& meeting);
   Result<std::unique_ptr<CpuGroup>> meet(const Meeting& meeting);
 
   const GroupMakerOptions options_;
+  std::shared_ptr<Store>
+      store_;          // the world's, for the threads that use its groups; null as that is
+  std::mutex making_;  // guards what follows
   std::map<std::string, int> made_;  // groups of the same ranks
 };
 

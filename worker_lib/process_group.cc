@@ -1,6 +1,7 @@
 #include "ddprun/process_group.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "base/deadline.h"
@@ -9,6 +10,7 @@
 #include "worker_lib/argument_check.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/group_maker.h"
+#include "worker_lib/verification.h"
 #include "worker_lib/work_state.h"
 #include "worker_lib/worker_reporter.h"
 
@@ -21,7 +23,7 @@ void mark_written(const torch::Tensor& tensor) {
   if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
 }
 
-void mark_written(const std::vector<torch::Tensor>& tensors) {
+void mark_written(TensorList tensors) {
   for (const torch::Tensor& tensor : tensors) mark_written(tensor);
 }
 
@@ -123,9 +125,11 @@ Timeout left(const Deadline& deadline) {
 // With what the flight record says of it.
 struct ProcessGroup::Call {
   // peer: root, source or destination; -1: none.
-  Call(FlightCall kind, TensorList tensors, int peer, CallOptions how,
+  Call(const ArgumentCheck& check, FlightCall kind, TensorList tensors, int peer, CallOptions how,
        std::optional<ReduceOp> op = std::nullopt)
-      : facts{.call = kind, .bytes = bytes_in(tensors), .peer = peer}, options(how) {
+      : name(check.call()),
+        facts{.call = kind, .bytes = bytes_in(tensors), .peer = peer},
+        options(how) {
     // The numbers of PyTorch's and of ours, and one.
     if (!tensors.empty()) {
       facts.dtype = static_cast<FlightType>(static_cast<int>(tensors[0].scalar_type()) + 1);
@@ -137,8 +141,27 @@ struct ProcessGroup::Call {
     return facts.call == FlightCall::kSend || facts.call == FlightCall::kRecv;
   }
 
+  // What it does with tensors on this rank.
+  Call& reads(TensorList tensors) {
+    read = tensors;
+    return *this;
+  }
+  Call& writes(TensorList tensors) {
+    written = tensors;
+    return *this;
+  }
+  // Behind it these hold the same on every rank.
+  Call& agrees_on(TensorList tensors) {
+    agreed = tensors;
+    return *this;
+  }
+
+  const char* name;
   FlightFacts facts;
   CallOptions options;
+  TensorList read;
+  TensorList written;
+  TensorList agreed;
 };
 
 template <class Options>
@@ -147,12 +170,16 @@ CallOptions ProcessGroup::how(const ArgumentCheck& check, const Options& options
 }
 
 ProcessGroup::ProcessGroup(std::unique_ptr<Backend> backend, torch::Device device, Timeout timeout,
-                           std::shared_ptr<WorkerReporter> reporter, GroupIdentity identity)
+                           std::shared_ptr<WorkerReporter> reporter, GroupIdentity identity,
+                           Verify verify)
     : backend_(std::move(backend)),
+      devices_(std::make_unique<DeviceTypes>(*backend_)),
       device_(device),
+      object_device_(devices_->holds(torch::kCPU) ? torch::kCPU : device),
       timeout_(timeout),
       reporter_(reporter ? std::move(reporter) : std::make_shared<WorkerReporter>(nullptr)),
-      identity_(std::move(identity)) {
+      identity_(std::move(identity)),
+      verify_(verify) {
   if (!identity_.world_ranks.empty()) return;
   for (int rank = 0; rank < size(); ++rank) identity_.world_ranks.push_back(rank);
 }
@@ -160,12 +187,20 @@ ProcessGroup::ProcessGroup(std::unique_ptr<Backend> backend, torch::Device devic
 ProcessGroup::~ProcessGroup() = default;
 
 ArgumentCheck ProcessGroup::check_for(const char* call) const {
-  return {call, device_, rank(), size()};
+  return {call, *devices_, rank(), size()};
+}
+
+TensorList ProcessGroup::on_root(int root, TensorList tensors) const {
+  return root == rank() ? tensors : TensorList();
+}
+TensorList ProcessGroup::off_root(int root, TensorList tensors) const {
+  return root == rank() ? TensorList() : tensors;
 }
 
 int ProcessGroup::rank() const { return backend_->rank(); }
 int ProcessGroup::size() const { return backend_->size(); }
 const std::string& ProcessGroup::backend_name() const { return backend_->name(); }
+bool ProcessGroup::takes(torch::DeviceType type) const { return devices_->holds(type); }
 
 FlightTicket ProcessGroup::begin(const Call& call) {
   if (!call.is_message()) ++collectives_;
@@ -180,28 +215,95 @@ FlightTicket ProcessGroup::begin(const Call& call) {
 // Blocking calls end here: with the result, or with the failure as an exception.
 template <class Issue>
 Work ProcessGroup::carry_out(const Call& call, Issue issue) {
-  if (call.is_message()) return carry_out_alone(call, issue);
+  if (call.is_message()) {
+    if (verify_.nan) expect_no_nan_here(call);
+    return carry_out_alone(call, call.options, issue);
+  }
   if (is_called_.exchange(true, std::memory_order_acquire)) {
     refuse("two threads call collectives of group " + name() + " at a time");
   }
   const auto leave = [this](void*) { is_called_.store(false, std::memory_order_release); };
   const std::unique_ptr<void, decltype(leave)> turn(this, leave);
-  return carry_out_alone(call, issue);
+  if (!verify_.nan && !verify_.results) return carry_out_alone(call, call.options, issue);
+
+  if (verify_.nan) expect_no_nan(call);
+  carry_out_alone(call, {.timeout = call.options.timeout, .async = false}, issue);
+  if (verify_.results && !call.agreed.empty()) expect_agreement(call);
+  return {};
 }
 
 template <class Issue>
-Work ProcessGroup::carry_out_alone(const Call& call, Issue issue) {
+Work ProcessGroup::carry_out_alone(const Call& call, CallOptions options, Issue issue) {
+  mark_written(call.written);
   FlightTicket ticket = begin(call);
   Work work;
   try {
-    work = issue(call.options);
+    work = issue(options);
   } catch (...) {  // it was never begun: out of memory, say
     ticket.end(/*failed=*/true);
     throw;
   }
   keep_record(work, std::move(ticket));
-  if (!call.options.async) work.wait();
+  if (options.async && work.state_) {
+    work.state_->outputs.assign(call.written.begin(), call.written.end());
+  }
+  if (!options.async) work.wait();
   return work;
+}
+
+// What `mine` is on every rank, through the backend that carries the call.
+std::vector<std::int64_t> ProcessGroup::values_of_all(const Call& call, std::int64_t mine) {
+  const TensorList tensors = call.read.empty() ? call.written : call.read;
+  const torch::Device device = tensors.empty() ? device_ : tensors[0].device();
+  const torch::Tensor own = torch::full({1}, mine, torch::kInt64).to(device);
+  std::vector<torch::Tensor> all;
+  for (int r = 0; r < size(); ++r) all.push_back(torch::empty_like(own));
+  backend_->all_gather(all, list_of(own), {.timeout = call.options.timeout, .async = false}).wait();
+  std::vector<std::int64_t> values;
+  for (const torch::Tensor& one : all) values.push_back(one.cpu().item<std::int64_t>());
+  return values;
+}
+
+// " in group tp0"; empty: the world.
+std::string ProcessGroup::in_group() const {
+  return identity_.id == 0 ? "" : " in group " + identity_.name;
+}
+
+void ProcessGroup::refuse_nan(const Call& call, const NanFound& found) const {
+  refuse(std::string(call.name) + in_group() + ": what this rank, " + std::to_string(rank()) +
+         ", gives holds " + std::to_string(found.count) + " NaN, the first in tensor " +
+         std::to_string(found.tensor) + " at element " + std::to_string(found.element) +
+         "; nothing was sent");
+}
+
+// Every rank learns of a NaN that any has, so that none is left waiting.
+void ProcessGroup::expect_no_nan(const Call& call) {
+  const NanFound found = find_nan(call.read);
+  const std::vector<std::int64_t> counts = values_of_all(call, found.count);
+  if (found.count > 0) refuse_nan(call, found);
+  for (std::size_t r = 0; r < counts.size(); ++r) {
+    if (counts[r] == 0) continue;
+    refuse(std::string(call.name) + in_group() + ": what rank " + std::to_string(r) +
+           " gives holds " + std::to_string(counts[r]) + " NaN; nothing was sent");
+  }
+}
+
+void ProcessGroup::expect_no_nan_here(const Call& call) {
+  const NanFound found = find_nan(call.read);
+  if (found.count > 0) refuse_nan(call, found);
+}
+
+void ProcessGroup::expect_agreement(const Call& call) {
+  const auto digest = std::bit_cast<std::int64_t>(digest_of(call.agreed));
+  std::vector<std::uint64_t> digests;
+  for (const std::int64_t one : values_of_all(call, digest)) {
+    digests.push_back(std::bit_cast<std::uint64_t>(one));
+  }
+  const std::string divergence = describe_divergence(digests);
+  if (divergence.empty()) return;
+  refuse(std::string(call.name) + in_group() + " (collective " + std::to_string(collectives_) +
+             "): " + divergence,
+         DistError::Kind::kCorrupt);
 }
 
 // The record of a call ends with it.
@@ -214,11 +316,11 @@ void ProcessGroup::keep_record(const Work& work, FlightTicket ticket) {
 }
 
 Work ProcessGroup::all_reduce(const torch::Tensor& tensor, const AllReduceOptions& options) {
-  const ArgumentCheck check = check_for("all_reduce");
+  ArgumentCheck check = check_for("all_reduce");
   check.tensor("tensor", tensor);
   check.op(options.op, options.premul_factor, tensor);
-  const Call call(FlightCall::kAllReduce, list_of(tensor), -1, how(check, options), options.op);
-  mark_written(tensor);
+  Call call(check, FlightCall::kAllReduce, list_of(tensor), -1, how(check, options), options.op);
+  call.reads(list_of(tensor)).writes(list_of(tensor)).agrees_on(list_of(tensor));
   return carry_out(call, [&](CallOptions how) {
     return backend_->all_reduce(list_of(tensor), reduction_of(options), how);
   });
@@ -226,36 +328,38 @@ Work ProcessGroup::all_reduce(const torch::Tensor& tensor, const AllReduceOption
 
 Work ProcessGroup::all_reduce_coalesced(const std::vector<torch::Tensor>& tensors,
                                         const AllReduceOptions& options) {
-  const ArgumentCheck check = check_for("all_reduce_coalesced");
+  ArgumentCheck check = check_for("all_reduce_coalesced");
   check.list_of_one_dtype("tensors", tensors);
   check.written_apart("tensors", tensors);
   check.op(options.op, options.premul_factor, tensors[0]);
-  const Call call(FlightCall::kAllReduceCoalesced, tensors, -1, how(check, options), options.op);
-  mark_written(tensors);
+  Call call(check, FlightCall::kAllReduceCoalesced, tensors, -1, how(check, options), options.op);
+  call.reads(tensors).writes(tensors).agrees_on(tensors);
   return carry_out(call, [&](CallOptions how) {
     return backend_->all_reduce(tensors, reduction_of(options), how);
   });
 }
 
 Work ProcessGroup::reduce(const torch::Tensor& tensor, const ReduceOptions& options) {
-  const ArgumentCheck check = check_for("reduce");
+  ArgumentCheck check = check_for("reduce");
   check.tensor("tensor", tensor);
   check.op(options.op, options.premul_factor, tensor);
   check.root(options.root);
-  const Call call(FlightCall::kReduce, list_of(tensor), options.root, how(check, options),
-                  options.op);
-  if (options.root == rank()) mark_written(tensor);
+  Call call(check, FlightCall::kReduce, list_of(tensor), options.root, how(check, options),
+            options.op);
+  call.reads(list_of(tensor)).writes(on_root(options.root, list_of(tensor)));
   return carry_out(call, [&](CallOptions how) {
     return backend_->reduce(tensor, reduction_of(options), options.root, how);
   });
 }
 
 Work ProcessGroup::broadcast(const torch::Tensor& tensor, const RootOptions& options) {
-  const ArgumentCheck check = check_for("broadcast");
+  ArgumentCheck check = check_for("broadcast");
   check.tensor("tensor", tensor);
   check.root(options.root);
-  const Call call(FlightCall::kBroadcast, list_of(tensor), options.root, how(check, options));
-  if (options.root != rank()) mark_written(tensor);
+  Call call(check, FlightCall::kBroadcast, list_of(tensor), options.root, how(check, options));
+  call.reads(on_root(options.root, list_of(tensor)))
+      .writes(off_root(options.root, list_of(tensor)))
+      .agrees_on(list_of(tensor));
   return carry_out(call, [&](CallOptions how) {
     return backend_->broadcast(list_of(tensor), options.root, how);
   });
@@ -263,38 +367,40 @@ Work ProcessGroup::broadcast(const torch::Tensor& tensor, const RootOptions& opt
 
 Work ProcessGroup::broadcast_coalesced(const std::vector<torch::Tensor>& tensors,
                                        const RootOptions& options) {
-  const ArgumentCheck check = check_for("broadcast_coalesced");
+  ArgumentCheck check = check_for("broadcast_coalesced");
   check.list("tensors", tensors);
   check.written_apart("tensors", tensors);
   check.root(options.root);
-  const Call call(FlightCall::kBroadcastCoalesced, tensors, options.root, how(check, options));
-  if (options.root != rank()) mark_written(tensors);
+  Call call(check, FlightCall::kBroadcastCoalesced, tensors, options.root, how(check, options));
+  call.reads(on_root(options.root, tensors))
+      .writes(off_root(options.root, tensors))
+      .agrees_on(tensors);
   return carry_out(
       call, [&](CallOptions how) { return backend_->broadcast(tensors, options.root, how); });
 }
 
 Work ProcessGroup::all_gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
                               const CollectiveOptions& options) {
-  const ArgumentCheck check = check_for("all_gather");
+  ArgumentCheck check = check_for("all_gather");
   check.tensor("input", input);
   check.one_per_rank("outputs", outputs, "input", input);
   check.written_apart("outputs", outputs);
   check.apart_or_own("input", input, "outputs", outputs);
-  const Call call(FlightCall::kAllGather, list_of(input), -1, how(check, options));
-  mark_written(outputs);
+  Call call(check, FlightCall::kAllGather, list_of(input), -1, how(check, options));
+  call.reads(list_of(input)).writes(outputs).agrees_on(outputs);
   return carry_out(
       call, [&](CallOptions how) { return backend_->all_gather(outputs, list_of(input), how); });
 }
 
 Work ProcessGroup::all_gather_into_tensor(const torch::Tensor& output, const torch::Tensor& input,
                                           const CollectiveOptions& options) {
-  const ArgumentCheck check = check_for("all_gather_into_tensor");
+  ArgumentCheck check = check_for("all_gather_into_tensor");
   check.tensor("input", input);
   check.parts_of_all("output", output, "input", input);
   const std::vector<torch::Tensor> outputs = equal_parts(output, size());
   check.apart_or_own("input", input, "output's parts", outputs);
-  const Call call(FlightCall::kAllGather, list_of(input), -1, how(check, options));
-  mark_written(output);
+  Call call(check, FlightCall::kAllGather, list_of(input), -1, how(check, options));
+  call.reads(list_of(input)).writes(list_of(output)).agrees_on(list_of(output));
   return carry_out(
       call, [&](CallOptions how) { return backend_->all_gather(outputs, list_of(input), how); });
 }
@@ -302,15 +408,15 @@ Work ProcessGroup::all_gather_into_tensor(const torch::Tensor& output, const tor
 Work ProcessGroup::all_gather_into_tensor_coalesced(const std::vector<torch::Tensor>& outputs,
                                                     const std::vector<torch::Tensor>& inputs,
                                                     const CollectiveOptions& options) {
-  const ArgumentCheck check = check_for("all_gather_into_tensor_coalesced");
+  ArgumentCheck check = check_for("all_gather_into_tensor_coalesced");
   check.list("inputs", inputs);
   check.parts_of_each("outputs", outputs, "inputs", inputs);
   check.written_apart("outputs", outputs);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     check.apart_or_own("inputs", inputs[i], "an output's parts", equal_parts(outputs[i], size()));
   }
-  const Call call(FlightCall::kAllGatherCoalesced, inputs, -1, how(check, options));
-  mark_written(outputs);
+  Call call(check, FlightCall::kAllGatherCoalesced, inputs, -1, how(check, options));
+  call.reads(inputs).writes(outputs).agrees_on(outputs);
   return carry_out(call, [&](CallOptions how) {
     return backend_->all_gather(equal_parts(outputs, size()), inputs, how);
   });
@@ -319,13 +425,14 @@ Work ProcessGroup::all_gather_into_tensor_coalesced(const std::vector<torch::Ten
 Work ProcessGroup::reduce_scatter(const torch::Tensor& output,
                                   const std::vector<torch::Tensor>& inputs,
                                   const ReduceScatterOptions& options) {
-  const ArgumentCheck check = check_for("reduce_scatter");
+  ArgumentCheck check = check_for("reduce_scatter");
   check.tensor("output", output);
   check.one_per_rank("inputs", inputs, "output", output);
   check.apart("output", output, "inputs", inputs);
   check.op(options.op, options.premul_factor, output);
-  const Call call(FlightCall::kReduceScatter, list_of(output), -1, how(check, options), options.op);
-  mark_written(output);
+  Call call(check, FlightCall::kReduceScatter, list_of(output), -1, how(check, options),
+            options.op);
+  call.reads(inputs).writes(list_of(output));
   return carry_out(call, [&](CallOptions how) {
     return backend_->reduce_scatter(list_of(output), inputs, reduction_of(options), how);
   });
@@ -333,13 +440,14 @@ Work ProcessGroup::reduce_scatter(const torch::Tensor& output,
 
 Work ProcessGroup::reduce_scatter_tensor(const torch::Tensor& output, const torch::Tensor& input,
                                          const ReduceScatterOptions& options) {
-  const ArgumentCheck check = check_for("reduce_scatter_tensor");
+  ArgumentCheck check = check_for("reduce_scatter_tensor");
   check.tensor("output", output);
   check.parts_of_all("input", input, "output", output);
   check.apart("output", output, "input", {input});
   check.op(options.op, options.premul_factor, output);
-  const Call call(FlightCall::kReduceScatter, list_of(output), -1, how(check, options), options.op);
-  mark_written(output);
+  Call call(check, FlightCall::kReduceScatter, list_of(output), -1, how(check, options),
+            options.op);
+  call.reads(list_of(input)).writes(list_of(output));
   return carry_out(call, [&](CallOptions how) {
     return backend_->reduce_scatter(list_of(output), equal_parts(input, size()),
                                     reduction_of(options), how);
@@ -349,15 +457,15 @@ Work ProcessGroup::reduce_scatter_tensor(const torch::Tensor& output, const torc
 Work ProcessGroup::reduce_scatter_tensor_coalesced(const std::vector<torch::Tensor>& outputs,
                                                    const std::vector<torch::Tensor>& inputs,
                                                    const ReduceScatterOptions& options) {
-  const ArgumentCheck check = check_for("reduce_scatter_tensor_coalesced");
+  ArgumentCheck check = check_for("reduce_scatter_tensor_coalesced");
   check.list_of_one_dtype("outputs", outputs);
   check.parts_of_each("inputs", inputs, "outputs", outputs);
   check.written_apart("outputs", outputs);
   check.apart("outputs", outputs, "inputs", inputs);
   check.op(options.op, options.premul_factor, outputs[0]);
-  const Call call(FlightCall::kReduceScatterCoalesced, outputs, -1, how(check, options),
-                  options.op);
-  mark_written(outputs);
+  Call call(check, FlightCall::kReduceScatterCoalesced, outputs, -1, how(check, options),
+            options.op);
+  call.reads(inputs).writes(outputs);
   return carry_out(call, [&](CallOptions how) {
     return backend_->reduce_scatter(outputs, equal_parts(inputs, size()), reduction_of(options),
                                     how);
@@ -367,7 +475,7 @@ Work ProcessGroup::reduce_scatter_tensor_coalesced(const std::vector<torch::Tens
 Work ProcessGroup::all_to_all(const std::vector<torch::Tensor>& outputs,
                               const std::vector<torch::Tensor>& inputs,
                               const CollectiveOptions& options) {
-  const ArgumentCheck check = check_for("all_to_all");
+  ArgumentCheck check = check_for("all_to_all");
   check.one_dtype_per_rank("inputs", inputs, "inputs[0]", inputs);
   check.one_dtype_per_rank("outputs", outputs, "inputs[0]", inputs);
   check.written_apart("outputs", outputs);
@@ -377,7 +485,7 @@ Work ProcessGroup::all_to_all(const std::vector<torch::Tensor>& outputs,
 
 Work ProcessGroup::all_to_all_single(const torch::Tensor& output, const torch::Tensor& input,
                                      const AllToAllSingleOptions& options) {
-  const ArgumentCheck check = check_for("all_to_all_single");
+  ArgumentCheck check = check_for("all_to_all_single");
   check.tensor("output", output);
   check.tensor("input", input);
   check.same_dtype("output", output, "input", input);
@@ -398,59 +506,60 @@ Work ProcessGroup::exchange(const ArgumentCheck& check, const std::vector<torch:
                  std::to_string(inputs[own].numel()) + " elements for itself, but room for " +
                  std::to_string(outputs[own].numel()));
   }
-  const Call call(FlightCall::kAllToAll, inputs, -1, options);
-  mark_written(outputs);
+  Call call(check, FlightCall::kAllToAll, inputs, -1, options);
+  call.reads(inputs).writes(outputs);
   return carry_out(call,
                    [&](CallOptions how) { return backend_->all_to_all(outputs, inputs, how); });
 }
 
 Work ProcessGroup::gather(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
                           const RootOptions& options) {
-  const ArgumentCheck check = check_for("gather");
+  ArgumentCheck check = check_for("gather");
   check.root(options.root);
   check.tensor("input", input);
   check.roots_list("outputs", outputs, "input", input, options.root);
   check.written_apart("outputs", outputs);
   check.apart_or_own("input", input, "outputs", outputs);
-  const Call call(FlightCall::kGather, list_of(input), options.root, how(check, options));
-  mark_written(outputs);
+  Call call(check, FlightCall::kGather, list_of(input), options.root, how(check, options));
+  call.reads(list_of(input)).writes(outputs);
   return carry_out(
       call, [&](CallOptions how) { return backend_->gather(outputs, input, options.root, how); });
 }
 
 Work ProcessGroup::scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs,
                            const RootOptions& options) {
-  const ArgumentCheck check = check_for("scatter");
+  ArgumentCheck check = check_for("scatter");
   check.root(options.root);
   check.tensor("output", output);
   check.roots_list("inputs", inputs, "output", output, options.root);
   check.apart_or_own("output", output, "inputs", inputs);
-  const Call call(FlightCall::kScatter, list_of(output), options.root, how(check, options));
-  mark_written(output);
+  Call call(check, FlightCall::kScatter, list_of(output), options.root, how(check, options));
+  call.reads(inputs).writes(list_of(output));
   return carry_out(
       call, [&](CallOptions how) { return backend_->scatter(output, inputs, options.root, how); });
 }
 
 Work ProcessGroup::barrier(const CollectiveOptions& options) {
-  const ArgumentCheck check = check_for("barrier");
-  const Call call(FlightCall::kBarrier, {}, -1, how(check, options));
+  ArgumentCheck check = check_for("barrier");
+  const Call call(check, FlightCall::kBarrier, {}, -1, how(check, options));
   return carry_out(call, [&](CallOptions how) { return backend_->barrier(how); });
 }
 
 void ProcessGroup::monitored_barrier(std::optional<Timeout> timeout) {
-  const ArgumentCheck check = check_for("monitored_barrier");
-  const Call call(FlightCall::kMonitoredBarrier, {}, -1,
+  ArgumentCheck check = check_for("monitored_barrier");
+  const Call call(check, FlightCall::kMonitoredBarrier, {}, -1,
                   {check.timeout(timeout, timeout_), /*async=*/false});
   carry_out(call, [&](CallOptions how) { return backend_->monitored_barrier(how); });
 }
 
 Work ProcessGroup::send(const torch::Tensor& tensor, int destination,
                         const PointToPointOptions& options) {
-  const ArgumentCheck check = check_for("send");
+  ArgumentCheck check = check_for("send");
   check.tensor("tensor", tensor);
   check.peer("destination", destination);
   check.tag(options.tag);
-  Call call(FlightCall::kSend, list_of(tensor), destination, how(check, options));
+  Call call(check, FlightCall::kSend, list_of(tensor), destination, how(check, options));
+  call.reads(list_of(tensor));
   call.facts.tag = options.tag;
   return carry_out(
       call, [&](CallOptions how) { return backend_->send(tensor, destination, options.tag, how); });
@@ -458,13 +567,13 @@ Work ProcessGroup::send(const torch::Tensor& tensor, int destination,
 
 Work ProcessGroup::recv(const torch::Tensor& tensor, int source,
                         const PointToPointOptions& options) {
-  const ArgumentCheck check = check_for("recv");
+  ArgumentCheck check = check_for("recv");
   check.tensor("tensor", tensor);
   check.source(source);
   check.tag(options.tag);
-  Call call(FlightCall::kRecv, list_of(tensor), source, how(check, options));
+  Call call(check, FlightCall::kRecv, list_of(tensor), source, how(check, options));
+  call.writes(list_of(tensor));
   call.facts.tag = options.tag;
-  mark_written(tensor);
   return carry_out(
       call, [&](CallOptions how) { return backend_->recv(tensor, source, options.tag, how); });
 }
@@ -482,7 +591,7 @@ Work ProcessGroup::irecv(const torch::Tensor& tensor, int source, PointToPointOp
 
 std::vector<Work> ProcessGroup::batch_isend_irecv(const std::vector<P2POp>& operations,
                                                   std::optional<Timeout> timeout) {
-  const ArgumentCheck check = check_for("batch_isend_irecv");
+  ArgumentCheck check = check_for("batch_isend_irecv");
   const CallOptions options{check.timeout(timeout, timeout_), /*async=*/true};
   for (std::size_t i = 0; i < operations.size(); ++i) {
     const P2POp& one = operations[i];
@@ -494,13 +603,17 @@ std::vector<Work> ProcessGroup::batch_isend_irecv(const std::vector<P2POp>& oper
       check.source(one.peer);
     }
     check.tag(one.tag);
+    if (verify_.nan && one.kind == P2POp::Kind::kSend) {
+      Call call(check, FlightCall::kSend, list_of(one.tensor), one.peer, options);
+      expect_no_nan_here(call.reads(list_of(one.tensor)));
+    }
   }
   if (operations.empty()) return {};
   std::vector<FlightTicket> tickets;
   for (const P2POp& one : operations) {
     const bool is_send = one.kind == P2POp::Kind::kSend;
     if (!is_send) mark_written(one.tensor);
-    Call call(is_send ? FlightCall::kSend : FlightCall::kRecv, list_of(one.tensor), one.peer,
+    Call call(check, is_send ? FlightCall::kSend : FlightCall::kRecv, list_of(one.tensor), one.peer,
               options);
     call.facts.tag = one.tag;
     tickets.push_back(begin(call));
@@ -512,7 +625,12 @@ std::vector<Work> ProcessGroup::batch_isend_irecv(const std::vector<P2POp>& oper
     for (FlightTicket& ticket : tickets) ticket.end(/*failed=*/true);
     throw;
   }
-  for (std::size_t i = 0; i < works.size(); ++i) keep_record(works[i], std::move(tickets[i]));
+  for (std::size_t i = 0; i < works.size(); ++i) {
+    keep_record(works[i], std::move(tickets[i]));
+    if (works[i].state_ && operations[i].kind == P2POp::Kind::kRecv) {
+      works[i].state_->outputs = {operations[i].tensor};
+    }
+  }
   return works;
 }
 
@@ -523,9 +641,9 @@ std::vector<Work> ProcessGroup::batch_isend_irecv(const std::vector<P2POp>& oper
 constexpr std::int64_t kPaddingIsCheap = std::int64_t{64} << 10;
 
 std::vector<std::int64_t> ProcessGroup::sizes_of_all(std::size_t mine, const Deadline& deadline) {
-  const torch::Tensor sizes = torch::empty({size()}, torch::kInt64).to(device_);
+  const torch::Tensor sizes = torch::empty({size()}, torch::kInt64).to(object_device_);
   const torch::Tensor own = torch::full({1}, static_cast<std::int64_t>(mine), torch::kInt64);
-  all_gather_into_tensor(sizes, own.to(device_), {.timeout = left(deadline)});
+  all_gather_into_tensor(sizes, own.to(object_device_), {.timeout = left(deadline)});
   const torch::Tensor host = sizes.cpu();
   const auto* begin = host.const_data_ptr<std::int64_t>();
   return {begin, begin + size()};
@@ -540,9 +658,9 @@ std::vector<std::string> ProcessGroup::all_gather_text(const std::string& bytes,
   if (largest > kPaddingIsCheap && largest * size() > 2 * all) {
     for (int r = 0; r < size(); ++r) {
       const torch::Tensor one =
-          r == rank() ? tensor_of(bytes).to(device_)
+          r == rank() ? tensor_of(bytes).to(object_device_)
                       : torch::empty({sizes[static_cast<std::size_t>(r)]},
-                                     torch::TensorOptions(torch::kUInt8).device(device_));
+                                     torch::TensorOptions(torch::kUInt8).device(object_device_));
       broadcast(one, {.root = r, .timeout = left(deadline)});
       texts.push_back(bytes_of(one));
     }
@@ -550,8 +668,9 @@ std::vector<std::string> ProcessGroup::all_gather_text(const std::string& bytes,
   }
   const torch::Tensor padded = torch::zeros({largest}, torch::kUInt8);
   padded.narrow(0, 0, static_cast<std::int64_t>(bytes.size())).copy_(tensor_of(bytes));
-  const torch::Tensor together = torch::empty({size(), largest}, padded.options().device(device_));
-  all_gather_into_tensor(together, padded.to(device_), {.timeout = left(deadline)});
+  const torch::Tensor together =
+      torch::empty({size(), largest}, padded.options().device(object_device_));
+  all_gather_into_tensor(together, padded.to(object_device_), {.timeout = left(deadline)});
   for (int r = 0; r < size(); ++r) {
     texts.push_back(bytes_of(together[r].narrow(0, 0, sizes[static_cast<std::size_t>(r)])));
   }
@@ -562,11 +681,11 @@ std::string ProcessGroup::broadcast_text(const std::string& bytes, int root,
                                          const Deadline& deadline) {
   const bool is_root = root == rank();
   const auto own = static_cast<std::int64_t>(is_root ? bytes.size() : 0);
-  const torch::Tensor size = torch::full({1}, own, torch::kInt64).to(device_);
+  const torch::Tensor size = torch::full({1}, own, torch::kInt64).to(object_device_);
   broadcast(size, {.root = root, .timeout = left(deadline)});
   const torch::Tensor text =
       (is_root ? tensor_of(bytes) : torch::empty({size.item<std::int64_t>()}, torch::kUInt8))
-          .to(device_);
+          .to(object_device_);
   broadcast(text, {.root = root, .timeout = left(deadline)});
   return bytes_of(text);
 }
@@ -594,9 +713,9 @@ std::string ProcessGroup::scatter_text(const std::vector<std::string>& texts, in
   for (std::size_t r = 0; r < texts.size(); ++r) {
     all += texts[r];
     outgoing[r] = static_cast<std::int64_t>(texts[r].size());
-    sizes.push_back(torch::full({1}, outgoing[r], torch::kInt64).to(device_));
+    sizes.push_back(torch::full({1}, outgoing[r], torch::kInt64).to(object_device_));
   }
-  const torch::Tensor mine = torch::zeros({1}, torch::kInt64).to(device_);
+  const torch::Tensor mine = torch::zeros({1}, torch::kInt64).to(object_device_);
   scatter(mine, sizes, {.root = root, .timeout = left(deadline)});
   std::vector<std::int64_t> incoming(outgoing.size(), 0);
   incoming[static_cast<std::size_t>(root)] = mine.item<std::int64_t>();
@@ -611,16 +730,16 @@ std::vector<torch::Tensor> ProcessGroup::exchange_bytes(const torch::Tensor& byt
                                                         const Deadline& deadline) {
   const std::int64_t all = std::accumulate(incoming.begin(), incoming.end(), std::int64_t{0});
   const torch::Tensor got =
-      torch::empty({all}, torch::TensorOptions(torch::kUInt8).device(device_));
+      torch::empty({all}, torch::TensorOptions(torch::kUInt8).device(object_device_));
   all_to_all_single(
-      got, bytes.to(device_),
+      got, bytes.to(object_device_),
       {.output_splits = incoming, .input_splits = outgoing, .timeout = left(deadline)});
   return parts_of(got, incoming);
 }
 
 template <class Body>
 auto ProcessGroup::exchange_objects(const char* name, std::optional<Timeout> timeout, Body body) {
-  const ArgumentCheck check = check_for(name);
+  ArgumentCheck check = check_for(name);
   const Deadline deadline(check.timeout(timeout, timeout_));
   return with_dist_errors(name, [&] { return body(check, deadline); });
 }
@@ -702,15 +821,17 @@ void detail::refuse_object(const char* why) {
 }
 
 std::unique_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const GroupOptions& options) {
-  const ArgumentCheck check = check_for("split");
+  ArgumentCheck check = check_for("split");
   const Timeout timeout = check.timeout(options.timeout, timeout_);
   if (!identity_.maker) {
     refuse("split: this group is not a Context's", DistError::Kind::kUnsupported);
   }
   return with_dist_errors("split", [&]() -> std::unique_ptr<ProcessGroup> {
-    const torch::Tensor mine = torch::tensor({color, key}, torch::kInt32).to(device_);
+    const torch::Tensor mine = torch::tensor({color, key}, torch::kInt32).to(object_device_);
     const torch::Tensor all = torch::empty({size(), 2}, mine.options());
     all_gather_into_tensor(all, mine, {.timeout = timeout});
+    std::shared_ptr<void> seed;
+    backend_->split_off(color, key, &seed, {.timeout = timeout}).wait();
     if (color < 0) return nullptr;
     const torch::Tensor host = all.cpu();
     const auto choices = host.accessor<int, 2>();
@@ -721,12 +842,12 @@ std::unique_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const Grou
     std::ranges::stable_sort(members, {}, [&](int r) { return choices[r][1]; });
     std::vector<int> ranks;
     for (const int r : members) ranks.push_back(world_ranks()[static_cast<std::size_t>(r)]);
-    return value_or_throw(identity_.maker->form(ranks, options));
+    return value_or_throw(identity_.maker->form(ranks, options, std::move(seed)));
   });
 }
 
 torch::Tensor ProcessGroup::shared_empty(torch::IntArrayRef sizes, torch::ScalarType dtype) {
-  const ArgumentCheck check = check_for("shared_empty");
+  ArgumentCheck check = check_for("shared_empty");
   for (const std::int64_t size : sizes) {
     if (size < 0) check.refuse("size " + std::to_string(size) + " must not be negative");
   }

@@ -7,6 +7,9 @@
 #include <sstream>
 #include <string>
 
+#include "base/assert.h"
+#include "worker_lib/cpu/element_type.h"
+
 namespace ddprun {
 
 // What << writes: "[2, 3]" of sizes or strides.
@@ -24,6 +27,29 @@ inline std::string dtype_and_shape(const torch::Tensor& tensor) {
 
 inline std::size_t count_of(const torch::Tensor& tensor) {
   return static_cast<std::size_t>(tensor.numel());
+}
+
+// What the CPU engine calls the dtype. REQUIRES: one that collectives know.
+inline ElementType element_type_of(torch::ScalarType type) {
+  switch (type) {
+    case torch::kBool: return ElementType::kBool;
+    case torch::kUInt8: return ElementType::kU8;
+    case torch::kInt8: return ElementType::kI8;
+    case torch::kInt16: return ElementType::kI16;
+    case torch::kInt32: return ElementType::kI32;
+    case torch::kInt64: return ElementType::kI64;
+    case torch::kFloat16: return ElementType::kF16;
+    case torch::kBFloat16: return ElementType::kBF16;
+    case torch::kFloat32: return ElementType::kF32;
+    case torch::kFloat64: return ElementType::kF64;
+    case torch::kComplexFloat: return ElementType::kC64;
+    case torch::kComplexDouble: return ElementType::kC128;
+    default: DDPRUN_ASSERT(false, "ProcessGroup has checked the dtype");
+  }
+}
+
+inline ElementType element_type_of(const torch::Tensor& tensor) {
+  return element_type_of(tensor.scalar_type());
 }
 
 }  // namespace ddprun

@@ -24,16 +24,52 @@ int Work::source_rank() const { return state_ ? state_->source_rank() : -1; }
 
 std::exception_ptr Work::exception() const { return state_ ? state_->exception() : nullptr; }
 
+c10::intrusive_ptr<c10::ivalue::Future> Work::future() const {
+  const std::vector<torch::Tensor> outputs =
+      state_ ? state_->outputs : std::vector<torch::Tensor>();
+  std::vector<torch::Device> devices;
+  if (!outputs.empty() && !outputs[0].is_cpu()) devices.push_back(outputs[0].device());
+  auto future = c10::make_intrusive<c10::ivalue::Future>(
+      c10::ListType::create(c10::TensorType::get()), std::move(devices));
+  const auto end = [future, outputs, state = state_] {
+    const std::exception_ptr failure = state ? state->exception() : nullptr;
+    if (failure) {
+      future->setError(failure);
+    } else {
+      future->markCompleted(c10::List<torch::Tensor>(outputs));
+    }
+  };
+  if (state_) {
+    state_->when_over(end);
+  } else {
+    end();
+  }
+  return future;
+}
+
 namespace detail {
 
 void HostWork::complete(const Result<void>& result, int source_rank) {
-  const std::lock_guard lock(mutex_);
-  DDPRUN_ASSERT(!is_completed_, "a call completes once");
-  is_completed_ = true;
-  source_rank_ = source_rank;
-  if (!result) failure_ = std::make_exception_ptr(to_dist_error(result.error()));
-  ticket_.end(!result);
-  completed_.notify_all();
+  std::vector<std::function<void()>> then;
+  {
+    const std::lock_guard lock(mutex_);
+    DDPRUN_ASSERT(!is_completed_, "a call completes once");
+    is_completed_ = true;
+    source_rank_ = source_rank;
+    if (!result) failure_ = std::make_exception_ptr(to_dist_error(result.error()));
+    ticket_.end(!result);
+    completed_.notify_all();
+    then.swap(then_);
+  }
+  for (const std::function<void()>& one : then) one();
+}
+
+void HostWork::when_over(std::function<void()> then) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!is_completed_) return then_.push_back(std::move(then));
+  }
+  then();
 }
 
 void HostWork::wait(std::optional<Duration> timeout) {

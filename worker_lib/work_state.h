@@ -5,10 +5,14 @@
 // backend. Any thread.
 #pragma once
 
+#include <torch/types.h>
+
 #include <condition_variable>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/result.h"
@@ -32,6 +36,12 @@ class WorkState {
   virtual int source_rank() = 0;
   // The flight record of the call, to be ended with it; at once where it is over. Call once at most.
   virtual void record(FlightTicket ticket) = 0;
+  // Calls `then` once, when the call is over: on the thread that finds out, or at once. `then` must not
+  // throw, nor wait for calls of the same group.
+  virtual void when_over(std::function<void()> then) = 0;
+
+  // What an asynchronous call writes, for its future. Set before anybody else has the Work.
+  std::vector<torch::Tensor> outputs;
 };
 
 // The state of a call whose completion the host sees: complete() is called once, by whoever carried
@@ -48,10 +58,12 @@ class HostWork final : public WorkState {
   std::exception_ptr exception() override;
   int source_rank() override;
   void record(FlightTicket ticket) override;
+  void when_over(std::function<void()> then) override;
 
  private:
   std::mutex mutex_;
   std::condition_variable completed_;
+  std::vector<std::function<void()>> then_;  // until it is over
   FlightTicket ticket_;
   bool is_completed_ = false;
   int source_rank_ = -1;

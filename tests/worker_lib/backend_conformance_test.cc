@@ -1,10 +1,14 @@
 // What every backend must do, through ProcessGroup, against results computed in place: each
-// collective, dtype and reduction, in worlds of 1, 2 and 3 ranks, which are threads here.
+// collective, dtype and reduction, in worlds of up to 8 ranks on up to 3 nodes. Ranks are threads here;
+// conformance_processes_test starts this program once for each rank of a world instead.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <latch>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <sstream>
 
 #include "ddprun/objects.h"
 #include "ddprun/process_group.h"
@@ -17,6 +21,7 @@
 #include "tests/worker_lib/reduce_ops.h"
 #include "worker_lib/backend_cpu.h"
 #include "worker_lib/backend_nccl.h"
+#include "worker_lib/cpu/rank_names.h"
 #include "worker_lib/error_bridge.h"
 
 namespace ddprun {
@@ -31,31 +36,84 @@ using testing_support::run_ranks;
 using torch::Tensor;
 using Tensors = std::vector<Tensor>;
 
-// One world: every rank calls form() from its own thread.
+// The one rank that this process is, where ranks are processes: DDPRUN_CONFORMANCE_RANK holds its
+// world's letters (tests/worker_lib/cpu/world.h), its rank, and the port of a store.
+struct ProcessRank {
+  std::string letters;
+  int rank = 0;
+  std::uint16_t store_port = 0;
+};
+
+std::optional<ProcessRank> process_rank() {
+  const char* const given = std::getenv("DDPRUN_CONFORMANCE_RANK");
+  if (!given) return std::nullopt;
+  std::istringstream words(given);
+  ProcessRank self;
+  words >> self.letters >> self.rank >> self.store_port;
+  return self;
+}
+
+// One world, one letter for each rank: every rank calls form() from its own thread.
 class World {
  public:
-  explicit World(int size) : size(size) {}
+  explicit World(std::string letters)
+      : letters(std::move(letters)), size(static_cast<int>(this->letters.size())) {
+    if (const auto self = process_rank()) {
+      port_ = self->store_port;
+    } else {
+      port_ = own_store_.emplace().port();
+    }
+  }
   virtual ~World() = default;
 
   std::unique_ptr<ProcessGroup> form(int rank) {
-    const auto store = testing_support::store_of(store_.port());
-    return std::make_unique<ProcessGroup>(form_backend(rank, *store), torch::kCPU, seconds(30));
+    return std::make_unique<ProcessGroup>(form_backend(rank, store()), torch::kCPU, seconds(30));
   }
+
+  // Returns when every rank of the world is here. REQUIRES: the ranks meet equally often.
+  void meet(int rank) {
+    const auto here = store();
+    const std::string key = unique_name() + "/meeting/" + std::to_string(meetings_of(rank));
+    if (here->add(key, 1) == size) here->set(key + "/all", "are here");
+    here->get(key + "/all", kPatience);
+  }
+  // How often the world's ranks have called this so far.
+  std::int64_t count() { return store()->add(unique_name() + "/count", 1); }
+  std::int64_t counted() { return store()->add(unique_name() + "/count", 0); }
 
   // Waits for the calling thread's stream, where there are streams.
   virtual void synchronize() {}
 
+  const std::string letters;
   const int size;
 
- private:
-  virtual std::unique_ptr<Backend> form_backend(int rank, Store& store) = 0;
+ protected:
+  // Worlds of all tests may share a store; each rank makes the same worlds.
+  std::string unique_name() const {
+    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+    return std::string(test->test_suite_name()) + "." + test->name() + "/" + letters;
+  }
 
-  testing_support::RunningStore store_;
+ private:
+  virtual std::unique_ptr<Backend> form_backend(int rank, std::shared_ptr<Store> store) = 0;
+
+  std::shared_ptr<Store> store() const { return testing_support::store_of(port_); }
+  int meetings_of(int rank) {
+    const std::lock_guard lock(mutex_);
+    return meetings_[rank]++;
+  }
+
+  std::optional<testing_support::RunningStore> own_store_;
+  std::uint16_t port_ = 0;
+  std::mutex mutex_;
+  std::map<int, int> meetings_;
 };
 
 class NcclWorld final : public World {
  public:
-  explicit NcclWorld(int size) : World(size) { double_.set_rounds_in_progress(2); }
+  explicit NcclWorld(const std::string& letters) : World(letters) {
+    double_.set_rounds_in_progress(2);
+  }
 
   void synchronize() override {
     if (!testing_support::eventually([this] { return double_.is_stream_idle(); })) {
@@ -64,17 +122,15 @@ class NcclWorld final : public World {
   }
 
  private:
-  std::unique_ptr<Backend> form_backend(int rank, Store& store) override {
-    const NcclBackendOptions options{.rank = Rank(rank),
+  std::unique_ptr<Backend> form_backend(int rank, std::shared_ptr<Store> store) override {
+    const NcclBackendOptions options{.rank = rank,
                                      .world_size = size,
                                      .device = torch::kCPU,
                                      .name = "world",
-                                     .timeout = kPatience,
                                      .close_grace = milliseconds(300)};
     auto peers = value_or_throw(CpuGroup::form(
-        store, {.rank = Rank(rank), .world_size = size, .name = "peers", .timeout = kPatience}));
-    return value_or_throw(
-        BackendFactory(NcclDouble::api()).form(&store, options, std::move(peers)));
+        *store, {.rank = Rank(rank), .world_size = size, .name = "peers", .timeout = kPatience}));
+    return BackendFactory(NcclDouble::api()).make(std::move(store), options, std::move(peers));
   }
 
   NcclDouble double_;
@@ -85,15 +141,20 @@ class CpuWorld final : public World {
   using World::World;
 
  private:
-  std::unique_ptr<Backend> form_backend(int rank, Store& store) override {
-    return std::make_unique<CpuBackend>(value_or_throw(CpuGroup::form(
-        store, {.rank = Rank(rank), .world_size = size, .name = "world", .timeout = kPatience})));
+  std::unique_ptr<Backend> form_backend(int rank, std::shared_ptr<Store> store) override {
+    return std::make_unique<CpuBackend>(
+        value_or_throw(CpuGroup::form(*store, {.rank = Rank(rank),
+                                               .world_size = size,
+                                               .node_id = letters.substr(rank, 1),
+                                               .name = unique_name(),
+                                               .timeout = kPatience})));
   }
 };
 
 struct BackendUnderTest {
   std::string name;
-  std::function<std::unique_ptr<World>(int size)> make_world;
+  std::function<std::unique_ptr<World>(const std::string& letters)> make_world;
+  std::vector<std::string> layouts;
   std::vector<torch::ScalarType> reducible;
   bool has_bitwise;
   bool has_tags;
@@ -112,24 +173,46 @@ bool has_fractions(torch::ScalarType type) {
 
 class BackendConformance : public testing::TestWithParam<BackendUnderTest> {
  protected:
-  // body(group) on every rank of a world of 1, of 2 and of 3.
+  // body(group) on every rank of each world; a body may take the std::unique_ptr of it.
   template <class Body>
   void in_every_world(Body body) {
-    for (const int size : {1, 2, 3}) {
-      SCOPED_TRACE("world of " + std::to_string(size));
-      world_.reset();  // there may be one at a time
-      world_ = GetParam().make_world(size);
-      run_ranks(size, [&](int rank) {
-        const auto group = world_->form(rank);
-        body(*group);
-      });
-    }
+    in_worlds_from(1, body);
+  }
+  template <class Body>
+  void in_every_world_of_several(Body body) {
+    in_worlds_from(2, body);
   }
 
   // Before a test looks at results.
   void synchronize() { world_->synchronize(); }
 
   std::unique_ptr<World> world_;
+
+ private:
+  template <class Body>
+  void in_worlds_from(std::size_t size, Body body) {
+    const auto self = process_rank();
+    const std::vector<std::string> own{self ? self->letters : ""};
+    for (const std::string& letters : self ? own : GetParam().layouts) {
+      if (letters.size() < size) continue;
+      SCOPED_TRACE("world " + letters);
+      world_.reset();  // there may be one at a time
+      world_ = GetParam().make_world(letters);
+      const auto play = [&](int rank) {
+        auto group = world_->form(rank);
+        if constexpr (std::is_invocable_v<Body, std::unique_ptr<ProcessGroup>&>) {
+          body(group);
+        } else {
+          body(*group);
+        }
+      };
+      if (self) {
+        play(self->rank);
+      } else {
+        run_ranks(world_->size, play);
+      }
+    }
+  }
 };
 
 // What rank r contributes: 0 to 3, so that sums and products are exact in every dtype.
@@ -327,7 +410,7 @@ TEST_P(BackendConformance, PartsOfOneTensorAreGatheredAndReducedInPlace) {
 }
 
 TEST_P(BackendConformance, SharedTensorsAreReducedLikeOthersAndOutliveTheGroup) {
-  Tensor kept;
+  Tensor kept;  // of rank 0
   in_every_world([&](ProcessGroup& group) {
     for (const std::int64_t count : {0, 3, 100'000}) {
       const Tensor tensor = group.shared_empty({count, 2}, torch::kFloat64);
@@ -341,20 +424,21 @@ TEST_P(BackendConformance, SharedTensorsAreReducedLikeOthersAndOutliveTheGroup) 
       if (group.rank() == 0) kept = tensor;
     }
   });
-  EXPECT_EQ(kept.sum().item<double>(), 200'000 * 6.0);
+  const int size = world_->size;
+  if (!kept.defined()) return;
+  EXPECT_EQ(kept.sum().item<double>(), 200'000.0 * size * (size + 1) / 2);
 }
 
 TEST_P(BackendConformance, AMonitoredBarrierNamesAllWhoDoNotCome) {
-  const auto world = GetParam().make_world(3);
-  std::latch is_over(3);
-  run_ranks(3, [&](int rank) {
-    const auto group = world->form(rank);
-    group->monitored_barrier();
-    if (rank == 0) {
-      EXPECT_DIST_ERROR(group->monitored_barrier(milliseconds(200)), DistError::Kind::kTimeout,
-                        HasSubstr("ranks 1 and 2 did not arrive"));
+  in_every_world_of_several([&](ProcessGroup& group) {
+    group.monitored_barrier();
+    if (group.rank() == 0) {
+      std::vector<int> others;
+      for (int rank = 1; rank < group.size(); ++rank) others.push_back(rank);
+      EXPECT_DIST_ERROR(group.monitored_barrier(milliseconds(200)), DistError::Kind::kTimeout,
+                        HasSubstr(name_ranks(others) + " did not arrive"));
     }
-    is_over.arrive_and_wait();
+    world_->meet(group.rank());
   });
 }
 
@@ -577,13 +661,10 @@ TEST_P(BackendConformance, TensorsOfNoElementsGoThrough) {
 }
 
 TEST_P(BackendConformance, NobodyLeavesABarrierBeforeTheLastHasCome) {
-  in_every_world([come = std::make_shared<std::atomic<int>>(0)](ProcessGroup& group) {
-    if (group.rank() == 0) *come = 0;
+  in_every_world([&](ProcessGroup& group) {
+    world_->count();
     group.barrier();
-    ++*come;
-    group.barrier();
-    EXPECT_EQ(*come, group.size());
-    group.barrier();
+    EXPECT_EQ(world_->counted(), group.size());
   });
 }
 
@@ -616,39 +697,34 @@ TEST_P(BackendConformance, AWorkThatNobodyWaitsForIsCarriedOutAllTheSame) {
 }
 
 TEST_P(BackendConformance, AfterAbortEveryCallSaysWhyItIsOver) {
-  in_every_world([come = std::make_shared<std::atomic<int>>(0)](ProcessGroup& group) {
-    // An abort ends what other ranks have not finished. The worlds are of 1, 2 and 3 ranks.
+  in_every_world([&](ProcessGroup& group) {
     group.barrier();
-    ++*come;
-    const int all = group.size() * (group.size() + 1) / 2;
-    EXPECT_TRUE(testing_support::eventually([&] { return *come == all; }));
+    world_->meet(group.rank());  // an abort ends what other ranks have not finished
     group.abort("enough");
     for (int i = 0; i < 2; ++i) {
       EXPECT_DIST_ERROR(group.barrier(), DistError::Kind::kStopped, HasSubstr("enough"));
     }
+    world_->meet(group.rank());
   });
 }
 
 TEST_P(BackendConformance, ARankThatStaysAwayIsATimeoutAndTheEndOfTheGroup) {
-  const auto world = GetParam().make_world(2);
-  std::latch is_over(2);
-  run_ranks(2, [&](int rank) {
-    const auto group = world->form(rank);
-    if (rank == 0) {
+  in_every_world_of_several([&](ProcessGroup& group) {
+    if (group.rank() == 0) {
       const Work late =
-          group->all_reduce(torch::ones({4}), {.timeout = milliseconds(100), .async = true});
+          group.all_reduce(torch::ones({4}), {.timeout = milliseconds(100), .async = true});
       EXPECT_DIST_ERROR(late.wait(seconds(30)), DistError::Kind::kTimeout, HasSubstr("all_reduce"));
-      EXPECT_DIST_ERROR(group->barrier(), DistError::Kind::kStopped, HasSubstr("all_reduce"));
+      EXPECT_DIST_ERROR(group.barrier(), DistError::Kind::kStopped, HasSubstr("all_reduce"));
     }
-    is_over.arrive_and_wait();
+    world_->meet(group.rank());
   });
 }
 
 TEST_P(BackendConformance, DestroyingAGroupEndsWhatIsInFlight) {
-  const auto world = GetParam().make_world(2);
-  std::latch is_over(2);
-  run_ranks(2, [&](int rank) {
-    auto group = world->form(rank);
+  in_every_world_of_several([&](std::unique_ptr<ProcessGroup>& group) {
+    const int rank = group->rank();
+    group->barrier();    // nccl's first call waits for all
+    world_->meet(rank);  // all are out of it
     if (rank == 0) {
       std::vector<Work> works;
       for (int i = 0; i < 5; ++i) {
@@ -660,7 +736,7 @@ TEST_P(BackendConformance, DestroyingAGroupEndsWhatIsInFlight) {
         EXPECT_DIST_ERROR(work.wait(), DistError::Kind::kStopped, _);
       }
     }
-    is_over.arrive_and_wait();
+    world_->meet(rank);
   });
 }
 
@@ -749,7 +825,9 @@ TEST_P(ObjectConformance, WhatTorchSavesTravels) {
 
 BackendUnderTest cpu() {
   return {.name = "cpu",
-          .make_world = [](int size) { return std::make_unique<CpuWorld>(size); },
+          .make_world = [](const std::string& l) { return std::make_unique<CpuWorld>(l); },
+          .layouts = {"a", "aa", "ab", "aaa", "aab", "abb", "abc", "aaaa", "aabb", "abab", "aabc",
+                      "aaaaaaaa", "aaaabbbb", "aaabbbcc"},
           .reducible = kAllDtypes,
           .has_bitwise = true,
           .has_tags = true};
@@ -757,7 +835,8 @@ BackendUnderTest cpu() {
 
 BackendUnderTest nccl_double() {
   return {.name = "nccl_double",
-          .make_world = [](int size) { return std::make_unique<NcclWorld>(size); },
+          .make_world = [](const std::string& l) { return std::make_unique<NcclWorld>(l); },
+          .layouts = {"a", "aa", "aaa", "aaaa", "aaaaaaaa"},
           .reducible = {torch::kBool, torch::kUInt8, torch::kInt8, torch::kInt32, torch::kInt64,
                         torch::kFloat16, torch::kBFloat16, torch::kFloat32, torch::kFloat64,
                         torch::kComplexFloat, torch::kComplexDouble},

@@ -4,6 +4,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <algorithm>
+
 #include "tests/support/expect_dist_error.h"
 #include "tests/worker_lib/pickled.h"
 
@@ -64,10 +68,78 @@ TEST(CheckpointState, TensorsKeepDtypeStridesAndSharing) {
 
 TEST(CheckpointState, WhatIsNoArchiveIsCorruptAndNamed) {
   for (const std::vector<char>& bytes : {std::vector<char>{}, std::vector<char>(500, 'x')})
-    EXPECT_DIST_ERROR(read_pickle(bytes, "dir/f.pt"), Kind::kCorrupt, HasSubstr("read dir/f.pt: "));
+    EXPECT_DIST_ERROR(read_pickle(text_of(bytes), "dir/f.pt"), Kind::kCorrupt,
+                      HasSubstr("read dir/f.pt: "));
   auto bytes = pickled(make_string_dict());
   bytes.resize(bytes.size() / 2);
-  EXPECT_DIST_ERROR(read_pickle(bytes, "dir/f.pt"), Kind::kCorrupt, HasSubstr("read dir/f.pt: "));
+  EXPECT_DIST_ERROR(read_pickle(text_of(bytes), "dir/f.pt"), Kind::kCorrupt,
+                    HasSubstr("read dir/f.pt: "));
+}
+
+// What a state dict of some tensors is in a file.
+std::vector<char> small_file() {
+  auto top = make_string_dict();
+  top.insert("a", torch::arange(6, torch::kFloat32).view({2, 3}));
+  top.insert("b", torch::ones({3}, torch::kBFloat16));
+  return pickled(top);
+}
+
+TEST(CheckpointState, AFileThatIsCutOffAnywhereIsRefused) {
+  const std::vector<char> whole = small_file();
+  for (std::size_t bytes = 0; bytes < whole.size(); ++bytes)
+    EXPECT_THROW(read_pickle({whole.data(), bytes}, "f.pt"), DistError) << bytes;
+}
+
+// A bit may be one that nobody reads (a date, padding): then nothing has changed.
+TEST(CheckpointState, NoFlippedBitChangesWhatIsRead) {
+  std::vector<char> bytes = small_file();
+  const c10::IValue whole = read_pickle(text_of(bytes), "f.pt");
+  const auto same = [&](const c10::IValue& other, const char* key) {
+    return torch::equal(entry_of(other, key, "f").toTensor(), entry_of(whole, key, "f").toTensor());
+  };
+  std::size_t refused = 0;
+  for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+    bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << (bit % 8)));
+    try {
+      const c10::IValue read = read_pickle(text_of(bytes), "f.pt");
+      EXPECT_TRUE(same(read, "a") && same(read, "b")) << "bit " << bit;
+    } catch (const DistError&) {
+      ++refused;
+    }
+    bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << (bit % 8)));
+  }
+  EXPECT_GT(refused, bytes.size());
+}
+
+TEST(CheckpointState, AnotherByteOrderIsRefused) {
+  std::vector<char> bytes = small_file();
+  const std::string_view order = "little";
+  const auto at = std::search(bytes.begin(), bytes.end(), order.begin(), order.end());
+  ASSERT_NE(at, bytes.end());
+  std::copy_n("middle", order.size(), at);
+  EXPECT_DIST_ERROR(read_pickle(text_of(bytes), "f.pt", RecordCrcs::kTrust), Kind::kUnsupported,
+                    HasSubstr("its byte order is not known"));
+}
+
+TEST(CheckpointState, EverythingThatDoesNotFitIsNamedAndStrictIsAChoice) {
+  torch::nn::Linear net(3, 2);
+  StateDict state;
+  state.insert("weight", torch::ones({2, 4}));
+  for (int i = 0; i < 10; ++i) state.insert("more" + std::to_string(i), torch::ones({1}));
+  EXPECT_DIST_ERROR(
+      load_into(*net, state), Kind::kInvalidArgument,
+      AllOf(HasSubstr(
+                "'weight' is Float of shape [2, 4] in the state dict and Float of shape [2, 3]"),
+            HasSubstr("the state dict has no 'bias'"), HasSubstr("'more7' and 2 more")));
+  EXPECT_DIST_ERROR(load_into(*net, state, Strict::kNo), Kind::kInvalidArgument,
+                    HasSubstr("'weight' is Float of shape [2, 4]"));
+  state["weight"] = torch::ones({2, 3});
+  const torch::Tensor bias = net->bias.detach().clone();
+  const IncompatibleKeys keys = load_into(*net, state, Strict::kNo);
+  EXPECT_EQ(keys.missing, std::vector<std::string>{"bias"});
+  EXPECT_EQ(keys.unexpected.size(), 10u);
+  EXPECT_TRUE(torch::equal(net->weight, torch::ones({2, 3})));
+  EXPECT_TRUE(torch::equal(net->bias, bias));
 }
 
 TEST(CheckpointState, AMissingEntryIsNamed) {
@@ -115,6 +187,20 @@ TEST(CheckpointState, AnotherModuleIsRefusedByTheFirstDifferenceAndUntouched) {
   auto other_dtype = module_state(*make_net());
   other_dtype.insert_or_assign("0.bias", torch::ones({4}, torch::kFloat64));
   refused(other_dtype, "'0.bias' is Double of shape [4] in the file and Float of shape [4]");
+}
+
+TEST(GeneratorOfRank, IsItsOwnOrFollowsFromTheFirst) {
+  const auto seeded = [](std::uint64_t seed) {
+    return at::detail::createCPUGenerator(seed).get_state();
+  };
+  const std::vector<torch::Tensor> saved{seeded(1), seeded(2)};
+  EXPECT_TRUE(torch::equal(generator_of_rank(saved, 1), saved[1]));
+  const torch::Tensor third = generator_of_rank(saved, 2);
+  EXPECT_TRUE(torch::equal(third, generator_of_rank(saved, 2)));
+  EXPECT_FALSE(torch::equal(third, generator_of_rank(saved, 3)));
+  EXPECT_FALSE(torch::equal(third, saved[0]));
+  EXPECT_FALSE(torch::equal(third, generator_of_rank({seeded(3), seeded(2)}, 2)));
+  at::detail::createCPUGenerator(0).set_state(third);  // it is one
 }
 
 }  // namespace

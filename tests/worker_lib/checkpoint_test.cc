@@ -306,13 +306,34 @@ TEST_F(CheckpointTest, WhatCannotBeReadIsAnErrorOnEveryRankAndIsNotPassedOver) {
   });
 }
 
-TEST_F(CheckpointTest, AnotherWorldSizeIsAClearError) {
-  save_steps({1}, 2);
-  ThreadWorld(3).run([&](ProcessGroup& group) {
+TEST_F(CheckpointTest, AWorldOfAnotherSizeGoesOn) {
+  torch::Tensor weight;
+  ThreadWorld(2).run([&](ProcessGroup& group) {
     CheckpointManager manager(group, 0, options_);
-    Training training(group.rank(), 3);
-    EXPECT_DIST_ERROR(manager.restore(training.state), Kind::kUnsupported,
-                      AllOf(HasSubstr(file(1, ".pt")), HasSubstr("a world of 2, this one has 3")));
+    Training training(group.rank(), 2);
+    training.sampler.set_epoch(1);
+    for (int step = 0; step < 3; ++step) training.step();
+    if (group.rank() == 0) weight = training.weight().clone();
+    manager.save(3, training.state);
+  });
+  for (const int world : {1, 3})
+    ThreadWorld(world).run([&](ProcessGroup& group) {
+      CheckpointManager manager(group, 0, options_);
+      Training training(group.rank(), world);
+      const Restored restored = manager.restore(training.state);
+      EXPECT_EQ(restored.step, 3);
+      EXPECT_TRUE(torch::equal(training.weight(), weight));
+      EXPECT_EQ(training.sampler.state().at("epoch"), 1);
+      EXPECT_EQ(training.sampler.state().at("position"), 24);
+      EXPECT_THAT(restored.remarks,
+                  testing::ElementsAre(
+                      AllOf(HasSubstr(file(3, ".pt")),
+                            HasSubstr("a world of 2, this one has " + std::to_string(world)))));
+    });
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    Training training(group.rank(), 2);
+    EXPECT_THAT(manager.restore(training.state).remarks, IsEmpty());
   });
 }
 
@@ -331,9 +352,75 @@ TEST_F(CheckpointTest, AnotherOptimizerOrModelIsAClearError) {
     state = training.state;
     state.model = other.get();
     EXPECT_DIST_ERROR(manager.restore(state), Kind::kInvalidArgument, HasSubstr("'weight'"));
-    torch::optim::LBFGS lbfgs(training.net->parameters());
-    state.optimizer = &lbfgs;
-    EXPECT_DIST_ERROR(manager.save(2, state), Kind::kUnsupported, HasSubstr("LBFGS"));
+    struct Own : torch::optim::Optimizer {
+      using Optimizer::Optimizer;
+      torch::Tensor step(LossClosure) override { return {}; }
+    } own(training.net->parameters(), std::make_unique<torch::optim::SGDOptions>(0.1));
+    state.optimizer = &own;
+    EXPECT_DIST_ERROR(manager.save(2, state), Kind::kUnsupported, HasSubstr("Own"));
+  });
+}
+
+TEST_F(CheckpointTest, AnotherScheduleIsAClearError) {
+  ThreadWorld(1).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    Training training(0, 1);
+    LRScheduler steps(*training.state.optimizer, StepLR{});
+    ReduceLROnPlateau plateau(*training.state.optimizer);
+    TrainingState state = training.state;
+    manager.save(1, state);
+    state.scheduler = &steps;
+    EXPECT_DIST_ERROR(manager.restore(state), Kind::kCorrupt,
+                      HasSubstr("it has no 'lr_scheduler_class'"));
+    manager.save(2, state);
+    state.scheduler = &plateau;
+    EXPECT_DIST_ERROR(
+        manager.restore(state), Kind::kInvalidArgument,
+        AllOf(HasSubstr(file(2, ".pt")),
+              HasSubstr("it holds the state of StepLR, this schedule is ReduceLROnPlateau")));
+  });
+}
+
+// A plateau that has seen nothing yet has an infinite number in its state.
+TEST_F(CheckpointTest, SchedulesGoOnWhereTheyWere) {
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    Training training(group.rank(), 2);
+    torch::optim::Optimizer& optimizer = *training.state.optimizer;
+    TrainingState state = training.state;
+    const auto rate = [&] { return optimizer.param_groups()[0].options().get_lr(); };
+    const SequentialLR rules{{LinearWarmup{}, MultiStepLR{.milestones = {1, 2}}}, {3}};
+    LRScheduler schedule(optimizer, rules);
+    ReduceLROnPlateau plateau(optimizer, {.patience = 0});
+    state.scheduler = &schedule;
+    for (int epoch = 0; epoch < 4; ++epoch) schedule.step();
+    const double saved = rate();
+    manager.save(1, state);
+    state.scheduler = &plateau;
+    manager.save(2, state);
+    plateau.step(1);
+    const auto expected = plateau.state();
+
+    ReduceLROnPlateau later_plateau(optimizer, {.factor = 0.7});
+    state.scheduler = &later_plateau;
+    EXPECT_EQ(manager.restore(state).step, 2);
+    later_plateau.step(1);
+    EXPECT_EQ(later_plateau.state(), expected);
+
+    state.scheduler = &schedule;
+    manager.save(3, state);
+    optimizer.param_groups()[0].options().set_lr(5);
+    LRScheduler later(optimizer, rules);
+    state.scheduler = &later;
+    EXPECT_EQ(manager.restore(state).step, 3);
+    EXPECT_EQ(rate(), saved);
+    schedule.step();
+    const double next = rate();
+    optimizer.param_groups()[0].options().set_lr(saved);
+    later.step();
+    EXPECT_EQ(rate(), next);
+    EXPECT_NE(next, saved);
+    EXPECT_EQ(later.state(), schedule.state());
   });
 }
 

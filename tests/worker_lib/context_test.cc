@@ -20,6 +20,8 @@
 #include "tests/support/read_file.h"
 #include "tests/support/running_store.h"
 #include "tests/worker_lib/nccl_double.h"
+#include "tests/worker_lib/queue_device.h"
+#include "tests/worker_lib/recording_backend.h"
 #include "tests/worker_lib/scoped_environment.h"
 #include "worker_lib/backend_nccl.h"
 #include "worker_lib/error_bridge.h"
@@ -28,9 +30,12 @@ namespace ddprun {
 namespace {
 
 using std::chrono::milliseconds;
+using std::chrono::minutes;
 using std::chrono::seconds;
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing_support::dist_error_of;
 
 constexpr const char* kNobodysPort = "1";  // tcpmux
@@ -123,17 +128,19 @@ TEST(Context, SaysWhyADeviceOrABackendCannotBeHad) {
       {{.device = torch::kMeta},
        Kind::kInvalidArgument,
        "ddprun::init: device meta is not known here; there are cpu and cuda"},
-      {{.device = torch::kCPU, .backend = "nccl"},
+      {{.device = torch::kCPU, .backend = "cuda:cpu"},
        Kind::kInvalidArgument,
-       "ddprun::init: backend nccl is for device cuda, not cpu"},
+       "ddprun::init: backend cuda:cpu is for device cuda, not cpu"},
+      {{.device = torch::kMeta, .backend = "cpu"},
+       Kind::kInvalidArgument,
+       "ddprun::init: backend cpu cannot carry tensors on meta: LibTorch has no streams for it"},
       {{.device = torch::kCUDA, .backend = "cpu"},
        Kind::kUnsupported,
-       "ddprun::init: backend cpu takes tensors on the cpu only; use backend nccl with device "
-       "cuda"},
+       "ddprun::init: there is no GPU here, or no driver for it"},
       {{.backend = "nccl"},
        Kind::kUnsupported,
-       "ddprun::init: device cuda and backend nccl need a program that is linked with "
-       "ddprun::worker_cuda; this one is linked with ddprun::worker"},
+       "ddprun::init: backend nccl needs a program that is linked with ddprun::worker_cuda; this "
+       "one is linked with ddprun::worker"},
       {{.timeout = seconds(0)},
        Kind::kInvalidArgument,
        "ddprun::init: timeout must be more than zero"},
@@ -166,6 +173,145 @@ TEST(Context, WithoutAGpuAProgramForGpusRunsOnTheCpu) {
   Context context = init_with({}, &factory);
   EXPECT_EQ(context.device(), torch::kCPU);
   EXPECT_EQ(context.group().backend_name(), "cpu");
+}
+
+// --- backends of the program's own
+
+BackendKind recording_kind(BackendRecord& record) {
+  return {.name = "mine", .devices = {torch::kPrivateUse1}, .make = [&](const BackendStart& start) {
+            EXPECT_EQ(start.store, nullptr);  // of a world of one
+            return std::make_unique<RecordingBackend>(record, start.rank, start.size,
+                                                      start.device.type());
+          }};
+}
+
+TEST(Context, EachTensorGoesToTheBackendOfItsDevice) {
+  const ScopedEnvironment none({});
+  const torch::Device device = QueueDevice::install();
+  BackendRecord record;
+  Context context = init_with({.device = device,
+                               .backend = "cpu:cpu,privateuseone:mine",
+                               .more_backends = {recording_kind(record)}},
+                              nullptr);
+  ProcessGroup& group = context.group();
+  EXPECT_EQ(group.backend_name(), "cpu:cpu,privateuseone:mine");
+  EXPECT_TRUE(group.takes(torch::kCPU));
+  EXPECT_TRUE(group.takes(torch::kPrivateUse1));
+  EXPECT_FALSE(group.takes(torch::kCUDA));
+
+  const torch::Tensor host = torch::ones({2});
+  const torch::Tensor there = QueueDevice::put(host);
+  group.all_reduce(host, {.timeout = seconds(5)});
+  group.all_reduce(there, {.timeout = seconds(5)});
+  group.reduce(there, {.timeout = seconds(5)});
+  group.broadcast(there, {.timeout = seconds(5)});
+  group.all_gather({there}, there, {.timeout = seconds(5)});
+  group.reduce_scatter(QueueDevice::put(host), {there}, {.timeout = seconds(5)});
+  group.gather({there}, there, {.timeout = seconds(5)});
+  group.scatter(there, {there}, {.timeout = seconds(5)});
+  group.all_to_all({QueueDevice::put(host)}, {there}, {.timeout = seconds(5)});
+  group.barrier({.timeout = seconds(5)});
+  group.monitored_barrier(seconds(5));
+  EXPECT_THAT(record.calls,
+              ElementsAre("all_reduce [2] sum in 5.0 s", "reduce sum root 0 in 5.0 s",
+                          "broadcast [2] root 0 in 5.0 s", "all_gather [2] of [2] in 5.0 s",
+                          "reduce_scatter [2] of [2] sum in 5.0 s", "gather [2] root 0 in 5.0 s",
+                          "scatter [2] root 0 in 5.0 s", "all_to_all [2] of [2] in 5.0 s",
+                          "barrier in 5.0 s", "monitored_barrier in 5.0 s"));
+  record.calls.clear();
+  EXPECT_EQ(group.all_gather_object({{"a", 1}})[0].at("a"), 1);  // on the host
+  EXPECT_THAT(record.calls, IsEmpty());
+  group.abort("enough");
+  EXPECT_EQ(record.aborted, "enough");
+  EXPECT_EQ(dist_error_of([&] { group.all_reduce(host); }).kind(), DistError::Kind::kStopped);
+}
+
+TEST(Context, ABackendOfTheProgramsOwnMayBeTheOnlyOne) {
+  const ScopedEnvironment none({});
+  const torch::Device device = QueueDevice::install();
+  BackendRecord record;
+  {
+    Context context = init_with(
+        {.device = device, .backend = "mine", .more_backends = {recording_kind(record)}}, nullptr);
+    EXPECT_EQ(context.group().backend_name(), "recording");
+    EXPECT_STREQ(dist_error_of([&] { context.group().all_reduce(torch::ones({1})); }).what(),
+                 "all_reduce: tensor must be on privateuseone, the group's device, but is on cpu");
+  }
+}
+
+TEST(Context, SaysWhatIsWrongWithABackendOfTheProgramsOwn) {
+  const ScopedEnvironment none({});
+  BackendRecord record;
+  const auto refusal = [](BackendKind kind) {
+    return std::string(dist_error_of([&] {
+                         init_with({.backend = "mine", .more_backends = {std::move(kind)}},
+                                   nullptr);
+                       }).what());
+  };
+  BackendKind kind = recording_kind(record);
+  kind.devices = {torch::kCPU};
+  for (const char* name : {"", "cpu", "nccl", "a:b", "a,b"}) {
+    BackendKind misnamed = kind;
+    misnamed.name = name;
+    EXPECT_THAT(refusal(misnamed), HasSubstr("is no name for a backend")) << name;
+  }
+  BackendKind nowhere = kind;
+  nowhere.devices = {};
+  EXPECT_EQ(refusal(nowhere), "ddprun::init: more_backends: mine is for no device");
+  BackendKind empty = kind;
+  empty.make = nullptr;
+  EXPECT_EQ(refusal(empty), "ddprun::init: more_backends: mine has nothing that makes it");
+  BackendKind none_made = kind;
+  none_made.make = [](const BackendStart&) { return nullptr; };
+  EXPECT_EQ(refusal(none_made), "ddprun::init of rank 0 of 1: make a backend mine: it gave none");
+  BackendKind throws = kind;
+  throws.make = [](const BackendStart&) -> std::unique_ptr<Backend> {
+    throw std::runtime_error("no switch");
+  };
+  EXPECT_EQ(refusal(throws), "ddprun::init of rank 0 of 1: make a backend mine: no switch");
+}
+
+// --- deadlines
+
+TEST(Context, TheDeadlineIsTheOptionElseTheEnvironmentsElsePyTorchs) {
+  const auto timeout_of = [](const InitOptions& options) {
+    return init_with(options, nullptr).group().timeout();
+  };
+  {
+    const ScopedEnvironment none({});
+    EXPECT_EQ(timeout_of({}), minutes(30));
+    EXPECT_EQ(timeout_of({.timeout = seconds(7)}), seconds(7));
+  }
+  const ScopedEnvironment said(std::map<std::string, std::string>{{"DDPRUN_TIMEOUT", "90.5"}});
+  EXPECT_EQ(timeout_of({}), milliseconds(90500));
+  EXPECT_EQ(timeout_of({.timeout = seconds(7)}), seconds(7));
+}
+
+TEST(Context, ADeadlineThatIsNoTimeIsNamed) {
+  for (const char* bad : {"0", "-1", "soon", "10m", " 5"}) {
+    const ScopedEnvironment said(std::map<std::string, std::string>{{"DDPRUN_TIMEOUT", bad}});
+    EXPECT_EQ(dist_error_of([] { init_with({}, nullptr); }).what(),
+              "ddprun::init: read environment variable DDPRUN_TIMEOUT: '" + std::string(bad) +
+                  "' is no number of seconds above zero");
+  }
+}
+
+// --- checks
+
+TEST(Context, WhatToVerifyIsTheOptionElseTheEnvironments) {
+  const std::string nan_found = "gives holds 1 NaN";
+  const torch::Tensor bad = torch::full({1}, std::numeric_limits<float>::quiet_NaN());
+  const ScopedEnvironment said(std::map<std::string, std::string>{{"DDPRUN_VERIFY", "1"}});
+  Context checked = init_with({}, nullptr);
+  EXPECT_THAT(dist_error_of([&] { checked.group().all_reduce(bad); }).what(), HasSubstr(nan_found));
+  EXPECT_THAT(dist_error_of([&] { checked.new_group({0})->all_reduce(bad); }).what(),
+              HasSubstr(nan_found));
+  Context not_checked = init_with({.verify = Verify()}, nullptr);
+  not_checked.group().all_reduce(bad);
+  setenv("DDPRUN_VERIFY", "all", 1);
+  EXPECT_STREQ(dist_error_of([] { init_with({}, nullptr); }).what(),
+               "ddprun::init: read environment variable DDPRUN_VERIFY: 'all' is none of 1, nan, "
+               "results and 0");
 }
 
 // Nobody serves a store, so the group is never formed; until then the double sees the order of calls.

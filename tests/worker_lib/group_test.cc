@@ -58,6 +58,16 @@ TEST(NewGroup, MembersMeetWithoutTheOthers) {
   });
 }
 
+TEST(NewGroup, ItsRanksAgreeInWhatTheyWantOfReductions) {
+  in_a_world_of(2, [](Context& context) {
+    EXPECT_TRUE(context.new_group({0, 1}, {.deterministic_across_layouts = true}));
+    const bool mine = context.rank() == 0;
+    EXPECT_DIST_ERROR(context.new_group({0, 1}, {.deterministic_across_layouts = mine}),
+                      DistError::Kind::kInvalidArgument,
+                      HasSubstr("same bits for every layout, unlike this rank"));
+  });
+}
+
 TEST(NewGroup, OfOneRankNeedsNobody) {
   in_a_world_of(2, [](Context& context) {
     const auto alone = context.new_group({context.rank()});

@@ -103,6 +103,115 @@ TEST_F(ProcessGroupTest, ABlockingCallThrowsItsFailureAndAnAsynchronousOneKeepsI
   EXPECT_THROW(work.wait(), DistError);
 }
 
+TEST_F(ProcessGroupTest, AFutureHoldsWhatTheCallWritesOnThisRank) {
+  const auto still_running = std::make_shared<detail::HostWork>();
+  record_.works = {Work(still_running)};
+  const std::vector<Tensor> outputs = three();
+  const Work work = group_.all_gather(outputs, torch::ones({2}), {.async = true});
+  const auto future = work.future();
+  EXPECT_FALSE(future->completed());
+  still_running->complete({});
+  ASSERT_TRUE(future->completed());
+  const std::vector<Tensor> value = future->value().toTensorVector();
+  ASSERT_EQ(value.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(value[i].is_same(outputs[i]));
+
+  // The root of a broadcast writes nothing.
+  const auto on_root = std::make_shared<detail::HostWork>();
+  record_.works = {Work(on_root)};
+  const auto nothing = group_.broadcast(outputs[0], {.root = 1, .async = true}).future();
+  on_root->complete({});
+  EXPECT_TRUE(nothing->value().toTensorVector().empty());
+  EXPECT_TRUE(group_.all_reduce(outputs[0]).future()->completed());
+}
+
+// --- DDPRUN_VERIFY
+
+class VerifyTest : public testing::Test {
+ protected:
+  ProcessGroup& group(Verify verify) {
+    group_ =
+        std::make_unique<ProcessGroup>(std::make_unique<RecordingBackend>(record_, 1, 3),
+                                       torch::kCPU, seconds(60), nullptr, GroupIdentity(), verify);
+    return *group_;
+  }
+  // The other ranks have what this rank has, but for this one.
+  void let_differ(std::size_t other) {
+    record_.gather = [other](TensorList outputs, TensorList inputs) {
+      for (std::size_t r = 0; r < outputs.size(); ++r) {
+        torch::Tensor(outputs[r]).copy_(inputs[0]);
+        if (r == other) torch::Tensor(outputs[r]).add_(1);
+      }
+    };
+  }
+
+  BackendRecord record_;
+  std::unique_ptr<ProcessGroup> group_;
+};
+
+TEST_F(VerifyTest, AResultThatDiffersIsKnownByItsCallAndItsRank) {
+  ProcessGroup& group = this->group({.results = true});
+  const Tensor tensor = torch::ones({5});
+  let_differ(3);  // nobody
+  group.all_reduce(tensor);
+  group.broadcast(tensor);
+  EXPECT_THAT(record_.calls,
+              ElementsAre("all_reduce [5] sum in 60.0 s", "all_gather [1 1 1] of [1] in 60.0 s",
+                          "broadcast [5] root 0 in 60.0 s", "all_gather [1 1 1] of [1] in 60.0 s"));
+  let_differ(2);
+  const DistError failure = dist_error_of([&] { group.all_reduce(tensor); });
+  EXPECT_EQ(failure.kind(), DistError::Kind::kCorrupt);
+  EXPECT_STREQ(failure.what(),
+               "all_reduce (collective 3): rank 2 has another result than ranks 0 and 1");
+  const DistError gathered = dist_error_of([&] { group.all_gather(three(), torch::ones({2})); });
+  EXPECT_THAT(gathered.what(), HasSubstr("all_gather (collective 4): rank 2 has another result"));
+}
+
+TEST_F(VerifyTest, ResultsThatAreEachRanksOwnAreNotCompared) {
+  ProcessGroup& group = this->group({.results = true});
+  let_differ(0);
+  group.reduce(torch::ones({2}));
+  group.reduce_scatter(torch::ones({2}), three());
+  group.gather({}, torch::ones({2}));
+  group.scatter(torch::ones({2}), {});
+  group.barrier();
+  group.send(torch::ones({1}), 0);
+}
+
+TEST_F(VerifyTest, ANanOfThisRankIsNamedBeforeAnythingIsSent) {
+  ProcessGroup& group = this->group({.nan = true});
+  Tensor tensor = torch::ones({2, 3});
+  let_differ(3);
+  group.all_reduce_coalesced({torch::ones({1}), tensor});
+  tensor[1][1] = std::numeric_limits<float>::quiet_NaN();
+  tensor[1][2] = std::numeric_limits<float>::quiet_NaN();
+  record_.calls.clear();
+  const DistError failure = dist_error_of([&] {
+    group.all_reduce_coalesced({torch::ones({1}), tensor});
+  });
+  EXPECT_EQ(failure.kind(), DistError::Kind::kInvalidArgument);
+  EXPECT_STREQ(failure.what(),
+               "all_reduce_coalesced: what this rank, 1, gives holds 2 NaN, the first in tensor 1 "
+               "at element 4; nothing was sent");
+  EXPECT_THAT(record_.calls, ElementsAre("all_gather [1 1 1] of [1] in 60.0 s"));
+  group.all_gather(three(), torch::ones({2}));  // the group goes on
+  EXPECT_THAT(dist_error_of([&] { group.send(tensor, 0); }).what(), HasSubstr("send: what this"));
+  EXPECT_THAT(dist_error_of([&] {
+                group.batch_isend_irecv({{P2POp::Kind::kSend, tensor, 2, 1}});
+              }).what(),
+              HasSubstr("batch_isend_irecv: what this"));
+  group.recv(tensor, 0);                 // only written
+  group.broadcast(tensor, {.root = 0});  // likewise
+  group.all_reduce(torch::ones({1}, torch::kInt32));
+}
+
+TEST_F(VerifyTest, ANanOfAnotherRankIsNamed) {
+  ProcessGroup& group = this->group({.nan = true});
+  let_differ(2);
+  EXPECT_STREQ(dist_error_of([&] { group.all_reduce(torch::ones({1})); }).what(),
+               "all_reduce: what rank 2 gives holds 1 NaN; nothing was sent");
+}
+
 TEST_F(ProcessGroupTest, AbortReachesTheBackendWithItsReason) {
   group_.abort("the test wants it");
   EXPECT_EQ(record_.aborted, "the test wants it");

@@ -19,18 +19,23 @@ namespace ddprun {
 struct BackendRecord {
   std::vector<std::string> calls;        // "reduce avg root 1 async in 5.0 s"
   Result<void> result;                   // of every call
+  std::vector<Work> works;               // of the next calls, instead
   std::string aborted;                   // the reason, once
   std::function<void()> during = [] {};  // in the middle of the next call
+  // What every all_gather does with its tensors.
+  std::function<void(TensorList outputs, TensorList inputs)> gather = [](TensorList, TensorList) {};
 };
 
 class RecordingBackend final : public Backend {
  public:
-  RecordingBackend(BackendRecord& record, int rank, int size)
-      : record_(record), rank_(rank), size_(size) {}
+  RecordingBackend(BackendRecord& record, int rank, int size,
+                   torch::DeviceType device = torch::kCPU)
+      : record_(record), rank_(rank), size_(size), device_(device) {}
 
   const std::string& name() const override { return name_; }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  bool takes(torch::DeviceType type) const override { return type == device_; }
 
   Work all_reduce(TensorList tensors, Reduction how, CallOptions call) override {
     return note("all_reduce " + list_text(tensors) + text_of(how), call);
@@ -42,6 +47,7 @@ class RecordingBackend final : public Backend {
     return note("broadcast " + list_text(tensors) + root_text(root), call);
   }
   Work all_gather(TensorList outputs, TensorList inputs, CallOptions call) override {
+    record_.gather(outputs, inputs);
     return note("all_gather " + list_text(outputs) + " of " + list_text(inputs), call);
   }
   Work reduce_scatter(TensorList outputs, TensorList inputs, Reduction how,
@@ -96,13 +102,17 @@ class RecordingBackend final : public Backend {
     if (call.async) text += " async";
     record_.calls.push_back(text + " in " + to_text(call.timeout));
     std::exchange(record_.during, [] {})();
-    return detail::work_of(record_.result);
+    if (record_.works.empty()) return detail::work_of(record_.result);
+    const Work next = record_.works.front();
+    record_.works.erase(record_.works.begin());
+    return next;
   }
 
   const std::string name_ = "recording";
   BackendRecord& record_;
   const int rank_;
   const int size_;
+  const torch::DeviceType device_;
 };
 
 }  // namespace ddprun

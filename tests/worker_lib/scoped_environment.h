@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/worker_env.h"
 
@@ -13,17 +14,20 @@ class ScopedEnvironment {
  public:
   // No variable of a launcher is set but these.
   explicit ScopedEnvironment(const std::map<std::string, std::string>& variables) {
-    clear();
-    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+    for (const std::string_view name : kWorkerVariables) unsetenv(std::string(name).c_str());
+    for (const auto& [name, value] : variables) {
+      setenv(name.c_str(), value.c_str(), 1);
+      set_.push_back(name);
+    }
   }
-  ~ScopedEnvironment() { clear(); }
+  ~ScopedEnvironment() {
+    for (const std::string& name : set_) unsetenv(name.c_str());
+  }
   ScopedEnvironment(const ScopedEnvironment&) = delete;
   ScopedEnvironment& operator=(const ScopedEnvironment&) = delete;
 
  private:
-  static void clear() {
-    for (const std::string_view name : kWorkerVariables) unsetenv(std::string(name).c_str());
-  }
+  std::vector<std::string> set_;
 };
 
 }  // namespace ddprun

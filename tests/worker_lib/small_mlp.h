@@ -61,14 +61,13 @@ inline std::vector<Tensors> local_gradients(int world, int step = 0) {
   return result;
 }
 
-// g0/W + g1/W + ..., in rank order.
+// (g0 + g1 + ...) / W, in rank order.
 inline Tensors averaged(const std::vector<Tensors>& by_rank) {
   Tensors result;
-  const auto world = static_cast<double>(by_rank.size());
   for (std::size_t i = 0; i < by_rank[0].size(); ++i) {
-    torch::Tensor sum = by_rank[0][i] / world;
-    for (std::size_t r = 1; r < by_rank.size(); ++r) sum = sum + by_rank[r][i] / world;
-    result.push_back(sum);
+    torch::Tensor sum = by_rank[0][i].clone();
+    for (std::size_t r = 1; r < by_rank.size(); ++r) sum += by_rank[r][i];
+    result.push_back(sum / static_cast<double>(by_rank.size()));
   }
   return result;
 }

@@ -48,6 +48,48 @@ TEST(Work, AFailureIsThrownByEveryWaitAndKeptAsAnException) {
   EXPECT_DIST_ERROR(work.wait(), DistError::Kind::kPeerLost, HasSubstr("gone"));
 }
 
+TEST(Work, AFutureCallsBackWhenItIsOverAndWhenItWas) {
+  const auto state = std::make_shared<detail::HostWork>();
+  state->outputs = {torch::ones({3})};
+  int called = 0;
+  const auto future = Work(state).future();
+  future->addCallback([&](c10::ivalue::Future& over) {
+    called += static_cast<int>(over.value().toTensorVector()[0].sum().item<float>());
+  });
+  EXPECT_EQ(called, 0);
+  state->complete({});
+  EXPECT_EQ(called, 3);
+  const auto next = Work(state).future()->then([](c10::ivalue::Future&) { return c10::IValue(7); },
+                                               c10::IntType::get());
+  EXPECT_EQ(next->value().toInt(), 7);
+}
+
+TEST(Work, AFutureHasTheFailure) {
+  const auto state = std::make_shared<detail::HostWork>();
+  const auto future = Work(state).future();
+  state->complete(Error{.kind = ErrorKind::kPeerLost, .cause = "gone", .peer_rank = 1});
+  ASSERT_TRUE(future->hasError());
+  EXPECT_DIST_ERROR(std::rethrow_exception(future->exception_ptr()), DistError::Kind::kPeerLost,
+                    HasSubstr("gone"));
+  EXPECT_TRUE(Work(state).future()->hasError());
+}
+
+TEST(Work, AFutureOfACompleteWorkIsEmpty) {
+  const auto future = Work().future();
+  ASSERT_TRUE(future->completed());
+  EXPECT_TRUE(future->value().toTensorVector().empty());
+}
+
+// The state keeps what is to be called, which keeps the state: until it is over.
+TEST(Work, AFutureLetsGoOfTheWorkWhenItIsOver) {
+  auto state = std::make_shared<detail::HostWork>();
+  const std::weak_ptr<detail::HostWork> seen = state;
+  const auto future = Work(state).future();
+  state->complete({});
+  state.reset();
+  EXPECT_TRUE(seen.expired());
+}
+
 TEST(Work, AWaitThatIsTooShortThrowsTimeoutAndEndsNothing) {
   const auto state = std::make_shared<detail::HostWork>();
   const Work work(state);

@@ -55,6 +55,18 @@ int step_until_failure(Context& context, std::int64_t elements, bool async) {
   }
 }
 
+// The same with barriers that name who is missing.
+int monitored_barriers(Context& context) {
+  try {
+    while (true) {
+      context.group().monitored_barrier();
+      say(".");
+    }
+  } catch (const DistError& failure) {
+    return report(failure);
+  }
+}
+
 int sum(Context& context) {
   const torch::Tensor ranks = torch::full({4}, static_cast<double>(context.rank()));
   context.group().all_reduce(ranks);
@@ -132,6 +144,7 @@ const std::map<std::string, std::function<int(Context&)>> kPlays{
     {"small", [](Context& context) { return step_until_failure(context, 1, false); }},
     {"large", [](Context& context) { return step_until_failure(context, 1 << 20, false); }},
     {"async", [](Context& context) { return step_until_failure(context, 1 << 18, true); }},
+    {"monitored_barriers", monitored_barriers},
     {"leave_in_flight", leave_in_flight},
     {"leave_early", leave_early},
     {"die_once", die_once},

@@ -73,8 +73,30 @@ void kill_one(const std::string& name, std::uint64_t seed) {
 TEST(Workers, AKilledOneIsNamedByTheOthersWithinASecond) {
   const std::uint64_t first = testing_support::test_seed(1);
   for (std::uint64_t seed = first; seed < first + 2; ++seed) {
-    for (const std::string name : {"small", "large", "async"}) kill_one(name, seed);
+    for (const std::string name : {"small", "large", "async", "monitored_barriers"})
+      kill_one(name, seed);
   }
+}
+
+TEST(Workers, AStoppedOneIsNamedByAMonitoredBarrierWhenItsTimeIsUp) {
+  constexpr int kVictim = 1;
+  std::vector<std::string> command = play("monitored_barriers");
+  command.insert(command.end(), {"env://", "2"});  // a deadline of 2 s
+  WorkerCluster cluster({.command = command, .per_node = 3});
+  ASSERT_TRUE(eventually([&] { return cluster.output(kVictim).size() > 20; }));
+  const TimePoint stopped = BootClock::now();
+  cluster.signal(kVictim, SIGSTOP);
+  for (const int rank : {0, 2}) {
+    ASSERT_TRUE(
+        eventually([&] { return cluster.output(rank).find("failed ") != std::string::npos; }));
+    const WorkerFailure failure = failure_in(cluster.output(rank));
+    EXPECT_EQ(failure.kind, DistError::Kind::kTimeout) << failure.what;
+    EXPECT_EQ(failure.peer, kVictim) << failure.what;
+    EXPECT_THAT(failure.what, HasSubstr("rank 1 did not arrive; rank 1 is stopped"));
+    EXPECT_LT(failure.time - stopped, seconds(3)) << failure.what;
+  }
+  cluster.signal(kVictim, SIGKILL);
+  EXPECT_TRUE(cluster.wait_for_all(seconds(30)));
 }
 
 TEST(Workers, EndInPeaceWithWorksThatNobodyWaitsFor) {

@@ -11,10 +11,10 @@
 //
 // One file for each checkpoint, which Python reads: torch.load(file, weights_only=True) gives a
 // dict with "model" (a state dict), "optimizer" (one that Python's optimizer loads),
-// "optimizer_class", "epoch", "step", "rng" (per rank), "sampler", "extra", "world_size",
-// "generation". Beside it lies a manifest with size and SHA-256, written last: a checkpoint exists
-// iff its manifest is whole and the file matches. docs/checkpoints.md has the format and the
-// guarantees.
+// "optimizer_class", "lr_scheduler" (one that Python's scheduler loads), "lr_scheduler_class",
+// "epoch", "step", "rng" (per rank), "sampler", "extra", "world_size", "generation". Beside it lies
+// a manifest with size and SHA-256, written last: a checkpoint exists iff its manifest is whole and
+// the file matches. docs/checkpoints.md has the format and the guarantees.
 //
 // save() and restore() are collective: every rank calls them at the same point, like the
 // collectives of a ProcessGroup. Rank 0 writes; every rank reads, so the directory must be one that
@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "ddprun/context.h"
+#include "ddprun/lr_scheduler.h"
 #include "ddprun/process_group.h"
 #include "ddprun/sampler.h"
 
@@ -51,7 +52,9 @@ struct CheckpointOptions {
 // values. The pointers are borrowed for the call; those that are null are left out.
 struct TrainingState {
   torch::nn::Module* model = nullptr;
-  torch::optim::Optimizer* optimizer = nullptr;  // SGD, Adam, AdamW, RMSprop or Adagrad
+  // SGD, Adam, AdamW, RMSprop, Adagrad, LBFGS or ddprun::Adadelta.
+  torch::optim::Optimizer* optimizer = nullptr;
+  SavedScheduler* scheduler = nullptr;  // an LRScheduler or a ReduceLROnPlateau
   DistributedSampler* sampler = nullptr;
   std::int64_t epoch = 0;
   nlohmann::json extra = {};  // anything else that the program wants back
@@ -63,6 +66,8 @@ struct Restored {
   std::int64_t step = 0;  // steps that were done when it was saved
   // One line for each newer checkpoint that was passed over: which, and why.
   std::vector<std::string> skipped;
+  // One line for each thing that is another than it was when it was saved, and may be.
+  std::vector<std::string> remarks;
   explicit operator bool() const { return !file.empty(); }
 };
 
@@ -85,9 +90,9 @@ class CheckpointManager {
   CheckpointManager(CheckpointManager&&) noexcept;
   CheckpointManager& operator=(CheckpointManager&&) noexcept;
 
-  // Writes a checkpoint of `step` (steps done so far): rank 0's model, buffers, optimizer and
-  // sampler, and the random generator of every rank. Returns on every rank when it is announced and
-  // on the disk; then older ones than the last `keep_last` are removed, and those that restore()
+  // Writes a checkpoint of `step` (steps done so far): rank 0's model, buffers, optimizer, schedule
+  // and sampler, and the random generator of every rank. Returns on every rank when it is announced
+  // and on the disk; then older ones than the last `keep_last` are removed, and those that restore()
   // passed over. Throws on every rank, naming file and cause, when it cannot be written; earlier
   // checkpoints are then as they were.
   // kInvalidArgument if the ranks differ in `step`, or if the directory holds a later step that
@@ -96,10 +101,12 @@ class CheckpointManager {
   void save(std::int64_t step, const TrainingState& state);
 
   // Fills `state` and this rank's random generator from the newest checkpoint that every rank can
-  // read whole; damaged ones are passed over. Throws on every rank: kSystem if a file cannot be read
+  // read whole; damaged ones are passed over. The world may have another size than the one that saved
+  // it: the sampler deals what is left of the epoch to it, and ranks that there were not get random
+  // numbers of their own. Throws on every rank: kSystem if a file cannot be read
   // for another reason (rights, a failing disk), or if some ranks have checkpoints and no two the
   // same (a directory that is not shared); kInvalidArgument if it belongs to another model or
-  // optimizer, kUnsupported if to another world size or format. After these two `state` may be
+  // optimizer, kUnsupported if to another format. After these two `state` may be
   // filled in part: it is not fit for training.
   Restored restore(TrainingState& state);
 

@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "ddprun/backend_kind.h"
 #include "ddprun/process_group.h"
 #include "ddprun/store.h"
 
@@ -31,13 +32,28 @@ class BackendFactory;
 
 struct InitOptions {
   // cpu or cuda[:n]. Default: cuda:(local rank modulo device count) when there is a GPU and the
-  // program links ddprun::worker_cuda, else cpu.
+  // program links ddprun::worker_cuda, else cpu. Other devices need a backend that takes them.
   std::optional<torch::Device> device = {};
-  // "cpu" or "nccl". Default: what fits the device. "nccl" without a GPU, or in a program that
-  // links only ddprun::worker, throws kUnsupported.
+  // One backend, "cpu", "nccl" or one of more_backends, or one for each type of device,
+  // "cpu:cpu,cuda:nccl", as PyTorch has it. Default: cpu for tensors on the cpu and, where the device is a
+  // GPU, nccl for tensors on GPUs. "nccl" without a GPU, or in a program that links only ddprun::worker,
+  // throws kUnsupported. The cpu backend takes tensors on GPUs, too: they travel through the host, so that
+  // several ranks can share a GPU, and programs without NCCL work.
   std::optional<std::string> backend = {};
-  // Deadline of forming the group and of every collective that gives none.
-  Timeout timeout = std::chrono::minutes(30);
+  // Backends of the program's own, by name.
+  std::vector<BackendKind> more_backends = {};
+  // Deadline of forming the group and of every collective that gives none. Default: DDPRUN_TIMEOUT, in
+  // seconds, else as PyTorch's: 10 minutes where nccl carries this rank's device, 30 elsewhere.
+  std::optional<Timeout> timeout = {};
+
+  // The cpu backend's reductions give the same bits for every split of the ranks over nodes, for more bytes
+  // between nodes (docs/collectives.md, "The same bits"). The same on all ranks.
+  bool deterministic_across_layouts = false;
+  // The nccl backend compares what the ranks call, beside the calls (docs/collectives.md, "The nccl
+  // backend"): ranks that disagree hear of it within a second, instead of a hang. The cpu backend always does.
+  bool compare_calls = true;
+  // Default: what DDPRUN_VERIFY says.
+  std::optional<Verify> verify = {};
 
   // Where the ranks meet, as torch.distributed.init_process_group has it:
   //   "env://"           RANK, WORLD_SIZE, MASTER_ADDR (127.0.0.1), MASTER_PORT (29500)

@@ -1,11 +1,16 @@
 // Everything a training program needs: #include <ddprun/ddprun.hpp>.
 #pragma once
 
+#include "ddprun/adadelta.h"
 #include "ddprun/checkpoint.h"
 #include "ddprun/context.h"
 #include "ddprun/data_parallel.h"
 #include "ddprun/error.h"
+#include "ddprun/lr_scheduler.h"
+#include "ddprun/metrics.h"
 #include "ddprun/objects.h"
 #include "ddprun/process_group.h"
 #include "ddprun/sampler.h"
+#include "ddprun/state_file.h"
 #include "ddprun/store.h"
+#include "ddprun/sync_batch_norm.h"

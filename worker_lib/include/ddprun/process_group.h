@@ -3,8 +3,8 @@
 // Every rank of the group must call the same collectives in the same order with matching shapes and
 // dtypes. They run in that order. One thread at a time may call into a group.
 //
-// Tensors: dense, contiguous, all on the group's device; anything else throws kInvalidArgument
-// naming the tensor and the rule. "In place" means that the tensor's own memory gets the result; no
+// Tensors: dense, contiguous, those of one call on one device of a type that the group serves; anything
+// else throws kInvalidArgument naming the tensor and the rule. "In place" means that the tensor's own memory gets the result; no
 // collective resizes or replaces a tensor. Dtypes: bool, uint8, int8, int16, int32, int64, float16,
 // bfloat16, float32, float64, complex64, complex128; reduce_op.h says what is defined for which (the
 // cpu backend sums the 16-bit ones in float32; nccl has no int16 and no bitwise reductions, and says
@@ -37,7 +37,8 @@
 // A dead process is noticed within 1 s, a node that has gone silent after the job's lease (5 s).
 //
 // Determinism: on the cpu backend the result of a reduction is a function of the inputs, the world
-// size and the node layout only, the same bits on every rank and in every run.
+// size and the node layout only, the same bits on every rank and in every run; with
+// deterministic_across_layouts, of the inputs and the world size only.
 #pragma once
 
 #include <torch/types.h>
@@ -48,6 +49,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -109,6 +111,20 @@ struct GroupOptions {
   std::optional<Timeout> timeout = {};
   // For people, in errors and reports: "tp0". Default: the ranks.
   std::string name = {};
+  // As InitOptions's. Default: the world's.
+  std::optional<bool> deterministic_across_layouts = {};
+};
+
+// Checks for finding faults; they make every collective of the group blocking and much slower. All ranks
+// ask for the same ones. The environment variable DDPRUN_VERIFY asks for them without a change of the
+// program: 1 for both, nan, results.
+struct Verify {
+  // A rank that gives a NaN is named on every rank (kInvalidArgument), nothing is sent, and the group goes
+  // on. Of messages: at the sender only.
+  bool nan = false;
+  // Results that should be the same everywhere (of all_reduce, broadcast, all_gather) are compared, and the
+  // ranks named that have others (kCorrupt); the group goes on.
+  bool results = false;
 };
 
 // What a group is to others.
@@ -122,16 +138,19 @@ struct GroupIdentity {
 class ArgumentCheck;
 class Backend;
 class Deadline;
+class DeviceTypes;
 class WorkerReporter;
 struct CallOptions;
 struct FlightTicket;
+struct NanFound;
 
 class ProcessGroup {
  public:
-  // Made by Context. `backend` does the work for tensors on `device`. reporter: is told of every call,
-  // for verdicts on hangs; null: nobody is.
+  // Made by Context. `backend` does the work; `device` is this rank's. reporter: is told of every call, for
+  // verdicts on hangs; null: nobody is.
   ProcessGroup(std::unique_ptr<Backend> backend, torch::Device device, Timeout timeout,
-               std::shared_ptr<WorkerReporter> reporter = nullptr, GroupIdentity identity = {});
+               std::shared_ptr<WorkerReporter> reporter = nullptr, GroupIdentity identity = {},
+               Verify verify = {});
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
@@ -139,7 +158,10 @@ class ProcessGroup {
   int rank() const;
   int size() const;
   torch::Device device() const { return device_; }
+  // Whether it takes tensors on devices of this type.
+  bool takes(torch::DeviceType type) const;
   Timeout timeout() const { return timeout_; }
+  // "cpu", "nccl", or which one for which type of device: "cpu:cpu,cuda:nccl".
   const std::string& backend_name() const;
   // "world", or what the group was called.
   const std::string& name() const { return identity_.name; }
@@ -260,7 +282,7 @@ class ProcessGroup {
 
   // A tensor on the group's device, its contents of no account, that all_reduce is quickest with: on the
   // cpu backend the ranks of a node reach each other's, so that nothing is copied before and after (from
-  // 64 KiB on, if every rank's tensor is such a one). It may outlive the group. Where there is no such
+  // some KiB on, if every rank's tensor is such a one). It may outlive the group. Where there is no such
   // memory it is an ordinary tensor. Throws kInvalidArgument for negative sizes. Any thread.
   torch::Tensor shared_empty(torch::IntArrayRef sizes, torch::ScalarType dtype = torch::kFloat32);
 
@@ -281,7 +303,17 @@ class ProcessGroup {
   template <class Issue>
   Work carry_out(const Call& call, Issue issue);
   template <class Issue>
-  Work carry_out_alone(const Call& call, Issue issue);
+  Work carry_out_alone(const Call& call, CallOptions options, Issue issue);
+  std::span<const torch::Tensor> on_root(int root, std::span<const torch::Tensor> tensors) const;
+  std::span<const torch::Tensor> off_root(int root, std::span<const torch::Tensor> tensors) const;
+
+  std::vector<std::int64_t> values_of_all(const Call& call, std::int64_t mine);
+  void expect_no_nan(const Call& call);
+  void expect_no_nan_here(const Call& call);
+  [[noreturn]] void refuse_nan(const Call& call, const NanFound& found) const;
+  void expect_agreement(const Call& call);
+  std::string in_group() const;
+
   Work exchange(const ArgumentCheck& check, const std::vector<torch::Tensor>& outputs,
                 const std::vector<torch::Tensor>& inputs, CallOptions options);
 
@@ -302,10 +334,13 @@ class ProcessGroup {
   static void keep_record(const Work& work, FlightTicket ticket);
 
   std::unique_ptr<Backend> backend_;
+  std::unique_ptr<const DeviceTypes> devices_;  // that the backend takes
   torch::Device device_;
+  torch::Device object_device_;  // where objects travel: the cpu, if the backend takes it
   Timeout timeout_;
   std::shared_ptr<WorkerReporter> reporter_;  // never null
   GroupIdentity identity_;
+  const Verify verify_;
   std::atomic<bool> is_called_ = false;  // one thread is in a collective
   std::uint64_t collectives_ = 0;        // begun
 };

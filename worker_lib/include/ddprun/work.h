@@ -4,6 +4,8 @@
 // waiting is safe: the collective still happens, in its turn.
 #pragma once
 
+#include <ATen/core/ivalue.h>
+
 #include <chrono>
 #include <exception>
 #include <memory>
@@ -35,6 +37,12 @@ class Work {
 
   // Why it failed; null while it runs and when it succeeded.
   std::exception_ptr exception() const;
+
+  // LibTorch's way to go on when it is over without waiting for it: work.future()->then(...). Its value is
+  // the list of tensors that the call writes on this rank, in the order of the arguments (empty for a call
+  // that was not asynchronous), its error the DistError. Callbacks run on a thread of ddprun's (on CUDA with
+  // a current stream that sees the results) and must not wait for calls of the same group.
+  c10::intrusive_ptr<c10::ivalue::Future> future() const;
 
  private:
   friend class ProcessGroup;

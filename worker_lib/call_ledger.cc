@@ -1,0 +1,163 @@
+#include "worker_lib/call_ledger.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "worker_lib/cpu/cpu_group.h"
+#include "worker_lib/cpu/rank_names.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::uint64_t kLookBack = 8;  // entries before the oldest call that is not over
+constexpr std::size_t kToldApart = 3;   // missing ranks whose last calls are told
+
+// Both ends run the same build on machines of one kind.
+struct NoteHead {
+  std::uint64_t called = 0;
+  std::uint64_t first = 1;
+  std::uint64_t count = 0;
+};
+static_assert(sizeof(NoteHead) + CallLedger::kShown * sizeof(LedgerEntry) <=
+              CpuGroup::kMaxNoteBytes);
+
+std::uint64_t mixed(std::uint64_t chain, std::uint64_t value) {
+  chain = (chain ^ value) * 0x9e3779b97f4a7c15u;
+  return chain ^ chain >> 29;
+}
+
+// Of what must be the same, as operator== of CallHeader has it.
+std::uint64_t chain_of(std::uint64_t before, const CallHeader& call, int place) {
+  std::uint64_t chain = mixed(before, call.sequence);
+  chain = mixed(chain, call.count);
+  chain = mixed(chain, static_cast<std::uint64_t>(call.kind) | std::uint64_t(call.type) << 8 |
+                           std::uint64_t(call.op) << 16 | std::uint64_t(call.leg) << 24 |
+                           std::uint64_t(static_cast<std::uint32_t>(call.root)) << 32);
+  return mixed(chain, std::uint64_t(call.digest) | std::uint64_t(call.tensors) << 32 |
+                          static_cast<std::uint64_t>(place) << 48);
+}
+
+}  // namespace
+
+std::uint64_t CallLedger::enter(CallHeader call, int place) {
+  call.sequence = ++called_;
+  chain_ = chain_of(chain_, call, place);
+  entries_.push_back({call, chain_});
+  // While everything is over nobody trims.
+  if (oldest_ == called_ && entries_.size() > kShown) entries_.pop_front();
+  return called_;
+}
+
+void CallLedger::end_before(std::uint64_t number) {
+  oldest_ = number;
+  while (entries_.size() > kShown && called_ - entries_.size() + 1 + kLookBack < oldest_) {
+    entries_.pop_front();
+  }
+}
+
+std::string CallLedger::note() const {
+  // The last ones, but from the oldest that is not over on.
+  const std::uint64_t in_view = called_ - entries_.size() + 1;
+  std::uint64_t first = called_ < kShown ? 1 : called_ - kShown + 1;
+  first = std::min(first, oldest_ > kLookBack ? oldest_ - kLookBack : 1);
+  first = std::max(first, in_view);
+  const std::uint64_t count = std::min<std::uint64_t>(kShown, called_ + 1 - first);
+  const NoteHead head{.called = called_, .first = first, .count = count};
+  std::string note(sizeof head + count * sizeof(LedgerEntry), '\0');
+  std::memcpy(note.data(), &head, sizeof head);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    std::memcpy(note.data() + sizeof head + i * sizeof(LedgerEntry), &entries_[first - in_view + i],
+                sizeof(LedgerEntry));
+  }
+  return note;
+}
+
+const LedgerEntry* CallNote::find(std::uint64_t number) const {
+  if (number < first || number - first >= entries.size()) return nullptr;
+  return &entries[number - first];
+}
+
+std::optional<CallNote> read_note(std::string_view note) {
+  NoteHead head;
+  if (note.size() < sizeof head) return std::nullopt;
+  std::memcpy(&head, note.data(), sizeof head);
+  if (head.count > CallLedger::kShown ||
+      note.size() != sizeof head + head.count * sizeof(LedgerEntry)) {
+    return std::nullopt;
+  }
+  CallNote read{.called = head.called, .first = head.first, .entries = {}};
+  read.entries.resize(head.count);
+  if (head.count > 0) {
+    std::memcpy(static_cast<void*>(read.entries.data()), note.data() + sizeof head,
+                head.count * sizeof(LedgerEntry));
+  }
+  return read;
+}
+
+std::optional<std::string> find_disagreement(std::span<const std::optional<CallNote>> by_rank) {
+  std::uint64_t first = UINT64_MAX;
+  std::uint64_t last = 0;
+  for (const auto& note : by_rank) {
+    if (!note) continue;
+    first = std::min(first, note->first);
+    last = std::max(last, note->first + note->entries.size());
+  }
+  bool agreed_before = false;  // on the call before, on all ranks that are compared
+  for (std::uint64_t number = first; number < last; ++number) {
+    std::vector<int> ranks;
+    std::vector<int> absent;
+    std::vector<CallHeader> calls;
+    std::vector<std::uint64_t> chains;
+    for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
+      const auto& note = by_rank[rank];
+      const LedgerEntry* entry = note ? note->find(number) : nullptr;
+      if (!entry) {
+        if (!note || note->called < number) absent.push_back(static_cast<int>(rank));
+        continue;
+      }
+      ranks.push_back(static_cast<int>(rank));
+      calls.push_back(entry->call);
+      chains.push_back(entry->chain);
+    }
+    if (calls.empty()) continue;
+    if (std::ranges::count(chains, chains[0]) == std::ssize(chains)) {
+      agreed_before = ranks.size() == by_rank.size();
+      continue;
+    }
+    if (std::ranges::count(calls, calls[0]) != std::ssize(calls)) {
+      std::string table = disagreement(calls, ranks);
+      if (!absent.empty()) table += "; " + name_ranks(absent) + " called nothing there yet";
+      return table;
+    }
+    const std::string what = describe(calls[0]);
+    if (agreed_before) {
+      return "the ranks disagree: " + name_ranks(ranks) + " called " + what +
+             " with tensors on devices that do not belong together: each rank must come to use its "
+             "devices in the same order";
+    }
+    return "the ranks disagree in a call before " + what + ", which is too long ago to be told";
+  }
+  return std::nullopt;
+}
+
+MissingRanks find_missing(std::uint64_t number, std::span<const std::optional<CallNote>> by_rank) {
+  MissingRanks missing;
+  for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
+    if (!by_rank[rank] || by_rank[rank]->called < number) {
+      missing.ranks.push_back(static_cast<int>(rank));
+    }
+  }
+  if (missing.ranks.empty()) return missing;
+  missing.text =
+      name_ranks(missing.ranks) + (missing.ranks.size() == 1 ? " has" : " have") + " not come";
+  for (std::size_t i = 0; i < std::min(missing.ranks.size(), kToldApart); ++i) {
+    const auto& note = by_rank[static_cast<std::size_t>(missing.ranks[i])];
+    const LedgerEntry* last = note && note->called > 0 ? note->find(note->called) : nullptr;
+    missing.text += (i == 0 ? " (" : "; ") + name_rank(missing.ranks[i]);
+    missing.text += last ? " called last " + describe(last->call) : " has called nothing yet";
+  }
+  missing.text += missing.ranks.size() > kToldApart ? "; ...)" : ")";
+  return missing;
+}
+
+}  // namespace ddprun

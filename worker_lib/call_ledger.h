@@ -1,0 +1,74 @@
+// CallLedger: a rank's book of the collectives that it has called, for calls that the ranks carry
+// out without a word between them, as NCCL's are; and what can be read from the books of all ranks.
+//
+// A rank shows the others a note: how many collectives it has called, and those around the oldest
+// that is not over, the latest where all are. Beside each stands a chain: a digest of all calls up
+// to it. So ranks that have a call of one number in view know whether they have called the same
+// since the beginning, however far one of them is ahead.
+//
+// Pure values and functions; any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "worker_lib/cpu/call_header.h"
+
+namespace ddprun {
+
+struct LedgerEntry {
+  CallHeader call;
+  std::uint64_t chain = 0;
+};
+
+class CallLedger {
+ public:
+  static constexpr std::size_t kShown = 24;  // entries in a note
+
+  // Writes a call down and returns its number, from 1. place: which of its devices the rank uses,
+  // in the order in which it came to use them.
+  std::uint64_t enter(CallHeader call, int place);
+  // All calls before this one are over.
+  void end_before(std::uint64_t number);
+
+  std::uint64_t called() const { return called_; }
+  // At most 1024 bytes.
+  std::string note() const;
+
+ private:
+  std::uint64_t called_ = 0;
+  std::uint64_t oldest_ = 1;         // that is not over
+  std::uint64_t chain_ = 0;          // of all calls
+  std::deque<LedgerEntry> entries_;  // up to the last call
+};
+
+struct CallNote {
+  std::uint64_t called = 0;
+  std::uint64_t first = 1;  // number of entries[0]
+  std::vector<LedgerEntry> entries;
+
+  const LedgerEntry* find(std::uint64_t number) const;
+};
+
+// nullopt: it is empty, or none.
+std::optional<CallNote> read_note(std::string_view note);
+
+// How the ranks disagree, where they do: the first call, of those in view, that is not the same on
+// all ranks that have called it, as a table of who called what.
+std::optional<std::string> find_disagreement(std::span<const std::optional<CallNote>> by_rank);
+
+// Who has not called the collective of this number, and what they called last, in words; no ranks:
+// everybody has. A rank without a note has called nothing.
+struct MissingRanks {
+  std::vector<int> ranks;
+  std::string text;
+};
+MissingRanks find_missing(std::uint64_t number, std::span<const std::optional<CallNote>> by_rank);
+
+}  // namespace ddprun

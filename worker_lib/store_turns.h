@@ -1,0 +1,38 @@
+// StoreTurns: a Store that several threads use in turns, where the one behind it is for one thread
+// at a time: groups that meet in it are formed by one thread, and their first calls made by others.
+//
+// Nobody waits with the turn in hand: a wait is made of short ones. Owns the store behind it
+// jointly. Any thread; failures as the store's.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "ddprun/store.h"
+
+namespace ddprun {
+
+class StoreTurns final : public Store {
+ public:
+  explicit StoreTurns(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+
+  void set(const std::string& key, const std::string& value) override;
+  std::string get(const std::string& key, std::chrono::nanoseconds timeout) override;
+  std::vector<std::string> multi_get(const std::vector<std::string>& keys,
+                                     std::chrono::nanoseconds timeout) override;
+  bool check(const std::vector<std::string>& keys) override;
+  std::int64_t add(const std::string& key, std::int64_t delta) override;
+  bool delete_key(const std::string& key) override;
+  std::string local_address() const override;
+
+ private:
+  template <class Wait>
+  auto in_turns(std::chrono::nanoseconds timeout, Wait wait);
+
+  const std::shared_ptr<Store> store_;
+  mutable std::mutex turn_;
+};
+
+}  // namespace ddprun
