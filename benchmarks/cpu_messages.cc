@@ -12,14 +12,12 @@
 //              that are looked at without sleeping
 //   sockets    the floor between nodes: the same over a bare pair of TCP sockets, with poll
 //
-// Usage: cpu_messages [--nodes N] [--rounds N] [--budget-ms N] [--no-bind] [--sizes BYTES...]
+// Usage: cpu_messages [--nodes N] [--rounds N] [--budget-ms N] [--no-bind] [--json]
+//                     [--sizes BYTES...]
 #include <netinet/in.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -33,14 +31,12 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/log.h"
-#include "base/usable_cpus.h"
-#include "base/wait_status.h"
+#include "benchmarks/forked_ranks.h"
 #include "benchmarks/give_up.h"
+#include "benchmarks/round_server.h"
 #include "benchmarks/statistics.h"
 #include "rendezvous/blocking_socket.h"
 #include "rendezvous/listen.h"
-#include "rendezvous/store_server.h"
 #include "tests/support/store_of.h"
 #include "worker_lib/cpu/cpu_group.h"
 
@@ -55,6 +51,7 @@ struct Plan {
   int budget_ms = 20;  // of one measurement
   int window = 16;
   bool bind = true;
+  bool json = false;
   std::vector<std::size_t> sizes{0,         64,      1 << 10, 16 << 10, 64 << 10,
                                  256 << 10, 1 << 20, 4 << 20, 64 << 20};
 };
@@ -112,6 +109,15 @@ class Pair {
     const auto rate = [&](int i, int directions) {
       return static_cast<double>(bytes_) * window * directions / percentile(times[i], 0.5) / 1e3;
     };
+    if (plan_.json) {
+      std::printf(
+          "{\"bytes\": %zu, \"ping_pong_us\": %.3f, \"one_way_gbs\": %.3f, \"both_ways_gbs\": "
+          "%.3f, "
+          "\"shared_us\": %.3f, \"sockets_us\": %.3f}\n",
+          bytes_, half(0), rate(1, 1), rate(2, 2), half(3), half(4));
+      std::fflush(stdout);
+      return;
+    }
     std::printf("%10zu B %10.2f us %9.2f GB/s %9.2f GB/s %10.2f us %10.2f us\n", bytes_, half(0),
                 rate(1, 1), rate(2, 2), half(3), half(4));
     std::fflush(stdout);
@@ -204,15 +210,6 @@ class Pair {
   std::vector<char> mine_, theirs_;
 };
 
-// Ranks on cores of their own, as a launcher binds them.
-void bind_to_core(int rank) {
-  const std::vector<int> cpus = usable_cpus();
-  cpu_set_t own;
-  CPU_ZERO(&own);
-  CPU_SET(cpus[static_cast<std::size_t>(rank) % cpus.size()], &own);
-  sched_setaffinity(0, sizeof own, &own);
-}
-
 void run_rank(int rank, std::uint16_t port, const Plan& plan, const Floors& floors) {
   if (plan.bind) bind_to_core(rank);
   const auto store = testing_support::store_of(port);
@@ -223,7 +220,7 @@ void run_rank(int rank, std::uint16_t port, const Plan& plan, const Floors& floo
                                                                              : "0",
                                                   .name = "bench",
                                                   .timeout = kTimeout}));
-  if (rank == 0) {
+  if (rank == 0 && !plan.json) {
     std::printf("2 ranks on %d node%s\n%12s %13s %14s %14s %13s %13s\n", plan.nodes,
                 plan.nodes == 1 ? "" : "s", "size", "ping-pong", "one way", "both ways", "shared",
                 "sockets");
@@ -252,6 +249,7 @@ int benchmark(int argc, char** argv) {
   app.add_option("--rounds", plan.rounds, "rounds; medians are taken over them");
   app.add_option("--budget-ms", plan.budget_ms, "time of one measurement in a round");
   app.add_option("--window", plan.window, "messages in flight of one way and both ways");
+  app.add_flag("--json", plan.json, "a line of JSON for each size, for collectives.py");
   app.add_flag("!--no-bind", plan.bind, "let the system choose the core of each rank");
   app.add_option("--sizes", plan.sizes, "bytes of a message");
   CLI11_PARSE(app, argc, argv);
@@ -261,35 +259,9 @@ int benchmark(int argc, char** argv) {
   must(memory != MAP_FAILED, "mmap");
   int ends[2] = {-1, -1};
   connect_pair(ends);
-  Listener listener = need(listen_tcp({.host = "127.0.0.1", .port = 0}));
-  std::vector<pid_t> ranks;
-  for (int rank = 0; rank < 2; ++rank) {
-    ranks.push_back(fork());
-    if (ranks.back() == 0) {
-      listener.socket.reset();
-      run_rank(rank, listener.address.port, plan,
-               {.shared = static_cast<Shared*>(memory), .socket = ends[rank]});
-      std::exit(0);
-    }
-  }
-  const pid_t server = fork();
-  if (server == 0) {
-    boost::asio::io_context io;
-    Logger log("cpu_messages", stderr_sink());
-    StoreServer store(io, log, std::move(listener.socket));
-    store.start();
-    io.run();
-    std::_Exit(0);
-  }
-  int worst = 0;
-  for (const pid_t rank : ranks) {
-    int status = 0;
-    waitpid(rank, &status, 0);
-    worst = std::max(worst, exit_code_of_status(status));
-  }
-  kill(server, SIGKILL);
-  waitpid(server, nullptr, 0);
-  return worst;
+  return run_forked_ranks({.count = 2}, [&](int rank, std::uint16_t port) {
+    run_rank(rank, port, plan, {.shared = static_cast<Shared*>(memory), .socket = ends[rank]});
+  });
 }
 
 }  // namespace

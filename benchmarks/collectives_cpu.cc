@@ -1,0 +1,275 @@
+// Ranks of the cpu engine for benchmarks/collectives.py, and beside them, in the same processes, the
+// physical floors. Calls, and the bytes that they take:
+//
+//   all_reduce, shared (an all_reduce in shared memory), broadcast, all_gather, reduce_scatter,
+//   all_to_all       SIZE: of a rank's larger buffer; f32 sums; the root is rank 0
+//   barrier
+//   copies           BUFFER IN OUT OWN PART: IN bytes into shared memory, OUT bytes out of another
+//                    rank's, OWN bytes from buffer to buffer, and nobody waits; in parts of PART bytes,
+//                    which go around in a ring as the engine's stages do, so that they stay in the
+//                    cache, and are read when their writer is elsewhere
+//   single           SIZE PART: what an all_reduce of buffers that all ranks reach must move: each rank
+//                    reads its share of all buffers and writes it to all of them. As copies from each
+//                    rank's share to the next rank's, in parts of PART bytes
+//   exchange         SIZE: so many bytes over a bare TCP connection to the rank of the same place on the
+//                    other one of two nodes, and as many back
+//   meet             HOW: all ranks wait until all have come; 0: they spin, 1: they yield, 2: they sleep
+//                    on a futex
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <CLI/CLI.hpp>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "benchmarks/cable.h"
+#include "benchmarks/forked_ranks.h"
+#include "benchmarks/give_up.h"
+#include "benchmarks/round_server.h"
+#include "ddprun/store.h"
+#include "worker_lib/cpu/cpu_group.h"
+#include "worker_lib/cpu/futex.h"
+
+namespace ddprun::benchmarks {
+namespace {
+
+constexpr Duration kTimeout = std::chrono::seconds(300);
+constexpr std::size_t kSlots = 4;  // of the ring of `copies`
+
+struct Plan {
+  std::string driver;
+  int world = 2;
+  int nodes = 1;  // blocks of ranks that do not share memory
+  ForkedRanks here;
+  std::string address = "127.0.0.1";  // at which other nodes reach these ranks
+  std::size_t longest = std::size_t{100} << 20;
+  bool bind = true;
+  TuningWish tuning;
+};
+
+// Where the ranks of the floors meet.
+struct Meeting {
+  static constexpr int kMost = 64;  // ranks
+  struct alignas(128) Place {
+    std::atomic<std::uint64_t> turn;
+  };
+  Place places[kMost];
+  alignas(128) std::atomic<std::uint32_t> here;
+  alignas(128) std::atomic<std::uint32_t> round;
+};
+
+// Memory that all ranks see: a part for each, as long as the longest buffer.
+struct Arena {
+  char* memory = nullptr;
+  std::size_t each = 0;
+  Meeting* meeting = nullptr;
+  char* of(int rank) const { return memory + static_cast<std::size_t>(rank) * each; }
+};
+
+void* shared_zeros(std::size_t bytes) {
+  void* const memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  must(memory != MAP_FAILED, "mmap");
+  return memory;
+}
+
+class CpuRank final : public MeasuredSystem {
+ public:
+  CpuRank(CpuGroup& group, UniqueFd cable, const Plan& plan, const Arena& arena)
+      : group_(group),
+        cable_(std::move(cable)),
+        arena_(arena),
+        one_(plan.longest),
+        other_(plan.longest),
+        shared_(plan.nodes == 1 ? group.shared_memory(plan.longest) : nullptr) {}
+
+  std::function<void()> prepare(const Order& order) override {
+    const std::size_t size = order.size(0), share = size / group_.size();
+    if (order.call == "all_reduce") return [=, this] { reduce(one_.data(), size); };
+    if (order.call == "shared" && shared_) return [=, this] { reduce(shared_.get(), size); };
+    if (order.call == "broadcast") {
+      return [=, this] {
+        const WritableBytes all(one_.data(), size);
+        need(group_.broadcast(list_of(all), Rank(0), kTimeout));
+      };
+    }
+    if (order.call == "all_gather") {
+      return [=, this, inputs = shares<const char>(one_, share, 1),
+              outputs = shares<char>(other_, share, group_.size())] {
+        need(group_.all_gather(inputs, outputs, kTimeout));
+      };
+    }
+    if (order.call == "reduce_scatter") {
+      return [=, this, inputs = shares<const char>(one_, share, group_.size()),
+              outputs = shares<char>(other_, share, 1)] {
+        need(group_.reduce_scatter(inputs, outputs, ElementType::kF32, ReduceOp::kSum, kTimeout));
+      };
+    }
+    if (order.call == "all_to_all") {
+      return [=, this, inputs = shares<const char>(one_, share, group_.size()),
+              outputs = shares<char>(other_, share, group_.size())] {
+        need(group_.all_to_all(inputs, outputs, kTimeout));
+      };
+    }
+    if (order.call == "barrier") return [this] { barrier(); };
+    if (order.call == "copies") return [=, this] { copy(order); };
+    if (order.call == "single") return [=, this] { copy_once(size, order.size(1)); };
+    if (order.call == "exchange" && cable_.valid()) {
+      return [=, this] { benchmarks::exchange(cable_.get(), one_.data(), other_.data(), size); };
+    }
+    if (order.call == "meet") return [=, this] { meet(order.size(0)); };
+    return nullptr;
+  }
+
+  void barrier() override { need(group_.barrier(kTimeout)); }
+
+ private:
+  template <class Byte>
+  static std::vector<std::span<Byte>> shares(const Buffer& buffer, std::size_t bytes, int count) {
+    std::vector<std::span<Byte>> found;
+    for (int i = 0; i < count; ++i) found.emplace_back(buffer.data() + i * bytes, bytes);
+    return found;
+  }
+
+  void reduce(char* data, std::size_t bytes) {
+    const WritableBytes all(data, bytes);
+    need(group_.all_reduce(list_of(all), ElementType::kF32, ReduceOp::kSum, kTimeout));
+  }
+
+  void copy(const Order& order) {
+    const std::size_t buffer = order.size(0), part = order.size(4);
+    char* const mine = arena_.of(group_.rank());
+    const char* const others = arena_.of((group_.rank() + 1) % group_.size());
+    const std::size_t steps = std::max<std::size_t>(1, (buffer + part - 1) / part);
+    const auto each_step = [&](std::size_t all, std::size_t step, auto copy_part) {
+      const std::size_t end = all * (step + 1) / steps;
+      for (std::size_t at = all * step / steps; at < end;) {
+        const std::size_t from = at % buffer;
+        const std::size_t bytes = std::min({end - at, part, buffer - from});
+        copy_part(from, bytes);
+        at += bytes;
+      }
+    };
+    for (std::size_t step = 0; step < steps; ++step) {
+      const std::size_t slot = step_ % kSlots * part;
+      const std::size_t read = (step_ + kSlots / 2) % kSlots * part;
+      ++step_;
+      each_step(order.size(1), step, [&](std::size_t from, std::size_t bytes) {
+        std::memcpy(mine + slot, one_.data() + from, bytes);
+      });
+      each_step(order.size(2), step, [&](std::size_t from, std::size_t bytes) {
+        std::memcpy(one_.data() + from, others + read, bytes);
+      });
+      each_step(order.size(3), step, [&](std::size_t from, std::size_t bytes) {
+        std::memcpy(other_.data() + from, one_.data() + from, bytes);
+      });
+    }
+  }
+
+  void copy_once(std::size_t size, std::size_t part) {
+    const std::size_t ranks = group_.size(), rank = group_.rank();
+    const std::size_t end = size * (rank + 1) / ranks;
+    for (std::size_t at = size * rank / ranks; at < end; at += part) {
+      for (std::size_t from = 0; from < ranks; ++from) {
+        std::memcpy(arena_.of((from + 1) % ranks) + at, arena_.of(from) + at,
+                    std::min(part, end - at));
+      }
+    }
+  }
+
+  void meet(std::size_t how) {
+    Meeting& meeting = *arena_.meeting;
+    if (how == 2) {
+      const std::uint32_t round = meeting.round.load();
+      if (meeting.here.fetch_add(1) + 1 == static_cast<std::uint32_t>(group_.size())) {
+        meeting.here.store(0);
+        meeting.round.store(round + 1);
+        return futex_wake(meeting.round);
+      }
+      while (meeting.round.load() == round) {
+        futex_wait(meeting.round, round, BootClock::now() + kTimeout);
+      }
+      return;
+    }
+    ++turn_;
+    meeting.places[group_.rank()].turn.store(turn_, std::memory_order_release);
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      while (meeting.places[rank].turn.load(std::memory_order_acquire) < turn_) {
+        if (how == 1) sched_yield();
+      }
+    }
+  }
+
+  CpuGroup& group_;
+  UniqueFd cable_;
+  const Arena& arena_;
+  Buffer one_, other_;
+  std::shared_ptr<char> shared_;
+  std::uint64_t turn_ = 0;  // of meetings
+  std::size_t step_ = 0;    // of copies
+};
+
+void run_rank(int rank, std::uint16_t port, const Plan& plan, const Arena& arena) {
+  if (plan.bind) bind_to_core(rank);
+  const auto store =
+      connect_tcp_store({.host = plan.here.store.host, .port = port, .connect_timeout = kTimeout});
+  const auto group =
+      need(CpuGroup::form(*store, {.rank = Rank(rank),
+                                   .world_size = plan.world,
+                                   .node_id = std::to_string(rank * plan.nodes / plan.world),
+                                   .name = "bench",
+                                   .address = plan.address,
+                                   .timeout = kTimeout,
+                                   .tuning = plan.tuning}));
+  UniqueFd cable;
+  if (plan.nodes == 2) {
+    const int partner = (rank + plan.world / 2) % plan.world;
+    cable = join_partner(*store, rank, partner, plan.address);
+  }
+  CpuRank self(*group, std::move(cable), plan, arena);
+  serve_rounds(plan.driver, rank, self);
+}
+
+int benchmark(int argc, char** argv) {
+  Plan plan;
+  int here = 0;
+  CLI::App app("Ranks of the cpu engine for benchmarks/collectives.py");
+  app.add_option("--driver", plan.driver, "the driver's Unix socket")->required();
+  app.add_option("--ranks", plan.world, "of the world")->check(CLI::Range(1, Meeting::kMost));
+  app.add_option("--nodes", plan.nodes, "blocks of ranks that do not share memory");
+  app.add_option("--first", plan.here.first, "rank of this program");
+  app.add_option("--here", here, "ranks of this program; default: all");
+  app.add_option("--address", plan.address, "at which other nodes reach these ranks");
+  app.add_option("--store-host", plan.here.store.host, "where the program of rank 0 listens");
+  app.add_option("--store-port", plan.here.store.port, "there; 0: any");
+  app.add_option("--longest", plan.longest, "bytes of a buffer");
+  app.add_flag("!--no-bind", plan.bind, "let the system choose the core of each rank");
+  std::optional<std::int64_t> spin_us;
+  app.add_option("--spin-us", spin_us, "how long waits spin");
+  app.add_option("--stage-bytes", plan.tuning.stage_bytes, "of a stage");
+  app.add_option("--small-reduce-bytes", plan.tuning.small_reduce_bytes,
+                 "times ranks: all fold all");
+  app.add_option("--in-place-bytes", plan.tuning.in_place_bytes, "shared tensors: less is staged");
+  app.add_option("--repeated-bytes", plan.tuning.repeated_bytes, "sent beyond the least");
+  app.add_option("--stream-bytes", plan.tuning.stream_bytes, "of results: more go past the caches");
+  app.add_option("--pull-bytes", plan.tuning.pull_bytes, "from rank to rank: less is staged");
+  CLI11_PARSE(app, argc, argv);
+  if (spin_us) plan.tuning.spin = std::chrono::microseconds(*spin_us);
+  plan.here.count = here > 0 ? here : plan.world;
+
+  Arena arena;
+  arena.each = std::max<std::size_t>(plan.longest, kSlots << 20);
+  arena.memory = static_cast<char*>(shared_zeros(arena.each * plan.world));
+  arena.meeting = static_cast<Meeting*>(shared_zeros(sizeof(Meeting)));
+  return run_forked_ranks(plan.here,
+                          [&](int rank, std::uint16_t port) { run_rank(rank, port, plan, arena); });
+}
+
+}  // namespace
+}  // namespace ddprun::benchmarks
+
+int main(int argc, char** argv) { return ddprun::benchmarks::benchmark(argc, argv); }
