@@ -221,6 +221,7 @@ class Training {
     if (ctx_.rank() != 0) return;
     executed_.keep_in(options_.checkpoint_dir);
     for (const std::string& line : restored.skipped) std::printf("skipped %s\n", line.c_str());
+    for (const std::string& line : restored.remarks) std::printf("%s\n", line.c_str());
     if (restored)
       std::printf("resumed at step %lld (epoch %lld) from %s\n", static_cast<long long>(step_),
                   static_cast<long long>(state_.epoch + 1), restored.file.c_str());

@@ -140,11 +140,9 @@ def ctrl_c_shows_one_traceback(folder: pathlib.Path) -> None:
     script = write(folder, "train.py", """
         import os, sys, time
         def step():
-            print("running", flush=True)
-            time.sleep(600)
+            print("running", flush=True); time.sleep(600)
         def load():
-            print("running", flush=True)
-            time.sleep(600)
+            print("running", flush=True); time.sleep(600)
         load() if os.environ["RANK"] == "5" else step()
     """)
     job = Job(folder, ["--nproc-per-node=8", "-t", "2", "--log-dir=logs", script])
