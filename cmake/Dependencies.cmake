@@ -23,6 +23,7 @@ endif()
 
 if(DDPRUN_WORKER)
   find_package(LibTorch 2.2 REQUIRED)
+  find_package(ZLIB REQUIRED)  # of the examples
   if(NOT DDPRUN_NCCL STREQUAL "OFF")
     find_package(NCCL)
     if(DDPRUN_NCCL STREQUAL "ON" AND NOT NCCL_FOUND)

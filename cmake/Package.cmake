@@ -42,6 +42,7 @@ install_what_ddprun_prints(_ddprun ${share_dir}/zsh/site-functions completion zs
 
 set(DDPRUN_HAS_WORKER_CUDA OFF)
 if(TARGET ddprun_worker)
+  install(TARGETS ddprun-ckpt RUNTIME DESTINATION ${programs_dir})
   install(DIRECTORY worker_lib/include/ddprun DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
   # ddprun::worker and the libraries of ours that it is made of.
