@@ -203,19 +203,22 @@ class Training {
       for (auto& batch : *loader) {
         take_step(batch, progress);
         maybe_crash();
-        const bool leave = ctx_.save_requested();  // (*) ddprun --checkpoint-signal
-        if (leave || step_ % options_.checkpoint_every == 0) save();
-        if (leave) return say_goodbye();
+        if (save_or_leave()) return say_goodbye();
       }
       if (progress.samples > 0) report(epoch, progress);
     }
-    if (step_ % options_.checkpoint_every != 0) save();
+    if (checkpoints_) {
+      if (step_ % options_.checkpoint_every != 0) checkpoints_->save(step_, state_);
+      checkpoints_->wait();
+    }
     finish();
   }
 
  private:
   void resume() {
-    checkpoints_.emplace(ctx_, ddprun::CheckpointOptions{.directory = options_.checkpoint_dir});
+    checkpoints_.emplace(  // (*)
+        ctx_, ddprun::CheckpointOptions{.directory = options_.checkpoint_dir,
+                                        .every_steps = options_.checkpoint_every});
     const ddprun::Restored restored = checkpoints_->restore(state_);  // (*)
     if (restored) step_ = restored.step;
     if (ctx_.rank() != 0) return;
@@ -250,8 +253,10 @@ class Training {
       kill(getpid(), SIGKILL);
   }
 
-  void save() {
-    if (checkpoints_) checkpoints_->save(step_, state_);  // (*)
+  // Whether ddprun asks the job to leave (--checkpoint-signal).
+  bool save_or_leave() {
+    if (!checkpoints_) return ctx_.save_requested();
+    return checkpoints_->maybe_save(step_, state_).leave;  // (*)
   }
 
   void say_goodbye() const {

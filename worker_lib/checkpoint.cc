@@ -3,15 +3,21 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
+#include <atomic>
+#include <cmath>
 #include <limits>
 #include <set>
 #include <sstream>
 
+#include "worker_lib/any_rank.h"
 #include "worker_lib/checkpoint_io.h"
 #include "worker_lib/checkpoint_state.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/optimizer_state.h"
+#include "worker_lib/save_request.h"
+#include "worker_lib/serial_executor.h"
 #include "worker_lib/sha256.h"
+#include "worker_lib/state_snapshot.h"
 
 namespace ddprun {
 namespace {
@@ -21,16 +27,27 @@ using nlohmann::json;
 constexpr const char* kSaving = "save a checkpoint";
 constexpr const char* kRestoring = "restore a checkpoint";
 
-torch::Tensor cpu_generator_state() {
-  auto generator = at::detail::getDefaultCPUGenerator();
+torch::Tensor state_of(at::Generator generator) {
   const std::lock_guard<std::mutex> lock(generator.mutex());
   return generator.get_state();
 }
 
-void set_cpu_generator_state(const torch::Tensor& state) {
-  auto generator = at::detail::getDefaultCPUGenerator();
+void set_state_of(at::Generator generator, const torch::Tensor& state) {
   const std::lock_guard<std::mutex> lock(generator.mutex());
   generator.set_state(state);
+}
+
+// A kind of generator that each rank has one of.
+struct RankGenerator {
+  const char* key;  // in the file
+  at::Generator generator;
+};
+
+std::vector<RankGenerator> generators_of(const ProcessGroup& group) {
+  std::vector<RankGenerator> result{{"cpu", at::detail::getDefaultCPUGenerator()}};
+  if (group.device().is_cuda())
+    result.push_back({"cuda", at::globalContext().defaultGenerator(group.device())});
+  return result;
 }
 
 // A checkpoint whose bytes are in memory and known to be right.
@@ -67,51 +84,90 @@ void throw_reported(const json& report, const std::string& whose = "") {
 }  // namespace
 
 struct CheckpointManager::Impl {
+  // What is written of one save: nothing that the training goes on changing.
+  struct Saving {
+    CheckpointManifest manifest;
+    c10::IValue contents;
+  };
+
   ProcessGroup& group;
   std::int64_t generation;
   CheckpointOptions options;
   CheckpointDirectory directory;
   std::function<void(std::int64_t)> announce;
+  bool may_be_asked = false;  // to save and to leave
   // Steps that restore() passed over: they may be damaged, and a later save may replace them.
   std::set<std::int64_t> passed_over = {};
+  TimePoint last_save = BootClock::now();
 
-  // Every rank's generator, in rank order, on rank 0. Throws if the ranks are not at the same step.
-  std::vector<torch::Tensor> gather_generators(std::int64_t step) const;
+  // On rank 0. The writer's thread has the directory and passed_over while `writing` is not complete.
+  StateSnapshot snapshot = {};
+  std::shared_ptr<detail::HostWork> writing = {};  // until its end was told
+  std::atomic<bool> is_waited_for = false;
+  SerialExecutor writer{"ddprun-ckpt"};  // the last member, so that it ends first
+
+  ~Impl();
+
+  // The generators of every rank, in rank order, on rank 0. Throws if the ranks are not at the same
+  // step.
+  std::vector<PickleDict> gather_generators(std::int64_t step) const;
   c10::IValue contents(std::int64_t step, const TrainingState& state,
-                       const std::vector<torch::Tensor>& generators) const;
-  void write(std::int64_t step, const TrainingState& state,
-             const std::vector<torch::Tensor>& generators);
+                       const std::vector<PickleDict>& generators) const;
+  // Rank 0's part of save(): false if the writer is busy and need not be waited for.
+  bool begin_save(std::int64_t step, const TrainingState& state,
+                  const std::vector<PickleDict>& generators);
+  Result<void> write(const Saving& saving);
+  // Waits for the writer, and throws what went wrong with what it wrote.
+  void settle();
   void retire(std::int64_t step);
+  std::vector<RatedStep> rated_steps() const;
   void expect_no_later_step(std::int64_t step) const;
-  // Throws rank 0's failure on every rank.
-  void share_outcome(const std::optional<DistError>& failure) const;
+  // Runs rank 0's part of a call; its result, or what it threw, on every rank.
+  bool on_rank_0(const char* doing, const std::function<bool()>& part);
 
   Search search(std::int64_t bound) const;
   std::optional<Loaded> find_common(std::vector<std::string>& skipped);
-  void fill(TrainingState& state, Loaded checkpoint) const;
+  void fill(TrainingState& state, Loaded checkpoint, std::vector<std::string>& remarks) const;
 };
 
-std::vector<torch::Tensor> CheckpointManager::Impl::gather_generators(std::int64_t step) const {
-  const torch::Tensor own =
-      torch::cat({cpu_generator_state(), torch::tensor({step}, torch::kInt64).view(torch::kUInt8)})
-          .to(group.device());
+CheckpointManager::Impl::~Impl() {
+  try {
+    settle();
+  } catch (const DistError& failure) {
+    TORCH_WARN(failure.what());
+  }
+}
+
+std::vector<PickleDict> CheckpointManager::Impl::gather_generators(std::int64_t step) const {
+  const std::vector<RankGenerator> generators = generators_of(group);
+  std::vector<torch::Tensor> parts{torch::tensor({step}, torch::kInt64).view(torch::kUInt8)};
+  for (const RankGenerator& one : generators) parts.push_back(state_of(one.generator));
+  const torch::Tensor own = torch::cat(parts).to(group.device());
   std::vector<torch::Tensor> all;
   for (int r = 0; r < group.size(); ++r) all.push_back(torch::empty_like(own));
   group.all_gather(all, own);
-  for (torch::Tensor& tensor : all) {
-    tensor = tensor.cpu();
-    const auto theirs = tensor.narrow(0, tensor.size(0) - 8, 8).clone().view(torch::kInt64);
-    if (theirs.item<std::int64_t>() != step)
-      refuse(std::string(kSaving) + ": rank " + std::to_string(&tensor - all.data()) +
-             " is at step " + std::to_string(theirs.item<std::int64_t>()) + ", rank " +
-             std::to_string(group.rank()) + " at step " + std::to_string(step));
-    tensor = tensor.narrow(0, 0, tensor.size(0) - 8).clone();
+  std::vector<PickleDict> result;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const torch::Tensor theirs = all[rank].cpu();
+    const auto their_step = theirs.narrow(0, 0, 8).view(torch::kInt64).item<std::int64_t>();
+    if (their_step != step)
+      refuse(std::string(kSaving) + ": rank " + std::to_string(rank) + " is at step " +
+             std::to_string(their_step) + ", rank " + std::to_string(group.rank()) + " at step " +
+             std::to_string(step));
+    PickleDict of_rank = make_string_dict();
+    std::int64_t begin = 8;
+    for (std::size_t i = 0; i < generators.size(); ++i) {
+      const std::int64_t size = parts[i + 1].size(0);
+      of_rank.insert(generators[i].key, theirs.narrow(0, begin, size).clone());
+      begin += size;
+    }
+    result.push_back(of_rank);
   }
-  return all;
+  return result;
 }
 
 c10::IValue CheckpointManager::Impl::contents(std::int64_t step, const TrainingState& state,
-                                              const std::vector<torch::Tensor>& generators) const {
+                                              const std::vector<PickleDict>& generators) const {
   PickleDict top = make_string_dict();
   if (state.model) top.insert("model", module_state(*state.model));
   if (state.optimizer) {
@@ -126,15 +182,13 @@ c10::IValue CheckpointManager::Impl::contents(std::int64_t step, const TrainingS
   top.insert("epoch", state.epoch);
   top.insert("step", step);
   auto rng = make_list();
-  for (const torch::Tensor& generator : generators) {
-    PickleDict of_rank = make_string_dict();
-    of_rank.insert("cpu", generator);
-    rng.push_back(of_rank);
-  }
+  for (const PickleDict& of_rank : generators) rng.push_back(of_rank);
   top.insert("rng", rng);
   top.insert("extra", from_json(state.extra));
   top.insert("world_size", group.size());
   top.insert("generation", generation);
+  top.insert("threads", torch::get_num_threads());
+  top.insert("data", state.data);
   return top;
 }
 
@@ -146,19 +200,52 @@ void CheckpointManager::Impl::expect_no_later_step(std::int64_t step) const {
              " that this run did not restore; call restore() first, or use an empty directory");
 }
 
-void CheckpointManager::Impl::write(std::int64_t step, const TrainingState& state,
-                                    const std::vector<torch::Tensor>& generators) {
+bool CheckpointManager::Impl::begin_save(std::int64_t step, const TrainingState& state,
+                                         const std::vector<PickleDict>& generators) {
+  if (options.skip_when_busy && !writer.is_idle()) return false;
+  settle();
   expect_no_later_step(step);
-  const c10::IValue top = contents(step, state, generators);
-  value_or_throw(directory.announce(
-      {.step = step, .epoch = state.epoch, .generation = generation, .world_size = group.size()},
-      [&](AtomicFile& file) {
-        write_pickle(top, [&](const void* data, std::size_t size) {
+  Saving saving{.manifest = {.step = step,
+                             .epoch = state.epoch,
+                             .generation = generation,
+                             .world_size = group.size(),
+                             .metric = state.metric},
+                .contents = contents(step, state, generators)};
+  if (saving.manifest.metric && !std::isfinite(*saving.manifest.metric))
+    saving.manifest.metric.reset();
+  if (!options.asynchronous) {
+    is_waited_for = true;
+    value_or_throw(write(saving));
+    return true;
+  }
+  saving.contents = snapshot.take(saving.contents);
+  is_waited_for = false;
+  writing = writer.submit([this, saving = std::move(saving)] { return write(saving); });
+  return true;
+}
+
+void CheckpointManager::Impl::settle() {
+  if (!writing) return;
+  is_waited_for = true;
+  const std::shared_ptr<detail::HostWork> last = std::exchange(writing, nullptr);
+  last->wait(std::nullopt);
+}
+
+Result<void> CheckpointManager::Impl::write(const Saving& saving) try {
+  const Result<AnnouncedCheckpoint> announced =
+      directory.announce(saving.manifest, [&](AtomicFile& file) {
+        write_pickle(saving.contents, [&](const void* data, std::size_t size) {
           file.write(data, size);
-          group.report_activity();
+          // A training that hangs must not look alive because its checkpoint is being written.
+          if (is_waited_for) group.report_activity();
         });
-      }));
-  retire(step);
+      });
+  if (!announced) return announced.error();
+  retire(saving.manifest.step);
+  if (announce) announce(saving.manifest.step);
+  return {};
+} catch (...) {
+  return error_in_flight(kSaving);
 }
 
 // Removes what the new checkpoint makes superfluous. That it cannot be removed does not undo the
@@ -167,13 +254,43 @@ void CheckpointManager::Impl::retire(std::int64_t step) {
   for (const std::int64_t other : passed_over)
     if (other != step) (void)directory.forget(other);
   passed_over.clear();
-  if (const auto steps = directory.steps())
-    for (const std::int64_t old : steps_to_forget(*steps, options.keep_last))
-      (void)directory.forget(old);
+  const auto better = options.higher_is_better ? Better::kHigher : Better::kLower;
+  for (const std::int64_t old :
+       steps_to_forget(rated_steps(), options.keep_last, options.keep_best, better))
+    (void)directory.forget(old);
 }
 
-void CheckpointManager::Impl::share_outcome(const std::optional<DistError>& failure) const {
-  throw_reported(group.broadcast_object(to_json_report(failure), /*root=*/0, options.disk_timeout));
+// Newest first; none if the directory cannot be read.
+std::vector<RatedStep> CheckpointManager::Impl::rated_steps() const {
+  const auto steps = directory.steps();
+  if (!steps) return {};
+  std::vector<RatedStep> result;
+  for (const std::int64_t step : *steps) {
+    RatedStep rated{.step = step};
+    if (options.keep_best > 0)
+      if (const auto checkpoint = directory.read_manifest(step))
+        rated.metric = checkpoint->manifest.metric;
+    result.push_back(rated);
+  }
+  return result;
+}
+
+bool CheckpointManager::Impl::on_rank_0(const char* doing, const std::function<bool()>& part) {
+  json outcome{{"failure", nullptr}, {"result", false}};
+  std::optional<LongWait> for_the_disk;
+  if (group.rank() != 0) for_the_disk.emplace(group);
+  if (group.rank() == 0) {
+    std::optional<DistError> failure;
+    try {
+      with_dist_errors(doing, [&] { outcome["result"] = part(); });
+    } catch (const DistError& thrown) {
+      failure = thrown;
+    }
+    outcome["failure"] = to_json_report(failure);
+  }
+  outcome = group.broadcast_object(outcome, /*root=*/0, options.disk_timeout);
+  throw_reported(outcome.at("failure"));
+  return outcome.at("result");
 }
 
 Search CheckpointManager::Impl::search(std::int64_t bound) const {
@@ -250,7 +367,8 @@ std::optional<Loaded> CheckpointManager::Impl::find_common(std::vector<std::stri
   }
 }
 
-void CheckpointManager::Impl::fill(TrainingState& state, Loaded checkpoint) const {
+void CheckpointManager::Impl::fill(TrainingState& state, Loaded checkpoint,
+                                   std::vector<std::string>& remarks) const {
   const std::string& file = checkpoint.file;
   // The SHA-256 of the manifest vouches for the bytes.
   const c10::IValue top =
@@ -267,6 +385,18 @@ void CheckpointManager::Impl::fill(TrainingState& state, Loaded checkpoint) cons
       refuse("restore " + file + ": it holds the state of " + saved + ", this schedule is " +
              state.scheduler->class_name());
   }
+  // Files of earlier versions have neither.
+  if (const auto data = find_entry(top, "data"); data && !state.data.empty()) {
+    const std::string& saved = data->toStringRef();
+    if (!saved.empty() && saved != state.data)
+      refuse("restore " + file + ": it was trained on the data '" + saved + "', this run's is '" +
+             state.data + "'");
+  }
+  if (const auto threads = find_entry(top, "threads");
+      threads && threads->toInt() != torch::get_num_threads())
+    remarks.push_back(file + " was saved by workers of " + std::to_string(threads->toInt()) +
+                      " threads, these have " + std::to_string(torch::get_num_threads()) +
+                      ": sums may be rounded otherwise");
   if (state.model) load_module_state(*state.model, entry_of(top, "model", file), file);
   if (state.optimizer)
     load_optimizer_state(*state.optimizer, entry_of(top, "optimizer", file), file);
@@ -274,11 +404,20 @@ void CheckpointManager::Impl::fill(TrainingState& state, Loaded checkpoint) cons
   if (state.sampler) state.sampler->load_state(to_json(entry_of(top, "sampler", file)));
   state.epoch = entry_of(top, "epoch", file).toInt();
   state.extra = to_json(entry_of(top, "extra", file));
-  std::vector<torch::Tensor> generators;
-  for (const c10::IValue& of_rank : entry_of(top, "rng", file).toListRef())
-    generators.push_back(entry_of(of_rank, "cpu", file).toTensor());
-  if (generators.empty()) refuse("restore " + file + ": it has no random generators");
-  set_cpu_generator_state(generator_of_rank(generators, static_cast<std::size_t>(group.rank())));
+  const c10::IValue rng = entry_of(top, "rng", file);
+  if (rng.toListRef().empty()) refuse("restore " + file + ": it has no random generators");
+  for (const RankGenerator& own : generators_of(group)) {
+    std::vector<torch::Tensor> saved;
+    for (const c10::IValue& of_rank : rng.toListRef())
+      if (const auto state_there = find_entry(of_rank, own.key))
+        saved.push_back(state_there->toTensor());
+    if (saved.empty()) {  // saved by ranks without a GPU
+      remarks.push_back(file + " has no " + own.key + " generators: those stay as they are");
+      continue;
+    }
+    set_state_of(own.generator,
+                 generator_of_rank(saved, static_cast<std::size_t>(group.rank())));
+  }
 }
 
 std::string digest_of(const torch::nn::Module& module) {
@@ -296,15 +435,26 @@ std::string digest_of(const torch::nn::Module& module) {
   });
 }
 
+CheckpointManager::CheckpointManager(Context& context, const CheckpointOptions& options)
+    : CheckpointManager(context.group(), context.generation(), options,
+                        context.checkpoint_announcer()) {
+  impl_->may_be_asked = context.may_be_asked_to_save();
+}
+
 CheckpointManager::CheckpointManager(ProcessGroup& group, std::int64_t generation,
                                      const CheckpointOptions& options,
                                      std::function<void(std::int64_t)> announce)
     : impl_(new Impl{group, generation, options, CheckpointDirectory(options.directory),
                      std::move(announce)}) {
+  const auto refuse_option = [](const char* option, std::int64_t value, const char* least) {
+    refuse(std::string("CheckpointManager: the option '") + option + "' is " +
+           std::to_string(value) + ", at least " + least + " is needed");
+  };
   if (options.directory.empty()) refuse("CheckpointManager: the option 'directory' is empty");
-  if (options.keep_last < 1)
-    refuse("CheckpointManager: the option 'keep_last' is " + std::to_string(options.keep_last) +
-           ", at least 1 is needed");
+  if (options.keep_last < 1) refuse_option("keep_last", options.keep_last, "1");
+  if (options.keep_best < 0) refuse_option("keep_best", options.keep_best, "0");
+  if (options.every_steps < 0) refuse_option("every_steps", options.every_steps, "0");
+  if (options.every.count() < 0) refuse_option("every", options.every.count(), "0");
   if (group.rank() == 0) value_or_throw(impl_->directory.prepare());
 }
 
@@ -312,27 +462,61 @@ CheckpointManager::~CheckpointManager() = default;
 CheckpointManager::CheckpointManager(CheckpointManager&&) noexcept = default;
 CheckpointManager& CheckpointManager::operator=(CheckpointManager&&) noexcept = default;
 
-void CheckpointManager::save(std::int64_t step, const TrainingState& state) {
-  with_dist_errors(kSaving, [&] {
+bool CheckpointManager::save(std::int64_t step, const TrainingState& state) {
+  return with_dist_errors(kSaving, [&] {
     if (step < 0) refuse(std::string(kSaving) + ": step " + std::to_string(step) + " is negative");
+    impl_->last_save = BootClock::now();
     const auto generators = impl_->gather_generators(step);
-    std::optional<DistError> failure;
-    std::optional<LongWait> for_the_disk;
-    if (impl_->group.rank() != 0) for_the_disk.emplace(impl_->group);
-    try {
-      with_dist_errors(kSaving, [&] {
-        if (impl_->group.rank() == 0) impl_->write(step, state, generators);
-      });
-    } catch (const DistError& thrown) {
-      failure = thrown;
+    return impl_->on_rank_0(kSaving, [&] { return impl_->begin_save(step, state, generators); });
+  });
+}
+
+MaybeSaved CheckpointManager::maybe_save(std::int64_t step, const TrainingState& state) {
+  return with_dist_errors(kSaving, [&] {
+    const CheckpointOptions& options = impl_->options;
+    bool due = options.every_steps > 0 && step % options.every_steps == 0;
+    MaybeSaved done{.leave = impl_->may_be_asked && save_was_requested()};
+    if (options.every.count() > 0 || impl_->may_be_asked) {
+      // Rank 0's clock counts: others may have started later.
+      const bool is_time = options.every.count() > 0 && impl_->group.rank() == 0 &&
+                           BootClock::now() - impl_->last_save >= options.every;
+      const std::vector<bool> wishes = wishes_of_all(impl_->group, {is_time, done.leave});
+      due = due || wishes[0];
+      done.leave = wishes[1];
     }
-    impl_->share_outcome(failure);
-    if (impl_->group.rank() == 0 && impl_->announce) impl_->announce(step);
+    if (done.leave) wait();  // so that it is not skipped as busy
+    if (due || done.leave) done.saved = save(step, state);
+    if (done.leave) wait();
+    return done;
+  });
+}
+
+void CheckpointManager::wait() {
+  with_dist_errors(kSaving, [&] {
+    impl_->on_rank_0(kSaving, [&] {
+      impl_->settle();
+      return true;
+    });
+  });
+}
+
+std::string CheckpointManager::best() const {
+  return with_dist_errors("look for the best checkpoint", [&]() -> std::string {
+    std::vector<RatedStep> rated;
+    for (const std::int64_t step : value_or_throw(impl_->directory.steps()))
+      if (const auto checkpoint = impl_->directory.read_manifest(step))
+        rated.push_back({step, checkpoint->manifest.metric});
+    const auto better = impl_->options.higher_is_better ? Better::kHigher : Better::kLower;
+    const std::optional<std::int64_t> step = best_step(rated, better);
+    if (!step) return "";
+    const auto checkpoint = value_or_throw(impl_->directory.read_manifest(*step));
+    return impl_->directory.path_of(checkpoint.manifest.files.front().name);
   });
 }
 
 Restored CheckpointManager::restore(TrainingState& state) {
   return with_dist_errors(kRestoring, [&] {
+    wait();
     const LongWait for_the_disk(impl_->group);
     Restored result;
     std::optional<Loaded> found = impl_->find_common(result.skipped);
@@ -348,7 +532,7 @@ Restored CheckpointManager::restore(TrainingState& state) {
                                std::to_string(impl_->group.size()) +
                                ": what is left of the epoch is dealt to it, and the bits of a "
                                "training that was not resized are not to be expected");
-    impl_->fill(state, *std::move(found));
+    impl_->fill(state, *std::move(found), result.remarks);
     return result;
   });
 }

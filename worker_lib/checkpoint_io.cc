@@ -37,6 +37,7 @@ std::string encode(const CheckpointManifest& manifest) {
   nlohmann::json document{{"format", manifest.format},         {"step", manifest.step},
                           {"epoch", manifest.epoch},           {"generation", manifest.generation},
                           {"world_size", manifest.world_size}, {"files", nlohmann::json::array()}};
+  if (manifest.metric) document["metric"] = *manifest.metric;
   for (const ManifestFile& file : manifest.files)
     document["files"].push_back(
         {{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
@@ -71,6 +72,7 @@ Result<CheckpointManifest> decode(const std::string& path, const std::string& te
   manifest.epoch = document.at("epoch");
   manifest.generation = document.at("generation");
   manifest.world_size = document.at("world_size");
+  if (document.contains("metric")) manifest.metric = document.at("metric").get<double>();
   for (const nlohmann::json& file : document.at("files"))
     manifest.files.push_back({file.at("name"), file.at("bytes"), file.at("sha256")});
   return manifest;

@@ -200,12 +200,17 @@ c10::IValue read_pickle(std::string_view bytes, const std::string& file, RecordC
   return to_ivalue(archive, archive.tree[archive.tree.top], tensors, file);
 }
 
-c10::IValue entry_of(const c10::IValue& dict, const std::string& key, const std::string& file) {
-  if (!dict.isGenericDict()) corrupt(file, "a dict was expected around '" + key + "'");
+std::optional<c10::IValue> find_entry(const c10::IValue& dict, const std::string& key) {
+  if (!dict.isGenericDict()) return std::nullopt;
   const auto entries = dict.toGenericDict();
   const auto found = entries.find(key);
-  if (found == entries.end()) corrupt(file, "it has no '" + key + "'");
-  return found->value();
+  return found == entries.end() ? std::nullopt : std::optional(found->value());
+}
+
+c10::IValue entry_of(const c10::IValue& dict, const std::string& key, const std::string& file) {
+  if (!dict.isGenericDict()) corrupt(file, "a dict was expected around '" + key + "'");
+  if (const auto found = find_entry(dict, key)) return *found;
+  corrupt(file, "it has no '" + key + "'");
 }
 
 c10::IValue from_json(const nlohmann::json& value) {

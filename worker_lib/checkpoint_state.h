@@ -62,6 +62,9 @@ c10::IValue to_ivalue(const StateArchive& archive, const PickleNode& node, Archi
 // The entry of a dict, or throws kCorrupt that names `file` and the key.
 c10::IValue entry_of(const c10::IValue& dict, const std::string& key, const std::string& file);
 
+// The entry of a dict, or nullopt where there is none (or no dict).
+std::optional<c10::IValue> find_entry(const c10::IValue& dict, const std::string& key);
+
 // JSON as Python's own values. Throws kInvalidArgument for what a pickle cannot hold: integers past
 // int64, text that is not UTF-8, binary values, nesting deeper than 64.
 c10::IValue from_json(const nlohmann::json& value);

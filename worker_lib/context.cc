@@ -8,6 +8,7 @@
 #include "base/deadline.h"
 #include "base/seconds.h"
 #include "base/worker_env.h"
+#include "worker_lib/any_rank.h"
 #include "worker_lib/backend_nccl.h"
 #include "worker_lib/checkpoint_announcement.h"
 #include "worker_lib/core/start_plan.h"
@@ -248,15 +249,11 @@ std::unique_ptr<ProcessGroup> Context::new_group(const std::vector<int>& ranks,
 }
 
 bool Context::save_requested() {
-  if (impl_->env.checkpoint_signal == 0) return false;  // on every rank
-  if (world_size() == 1) return save_was_requested();
-  // Not on a GPU where the cpu will do: its stream would be waited for.
-  const torch::Device where = group().takes(torch::kCPU) ? torch::kCPU : device();
-  const torch::Tensor any = torch::zeros({1}, torch::TensorOptions(torch::kInt32).device(where));
-  if (save_was_requested()) any.fill_(1);
-  group().all_reduce(any, {.op = ReduceOp::kMax}).wait();
-  return any.item<int>() != 0;
+  if (!may_be_asked_to_save()) return false;  // on every rank
+  return wishes_of_all(group(), {save_was_requested()})[0];
 }
+
+bool Context::may_be_asked_to_save() const { return impl_->env.checkpoint_signal != 0; }
 
 void Context::report_progress(std::int64_t step) { impl_->reporter->report_step(step); }
 void Context::report_activity() { impl_->reporter->report_activity(); }

@@ -175,7 +175,8 @@ TEST_P(RandomKills, TheKilledJobEndsWithTheBitsOfTheUndisturbedOne) {
   const double steps = number_after(killed.output(), "\nsteps ");
   const double executed = number_after(killed.output(), "executed in all generations ");
   EXPECT_GE(executed, steps);
-  EXPECT_LE(executed, steps + kKills * 7);
+  // What was done since the last save, and since the one before that was still being written.
+  EXPECT_LE(executed, steps + kKills * 2 * 7);
   EXPECT_THAT(killed.output(), HasSubstr("resumed at step "));
   EXPECT_EQ(killed.digest(), undisturbed.digest());
 }
@@ -220,7 +221,7 @@ TEST(TrainDigitsUnderDdprun, EndsWithTheSameBitsAfterKillsFromOutside) {
   ASSERT_EQ(job->wait(seconds(60)), 0) << job->out() << job->err();
   EXPECT_THAT(job->out(), HasSubstr("resumed at step "));
   const double steps = number_after(job->out(), " steps ");
-  EXPECT_LE(number_after(job->out(), "executed in all generations "), steps + 3 * 7);
+  EXPECT_LE(number_after(job->out(), "executed in all generations "), steps + 3 * 2 * 7);
   EXPECT_EQ(first_line_of(directory / "killed.sha256"),
             first_line_of(directory / "undisturbed.sha256"));
   EXPECT_TRUE(mark.processes().empty());

@@ -4,10 +4,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <condition_variable>
 #include <fstream>
+#include <limits>
 #include <mutex>
+#include <thread>
 
 #include "tests/support/expect_dist_error.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/thread_world.h"
 
@@ -19,6 +23,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing_support::FileSizeLimit;
 using testing_support::listing;
 using testing_support::TemporaryDirectory;
 using testing_support::ThreadWorld;
@@ -205,7 +210,7 @@ TEST_F(CheckpointTest, AFailedWriteThrowsOnEveryRankNamingTheFile) {
     CheckpointManager manager(group, 0, options_);
     Training training(group.rank(), 2);
     manager.save(1, training.state);
-    group.barrier();
+    manager.wait();
     if (group.rank() == 0) {
       // Its temporary name cannot be made where the directory is none.
       fs::rename(directory_.path(), directory_.path() + ".away");
@@ -222,6 +227,37 @@ TEST_F(CheckpointTest, AFailedWriteThrowsOnEveryRankNamingTheFile) {
     EXPECT_EQ(manager.restore(training.state).step, 1);
     manager.save(2, training.state);
   });
+}
+
+TEST_F(CheckpointTest, AWriteThatFailsInTheBackgroundIsThrownByTheNextCallOnEveryRank) {
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    Training training(group.rank(), 2);
+    manager.save(1, training.state);
+    manager.wait();
+    const auto name_of_the_file = HasSubstr(directory_.path() + "/step-00000000000");
+    {
+      std::optional<FileSizeLimit> limit;
+      if (group.rank() == 0) limit.emplace(100);
+      group.barrier();
+      manager.save(2, training.state);
+      EXPECT_DIST_ERROR(manager.wait(), Kind::kSystem, name_of_the_file);
+      manager.wait();  // it was said
+      manager.save(3, training.state);
+      EXPECT_DIST_ERROR(manager.save(4, training.state), Kind::kSystem, name_of_the_file);
+      CheckpointOptions options = options_;
+      options.asynchronous = false;
+      CheckpointManager synchronous(group, 0, options);
+      EXPECT_DIST_ERROR(synchronous.save(5, training.state), Kind::kSystem, name_of_the_file);
+      group.barrier();
+    }
+    group.barrier();
+    manager.save(6, training.state);
+    EXPECT_EQ(manager.restore(training.state).step, 6);
+  });
+  EXPECT_THAT(listing(directory_.path()),
+              testing::UnorderedElementsAre("step-000000000001.json", "step-000000000001.pt",
+                                            "step-000000000006.json", "step-000000000006.pt"));
 }
 
 TEST_F(CheckpointTest, RanksRestoreTheNewestThatAllCanRead) {
@@ -424,12 +460,171 @@ TEST_F(CheckpointTest, SchedulesGoOnWhereTheyWere) {
   });
 }
 
+// The writer's thread is held up where it tells that a checkpoint is whole.
+class HeldWriter {
+ public:
+  std::function<void(std::int64_t)> announce() {
+    return [this](std::int64_t) {
+      std::unique_lock lock(mutex_);
+      released_.wait(lock, [&] { return !is_held_; });
+    };
+  }
+  void release() {
+    const std::lock_guard lock(mutex_);
+    is_held_ = false;
+    released_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable released_;
+  bool is_held_ = true;
+};
+
+TEST_F(CheckpointTest, TrainingGoesOnWhileASaveIsWrittenAndTheNextIsSkippedOnRequest) {
+  HeldWriter writer;
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointOptions options = options_;
+    options.skip_when_busy = true;
+    CheckpointManager manager(group, 0, options, writer.announce());
+    Training training(group.rank(), 2);
+    EXPECT_TRUE(manager.save(1, training.state));
+    EXPECT_FALSE(manager.save(2, training.state)) << "the first is being written";
+    group.barrier();
+    if (group.rank() == 0) writer.release();
+    manager.wait();
+    EXPECT_TRUE(manager.save(3, training.state));
+    EXPECT_EQ(manager.restore(training.state).step, 3) << "it waits for what is being written";
+  });
+  EXPECT_FALSE(fs::exists(file(2, ".json")));
+}
+
+TEST_F(CheckpointTest, ASaveWaitsForTheLastOne) {
+  HeldWriter writer;
+  ThreadWorld(1).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_, writer.announce());
+    Training training(0, 1);
+    manager.save(1, training.state);
+    std::thread releaser([&] {
+      EXPECT_TRUE(testing_support::eventually([&] { return fs::exists(file(1, ".json")); }));
+      EXPECT_FALSE(fs::exists(file(2, ".json")));
+      writer.release();
+    });
+    manager.save(2, training.state);
+    releaser.join();
+    manager.wait();
+  });
+  EXPECT_TRUE(fs::exists(file(2, ".json")));
+}
+
+// Large enough that writing takes longer than changing it.
+TEST_F(CheckpointTest, WhatIsWrittenIsTheStateAtTheCallAndNotALaterOne) {
+  ThreadWorld(1).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    torch::nn::Linear net(2048, 4096);
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.5).momentum(0.9));
+    TrainingState state{.model = net.get(), .optimizer = &optimizer};
+    const auto step = [&] {
+      for (torch::Tensor& parameter : net->parameters())
+        parameter.mutable_grad() = torch::ones_like(parameter);
+      optimizer.step();
+    };
+    step();
+    const torch::Tensor weight = net->weight.detach().clone();
+    for (int round = 1; round <= 3; ++round) {
+      manager.save(round, state);
+      torch::NoGradGuard no_grad;
+      for (int i = 0; i < 3; ++i) net->weight.fill_(i);
+      manager.restore(state);
+      EXPECT_TRUE(torch::equal(net->weight, weight)) << round;
+    }
+  });
+}
+
+TEST_F(CheckpointTest, SavesWhenItIsTime) {
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointOptions options = options_;
+    options.keep_last = 100;
+    options.every_steps = 3;
+    CheckpointManager by_steps(group, 0, options);
+    Training training(group.rank(), 2);
+    std::vector<int> saved;
+    for (int step = 1; step <= 7; ++step)
+      if (by_steps.maybe_save(step, training.state).saved) saved.push_back(step);
+    EXPECT_THAT(saved, ElementsAre(3, 6));
+    by_steps.wait();
+
+    options.every_steps = 0;
+    options.every = std::chrono::milliseconds(100);
+    const auto start = std::chrono::steady_clock::now();
+    CheckpointManager by_time(group, 0, options);
+    by_time.restore(training.state);
+    saved.clear();
+    int step = 7;
+    while (saved.size() < 3 && step < 10'000'000)
+      if (by_time.maybe_save(++step, training.state).saved) saved.push_back(step);
+    EXPECT_EQ(saved.size(), 3u);
+    EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(300));
+    by_time.wait();
+  });
+}
+
+TEST_F(CheckpointTest, TheBestAreKeptAndNamed) {
+  CheckpointOptions options = options_;
+  options.keep_last = 1;
+  options.keep_best = 2;
+  options.higher_is_better = true;
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options);
+    EXPECT_EQ(manager.best(), "");
+    Training training(group.rank(), 2);
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    int step = 0;
+    for (const double accuracy : {0.5, 0.9, nan, 0.7, 0.6}) {
+      training.state.metric = accuracy;
+      manager.save(++step, training.state);
+    }
+    manager.wait();
+    EXPECT_EQ(manager.best(), file(2, ".pt"));
+    EXPECT_EQ(manager.restore(training.state).step, 5) << "the newest is restored";
+  });
+  EXPECT_THAT(listing(directory_.path()),
+              testing::UnorderedElementsAre(
+                  "step-000000000002.pt", "step-000000000002.json", "step-000000000004.pt",
+                  "step-000000000004.json", "step-000000000005.pt", "step-000000000005.json"));
+}
+
+TEST_F(CheckpointTest, OtherDataIsAClearErrorAndOtherThreadsAreRemarkedOn) {
+  ThreadWorld(1).run([&](ProcessGroup& group) {
+    const int threads = torch::get_num_threads();
+    CheckpointManager manager(group, 0, options_);
+    Training training(0, 1);
+    training.state.data = "digits v1";
+    manager.save(1, training.state);
+    EXPECT_THAT(manager.restore(training.state).remarks, IsEmpty());
+    torch::set_num_threads(threads + 1);
+    EXPECT_THAT(manager.restore(training.state).remarks,
+                ElementsAre(AllOf(HasSubstr("workers of " + std::to_string(threads) + " threads"),
+                                  HasSubstr("these have " + std::to_string(threads + 1)))));
+    torch::set_num_threads(threads);
+    training.state.data = "digits v2";
+    EXPECT_DIST_ERROR(manager.restore(training.state), Kind::kInvalidArgument,
+                      AllOf(HasSubstr("'digits v1'"), HasSubstr("'digits v2'")));
+    training.state.data = "";
+    EXPECT_EQ(manager.restore(training.state).step, 1) << "nothing to compare";
+  });
+}
+
 TEST_F(CheckpointTest, OptionsThatCannotBeMeantAreRefused) {
   ThreadWorld(1).run([&](ProcessGroup& group) {
     EXPECT_DIST_ERROR(CheckpointManager(group, 0, {.directory = ""}), Kind::kInvalidArgument,
                       HasSubstr("'directory' is empty"));
     EXPECT_DIST_ERROR(CheckpointManager(group, 0, {.directory = "x", .keep_last = 0}),
                       Kind::kInvalidArgument, HasSubstr("'keep_last' is 0"));
+    EXPECT_DIST_ERROR(CheckpointManager(group, 0, {.directory = "x", .keep_best = -1}),
+                      Kind::kInvalidArgument, HasSubstr("'keep_best' is -1"));
+    EXPECT_DIST_ERROR(CheckpointManager(group, 0, {.directory = "x", .every_steps = -5}),
+                      Kind::kInvalidArgument, HasSubstr("'every_steps' is -5"));
     EXPECT_DIST_ERROR(CheckpointManager(group, 0, {.directory = "/proc/none"}), Kind::kSystem,
                       HasSubstr("/proc/none"));
   });

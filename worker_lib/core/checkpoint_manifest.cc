@@ -1,7 +1,9 @@
 #include "worker_lib/core/checkpoint_manifest.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <ranges>
 
 #include "base/assert.h"
 #include "base/parse_number.h"
@@ -99,11 +101,39 @@ std::vector<std::string> leftovers(std::span<const std::string> names,
   return result;
 }
 
-std::vector<std::int64_t> steps_to_forget(std::span<const std::int64_t> newest_first,
-                                          int keep_last) {
+namespace {
+
+// Those with a metric, best first; of equals the newest first.
+std::vector<RatedStep> by_metric(std::span<const RatedStep> steps, Better better) {
+  std::vector<RatedStep> rated;
+  for (const RatedStep& step : steps)
+    if (step.metric && !std::isnan(*step.metric)) rated.push_back(step);
+  std::ranges::sort(rated, [&](const RatedStep& a, const RatedStep& b) {
+    if (*a.metric != *b.metric)
+      return better == Better::kLower ? *a.metric < *b.metric : *a.metric > *b.metric;
+    return a.step > b.step;
+  });
+  return rated;
+}
+
+}  // namespace
+
+std::optional<std::int64_t> best_step(std::span<const RatedStep> steps, Better better) {
+  const std::vector<RatedStep> rated = by_metric(steps, better);
+  return rated.empty() ? std::nullopt : std::optional(rated.front().step);
+}
+
+std::vector<std::int64_t> steps_to_forget(std::span<const RatedStep> newest_first, int keep_last,
+                                          int keep_best, Better better) {
   DDPRUN_ASSERT(keep_last >= 1, "the newest checkpoint is never forgotten");
-  const std::size_t kept = std::min<std::size_t>(newest_first.size(), keep_last);
-  return {newest_first.rbegin(), newest_first.rend() - static_cast<std::ptrdiff_t>(kept)};
+  std::set<std::int64_t> kept;
+  for (const RatedStep& step : newest_first | std::views::take(keep_last)) kept.insert(step.step);
+  for (const RatedStep& step : by_metric(newest_first, better) | std::views::take(keep_best))
+    kept.insert(step.step);
+  std::vector<std::int64_t> forgotten;
+  for (const RatedStep& step : newest_first | std::views::reverse)
+    if (!kept.contains(step.step)) forgotten.push_back(step.step);
+  return forgotten;
 }
 
 RestoreRound agree_on_step(std::span<const RestoreCandidate> by_rank) {

@@ -38,6 +38,7 @@ struct CheckpointManifest {
   std::int64_t epoch = 0;
   std::int64_t generation = 0;  // of the world that wrote it
   int world_size = 1;
+  std::optional<double> metric;  // how good the model is, where the program said so
   std::vector<ManifestFile> files;
   bool operator==(const CheckpointManifest&) const = default;
 };
@@ -73,9 +74,20 @@ std::vector<std::int64_t> announced_steps(std::span<const std::string> names);
 std::vector<std::string> leftovers(std::span<const std::string> names,
                                    const std::map<std::int64_t, std::set<std::string>>& named_by);
 
-// The steps to forget, oldest first, so that the newest `keep_last` (at least 1) are left.
-std::vector<std::int64_t> steps_to_forget(std::span<const std::int64_t> newest_first,
-                                          int keep_last);
+// How good a checkpoint is, where that is known.
+struct RatedStep {
+  std::int64_t step = 0;
+  std::optional<double> metric;
+};
+enum class Better { kLower, kHigher };
+
+// Which one is best; of equals the newest. nullopt: none has a metric. NaN counts as none.
+std::optional<std::int64_t> best_step(std::span<const RatedStep> steps, Better better);
+
+// The steps to forget, oldest first, so that the newest `keep_last` (at least 1) are left, and the
+// best `keep_best`.
+std::vector<std::int64_t> steps_to_forget(std::span<const RatedStep> newest_first, int keep_last,
+                                          int keep_best = 0, Better better = Better::kLower);
 
 // What a rank says when the ranks look for the checkpoint to restore.
 struct RestoreCandidate {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace ddprun {
 namespace {
 
@@ -64,8 +66,19 @@ TEST(CheckpointManifest, DataOfAStepWhoseManifestCannotBeReadIsKept) {
 }
 
 TEST(CheckpointManifest, ForgetsTheOldestFirst) {
-  EXPECT_THAT(steps_to_forget(std::vector<std::int64_t>{9, 7, 5, 3}, 2), ElementsAre(3, 5));
-  EXPECT_THAT(steps_to_forget(std::vector<std::int64_t>{9}, 2), IsEmpty());
+  EXPECT_THAT(steps_to_forget(std::vector<RatedStep>{{9}, {7}, {5}, {3}}, 2), ElementsAre(3, 5));
+  EXPECT_THAT(steps_to_forget(std::vector<RatedStep>{{9}}, 2), IsEmpty());
+}
+
+TEST(CheckpointManifest, TheBestAreKeptBesideTheNewest) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<RatedStep> steps{{9, 0.5}, {8, nan}, {7, 0.1}, {6, 0.9}, {5, 0.1}, {4}};
+  EXPECT_THAT(steps_to_forget(steps, 1, 2, Better::kLower), ElementsAre(4, 6, 8));
+  EXPECT_THAT(steps_to_forget(steps, 1, 2, Better::kHigher), ElementsAre(4, 5, 7, 8))
+      << "the newest is one of the best";
+  EXPECT_EQ(best_step(steps, Better::kLower), 7) << "of equals the newest";
+  EXPECT_EQ(best_step(steps, Better::kHigher), 6);
+  EXPECT_EQ(best_step(std::vector<RatedStep>{{8, nan}, {4}}, Better::kLower), std::nullopt);
 }
 
 TEST(CheckpointManifest, RanksThatReadTheSameCheckpointAgreeAtOnce) {

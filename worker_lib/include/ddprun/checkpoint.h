@@ -8,28 +8,34 @@
 //   if (auto restored = checkpoints.restore(state)) step = restored.step;
 //   ...
 //   if (++step % 100 == 0) checkpoints.save(step, state);  // after a step
+//   ...
+//   checkpoints.wait();  // at the end
 //
 // One file for each checkpoint, which Python reads: torch.load(file, weights_only=True) gives a
 // dict with "model" (a state dict), "optimizer" (one that Python's optimizer loads),
 // "optimizer_class", "lr_scheduler" (one that Python's scheduler loads), "lr_scheduler_class",
-// "epoch", "step", "rng" (per rank), "sampler", "extra", "world_size", "generation". Beside it lies
-// a manifest with size and SHA-256, written last: a checkpoint exists iff its manifest is whole and
+// "epoch", "step", "rng" (per rank), "sampler", "extra", "world_size", "generation", "threads",
+// "data". Beside it lies a manifest with size and SHA-256, written last: a checkpoint exists iff its manifest is whole and
 // the file matches. docs/checkpoints.md has the format and the guarantees.
 //
-// save() and restore() are collective: every rank calls them at the same point, like the
-// collectives of a ProcessGroup. Rank 0 writes; every rank reads, so the directory must be one that
-// all ranks see. Both hold a whole file in memory on each rank that writes or reads it.
+// save(), maybe_save(), wait() and restore() are collective: every rank calls them at the same point,
+// like the collectives of a ProcessGroup. Rank 0 writes, in the background unless the options say
+// otherwise: the training stops for a copy of the state in memory only. Every rank reads, so the
+// directory must be one that all ranks see.
 //
-// The thread that trains owns a manager; the group must outlive it.
+// The thread that trains owns a manager; the group must outlive it. Rank 0 holds a copy of the state
+// for background saves; each rank that restores holds a whole file in memory meanwhile.
 #pragma once
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +49,18 @@ namespace ddprun {
 struct CheckpointOptions {
   std::string directory;  // is created by rank 0 where it is missing
   int keep_last = 3;      // the newest ones that a save leaves, at least 1
+  // Those with the best TrainingState::metric, which a save leaves as well; 0: goodness does not count.
+  int keep_best = 0;
+  bool higher_is_better = false;  // metric: an accuracy rather than a loss
+  // Whether save() returns when the state is copied, and a thread of rank 0 writes it. A write that fails is
+  // then thrown by the next call of the manager.
+  bool asynchronous = true;
+  // What a save does while the last one is still being written: waits for it, or saves nothing.
+  bool skip_when_busy = false;
+  // When maybe_save() saves: every so many steps, and when so much time has gone since the last save;
+  // 0: not for this reason.
+  std::int64_t every_steps = 0;
+  Timeout every{0};
   // How long ranks wait for each other's disks: for rank 0's write in save(), for everybody's
   // reading in restore(). Longer than the group's timeout as a rule, which is for the network.
   Timeout disk_timeout = std::chrono::minutes(30);
@@ -58,6 +76,12 @@ struct TrainingState {
   DistributedSampler* sampler = nullptr;
   std::int64_t epoch = 0;
   nlohmann::json extra = {};  // anything else that the program wants back
+  // How good the model is (a validation loss, an accuracy), for keep_best. restore() leaves it alone; what
+  // is not finite counts as none.
+  std::optional<double> metric = {};
+  // What the training data is, in words that change with it (a name and a version, a digest). restore()
+  // refuses a checkpoint that was saved with other ones; empty: not compared.
+  std::string data = {};
 };
 
 // What restore() did.
@@ -71,6 +95,14 @@ struct Restored {
   explicit operator bool() const { return !file.empty(); }
 };
 
+// What maybe_save() did.
+struct MaybeSaved {
+  bool saved = false;
+  // Somebody asked to save and to leave (ddprun --checkpoint-signal): it is saved and on the disk, and every
+  // rank should end with 0, which makes ddprun end with 75, "start the job again".
+  bool leave = false;
+};
+
 // SHA-256 over the names, dtypes, shapes and bytes of a module's parameters and buffers, as 64
 // hexadecimal digits: equal exactly when two modules are equal bit for bit.
 std::string digest_of(const torch::nn::Module& module);
@@ -79,34 +111,50 @@ class CheckpointManager {
  public:
   // On rank 0, removes what saves that were killed left in the directory. Throws kInvalidArgument
   // for options that cannot be meant, kSystem if the directory cannot be made.
-  CheckpointManager(Context& context, const CheckpointOptions& options)
-      : CheckpointManager(context.group(), context.generation(), options,
-                          context.checkpoint_announcer()) {}
+  CheckpointManager(Context& context, const CheckpointOptions& options);
   // For a group without a Context.
-  // announce: called by rank 0 when a checkpoint is whole, with its step; empty: nobody is told.
+  // announce: called on rank 0 when a checkpoint is whole, with its step, by the thread that wrote it;
+  // empty: nobody is told.
   CheckpointManager(ProcessGroup& group, std::int64_t generation, const CheckpointOptions& options,
                     std::function<void(std::int64_t step)> announce = {});
+  // Waits until what is being written is on the disk. That it cannot be written is a warning then.
   ~CheckpointManager();
   CheckpointManager(CheckpointManager&&) noexcept;
   CheckpointManager& operator=(CheckpointManager&&) noexcept;
 
   // Writes a checkpoint of `step` (steps done so far): rank 0's model, buffers, optimizer, schedule
-  // and sampler, and the random generator of every rank. Returns on every rank when it is announced
-  // and on the disk; then older ones than the last `keep_last` are removed, and those that restore()
-  // passed over. Throws on every rank, naming file and cause, when it cannot be written; earlier
+  // and sampler, and the random generator of every rank (its CPU's, and that of the group's GPU). When it is
+  // on the disk it is announced, older ones than the last `keep_last` and the best `keep_best` are removed, and
+  // those that restore() passed over.
+  // asynchronous: returns when rank 0 has copied the state. Otherwise when it is announced and on the disk.
+  // Returns false if nothing was saved because the last save is still being written (skip_when_busy).
+  // Throws on every rank, naming file and cause, when it or the one before cannot be written; earlier
   // checkpoints are then as they were.
   // kInvalidArgument if the ranks differ in `step`, or if the directory holds a later step that
   // this run did not restore (it belongs to another run, and would be restored instead);
   // kUnsupported for another optimizer.
-  void save(std::int64_t step, const TrainingState& state);
+  bool save(std::int64_t step, const TrainingState& state);
 
-  // Fills `state` and this rank's random generator from the newest checkpoint that every rank can
+  // After each step: saves if it is time to (every_steps, every), or if ddprun was told to ask for it
+  // (--checkpoint-signal), which it then waits for. Costs nothing but for `every` or --checkpoint-signal: then a
+  // small all-reduce. Returns and throws the same on every rank.
+  MaybeSaved maybe_save(std::int64_t step, const TrainingState& state);
+
+  // Returns on every rank when all that was saved is announced and on the disk. Throws on every rank when it
+  // cannot be written.
+  void wait();
+
+  // The file of the checkpoint in the directory that has the best metric; empty where none has. Not
+  // collective; throws kSystem if the directory cannot be read.
+  std::string best() const;
+
+  // Fills `state` and this rank's random generators from the newest checkpoint that every rank can
   // read whole; damaged ones are passed over. The world may have another size than the one that saved
   // it: the sampler deals what is left of the epoch to it, and ranks that there were not get random
   // numbers of their own. Throws on every rank: kSystem if a file cannot be read
   // for another reason (rights, a failing disk), or if some ranks have checkpoints and no two the
-  // same (a directory that is not shared); kInvalidArgument if it belongs to another model or
-  // optimizer, kUnsupported if to another format. After these two `state` may be
+  // same (a directory that is not shared); kInvalidArgument if it belongs to another model,
+  // optimizer or data, kUnsupported if to another format. After these two `state` may be
   // filled in part: it is not fit for training.
   Restored restore(TrainingState& state);
 

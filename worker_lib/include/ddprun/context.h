@@ -109,6 +109,9 @@ class Context {
   // A collective call: every rank makes it at the same point and gets the same answer, so it is one
   // small all-reduce; without --checkpoint-signal it costs nothing. Throws DistError as a collective does.
   bool save_requested();
+  // Whether save_requested() may ever say so: ddprun was started with --checkpoint-signal. The same on every
+  // rank, and costs nothing.
+  bool may_be_asked_to_save() const;
 
   // Tells ddprun how far this rank is: steps done so far, which grow. For --hang-timeout, which counts
   // from the first report on, --restart-on-progress, and the steps a second of the status line; call it
