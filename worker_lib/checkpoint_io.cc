@@ -16,6 +16,7 @@ namespace ddprun {
 namespace {
 
 constexpr std::size_t kBufferBytes = 1 << 20;
+constexpr std::size_t kWritebackBytes = 8 << 20;
 constexpr std::size_t kMaxManifestBytes = 1 << 20;
 constexpr const char* kSelfDigest = "manifest_sha256";
 
@@ -88,6 +89,7 @@ AtomicFile::AtomicFile(std::string path)
       fd_(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
   if (!fd_.valid()) fail(errno);
   buffer_.reserve(kBufferBytes);
+  flushed_.reserve(kBufferBytes);
 }
 
 AtomicFile::~AtomicFile() {
@@ -98,28 +100,39 @@ void AtomicFile::fail(int sys_errno) {
   if (!failure_) failure_ = system_error("write " + temporary_, sys_errno);
 }
 
-void AtomicFile::write(const void* data, std::size_t bytes) {
+void AtomicFile::write(const void* data, std::size_t bytes, bool stays) {
   if (failure_) return;
-  digest_.add(data, bytes);
   bytes_ += bytes;
   if (buffer_.size() + bytes > kBufferBytes) flush();
-  if (bytes >= kBufferBytes)
-    write_through(static_cast<const char*>(data), bytes);
-  else
+  if (bytes < kBufferBytes) {
     buffer_.append(static_cast<const char*>(data), bytes);
+    return;
+  }
+  put_out(static_cast<const char*>(data), bytes);
+  if (!stays) beside_.join();
 }
 
 void AtomicFile::flush() {
-  write_through(buffer_.data(), buffer_.size());
+  beside_.join();
+  std::swap(buffer_, flushed_);
   buffer_.clear();
+  put_out(flushed_.data(), flushed_.size());
 }
 
-void AtomicFile::write_through(const char* data, std::size_t bytes) {
-  if (!failure_ && !write_all(fd_.get(), {data, bytes})) fail(errno);
+void AtomicFile::put_out(const char* data, std::size_t bytes) {
+  beside_.join();
+  if (failure_ || bytes == 0) return;
+  beside_.begin(data, bytes);
+  for (std::size_t at = 0; at < bytes && !failure_; at += kWritebackBytes) {
+    if (!write_all(fd_.get(), {data + at, std::min(kWritebackBytes, bytes - at)})) fail(errno);
+    // The disk begins now, rather than when fsync() waits for it. Where it cannot, fsync() does it all.
+    ::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
+  }
 }
 
 Result<ManifestFile> AtomicFile::commit() {
   flush();
+  beside_.join();
   if (!failure_ && ::fsync(fd_.get()) != 0) fail(errno);
   if (!failure_ && ::close(fd_.release()) != 0) fail(errno);
   if (!failure_ && ::rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);

@@ -17,6 +17,7 @@
 #include "base/unique_fd.h"
 #include "worker_lib/core/checkpoint_manifest.h"
 #include "worker_lib/sha256.h"
+#include "worker_lib/sha256_beside.h"
 
 namespace ddprun {
 
@@ -32,7 +33,9 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  void write(const void* data, std::size_t bytes);
+  // What is large goes to the disk from now on, and not only with commit().
+  // stays: the piece stays as it is until commit(). Its digest is then made beside what the caller does next.
+  void write(const void* data, std::size_t bytes, bool stays = false);
 
   // Flushes, fsyncs, renames; the directory is the caller's to fsync. Returns the size and SHA-256
   // of what was written, under the file's name without its directory.
@@ -40,15 +43,17 @@ class AtomicFile {
 
  private:
   void flush();
-  void write_through(const char* data, std::size_t bytes);
+  void put_out(const char* data, std::size_t bytes);
   void fail(int sys_errno);
 
   std::string path_;
   std::string temporary_;
   UniqueFd fd_;
   std::string buffer_;
+  std::string flushed_;  // the buffer before, of which the digest is made
   std::uint64_t bytes_ = 0;
   Sha256 digest_;
+  Sha256Beside beside_{digest_};
   std::optional<Error> failure_;
   bool committed_ = false;
 };

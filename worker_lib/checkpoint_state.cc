@@ -151,24 +151,25 @@ PickleDict make_string_dict() { return PickleDict(c10::StringType::get(), c10::A
 PickleDict make_int_dict() { return PickleDict(c10::IntType::get(), c10::AnyType::get()); }
 c10::impl::GenericList make_list() { return c10::impl::GenericList(c10::AnyType::get()); }
 
-void write_pickle(const c10::IValue& top,
-                  const std::function<void(const void*, std::size_t)>& write) {
+void write_pickle(const c10::IValue& top, const WritePiece& write) {
   std::string pickled;
   torch::jit::Pickler pickler([&](const char* data, size_t size) { pickled.append(data, size); },
                               nullptr, nullptr, nullptr, nullptr, /*tag_aggregates=*/false);
   pickler.protocol();
   pickler.pushIValue(top);
   pickler.stop();
+  const void* staying = nullptr;
   caffe2::serialize::PyTorchStreamWriter zip([&](const void* data, size_t size) {
-    write(data, size);
+    write(data, size, data == staying);
     return size;
   });
   zip.writeRecord("data.pkl", pickled.data(), pickled.size());
   zip.writeRecord("byteorder", "little", 6);
   int index = 0;
-  for (const at::Tensor& tensor : pickler.tensorData())
-    zip.writeRecord("data/" + std::to_string(index++), tensor.storage().data(),
-                    tensor.storage().nbytes());
+  for (const at::Tensor& tensor : pickler.tensorData()) {
+    staying = tensor.storage().data();
+    zip.writeRecord("data/" + std::to_string(index++), staying, tensor.storage().nbytes());
+  }
   zip.writeEndOfFile();
 }
 

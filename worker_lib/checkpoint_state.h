@@ -29,9 +29,12 @@ PickleDict make_string_dict();
 PickleDict make_int_dict();
 c10::impl::GenericList make_list();
 
-// Writes the archive piece by piece. `write` must not throw.
-void write_pickle(const c10::IValue& top,
-                  const std::function<void(const void*, std::size_t)>& write);
+// Takes a piece of an archive, which stays where it is as long as the archive's tensors do, or else only for
+// this call. Must not throw.
+using WritePiece = std::function<void(const void* data, std::size_t bytes, bool stays)>;
+
+// Writes the archive piece by piece.
+void write_pickle(const c10::IValue& top, const WritePiece& write);
 
 // read_state_archive(), throwing its Error as a DistError that names `file`.
 StateArchive open_state_archive(std::string_view bytes, const std::string& file, RecordCrcs crcs);

@@ -1,6 +1,6 @@
 #include "worker_lib/state_snapshot.h"
 
-#include <cstring>
+#include "worker_lib/cpu/stream_copy.h"
 
 namespace ddprun {
 namespace {
@@ -59,7 +59,8 @@ torch::Tensor StateSnapshot::copy(const torch::Tensor& tensor) {
   const torch::Tensor plain = is_dense(tensor) ? tensor : tensor.contiguous();
   if (!buffer.defined() || !same_layout(buffer, plain))
     buffer = torch::empty_strided(plain.sizes(), plain.strides(), plain.options());
-  std::memcpy(buffer.mutable_data_ptr(), plain.const_data_ptr(), plain.nbytes());
+  // Past the caches: the training needs them, and nobody reads the copy soon.
+  stream_bytes(buffer.mutable_data_ptr(), plain.const_data_ptr(), plain.nbytes());
   copies_[tensor.const_data_ptr()].emplace_back(tensor, buffer);
   return buffer;
 }

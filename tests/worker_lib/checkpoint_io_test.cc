@@ -94,6 +94,25 @@ TEST_F(CheckpointIo, ReadsBackWhatWasAnnounced) {
               ElementsAre("step-000000000005.json", "step-000000000005.pt"));
 }
 
+TEST_F(CheckpointIo, OnlyWhatStaysMustStay) {
+  const std::string small = payload(1), large = payload(2, 5 << 20), staying = payload(3, 3 << 20);
+  const auto written = directory_.announce({.step = 5}, [&](AtomicFile& file) {
+    for (int i = 0; i < 3; ++i)
+      for (const std::string& piece : {small, large}) {
+        std::string text = piece;
+        file.write(text.data(), text.size());
+        text.assign(text.size(), 'x');
+        file.write(staying.data(), staying.size(), /*stays=*/true);
+      }
+  });
+  ASSERT_TRUE(written) << written.error().message();
+  std::string all;
+  for (int i = 0; i < 3; ++i) all += small + staying + large + staying;
+  EXPECT_THAT(written->manifest.files,
+              ElementsAre(ManifestFile{"step-000000000005.pt", all.size(), sha256_hex(all)}));
+  EXPECT_EQ(damage(directory_, 5), "");
+}
+
 TEST_F(CheckpointIo, ListsStepsNewestFirstAndAMissingDirectoryHasNone) {
   for (const int step : {10, 30, 20}) ASSERT_TRUE(announce(directory_, step, "x"));
   EXPECT_THAT(*directory_.steps(), ElementsAre(30, 20, 10));
