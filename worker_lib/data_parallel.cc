@@ -3,14 +3,18 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "base/assert.h"
+#include "worker_lib/consistency_guard.h"
 #include "worker_lib/core/bucket_plan.h"
 #include "worker_lib/error_bridge.h"
+#include "worker_lib/optimizer_state.h"
 #include "worker_lib/reducer.h"
 #include "worker_lib/sha256.h"
 #include "worker_lib/tensor_facts.h"
+#include "worker_lib/verification.h"
 
 namespace ddprun::detail {
 namespace {
@@ -81,6 +85,8 @@ std::vector<std::string> describe(const torch::nn::Module& module,
   lines.push_back(on_or_off("broadcast_buffers", options.broadcast_buffers));
   lines.push_back(on_or_off("find_unused_parameters", options.find_unused_parameters));
   lines.push_back(on_or_off("static_graph", options.static_graph));
+  lines.push_back("option 'check_consistency_every' " +
+                  std::to_string(options.check_consistency_every));
   return lines;
 }
 
@@ -193,6 +199,10 @@ void expect_supported(const torch::nn::Module* module, const DataParallelOptions
         "a bucket of 0 bytes holds nothing; the options 'first_bucket_bytes' and 'bucket_bytes' "
         "are "
         "at least 1");
+  if (options.check_consistency_every < 0)
+    refuse_to_construct("the option 'check_consistency_every' is " +
+                        std::to_string(options.check_consistency_every) +
+                        "; a number of steps is at least 1, and 0 is for no checks");
 }
 
 // What a rank says of the forward that it begins, inside join().
@@ -216,6 +226,8 @@ struct DataParallelCore::Impl {
   ProcessGroup& group;
   DataParallelOptions options;
   std::shared_ptr<Reducer> reducer = {};
+  ConsistencyGuard guard{group, options.check_consistency_every, options.timeout};
+  const torch::optim::Optimizer* watched = nullptr;
   int no_sync_depth = 0;
   bool broadcast_due = true;
   std::optional<JoinOptions> join = {};
@@ -226,6 +238,8 @@ struct DataParallelCore::Impl {
   void follow_round(const std::vector<Step>& steps);
   void expect_all_training(const std::vector<Step>& steps) const;
   void broadcast_buffers_from(int root);
+  void check_consistency(bool is_training, bool has_fresh_buffers);
+  std::vector<NamedHash> own_hashes(bool has_fresh_buffers) const;
 };
 
 std::vector<Step> DataParallelCore::Impl::exchange_steps(const Step& own) {
@@ -260,6 +274,29 @@ void DataParallelCore::Impl::broadcast_buffers_from(int root) {
   if (!options.broadcast_buffers || group.size() == 1) return;
   broadcast_coalesced(without_names(shared_buffers(*module, options)), root, group,
                       options.timeout);
+}
+
+// What all ranks should have the same of. Each tensor once, under the first of its names.
+std::vector<NamedHash> DataParallelCore::Impl::own_hashes(bool has_fresh_buffers) const {
+  std::vector<NamedHash> result;
+  std::map<const void*, std::string> parameters;
+  for (const auto& [name, tensor] : shared_parameters(*module, options)) {
+    const std::string described = "parameter '" + name + "'";
+    if (parameters.emplace(tensor.unsafeGetTensorImpl(), described).second)
+      result.push_back({described, hash_of(tensor)});
+  }
+  if (has_fresh_buffers)
+    for (const auto& [name, tensor] : shared_buffers(*module, options))
+      result.push_back({"buffer '" + name + "'", hash_of(tensor)});
+  if (watched) std::ranges::move(hashes_of(*watched, parameters), std::back_inserter(result));
+  return result;
+}
+
+void DataParallelCore::Impl::check_consistency(bool is_training, bool has_fresh_buffers) {
+  const std::int64_t passes = reducer->passes();
+  guard.settle(passes);
+  if (!guard.is_due(passes)) return;
+  guard.begin(passes, is_training ? HashTable(own_hashes(has_fresh_buffers)) : std::nullopt);
 }
 
 void DataParallelCore::Impl::follow_round(const std::vector<Step>& steps) {
@@ -308,6 +345,8 @@ void DataParallelCore::before_forward() {
       i.begin_joined_forward({true, synchronise, i.broadcast_due});
     else if (i.broadcast_due)
       i.broadcast_buffers_from(0);
+    if (synchronise)
+      i.check_consistency(/*is_training=*/true, i.broadcast_due && i.options.broadcast_buffers);
   });
   i.broadcast_due = synchronise;
   if (at::GradMode::is_enabled()) i.reducer->decide(synchronise);
@@ -323,6 +362,13 @@ void DataParallelCore::enter_no_sync() {
 
 void DataParallelCore::leave_no_sync() noexcept {
   if (--impl_->no_sync_depth == 0) impl_->reducer->set_local(false);
+}
+
+void DataParallelCore::watch_optimizer(const torch::optim::Optimizer* optimizer) {
+  with_dist_errors("watch_optimizer() of DistributedDataParallel", [&] {
+    if (optimizer) (void)optimizer_class(*optimizer);  // refuses what has no description
+    impl_->watched = optimizer;
+  });
 }
 
 void DataParallelCore::register_comm_hook(std::shared_ptr<CommHook> hook) {
@@ -369,7 +415,10 @@ void DataParallelCore::shadow_others() {
       i.follow_round(steps);
       const Step& theirs = steps[static_cast<std::size_t>(i.last_to_train)];
       if (theirs.broadcasts) i.broadcast_buffers_from(i.last_to_train);
-      if (theirs.synchronises) i.reducer->shadow_pass();
+      if (theirs.synchronises) {
+        i.check_consistency(/*is_training=*/false, /*has_fresh_buffers=*/false);
+        i.reducer->shadow_pass();
+      }
       i.group.report_activity();
     }
     broadcast_coalesced(shared_state(*i.module, i.options), i.last_to_train, i.group,

@@ -218,8 +218,8 @@ auto with_description(const Optimizer& optimizer, Use&& use) {
   if (dynamic_cast<const OfAdadelta::Class*>(&optimizer)) return use(OfAdadelta());
   if (dynamic_cast<const Lbfgs::Class*>(&optimizer)) return use(Lbfgs());
   const std::string name = c10::demangle(typeid(optimizer).name());
-  refuse("checkpoint of optimizer " + name +
-             ": only SGD, Adam, AdamW, RMSprop, Adagrad, Adadelta and LBFGS can be saved",
+  refuse("the state of optimizer " + name +
+             ": only that of SGD, Adam, AdamW, RMSprop, Adagrad, Adadelta and LBFGS can be read",
          DistError::Kind::kUnsupported);
 }
 

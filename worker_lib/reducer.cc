@@ -221,7 +221,7 @@ void Reducer::begin_pass() {
 void Reducer::prepare_pass() {
   // A reduction of a pass that was given up may still use the buckets.
   wait_for_buckets();
-  has_begun_ = true;
+  ++passes_;
   if (placement_) placement_->new_pass();
   works_.assign(static_cast<std::size_t>(buckets_->count()), {});
   finishes_.clear();

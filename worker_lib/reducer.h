@@ -36,6 +36,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -92,7 +93,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   // Averages buckets from now on. Before the first pass, once.
   void set_hook(std::shared_ptr<CommHook> hook);
   bool has_hook() const { return hook_ != nullptr; }
-  bool has_begun() const { return has_begun_; }
+  bool has_begun() const { return passes_ > 0; }
+  // Synchronised passes that have begun here: between two collectives the same number on every rank.
+  std::int64_t passes() const { return passes_; }
 
   // Sums are divided by this number, where it is not the group's size.
   void set_divisor(std::optional<int> divisor);
@@ -175,7 +178,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   bool local_ = false;
   enum class State { kIdle, kLocalPass, kPass } state_ = State::kIdle;
   std::weak_ptr<PassGuard> scope_;
-  bool has_begun_ = false;  // some pass was synchronised
+  std::int64_t passes_ = 0;  // that were synchronised
   std::optional<ReductionPass> pass_;
 };
 

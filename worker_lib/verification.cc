@@ -2,10 +2,10 @@
 
 #include <torch/torch.h>
 
-#include <algorithm>
-#include <cstring>
 #include <vector>
 
+#include "worker_lib/core/divergence.h"
+#include "worker_lib/core/tensor_hash.h"
 #include "worker_lib/cpu/rank_names.h"
 
 namespace ddprun {
@@ -13,11 +13,6 @@ namespace {
 
 bool can_hold_nan(const torch::Tensor& tensor) {
   return torch::isFloatingType(tensor.scalar_type()) || torch::isComplexType(tensor.scalar_type());
-}
-
-void mix(std::uint64_t& digest, std::uint64_t word) {
-  digest = (digest ^ word) * 0x9e3779b97f4a7c15;
-  digest ^= digest >> 29;
 }
 
 }  // namespace
@@ -45,37 +40,22 @@ NanFound find_nan(TensorList tensors) {
   return found;
 }
 
+std::uint64_t hash_of(const torch::Tensor& tensor) {
+  const torch::Tensor plain = tensor.detach().cpu().contiguous();
+  return tensor_hash({static_cast<const std::byte*>(plain.const_data_ptr()), plain.nbytes()});
+}
+
 std::uint64_t digest_of(TensorList tensors) {
-  std::uint64_t digest = 0;
-  for (const torch::Tensor& one : tensors) {
-    const torch::Tensor host = one.cpu();
-    const auto* bytes = static_cast<const char*>(host.const_data_ptr());
-    std::size_t left = host.nbytes();
-    mix(digest, left);
-    while (left > 0) {
-      std::uint64_t word = 0;
-      const std::size_t length = std::min(left, sizeof(word));
-      std::memcpy(&word, bytes, length);
-      mix(digest, word);
-      bytes += length;
-      left -= length;
-    }
-  }
-  return digest;
+  std::vector<std::uint64_t> hashes;
+  for (const torch::Tensor& one : tensors) hashes.push_back(hash_of(one));
+  return tensor_hash(hashes);
 }
 
 std::string describe_divergence(std::span<const std::uint64_t> digests) {
-  const auto count_of = [&](std::uint64_t digest) { return std::ranges::count(digests, digest); };
-  // Of equally many the one that comes first, so that every rank says the same.
-  const std::uint64_t usual = *std::ranges::max_element(digests, {}, count_of);
-  std::vector<int> same;
-  std::vector<int> others;
-  for (std::size_t rank = 0; rank < digests.size(); ++rank) {
-    (digests[rank] == usual ? same : others).push_back(static_cast<int>(rank));
-  }
-  if (others.empty()) return "";
-  return name_ranks(others) + (others.size() == 1 ? " has" : " have") + " another result than " +
-         name_ranks(same);
+  const Vote ranks = vote(digests);
+  if (ranks.others.empty()) return "";
+  return name_ranks(ranks.others) + (ranks.others.size() == 1 ? " has" : " have") +
+         " another result than " + name_ranks(ranks.usual);
 }
 
 }  // namespace ddprun

@@ -1,4 +1,4 @@
-// What DDPRUN_VERIFY looks for in tensors. Made for finding faults, not for speed: tensors of other
+// What DDPRUN_VERIFY looks for in tensors, and hashes of them. Made for finding faults: tensors of other
 // devices are copied to the host. Any thread; throws what LibTorch throws.
 #pragma once
 
@@ -24,6 +24,8 @@ struct NanFound {
 };
 NanFound find_nan(TensorList tensors);
 
+// Of all bits of a tensor.
+std::uint64_t hash_of(const torch::Tensor& tensor);
 // Of all bits of all tensors, in order.
 std::uint64_t digest_of(TensorList tensors);
 

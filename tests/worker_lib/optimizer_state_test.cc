@@ -205,7 +205,7 @@ TEST(OptimizerState, AnOptimizerThatCannotBeSavedIsRefusedByName) {
   };
   const Own optimizer({torch::ones(2)}, std::make_unique<SGDOptions>(0.1));
   EXPECT_DIST_ERROR(optimizer_state(optimizer), Kind::kUnsupported,
-                    testing::AllOf(HasSubstr("Own"), HasSubstr("Adadelta and LBFGS can be saved")));
+                    testing::AllOf(HasSubstr("Own"), HasSubstr("Adadelta and LBFGS can be read")));
 }
 
 TEST(OptimizerState, OtherGroupsOrParametersAreRefused) {

@@ -23,8 +23,10 @@
 
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
+#include <torch/optim/optimizer.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -65,6 +67,14 @@ struct DataParallelOptions {
   // Names of parameters and buffers that are each rank's own: neither compared nor broadcast nor
   // averaged.
   std::vector<std::string> ignored_names = {};
+  // After every so many steps (a step: a synchronised backward pass, and what follows it) the next
+  // synchronised forward hashes what should be the same on every rank: parameters, the state of the
+  // optimizer that watch_optimizer() was given, and buffers if this forward has just made them rank
+  // 0's (otherwise each rank has its own on purpose). The ranks' hashes are exchanged in the
+  // background and looked at in the first synchronised forward after the next pass, which throws
+  // kCorrupt on every rank if they differ: which ranks, by majority (of two: rank 1), in what, and
+  // since when. A step too late, but nobody waits. 0: never.
+  std::int64_t check_consistency_every = 0;
 };
 
 // Of join().
@@ -90,6 +100,7 @@ class DataParallelCore {
   void enter_no_sync();
   void leave_no_sync() noexcept;
   void register_comm_hook(std::shared_ptr<CommHook> hook);
+  void watch_optimizer(const torch::optim::Optimizer* optimizer);
   void begin_join(const JoinOptions& options);
   void shadow_others();
   void end_join() noexcept;
@@ -186,6 +197,14 @@ class DistributedDataParallel {
   // hooks of different names.
   void register_comm_hook(std::shared_ptr<CommHook> hook) {
     core_->register_comm_hook(std::move(hook));
+  }
+
+  // The checks of check_consistency_every compare this optimizer's state and options (the learning
+  // rate), too. Every rank calls this at the same step; nothing is sent. The optimizer must be there
+  // in every forward that follows, until another takes its place (null: none). kUnsupported for one
+  // whose state checkpoints cannot hold.
+  void watch_optimizer(const torch::optim::Optimizer* optimizer) {
+    core_->watch_optimizer(optimizer);
   }
 
   // For ranks with different numbers of inputs. `loop` is this rank's training loop: forward and
