@@ -108,14 +108,19 @@ struct CheckpointManager::Impl {
 
   ~Impl();
 
+  // What ranks other than rank 0 have a part in.
+  struct Gathered {
+    std::vector<PickleDict> generators;          // of every rank, in rank order
+    std::optional<PickleDict> optimizer_states;  // if they are dealt out to the ranks
+  };
+
   // The generators of every rank, in rank order, on rank 0. Throws if the ranks are not at the same
   // step.
   std::vector<PickleDict> gather_generators(std::int64_t step) const;
   c10::IValue contents(std::int64_t step, const TrainingState& state,
-                       const std::vector<PickleDict>& generators) const;
+                       const Gathered& gathered) const;
   // Rank 0's part of save(): false if the writer is busy and need not be waited for.
-  bool begin_save(std::int64_t step, const TrainingState& state,
-                  const std::vector<PickleDict>& generators);
+  bool begin_save(std::int64_t step, const TrainingState& state, const Gathered& gathered);
   Result<void> write(const Saving& saving);
   // Waits for the writer, and throws what went wrong with what it wrote.
   void settle();
@@ -167,11 +172,13 @@ std::vector<PickleDict> CheckpointManager::Impl::gather_generators(std::int64_t 
 }
 
 c10::IValue CheckpointManager::Impl::contents(std::int64_t step, const TrainingState& state,
-                                              const std::vector<PickleDict>& generators) const {
+                                              const Gathered& gathered) const {
   PickleDict top = make_string_dict();
   if (state.model) top.insert("model", module_state(*state.model));
   if (state.optimizer) {
-    top.insert("optimizer", optimizer_state(*state.optimizer));
+    PickleDict optimizer = optimizer_state(*state.optimizer);
+    if (gathered.optimizer_states) optimizer.insert_or_assign("state", *gathered.optimizer_states);
+    top.insert("optimizer", optimizer);
     top.insert("optimizer_class", optimizer_class(*state.optimizer));
   }
   if (state.scheduler) {
@@ -182,7 +189,7 @@ c10::IValue CheckpointManager::Impl::contents(std::int64_t step, const TrainingS
   top.insert("epoch", state.epoch);
   top.insert("step", step);
   auto rng = make_list();
-  for (const PickleDict& of_rank : generators) rng.push_back(of_rank);
+  for (const PickleDict& of_rank : gathered.generators) rng.push_back(of_rank);
   top.insert("rng", rng);
   top.insert("extra", from_json(state.extra));
   top.insert("world_size", group.size());
@@ -201,7 +208,7 @@ void CheckpointManager::Impl::expect_no_later_step(std::int64_t step) const {
 }
 
 bool CheckpointManager::Impl::begin_save(std::int64_t step, const TrainingState& state,
-                                         const std::vector<PickleDict>& generators) {
+                                         const Gathered& gathered) {
   if (options.skip_when_busy && !writer.is_idle()) return false;
   settle();
   expect_no_later_step(step);
@@ -210,7 +217,7 @@ bool CheckpointManager::Impl::begin_save(std::int64_t step, const TrainingState&
                              .generation = generation,
                              .world_size = group.size(),
                              .metric = state.metric},
-                .contents = contents(step, state, generators)};
+                .contents = contents(step, state, gathered)};
   if (saving.manifest.metric && !std::isfinite(*saving.manifest.metric))
     saving.manifest.metric.reset();
   if (!options.asynchronous) {
@@ -415,8 +422,7 @@ void CheckpointManager::Impl::fill(TrainingState& state, Loaded checkpoint,
       remarks.push_back(file + " has no " + own.key + " generators: those stay as they are");
       continue;
     }
-    set_state_of(own.generator,
-                 generator_of_rank(saved, static_cast<std::size_t>(group.rank())));
+    set_state_of(own.generator, generator_of_rank(saved, static_cast<std::size_t>(group.rank())));
   }
 }
 
@@ -467,7 +473,11 @@ bool CheckpointManager::save(std::int64_t step, const TrainingState& state) {
     if (step < 0) refuse(std::string(kSaving) + ": step " + std::to_string(step) + " is negative");
     impl_->last_save = BootClock::now();
     const auto generators = impl_->gather_generators(step);
-    return impl_->on_rank_0(kSaving, [&] { return impl_->begin_save(step, state, generators); });
+    std::optional<PickleDict> states;
+    if (state.optimizer) states = gather_optimizer_states(*state.optimizer);
+    return impl_->on_rank_0(kSaving, [&] {
+      return impl_->begin_save(step, state, {generators, states});
+    });
   });
 }
 

@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "base/assert.h"
+#include "ddprun/zero_optimizer.h"
 #include "worker_lib/core/tensor_hash.h"
 #include "worker_lib/cpu/rank_names.h"
 #include "worker_lib/error_bridge.h"
@@ -89,6 +90,7 @@ std::vector<NamedHash> hashes_of(const torch::optim::Optimizer& optimizer,
   const PickleDict dict = optimizer_state(optimizer);
   const auto groups = dict.at("param_groups").toList();
   const auto states = dict.at("state").toGenericDict();
+  const bool is_sharded = dynamic_cast<const detail::ShardedOptimizer*>(&optimizer) != nullptr;
   std::int64_t index = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const std::string whose = " of parameter group " + std::to_string(g) + " of the optimizer";
@@ -98,7 +100,7 @@ std::vector<NamedHash> hashes_of(const torch::optim::Optimizer& optimizer,
     for (const torch::Tensor& parameter : optimizer.param_groups()[g].params()) {
       const auto state = states.find(index++);
       const auto name = names.find(parameter.unsafeGetTensorImpl());
-      if (state == states.end() || name == names.end()) continue;
+      if (state == states.end() || name == names.end() || is_sharded) continue;
       for (const auto& field : state->value().toGenericDict())
         result.push_back({"'" + field.key().toStringRef() + "' of " + name->second,
                           hash_of(field.value())});

@@ -24,7 +24,8 @@
 
 namespace ddprun {
 
-// What an optimizer holds: options by parameter group, state by parameter. names: of the parameters
+// What an optimizer holds: options by parameter group, state by parameter unless each rank has a share of it
+// only. names: of the parameters
 // that count; one that has none is left out. kUnsupported for an optimizer that checkpoints cannot
 // hold either.
 std::vector<NamedHash> hashes_of(const torch::optim::Optimizer& optimizer,

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ddprun/adadelta.h"
+#include "ddprun/zero_optimizer.h"
 #include "worker_lib/error_bridge.h"
 
 namespace ddprun {
@@ -381,10 +382,17 @@ void load_groups(Optimizer& optimizer, const c10::IValue& saved, const std::stri
   }
 }
 
+// Whether this rank keeps the state of a parameter.
+bool is_own(const Optimizer& optimizer, std::size_t index) {
+  const auto* sharded = dynamic_cast<const detail::ShardedOptimizer*>(&optimizer);
+  if (!sharded) return true;
+  return sharded->shards().owner_of(index) == sharded->shards().group().rank();
+}
+
 template <class D>
 void load_states(Optimizer& optimizer, const c10::IValue& saved, const std::string& file) {
   const auto states = entry_of(saved, "state", file).toGenericDict();
-  std::int64_t index = 0;
+  std::int64_t index = -1;
   std::int64_t all_elements = 0;
   for (const auto& group : optimizer.param_groups())
     for (const torch::Tensor& parameter : group.params()) all_elements += parameter.numel();
@@ -392,8 +400,8 @@ void load_states(Optimizer& optimizer, const c10::IValue& saved, const std::stri
     for (const torch::Tensor& parameter : group.params()) {
       void* key = parameter.unsafeGetTensorImpl();
       optimizer.state().erase(key);
-      const auto found = states.find(index++);
-      if (found == states.end()) continue;
+      const auto found = states.find(++index);
+      if (found == states.end() || !is_own(optimizer, static_cast<std::size_t>(index))) continue;
       auto state = std::make_unique<typename D::State>();
       D::visit_state(*state, Reader{found->value(), file, parameter, all_elements});
       if constexpr (std::is_same_v<D, Lbfgs>)
@@ -417,6 +425,27 @@ PickleDict optimizer_state(const Optimizer& optimizer) {
     dict.insert("param_groups", saved_groups<D>(optimizer));
     return dict;
   });
+}
+
+std::optional<PickleDict> gather_optimizer_states(const Optimizer& optimizer) {
+  const auto* sharded = dynamic_cast<const detail::ShardedOptimizer*>(&optimizer);
+  if (!sharded) return std::nullopt;
+  ProcessGroup& group = sharded->shards().group();
+  const PickleDict own = optimizer_state(optimizer).at("state").toGenericDict();
+  std::string bytes;
+  if (group.rank() != 0)
+    write_pickle(own, [&](const void* data, std::size_t size, bool) {
+      bytes.append(static_cast<const char*>(data), size);
+    });
+  const std::vector<std::string> all = group.gather_bytes(bytes);
+  if (group.rank() != 0) return own;
+  PickleDict whole = own;
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    const c10::IValue theirs =
+        read_pickle(all[rank], "the optimizer's state of rank " + std::to_string(rank));
+    for (const auto& entry : theirs.toGenericDict()) whole.insert(entry.key(), entry.value());
+  }
+  return whole;
 }
 
 void load_optimizer_state(Optimizer& optimizer, const c10::IValue& state, const std::string& file) {

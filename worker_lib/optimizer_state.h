@@ -11,6 +11,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <optional>
 #include <string>
 
 #include "worker_lib/checkpoint_state.h"
@@ -21,9 +22,15 @@ namespace ddprun {
 // ours.
 std::string optimizer_class(const torch::optim::Optimizer& optimizer);
 
+// Of an optimizer whose state is dealt out to the ranks: this rank's share of it.
 PickleDict optimizer_state(const torch::optim::Optimizer& optimizer);
 
-// `state` must come from an optimizer of the same class. Throws kInvalidArgument, naming `file`,
+// The entry "state" of all ranks together, on rank 0, if the optimizer's state is dealt out to the ranks; this
+// is a collective call then. Nothing otherwise.
+std::optional<PickleDict> gather_optimizer_states(const torch::optim::Optimizer& optimizer);
+
+// `state` must come from an optimizer of the same class. Of an optimizer whose state is dealt out each rank takes
+// its share. Throws kInvalidArgument, naming `file`,
 // when it belongs to other parameters, kCorrupt when a field is missing.
 void load_optimizer_state(torch::optim::Optimizer& optimizer, const c10::IValue& state,
                           const std::string& file);

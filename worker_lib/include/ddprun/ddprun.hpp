@@ -14,3 +14,4 @@
 #include "ddprun/state_file.h"
 #include "ddprun/store.h"
 #include "ddprun/sync_batch_norm.h"
+#include "ddprun/zero_optimizer.h"
