@@ -7,11 +7,12 @@
 #include <ddprun/context.h>
 #include <torch/torch.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include "examples/command_line.h"
 
 namespace {
 
@@ -163,27 +164,16 @@ class Tour {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{
+  CLI::App app(
       "Calls every collective once and prints what each rank had and got.\n"
-      "Example: ddprun --standalone --nproc-per-node=3 collectives_tour"};
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& help) {
-    return app.exit(help);
-  } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "collectives_tour: %s (see --help)\n", error.what());
-    return 2;
-  }
-  try {
+      "Example: ddprun --standalone --nproc-per-node=3 collectives_tour",
+      "collectives_tour");
+  return examples::run(app, argc, argv, [] {
     ddprun::Context context = ddprun::init();
     if (context.rank() == 0) {
       std::printf("%d ranks over the %s backend\n", context.world_size(),
                   context.group().backend_name().c_str());
     }
     Tour(context.group(), context.device()).run();
-  } catch (const ddprun::DistError& failure) {
-    std::fprintf(stderr, "collectives_tour: %s\n", failure.what());
-    return 1;
-  }
-  return 0;
+  });
 }

@@ -6,101 +6,47 @@
 // What makes an ordinary LibTorch program a data-parallel, fault-tolerant one is marked with (*).
 #include <fcntl.h>
 #include <signal.h>
-#include <torch/torch.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstring>
 #include <ddprun/ddprun.hpp>
 #include <fstream>
 
-#include "examples/idx_reader.h"
+#include "examples/command_line.h"
 
 namespace {
 
-struct Options {
-  std::string data = DDPRUN_DIGITS_DIR;
-  std::int64_t epochs = 15;
-  std::int64_t batch_size = 32;
-  double lr = 0.05;
-  std::int64_t seed = 1;
+struct Options : examples::TrainingOptions {
+  Options() : TrainingOptions{.epochs = 15, .lr = 0.05} {}
   std::string checkpoint_dir;
   std::int64_t checkpoint_every = 20;
   std::string digest_file;
   int crash_rank = -1;
   std::int64_t crash_step = -1;
+
+  void add_to(CLI::App& app);
 };
 
-// The exit code if the program shall end here.
-std::optional<int> parse(int argc, char** argv, Options& options) {
-  CLI::App app(
-      "Trains a small network on handwritten digits.\n"
-      "Example: ddprun --standalone --nproc-per-node=2 train_digits --checkpoint-dir=run1");
-  app.option_defaults()->always_capture_default();
-  app.add_option("--data", options.data, "folder with MNIST's IDX files, or others of that format")
-      ->check(CLI::ExistingDirectory);
-  app.add_option("--epochs", options.epochs, "passes over the training images")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--batch-size", options.batch_size, "images of each worker in a step")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--lr", options.lr, "learning rate at the start; it falls to 0")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--seed", options.seed, "of weights, order of the images, dropout and jitter");
-  app.add_option("--checkpoint-dir", options.checkpoint_dir,
+void Options::add_to(CLI::App& app) {
+  TrainingOptions::add_to(app);
+  app.add_option("--checkpoint-dir", checkpoint_dir,
                  "where checkpoints are kept and looked for; empty: none");
-  app.add_option("--checkpoint-every", options.checkpoint_every, "steps from one to the next")
+  app.add_option("--checkpoint-every", checkpoint_every, "steps from one to the next")
       ->check(CLI::PositiveNumber);
-  app.add_option("--digest-file", options.digest_file,
+  app.add_option("--digest-file", digest_file,
                  "where rank 0 writes the SHA-256 of the final weights");
   app.option_defaults()->always_capture_default(false);
-  auto* crash_rank = app.add_option("--crash-rank", options.crash_rank,
-                                    "this rank kills itself, in generation 0 only")
-                         ->check(CLI::NonNegativeNumber);
-  app.add_option("--crash-step", options.crash_step, "after so many steps")
+  auto* with_rank =
+      app.add_option("--crash-rank", crash_rank, "this rank kills itself, in generation 0 only")
+          ->check(CLI::NonNegativeNumber);
+  app.add_option("--crash-step", crash_step, "after so many steps")
       ->check(CLI::PositiveNumber)
-      ->needs(crash_rank);
-  crash_rank->needs("--crash-step");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& help) {
-    return app.exit(help);
-  } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "train_digits: %s (see --help)\n", error.what());
-    return 2;
-  }
-  return std::nullopt;
+      ->needs(with_rank);
+  with_rank->needs("--crash-step");
 }
-
-// All images in memory; a batch is one gather.
-class Digits : public torch::data::datasets::BatchDataset<Digits, torch::data::Example<>> {
- public:
-  Digits(const std::string& folder, const std::string& part)
-      : images_(examples::read_idx(folder + "/" + part + "-images-idx3-ubyte")
-                    .unsqueeze(1)
-                    .to(torch::kFloat32)
-                    .div(255)),
-        labels_(examples::read_idx(folder + "/" + part + "-labels-idx1-ubyte").to(torch::kInt64)) {
-    if (images_.size(0) != labels_.size(0))
-      throw std::runtime_error(folder + ": " + part + " has " + std::to_string(images_.size(0)) +
-                               " images and " + std::to_string(labels_.size(0)) + " labels");
-  }
-
-  torch::data::Example<> get_batch(torch::ArrayRef<std::size_t> indices) override {
-    const torch::Tensor rows =
-        torch::tensor(std::vector<std::int64_t>(indices.begin(), indices.end()));
-    return {images_.index_select(0, rows), labels_.index_select(0, rows)};
-  }
-  std::optional<std::size_t> size() const override { return labels_.size(0); }
-
-  const torch::Tensor& images() const { return images_; }
-  const torch::Tensor& labels() const { return labels_; }
-
- private:
-  torch::Tensor images_, labels_;
-};
 
 struct NetImpl : torch::nn::Module {
   NetImpl(std::int64_t height, std::int64_t width)
@@ -132,14 +78,6 @@ torch::Tensor jittered(const torch::Tensor& images) {
       torch::where(moved, torch::randint(0, 3, {count, 2}), 1.0).to(torch::kInt64);
   using torch::indexing::Slice;
   return windows.index({torch::arange(count), Slice(), place.select(1, 0), place.select(1, 1)});
-}
-
-double accuracy(Net& net, const Digits& digits) {
-  torch::NoGradGuard no_grad;
-  net->eval();
-  const torch::Tensor guesses = net(digits.images()).argmax(1);
-  net->train();
-  return guesses.eq(digits.labels()).to(torch::kFloat64).mean().item<double>();
 }
 
 // Counts the steps that were really executed, over all restarts of the job: those done after the
@@ -274,14 +212,14 @@ class Training {
     const double samples = sums[1].item<double>();
     std::printf("epoch %2lld  loss %.4f  test accuracy %.2f %%  %.0f samples/s\n",
                 static_cast<long long>(epoch + 1), sums[0].item<double>() / samples,
-                100 * accuracy(net_, test_), samples / time.count());
+                100 * examples::accuracy(net_, test_), samples / time.count());
     std::fflush(stdout);
   }
 
   void finish() {
     if (ctx_.rank() != 0) return;
     const std::string digest = ddprun::digest_of(*net_);
-    std::printf("final accuracy %.2f %%\n", 100 * accuracy(net_, test_));
+    std::printf("final accuracy %.2f %%\n", 100 * examples::accuracy(net_, test_));
     std::printf("steps %lld, executed in all generations %lld\n", static_cast<long long>(step_),
                 static_cast<long long>(executed_.count()));
     std::printf("sha256 %s\n", digest.c_str());
@@ -294,7 +232,7 @@ class Training {
 
   const Options& options_;
   ddprun::Context& ctx_;
-  Digits train_, test_;
+  examples::Digits train_, test_;
   Net net_;
   ddprun::DistributedDataParallel<Net> model_;
   torch::optim::SGD optimizer_;
@@ -309,15 +247,14 @@ class Training {
 
 int main(int argc, char** argv) {
   Options options;
-  if (const std::optional<int> code = parse(argc, argv, options)) return *code;
-  try {
-    if (!std::getenv("OMP_NUM_THREADS")) torch::set_num_threads(1);
+  CLI::App app(
+      "Trains a small network on handwritten digits. The learning rate falls to 0.\n"
+      "Example: ddprun --standalone --nproc-per-node=2 train_digits --checkpoint-dir=run1",
+      "train_digits");
+  options.add_to(app);
+  return examples::run(app, argc, argv, [&] {
     torch::manual_seed(options.seed);
     auto ctx = ddprun::init();  // (*)
     Training(options, ctx).run();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "train_digits: %s\n", error.what());
-    return 1;
-  }
-  return 0;
+  });
 }

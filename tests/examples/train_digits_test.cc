@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "base/rng.h"
+#include "tests/support/number_after.h"
 #include "tests/support/program.h"
 #include "tests/support/read_file.h"
 #include "tests/support/temporary_directory.h"
@@ -30,6 +31,7 @@ using testing_support::first_line_of;
 using testing_support::joined;
 using testing_support::kPatience;
 using testing_support::let_pass;
+using testing_support::number_after;
 using testing_support::processes_with;
 using testing_support::program;
 using testing_support::seed_text;
@@ -42,14 +44,6 @@ using testing_support::WorkerCluster;
 constexpr int kKilled = 128 + SIGKILL;
 
 Arguments command(const Arguments& options) { return joined({program("train_digits")}, options); }
-
-// The number that follows `words`.
-double number_after(const std::string& text, const std::string& words) {
-  const std::size_t at = text.find(words);
-  if (at != std::string::npos) return std::strtod(text.c_str() + at + words.size(), nullptr);
-  ADD_FAILURE() << "no '" << words << "' in:\n" << text;
-  return -1;
-}
 
 // A job of some ranks, started again after every failure, as a launcher does it.
 class Job {
