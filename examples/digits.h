@@ -31,6 +31,10 @@ class Digits : public torch::data::datasets::BatchDataset<Digits, torch::data::E
   torch::Tensor images_, labels_;
 };
 
+// Half of the images (count x 1 x height x width) moved by at most a pixel each way, by LibTorch's default
+// generator: new ones in every epoch.
+torch::Tensor jittered(const torch::Tensor& images);
+
 // Two linear layers over the pixels, 32 features between them.
 torch::nn::Sequential small_net(const Digits& digits);
 

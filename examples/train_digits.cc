@@ -68,18 +68,6 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// Half of the images moved by at most a pixel each way: new ones in every epoch.
-torch::Tensor jittered(const torch::Tensor& images) {
-  const std::int64_t count = images.size(0), height = images.size(2), width = images.size(3);
-  const torch::Tensor windows =  // count x 1 x 3 x 3 x height x width
-      torch::constant_pad_nd(images, {1, 1, 1, 1}).unfold(2, height, 1).unfold(3, width, 1);
-  const torch::Tensor moved = torch::rand({count, 1}).lt(0.5);
-  const torch::Tensor place =
-      torch::where(moved, torch::randint(0, 3, {count, 2}), 1.0).to(torch::kInt64);
-  using torch::indexing::Slice;
-  return windows.index({torch::arange(count), Slice(), place.select(1, 0), place.select(1, 1)});
-}
-
 // Counts the steps that were really executed, over all restarts of the job: those done after the
 // last checkpoint are lost with a kill, and done again. The count lies in a file, which survives
 // SIGKILL; one write of fixed width replaces it as a whole.
@@ -176,7 +164,8 @@ class Training {
         static_cast<double>(step_) / static_cast<double>(steps_per_epoch * options_.epochs);
     optimizer_.param_groups()[0].options().set_lr(options_.lr * (1 - done));
     optimizer_.zero_grad();
-    torch::Tensor loss = torch::cross_entropy_loss(model_(jittered(batch.data)), batch.target);
+    torch::Tensor loss =
+        torch::cross_entropy_loss(model_(examples::jittered(batch.data)), batch.target);
     loss.backward();
     optimizer_.step();
     ctx_.report_progress(++step_);

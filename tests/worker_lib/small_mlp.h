@@ -74,7 +74,8 @@ inline Tensors averaged(const std::vector<Tensors>& by_rank) {
 
 inline void expect_same(const Tensors& a, const Tensors& b) {
   ASSERT_EQ(a.size(), b.size());
-  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(same_bits(a[i], b[i])) << "tensor " << i;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    EXPECT_TRUE(same_bits(a[i], b[i])) << "tensor " << i << ":\n" << a[i] << "\n" << b[i];
 }
 
 // Runs `rank_body` in a world and returns what each rank returned.

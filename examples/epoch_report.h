@@ -1,0 +1,55 @@
+// What a training tells people and programs while it runs: a progress bar on terminals, a line for each
+// epoch, and the same numbers as a line of JSON in a file (scripts/plot-metrics draws it).
+//
+//   EpochReport report(options.metrics, ctx.rank() == 0);
+//   report.begin_epoch(epoch, steps);
+//   for (...) { train(); report.step(loss, images); }
+//   report.end_epoch({{"loss", ...}, {"accuracy", ...}});
+//
+// One thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace examples {
+
+class EpochReport {
+ public:
+  // file: lines are added to it; empty: none. speaks: false on ranks other than 0, where all of this does
+  // nothing. workers: a step's images count this often. Throws std::runtime_error if the file cannot be
+  // opened.
+  EpochReport(const std::string& file, bool speaks, int workers);
+  ~EpochReport();
+  EpochReport(const EpochReport&) = delete;
+  EpochReport& operator=(const EpochReport&) = delete;
+
+  // epoch: from 1. steps: that this epoch will have.
+  void begin_epoch(std::int64_t epoch, std::int64_t steps);
+  void step(double loss, std::int64_t images);
+  // Prints "epoch 1  loss 0.123  accuracy 0.98  samples/s 1234", with `metrics` in alphabetical order, and
+  // adds {"epoch", "step", "seconds", "samples_per_second"} and the metrics to the file. step: since the
+  // training began, over all epochs. Throws std::runtime_error if the file cannot be written.
+  void end_epoch(std::int64_t step, const nlohmann::json& metrics);
+
+  // Of the epoch so far, over all workers.
+  double samples_per_second() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void draw(double loss);
+  void clear_bar();
+  double seconds() const;
+
+  bool speaks_;
+  bool has_terminal_;
+  int workers_;
+  std::FILE* file_ = nullptr;
+  std::int64_t epoch_ = 0, steps_ = 0, done_ = 0, images_ = 0;
+  Clock::time_point start_, drawn_;
+};
+
+}  // namespace examples

@@ -1,0 +1,89 @@
+"""What a training tells while it runs, and what scripts/plot-metrics makes of it.
+
+Usage: metrics_test.py BIN_DIR
+"""
+
+import json
+import os
+import pathlib
+import pty
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BIN = pathlib.Path(sys.argv.pop())
+PLOT = pathlib.Path(__file__).parents[2] / "scripts" / "plot-metrics"
+
+
+def on_a_terminal(command):
+    """Exit code and output of a command whose stdout is a terminal."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, stdout=theirs, stdin=subprocess.DEVNULL) as process:
+        os.close(theirs)
+        output = b""
+        while True:
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:  # the other side is closed
+                break
+            if not piece:
+                break
+            output += piece
+        os.close(ours)
+        return process.wait(timeout=60), output.decode()
+
+
+class Metrics(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def plot(self, *arguments):
+        return subprocess.run([sys.executable, PLOT, *arguments], capture_output=True, text=True,
+                              timeout=60, cwd=self.folder)
+
+    def write(self, name, text):
+        path = self.folder / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def test_a_terminal_shows_a_bar_and_the_file_has_a_line_for_each_epoch(self):
+        file = self.folder / "m.jsonl"
+        code, output = on_a_terminal([BIN / "mnist_convnet", "--epochs=2", f"--metrics={file}"])
+        self.assertEqual(code, 0, output)
+        self.assertRegex(output, r"\repoch 1 \[=* *\] \d+/45  loss|\r\x1b\[Kepoch 1 \[")
+        self.assertRegex(output, r"45/45  loss \d+\.\d+  \d+ samples/s  0 s left")
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        self.assertEqual([line["epoch"] for line in lines], [1, 2])
+        self.assertEqual([line["step"] for line in lines], [45, 90])
+        for line in lines:
+            self.assertGreater(line["samples_per_second"], 0)
+            self.assertGreater(line["seconds"], 0)
+            for name in ("loss", "test_loss", "accuracy"):
+                self.assertIsInstance(line[name], float)
+
+    def test_plots_are_drawn_of_several_runs(self):
+        one = '{"epoch":1,"loss":2.0,"accuracy":0.5}\n{"epoch":2,"loss":1.0,"accuracy":0.7}\n'
+        a, b = self.write("a.jsonl", one), self.write("b.jsonl", one + '{"epoch":3,"lo')
+        done = self.plot(a, b, "-o", "out.png")
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "out.png\n", ""))
+        picture = (self.folder / "out.png").read_bytes()
+        self.assertTrue(picture.startswith(b"\x89PNG\r\n"))
+        self.assertGreater(len(picture), 10_000)
+
+    def test_what_is_no_metrics_file_is_named(self):
+        bad = self.write("bad.jsonl", '{"epoch":1}\nnonsense\n{"epoch":2}\n')
+        empty = self.write("empty.jsonl", "")
+        for path, words in ((bad, "bad.jsonl:2: not a line of metrics: 'nonsense'"),
+                            (empty, "empty.jsonl has no epochs"),
+                            ("/nowhere/x.jsonl", "cannot read /nowhere/x.jsonl")):
+            done = self.plot(path)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(words, done.stderr)
+            self.assertNotIn("Traceback", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
