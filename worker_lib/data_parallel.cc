@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/assert.h"
+#include "ddprun/clip_grad_norm.h"
 #include "worker_lib/consistency_guard.h"
 #include "worker_lib/core/bucket_plan.h"
 #include "worker_lib/error_bridge.h"
@@ -369,6 +370,17 @@ void DataParallelCore::watch_optimizer(const torch::optim::Optimizer* optimizer)
     if (optimizer) (void)optimizer_class(*optimizer);  // refuses what has no description
     impl_->watched = optimizer;
   });
+}
+
+torch::Tensor DataParallelCore::clip_grad_norm_(double max_norm, double norm_type,
+                                                bool error_if_nonfinite) {
+  if (impl_->reducer->was_local())
+    refuse(
+        "clip_grad_norm_ of DistributedDataParallel: the last backward pass was in no_sync(), so "
+        "each rank "
+        "has gradients of its own; clip after the pass that averages them");
+  return ddprun::clip_grad_norm_(impl_->module->parameters(), max_norm, norm_type,
+                                 error_if_nonfinite);
 }
 
 void DataParallelCore::register_comm_hook(std::shared_ptr<CommHook> hook) {

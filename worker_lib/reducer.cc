@@ -355,6 +355,7 @@ void Reducer::finish() {
   if (placement_) placement_->end();
   const State ended = std::exchange(state_, State::kIdle);
   if (ended == State::kIdle) return;  // no parameter took part: torch::autograd::grad
+  was_local_ = ended == State::kLocalPass;
   end_pass();
   if (ended == State::kPass) finish_pass();
 }

@@ -94,6 +94,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void set_hook(std::shared_ptr<CommHook> hook);
   bool has_hook() const { return hook_ != nullptr; }
   bool has_begun() const { return passes_ > 0; }
+  // Whether the last pass left gradients that are this rank's own.
+  bool was_local() const { return was_local_; }
   // Synchronised passes that have begun here: between two collectives the same number on every rank.
   std::int64_t passes() const { return passes_; }
 
@@ -179,6 +181,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   enum class State { kIdle, kLocalPass, kPass } state_ = State::kIdle;
   std::weak_ptr<PassGuard> scope_;
   std::int64_t passes_ = 0;  // that were synchronised
+  bool was_local_ = false;
   std::optional<ReductionPass> pass_;
 };
 

@@ -101,6 +101,7 @@ class DataParallelCore {
   void leave_no_sync() noexcept;
   void register_comm_hook(std::shared_ptr<CommHook> hook);
   void watch_optimizer(const torch::optim::Optimizer* optimizer);
+  torch::Tensor clip_grad_norm_(double max_norm, double norm_type, bool error_if_nonfinite);
   void begin_join(const JoinOptions& options);
   void shadow_others();
   void end_join() noexcept;
@@ -205,6 +206,14 @@ class DistributedDataParallel {
   // whose state checkpoints cannot hold.
   void watch_optimizer(const torch::optim::Optimizer* optimizer) {
     core_->watch_optimizer(optimizer);
+  }
+
+  // ddprun::clip_grad_norm_() (clip_grad_norm.h) of all parameters. Throws kInvalidArgument, too, if the last
+  // backward pass was in no_sync(): each rank would clip its own gradients by another norm, before the
+  // average.
+  torch::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0,
+                                bool error_if_nonfinite = false) {
+    return core_->clip_grad_norm_(max_norm, norm_type, error_if_nonfinite);
   }
 
   // For ranks with different numbers of inputs. `loop` is this rank's training loop: forward and

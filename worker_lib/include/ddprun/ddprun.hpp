@@ -3,6 +3,7 @@
 
 #include "ddprun/adadelta.h"
 #include "ddprun/checkpoint.h"
+#include "ddprun/clip_grad_norm.h"
 #include "ddprun/context.h"
 #include "ddprun/data_parallel.h"
 #include "ddprun/error.h"
