@@ -16,6 +16,7 @@ namespace ddprun {
 namespace {
 
 constexpr std::size_t kBufferBytes = 1 << 20;
+constexpr std::size_t kLargeBytes = 256 << 10;  // worth waking a thread, and the disk, up
 constexpr std::size_t kWritebackBytes = 8 << 20;
 constexpr std::size_t kMaxManifestBytes = 1 << 20;
 constexpr const char* kSelfDigest = "manifest_sha256";
@@ -122,11 +123,15 @@ void AtomicFile::flush() {
 void AtomicFile::put_out(const char* data, std::size_t bytes) {
   beside_.join();
   if (failure_ || bytes == 0) return;
-  beside_.begin(data, bytes);
+  const bool is_large = bytes >= kLargeBytes;
+  if (is_large)
+    beside_.begin(data, bytes);
+  else
+    digest_.add(data, bytes);
   for (std::size_t at = 0; at < bytes && !failure_; at += kWritebackBytes) {
     if (!write_all(fd_.get(), {data + at, std::min(kWritebackBytes, bytes - at)})) fail(errno);
     // The disk begins now, rather than when fsync() waits for it. Where it cannot, fsync() does it all.
-    ::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
+    if (is_large) ::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
   }
 }
 
