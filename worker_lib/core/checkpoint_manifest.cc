@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <ranges>
 
 #include "base/assert.h"
 #include "base/parse_number.h"
@@ -127,12 +126,16 @@ std::vector<std::int64_t> steps_to_forget(std::span<const RatedStep> newest_firs
                                           int keep_best, Better better) {
   DDPRUN_ASSERT(keep_last >= 1, "the newest checkpoint is never forgotten");
   std::set<std::int64_t> kept;
-  for (const RatedStep& step : newest_first | std::views::take(keep_last)) kept.insert(step.step);
-  for (const RatedStep& step : by_metric(newest_first, better) | std::views::take(keep_best))
-    kept.insert(step.step);
+  // No std::views: clang 14, which builds the fuzz targets, does not take those of libstdc++ 12.
+  const auto keep_first = [&kept](std::span<const RatedStep> steps, int count) {
+    for (const RatedStep& step : steps.first(std::min<std::size_t>(count, steps.size())))
+      kept.insert(step.step);
+  };
+  keep_first(newest_first, keep_last);
+  keep_first(by_metric(newest_first, better), keep_best);
   std::vector<std::int64_t> forgotten;
-  for (const RatedStep& step : newest_first | std::views::reverse)
-    if (!kept.contains(step.step)) forgotten.push_back(step.step);
+  for (auto step = newest_first.rbegin(); step != newest_first.rend(); ++step)
+    if (!kept.contains(step->step)) forgotten.push_back(step->step);
   return forgotten;
 }
 
