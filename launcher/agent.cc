@@ -12,6 +12,7 @@
 
 #include "base/descriptor_limit.h"
 #include "base/fail.h"
+#include "base/process_tree.h"
 #include "base/signal_names.h"
 #include "launcher/agent_terminal.h"
 #include "launcher/console_writer.h"
@@ -30,7 +31,6 @@
 #include "launcher/log_writer.h"
 #include "launcher/meeting.h"
 #include "launcher/node_workers.h"
-#include "launcher/process_tree.h"
 #include "launcher/report_file.h"
 #include "launcher/run_directory.h"
 #include "launcher/signal_source.h"

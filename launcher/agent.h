@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "base/process_tree.h"
 #include "launcher/binding.h"
 #include "launcher/core/console_look.h"
 #include "launcher/core/launch_options.h"
 #include "launcher/core/worker_plan.h"
 #include "launcher/guardian.h"
-#include "launcher/process_tree.h"
 #include "rendezvous/address_set.h"
 #include "rendezvous/core/keyring.h"
 #include "rendezvous/munge.h"

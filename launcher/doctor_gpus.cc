@@ -8,10 +8,10 @@
 #include <system_error>
 
 #include "base/background_thread.h"
+#include "base/small_file.h"
 #include "base/worker_env.h"
 #include "launcher/nvml.h"
 #include "launcher/program.h"
-#include "launcher/small_file.h"
 
 namespace ddprun {
 namespace {

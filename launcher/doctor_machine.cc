@@ -15,11 +15,11 @@
 
 #include "base/parse_number.h"
 #include "base/result.h"
+#include "base/small_file.h"
 #include "base/usable_cpus.h"
 #include "base/worker_env.h"
 #include "launcher/own_cgroup.h"
 #include "launcher/program.h"
-#include "launcher/small_file.h"
 
 namespace ddprun {
 namespace {

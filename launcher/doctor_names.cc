@@ -11,9 +11,9 @@
 #include "base/background_thread.h"
 #include "base/deadline.h"
 #include "base/poll_until.h"
+#include "base/small_file.h"
 #include "base/unique_fd.h"
 #include "launcher/side_by_side.h"
-#include "launcher/small_file.h"
 
 namespace ddprun {
 namespace {

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <system_error>
 
-#include "launcher/small_file.h"
+#include "base/small_file.h"
 #include "rendezvous/listen.h"
 
 namespace ddprun {

@@ -11,11 +11,11 @@
 #include <utility>
 
 #include "base/process_stat.h"
+#include "base/process_tree.h"
 #include "base/signal_names.h"
 #include "launcher/agent.h"
 #include "launcher/control_desk.h"
 #include "launcher/job_plan.h"
-#include "launcher/process_tree.h"
 #include "launcher/pseudo_terminal.h"
 #include "launcher/run_cgroup.h"
 #include "launcher/worker_files.h"

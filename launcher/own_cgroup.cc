@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/parse_number.h"
-#include "launcher/small_file.h"
+#include "base/small_file.h"
 
 namespace ddprun {
 namespace {

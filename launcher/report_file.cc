@@ -9,10 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/exit_codes.h"
+#include "base/small_file.h"
 #include "base/unique_fd.h"
 #include "base/version.h"
 #include "base/write_all.h"
-#include "launcher/small_file.h"
 #include "rendezvous/verdict_json.h"
 
 namespace ddprun {

@@ -18,7 +18,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "launcher/small_file.h"
+#include "base/small_file.h"
 
 namespace ddprun {
 namespace {

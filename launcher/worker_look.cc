@@ -21,10 +21,10 @@
 #include "base/pipe.h"
 #include "base/poll_until.h"
 #include "base/process_stat.h"
+#include "base/process_tree.h"
+#include "base/small_file.h"
 #include "launcher/core/backtrace_text.h"
 #include "launcher/core/flight_record.h"
-#include "launcher/process_tree.h"
-#include "launcher/small_file.h"
 
 namespace ddprun {
 namespace {

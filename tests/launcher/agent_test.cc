@@ -11,7 +11,7 @@
 #include <fstream>
 
 #include "base/pipe.h"
-#include "launcher/process_tree.h"
+#include "base/process_tree.h"
 #include "launcher/signal_source.h"
 #include "tests/support/eventually.h"
 #include "tests/support/temporary_directory.h"

@@ -1,8 +1,8 @@
 // The processes below this one: finding, signalling, ending and reaping them.
 //
-// The callers (guardian, keeper, agent) are child subreapers: whatever is started below them, also
-// by way of setsid and double forks, stays below them or comes back to them when its parent dies.
-// Any thread; the process-wide state is the kernel's.
+// The callers (guardian, keeper, agent, and the warden of ddprun::spawn) are child subreapers:
+// whatever is started below them, also by way of setsid and double forks, stays below them or comes
+// back to them when its parent dies. Any thread; the process-wide state is the kernel's.
 #pragma once
 
 #include <sys/types.h>

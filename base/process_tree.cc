@@ -1,4 +1,4 @@
-#include "launcher/process_tree.h"
+#include "base/process_tree.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 #include "base/deadline.h"
 #include "base/parse_number.h"
 #include "base/process_stat.h"
-#include "launcher/small_file.h"
+#include "base/small_file.h"
 
 namespace ddprun {
 namespace {
