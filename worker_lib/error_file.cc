@@ -1,19 +1,19 @@
 #include "worker_lib/error_file.h"
 
-#include <cxxabi.h>
 #include <dlfcn.h>
 #include <execinfo.h>
 
-#include <ddprun/error.h>
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <fstream>
-#include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+
+#include "worker_lib/thrown_words.h"
 
 namespace ddprun {
 namespace {
@@ -26,13 +26,6 @@ struct Place {
 Place& place() {
   static Place* const one = new Place;
   return *one;
-}
-
-std::string demangled(const char* name) {
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> text(
-      abi::__cxa_demangle(name, nullptr, nullptr, &status), &std::free);
-  return status == 0 && text ? text.get() : name;
 }
 
 // The calls that led here, the innermost last, in the form of a traceback. terminate() is called
@@ -59,28 +52,16 @@ std::string callstack() {
 
 // What is in flight, as PyTorch's @record writes it.
 nlohmann::json describe_exception() {
-  const std::type_info* const type = abi::__cxa_current_exception_type();
-  const std::string name = type ? demangled(type->name()) : "terminate without an exception";
+  ThrownWords words = thrown_words();
+  if (words.type.empty()) words.type = "terminate without an exception";
   nlohmann::json more{{"py_callstack", callstack()}};
   more["timestamp"] = std::to_string(std::chrono::duration_cast<std::chrono::seconds>(
                                          std::chrono::system_clock::now().time_since_epoch())
                                          .count());
-  std::string words;
-  try {
-    if (type) std::rethrow_exception(std::current_exception());
-  } catch (const DistError& error) {
-    words = error.what();
-    if (error.kind() == DistError::Kind::kPeerLost && error.peer_rank() >= 0) {
-      more["peer_rank"] = error.peer_rank();
-    }
-  } catch (const std::exception& error) {
-    words = error.what();
-  } catch (...) {
+  if (words.kind == DistError::Kind::kPeerLost && words.peer_rank >= 0) {
+    more["peer_rank"] = words.peer_rank;
   }
-  // The first line says what went wrong; LibTorch adds its own stack below.
-  words = words.substr(0, words.find('\n'));
-  return {
-      {"message", {{"message", words.empty() ? name : name + ": " + words}, {"extraInfo", more}}}};
+  return {{"message", {{"message", one_line_of(words)}, {"extraInfo", more}}}};
 }
 
 void tell_and_terminate() {

@@ -12,6 +12,7 @@
 #include "ddprun/objects.h"
 #include "ddprun/process_group.h"
 #include "ddprun/sampler.h"
+#include "ddprun/spawn.h"
 #include "ddprun/state_file.h"
 #include "ddprun/store.h"
 #include "ddprun/sync_batch_norm.h"

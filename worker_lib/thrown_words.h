@@ -1,0 +1,28 @@
+// The exception in flight, for somebody in another process: its type, its words, and what a DistError
+// says beside them. Without LibTorch. Any thread.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "ddprun/error.h"
+
+namespace ddprun {
+
+struct ThrownWords {
+  std::string type;  // as it is written in C++; empty: nothing is in flight
+  std::string text;  // of a std::exception: what(), all of it; LibTorch adds its stack below
+  std::optional<DistError::Kind> kind;  // of a DistError
+  int peer_rank = -1;                   // of a DistError
+};
+
+// REQUIRES: a catch block, or std::terminate's handler.
+ThrownWords thrown_words();
+
+// One line: "std::out_of_range: index 3 of 2".
+std::string one_line_of(const ThrownWords& words);
+
+// A mangled name as it is written in C++.
+std::string demangled(const char* name);
+
+}  // namespace ddprun
