@@ -1,0 +1,73 @@
+"""Goes on with a training that examples/resume_in_python.cc has begun: plain PyTorch, without ddprun.
+
+    resume_in_python --checkpoint-dir=run1
+    python3 examples/resume_in_python.py run1
+
+The lines of the epochs after the checkpoint are those that the C++ program printed.
+"""
+import argparse
+import json
+import pathlib
+
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+
+import ddp_digits
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("directory", type=pathlib.Path, help="--checkpoint-dir of resume_in_python")
+    parser.add_argument("--data", default=ddp_digits.HERE / "data/digits", type=pathlib.Path,
+                        help="folder of IDX files, the same")
+    options = parser.parse_args()
+    if not list(options.directory.glob("step-*.json")):
+        parser.error(f"there is no checkpoint in {options.directory}")
+    return options
+
+
+def newest_checkpoint(directory: pathlib.Path) -> pathlib.Path:
+    """A checkpoint is there when its manifest is, which names the file."""
+    manifest = max(directory.glob("step-*.json"))
+    return directory / json.loads(manifest.read_text())["files"][0]["name"]
+
+
+def make_net(pixels: int) -> torch.nn.Module:
+    """The twin of make_net() in resume_in_python.cc: the names of its parameters are the same."""
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(pixels, 64), torch.nn.ReLU(),
+                               torch.nn.Dropout(0.25), torch.nn.Linear(64, 10))
+
+
+def main() -> None:
+    options = parse_arguments()
+    torch.set_num_threads(1)
+    train, test = ddp_digits.read_digits(options.data, "train"), ddp_digits.read_digits(options.data, "t10k")
+    file = newest_checkpoint(options.directory)
+    state = torch.load(file, weights_only=True)
+
+    net = make_net(train.tensors[0][0].numel())
+    net.load_state_dict(state["model"])
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)  # its options are in the state, too
+    optimizer.load_state_dict(state["optimizer"])
+    sampler = DistributedSampler(train, num_replicas=1, rank=0, seed=state["sampler"]["seed"])
+    # A loader that makes batches draws a number for its workers, although it has none: not from the generator
+    # that dropout draws from.
+    loader = DataLoader(train, batch_size=state["extra"]["batch_size"], sampler=sampler,
+                        generator=torch.Generator())
+    torch.set_rng_state(state["rng"][0]["cpu"])
+    print(f"resumed after epoch {state['epoch']} from {file}")
+
+    for epoch in range(state["epoch"], state["extra"]["epochs"]):
+        sampler.set_epoch(epoch)
+        total = 0.0
+        for images, labels in loader:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(net(images), labels)
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(labels)
+        print(f"epoch {epoch + 1:2}  loss {total / len(train):.9f}  test accuracy {ddp_digits.accuracy(net, test):.2f} %")
+
+
+if __name__ == "__main__":
+    main()
