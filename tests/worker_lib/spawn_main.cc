@@ -3,7 +3,8 @@
 //   spawn_test_program sum          ranks print the sum of their numbers
 //   spawn_test_program streams      what is buffered, what is static, what atexit has
 //   spawn_test_program stay         two ranks that have a child each stay until they are ended
-//   spawn_test_program leave        the same, and the program ends without its destructors
+//   spawn_test_program save         two ranks that save something when they are told to end
+//   spawn_test_program leave        as stay, and the program ends without its destructors
 //   spawn_test_program computed     spawn() after LibTorch has started its threads
 //   spawn_test_program no-children  SIGCHLD is ignored, as some daemons have it
 #include <torch/torch.h>
@@ -59,6 +60,17 @@ void streams() {
   for (;;) pause();
 }
 
+void save_when_told(int rank) {
+  sigset_t term;
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  sigprocmask(SIG_BLOCK, &term, nullptr);
+  say("rank " + std::to_string(rank) + " is there\n");
+  int signal = 0;
+  sigwait(&term, &signal);
+  say("rank " + std::to_string(rank) + " has saved\n");
+}
+
 void computed() {
   at::set_num_threads(2);
   at::parallel_for(0, 2, 1, [](std::int64_t, std::int64_t) {});
@@ -79,6 +91,8 @@ int main(int argc, char** argv) {
     streams();
   } else if (play == "stay") {
     ddprun::spawn(stay_with_a_child, 2);
+  } else if (play == "save") {
+    ddprun::spawn(save_when_told, 2);
   } else if (play == "leave") {
     static const ddprun::SpawnContext ranks = ddprun::spawn_context(stay_with_a_child, 2);
     std::_Exit(7);

@@ -462,22 +462,53 @@ TEST(SpawnProgram, RunsUnderDdprun) {
   EXPECT_EQ(times(job.out(), "sum 3\n"), 4) << job.out();
 }
 
-class EndOfTheProgram : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(By, EndOfTheProgram, testing::Values("stay", "leave"));
-
-TEST_P(EndOfTheProgram, LeavesNothingBehind) {
-  const TestMark mark;
-  ChildProcess::Options options;
-  options.variables = {mark.variable()};
-  options.input = "/dev/null";
-  ChildProcess job({program("spawn_test_program"), GetParam()}, options);
-  if (GetParam() == "stay") {
-    ASSERT_TRUE(job.wait_for_out("rank 0 is there") && job.wait_for_out("rank 1 is there"));
-    EXPECT_EQ(mark.processes().size(), 6u);  // program, warden, ranks, and a child of each
-    job.signal(SIGKILL);
+// The program ends in every way, and nothing is left.
+class EndOfTheProgram : public testing::Test {
+ protected:
+  void TearDown() override {
+    EXPECT_TRUE(eventually([&] { return mark_.processes().empty(); }));
   }
-  EXPECT_EQ(job.wait(), GetParam() == "stay" ? 128 + SIGKILL : 7) << job.err();
-  EXPECT_TRUE(eventually([&] { return mark.processes().empty(); }));
+
+  ChildProcess::Options options() const {
+    ChildProcess::Options options;
+    options.variables = {mark_.variable()};
+    options.own_session = true;
+    return options;
+  }
+  static bool is_there(ChildProcess& job) {
+    return job.wait_for_out("rank 0 is there") && job.wait_for_out("rank 1 is there");
+  }
+
+  const TestMark mark_;
+};
+
+TEST_F(EndOfTheProgram, ByKillLeavesNothingBehind) {
+  ChildProcess job({program("spawn_test_program"), "stay"}, options());
+  ASSERT_TRUE(is_there(job)) << job.err();
+  EXPECT_EQ(mark_.processes().size(), 6u);  // program, warden, ranks, and a child of each
+  job.signal(SIGKILL);
+  EXPECT_EQ(job.wait(), 128 + SIGKILL);
+}
+
+TEST_F(EndOfTheProgram, ByInterruptionOfItsProcessGroupLeavesNothingBehind) {
+  ChildProcess job({program("spawn_test_program"), "stay"}, options());
+  ASSERT_TRUE(is_there(job)) << job.err();
+  ASSERT_EQ(::kill(-job.pid(), SIGINT), 0);
+  EXPECT_EQ(job.wait(), 128 + SIGINT);
+}
+
+TEST_F(EndOfTheProgram, WithoutDestructorsLeavesNothingBehind) {
+  ChildProcess job({program("spawn_test_program"), "leave"}, options());
+  EXPECT_EQ(job.wait(), 7) << job.err();
+}
+
+TEST_F(EndOfTheProgram, GivesRanksTimeToSave) {
+  ChildProcess job({program("spawn_test_program"), "save"}, options());
+  ASSERT_TRUE(is_there(job)) << job.err();
+  job.signal(SIGKILL);
+  EXPECT_EQ(job.wait(), 128 + SIGKILL);
+  EXPECT_TRUE(job.wait_for_out("rank 0 has saved") && job.wait_for_out("rank 1 has saved"))
+      << job.out();
 }
 
 }  // namespace
