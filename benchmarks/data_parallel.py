@@ -80,12 +80,13 @@ def report(records: list) -> str:
                   "hooks and buckets", "PyTorch alone", "with DDP", "more", "R"], rows)
 
 
-def into_docs(text: str, about: dict, page: pathlib.Path) -> None:
+def into_docs(text: str, about: dict, page: pathlib.Path, place: str) -> None:
+    """Between <!-- measured: PLACE --> and <!-- end of PLACE -->."""
     part = f"{about['processor']}, {about['cores']} cores, Linux {about['kernel']}, PyTorch {about['torch']}.\n\n{text}"
-    whole, found = re.subn(r"(<!-- measured: steps -->\n).*?(<!-- end of steps -->)",
+    whole, found = re.subn(rf"(<!-- measured: {place} -->\n).*?(<!-- end of {place} -->)",
                            lambda match: f"{match[1]}\n{part}\n\n{match[2]}", page.read_text(), flags=re.S)
     if found != 1:
-        raise ValueError(f"{page} has no place for what was measured")
+        raise ValueError(f"{page} has no place for what was measured of '{place}'")
     page.write_text(whole)
 
 
@@ -107,12 +108,12 @@ def main() -> None:
     print("\n" + text)
     page = ROOT / "docs/ddp.md"
     if options.docs:
-        into_docs(text, about, page)
+        into_docs(text, about, page, "steps")
     elif options.smoke:
         with tempfile.TemporaryDirectory() as folder:
             copy = pathlib.Path(folder) / page.name
             copy.write_text(page.read_text())
-            into_docs(text, about, copy)
+            into_docs(text, about, copy, "steps")
     if options.json:
         options.json.write_text(json.dumps({**about, "rounds": options.rounds, "records": records}, indent=1) + "\n")
 

@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""What whole trainings cost: samples a second of the examples in C++ under ddprun, and of the same in Python under torchrun
+with PyTorch's DDP over gloo, in turns. Two workers with a thread each; and where the time of a step goes.
+
+    benchmarks/training.py [NAME ...] [--rounds N] [--docs]
+
+NAME: resnet18, chargpt; none: both. --docs puts the tables into docs/ddp.md. An idle machine, please.
+
+Both programs of a pair take --breakdown, --steps and --warmup, and rank 0's last line is then
+{"samples_per_second": ..., "breakdown_ms": {"data": ..., "forward": ..., "backward": ..., "optimizer": ...}}, with means over
+the steps after the warm-up; "exposed_communication" may be there, too: the part of "backward" that is not computing.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import signal
+import statistics
+import string
+import struct
+import subprocess
+import sys
+import tempfile
+from typing import NamedTuple
+
+from collectives import facts
+from collectives_report import figure, ratio_text, table, time_text
+from data_parallel import into_docs
+from measured_systems import DIES_WITH_US, NotHere
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+WORKERS = 2
+GOAL = 1.0  # of samples a second in C++ over those in Python
+PATIENCE = 900  # seconds for one run
+PHASES = ("data", "forward", "backward", "exposed_communication", "optimizer")
+FOLDER = "{folder}"  # what write_data() has written
+
+
+class Case(NamedTuple):
+    program: str
+    about: str
+    options: list
+    steps: int
+    warmup: int
+
+
+CASES = [
+    Case("resnet18", "width 16, 8 x 8 pixels, batches of 32", ["--batch-norm=plain", "--width=16", "--batch-size=32"], 100, 20),
+    Case("resnet18", "width 64, 28 x 28 pixels, batches of 32",
+         ["--batch-norm=plain", "--width=64", "--batch-size=32", f"--data={FOLDER}/fashion"], 6, 2),
+    Case("chargpt", "its defaults", [f"--data={FOLDER}/text"], 50, 10),
+]
+# That it works, not how fast.
+SMOKE = [
+    Case("resnet18", "width 4, 8 x 8 pixels, batches of 8", ["--batch-norm=plain", "--width=4", "--batch-size=8"], 2, 1),
+    Case("resnet18", "width 1, 28 x 28 pixels, batches of 2",
+         ["--batch-norm=plain", "--width=1", "--batch-size=2", f"--data={FOLDER}/fashion"], 1, 0),
+    Case("chargpt", "1 layer of width 8", [f"--data={FOLDER}/text", "--layers=1", "--heads=1", "--width=8", "--block=8"], 2, 1),
+]
+
+
+def write_data(folder: pathlib.Path) -> None:
+    """Noise: images of FashionMNIST's format and size, and a text. What is learned from it is of no account here."""
+    noise, count, side = random.Random(1), 256, 28
+    (folder / "fashion").mkdir()
+    (folder / "fashion/train-images-idx3-ubyte").write_bytes(
+        struct.pack(">HBBIII", 0, 8, 3, count, side, side) + noise.randbytes(count * side * side))
+    (folder / "fashion/train-labels-idx1-ubyte").write_bytes(
+        struct.pack(">HBBI", 0, 8, 1, count) + bytes(number % 10 for number in range(count)))
+    (folder / "text").write_text("".join(noise.choices(string.printable[:65], k=200_000)))
+
+
+def run(command: list) -> dict:
+    """The last line of JSON that the command prints, whatever stands before it in the line."""
+    process = subprocess.Popen([*DIES_WITH_US, *map(str, command)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, start_new_session=True,
+                               env={**os.environ, "OMP_NUM_THREADS": "1"})
+    try:
+        output, _ = process.communicate(timeout=PATIENCE)
+    except BaseException:  # a launcher that is told to end ends its workers, too
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+        raise
+    lines = [line[line.index('{"'):] for line in output.splitlines() if '{"' in line]
+    if process.returncode != 0 or not lines:
+        raise RuntimeError(f"{' '.join(map(str, command))} ended with {process.returncode}:\n{output[-2000:]}")
+    return json.loads(lines[-1])
+
+
+def commands(options, case: Case, folder: str) -> dict:
+    """By system."""
+    ours, theirs = options.bin / case.program, ROOT / "examples" / f"{case.program}.py"
+    for program in (ours, theirs):
+        if not program.exists():
+            raise NotHere(f"{program} is not here")
+    arguments = [option.replace(FOLDER, folder) for option in case.options]
+    arguments += ["--breakdown", f"--steps={case.steps}", f"--warmup={case.warmup}"]
+    return {
+        "ours": [options.bin / "ddprun", "--standalone", f"--nproc-per-node={WORKERS}", ours, *arguments],
+        "pytorch": [options.python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}", theirs,
+                    *arguments]}
+
+
+def measured(options, case: Case, folder: str) -> dict:
+    systems = commands(options, case, folder)
+    runs = {name: [] for name in systems}
+    for number in range(options.rounds):
+        for name in sorted(systems, reverse=number % 2 == 1):
+            runs[name].append(run(systems[name]))
+    record = {"program": case.program, "about": case.about}
+    for name, all_of_it in runs.items():
+        phases = {phase: statistics.median(one["breakdown_ms"][phase] for one in all_of_it)
+                  for phase in PHASES if phase in all_of_it[0]["breakdown_ms"]}
+        rates = [one["samples_per_second"] for one in all_of_it]
+        record[name] = {"samples_per_second": statistics.median(rates), "low": min(rates), "high": max(rates), "ms": phases}
+    return record
+
+
+def rate(record: dict, system: str) -> float:
+    return record[system]["samples_per_second"]
+
+
+def report(records: list) -> str:
+    speeds, steps = [], []
+    for record in records:
+        ratio = rate(record, "ours") / rate(record, "pytorch")
+        speeds.append([record["program"], record["about"], figure(rate(record, "ours")), figure(rate(record, "pytorch")),
+                       ratio_text(ratio), "yes" if ratio >= GOAL else "**no**"])
+        for system, words in (("ours", "C++"), ("pytorch", "Python")):
+            ms = record[system]["ms"]
+            whole = sum(ms[phase] for phase in PHASES if phase in ms and phase != "exposed_communication")
+            steps.append([record["program"], record["about"], words, time_text(1000 * whole)]
+                         + [time_text(1000 * max(ms[phase], 0)) if phase in ms else "" for phase in PHASES])
+    return (table(["example", "net", "C++, samples/s", "Python, samples/s", "R", f"R >= {GOAL}"], speeds) + "\n\n"
+            + table(["example", "net", "in", "a step", "data", "forward", "backward", "of it exposed", "optimizer"], steps))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="resnet18, chargpt")
+    parser.add_argument("--bin", default=ROOT / "build/release/bin", type=pathlib.Path)
+    parser.add_argument("--python", default=ROOT / ".venv/bin/python3", type=pathlib.Path, help="with PyTorch")
+    parser.add_argument("--rounds", default=7, type=int)
+    parser.add_argument("--docs", action="store_true", help="put the tables into docs")
+    parser.add_argument("--json", type=pathlib.Path, help="where every figure goes")
+    parser.add_argument("--smoke", action="store_true")
+    options = parser.parse_args()
+    programs = list(dict.fromkeys(case.program for case in CASES))
+    for name in options.names:
+        if name not in programs:
+            parser.error(f"'{name}' is none of {', '.join(programs)}")
+    if options.smoke:
+        options.rounds = 1
+    records = []
+    with tempfile.TemporaryDirectory() as folder:
+        write_data(pathlib.Path(folder))
+        for case in SMOKE if options.smoke else CASES:
+            if case.program not in (options.names or programs):
+                continue
+            try:
+                records.append(measured(options, case, folder))
+            except NotHere as why:
+                if options.names:
+                    sys.exit(f"training.py: {why}")
+                print(f"{case.program} is left out: {why}", flush=True)
+                continue
+            print(f"{case.program}, {case.about}: {rate(records[-1], 'ours'):.5g} samples/s, "
+                  f"PyTorch {rate(records[-1], 'pytorch'):.5g}", flush=True)
+    text, about = report(records), facts(options.python)
+    print("\n" + text)
+    page = ROOT / "docs/ddp.md"
+    if options.docs:
+        into_docs(text, about, page, "training")
+    elif options.smoke:
+        with tempfile.TemporaryDirectory() as folder:
+            copy = pathlib.Path(folder) / page.name
+            copy.write_text(page.read_text())
+            into_docs(text, about, copy, "training")
+    if options.json:
+        options.json.write_text(json.dumps({**about, "rounds": options.rounds, "records": records}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

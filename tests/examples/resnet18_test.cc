@@ -1,0 +1,129 @@
+// The example resnet18 as real processes: what it learns, that averaging by hand gives the same
+// bits, and that it goes on. resnet18_test.py has PyTorch's side.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/support/child_process.h"
+#include "tests/support/number_after.h"
+#include "tests/support/program.h"
+#include "tests/support/temporary_directory.h"
+
+namespace ddprun {
+namespace {
+
+using std::chrono::seconds;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+using testing_support::Arguments;
+using testing_support::ChildProcess;
+using testing_support::joined;
+using testing_support::number_after;
+using testing_support::program;
+using testing_support::TemporaryDirectory;
+
+std::string output_of(int workers, const Arguments& options) {
+  ChildProcess job(
+      joined({program("ddprun"), "--standalone", "--nproc-per-node=" + std::to_string(workers),
+              program("resnet18"), "--width=4"},
+             options));
+  EXPECT_EQ(job.wait(seconds(60)), 0) << job.out() << job.err();
+  return job.out();
+}
+
+std::string digest_in(const std::string& text) {
+  const std::size_t at = text.find("sha256 ");
+  return at == std::string::npos ? "none" : text.substr(at, 7 + 64);
+}
+
+double loss_of_epoch(const std::string& text, int epoch) {
+  const std::size_t at = text.find("epoch  " + std::to_string(epoch));
+  return at == std::string::npos ? -1 : number_after(text.substr(at), "  loss ");
+}
+
+TEST(Resnet18, LearnsTheDigitsWhicheverWayGradientsAreAveraged) {
+  const std::string by_ddp = output_of(2, {"--epochs=3"});
+  EXPECT_GT(loss_of_epoch(by_ddp, 1), loss_of_epoch(by_ddp, 2));
+  EXPECT_GT(loss_of_epoch(by_ddp, 2), loss_of_epoch(by_ddp, 3));
+  EXPECT_GE(number_after(by_ddp.substr(by_ddp.find("epoch  3")), "accuracy "), 0.7) << by_ddp;
+  EXPECT_EQ(by_ddp.find('\r'), std::string::npos);  // no bar where there is no terminal
+  for (const char* by_hand : {"after", "hooks"})
+    EXPECT_EQ(digest_in(output_of(2, {"--epochs=3", std::string("--averaging=") + by_hand})),
+              digest_in(by_ddp))
+        << by_hand;
+}
+
+TEST(Resnet18, ComparesThreeAveragingsThatHaveTheSameLosses) {
+  for (const auto& [workers, batch_norm] : {std::pair{2, "sync"}, {3, "plain"}}) {
+    const std::string output =
+        output_of(workers, {"--compare", "--batch-size=8", "--steps=9", "--warmup=3",
+                            std::string("--batch-norm=") + batch_norm});
+    EXPECT_THAT(output, HasSubstr("losses: the same bits in all 12 steps\n"));
+    std::vector<double> first_losses;
+    for (const char* averaging : {"ddp  ", "after", "hooks"}) {
+      const std::size_t at = output.find(std::string("] ") + averaging);
+      ASSERT_NE(at, std::string::npos) << output;
+      double first = 0, last = 0, ms = 0, of_ddp = 0;
+      ASSERT_EQ(
+          std::sscanf(output.c_str() + at + 7, "%lf %lf %lf %lf", &first, &last, &ms, &of_ddp), 4);
+      EXPECT_LT(last, first);
+      EXPECT_GT(ms, 0);
+      EXPECT_GT(of_ddp, 0);
+      first_losses.push_back(first);
+    }
+    EXPECT_EQ(first_losses, std::vector<double>(3, first_losses[0]));
+  }
+}
+
+TEST(Resnet18, BatchNormOverAllWorkersIsNotThatOverEachWorkersOwnBatch) {
+  const Arguments options{"--compare", "--batch-size=8", "--steps=2", "--warmup=0"};
+  EXPECT_NE(number_after(output_of(2, joined(options, {"--batch-norm=sync"})), "ddp "),
+            number_after(output_of(2, joined(options, {"--batch-norm=plain"})), "ddp "));
+}
+
+TEST(Resnet18, GoesOnAfterTheLastEpochWithTheSameBits) {
+  const TemporaryDirectory directory;
+  const std::string checkpoints = "--checkpoint-dir=" + directory / "run";
+  const std::string expected = digest_in(output_of(2, {"--epochs=2"}));
+  EXPECT_THAT(output_of(2, {"--epochs=1", checkpoints}), Not(HasSubstr("resumed")));
+  const std::string resumed = output_of(2, {"--epochs=2", checkpoints});
+  EXPECT_THAT(resumed, AllOf(HasSubstr("resumed after epoch 1 from "), HasSubstr("epoch  2 "),
+                             Not(HasSubstr("epoch  1 "))));
+  EXPECT_EQ(digest_in(resumed), expected);
+}
+
+TEST(Resnet18, HelpShowsACommandAndTheOptions) {
+  ChildProcess help({program("resnet18"), "--help"});
+  EXPECT_EQ(help.wait(seconds(30)), 0);
+  for (const char* words :
+       {"ddprun --standalone --nproc-per-node=2 resnet18", "--data", "--width", "--batch-norm",
+        "--averaging", "--checkpoint-dir", "--metrics", "--compare", "--record", "--breakdown"})
+    EXPECT_THAT(help.out(), HasSubstr(words));
+}
+
+TEST(Resnet18, BadOptionsAndFilesAreOneLine) {
+  for (const auto& [options, exit_code] : {std::pair{Arguments{"--averaging=never"}, 2},
+                                           {Arguments{"--batch-norm=none"}, 2},
+                                           {Arguments{"--width=0"}, 2},
+                                           {Arguments{"--steps=0"}, 2},
+                                           {Arguments{"--record=run"}, 2},
+                                           {Arguments{"--compare", "--metrics=m.jsonl"}, 2},
+                                           {Arguments{"--compare", "--breakdown"}, 2},
+                                           {Arguments{"--compare", "--record=/proc/run"}, 1},
+                                           {Arguments{"--metrics=/nowhere/m.jsonl"}, 1},
+                                           {Arguments{"--batch-size=1"}, 1},
+                                           {Arguments{"--batch-size=1438"}, 1}}) {
+    ChildProcess refused(joined({program("resnet18")}, options));
+    EXPECT_EQ(refused.wait(seconds(30)), exit_code) << options.back();
+    EXPECT_THAT(refused.err(), StartsWith("resnet18: ")) << options.back();
+    EXPECT_EQ(std::ranges::count(refused.err(), '\n'), 1) << refused.err();
+  }
+}
+
+}  // namespace
+}  // namespace ddprun
