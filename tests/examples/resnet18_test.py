@@ -21,7 +21,7 @@ def run(workers, program, *options):
     """The job's exit code, output and errors, without ddprun's prefixes."""
     done = subprocess.run([BIN / "ddprun", "--standalone", f"--nproc-per-node={workers}", program, *options],
                           capture_output=True, text=True, timeout=60,
-                          env=os.environ | {"PYTHON_EXEC": sys.executable})
+                          env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHON_EXEC": sys.executable})
     return done.returncode, *(stream.replace("[rank 0] ", "") for stream in (done.stdout, done.stderr))
 
 
@@ -36,15 +36,14 @@ class Resnet18(unittest.TestCase):
         self.assertEqual(code, 0, output + errors)
         return output
 
-    def record(self, workers, *options):
-        """A comparison in C++, and what it wrote down for ours."""
-        self.output_of(workers, BIN / "resnet18", "--compare", f"--record={self.folder}", "--steps=8", "--warmup=2", *SMALL,
-                       *options)
+    def record(self, workers, batch_norm):
+        """A comparison in C++, and what it wrote down for PyTorch's side."""
+        self.output_of(workers, BIN / "resnet18", "--compare", f"--record={self.folder}", "--steps=8", "--warmup=2",
+                       f"--batch-norm={batch_norm}", *SMALL)
         return json.loads((self.folder / "run.json").read_text())
 
     def test_pytorch_has_the_same_losses_from_the_same_weights(self):
-        recorded = self.record(2, "--batch-norm=plain")
-        losses = recorded["averagings"]["ddp"]["losses"]
+        losses = self.record(2, "plain")["averagings"]["ddp"]["losses"]
         self.assertEqual(len(losses), 10)
         self.assertLess(losses[-1], losses[0])
         output = self.output_of(2, TWIN, f"--compare-with={self.folder}")
@@ -52,19 +51,19 @@ class Resnet18(unittest.TestCase):
         self.assertIn("losses: the same bits in all 10 steps\n", output)
 
     def test_other_losses_are_seen(self):
-        recorded = self.record(2, "--batch-norm=plain")
+        recorded = self.record(1, "plain")
         recorded["averagings"]["ddp"]["losses"][3] += 0.25
         (self.folder / "run.json").write_text(json.dumps(recorded))
-        self.assertIn("losses: apart by at most 0.25\n", self.output_of(2, TWIN, f"--compare-with={self.folder}"))
+        self.assertIn("losses: apart by at most 0.25\n", self.output_of(1, TWIN, f"--compare-with={self.folder}"))
 
     def test_a_run_that_cannot_be_compared_is_refused_in_a_line(self):
-        recorded = self.record(1, "--batch-norm=sync")
-        for workers, change, words in ((1, {}, "--batch-norm=sync"),
-                                       (1, {"batch_norm": "plain", "workers": 2}, "1 workers, but the other run had 2")):
+        recorded = self.record(1, "sync")
+        for change, words in (({}, "the other run had --batch-norm=sync"),
+                              ({"batch_norm": "plain", "workers": 2}, "1 workers, but the other run had 2")):
             (self.folder / "run.json").write_text(json.dumps(recorded | change))
-            code, _, errors = run(workers, TWIN, f"--compare-with={self.folder}")
+            code, _, errors = run(1, TWIN, f"--compare-with={self.folder}")
             self.assertEqual(code, 1)
-            self.assertIn(words, errors)
+            self.assertIn("resnet18.py: " + words, errors)
             self.assertNotIn("Traceback", errors)
 
     def test_both_say_where_the_time_goes(self):
@@ -80,7 +79,7 @@ class Resnet18(unittest.TestCase):
         self.assertIn("exposed_communication", keys[0])
 
     def test_pytorch_trains_alone(self):
-        output = self.output_of(2, TWIN, "--epochs=2", *SMALL)
+        output = self.output_of(1, TWIN, "--epochs=2", "--width=4")
         self.assertRegex(output, r"epoch  1  accuracy 0\.\d{4}  loss \d\.\d{4}  samples/s \d+\nepoch  2 ")
 
 
