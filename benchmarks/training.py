@@ -171,6 +171,8 @@ def main() -> None:
                 continue
             print(f"{case.program}, {case.about}: {rate(records[-1], 'ours'):.5g} samples/s, "
                   f"PyTorch {rate(records[-1], 'pytorch'):.5g}", flush=True)
+    if not records:
+        sys.exit("training.py: nothing is here that could be measured")
     text, about = report(records), facts(options.python)
     print("\n" + text)
     page = ROOT / "docs/ddp.md"

@@ -13,6 +13,7 @@
 //   ddprun --standalone --nproc-per-node=2 examples/resnet18.py --compare-with=run1
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <ddprun/ddprun.hpp>
 #include <filesystem>
@@ -78,6 +79,12 @@ void Options::add_to(CLI::App& app) {
   app.add_option("--steps", steps, "of --compare and --breakdown")->check(CLI::PositiveNumber);
   app.add_option("--warmup", warmup, "steps before these, which are not timed")
       ->check(CLI::NonNegativeNumber);
+  app.callback([this, &app] {
+    if (batch_size < 2)
+      throw CLI::ValidationError("--batch-size", "batch norm needs at least 2 images");
+    if (app.count("--steps") + app.count("--warmup") > 0 && !compare && !breakdown)
+      throw CLI::ValidationError("--steps, --warmup", "they are of --compare and --breakdown");
+  });
 }
 
 // This rank's batches, epoch after epoch, some images moved a little. Only full batches: a last one
@@ -90,8 +97,6 @@ class Batches {
                   .drop_last_batch = true,
                   .of_samples = {.seed = options.seed}}),
         loader_(torch::data::make_data_loader(digits, sampler_, options.batch_size)) {
-    if (options.batch_size < 2)
-      throw std::runtime_error("--batch-size=1: batch norm needs at least 2 images");
     if (per_epoch() == 0)
       throw std::runtime_error("--batch-size=" + std::to_string(options.batch_size) +
                                ": each worker has only " + std::to_string(sampler_.size()) +
@@ -227,7 +232,7 @@ class Training {
   void run() {
     examples::EpochReport report(options_.metrics, ctx_.rank() == 0, ctx_.world_size());
     Batches& batches = setting_.batches;
-    for (; state_.epoch < options_.epochs; save()) {
+    while (state_.epoch < options_.epochs) {
       batches.begin_epoch(state_.epoch);
       report.begin_epoch(state_.epoch + 1, batches.per_epoch());
       ddprun::MetricAccumulator metrics;
@@ -244,16 +249,13 @@ class Training {
                                {"loss", all.mean("loss")},
                                {"test_loss", all.mean("test_loss")}});
       ++state_.epoch;
+      if (checkpoints_) checkpoints_->save(step_, state_);
     }
     if (checkpoints_) checkpoints_->wait();
     if (ctx_.rank() == 0) std::printf("sha256 %s\n", ddprun::digest_of(*learner_->net()).c_str());
   }
 
  private:
-  void save() {
-    if (checkpoints_) checkpoints_->save(step_, state_);
-  }
-
   // Each worker looks at its share of the test images, with rank 0's running statistics: those of
   // plain batch norms are each rank's own.
   void evaluate(ddprun::MetricAccumulator& metrics) {
@@ -319,12 +321,15 @@ void write_record(const Options& options, int workers, const std::vector<Contest
   if (!file) throw std::runtime_error("cannot write " + path);
 }
 
-// The greatest distance of a loss from that of the first contestant, on any rank.
+// The greatest distance of a loss from that of the first contestant, on any rank; infinite where one
+// is no number.
 double greatest_distance(const std::vector<Contestant>& all, ddprun::ProcessGroup& group) {
   double greatest = 0;
   for (const Contestant& one : all) {
-    for (std::size_t step = 0; step < one.losses.size(); ++step)
-      greatest = std::max(greatest, std::abs(one.losses[step] - all[0].losses[step]));
+    for (std::size_t step = 0; step < one.losses.size(); ++step) {
+      const double distance = std::abs(one.losses[step] - all[0].losses[step]);
+      greatest = std::max(greatest, std::isnan(distance) ? HUGE_VAL : distance);
+    }
   }
   const torch::Tensor of_all = torch::full({1}, greatest, torch::kFloat64);
   group.all_reduce(of_all, {.op = ddprun::ReduceOp::kMax});

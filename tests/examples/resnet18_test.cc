@@ -110,12 +110,13 @@ TEST(Resnet18, BadOptionsAndFilesAreOneLine) {
                                            {Arguments{"--batch-norm=none"}, 2},
                                            {Arguments{"--width=0"}, 2},
                                            {Arguments{"--steps=0"}, 2},
+                                           {Arguments{"--steps=3"}, 2},
                                            {Arguments{"--record=run"}, 2},
                                            {Arguments{"--compare", "--metrics=m.jsonl"}, 2},
                                            {Arguments{"--compare", "--breakdown"}, 2},
                                            {Arguments{"--compare", "--record=/proc/run"}, 1},
                                            {Arguments{"--metrics=/nowhere/m.jsonl"}, 1},
-                                           {Arguments{"--batch-size=1"}, 1},
+                                           {Arguments{"--batch-size=1"}, 2},
                                            {Arguments{"--batch-size=1438"}, 1}}) {
     ChildProcess refused(joined({program("resnet18")}, options));
     EXPECT_EQ(refused.wait(seconds(30)), exit_code) << options.back();
