@@ -221,7 +221,8 @@ class Training {
                .scheduler = &schedule_,
                .sampler = &setting_.batches.sampler()} {
     if (options.checkpoint_dir.empty()) return;
-    checkpoints_.emplace(ctx, ddprun::CheckpointOptions{.directory = options.checkpoint_dir});
+    checkpoints_.emplace(
+        ctx, ddprun::CheckpointOptions{.directory = options.checkpoint_dir, .keep_best = 1});
     const ddprun::Restored restored = checkpoints_->restore(state_);
     step_ = restored.step;
     if (restored && ctx.rank() == 0)
@@ -249,6 +250,7 @@ class Training {
                                {"loss", all.mean("loss")},
                                {"test_loss", all.mean("test_loss")}});
       ++state_.epoch;
+      state_.metric = all.mean("test_loss");
       if (checkpoints_) checkpoints_->save(step_, state_);
     }
     if (checkpoints_) checkpoints_->wait();

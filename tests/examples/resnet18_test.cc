@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -87,13 +89,21 @@ TEST(Resnet18, BatchNormOverAllWorkersIsNotThatOverEachWorkersOwnBatch) {
 
 TEST(Resnet18, GoesOnAfterTheLastEpochWithTheSameBits) {
   const TemporaryDirectory directory;
-  const std::string checkpoints = "--checkpoint-dir=" + directory / "run";
+  const Arguments kept{"--checkpoint-dir=" + directory / "run",
+                       "--metrics=" + directory / "m.jsonl"};
   const std::string expected = digest_in(output_of(2, {"--epochs=2"}));
-  EXPECT_THAT(output_of(2, {"--epochs=1", checkpoints}), Not(HasSubstr("resumed")));
-  const std::string resumed = output_of(2, {"--epochs=2", checkpoints});
+  EXPECT_THAT(output_of(2, joined({"--epochs=1"}, kept)), Not(HasSubstr("resumed")));
+  const std::string resumed = output_of(2, joined({"--epochs=2"}, kept));
   EXPECT_THAT(resumed, AllOf(HasSubstr("resumed after epoch 1 from "), HasSubstr("epoch  2 "),
                              Not(HasSubstr("epoch  1 "))));
   EXPECT_EQ(digest_in(resumed), expected);
+  std::ifstream metrics(directory / "m.jsonl");
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(metrics, line);) lines.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[1]["epoch"], 2);
+  EXPECT_EQ(lines[1]["step"], 44);  // 1437 images are 22 full batches for each of two
+  EXPECT_LT(lines[1]["loss"], lines[0]["loss"]);
 }
 
 TEST(Resnet18, HelpShowsACommandAndTheOptions) {
