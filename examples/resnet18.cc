@@ -323,8 +323,8 @@ void write_record(const Options& options, int workers, const std::vector<Contest
   if (!file) throw std::runtime_error("cannot write " + path);
 }
 
-// The greatest distance of a loss from that of the first contestant, on any rank; infinite where one
-// is no number.
+// The greatest distance of a loss from that of the first contestant, on any rank; infinite where
+// one is no number.
 double greatest_distance(const std::vector<Contestant>& all, ddprun::ProcessGroup& group) {
   double greatest = 0;
   for (const Contestant& one : all) {
