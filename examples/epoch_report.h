@@ -19,10 +19,10 @@ namespace examples {
 
 class EpochReport {
  public:
-  // file: lines are added to it; empty: none. speaks: false on ranks other than 0, where all of this does
-  // nothing. workers: a step's images count this often. Throws std::runtime_error if the file cannot be
-  // opened.
-  EpochReport(const std::string& file, bool speaks, int workers);
+  // file: lines are added to it; empty: none. speaks: false on ranks other than 0, where all of
+  // this does nothing. workers: a step's images count this often. word: what is counted instead of
+  // epochs, where those are no measure. Throws std::runtime_error if the file cannot be opened.
+  EpochReport(const std::string& file, bool speaks, int workers, std::string word = "epoch");
   ~EpochReport();
   EpochReport(const EpochReport&) = delete;
   EpochReport& operator=(const EpochReport&) = delete;
@@ -47,6 +47,7 @@ class EpochReport {
   bool speaks_;
   bool has_terminal_;
   int workers_;
+  std::string word_;
   std::FILE* file_ = nullptr;
   std::int64_t epoch_ = 0, steps_ = 0, done_ = 0, images_ = 0;
   Clock::time_point start_, drawn_;

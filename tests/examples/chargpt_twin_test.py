@@ -1,0 +1,81 @@
+"""examples/chargpt.py takes the steps of chargpt: the same losses, from weights that either wrote.
+
+Usage: chargpt_twin_test.py BIN_DIR
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BIN = pathlib.Path(sys.argv.pop())
+ROOT = pathlib.Path(__file__).parents[2]
+TINY = ["--data", ROOT / "tests/data/chargpt.txt", "--block=16", "--layers=2", "--heads=2", "--width=32",
+        "--lr-warmup=5", "--lr=0.01", "--batch-size=600"]
+STEPS = ["--steps=18", "--eval-every=3"]  # the fifteenth begins another epoch
+
+
+class Twin(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def output_of(self, program, workers, options):
+        command = [program, *TINY, *options]
+        if workers > 1:
+            command = [BIN / "ddprun", "--standalone", f"--nproc-per-node={workers}", *command]
+        elif program.suffix == ".py":
+            command = [sys.executable, *command]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False,
+                              env=os.environ | {"PYTHON_EXEC": sys.executable, "OMP_NUM_THREADS": "1"})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def ours(self, workers, *options):
+        return self.output_of(BIN / "chargpt", workers, options)
+
+    def theirs(self, workers, *options):
+        return self.output_of(ROOT / "examples/chargpt.py", workers, options)
+
+    def metrics(self, run, workers, *options):
+        file = self.folder / "metrics.jsonl"
+        file.unlink(missing_ok=True)
+        run(workers, *STEPS, f"--metrics={file}", *options)
+        return [json.loads(line) for line in file.read_text().splitlines()]
+
+    def expect_same_losses(self, ours, theirs):
+        self.assertEqual([line["step"] for line in ours], [3, 6, 9, 12, 15, 18])
+        self.assertEqual([line["step"] for line in theirs], [3, 6, 9, 12, 15, 18])
+        for mine, other in zip(ours, theirs):
+            self.assertEqual(mine.keys(), other.keys())
+            for name in ("loss", "val_loss"):
+                self.assertAlmostEqual(mine[name], other[name], delta=2e-4, msg=f"{name} of step {mine['step']}")
+
+    def test_two_workers_of_each_learn_the_same_from_our_weights(self):
+        weights = self.folder / "weights.pt"
+        ours = self.metrics(self.ours, 2, "--save-init", weights)
+        theirs = self.metrics(self.theirs, 2, "--init", weights, "--seed=1")
+        self.expect_same_losses(ours, theirs)
+
+    def test_one_worker_of_each_learns_the_same_from_its_weights(self):
+        weights = self.folder / "weights.pt"
+        theirs = self.metrics(self.theirs, 1, "--save-init", weights)
+        ours = self.metrics(self.ours, 1, "--init", weights)
+        self.expect_same_losses(ours, theirs)
+
+    def test_both_measure_the_same_things(self):
+        last = [json.loads(run(1, "--breakdown", "--steps=3", "--warmup=1").splitlines()[-1])
+                for run in (self.ours, self.theirs)]
+        for measured in last:
+            self.assertEqual(measured.keys(), {"samples_per_second", "breakdown_ms"})
+            self.assertEqual(measured["breakdown_ms"].keys(), {"data", "forward", "backward", "optimizer"})
+            milliseconds = sum(measured["breakdown_ms"].values())
+            self.assertAlmostEqual(measured["samples_per_second"] * milliseconds / 600_000, 1, places=6)
+
+
+if __name__ == "__main__":
+    unittest.main()
