@@ -73,6 +73,12 @@ class Metrics(unittest.TestCase):
         self.assertTrue(picture.startswith(b"\x89PNG\r\n"))
         self.assertGreater(len(picture), 10_000)
 
+    def test_trainings_that_count_steps_are_drawn_too(self):
+        line = '{"step":%d,"loss":2.0,"val_loss":2.1}\n'
+        path = self.write("steps.jsonl", line % 250 + line % 500)
+        done = self.plot(path, "-o", "out.png")
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "out.png\n", ""))
+
     def test_what_is_no_metrics_file_is_named(self):
         bad = self.write("bad.jsonl", '{"epoch":1}\nnonsense\n{"epoch":2}\n')
         empty = self.write("empty.jsonl", "")
