@@ -27,7 +27,9 @@ class Twin(unittest.TestCase):
     def output_of(self, program, workers, options):
         command = [program, *TINY, *options]
         if workers > 1:
-            command = [BIN / "ddprun", "--standalone", f"--nproc-per-node={workers}", *command]
+            # PyTorch 2.11 aborts now and then while it shuts down ("terminate called without an active exception").
+            restarts = 3 if program.suffix == ".py" else 0
+            command = [BIN / "ddprun", "--standalone", f"--nproc-per-node={workers}", f"--max-restarts={restarts}", *command]
         elif program.suffix == ".py":
             command = [sys.executable, *command]
         done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False,
@@ -45,7 +47,8 @@ class Twin(unittest.TestCase):
         file = self.folder / "metrics.jsonl"
         file.unlink(missing_ok=True)
         run(workers, *STEPS, f"--metrics={file}", *options)
-        return [json.loads(line) for line in file.read_text().splitlines()]
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        return lines[-6:]  # a job that was started again has taken its steps twice
 
     def expect_same_losses(self, ours, theirs):
         self.assertEqual([line["step"] for line in ours], [3, 6, 9, 12, 15, 18])
