@@ -22,7 +22,8 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="chargpt.py", description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--data", required=True, type=pathlib.Path, help="the text, in UTF-8; its last tenth is for validation")
+    parser.add_argument("--data", required=True, type=pathlib.Path,
+                        help="the text, in UTF-8; its last tenth is for validation")
     parser.add_argument("--steps", default=2000, type=int, help="of the optimizer")
     parser.add_argument("--batch-size", default=12, type=int, help="blocks of all workers in a step")
     parser.add_argument("--block", default=64, type=int, help="characters that the net sees")
@@ -34,7 +35,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--lr-decay-steps", default=0, type=int, help="steps after which it has fallen; 0: all")
     parser.add_argument("--seed", default=1, type=int)
     parser.add_argument("--eval-every", default=250, type=int, help="steps from one validation to the next")
-    parser.add_argument("--metrics", type=pathlib.Path, help="file to which a line of JSON is added for each validation")
+    parser.add_argument("--metrics", type=pathlib.Path,
+                        help="file to which a line of JSON is added for each validation")
     parser.add_argument("--init", type=pathlib.Path, help="state dict of the first weights")
     parser.add_argument("--save-init", type=pathlib.Path, help="file for the first weights")
     parser.add_argument("--breakdown", action="store_true",
@@ -210,8 +212,8 @@ class Training:
         if self.rank != 0:
             return
         seconds = time.monotonic() - start
-        line = {"step": step, "loss": (sums[0] / sums[1]).item(), "val_loss": (sums[2] / sums[3]).item(), "seconds": seconds,
-                "samples_per_second": len(losses) * self.options.batch_size / seconds}
+        line = {"step": step, "loss": (sums[0] / sums[1]).item(), "val_loss": (sums[2] / sums[3]).item(),
+                "seconds": seconds, "samples_per_second": len(losses) * self.options.batch_size / seconds}
         print(f"step {step:2}  loss {line['loss']:.4f}  val_loss {line['val_loss']:.4f}  "
               f"samples/s {line['samples_per_second']:.0f}", flush=True)
         if self.options.metrics:

@@ -29,7 +29,8 @@ class Twin(unittest.TestCase):
         if workers > 1:
             # PyTorch 2.11 aborts now and then while it shuts down ("terminate called without an active exception").
             restarts = 3 if program.suffix == ".py" else 0
-            command = [BIN / "ddprun", "--standalone", f"--nproc-per-node={workers}", f"--max-restarts={restarts}", *command]
+            command = [BIN / "ddprun", "--standalone", f"--nproc-per-node={workers}", f"--max-restarts={restarts}",
+                       *command]
         elif program.suffix == ".py":
             command = [sys.executable, *command]
         done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False,
