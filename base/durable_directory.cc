@@ -1,35 +1,50 @@
 #include "base/durable_directory.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
 #include <vector>
 
+#include "base/file_calls.h"
 #include "base/unique_fd.h"
 
 namespace ddprun {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool flush(const fs::path& directory) {
+  FileCalls& calls = file_calls();
+  const UniqueFd fd(uninterrupted(
+      [&] { return calls.open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); }));
+  return fd.valid() && uninterrupted([&] { return calls.fsync(fd.get()); }) == 0;
+}
+
+}  // namespace
 
 Result<void> flush_directory(const std::string& path) {
-  const UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (directory.valid() && ::fsync(directory.get()) == 0) return {};
+  if (flush(path)) return {};
   return system_error("flush the directory " + path, errno);
 }
 
 Result<void> make_durable_directory(const std::string& path) {
-  namespace fs = std::filesystem;
   std::error_code error;
   std::vector<fs::path> missing;
-  for (fs::path at = fs::absolute(path, error); !error && !fs::exists(at, error);
-       at = at.parent_path()) {
-    missing.push_back(at);
-  }
-  if (!error) fs::create_directories(path, error);
+  fs::path there = fs::absolute(path, error);
+  for (; !error && !fs::exists(there, error); there = there.parent_path()) missing.push_back(there);
   if (error) return system_error("make the directory " + path, error.value());
-  for (const fs::path& made : missing) {
-    if (Result<void> flushed = flush_directory(made.parent_path()); !flushed) return flushed;
+  // Whoever made the last of those that are there may have been killed before its name was safe.
+  // Others made it where we may not open what it lies in, or where that cannot be flushed.
+  if (!flush(there.parent_path()) && errno != EACCES && errno != EINVAL)
+    return system_error("flush the directory " + there.parent_path().string(), errno);
+  // Each is safe before the next is made, so that no more than one needs this.
+  for (auto made = missing.rbegin(); made != missing.rend(); ++made) {
+    if (file_calls().mkdir(made->c_str(), 0777) != 0 && errno != EEXIST)
+      return system_error("make the directory " + path, errno);
+    if (Result<void> flushed = flush_directory(made->parent_path()); !flushed) return flushed;
   }
+  if (!fs::is_directory(path, error)) return system_error("make the directory " + path, ENOTDIR);
   return {};
 }
 
