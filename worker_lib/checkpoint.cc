@@ -241,8 +241,8 @@ void CheckpointManager::Impl::settle() {
 Result<void> CheckpointManager::Impl::write(const Saving& saving) try {
   const Result<AnnouncedCheckpoint> announced =
       directory.announce(saving.manifest, [&](AtomicFile& file) {
-        write_pickle(saving.contents, [&](const void* data, std::size_t size, bool stays) {
-          file.write(data, size, stays);
+        write_pickle(saving.contents, [&](const void* data, std::size_t size) {
+          file.write(data, size);
           // A training that hangs must not look alive because its checkpoint is being written.
           if (is_waited_for) group.report_activity();
         });

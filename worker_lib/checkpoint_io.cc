@@ -4,20 +4,24 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
+#include <new>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/durable_directory.h"
+#include "base/file_calls.h"
 #include "base/random_id.h"
+#include "base/read_all.h"
 #include "base/read_whole.h"
 #include "base/write_all.h"
 
 namespace ddprun {
 namespace {
 
-constexpr std::size_t kBufferBytes = 1 << 20;
-constexpr std::size_t kLargeBytes = 256 << 10;  // worth waking a thread, and the disk, up
-constexpr std::size_t kWritebackBytes = 8 << 20;
+constexpr std::size_t kBufferBytes = 4 << 20;  // what the disk takes at its full speed
+constexpr std::size_t kAlignment = 4096;  // of memory, place and size of what is written directly
 constexpr std::size_t kMaxManifestBytes = 1 << 20;
 constexpr const char* kSelfDigest = "manifest_sha256";
 
@@ -25,13 +29,57 @@ Error corrupt(const std::string& path, std::string cause) {
   return {.kind = ErrorKind::kCorrupt, .doing = "read " + path, .cause = std::move(cause)};
 }
 
+ssize_t write_file(int fd, const void* data, std::size_t bytes) {
+  return file_calls().write(fd, data, bytes);
+}
+
 std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
-template <class Bytes>
-Result<Bytes> read_file(const std::string& path, std::uint64_t limit) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+Result<UniqueFd> open_to_read(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return system_error("open " + path, errno);
-  return read_whole<Bytes>(fd.get(), path, limit);
+  return fd;
+}
+
+Result<std::string> read_text(const std::string& path, std::uint64_t limit) {
+  const Result<UniqueFd> fd = open_to_read(path);
+  if (!fd) return fd.error();
+  return read_whole<std::string>(fd->get(), path, limit);
+}
+
+struct DigestedBytes {
+  std::vector<char> bytes;
+  std::string sha256;
+};
+
+// A large file is read and digested at the same time: one takes about as long as the other.
+Result<DigestedBytes> read_and_digest(const std::string& path, std::uint64_t limit) {
+  const Result<UniqueFd> fd = open_to_read(path);
+  if (!fd) return fd.error();
+  const Result<std::size_t> size = size_within(fd->get(), path, limit);
+  if (!size) return size.error();
+  DigestedBytes result;
+  result.bytes.resize(*size);
+  Sha256 digest;
+  Beside digesting("ddprun-digest");  // ends before the bytes
+  std::size_t at = 0;
+  for (bool is_last = false; !is_last;) {
+    char* piece = result.bytes.data() + at;
+    const std::size_t wanted = std::min(kBufferBytes, *size - at);
+    const ssize_t got = read_all(fd->get(), piece, wanted);
+    if (got < 0) return system_error("read " + path, errno);
+    const auto bytes = static_cast<std::size_t>(got);
+    at += bytes;
+    is_last = bytes < wanted || at == *size;
+    digesting.join();
+    if (is_last)
+      digest.add(piece, bytes);
+    else
+      digesting.begin([&digest, piece, bytes] { digest.add(piece, bytes); });
+  }
+  result.bytes.resize(at);
+  result.sha256 = digest.hex();
+  return result;
 }
 
 // The document with its own digest in it. nlohmann::json sorts keys: one text for one manifest.
@@ -84,63 +132,102 @@ Result<CheckpointManifest> decode(const std::string& path, const std::string& te
 
 }  // namespace
 
+AtomicFile::Buffer AtomicFile::make_buffer() {
+  Buffer buffer(static_cast<char*>(std::aligned_alloc(kAlignment, kBufferBytes)));
+  if (!buffer) throw std::bad_alloc();
+  return buffer;
+}
+
 AtomicFile::AtomicFile(std::string path)
     : path_(std::move(path)),
       temporary_(temporary_name(path_, random_hex(6))),
-      fd_(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
+      filling_(make_buffer()),
+      fd_(uninterrupted([&] {
+        return file_calls().open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
+                                 0666);
+      })) {
   if (!fd_.valid()) fail(errno);
-  buffer_.reserve(kBufferBytes);
-  flushed_.reserve(kBufferBytes);
 }
 
 AtomicFile::~AtomicFile() {
-  if (!committed_) ::unlink(temporary_.c_str());
+  join();
+  if (!committed_) file_calls().unlink(temporary_.c_str());
 }
 
 void AtomicFile::fail(int sys_errno) {
   if (!failure_) failure_ = system_error("write " + temporary_, sys_errno);
 }
 
-void AtomicFile::write(const void* data, std::size_t bytes, bool stays) {
+void AtomicFile::write(const void* data, std::size_t bytes) {
+  const char* from = static_cast<const char*>(data);
+  while (bytes > 0 && !failure_) {
+    const std::size_t part = std::min(bytes, kBufferBytes - filled_);
+    std::memcpy(filling_.get() + filled_, from, part);
+    filled_ += part;
+    bytes_ += part;
+    from += part;
+    bytes -= part;
+    if (filled_ == kBufferBytes) put_out();
+  }
+}
+
+void AtomicFile::put_out() {
+  join();
   if (failure_) return;
-  bytes_ += bytes;
-  if (buffer_.size() + bytes > kBufferBytes) flush();
-  if (bytes < kBufferBytes) {
-    buffer_.append(static_cast<const char*>(data), bytes);
-    return;
+  if (!leaving_) {  // the first
+    leaving_ = make_buffer();
+    set_direct(true);
   }
-  put_out(static_cast<const char*>(data), bytes);
-  if (!stays) beside_.join();
+  std::swap(filling_, leaving_);
+  const std::string_view piece(leaving_.get(), std::exchange(filled_, 0));
+  digesting_.begin([this, piece] { digest_.add(piece.data(), piece.size()); });
+  writing_.begin([this, piece] {
+    if (!put_on_disk(piece)) disk_errno_ = errno;
+  });
 }
 
-void AtomicFile::flush() {
-  beside_.join();
-  std::swap(buffer_, flushed_);
-  buffer_.clear();
-  put_out(flushed_.data(), flushed_.size());
+void AtomicFile::join() {
+  digesting_.join();
+  writing_.join();
+  if (disk_errno_ != 0) fail(disk_errno_);
 }
 
-void AtomicFile::put_out(const char* data, std::size_t bytes) {
-  beside_.join();
-  if (failure_ || bytes == 0) return;
-  const bool is_large = bytes >= kLargeBytes;
-  if (is_large)
-    beside_.begin(data, bytes);
-  else
-    digest_.add(data, bytes);
-  for (std::size_t at = 0; at < bytes && !failure_; at += kWritebackBytes) {
-    if (!write_all(fd_.get(), {data + at, std::min(kWritebackBytes, bytes - at)})) fail(errno);
-    // The disk begins now, rather than when fsync() waits for it. Where it cannot, fsync() does it all.
-    if (is_large) ::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
+void AtomicFile::set_direct(bool direct) {
+  const int flags = ::fcntl(fd_.get(), F_GETFL);
+  const int wanted = direct ? flags | O_DIRECT : flags & ~O_DIRECT;
+  is_direct_ = flags >= 0 && ::fcntl(fd_.get(), F_SETFL, wanted) == 0 && direct;
+}
+
+bool AtomicFile::put_on_disk(std::string_view piece) {
+  if (is_direct_) {
+    const ssize_t count =
+        uninterrupted([&] { return write_file(fd_.get(), piece.data(), piece.size()); });
+    if (count == static_cast<ssize_t>(piece.size())) return true;
+    if (count < 0 && errno != EINVAL) return false;
+    // The file system does not do it, or not from where a short write ended.
+    set_direct(false);
+    piece.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
   }
+  if (!write_all(fd_.get(), piece, write_file)) return false;
+  // The disk begins now, rather than when fsync() waits for it. Where it cannot, fsync() does it
+  // all.
+  if (leaving_) ::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
+  return true;
 }
 
 Result<ManifestFile> AtomicFile::commit() {
-  flush();
-  beside_.join();
-  if (!failure_ && ::fsync(fd_.get()) != 0) fail(errno);
-  if (!failure_ && ::close(fd_.release()) != 0) fail(errno);
-  if (!failure_ && ::rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
+  join();
+  if (!failure_) {
+    const std::string_view rest(filling_.get(), filled_);
+    digest_.add(rest.data(), rest.size());
+    if (is_direct_) set_direct(false);  // no whole block
+    if (!put_on_disk(rest)) fail(errno);
+  }
+  FileCalls& calls = file_calls();
+  if (!failure_ && uninterrupted([&] { return calls.fsync(fd_.get()); }) != 0) fail(errno);
+  // Interrupted, it is closed all the same, and what it held is on the disk.
+  if (!failure_ && calls.close(fd_.release()) != 0 && errno != EINTR) fail(errno);
+  if (!failure_ && calls.rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
   if (failure_) return *failure_;
   committed_ = true;
   return ManifestFile{.name = name_of(path_), .bytes = bytes_, .sha256 = digest_.hex()};
@@ -173,9 +260,11 @@ Result<std::vector<std::int64_t>> CheckpointDirectory::steps() const {
 }
 
 Result<void> CheckpointDirectory::remove(const std::vector<std::string>& names) {
-  for (const std::string& name : names)
-    if (::unlink(path_of(name).c_str()) != 0 && errno != ENOENT)
-      return system_error("remove " + path_of(name), errno);
+  for (const std::string& name : names) {
+    if (file_calls().unlink(path_of(name).c_str()) == 0 || errno == ENOENT) continue;
+    is_untidy_ = true;
+    return system_error("remove " + path_of(name), errno);
+  }
   return {};
 }
 
@@ -186,7 +275,15 @@ Result<void> CheckpointDirectory::remove_leftovers() {
   for (const std::int64_t step : announced_steps(*all))
     if (const Result<AnnouncedCheckpoint> checkpoint = read_manifest(step))
       for (const ManifestFile& file : checkpoint->manifest.files) named_by[step].insert(file.name);
-  return remove(leftovers(*all, named_by));
+  const std::vector<std::string> unneeded = leftovers(*all, named_by);
+  is_untidy_ = !unneeded.empty();
+  if (!is_untidy_) return {};
+  // That nobody needs them must be on the disk before they are gone: whoever wrote the manifest in
+  // which they are not named any more may have been killed before its directory was safe.
+  if (Result<void> flushed = flush_directory(path_); !flushed) return flushed;
+  Result<void> removed = remove(unneeded);
+  is_untidy_ = !removed;
+  return removed;
 }
 
 Result<AnnouncedCheckpoint> CheckpointDirectory::announce(
@@ -194,6 +291,17 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(
   const Result<std::vector<std::string>> before = names();
   if (!before) return before.error();
   const std::set<std::string> taken(before->begin(), before->end());
+  const bool replaces = taken.contains(manifest_name(manifest.step));
+  Result<AnnouncedCheckpoint> announced = write(std::move(manifest), taken, write_data);
+  // What failed may have left files, and had the step a checkpoint before, then its data file is
+  // nobody's now. What cannot be removed, the next prepare() or announce() tries again.
+  if (!announced || replaces || is_untidy_) (void)remove_leftovers();
+  return announced;
+}
+
+Result<AnnouncedCheckpoint> CheckpointDirectory::write(
+    CheckpointManifest manifest, const std::set<std::string>& taken,
+    const std::function<void(AtomicFile&)>& write_data) {
   AtomicFile data(path_of(data_name(manifest.step, taken)));
   write_data(data);
   const Result<ManifestFile> written = data.commit();
@@ -204,20 +312,15 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(
   const std::string text = encode(manifest);
   AtomicFile announcement(path_of(manifest_name(manifest.step)));
   announcement.write(text.data(), text.size());
-  if (const Result<ManifestFile> announced = announcement.commit(); !announced) {
-    (void)remove({written->name});  // prepare() would remove it as well
+  if (const Result<ManifestFile> announced = announcement.commit(); !announced)
     return announced.error();
-  }
   if (const Result<void> flushed = flush_directory(path_); !flushed) return flushed.error();
-  // Had the step a checkpoint before, then its data file is nobody's now. If it cannot be removed,
-  // the next prepare() or announce() tries again.
-  if (taken.contains(manifest_name(manifest.step))) (void)remove_leftovers();
   return AnnouncedCheckpoint{manifest, sha256_hex(text)};
 }
 
 Result<AnnouncedCheckpoint> CheckpointDirectory::read_manifest(std::int64_t step) const {
   const std::string path = path_of(manifest_name(step));
-  const Result<std::string> text = read_file<std::string>(path, kMaxManifestBytes);
+  const Result<std::string> text = read_text(path, kMaxManifestBytes);
   if (!text) return text.error();
   Result<CheckpointManifest> manifest = decode(path, *text);
   if (!manifest) return manifest.error();
@@ -233,14 +336,14 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::read_manifest(std::int64_t step
 Result<std::vector<char>> CheckpointDirectory::read_data(const CheckpointManifest& manifest) const {
   const ManifestFile& file = manifest.files.front();
   const std::string path = path_of(file.name);
-  Result<std::vector<char>> bytes = read_file<std::vector<char>>(path, file.bytes);
-  if (!bytes) return bytes;
-  if (bytes->size() != file.bytes)
-    return corrupt(path, "it has " + std::to_string(bytes->size()) + " bytes, its manifest says " +
-                             std::to_string(file.bytes));
-  if (sha256_hex({bytes->data(), bytes->size()}) != file.sha256)
+  Result<DigestedBytes> read = read_and_digest(path, file.bytes);
+  if (!read) return read.error();
+  if (read->bytes.size() != file.bytes)
+    return corrupt(path, "it has " + std::to_string(read->bytes.size()) +
+                             " bytes, its manifest says " + std::to_string(file.bytes));
+  if (read->sha256 != file.sha256)
     return corrupt(path, "its SHA-256 is not the one in its manifest: it is damaged");
-  return bytes;
+  return std::move(read->bytes);
 }
 
 Result<void> CheckpointDirectory::forget(std::int64_t step) {

@@ -3,27 +3,34 @@
 //
 // A save writes the data file under a temporary name, fsyncs it, renames it, fsyncs the directory,
 // and does the same with the manifest. Nothing that an announced checkpoint needs is written over.
-// docs/checkpoints.md has the format; core/checkpoint_manifest.h has the names and the decisions.
+// What changes files goes through base/file_calls.h: tests let every call fail, and lose what was
+// not fsynced. docs/checkpoints.md has the format; core/checkpoint_manifest.h has the names and the
+// decisions.
 //
 // One rank writes to a directory at a time; any number may read. One thread at a time.
 #pragma once
 
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "worker_lib/beside.h"
 #include "worker_lib/core/checkpoint_manifest.h"
 #include "worker_lib/sha256.h"
-#include "worker_lib/sha256_beside.h"
 
 namespace ddprun {
 
 // A file that appears under its name when it is complete and on the disk, or not at all. The first
-// failure is kept, later writes do nothing, and commit() reports it: LibTorch's zip writer, which
-// writes here, cannot be told of one (its destructor would throw).
+// failure is kept, later writes do nothing, and commit() reports it.
+//
+// A large one is written past the page cache, which would take half as much of the processors as
+// the digest does, and push out what the training has there. Three things go on at once: the caller
+// fills one buffer, while the one before it is written by one thread and digested by another.
 class AtomicFile {
  public:
   // Opens `path`'s temporary name; writes nothing under `path` yet.
@@ -33,29 +40,39 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  // What is large goes to the disk from now on, and not only with commit().
-  // stays: the piece stays as it is until commit(). Its digest is then made beside what the caller does next.
-  void write(const void* data, std::size_t bytes, bool stays = false);
+  void write(const void* data, std::size_t bytes);
 
   // Flushes, fsyncs, renames; the directory is the caller's to fsync. Returns the size and SHA-256
   // of what was written, under the file's name without its directory.
   Result<ManifestFile> commit();
 
  private:
-  void flush();
-  void put_out(const char* data, std::size_t bytes);
+  struct Free {
+    void operator()(char* memory) const { std::free(memory); }
+  };
+  using Buffer = std::unique_ptr<char, Free>;
+  static Buffer make_buffer();
+
+  void put_out();
+  void join();
+  bool put_on_disk(std::string_view piece);
+  void set_direct(bool direct);
   void fail(int sys_errno);
 
   std::string path_;
   std::string temporary_;
+  Buffer filling_, leaving_;
   UniqueFd fd_;
-  std::string buffer_;
-  std::string flushed_;  // the buffer before, of which the digest is made
+  std::size_t filled_ = 0;
   std::uint64_t bytes_ = 0;
   Sha256 digest_;
-  Sha256Beside beside_{digest_};
   std::optional<Error> failure_;
   bool committed_ = false;
+  // The disk's thread has these between begin() and join().
+  bool is_direct_ = false;
+  int disk_errno_ = 0;
+  Beside digesting_{"ddprun-digest"};
+  Beside writing_{"ddprun-disk"};
 };
 
 // A manifest that is whole, and a digest of it, by which ranks tell whether they mean the same.
@@ -71,12 +88,13 @@ class CheckpointDirectory {
   const std::string& path() const { return path_; }
   std::string path_of(const std::string& name) const { return path_ + "/" + name; }
 
-  // Creates the directory where it is missing (and fsyncs what that takes), and removes what killed saves left in it. For the
-  // rank that writes.
+  // Creates the directory where it is missing (and fsyncs what that takes), and removes what killed
+  // saves left in it. For the rank that writes.
   Result<void> prepare();
 
   // Writes the data file with `write_data`, and then the manifest: `manifest` with the file's size
-  // and digest added. On failure what was there before is untouched.
+  // and digest added. On failure what was there before is untouched, but for the announcement of
+  // this step itself: when its last fsync fails, the new one may be there or the old one.
   Result<AnnouncedCheckpoint> announce(CheckpointManifest manifest,
                                        const std::function<void(AtomicFile&)>& write_data);
 
@@ -97,8 +115,11 @@ class CheckpointDirectory {
   Result<std::vector<std::string>> names() const;
   Result<void> remove(const std::vector<std::string>& names);
   Result<void> remove_leftovers();
+  Result<AnnouncedCheckpoint> write(CheckpointManifest manifest, const std::set<std::string>& taken,
+                                    const std::function<void(AtomicFile&)>& write_data);
 
   std::string path_;
+  bool is_untidy_ = false;  // something could not be removed
 };
 
 }  // namespace ddprun

@@ -1,7 +1,6 @@
 #include "worker_lib/checkpoint_state.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/jit/serialization/pickler.h>
 #include <torch/torch.h>
 
@@ -12,6 +11,8 @@
 #include <set>
 
 #include "ddprun/error.h"
+#include "worker_lib/core/crc32.h"
+#include "worker_lib/core/zip_writer.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/sha256.h"
 #include "worker_lib/tensor_facts.h"
@@ -20,6 +21,7 @@ namespace ddprun {
 namespace {
 
 constexpr int kMaxJsonDepth = 64;
+constexpr std::size_t kPieceBytes = 256 << 10;  // stays in a core's cache between CRC and copy
 
 [[noreturn]] void corrupt(const std::string& file, const std::string& what) {
   refuse("read " + file + ": " + what, DistError::Kind::kCorrupt);
@@ -158,19 +160,29 @@ void write_pickle(const c10::IValue& top, const WritePiece& write) {
   pickler.protocol();
   pickler.pushIValue(top);
   pickler.stop();
-  const void* staying = nullptr;
-  caffe2::serialize::PyTorchStreamWriter zip([&](const void* data, size_t size) {
-    write(data, size, data == staying);
-    return size;
-  });
-  zip.writeRecord("data.pkl", pickled.data(), pickled.size());
-  zip.writeRecord("byteorder", "little", 6);
+  ZipWriter zip;
+  const auto frame = [&](const std::string& text) { write(text.data(), text.size()); };
+  const auto record = [&](const std::string& name, std::string_view bytes) {
+    frame(zip.begin("archive/" + name, bytes.size()));
+    std::uint32_t crc = 0;
+    while (!bytes.empty()) {
+      const std::string_view piece = bytes.substr(0, kPieceBytes);
+      crc = crc32(piece, crc);  // brings it into the cache
+      write(piece.data(), piece.size());
+      bytes.remove_prefix(piece.size());
+    }
+    frame(zip.end(crc));
+  };
+  record("data.pkl", pickled);
+  record("byteorder", "little");
   int index = 0;
   for (const at::Tensor& tensor : pickler.tensorData()) {
-    staying = tensor.storage().data();
-    zip.writeRecord("data/" + std::to_string(index++), staying, tensor.storage().nbytes());
+    const c10::Storage& storage = tensor.storage();
+    record("data/" + std::to_string(index++),
+           {static_cast<const char*>(storage.data()), storage.nbytes()});
   }
-  zip.writeEndOfFile();
+  record("version", "3\n");  // of the format, which PyTorch asks for
+  frame(zip.finish());
 }
 
 torch::Tensor ArchiveTensors::make(const PickleTensor& tensor) {

@@ -29,9 +29,8 @@ PickleDict make_string_dict();
 PickleDict make_int_dict();
 c10::impl::GenericList make_list();
 
-// Takes a piece of an archive, which stays where it is as long as the archive's tensors do, or else only for
-// this call. Must not throw.
-using WritePiece = std::function<void(const void* data, std::size_t bytes, bool stays)>;
+// Takes a piece of an archive.
+using WritePiece = std::function<void(const void* data, std::size_t bytes)>;
 
 // Writes the archive piece by piece.
 void write_pickle(const c10::IValue& top, const WritePiece& write);

@@ -434,7 +434,7 @@ std::optional<PickleDict> gather_optimizer_states(const Optimizer& optimizer) {
   const PickleDict own = optimizer_state(optimizer).at("state").toGenericDict();
   std::string bytes;
   if (group.rank() != 0)
-    write_pickle(own, [&](const void* data, std::size_t size, bool) {
+    write_pickle(own, [&](const void* data, std::size_t size) {
       bytes.append(static_cast<const char*>(data), size);
     });
   const std::vector<std::string> all = group.gather_bytes(bytes);

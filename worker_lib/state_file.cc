@@ -137,9 +137,7 @@ void save_state_dict(const std::string& path, const StateDict& state) {
       dict.insert(item.key(), tensor_for_file(item.value()));
     }
     AtomicFile file(path);
-    write_pickle(dict, [&](const void* data, std::size_t bytes, bool stays) {
-      file.write(data, bytes, stays);
-    });
+    write_pickle(dict, [&](const void* data, std::size_t bytes) { file.write(data, bytes); });
     value_or_throw(file.commit());
     const std::string directory = std::filesystem::path(path).parent_path().string();
     value_or_throw(flush_directory(directory.empty() ? "." : directory));

@@ -10,7 +10,7 @@ namespace ddprun {
 
 inline std::vector<char> pickled(const c10::IValue& top) {
   std::vector<char> bytes;
-  write_pickle(top, [&](const void* data, std::size_t size, bool) {
+  write_pickle(top, [&](const void* data, std::size_t size) {
     bytes.insert(bytes.end(), static_cast<const char*>(data),
                  static_cast<const char*>(data) + size);
   });

@@ -1,11 +1,11 @@
 #include "worker_lib/core/zip_directory.h"
 
 #include <algorithm>
-#include <boost/crc.hpp>
 #include <optional>
 #include <set>
 
 #include "base/is_control.h"
+#include "worker_lib/core/crc32.h"
 
 namespace ddprun {
 namespace {
@@ -171,9 +171,7 @@ Result<std::vector<ZipRecord>> read_zip(std::string_view archive) {
 }
 
 bool has_right_crc(const ZipRecord& record) {
-  boost::crc_32_type crc;
-  crc.process_bytes(record.bytes.data(), record.bytes.size());
-  return crc.checksum() == record.crc;
+  return crc32(record.bytes) == record.crc;
 }
 
 }  // namespace ddprun
