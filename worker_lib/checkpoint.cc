@@ -98,9 +98,9 @@ struct CheckpointManager::Impl {
   bool may_be_asked = false;  // to save and to leave
   // Steps that restore() passed over: they may be damaged, and a later save may replace them.
   std::set<std::int64_t> passed_over = {};
-  TimePoint last_save = BootClock::now();
 
   // On rank 0. The writer's thread has the directory and passed_over while `writing` is not complete.
+  TimePoint last_save = BootClock::now();
   StateSnapshot snapshot = {};
   std::shared_ptr<detail::HostWork> writing = {};  // until its end was told
   std::atomic<bool> is_waited_for = false;
@@ -119,6 +119,7 @@ struct CheckpointManager::Impl {
   std::vector<PickleDict> gather_generators(std::int64_t step) const;
   c10::IValue contents(std::int64_t step, const TrainingState& state,
                        const Gathered& gathered) const;
+  bool would_skip() const { return options.skip_when_busy && !writer.is_idle(); }
   // Rank 0's part of save(): false if the writer is busy and need not be waited for.
   bool begin_save(std::int64_t step, const TrainingState& state, const Gathered& gathered);
   Result<void> write(const Saving& saving);
@@ -209,7 +210,8 @@ void CheckpointManager::Impl::expect_no_later_step(std::int64_t step) const {
 
 bool CheckpointManager::Impl::begin_save(std::int64_t step, const TrainingState& state,
                                          const Gathered& gathered) {
-  if (options.skip_when_busy && !writer.is_idle()) return false;
+  if (would_skip()) return false;
+  last_save = BootClock::now();
   settle();
   expect_no_later_step(step);
   Saving saving{.manifest = {.step = step,
@@ -471,7 +473,6 @@ CheckpointManager& CheckpointManager::operator=(CheckpointManager&&) noexcept = 
 bool CheckpointManager::save(std::int64_t step, const TrainingState& state) {
   return with_dist_errors(kSaving, [&] {
     if (step < 0) refuse(std::string(kSaving) + ": step " + std::to_string(step) + " is negative");
-    impl_->last_save = BootClock::now();
     const auto generators = impl_->gather_generators(step);
     std::optional<PickleDict> states;
     if (state.optimizer) states = gather_optimizer_states(*state.optimizer);
@@ -487,9 +488,10 @@ MaybeSaved CheckpointManager::maybe_save(std::int64_t step, const TrainingState&
     bool due = options.every_steps > 0 && step % options.every_steps == 0;
     MaybeSaved done{.leave = impl_->may_be_asked && save_was_requested()};
     if (options.every.count() > 0 || impl_->may_be_asked) {
-      // Rank 0's clock counts: others may have started later.
+      // Rank 0's clock counts: others may have started later. What would be skipped stays due.
       const bool is_time = options.every.count() > 0 && impl_->group.rank() == 0 &&
-                           BootClock::now() - impl_->last_save >= options.every;
+                           BootClock::now() - impl_->last_save >= options.every &&
+                           !impl_->would_skip();
       const std::vector<bool> wishes = wishes_of_all(impl_->group, {is_time, done.leave});
       due = due || wishes[0];
       done.leave = wishes[1];

@@ -569,6 +569,25 @@ TEST_F(CheckpointTest, SavesWhenItIsTime) {
   });
 }
 
+TEST_F(CheckpointTest, ASaveThatIsDueAndSkippedIsMadeAsSoonAsTheWriterIsFree) {
+  HeldWriter writer;
+  ThreadWorld(1).run([&](ProcessGroup& group) {
+    CheckpointOptions options = options_;
+    options.skip_when_busy = true;
+    options.every = std::chrono::milliseconds(500);
+    CheckpointManager manager(group, 0, options, writer.announce());
+    Training training(0, 1);
+    EXPECT_TRUE(manager.save(1, training.state));
+    const auto until = std::chrono::steady_clock::now() + 1.1 * options.every;
+    int step = 1;
+    while (std::chrono::steady_clock::now() < until)
+      EXPECT_FALSE(manager.maybe_save(++step, training.state).saved) << "one is being written";
+    writer.release();
+    manager.wait();
+    EXPECT_TRUE(manager.maybe_save(++step, training.state).saved);
+  });
+}
+
 TEST_F(CheckpointTest, TheBestAreKeptAndNamed) {
   CheckpointOptions options = options_;
   options.keep_last = 1;

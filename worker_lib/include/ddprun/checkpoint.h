@@ -77,7 +77,8 @@ struct TrainingState {
   std::int64_t epoch = 0;
   nlohmann::json extra = {};  // anything else that the program wants back
   // How good the model is (a validation loss, an accuracy), for keep_best. restore() leaves it alone; what
-  // is not finite counts as none.
+  // is not finite counts as none. Set it for the save of the model that was measured and reset() it then:
+  // the next save would claim it for a model that has been trained on.
   std::optional<double> metric = {};
   // What the training data is, in words that change with it (a name and a version, a digest). restore()
   // refuses a checkpoint that was saved with other ones; empty: not compared.

@@ -51,7 +51,9 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
                      DistributedSamplerOptions options = {});
 
   // Chooses the epoch's order, from the next begin() of the loader on. Without it every pass over
-  // the loader has the same order.
+  // the loader has the same order, and a checkpoint that is made between two passes cannot tell
+  // whether the first one is to go on (with nothing, at its end) or the second to begin: call it
+  // also where nothing is shuffled.
   void set_epoch(std::int64_t epoch);
   std::int64_t epoch() const;
 
