@@ -1,10 +1,10 @@
 // What a training tells people and programs while it runs: a progress bar on terminals, a line for each
 // epoch, and the same numbers as a line of JSON in a file (scripts/plot-metrics draws it).
 //
-//   EpochReport report(options.metrics, ctx.rank() == 0);
+//   EpochReport report(options.metrics, ctx.rank() == 0, ctx.world_size());
 //   report.begin_epoch(epoch, steps);
 //   for (...) { train(); report.step(loss, images); }
-//   report.end_epoch({{"loss", ...}, {"accuracy", ...}});
+//   report.end_epoch(step, {{"loss", ...}, {"accuracy", ...}});
 //
 // One thread.
 #pragma once
@@ -17,6 +17,20 @@
 
 namespace examples {
 
+// An epoch that is under way.
+struct EpochProgress {
+  std::string word = "epoch";
+  std::int64_t epoch = 1;
+  std::int64_t done = 0, steps = 1;
+  double loss = 0;
+  double samples_per_second = 0;
+  double seconds_left = 0;
+};
+
+// "epoch 1 [======    ] 12/45  loss 0.1234  1234 samples/s  3 s left", in at most so many columns: what
+// there is no room for is left out, the bar first, then the speed, the loss, and the time.
+std::string progress_line(const EpochProgress& progress, std::size_t columns);
+
 class EpochReport {
  public:
   // file: lines are added to it; empty: none. speaks: false on ranks other than 0, where all of
@@ -27,13 +41,13 @@ class EpochReport {
   EpochReport(const EpochReport&) = delete;
   EpochReport& operator=(const EpochReport&) = delete;
 
-  // epoch: from 1. steps: that this epoch will have.
+  // epoch: from 1. steps: that there will be, only the rest of the epoch where it is resumed.
   void begin_epoch(std::int64_t epoch, std::int64_t steps);
   void step(double loss, std::int64_t images);
-  // Prints "epoch 1  loss 0.123  accuracy 0.98  samples/s 1234", with `metrics` in alphabetical order, and
-  // adds {"epoch", "step", "seconds", "samples_per_second"} and the metrics to the file. step: since the
-  // training began, over all epochs. Throws std::runtime_error if the file cannot be written.
-  void end_epoch(std::int64_t step, const nlohmann::json& metrics);
+  // Prints "epoch  1  loss 0.1230  accuracy 0.9800  samples/s 1234", with `metrics` in the order given,
+  // and adds {"epoch", "step", "seconds", "samples_per_second"} and the metrics to the file. step:
+  // since the training began, over all epochs. Throws std::runtime_error if the file cannot be written.
+  void end_epoch(std::int64_t step, const nlohmann::ordered_json& metrics);
 
   // Of the epoch so far, over all workers.
   double samples_per_second() const;
@@ -46,6 +60,7 @@ class EpochReport {
 
   bool speaks_;
   bool has_terminal_;
+  bool has_bar_ = false;  // on the terminal, in the line where the cursor is
   int workers_;
   std::string word_;
   std::FILE* file_ = nullptr;

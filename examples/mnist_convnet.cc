@@ -141,9 +141,9 @@ class Training {
       schedule_->step();
       evaluate(metrics);
       const ddprun::MetricAccumulator all = metrics.merged(ctx_.group());
-      report.end_epoch(step_, {{"accuracy", all.mean("accuracy")},
-                               {"loss", all.mean("loss")},
-                               {"test_loss", all.mean("test_loss")}});
+      report.end_epoch(step_, {{"loss", all.mean("loss")},
+                               {"test_loss", all.mean("test_loss")},
+                               {"accuracy", all.mean("accuracy")}});
       ++state_.epoch;
       if (!checkpoints_) continue;
       state_.metric = all.mean("test_loss");

@@ -8,14 +8,15 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <ddprun/ddprun.hpp>
 #include <fstream>
 
 #include "examples/command_line.h"
+#include "examples/epoch_report.h"
 
 namespace {
 
@@ -24,6 +25,7 @@ struct Options : examples::TrainingOptions {
   std::string checkpoint_dir;
   std::int64_t checkpoint_every = 20;
   std::string digest_file;
+  std::string metrics;
   int crash_rank = -1;
   std::int64_t crash_step = -1;
 
@@ -38,6 +40,8 @@ void Options::add_to(CLI::App& app) {
       ->check(CLI::PositiveNumber);
   app.add_option("--digest-file", digest_file,
                  "where rank 0 writes the SHA-256 of the final weights");
+  app.add_option("--metrics", metrics,
+                 "file to which a line of JSON is added for each epoch; empty: none");
   app.option_defaults()->always_capture_default(false);
   auto* with_rank =
       app.add_option("--crash-rank", crash_rank, "this rank kills itself, in generation 0 only")
@@ -97,13 +101,6 @@ class ExecutedSteps {
   std::int64_t count_ = 0;
 };
 
-// What one epoch of one worker adds up.
-struct Progress {
-  double loss = 0;
-  std::int64_t samples = 0;
-  std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
-};
-
 class Training {
  public:
   Training(const Options& options, ddprun::Context& ctx)
@@ -115,7 +112,8 @@ class Training {
         model_(net_, ctx.group()),  // (*) averages gradients
         optimizer_(net_->parameters(), torch::optim::SGDOptions(options.lr).momentum(0.9)),
         sampler_(*train_.size(), ctx.group(), {.seed = options.seed}),  // (*) deals the images
-        state_{.model = net_.get(), .optimizer = &optimizer_, .sampler = &sampler_} {
+        state_{.model = net_.get(), .optimizer = &optimizer_, .sampler = &sampler_},
+        report_(options.metrics, ctx.rank() == 0, ctx.world_size()) {
     torch::manual_seed(options.seed + ctx.rank());  // for dropout and jitter, which differ by rank
     if (!options.checkpoint_dir.empty()) resume();
   }
@@ -125,13 +123,15 @@ class Training {
     for (std::int64_t epoch = state_.epoch; epoch < options_.epochs; ++epoch) {
       state_.epoch = epoch;
       sampler_.set_epoch(epoch);  // (*) another order in each epoch
-      Progress progress;
+      const std::int64_t steps = steps_left();
+      report_.begin_epoch(epoch + 1, steps);
+      ddprun::MetricAccumulator metrics;
       for (auto& batch : *loader) {
-        take_step(batch, progress);
+        take_step(batch, metrics);
         maybe_crash();
         if (save_or_leave()) return say_goodbye();
       }
-      if (progress.samples > 0) report(epoch, progress);
+      if (steps > 0) end_epoch(metrics);
     }
     if (checkpoints_) {
       if (step_ % options_.checkpoint_every != 0) checkpoints_->save(step_, state_);
@@ -157,11 +157,21 @@ class Training {
     std::fflush(stdout);
   }
 
-  void take_step(torch::data::Example<>& batch, Progress& progress) {
-    const std::int64_t steps_per_epoch =
-        (sampler_.size() + options_.batch_size - 1) / options_.batch_size;
-    const double done =
-        static_cast<double>(step_) / static_cast<double>(steps_per_epoch * options_.epochs);
+  std::int64_t steps_for(std::int64_t images) const {
+    const std::int64_t batch = options_.batch_size * ctx_.world_size();
+    return (images + batch - 1) / batch;
+  }
+  // Of this epoch: all, but where it is resumed.
+  std::int64_t steps_left() const {
+    const auto images = static_cast<std::int64_t>(*train_.size());
+    return steps_for(
+        std::max<std::int64_t>(images - sampler_.state().at("position").get<std::int64_t>(), 0));
+  }
+
+  void take_step(torch::data::Example<>& batch, ddprun::MetricAccumulator& metrics) {
+    const std::int64_t all_steps =
+        options_.epochs * steps_for(static_cast<std::int64_t>(*train_.size()));
+    const double done = static_cast<double>(step_) / static_cast<double>(all_steps);
     optimizer_.param_groups()[0].options().set_lr(options_.lr * (1 - done));
     optimizer_.zero_grad();
     torch::Tensor loss =
@@ -170,8 +180,9 @@ class Training {
     optimizer_.step();
     ctx_.report_progress(++step_);
     if (ctx_.rank() == 0) executed_.add_one();
-    progress.loss += loss.item<double>() * static_cast<double>(batch.data.size(0));
-    progress.samples += batch.data.size(0);
+    const std::int64_t images = batch.data.size(0);
+    metrics.add_mean("loss", loss.item<double>(), static_cast<double>(images));
+    report_.step(loss.item<double>(), images);
   }
 
   void maybe_crash() const {
@@ -192,17 +203,11 @@ class Training {
                 static_cast<long long>(step_));
   }
 
-  void report(std::int64_t epoch, const Progress& progress) {
-    const torch::Tensor sums =
-        torch::tensor({progress.loss, static_cast<double>(progress.samples)}, torch::kFloat64);
-    ctx_.group().all_reduce(sums);
+  void end_epoch(const ddprun::MetricAccumulator& metrics) {
+    const ddprun::MetricAccumulator all = metrics.merged(ctx_.group());  // (*) of all ranks
     if (ctx_.rank() != 0) return;
-    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - progress.start;
-    const double samples = sums[1].item<double>();
-    std::printf("epoch %2lld  loss %.4f  test accuracy %.2f %%  %.0f samples/s\n",
-                static_cast<long long>(epoch + 1), sums[0].item<double>() / samples,
-                100 * examples::accuracy(net_, test_), samples / time.count());
-    std::fflush(stdout);
+    report_.end_epoch(step_,
+                      {{"loss", all.mean("loss")}, {"accuracy", examples::accuracy(net_, test_)}});
   }
 
   void finish() {
@@ -229,6 +234,7 @@ class Training {
   ddprun::TrainingState state_;
   std::optional<ddprun::CheckpointManager> checkpoints_;
   ExecutedSteps executed_;
+  examples::EpochReport report_;
   std::int64_t step_ = 0;  // on the way to the final weights
 };
 
