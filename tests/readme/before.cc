@@ -1,0 +1,37 @@
+// A training: which of two spirals does a point lie on? before.cc is an ordinary one, after.cc has any number of
+// workers and survives their loss. README.md shows what the difference is.
+#include <torch/torch.h>
+
+#include <cmath>
+#include <iostream>
+
+struct Spirals : torch::data::datasets::Dataset<Spirals> {
+  torch::data::Example<> get(std::size_t i) override {
+    const float angle = 0.01F * static_cast<float>(i / 2), side = i % 2 == 0 ? 1 : -1;
+    return {torch::tensor({side * angle * std::cos(angle), side * angle * std::sin(angle)}),
+            torch::tensor(static_cast<std::int64_t>(i % 2))};
+  }
+  std::optional<std::size_t> size() const override { return 2000; }
+};
+
+int main() {
+  torch::manual_seed(1);
+  torch::nn::Sequential net(torch::nn::Linear(2, 64), torch::nn::ReLU(), torch::nn::Linear(64, 64),
+                            torch::nn::ReLU(), torch::nn::Linear(64, 2));
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  auto dataset = Spirals().map(torch::data::transforms::Stack<>());
+  torch::data::samplers::RandomSampler sampler(*dataset.size());
+  auto loader = torch::data::make_data_loader(dataset, sampler, 50);
+  for (std::int64_t epoch = 0; epoch < 40; ++epoch) {
+    double loss_sum = 0;
+    for (auto& batch : *loader) {
+      optimizer.zero_grad();
+      auto loss = torch::cross_entropy_loss(net->forward(batch.data), batch.target);
+      loss.backward();
+      optimizer.step();
+      loss_sum += loss.item<double>();
+    }
+    std::cout << "epoch " << epoch << "  sum of losses " << loss_sum << std::endl;
+  }
+  torch::save(net, "net.pt");
+}
