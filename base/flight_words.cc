@@ -90,6 +90,16 @@ std::string group_words(const WorkerPage& page, std::uint64_t id) {
   return "";
 }
 
+// ", called from train_epoch(int) < train+0x1a2b"; empty: it was not recorded.
+std::string origin_words(const WorkerPage& page, std::uint32_t origin) {
+  const std::size_t known =
+      std::min<std::size_t>(page.origin_count.load(std::memory_order_acquire), page.origins.size());
+  if (origin == 0 || origin > known) return "";
+  std::string text = text_in(page.origins[origin - 1]);
+  std::replace_if(text.begin(), text.end(), is_control, '?');
+  return std::string(kCalledFrom) + text;
+}
+
 }  // namespace
 
 std::string name_of(FlightCall call) { return name_in(kCallWords, call, "call"); }
@@ -148,7 +158,7 @@ std::string whereabouts(const WorkerPage& page, std::uint64_t now_ns) {
     entry = last;  // it began while the others were looked at
   if (entry) {
     return text + "it is in " + words_of(*entry) + group_words(page, entry->group) + " since " +
-           span_text(entry->begun_ns, now_ns);
+           span_text(entry->begun_ns, now_ns) + origin_words(page, entry->origin);
   }
   if (!last) return text + "it has made no call";
   return text + "it is in no call since " + span_text(last->ended_ns, now_ns) + "; the last was " +

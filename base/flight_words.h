@@ -30,8 +30,11 @@ std::string words_of(const FlightEntry& entry);
 // and does not overflow.
 std::string span_text(std::uint64_t from_ns, std::uint64_t to_ns);
 
+// In front of where a call comes from, in whereabouts().
+inline constexpr std::string_view kCalledFrom = ", called from ";
+
 // What a rank does at `now_ns`, a page time, by its page: "it is in recv of 4 bytes of float32 from rank 2
-// since 2.0 s", "it is in no call since 2.0 s; the last was all_reduce of 8 bytes (sum of float32)", "it has
+// since 2.0 s" (and ", called from train_epoch(int)", where that is recorded), "it is in no call since 2.0 s; the last was all_reduce of 8 bytes (sum of float32)", "it has
 // made no call"; before it, where the rank has reported steps: "it has done step 7; ".
 std::string whereabouts(const WorkerPage& page, std::uint64_t now_ns);
 

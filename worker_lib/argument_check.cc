@@ -299,26 +299,27 @@ void ArgumentCheck::op(ReduceOp op, double factor, const torch::Tensor& tensor) 
     refuse(std::string("op ") + to_text(op) + " needs " + needed + ", but this one is " +
            c10::toString(type));
   };
+  if (factor != 1 && op != ReduceOp::kPremulSum) {
+    refuse(std::string("premul_factor is for op premul_sum, not ") + to_text(op));
+  }
   switch (op) {
-    case ReduceOp::kSum: break;
+    case ReduceOp::kSum: return;
     case ReduceOp::kAvg:
     case ReduceOp::kPremulSum:
       if (!is_real && !is_complex) refuse_dtype("a floating-point or complex tensor");
-      break;
+      return;
     case ReduceOp::kProduct:
     case ReduceOp::kMin:
     case ReduceOp::kMax:
       if (is_complex) refuse_dtype("a tensor of real numbers");
-      break;
+      return;
     case ReduceOp::kBitAnd:
     case ReduceOp::kBitOr:
     case ReduceOp::kBitXor:
       if (is_real || is_complex) refuse_dtype("an integer or bool tensor");
-      break;
+      return;
   }
-  if (factor != 1 && op != ReduceOp::kPremulSum) {
-    refuse(std::string("premul_factor is for op premul_sum, not ") + to_text(op));
-  }
+  refuse("there is no op " + std::to_string(static_cast<int>(op)));
 }
 
 void ArgumentCheck::root(int root) const { must_be_rank("root", root); }

@@ -5,6 +5,7 @@
 // group serves. Threads: as Backend.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -43,6 +44,10 @@ class BackendByDevice final : public Backend {
   Work send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) override;
   Work recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) override;
   std::vector<Work> batch(const std::vector<P2POp>& operations, CallOptions call) override;
+  bool sends_on_any_thread() const override {
+    return std::ranges::all_of(parts_,
+                               [](const Part& one) { return one.backend->sends_on_any_thread(); });
+  }
 
   Work split_off(int color, int key, std::shared_ptr<void>* seed, CallOptions call) override {
     return main().split_off(color, key, seed, call);

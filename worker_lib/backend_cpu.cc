@@ -47,6 +47,20 @@ ReduceOp engine_op(const Reduction& how) {
   return how.op == ReduceOp::kPremulSum ? ReduceOp::kSum : how.op;
 }
 
+CallTerms terms_of(TensorList tensors, Duration timeout) {
+  CallTerms terms(timeout);
+  const ContentFacts content = content_of(tensors);
+  terms.type = content.type;
+  terms.types = content.types;
+  return terms;
+}
+
+CallTerms terms_of(const Reduction& how, Duration timeout) {
+  CallTerms terms(timeout);
+  terms.asked = how.op;
+  return terms;
+}
+
 bool needs_products(const Reduction& how) {
   return how.op == ReduceOp::kPremulSum && how.factor != 1;
 }
@@ -161,7 +175,7 @@ Work CpuBackend::all_reduce(TensorList tensors, Reduction how, CallOptions call)
                    [how](CpuGroup& group, TensorList all, TensorList, Duration timeout) {
                      multiply_in_place(how, all);
                      return group.all_reduce(view(memory_of(all)), element_type_of(all[0]),
-                                             engine_op(how), timeout);
+                                             engine_op(how), terms_of(how, timeout));
                    });
 }
 
@@ -177,7 +191,7 @@ Work CpuBackend::reduce(const torch::Tensor& tensor, Reduction how, int root, Ca
                      }
                      const WritableBytes memory = memory_of(one);
                      return group.reduce(ddprun::list_of(memory), element_type_of(one),
-                                         engine_op(how), Rank(root), timeout);
+                                         engine_op(how), Rank(root), terms_of(how, timeout));
                    });
 }
 
@@ -185,14 +199,16 @@ Work CpuBackend::broadcast(TensorList tensors, int root, CallOptions call) {
   return carry_out(call, tensors, {},
                    {.is_read = root == rank(), .is_written = root != rank(), .can_be_cut = true},
                    [root](CpuGroup& group, TensorList all, TensorList, Duration timeout) {
-                     return group.broadcast(view(memory_of(all)), Rank(root), timeout);
+                     return group.broadcast(view(memory_of(all)), Rank(root),
+                                            terms_of(all, timeout));
                    });
 }
 
 Work CpuBackend::all_gather(TensorList outputs, TensorList inputs, CallOptions call) {
   return carry_out(call, outputs, inputs, {},
                    [](CpuGroup& group, TensorList to, TensorList from, Duration timeout) {
-                     return group.all_gather(view(contents_of(from)), view(memory_of(to)), timeout);
+                     return group.all_gather(view(contents_of(from)), view(memory_of(to)),
+                                             terms_of(from, timeout));
                    });
 }
 
@@ -204,7 +220,8 @@ Work CpuBackend::reduce_scatter(TensorList outputs, TensorList inputs, Reduction
                      if (needs_products(how)) products = multiplied(how, from);
                      const TensorList given = products.empty() ? from : TensorList(products);
                      return group.reduce_scatter(view(contents_of(given)), view(memory_of(to)),
-                                                 element_type_of(to[0]), engine_op(how), timeout);
+                                                 element_type_of(to[0]), engine_op(how),
+                                                 terms_of(how, timeout));
                    });
 }
 
@@ -213,7 +230,7 @@ Work CpuBackend::gather(TensorList outputs, const torch::Tensor& input, int root
   return carry_out(call, outputs, list_of(input), {},
                    [root](CpuGroup& group, TensorList to, TensorList from, Duration timeout) {
                      return group.gather(contents_of(from[0]), view(memory_of(to)), Rank(root),
-                                         timeout);
+                                         terms_of(from, timeout));
                    });
 }
 
@@ -222,14 +239,15 @@ Work CpuBackend::scatter(const torch::Tensor& output, TensorList inputs, int roo
   return carry_out(call, list_of(output), inputs, {},
                    [root](CpuGroup& group, TensorList to, TensorList from, Duration timeout) {
                      return group.scatter(view(contents_of(from)), memory_of(to[0]), Rank(root),
-                                          timeout);
+                                          terms_of(to, timeout));
                    });
 }
 
 Work CpuBackend::all_to_all(TensorList outputs, TensorList inputs, CallOptions call) {
   return carry_out(call, outputs, inputs, {},
                    [](CpuGroup& group, TensorList to, TensorList from, Duration timeout) {
-                     return group.all_to_all(view(contents_of(from)), view(memory_of(to)), timeout);
+                     return group.all_to_all(view(contents_of(from)), view(memory_of(to)),
+                                             terms_of(from, timeout));
                    });
 }
 

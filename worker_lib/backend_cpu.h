@@ -44,6 +44,7 @@ class CpuBackend final : public Backend {
   Work send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) override;
   Work recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) override;
   std::vector<Work> batch(const std::vector<P2POp>& operations, CallOptions call) override;
+  bool sends_on_any_thread() const override { return true; }
 
   torch::Tensor shared_empty(torch::IntArrayRef sizes, torch::ScalarType dtype) override;
   void abort(const std::string& reason) override { group_->abort(reason); }

@@ -82,14 +82,16 @@ CallHeader header_of(CallKind kind, TensorList tensors, int root = -1) {
     sizes.push_back(one.nbytes());
   }
   if (sizes.size() > 1) header.digest = digest_of(sizes);
+  const ContentFacts content = content_of(tensors);
+  header.type = content.type;
+  header.count /= size_of(content.type);
+  header.digest ^= content.types;
   header.tensors = static_cast<std::uint16_t>(std::min<std::size_t>(sizes.size(), 65535));
   return header;
 }
 
 CallHeader header_of(CallKind kind, TensorList tensors, const Reduction& how, int root = -1) {
   CallHeader header = header_of(kind, tensors, root);
-  header.count /= tensors[0].element_size();
-  header.type = element_type_of(tensors[0]);
   header.op = how.op;
   return header;
 }
@@ -324,7 +326,8 @@ Work NcclBackend::all_to_all(TensorList outputs, TensorList inputs, CallOptions 
   // How much goes where is every pair's own affair.
   return issue_messages({.device = device_of(inputs[0]),
                          .what = call_of("all_to_all", inputs),
-                         .header = CallHeader{.kind = CallKind::kAllToAll},
+                         .header = CallHeader{.kind = CallKind::kAllToAll,
+                                              .type = content_of(inputs).type},
                          .keep = both(outputs, inputs)},
                         written(outputs), read(inputs), call);
 }

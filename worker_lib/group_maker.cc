@@ -54,6 +54,7 @@ Result<std::unique_ptr<ProcessGroup>> GroupMaker::form_world(Duration timeout,
   if (options_.store) meeting.key = options_.store->name();
   Result<std::unique_ptr<Backend>> backend = form_backends(meeting, peers);
   if (!backend) return backend.error();
+  world_ = *peers;
   return std::make_unique<ProcessGroup>(
       std::move(*backend), options_.device, options_.timeout, options_.reporter,
       GroupIdentity{.name = "world", .world_ranks = std::move(meeting.ranks), .maker = this},
@@ -62,6 +63,7 @@ Result<std::unique_ptr<ProcessGroup>> GroupMaker::form_world(Duration timeout,
 
 Result<std::unique_ptr<ProcessGroup>> GroupMaker::form(const std::vector<int>& ranks,
                                                        const GroupOptions& how,
+                                                       std::optional<Duration> patience,
                                                        std::shared_ptr<void> seed) {
   const std::string of_ranks = key_of(ranks);
   int before = 0;
@@ -76,7 +78,7 @@ Result<std::unique_ptr<ProcessGroup>> GroupMaker::form(const std::vector<int>& r
                   .key = "group/" + of_ranks + "/" + std::to_string(before),
                   .deterministic_across_layouts = how.deterministic_across_layouts.value_or(
                       options_.deterministic_across_layouts),
-                  .timeout = how.timeout.value_or(options_.timeout),
+                  .timeout = patience.value_or(how.timeout.value_or(options_.timeout)),
                   .seed = std::move(seed)};
   if (options_.store) meeting.key = options_.store->name() + "/" + meeting.key;
   identity.id = id_of(meeting.key);
@@ -87,8 +89,9 @@ Result<std::unique_ptr<ProcessGroup>> GroupMaker::form(const std::vector<int>& r
   Result<std::unique_ptr<Backend>> backend = form_backends(meeting, &peers);
   if (!backend) return backend.error().within("form group " + identity.name);
   options_.reporter->register_group(identity.id, identity.name, ranks);
-  return std::make_unique<ProcessGroup>(std::move(*backend), options_.device, meeting.timeout,
-                                        options_.reporter, std::move(identity), options_.verify);
+  return std::make_unique<ProcessGroup>(std::move(*backend), options_.device,
+                                        how.timeout.value_or(options_.timeout), options_.reporter,
+                                        std::move(identity), options_.verify);
 }
 
 // One backend for each name, the one of this rank's device first: its ranks meet under the group's own
@@ -169,6 +172,8 @@ Result<std::unique_ptr<CpuGroup>> GroupMaker::meet(const Meeting& meeting) {
   // one node can share memory at all (same boot of the same kernel, same network namespace: not so
   // in two containers, nor on two hosts that nobody has numbered) the engine finds out by itself.
   const WorkerEnv& env = options_.env;
+  std::function<std::optional<Error>()> fate;
+  if (world_) fate = [&] { return lost_member(meeting); };
   return CpuGroup::form(*store_,
                         {.rank = Rank(meeting.own),
                          .world_size = static_cast<int>(meeting.ranks.size()),
@@ -180,7 +185,19 @@ Result<std::unique_ptr<CpuGroup>> GroupMaker::meet(const Meeting& meeting) {
                          .ports = env.ports,
                          .node_silence = env.lease,
                          .deterministic_across_layouts = meeting.deterministic_across_layouts,
-                         .timeout = meeting.timeout});
+                         .timeout = meeting.timeout,
+                         .fate = fate});
+}
+
+// A member of which the world knows that it is dead. What else has ended the world's group need not keep
+// these ranks from forming theirs.
+std::optional<Error> GroupMaker::lost_member(const Meeting& meeting) const {
+  std::optional<Error> failure = world_ ? world_->failure() : std::nullopt;
+  if (!failure || failure->kind != ErrorKind::kPeerLost) return std::nullopt;
+  const auto lost = std::ranges::find(meeting.ranks, failure->peer_rank);
+  if (lost == meeting.ranks.end()) return std::nullopt;
+  failure->peer_rank = static_cast<int>(lost - meeting.ranks.begin());
+  return failure;
 }
 
 }  // namespace ddprun

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,9 +50,12 @@ class GroupMaker {
   // there is none.
   Result<std::unique_ptr<ProcessGroup>> form_world(Duration timeout, const CpuGroup** peers);
 
-  // The group of these ranks of the world, in their order; this rank is one of them. seed: what the
-  // group that it is a part of has given for it (Backend::split_off), or null.
+  // The group of these ranks of the world, in their order; this rank is one of them. patience: for the
+  // others to come, where it is not the group's own timeout. seed: what the group that it is a part of
+  // has given for it (Backend::split_off), or null. kPeerLost as soon as the world notices that one of
+  // them is dead.
   Result<std::unique_ptr<ProcessGroup>> form(const std::vector<int>& ranks, const GroupOptions& how,
+                                             std::optional<Duration> patience = {},
                                              std::shared_ptr<void> seed = nullptr);
 
   int world_size() const { return options_.env.world_size; }
@@ -74,10 +78,13 @@ class GroupMaker {
                                                 const Meeting& meeting, const CpuGroup** peers);
   Result<std::unique_ptr<Backend>> form_foreign(const BackendKind& kind, const Meeting& meeting);
   Result<std::unique_ptr<CpuGroup>> meet(const Meeting& meeting);
+  std::optional<Error> lost_member(const Meeting& meeting) const;
 
   const GroupMakerOptions options_;
   std::shared_ptr<Store>
-      store_;          // the world's, for the threads that use its groups; null as that is
+      store_;  // the world's, for the threads that use its groups; null as that is
+  const CpuGroup* world_ =
+      nullptr;         // inside the world's group, which outlives all forming; may be null
   std::mutex making_;  // guards what follows
   std::map<std::string, int> made_;  // groups of the same ranks
 };

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -25,10 +26,11 @@ std::string text_of(const MeetingNote& note) {
          std::to_string(note.address.port) + "\n" + note.token + "\n";
 }
 
-Error not_ours(const std::string& path) {
+Error not_ours(const std::string& path,
+               const char* why = "it was not written by this version of ddprun") {
   return Error{.kind = ErrorKind::kCorrupt,
                .doing = "read " + path,
-               .cause = "it was not written by this version of ddprun; give a path of its own"};
+               .cause = std::string(why) + "; give a path of its own"};
 }
 
 // Writes a file beside `path` that nobody knows yet. It is closed then: on NFS others see what was
@@ -47,7 +49,13 @@ Result<std::string> write_beside(const std::string& path, const std::string& tex
 }  // namespace
 
 Result<std::optional<MeetingNote>> read_meeting_file(const std::string& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  // A link, a pipe or a device that reads as nothing would be replaced otherwise.
+  struct stat found {};
+  if (::lstat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
+    return not_ours(path, "it is no regular file");
+  }
+  const UniqueFd file(
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | O_NOFOLLOW));
   if (!file.valid()) {
     if (errno == ENOENT || errno == ESTALE) return std::optional<MeetingNote>();
     return system_error("read " + path, errno);

@@ -21,8 +21,8 @@ struct MeetingNote {
   std::string token;
 };
 
-// What the file says; nothing where it is missing or empty. kCorrupt: somebody else's file, which
-// must not be touched.
+// What the file says; nothing where it is missing or empty. kCorrupt: somebody else's file, or none
+// (a link, a pipe, a device), which must not be touched.
 Result<std::optional<MeetingNote>> read_meeting_file(const std::string& path);
 
 // Rank 0's file, as long as the object lives. One owner thread.

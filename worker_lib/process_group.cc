@@ -212,24 +212,33 @@ FlightTicket ProcessGroup::begin(const Call& call) {
   return {reporter_, reporter_->begin_call(facts)};
 }
 
+// One thread at a time, where that matters.
+ProcessGroup::Turn ProcessGroup::take_turn(bool is_message) {
+  if (is_message && backend_->sends_on_any_thread()) return {};
+  if (is_called_.exchange(true, std::memory_order_acquire)) {
+    refuse("two threads call into group " + name() + " at a time");
+  }
+  return Turn(&is_called_);
+}
+
 // Blocking calls end here: with the result, or with the failure as an exception.
 template <class Issue>
 Work ProcessGroup::carry_out(const Call& call, Issue issue) {
+  const Turn turn = take_turn(call.is_message());
   if (call.is_message()) {
     if (verify_.nan) expect_no_nan_here(call);
     return carry_out_alone(call, call.options, issue);
   }
-  if (is_called_.exchange(true, std::memory_order_acquire)) {
-    refuse("two threads call collectives of group " + name() + " at a time");
-  }
-  const auto leave = [this](void*) { is_called_.store(false, std::memory_order_release); };
-  const std::unique_ptr<void, decltype(leave)> turn(this, leave);
   if (!verify_.nan && !verify_.results) return carry_out_alone(call, call.options, issue);
 
   if (verify_.nan) expect_no_nan(call);
   carry_out_alone(call, {.timeout = call.options.timeout, .async = false}, issue);
   if (verify_.results && !call.agreed.empty()) expect_agreement(call);
-  return {};
+  if (!call.options.async) return {};
+  auto over = std::make_shared<detail::HostWork>();
+  over->outputs.assign(call.written.begin(), call.written.end());
+  over->complete({});
+  return Work(std::move(over));
 }
 
 template <class Issue>
@@ -609,6 +618,7 @@ std::vector<Work> ProcessGroup::batch_isend_irecv(const std::vector<P2POp>& oper
     }
   }
   if (operations.empty()) return {};
+  const Turn turn = take_turn(/*is_message=*/true);
   std::vector<FlightTicket> tickets;
   for (const P2POp& one : operations) {
     const bool is_send = one.kind == P2POp::Kind::kSend;
@@ -822,16 +832,16 @@ void detail::refuse_object(const char* why) {
 
 std::unique_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const GroupOptions& options) {
   ArgumentCheck check = check_for("split");
-  const Timeout timeout = check.timeout(options.timeout, timeout_);
+  const Deadline deadline(check.timeout(options.timeout, timeout_));
   if (!identity_.maker) {
     refuse("split: this group is not a Context's", DistError::Kind::kUnsupported);
   }
   return with_dist_errors("split", [&]() -> std::unique_ptr<ProcessGroup> {
     const torch::Tensor mine = torch::tensor({color, key}, torch::kInt32).to(object_device_);
     const torch::Tensor all = torch::empty({size(), 2}, mine.options());
-    all_gather_into_tensor(all, mine, {.timeout = timeout});
+    all_gather_into_tensor(all, mine, {.timeout = left(deadline)});
     std::shared_ptr<void> seed;
-    backend_->split_off(color, key, &seed, {.timeout = timeout}).wait();
+    backend_->split_off(color, key, &seed, {.timeout = left(deadline)}).wait();
     if (color < 0) return nullptr;
     const torch::Tensor host = all.cpu();
     const auto choices = host.accessor<int, 2>();
@@ -842,7 +852,7 @@ std::unique_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const Grou
     std::ranges::stable_sort(members, {}, [&](int r) { return choices[r][1]; });
     std::vector<int> ranks;
     for (const int r : members) ranks.push_back(world_ranks()[static_cast<std::size_t>(r)]);
-    return value_or_throw(identity_.maker->form(ranks, options, std::move(seed)));
+    return value_or_throw(identity_.maker->form(ranks, options, left(deadline), std::move(seed)));
   });
 }
 

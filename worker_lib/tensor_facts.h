@@ -3,11 +3,16 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "base/assert.h"
+#include "ddprun/backend.h"
+#include "worker_lib/cpu/call_header.h"
 #include "worker_lib/cpu/element_type.h"
 
 namespace ddprun {
@@ -50,6 +55,23 @@ inline ElementType element_type_of(torch::ScalarType type) {
 
 inline ElementType element_type_of(const torch::Tensor& tensor) {
   return element_type_of(tensor.scalar_type());
+}
+
+// What the bytes of the tensors of a call are: of one type, or else a digest of all their types.
+struct ContentFacts {
+  ElementType type = ElementType::kU8;
+  std::uint32_t types = 0;
+};
+
+inline ContentFacts content_of(TensorList tensors) {
+  if (tensors.empty()) return {};
+  const torch::ScalarType first = tensors[0].scalar_type();
+  const auto is_like_first = [first](const auto& one) { return one.scalar_type() == first; };
+  if (std::ranges::all_of(tensors, is_like_first)) return {.type = element_type_of(first)};
+  std::vector<std::size_t> types;
+  for (const torch::Tensor& one : tensors)
+    types.push_back(static_cast<std::size_t>(element_type_of(one)));
+  return {.types = digest_of(types)};
 }
 
 }  // namespace ddprun

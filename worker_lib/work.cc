@@ -47,17 +47,31 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::future() const {
   return future;
 }
 
+PendingWork::PendingWork() : state_(std::make_shared<detail::HostWork>()) {}
+
+Work PendingWork::work() const { return Work(state_); }
+
+void PendingWork::complete(int source_rank) const { state_->end(nullptr, source_rank); }
+
+void PendingWork::fail(const DistError& error) const {
+  state_->end(std::make_exception_ptr(error));
+}
+
 namespace detail {
 
 void HostWork::complete(const Result<void>& result, int source_rank) {
+  end(result ? nullptr : std::make_exception_ptr(to_dist_error(result.error())), source_rank);
+}
+
+void HostWork::end(std::exception_ptr failure, int source_rank) {
   std::vector<std::function<void()>> then;
   {
     const std::lock_guard lock(mutex_);
     DDPRUN_ASSERT(!is_completed_, "a call completes once");
     is_completed_ = true;
     source_rank_ = source_rank;
-    if (!result) failure_ = std::make_exception_ptr(to_dist_error(result.error()));
-    ticket_.end(!result);
+    failure_ = std::move(failure);
+    ticket_.end(failure_ != nullptr);
     completed_.notify_all();
     then.swap(then_);
   }

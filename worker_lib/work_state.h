@@ -52,6 +52,8 @@ class HostWork final : public WorkState {
 
   // Ends the call, well or with an Error, and wakes all who wait. source_rank: of a receive.
   void complete(const Result<void>& result, int source_rank = -1);
+  // The same; failure: an exception that those who wait are to get, or null.
+  void end(std::exception_ptr failure, int source_rank = -1);
 
   void wait(std::optional<Duration> timeout) override;
   bool is_completed() override;

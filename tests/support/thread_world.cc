@@ -40,38 +40,38 @@ class ThreadWorld::RecordedGroup final : public CpuGroup {
   int size() const override { return group_->size(); }
 
   Result<void> all_reduce(std::span<const WritableBytes> tensors, ElementType type, ReduceOp op,
-                          Duration timeout) override {
-    return note({"all_reduce", bytes_of(tensors)}, group_->all_reduce(tensors, type, op, timeout));
+                          const CallTerms& terms) override {
+    return note({"all_reduce", bytes_of(tensors)}, group_->all_reduce(tensors, type, op, terms));
   }
   Result<void> reduce(std::span<const WritableBytes> tensors, ElementType type, ReduceOp op,
-                      Rank root, Duration timeout) override {
-    return note({"reduce", bytes_of(tensors)}, group_->reduce(tensors, type, op, root, timeout));
+                      Rank root, const CallTerms& terms) override {
+    return note({"reduce", bytes_of(tensors)}, group_->reduce(tensors, type, op, root, terms));
   }
   Result<void> broadcast(std::span<const WritableBytes> tensors, Rank root,
-                         Duration timeout) override {
-    return note({"broadcast", bytes_of(tensors)}, group_->broadcast(tensors, root, timeout));
+                         const CallTerms& terms) override {
+    return note({"broadcast", bytes_of(tensors)}, group_->broadcast(tensors, root, terms));
   }
   Result<void> all_gather(std::span<const ReadableBytes> inputs,
-                          std::span<const WritableBytes> outputs, Duration timeout) override {
-    return note({"all_gather", bytes_of(inputs)}, group_->all_gather(inputs, outputs, timeout));
+                          std::span<const WritableBytes> outputs, const CallTerms& terms) override {
+    return note({"all_gather", bytes_of(inputs)}, group_->all_gather(inputs, outputs, terms));
   }
   Result<void> reduce_scatter(std::span<const ReadableBytes> inputs,
                               std::span<const WritableBytes> outputs, ElementType type, ReduceOp op,
-                              Duration timeout) override {
+                              const CallTerms& terms) override {
     return note({"reduce_scatter", bytes_of(outputs)},
-                group_->reduce_scatter(inputs, outputs, type, op, timeout));
+                group_->reduce_scatter(inputs, outputs, type, op, terms));
   }
   Result<void> gather(ReadableBytes input, std::span<const WritableBytes> outputs, Rank root,
-                      Duration timeout) override {
-    return note({"gather", input.size()}, group_->gather(input, outputs, root, timeout));
+                      const CallTerms& terms) override {
+    return note({"gather", input.size()}, group_->gather(input, outputs, root, terms));
   }
   Result<void> scatter(std::span<const ReadableBytes> inputs, WritableBytes output, Rank root,
-                       Duration timeout) override {
-    return note({"scatter", output.size()}, group_->scatter(inputs, output, root, timeout));
+                       const CallTerms& terms) override {
+    return note({"scatter", output.size()}, group_->scatter(inputs, output, root, terms));
   }
   Result<void> all_to_all(std::span<const ReadableBytes> inputs,
-                          std::span<const WritableBytes> outputs, Duration timeout) override {
-    return note({"all_to_all", bytes_of(inputs)}, group_->all_to_all(inputs, outputs, timeout));
+                          std::span<const WritableBytes> outputs, const CallTerms& terms) override {
+    return note({"all_to_all", bytes_of(inputs)}, group_->all_to_all(inputs, outputs, terms));
   }
   Result<void> barrier(Duration timeout) override {
     return note({"barrier", 0}, group_->barrier(timeout));

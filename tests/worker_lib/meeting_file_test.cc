@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
+
 #include <filesystem>
 
 #include "tests/support/read_file.h"
@@ -38,6 +40,23 @@ TEST_F(MeetingFile, OfSomebodyElseIsRefused) {
     EXPECT_EQ(note.error().kind, ErrorKind::kCorrupt);
     EXPECT_THAT(note.error().message(), HasSubstr("read " + path_));
   }
+}
+
+TEST_F(MeetingFile, ThatIsNoFileIsRefusedAndStays) {
+  directory_.write("empty", "");
+  std::filesystem::create_symlink(directory_ / "empty", directory_ / "link");
+  std::filesystem::create_symlink(directory_ / "nowhere", directory_ / "dangling");
+  ASSERT_EQ(mkfifo((directory_ / "pipe").c_str(), 0600), 0);
+  std::filesystem::create_directory(directory_ / "folder");
+  for (const char* const name : {"link", "dangling", "pipe", "folder"}) {
+    const auto note = read_meeting_file(directory_ / name);
+    ASSERT_FALSE(note) << name;
+    EXPECT_EQ(note.error().kind, ErrorKind::kCorrupt);
+    EXPECT_THAT(note.error().message(), HasSubstr("it is no regular file; give a path of its own"));
+  }
+  const auto device = read_meeting_file("/dev/null");
+  ASSERT_FALSE(device);
+  EXPECT_THAT(device.error().message(), HasSubstr("read /dev/null: it is no regular file"));
 }
 
 TEST_F(MeetingFile, InADirectoryThatDoesNotExistCannotBePublished) {

@@ -167,6 +167,17 @@ TEST_F(VerifyTest, AResultThatDiffersIsKnownByItsCallAndItsRank) {
   EXPECT_THAT(gathered.what(), HasSubstr("all_gather (collective 4): rank 2 has another result"));
 }
 
+TEST_F(VerifyTest, AFutureHoldsWhatTheCallHasWritten) {
+  ProcessGroup& group = this->group({.results = true});
+  let_differ(3);
+  const Tensor tensor = torch::ones({5});
+  const Work work = group.all_reduce(tensor, {.async = true});
+  EXPECT_TRUE(work.is_completed());
+  const auto value = work.future()->value().toTensorVector();
+  ASSERT_EQ(value.size(), 1u);
+  EXPECT_TRUE(value[0].is_same(tensor));
+}
+
 TEST_F(VerifyTest, ResultsThatAreEachRanksOwnAreNotCompared) {
   ProcessGroup& group = this->group({.results = true});
   let_differ(0);
@@ -222,18 +233,40 @@ TEST_F(ProcessGroupTest, ATimeoutBeyondAllTimeIsCutToOneThatCanBeAdded) {
   EXPECT_THAT(record_.calls, ElementsAre(HasSubstr("525600.0 min")));
 }
 
-TEST_F(ProcessGroupTest, ASecondThreadInACollectiveIsRefusedAndMessagesAreNot) {
+TEST_F(ProcessGroupTest, ASecondThreadIsRefused) {
+  const Tensor tensor = torch::zeros({1});
   record_.during = [&] {
     std::thread second([&] {
-      EXPECT_DIST_ERROR(group_.barrier(), DistError::Kind::kInvalidArgument,
-                        HasSubstr("two threads call collectives of group world at a time"));
-      group_.send(torch::zeros({1}), 0);
+      const auto expect_refused = [](const auto& call) {
+        EXPECT_DIST_ERROR(call(), DistError::Kind::kInvalidArgument,
+                          HasSubstr("two threads call into group world at a time"));
+      };
+      expect_refused([&] { group_.barrier(); });
+      expect_refused([&] { group_.send(tensor, 0); });
+      expect_refused([&] { group_.irecv(tensor, 0); });
+      expect_refused([&] { group_.batch_isend_irecv({{P2POp::Kind::kSend, tensor, 0}}); });
     });
     second.join();
   };
-  group_.all_reduce(torch::zeros({1}));
+  group_.all_reduce(tensor);
   group_.barrier();  // it is free again
+  group_.send(tensor, 0);
   EXPECT_EQ(record_.calls.size(), 3u);
+}
+
+TEST_F(ProcessGroupTest, ASecondThreadMaySendWhereTheBackendAllowsIt) {
+  record_.sends_on_any_thread = true;
+  const Tensor tensor = torch::zeros({1});
+  record_.during = [&] {
+    std::thread second([&] {
+      group_.send(tensor, 0);
+      EXPECT_DIST_ERROR(group_.barrier(), DistError::Kind::kInvalidArgument,
+                        HasSubstr("two threads"));
+    });
+    second.join();
+  };
+  group_.all_reduce(tensor);
+  EXPECT_EQ(record_.calls.size(), 2u);
 }
 
 TEST_F(ProcessGroupTest, AGroupOfNoContextCannotBeSplit) {
@@ -444,6 +477,10 @@ TEST_F(ProcessGroupTest, RefusesRanksTagsTimesAndOpsThatCannotBeMeant) {
            [](auto& group) {
              group.all_reduce(torch::zeros({2}, torch::kInt64), {.op = ReduceOp::kAvg});
            }},
+       WrongCall{"all_reduce: there is no op 99",
+                 [](ProcessGroup& group) {
+                   group.all_reduce(torch::zeros({1}), {.op = static_cast<ReduceOp>(99)});
+                 }},
        WrongCall{"reduce_scatter: op bxor needs an integer or bool tensor, but this one is Float",
                  [](auto& group) {
                    group.reduce_scatter(torch::zeros({2}), three(), {.op = ReduceOp::kBitXor});

@@ -22,6 +22,7 @@ struct BackendRecord {
   std::vector<Work> works;               // of the next calls, instead
   std::string aborted;                   // the reason, once
   std::function<void()> during = [] {};  // in the middle of the next call
+  bool sends_on_any_thread = false;
   // What every all_gather does with its tensors.
   std::function<void(TensorList outputs, TensorList inputs)> gather = [](TensorList, TensorList) {};
 };
@@ -36,6 +37,7 @@ class RecordingBackend final : public Backend {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   bool takes(torch::DeviceType type) const override { return type == device_; }
+  bool sends_on_any_thread() const override { return record_.sends_on_any_thread; }
 
   Work all_reduce(TensorList tensors, Reduction how, CallOptions call) override {
     return note("all_reduce " + list_text(tensors) + text_of(how), call);

@@ -5,6 +5,7 @@
 
 #include <future>
 #include <latch>
+#include <thread>
 
 #include "ddprun/error.h"
 #include "tests/support/eventually.h"
@@ -46,6 +47,23 @@ TEST(Work, AFailureIsThrownByEveryWaitAndKeptAsAnException) {
   EXPECT_NE(work.exception(), nullptr);
   EXPECT_DIST_ERROR(work.wait(), DistError::Kind::kPeerLost, HasSubstr("gone"));
   EXPECT_DIST_ERROR(work.wait(), DistError::Kind::kPeerLost, HasSubstr("gone"));
+}
+
+TEST(PendingWork, IsOverWhenItsMakerSaysSo) {
+  const PendingWork good, bad;
+  const Work first = good.work(), second = bad.work();
+  EXPECT_FALSE(first.is_completed());
+  EXPECT_DIST_ERROR(first.wait(milliseconds(1)), DistError::Kind::kTimeout, testing::_);
+  std::thread maker([=] {
+    good.complete(/*source_rank=*/2);
+    bad.fail(DistError(DistError::Kind::kPeerLost, "broadcast: rank 1 is gone", 1));
+  });
+  first.wait(seconds(30));
+  EXPECT_EQ(first.source_rank(), 2);
+  EXPECT_DIST_ERROR(second.wait(seconds(30)), DistError::Kind::kPeerLost,
+                    HasSubstr("broadcast: rank 1 is gone"));
+  EXPECT_EQ(dist_error_of([&] { second.wait(); }).peer_rank(), 1);
+  maker.join();
 }
 
 TEST(Work, AFutureCallsBackWhenItIsOverAndWhenItWas) {

@@ -95,6 +95,22 @@ int leave_early(Context& context) {
   return 1;
 }
 
+// Rank 1 dies where the others form a group with it.
+int form_with_the_dead(Context& context) {
+  context.group().barrier();
+  if (context.rank() == 1) {
+    say("gone");
+    raise(SIGKILL);
+  }
+  try {
+    context.new_group({0, 1, 2});
+  } catch (const DistError& failure) {
+    return report(failure);
+  }
+  say("there is a group without rank 1");
+  return 1;
+}
+
 // Rank 1 of the first generation dies between two collectives; the next generation does its sum.
 int die_once(Context& context) {
   say("ready in generation " + std::to_string(context.generation()));
@@ -147,6 +163,7 @@ const std::map<std::string, std::function<int(Context&)>> kPlays{
     {"monitored_barriers", monitored_barriers},
     {"leave_in_flight", leave_in_flight},
     {"leave_early", leave_early},
+    {"form_with_the_dead", form_with_the_dead},
     {"die_once", die_once},
     {"hang", [](Context& context) { return hang(context, false); }},
     {"hang_async", [](Context& context) { return hang(context, true); }},

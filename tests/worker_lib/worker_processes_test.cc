@@ -119,6 +119,21 @@ TEST(Workers, OneThatEndsEarlyIsNamedByThoseWhoStillWait) {
   }
 }
 
+TEST(Workers, OneThatDiesInsteadOfFormingAGroupIsNamedLongBeforeTheDeadline) {
+  WorkerCluster cluster({.command = play("form_with_the_dead"), .per_node = 3});
+  ASSERT_TRUE(eventually([&] { return cluster.output(1).find("gone") != std::string::npos; }));
+  const TimePoint killed = BootClock::now();
+  ASSERT_TRUE(cluster.wait_for_all(seconds(30)));
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(cluster.exit_code(rank), kFailedAsExpected) << cluster.output(rank);
+    const WorkerFailure failure = failure_in(cluster.output(rank));
+    EXPECT_EQ(failure.kind, DistError::Kind::kPeerLost) << failure.what;
+    EXPECT_EQ(failure.peer, 1) << failure.what;
+    EXPECT_THAT(failure.what, HasSubstr("form group 0,1,2"));
+    EXPECT_LT(failure.time - killed, seconds(2)) << failure.what;  // of 30
+  }
+}
+
 TEST(Workers, AFailureThatNobodyCatchesIsSaidByTheRuntime) {
   WorkerCluster cluster({.command = play("fail_uncaught"), .per_node = 2});
   ASSERT_TRUE(cluster.wait_for_all(seconds(30)));

@@ -45,9 +45,12 @@ std::string describe(const CallHeader& call) {
   // How much goes where in an all_to_all is every rank's own affair.
   const bool is_barrier =
       call.kind == CallKind::kBarrier || call.kind == CallKind::kMonitoredBarrier;
-  if (is_barrier || call.kind == CallKind::kAllToAll) return text;
+  if (is_barrier) return text;
+  const bool are_bytes = !reduces(call.kind) && call.type == ElementType::kU8;
+  if (call.kind == CallKind::kAllToAll)
+    return are_bytes ? text : text + " of " + to_text(call.type);
   text += " of " + std::to_string(call.count) + " ";
-  text += reduces(call.kind) ? to_text(call.type) : "B";
+  text += are_bytes ? "B" : to_text(call.type);
   if (call.tensors != 1) text += " in " + std::to_string(call.tensors) + " tensors";
   if (reduces(call.kind)) text += std::string(" (") + to_text(call.op) + ")";
   if (call.root >= 0) {
@@ -71,7 +74,7 @@ std::string disagreement(std::span<const CallHeader> calls, std::span<const int>
     }
     const std::string call = describe(calls[first]);
     table += (first == 0 ? " " : "; ") + name_ranks(same) + " called " + call;
-    if (std::ranges::find(texts, call) != texts.end()) table += " whose sizes are others";
+    if (std::ranges::find(texts, call) != texts.end()) table += " whose sizes or dtypes are others";
     texts.push_back(call);
   }
   return table;

@@ -31,16 +31,17 @@ enum class CallKind : std::uint8_t {
   kMonitoredBarrier,
 };
 
-// Collectives that move bytes without looking at them have type kU8 and count bytes.
+// Collectives that move bytes without looking at them say what these are all the same; kU8 and a
+// number of bytes where the caller did not say it, or the tensors are of several types.
 struct CallHeader {
   std::uint64_t sequence = 0;  // of the group's collectives, from 1
   std::uint64_t count = 0;     // of all tensors together
   std::int32_t root = -1;      // -1: there is none
   CallKind kind = CallKind::kBarrier;
   ElementType type = ElementType::kU8;
-  ReduceOp op = ReduceOp::kSum;
+  ReduceOp op = ReduceOp::kSum;  // that the program asked for
   std::uint8_t leg = 0;       // of a collective that is made of several rounds
-  std::uint32_t digest = 0;   // of the tensors' sizes, where there are several
+  std::uint32_t digest = 0;   // of the tensors' sizes, where there are several, and of their types, where these differ
   std::uint16_t tensors = 1;  // that are carried as one; 65535: or more
   std::uint16_t padding = 0;
   // What the rank knows that makes a shorter way possible. Ranks may differ; then all take the longer one.

@@ -1,5 +1,7 @@
 #include "worker_lib/cpu/cpu_group.h"
 
+#include <algorithm>
+
 #include "base/deadline.h"
 #include "worker_lib/cpu/form_group.h"
 #include "worker_lib/cpu/rank_names.h"
@@ -9,6 +11,7 @@ namespace ddprun {
 namespace {
 
 constexpr Duration kMoment = std::chrono::seconds(1);
+constexpr Duration kGlanceAtFate = std::chrono::milliseconds(500);
 
 class CardExchange {
  public:
@@ -22,7 +25,7 @@ class CardExchange {
     const Deadline deadline(options_.timeout);
     const Result<void> set = store_.set(keys_[options_.rank.value], card);
     if (!set) return set.error();
-    Result<std::vector<std::string>> cards = store_.multi_get(keys_, deadline.remaining());
+    Result<std::vector<std::string>> cards = await_cards(deadline);
     if (cards || cards.error().kind != ErrorKind::kTimeout) return cards;
     const std::vector<int> missing = missing_ranks();
     // The last came just now, or another rank has given up a moment earlier.
@@ -37,6 +40,19 @@ class CardExchange {
   }
 
  private:
+  // In slices where somebody may know of a rank that has died: the store does not tell.
+  Result<std::vector<std::string>> await_cards(const Deadline& deadline) {
+    if (!options_.fate) return store_.multi_get(keys_, deadline.remaining());
+    for (;;) {
+      Result<std::vector<std::string>> cards =
+          store_.multi_get(keys_, std::min(deadline.remaining(), kGlanceAtFate));
+      if (cards || cards.error().kind != ErrorKind::kTimeout || deadline.passed()) return cards;
+      if (std::optional<Error> fate = options_.fate()) {
+        return std::move(*fate).within("meet the other ranks");
+      }
+    }
+  }
+
   // Those whose keys are not there.
   std::vector<int> missing_ranks() {
     std::vector<int> ranks;

@@ -21,6 +21,7 @@
 // the first failure.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -61,7 +62,24 @@ struct CpuGroupOptions {
   // nodes that costs as many times the bytes, in the first half of the way, as a node has ranks.
   bool deterministic_across_layouts = false;
   Duration timeout{};   // for forming the group
+  // Of a group within a world: asked twice a second while others have not come; what it says
+  // ends the wait. Null: the store alone is waited for.
+  std::function<std::optional<Error>()> fate = {};
   TuningWish tuning{};  // for programs that measure; the same on all ranks
+};
+
+// What is said of a collective beside where its bytes are. A duration alone says how long it may take.
+struct CallTerms {
+  template <class Representation, class Period>
+  CallTerms(std::chrono::duration<Representation, Period> limit) : timeout(limit) {}
+
+  Duration timeout;
+  // What the ranks must agree in, although the engine does not look at it: what the bytes are that
+  // it moves (kU8: just bytes), a digest of what they are where that is not one type, and the
+  // operation that the program asked for where this one is a part of it.
+  ElementType type = ElementType::kU8;
+  std::uint32_t types = 0;
+  std::optional<ReduceOp> asked = {};
 };
 
 // How a message's transfer ended; of a receive: who sent it. Called once, on any thread, without
@@ -88,28 +106,28 @@ class CpuGroup {
 
   // In place.
   virtual Result<void> all_reduce(std::span<const WritableBytes> tensors, ElementType type,
-                                  ReduceOp op, Duration timeout) = 0;
+                                  ReduceOp op, const CallTerms& terms) = 0;
   virtual Result<void> reduce(std::span<const WritableBytes> tensors, ElementType type, ReduceOp op,
-                              Rank root, Duration timeout) = 0;
+                              Rank root, const CallTerms& terms) = 0;
   virtual Result<void> broadcast(std::span<const WritableBytes> tensors, Rank root,
-                                 Duration timeout) = 0;
+                                 const CallTerms& terms) = 0;
   // outputs: for each rank, in their order, room like `inputs`.
   virtual Result<void> all_gather(std::span<const ReadableBytes> inputs,
-                                  std::span<const WritableBytes> outputs, Duration timeout) = 0;
+                                  std::span<const WritableBytes> outputs, const CallTerms& terms) = 0;
   // inputs: for each rank, in their order, what is like `outputs`; they are not modified.
   virtual Result<void> reduce_scatter(std::span<const ReadableBytes> inputs,
                                       std::span<const WritableBytes> outputs, ElementType type,
-                                      ReduceOp op, Duration timeout) = 0;
+                                      ReduceOp op, const CallTerms& terms) = 0;
   // outputs: one per rank on the root, like `input`; empty elsewhere.
   virtual Result<void> gather(ReadableBytes input, std::span<const WritableBytes> outputs,
-                              Rank root, Duration timeout) = 0;
+                              Rank root, const CallTerms& terms) = 0;
   // inputs: one per rank on the root, like `output`; empty elsewhere.
   virtual Result<void> scatter(std::span<const ReadableBytes> inputs, WritableBytes output,
-                               Rank root, Duration timeout) = 0;
+                               Rank root, const CallTerms& terms) = 0;
   // inputs[r] goes to rank r, outputs[r] comes from rank r; every pair may have its own size.
   // kInvalidArgument on every rank if one sends what the other does not expect.
   virtual Result<void> all_to_all(std::span<const ReadableBytes> inputs,
-                                  std::span<const WritableBytes> outputs, Duration timeout) = 0;
+                                  std::span<const WritableBytes> outputs, const CallTerms& terms) = 0;
   virtual Result<void> barrier(Duration timeout) = 0;
 
   // Messages, matched by pair and tag: those of one tag are received in the order sent, by receives

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/assert.h"
+#include "base/flight_words.h"
 #include "base/poll_until.h"
 #include "worker_lib/cpu/group_end.h"
 #include "worker_lib/cpu/rank_names.h"
@@ -78,6 +79,21 @@ Error GroupCore::fail(const Attempt& attempt, ErrorKind kind, int peer_rank,
                       const std::string& cause) {
   raise(kind, peer_rank, cause);
   return from_board(attempt);
+}
+
+std::string GroupCore::origins_of_calls() {
+  std::map<int, std::string> origins;  // a node may answer over several links
+  for (const PeerWatch::Standing& standing : watch_->ask(kAskPatience).standings) {
+    if (standing.whereabouts.find(kCalledFrom) == std::string::npos) continue;
+    origins[standing.rank] = standing.whereabouts;
+  }
+  std::string text;
+  int told = 0;
+  for (const auto& [rank, where] : origins) {
+    if (++told > kMostTold) break;
+    text += ". " + name_rank(rank) + ": " + where;
+  }
+  return text;
 }
 
 void GroupCore::raise(ErrorKind kind, int peer_rank, const std::string& cause) {

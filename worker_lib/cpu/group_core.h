@@ -73,6 +73,9 @@ class GroupCore {
   Error fail(const Attempt& attempt, WaitEnd end, int node = -1);
   // The same for a failure that this rank has found itself.
   Error fail(const Attempt& attempt, ErrorKind kind, int peer_rank, const std::string& cause);
+  // From where the ranks have come to what they are in, to be put behind a cause: ". rank 0: it is in
+  // ..., called from ..."; empty where nobody records that (DDPRUN_TRACE).
+  std::string origins_of_calls();
 
   // Behind a closed connection to a rank of another node: waits a little until the watch knows why. Whether
   // the rank has left in good order; if not, the group has failed, or nobody knows.

@@ -26,6 +26,14 @@ CallHeader header_of(std::span<const Bytes> tensors) {
   return header;
 }
 
+// The header of a collective that moves bytes, with what they are.
+CallHeader in_terms(const CallTerms& terms, CallHeader header) {
+  header.type = terms.type;
+  header.count /= size_of(terms.type);
+  header.digest ^= terms.types;
+  return header;
+}
+
 // A list with as many tensors for each rank, in their order.
 template <class Byte>
 std::vector<Scattered<Byte>> one_for_each_rank(std::span<const std::span<Byte>> list, int ranks) {
@@ -85,39 +93,40 @@ std::shared_ptr<char> SharedGroup::shared_memory(std::size_t bytes) {
 // --- the collectives ---
 
 Result<void> SharedGroup::all_reduce(std::span<const WritableBytes> tensors, ElementType type,
-                                     ReduceOp op, Duration timeout) {
+                                     ReduceOp op, const CallTerms& terms) {
   ReduceJob job{.kind = CallKind::kAllReduce, .type = type, .op = op};
   job.data = Scattered<char>(tensors);
-  return run_reduce(header_of(tensors), job, timeout);
+  return run_reduce(header_of(tensors), job, terms);
 }
 
 Result<void> SharedGroup::reduce(std::span<const WritableBytes> tensors, ElementType type,
-                                 ReduceOp op, Rank root, Duration timeout) {
+                                 ReduceOp op, Rank root, const CallTerms& terms) {
   require_root(root, size());
   ReduceJob job{.kind = CallKind::kReduce, .type = type, .op = op, .root = root.value};
   job.data = Scattered<char>(tensors);
-  return run_reduce(header_of(tensors), job, timeout);
+  return run_reduce(header_of(tensors), job, terms);
 }
 
 Result<void> SharedGroup::reduce_scatter(std::span<const ReadableBytes> inputs,
                                          std::span<const WritableBytes> outputs, ElementType type,
-                                         ReduceOp op, Duration timeout) {
+                                         ReduceOp op, const CallTerms& terms) {
   require_count(inputs.size(), outputs.size() * size());
   const std::vector<Scattered<const char>> by_rank = one_for_each_rank(inputs, size());
   ReduceJob job{.kind = CallKind::kReduceScatter, .type = type, .op = op};
   job.inputs = by_rank;
   job.output = Scattered<char>(outputs);
-  return run_reduce(header_of(outputs), job, timeout);
+  return run_reduce(header_of(outputs), job, terms);
 }
 
-Result<void> SharedGroup::run_reduce(CallHeader header, const ReduceJob& job, Duration timeout) {
+Result<void> SharedGroup::run_reduce(CallHeader header, const ReduceJob& job,
+                                     const CallTerms& terms) {
   require_operation(job.type, job.op);
   header.count = job.count();
   header.root = job.root;
   header.kind = job.kind;
   header.type = job.type;
-  header.op = job.op;
-  Collective collective(header, timeout);
+  header.op = terms.asked.value_or(job.op);
+  Collective collective(header, terms.timeout);
   if (const Result<void> begun = begin(collective); !begun) return begun;
 
   const std::optional<std::size_t> place = place_in_heap(job);
@@ -186,39 +195,40 @@ std::optional<std::size_t> SharedGroup::place_in_heap(const ReduceJob& job) cons
 }
 
 Result<void> SharedGroup::broadcast(std::span<const WritableBytes> tensors, Rank root,
-                                    Duration timeout) {
+                                    const CallTerms& terms) {
   require_root(root, size());
-  CallHeader header = header_of(tensors);
+  CallHeader header = in_terms(terms, header_of(tensors));
   header.kind = CallKind::kBroadcast;
   header.root = root.value;
   const Scattered<char> data(tensors);
   if (RidingCall::suits(here_, data.bytes())) {
     RidingBroadcast call(here_, data, root.value);
-    return run(header, call, timeout);
+    return run(header, call, terms.timeout);
   }
   BroadcastCall call(here_, data, root.value);
-  return run(header, call, timeout);
+  return run(header, call, terms.timeout);
 }
 
 Result<void> SharedGroup::all_gather(std::span<const ReadableBytes> inputs,
-                                     std::span<const WritableBytes> outputs, Duration timeout) {
+                                     std::span<const WritableBytes> outputs,
+                                     const CallTerms& terms) {
   require_count(outputs.size(), inputs.size() * size());
-  CallHeader header = header_of(inputs);
+  CallHeader header = in_terms(terms, header_of(inputs));
   header.kind = CallKind::kAllGather;
   const Scattered<const char> input(inputs);
   const std::vector<Scattered<char>> by_rank = one_for_each_rank(outputs, size());
   if (RidingCall::suits(here_, input.bytes())) {
     RidingGather call(here_, input, by_rank);
-    return run(header, call, timeout);
+    return run(header, call, terms.timeout);
   }
   GatherCall staged(here_, input, by_rank, -1);
   const std::size_t in_all = input.bytes() * static_cast<std::size_t>(1 + size());
-  if (!can_pull(input.bytes(), inputs.size(), in_all)) return run(header, staged, timeout);
+  if (!can_pull(input.bytes(), inputs.size(), in_all)) return run(header, staged, terms.timeout);
 
   PullJob job;
   job.offered.assign(inputs.begin(), inputs.end());
   for (const Scattered<char>& to : by_rank) job.takes.push_back({{0, inputs.size()}, to});
-  Collective collective(header, timeout);
+  Collective collective(header, terms.timeout);
   if (const Result<void> begun = begin(collective); !begun) return begun;
   const Result<Leg> leg = pull(collective, kPulled, job);
   if (!leg || *leg == Leg::kDone) return done(leg);
@@ -238,37 +248,40 @@ Result<SharedGroup::Leg> SharedGroup::pull(Collective& collective, std::uint64_t
 }
 
 Result<void> SharedGroup::gather(ReadableBytes input, std::span<const WritableBytes> outputs,
-                                 Rank root, Duration timeout) {
+                                 Rank root, const CallTerms& terms) {
   require_root(root, size());
   const int wanted = root.value == rank() ? size() : 0;
   require_count(outputs.size(), wanted);
   const std::vector<Scattered<char>> by_rank = one_for_each_rank(outputs, wanted);
-  const CallHeader header{.count = input.size(), .root = root.value, .kind = CallKind::kGather};
+  const CallHeader header =
+      in_terms(terms, {.count = input.size(), .root = root.value, .kind = CallKind::kGather});
   if (RidingCall::suits(here_, input.size())) {
     RidingGather call(here_, Scattered<const char>(input), by_rank);
-    return run(header, call, timeout);
+    return run(header, call, terms.timeout);
   }
   GatherCall call(here_, Scattered<const char>(input), by_rank, root.value);
-  return run(header, call, timeout);
+  return run(header, call, terms.timeout);
 }
 
 Result<void> SharedGroup::scatter(std::span<const ReadableBytes> inputs, WritableBytes output,
-                                  Rank root, Duration timeout) {
+                                  Rank root, const CallTerms& terms) {
   require_root(root, size());
   const int wanted = root.value == rank() ? size() : 0;
   require_count(inputs.size(), wanted);
   ScatterCall call(here_, inputs, output, root.value);
-  return run({.count = output.size(), .root = root.value, .kind = CallKind::kScatter}, call,
-             timeout);
+  return run(
+      in_terms(terms, {.count = output.size(), .root = root.value, .kind = CallKind::kScatter}),
+      call, terms.timeout);
 }
 
 Result<void> SharedGroup::all_to_all(std::span<const ReadableBytes> inputs,
-                                     std::span<const WritableBytes> outputs, Duration timeout) {
+                                     std::span<const WritableBytes> outputs,
+                                     const CallTerms& terms) {
   require_count(inputs.size(), size());
   require_count(outputs.size(), size());
   std::size_t bytes = 0;
   for (const ReadableBytes& input : inputs) bytes += input.size();
-  Collective collective({.kind = CallKind::kAllToAll}, timeout);
+  Collective collective(in_terms(terms, {.kind = CallKind::kAllToAll}), terms.timeout);
   // The header says no size: how much goes where is every rank's own affair.
   collective.attempt.doing = [&] {
     return describe(collective.header) + " of " + std::to_string(bytes) + " B";
@@ -467,7 +480,7 @@ Result<bool> SharedGroup::compare(const CallHeader& header, CallOf call_of,
   std::vector<CallHeader> by_rank;
   for (int rank = 0; rank < size(); ++rank) by_rank.push_back(call_of(rank));
   const Error error = check_agreement(header, by_rank).error();
-  return core_->fail(attempt, error.kind, -1, error.cause);
+  return core_->fail(attempt, error.kind, -1, error.cause + core_->origins_of_calls());
 }
 
 // The first rank of each node exchanges what its ranks arrived with, and lays it out for its neighbours.

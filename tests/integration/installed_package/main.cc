@@ -13,5 +13,8 @@ int main() {
   ddprun::DistributedDataParallel model(net, ctx.group());
   model(x).sum().backward();
   std::cout << "digest " << ddprun::digest_of(*net) << "\n";
+  const ddprun::PendingWork call;  // what a backend of the user's own answers with
+  call.complete();
+  call.work().wait();
   std::cout << "sum " << x.sum().item<int>() << " over " << ctx.world_size() << " rank(s)\n";
 }

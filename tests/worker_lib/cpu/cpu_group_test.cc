@@ -159,8 +159,23 @@ TEST_P(CpuGroupAgreement, RanksWhoseListsDifferInTheSizesOfTensorsAllLearnIt) {
     ASSERT_FALSE(result);
     EXPECT_THAT(
         result.error().message(),
-        HasSubstr("ranks 0 and 2 called all_reduce #1 of 8 f32 in 2 tensors (sum); rank 1 "
-                  "called all_reduce #1 of 8 f32 in 2 tensors (sum) whose sizes are others"));
+        HasSubstr(
+            "ranks 0 and 2 called all_reduce #1 of 8 f32 in 2 tensors (sum); rank 1 "
+            "called all_reduce #1 of 8 f32 in 2 tensors (sum) whose sizes or dtypes are others"));
+  });
+}
+
+TEST_P(CpuGroupAgreement, RanksWhoseBytesAreOfOtherTypesAllLearnIt) {
+  EngineWorld world(GetParam());
+  world.run([](CpuGroup& group, int rank) {
+    std::vector<float> data(4);
+    CallTerms terms(kPatience);
+    terms.type = rank == 2 ? ElementType::kI32 : ElementType::kF32;
+    const Result<void> result = group.broadcast(list_of(writable(data)), Rank(0), terms);
+    ASSERT_FALSE(result);
+    EXPECT_THAT(result.error().message(),
+                HasSubstr("ranks 0 and 1 called broadcast #1 of 4 f32 from rank 0; rank 2 called "
+                          "broadcast #1 of 4 i32 from rank 0"));
   });
 }
 

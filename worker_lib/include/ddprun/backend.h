@@ -7,7 +7,8 @@
 // carried out in the order in which they come; messages may go beside collectives. A call returns a
 // Work that completes when the result is there; its timeout counts from the call. After a call with
 // async = false ProcessGroup waits for the Work before it calls again, so such a call may do its
-// work at once. Failures are reported through the Work, never thrown.
+// work at once. Failures are reported through the Work (work.h: PendingWork is its other side), never
+// thrown.
 //
 // Lists: where a call takes a TensorList, its tensors are carried as if they were one; there is at
 // least one, and all of a reduction have one dtype. A list lives during the call only: a backend
@@ -83,6 +84,9 @@ class Backend {
   // Several messages at once, none of which waits for another; always asynchronous. One Work for
   // each.
   virtual std::vector<Work> batch(const std::vector<P2POp>& operations, CallOptions call) = 0;
+  // Whether send(), recv() and batch() may be called by any thread, beside each other and a collective.
+  // Otherwise a program that does so is refused.
+  virtual bool sends_on_any_thread() const { return false; }
 
   // For ProcessGroup::split(): what a backend of the same kind, formed for the ranks of this color,
   // can begin with, quicker than from nothing; whoever forms it hands that over. Null where there

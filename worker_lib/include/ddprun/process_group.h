@@ -1,7 +1,8 @@
 // ProcessGroup: the collectives of a set of ranks.
 //
 // Every rank of the group must call the same collectives in the same order with matching shapes and
-// dtypes. They run in that order. One thread at a time may call into a group.
+// dtypes. They run in that order. One thread at a time may call into a group: a second one is refused
+// (kInvalidArgument). On the cpu backend messages are for any thread, beside collectives and each other.
 //
 // Tensors: dense, contiguous, those of one call on one device of a type that the group serves; anything
 // else throws kInvalidArgument naming the tensor and the rule. "In place" means that the tensor's own memory gets the result; no
@@ -297,6 +298,14 @@ class ProcessGroup {
  private:
   friend class LongWait;
   struct Call;
+  // While it lives, other threads are refused.
+  struct Leave {
+    void operator()(std::atomic<bool>* is_called) const {
+      is_called->store(false, std::memory_order_release);
+    }
+  };
+  using Turn = std::unique_ptr<std::atomic<bool>, Leave>;
+  Turn take_turn(bool is_message);
   ArgumentCheck check_for(const char* call) const;
   template <class Options>
   CallOptions how(const ArgumentCheck& check, const Options& options) const;
@@ -341,8 +350,8 @@ class ProcessGroup {
   std::shared_ptr<WorkerReporter> reporter_;  // never null
   GroupIdentity identity_;
   const Verify verify_;
-  std::atomic<bool> is_called_ = false;  // one thread is in a collective
-  std::uint64_t collectives_ = 0;        // begun
+  std::atomic<bool> is_called_ = false;  // by one thread, which is in it
+  std::atomic<std::uint64_t> collectives_ = 0;  // begun
 };
 
 // While one lives, this rank may wait long in calls into the group without being taken for a hang by

@@ -12,9 +12,12 @@
 
 namespace ddprun {
 
+class DistError;
+
 namespace detail {
+class HostWork;
 class WorkState;
-}
+}  // namespace detail
 
 class Work {
  public:
@@ -47,6 +50,25 @@ class Work {
  private:
   friend class ProcessGroup;
   std::shared_ptr<detail::WorkState> state_;
+};
+
+// The other side of a Work, for backends of one's own (backend.h): who carries a call out keeps it and
+// says once how the call has ended; `work()` is what the backend returns. Cheap to copy; any thread.
+//
+//   PendingWork call;
+//   queue.push([=] { failed ? call.fail(DistError(DistError::Kind::kSystem, "...")) : call.complete(); });
+//   return call.work();
+class PendingWork {
+ public:
+  PendingWork();
+  Work work() const;
+  // source_rank: of a receive, who sent. Of complete() and fail() one is called, once: again is a broken
+  // promise that ends the program. A Work of which neither is ever called is never over.
+  void complete(int source_rank = -1) const;
+  void fail(const DistError& error) const;
+
+ private:
+  std::shared_ptr<detail::HostWork> state_;
 };
 
 }  // namespace ddprun

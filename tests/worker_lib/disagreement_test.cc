@@ -1,0 +1,163 @@
+// Ranks that call what does not belong together: every one of them learns who called what, within a
+// second, whatever the calls are and in whichever point they differ.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "ddprun/process_group.h"
+#include "tests/support/thread_world.h"
+
+namespace ddprun {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing_support::ThreadWorld;
+using torch::Tensor;
+
+using CallOfRank = std::function<void(ProcessGroup&)>;
+
+// Rank 1 makes another call than ranks 0 and 2.
+struct Disagreement {
+  std::string name;
+  CallOfRank call, other;
+  std::string told, told_of_other;
+};
+
+std::vector<Tensor> each(const torch::TensorOptions& options, std::int64_t elements = 4) {
+  std::vector<Tensor> list;
+  for (int rank = 0; rank < 3; ++rank) list.push_back(torch::zeros({elements}, options));
+  return list;
+}
+
+std::vector<Tensor> on_root(const ProcessGroup& group, std::vector<Tensor> list, int root = 0) {
+  return group.rank() == root ? std::move(list) : std::vector<Tensor>();
+}
+
+CallOfRank all_reduce(torch::ScalarType type, std::int64_t elements, ReduceOp op) {
+  return [=](ProcessGroup& group) { group.all_reduce(torch::zeros({elements}, type), {.op = op}); };
+}
+CallOfRank reduce(torch::ScalarType type, std::int64_t elements, ReduceOp op, int root) {
+  return [=](ProcessGroup& group) {
+    group.reduce(torch::zeros({elements}, type), {.root = root, .op = op});
+  };
+}
+CallOfRank broadcast(torch::ScalarType type, std::int64_t elements, int root = 0) {
+  return
+      [=](ProcessGroup& group) { group.broadcast(torch::zeros({elements}, type), {.root = root}); };
+}
+CallOfRank broadcast_two(torch::ScalarType first, torch::ScalarType second) {
+  return [=](ProcessGroup& group) {
+    group.broadcast_coalesced({torch::zeros({4}, first), torch::zeros({4}, second)});
+  };
+}
+CallOfRank all_gather(torch::ScalarType type, std::int64_t elements) {
+  return [=](ProcessGroup& group) {
+    group.all_gather(each(type, elements), torch::zeros({elements}, type));
+  };
+}
+CallOfRank reduce_scatter(torch::ScalarType type, std::int64_t elements, ReduceOp op) {
+  return [=](ProcessGroup& group) {
+    group.reduce_scatter(torch::zeros({elements}, type), each(type, elements), {.op = op});
+  };
+}
+CallOfRank gather(torch::ScalarType type, std::int64_t elements, int root = 0) {
+  return [=](ProcessGroup& group) {
+    group.gather(on_root(group, each(type, elements), root), torch::zeros({elements}, type),
+                 {.root = root});
+  };
+}
+CallOfRank scatter(torch::ScalarType type, std::int64_t elements, int root = 0) {
+  return [=](ProcessGroup& group) {
+    group.scatter(torch::zeros({elements}, type), on_root(group, each(type, elements), root),
+                  {.root = root});
+  };
+}
+CallOfRank all_to_all(torch::ScalarType type) {
+  return [=](ProcessGroup& group) { group.all_to_all(each(type), each(type)); };
+}
+CallOfRank barrier() {
+  return [](ProcessGroup& group) { group.barrier(); };
+}
+
+const auto f32 = torch::kFloat32, i32 = torch::kInt32, f16 = torch::kFloat16;
+const auto sum = ReduceOp::kSum, max = ReduceOp::kMax;
+
+std::vector<Disagreement> disagreements() {
+  return {
+      {"Kind", all_reduce(f32, 4, sum), barrier(), "all_reduce #1 of 4 f32 (sum)", "barrier #1"},
+      {"KindThatMovesAsMuch", broadcast(f32, 4), scatter(f32, 4),
+       "broadcast #1 of 4 f32 from rank 0", "scatter #1 of 4 f32 from rank 0"},
+      {"AllReduceDtype", all_reduce(f32, 4, sum), all_reduce(i32, 4, sum), "of 4 f32 (sum)",
+       "of 4 i32 (sum)"},
+      {"AllReduceCount", all_reduce(f32, 4, sum), all_reduce(f32, 5, sum), "of 4 f32", "of 5 f32"},
+      {"AllReduceOp", all_reduce(f32, 4, sum), all_reduce(f32, 4, max), "(sum)", "(max)"},
+      {"AllReducePremulSum", all_reduce(f32, 4, sum), all_reduce(f32, 4, ReduceOp::kPremulSum),
+       "(sum)", "(premul_sum)"},
+      {"ReduceRoot", reduce(f32, 4, sum, 0), reduce(f32, 4, sum, 1), "to rank 0", "to rank 1"},
+      {"ReduceDtype", reduce(f32, 4, sum, 0), reduce(i32, 4, sum, 0), "4 f32", "4 i32"},
+      {"ReducePremulSum", reduce(f32, 4, sum, 0), reduce(f32, 4, ReduceOp::kPremulSum, 0), "(sum)",
+       "(premul_sum)"},
+      {"BroadcastDtypeOfOneSize", broadcast(f32, 4), broadcast(i32, 4), "of 4 f32 from",
+       "of 4 i32 from"},
+      {"BroadcastDtypeOfAnotherSize", broadcast(f32, 4), broadcast(f16, 8), "of 4 f32 from",
+       "of 8 f16 from"},
+      {"BroadcastCount", broadcast(f32, 4), broadcast(f32, 5), "of 4 f32", "of 5 f32"},
+      {"BroadcastRoot", broadcast(f32, 4), broadcast(f32, 4, 2), "from rank 0", "from rank 2"},
+      {"BroadcastOfMuchMemory", broadcast(f32, 1 << 20), broadcast(i32, 1 << 20), "1048576 f32",
+       "1048576 i32"},
+      {"CoalescedDtypes", broadcast_two(f32, i32), broadcast_two(i32, f32), "of 32 B in 2 tensors",
+       "of 32 B in 2 tensors from rank 0 whose sizes or dtypes are others"},
+      {"CoalescedDtypeOfAll", broadcast_two(f32, f32), broadcast_two(i32, i32),
+       "of 8 f32 in 2 tensors", "of 8 i32 in 2 tensors"},
+      {"AllGatherDtype", all_gather(f32, 4), all_gather(i32, 4), "of 4 f32", "of 4 i32"},
+      {"AllGatherCount", all_gather(f32, 4), all_gather(f32, 5), "of 4 f32", "of 5 f32"},
+      {"ReduceScatterDtype", reduce_scatter(f32, 4, sum), reduce_scatter(i32, 4, sum), "4 f32",
+       "4 i32"},
+      {"ReduceScatterOp", reduce_scatter(f32, 4, sum), reduce_scatter(f32, 4, max), "(sum)",
+       "(max)"},
+      {"GatherDtype", gather(f32, 4), gather(i32, 4), "4 f32 to", "4 i32 to"},
+      {"GatherRoot", gather(f32, 4), gather(f32, 4, 1), "to rank 0", "to rank 1"},
+      {"ScatterDtype", scatter(f32, 4), scatter(i32, 4), "4 f32 from", "4 i32 from"},
+      {"ScatterCount", scatter(f32, 4), scatter(f32, 8), "of 4 f32", "of 8 f32"},
+      {"AllToAllDtype", all_to_all(f32), all_to_all(i32), "all_to_all #1 of f32",
+       "all_to_all #1 of i32"},
+  };
+}
+
+class RanksDisagree : public testing::TestWithParam<Disagreement> {};
+
+TEST_P(RanksDisagree, AllLearnWhoCalledWhatWithinASecond) {
+  const Disagreement& calls = GetParam();
+  ThreadWorld world(3);
+  const std::vector<std::string> errors = world.errors([&](ProcessGroup& group) {
+    group.barrier();
+    const TimePoint begin = BootClock::now();
+    try {
+      group.rank() == 1 ? calls.other(group) : calls.call(group);
+    } catch (const DistError& error) {
+      EXPECT_EQ(error.kind(), DistError::Kind::kInvalidArgument);
+      EXPECT_LT(BootClock::now() - begin, std::chrono::seconds(1));
+      throw;
+    }
+  });
+  ASSERT_EQ(errors.size(), 3u);
+  for (std::string error : errors) {
+    // The barrier was the first one.
+    for (std::size_t at; (at = error.find("#2")) != std::string::npos;) error.replace(at, 2, "#1");
+    EXPECT_THAT(error, AllOf(HasSubstr("the ranks disagree: ranks 0 and 2 called "),
+                             HasSubstr("; rank 1 called "), HasSubstr(calls.told),
+                             HasSubstr(calls.told_of_other)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, RanksDisagree, testing::ValuesIn(disagreements()),
+                         [](const auto& one) { return one.param.name; });
+
+}  // namespace
+}  // namespace ddprun
