@@ -11,11 +11,17 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "ddprun/process_group.h"
+
+namespace torch::nn {
+class Module;
+}
 
 namespace ddprun {
 
@@ -31,7 +37,16 @@ struct GradBucket {
   std::vector<torch::Tensor> parameters;
 };
 
-// Called by the thread of the backward pass; no two calls at a time. A hook belongs to one model.
+// What a hook carries from one pass to the next.
+struct HookState {
+  nlohmann::json values = {};  // the same on every rank; null: nothing
+  // This rank's, under names of the hook's own. A checkpoint that is restored in a world of another
+  // size gives each rank the average over the ranks that there were.
+  std::map<std::string, torch::Tensor> tensors = {};
+};
+
+// start() is called by the thread of the backward pass, the others between passes; no two calls at
+// a time. A hook belongs to one model.
 class CommHook {
  public:
   virtual ~CommHook() = default;
@@ -45,6 +60,15 @@ class CommHook {
   // leaves the average in bucket.buffer. It is not called if the pass fails on some rank. Both may
   // call collectives of the group, the same on every rank.
   virtual std::function<void()> start(const GradBucket& bucket, ProcessGroup& group) = 0;
+
+  // What CheckpointManager saves, by the names of the model's parameters where it belongs to them;
+  // the tensors may be the hook's own. By default there is nothing.
+  virtual HookState state(const torch::nn::Module& model) const;
+  // What state() of a hook of the same name gave. Throws kInvalidArgument if it does not fit.
+  virtual void load_state(const HookState& state, const torch::nn::Module& model);
+  // Whether the ranks have the same parameters after each step. Where they have not, a checkpoint
+  // holds those of each rank.
+  virtual bool keeps_ranks_equal() const { return true; }
 };
 
 // What happens without a hook.
@@ -72,6 +96,7 @@ class NoopHook final : public CommHook {
  public:
   std::string name() const override { return "noop"; }
   std::function<void()> start(const GradBucket& bucket, ProcessGroup& group) override;
+  bool keeps_ranks_equal() const override { return false; }
 };
 
 struct PowerSgdOptions {
@@ -97,6 +122,9 @@ class PowerSgd final : public CommHook {
   ~PowerSgd() override;
   std::string name() const override;
   std::function<void()> start(const GradBucket& bucket, ProcessGroup& group) override;
+  // Passes, errors and Qs, all by parameter: buckets may be others after a restart.
+  HookState state(const torch::nn::Module& model) const override;
+  void load_state(const HookState& state, const torch::nn::Module& model) override;
 
   // Of all buckets so far: bytes of the gradients, and bytes that were reduced in their place.
   struct Compression {
@@ -119,6 +147,9 @@ class PostLocalSgd final : public CommHook {
   PostLocalSgd(std::int64_t start_iteration, ProcessGroup* subgroup);
   std::string name() const override;
   std::function<void()> start(const GradBucket& bucket, ProcessGroup& group) override;
+  HookState state(const torch::nn::Module& model) const override;  // passes
+  void load_state(const HookState& state, const torch::nn::Module& model) override;
+  bool keeps_ranks_equal() const override { return false; }
 
  private:
   const std::int64_t start_iteration_;
@@ -135,6 +166,10 @@ class PeriodicModelAverager {
   // Collective in those calls. The parameters, of one dtype, have the same bits on every rank after
   // it. Throws as all_reduce_coalesced.
   void average_parameters(const std::vector<torch::Tensor>& parameters, ProcessGroup& group);
+
+  // How many calls there were, for CheckpointManager.
+  nlohmann::json state() const;
+  void load_state(const nlohmann::json& state);
 
  private:
   const std::int64_t period_;
