@@ -2,7 +2,13 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
+
+#include "worker_lib/error_bridge.h"
+
 namespace ddprun {
+
+using nlohmann::json;
 
 std::vector<bool> wishes_of_all(ProcessGroup& group, const std::vector<bool>& mine) {
   if (group.size() == 1) return mine;
@@ -16,6 +22,39 @@ std::vector<bool> wishes_of_all(ProcessGroup& group, const std::vector<bool>& mi
   for (std::int64_t i = 0; i < of_all.numel(); ++i)
     result.push_back(of_all[i].item<std::int32_t>() != 0);
   return result;
+}
+
+json to_json_report(const std::optional<DistError>& failure) {
+  if (!failure) return nullptr;
+  return {{"kind", failure->kind()}, {"what", failure->what()}};
+}
+
+void throw_reported(const json& report, const std::string& whose) {
+  if (report.is_null()) return;
+  refuse(whose + report.at("what").get<std::string>(), report.at("kind").get<DistError::Kind>());
+}
+
+std::vector<json> on_every_rank(ProcessGroup& group, const char* doing, Timeout timeout,
+                                const std::function<json()>& part) {
+  json own{{"failure", nullptr}, {"value", nullptr}};
+  try {
+    with_dist_errors(doing, [&] { own["value"] = part(); });
+  } catch (const DistError& failure) {
+    own["failure"] = to_json_report(failure);
+  }
+  const LongWait for_the_others(group);
+  std::vector<json> values;
+  const std::vector<json> all = group.all_gather_object(own, timeout);
+  const auto failed_alike = [&](const json& one) {
+    return one.at("failure") == all[0].at("failure");
+  };
+  if (std::ranges::all_of(all, failed_alike)) throw_reported(all[0].at("failure"));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    throw_reported(all[rank].at("failure"),
+                   std::string(doing) + ": rank " + std::to_string(rank) + ": ");
+    values.push_back(all[rank].at("value"));
+  }
+  return values;
 }
 
 }  // namespace ddprun

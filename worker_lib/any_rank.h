@@ -1,8 +1,13 @@
-// What any rank of a group wants, known to all of them.
+// What any rank of a group wants, or could not do, known to all of them.
 #pragma once
 
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "ddprun/error.h"
 #include "ddprun/process_group.h"
 
 namespace ddprun {
@@ -10,5 +15,15 @@ namespace ddprun {
 // Of each wish whether some rank has it. A collective call: one small all-reduce, none in a world of one.
 // The thread of the group's calls; throws as they do.
 std::vector<bool> wishes_of_all(ProcessGroup& group, const std::vector<bool>& mine);
+
+// A failure for an exchange of objects; null: none. Throws it again, with whose it is in front.
+nlohmann::json to_json_report(const std::optional<DistError>& failure);
+void throw_reported(const nlohmann::json& report, const std::string& whose = "");
+
+// Runs every rank's part. What the parts return, by rank; what the first of them threw is thrown on
+// every rank. Collective; ranks wait for each other as long as timeout says without being taken for
+// a hang.
+std::vector<nlohmann::json> on_every_rank(ProcessGroup& group, const char* doing, Timeout timeout,
+                                          const std::function<nlohmann::json()>& part);
 
 }  // namespace ddprun

@@ -1,19 +1,22 @@
 #include "ddprun/checkpoint.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
 #include <atomic>
 #include <cmath>
-#include <limits>
 #include <set>
 #include <sstream>
 
+#include "base/random_id.h"
 #include "worker_lib/any_rank.h"
+#include "worker_lib/checkpoint_contents.h"
 #include "worker_lib/checkpoint_io.h"
+#include "worker_lib/checkpoint_search.h"
 #include "worker_lib/checkpoint_state.h"
+#include "worker_lib/consistency_guard.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/optimizer_state.h"
+#include "worker_lib/rank_state.h"
 #include "worker_lib/save_request.h"
 #include "worker_lib/serial_executor.h"
 #include "worker_lib/sha256.h"
@@ -27,58 +30,10 @@ using nlohmann::json;
 constexpr const char* kSaving = "save a checkpoint";
 constexpr const char* kRestoring = "restore a checkpoint";
 
-torch::Tensor state_of(at::Generator generator) {
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  return generator.get_state();
-}
-
-void set_state_of(at::Generator generator, const torch::Tensor& state) {
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  generator.set_state(state);
-}
-
-// A kind of generator that each rank has one of.
-struct RankGenerator {
-  const char* key;  // in the file
-  at::Generator generator;
-};
-
-std::vector<RankGenerator> generators_of(const ProcessGroup& group) {
-  std::vector<RankGenerator> result{{"cpu", at::detail::getDefaultCPUGenerator()}};
-  if (group.device().is_cuda())
-    result.push_back({"cuda", at::globalContext().defaultGenerator(group.device())});
-  return result;
-}
-
-// A checkpoint whose bytes are in memory and known to be right.
-struct Loaded {
-  CheckpointManifest manifest;
-  std::string identity;
-  std::string file;
-  std::vector<char> bytes;
-};
-
-// What one rank found within a bound. A failure is not a damaged checkpoint: something is wrong with
-// the disk or the rights, and what cannot be read now may be whole.
-struct Search {
-  std::optional<Loaded> found;
-  std::vector<std::string> skipped;
-  std::optional<DistError> failure;
-};
-
-bool is_damage(const Error& error) {
-  return error.kind == ErrorKind::kCorrupt || error.kind == ErrorKind::kNotFound;
-}
-
-json to_json_report(const std::optional<DistError>& failure) {
-  if (!failure) return nullptr;
-  return {{"kind", failure->kind()}, {"what", failure->what()}};
-}
-
-// Throws the failure that to_json_report() of some rank told of, if there is one.
-void throw_reported(const json& report, const std::string& whose = "") {
-  if (report.is_null()) return;
-  refuse(whose + report.at("what").get<std::string>(), report.at("kind").get<DistError::Kind>());
+// One for this process, whose managers share the directories that they have taken.
+const std::string& own_name() {
+  static const std::string name = random_hex(8);
+  return name;
 }
 
 }  // namespace
@@ -88,6 +43,7 @@ struct CheckpointManager::Impl {
   struct Saving {
     CheckpointManifest manifest;
     c10::IValue contents;
+    std::string data_name;  // of shards: what their names are made of
   };
 
   ProcessGroup& group;
@@ -98,9 +54,13 @@ struct CheckpointManager::Impl {
   bool may_be_asked = false;  // to save and to leave
   // Steps that restore() passed over: they may be damaged, and a later save may replace them.
   std::set<std::int64_t> passed_over = {};
-
-  // On rank 0. The writer's thread has the directory and passed_over while `writing` is not complete.
   TimePoint last_save = BootClock::now();
+  // Of the threads that write shards, who tell each other what they have written; null: there are
+  // no shards.
+  std::unique_ptr<ProcessGroup> writers = {};
+
+  // On rank 0, and on all ranks where there are shards. The writer's thread has the directory and
+  // passed_over while `writing` is not complete.
   StateSnapshot snapshot = {};
   std::shared_ptr<detail::HostWork> writing = {};  // until its end was told
   std::atomic<bool> is_waited_for = false;
@@ -108,32 +68,37 @@ struct CheckpointManager::Impl {
 
   ~Impl();
 
-  // What ranks other than rank 0 have a part in.
+  // What the ranks tell each other before a save.
   struct Gathered {
-    std::vector<PickleDict> generators;          // of every rank, in rank order
-    std::optional<PickleDict> optimizer_states;  // if they are dealt out to the ranks
+    CheckpointFacts facts;
+    PickleDict own;  // of this rank, what differs from rank 0's
   };
+  Gathered gather(std::int64_t step, const TrainingState& state) const;
+  // The generators of every rank, and whether they all have the same of what they may have of their
+  // own (as a hash). Throws on every rank if they are not at the same step, or one has failed.
+  std::pair<std::vector<PickleDict>, bool> exchange(std::int64_t step, std::int64_t own_hash,
+                                                    const std::optional<DistError>& failure) const;
 
-  // The generators of every rank, in rank order, on rank 0. Throws if the ranks are not at the same
-  // step.
-  std::vector<PickleDict> gather_generators(std::int64_t step) const;
-  c10::IValue contents(std::int64_t step, const TrainingState& state,
-                       const Gathered& gathered) const;
   bool would_skip() const { return options.skip_when_busy && !writer.is_idle(); }
   // Rank 0's part of save(): false if the writer is busy and need not be waited for.
-  bool begin_save(std::int64_t step, const TrainingState& state, const Gathered& gathered);
+  bool begin_save(const TrainingState& state, const CheckpointFacts& facts);
+  // Every rank's part of it where there are shards.
+  bool save_share(const TrainingState& state, const Gathered& gathered);
+  CheckpointManifest manifest_of(const TrainingState& state, std::int64_t step) const;
+  void hand_to_writer(Saving saving);
   Result<void> write(const Saving& saving);
+  Result<void> write_share(const Saving& saving);
+  void write_contents(const Saving& saving, AtomicFile& file);
+  Result<void> announce_shards(CheckpointManifest manifest, const std::vector<json>& reports);
+  void announced(std::int64_t step);
   // Waits for the writer, and throws what went wrong with what it wrote.
   void settle();
+  void settle_everywhere();
   void retire(std::int64_t step);
   std::vector<RatedStep> rated_steps() const;
   void expect_no_later_step(std::int64_t step) const;
   // Runs rank 0's part of a call; its result, or what it threw, on every rank.
   bool on_rank_0(const char* doing, const std::function<bool()>& part);
-
-  Search search(std::int64_t bound) const;
-  std::optional<Loaded> find_common(std::vector<std::string>& skipped);
-  void fill(TrainingState& state, Loaded checkpoint, std::vector<std::string>& remarks) const;
 };
 
 CheckpointManager::Impl::~Impl() {
@@ -144,24 +109,33 @@ CheckpointManager::Impl::~Impl() {
   }
 }
 
-std::vector<PickleDict> CheckpointManager::Impl::gather_generators(std::int64_t step) const {
+std::pair<std::vector<PickleDict>, bool> CheckpointManager::Impl::exchange(
+    std::int64_t step, std::int64_t own_hash, const std::optional<DistError>& failure) const {
   const std::vector<RankGenerator> generators = generators_of(group);
-  std::vector<torch::Tensor> parts{torch::tensor({step}, torch::kInt64).view(torch::kUInt8)};
+  constexpr std::int64_t kWordBytes = 3 * 8;
+  std::vector<torch::Tensor> parts{
+      torch::tensor({step, own_hash, std::int64_t{failure.has_value()}}, torch::kInt64)
+          .view(torch::kUInt8)};
   for (const RankGenerator& one : generators) parts.push_back(state_of(one.generator));
   const torch::Tensor own = torch::cat(parts).to(group.device());
   std::vector<torch::Tensor> all;
   for (int r = 0; r < group.size(); ++r) all.push_back(torch::empty_like(own));
   group.all_gather(all, own);
   std::vector<PickleDict> result;
+  std::set<std::int64_t> hashes;
+  bool has_failed = false;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const torch::Tensor theirs = all[rank].cpu();
-    const auto their_step = theirs.narrow(0, 0, 8).view(torch::kInt64).item<std::int64_t>();
+    const torch::Tensor words = theirs.narrow(0, 0, kWordBytes).view(torch::kInt64);
+    const auto their_step = words[0].item<std::int64_t>();
     if (their_step != step)
       refuse(std::string(kSaving) + ": rank " + std::to_string(rank) + " is at step " +
              std::to_string(their_step) + ", rank " + std::to_string(group.rank()) + " at step " +
              std::to_string(step));
+    hashes.insert(words[1].item<std::int64_t>());
+    has_failed = has_failed || words[2].item<std::int64_t>() != 0;
     PickleDict of_rank = make_string_dict();
-    std::int64_t begin = 8;
+    std::int64_t begin = kWordBytes;
     for (std::size_t i = 0; i < generators.size(); ++i) {
       const std::int64_t size = parts[i + 1].size(0);
       of_rank.insert(generators[i].key, theirs.narrow(0, begin, size).clone());
@@ -169,68 +143,110 @@ std::vector<PickleDict> CheckpointManager::Impl::gather_generators(std::int64_t 
     }
     result.push_back(of_rank);
   }
+  if (has_failed)
+    (void)on_every_rank(group, kSaving, options.disk_timeout, [&]() -> json {
+      if (failure) throw *failure;
+      return nullptr;
+    });
+  return {std::move(result), hashes.size() == 1};
+}
+
+CheckpointManager::Impl::Gathered CheckpointManager::Impl::gather(
+    std::int64_t step, const TrainingState& state) const {
+  PickleDict own = make_string_dict();
+  std::vector<NamedHash> hashes;
+  std::optional<DistError> failure;
+  try {
+    if (group.size() > 1) own = with_dist_errors(kSaving, [&] { return own_state(state); });
+    hashes = hashes_of(own);
+  } catch (const DistError& thrown) {
+    failure = thrown;
+  }
+  auto [generators, are_equal] = exchange(step, combined(hashes), failure);
+  Gathered result{.facts = {.step = step,
+                            .generation = generation,
+                            .world_size = group.size(),
+                            .generators = std::move(generators),
+                            .optimizer_states = {},
+                            .of_ranks = {}},
+                  .own = make_string_dict()};
+  if (!are_equal) {
+    const json of_rank_0 = group.broadcast_object(to_json(HashTable(hashes)));
+    result.own = differences(own, *table_of(of_rank_0));
+  }
+  if (writers) return result;
+  if (!are_equal)
+    result.facts.of_ranks = gather_values(group, result.own, "the state", options.disk_timeout);
+  if (state.optimizer) result.facts.optimizer_states = gather_optimizer_states(*state.optimizer);
   return result;
 }
 
-c10::IValue CheckpointManager::Impl::contents(std::int64_t step, const TrainingState& state,
-                                              const Gathered& gathered) const {
-  PickleDict top = make_string_dict();
-  if (state.model) top.insert("model", module_state(*state.model));
-  if (state.optimizer) {
-    PickleDict optimizer = optimizer_state(*state.optimizer);
-    if (gathered.optimizer_states) optimizer.insert_or_assign("state", *gathered.optimizer_states);
-    top.insert("optimizer", optimizer);
-    top.insert("optimizer_class", optimizer_class(*state.optimizer));
-  }
-  if (state.scheduler) {
-    top.insert("lr_scheduler", from_json(state.scheduler->state()));
-    top.insert("lr_scheduler_class", state.scheduler->class_name());
-  }
-  if (state.sampler) top.insert("sampler", from_json(state.sampler->state()));
-  top.insert("epoch", state.epoch);
-  top.insert("step", step);
-  auto rng = make_list();
-  for (const PickleDict& of_rank : gathered.generators) rng.push_back(of_rank);
-  top.insert("rng", rng);
-  top.insert("extra", from_json(state.extra));
-  top.insert("world_size", group.size());
-  top.insert("generation", generation);
-  top.insert("threads", torch::get_num_threads());
-  top.insert("data", state.data);
-  return top;
-}
-
 void CheckpointManager::Impl::expect_no_later_step(std::int64_t step) const {
+  const auto does_not_count = [&](std::int64_t other) {
+    const auto checkpoint = directory.read_manifest(other);
+    return !checkpoint && checkpoint.error().kind == ErrorKind::kStopped;
+  };
   for (const std::int64_t other : value_or_throw(directory.steps()))
-    if (other > step && !passed_over.contains(other))
+    if (other > step && !passed_over.contains(other) && !does_not_count(other))
       refuse("save step " + std::to_string(step) + ": " + directory.path() +
              " holds a checkpoint of step " + std::to_string(other) +
              " that this run did not restore; call restore() first, or use an empty directory");
 }
 
-bool CheckpointManager::Impl::begin_save(std::int64_t step, const TrainingState& state,
-                                         const Gathered& gathered) {
+CheckpointManifest CheckpointManager::Impl::manifest_of(const TrainingState& state,
+                                                        std::int64_t step) const {
+  CheckpointManifest manifest{.step = step,
+                              .epoch = state.epoch,
+                              .generation = generation,
+                              .world_size = group.size(),
+                              .metric = state.metric,
+                              .model = state.model ? model_hash(*state.model) : "",
+                              .data = state.data};
+  if (manifest.metric && !std::isfinite(*manifest.metric)) manifest.metric.reset();
+  return manifest;
+}
+
+bool CheckpointManager::Impl::begin_save(const TrainingState& state, const CheckpointFacts& facts) {
   if (would_skip()) return false;
   last_save = BootClock::now();
   settle();
-  expect_no_later_step(step);
-  Saving saving{.manifest = {.step = step,
-                             .epoch = state.epoch,
-                             .generation = generation,
-                             .world_size = group.size(),
-                             .metric = state.metric},
-                .contents = contents(step, state, gathered)};
-  if (saving.manifest.metric && !std::isfinite(*saving.manifest.metric))
-    saving.manifest.metric.reset();
-  if (!options.asynchronous) {
-    is_waited_for = true;
-    value_or_throw(write(saving));
-    return true;
-  }
-  saving.contents = snapshot.take(saving.contents);
-  is_waited_for = false;
-  writing = writer.submit([this, saving = std::move(saving)] { return write(saving); });
+  expect_no_later_step(facts.step);
+  hand_to_writer({.manifest = manifest_of(state, facts.step),
+                  .contents = contents_of(state, facts),
+                  .data_name = {}});
   return true;
+}
+
+// Nothing is handed to a writer before every rank has got so far: a writer waits for those of the
+// other ranks.
+bool CheckpointManager::Impl::save_share(const TrainingState& state, const Gathered& gathered) {
+  const std::int64_t step = gathered.facts.step;
+  if (options.skip_when_busy && wishes_of_all(group, {would_skip()})[0]) return false;
+  last_save = BootClock::now();
+  Saving saving{.manifest = manifest_of(state, step), .contents = {}, .data_name = {}};
+  const std::vector<json> replies =
+      on_every_rank(group, kSaving, options.disk_timeout, [&]() -> json {
+        settle();
+        const CheckpointShare share(state, group.rank(), group.size(), !may_differ_anywhere(state));
+        saving.contents = shard_of(state, gathered.facts, share, gathered.own);
+        if (options.asynchronous) saving.contents = snapshot.take(saving.contents);
+        if (group.rank() != 0) return nullptr;
+        expect_no_later_step(step);
+        return value_or_throw(directory.free_data_name(step));
+      });
+  saving.data_name = replies[0];
+  hand_to_writer(std::move(saving));
+  return true;
+}
+
+void CheckpointManager::Impl::hand_to_writer(Saving saving) {
+  const auto carry_out = [this](const Saving& what) {
+    return writers ? write_share(what) : write(what);
+  };
+  is_waited_for = !options.asynchronous;
+  if (!options.asynchronous) return value_or_throw(carry_out(saving));
+  if (!writers) saving.contents = snapshot.take(saving.contents);
+  writing = writer.submit([carry_out, saving = std::move(saving)] { return carry_out(saving); });
 }
 
 void CheckpointManager::Impl::settle() {
@@ -240,26 +256,96 @@ void CheckpointManager::Impl::settle() {
   last->wait(std::nullopt);
 }
 
+void CheckpointManager::Impl::settle_everywhere() {
+  if (writers)
+    (void)on_every_rank(group, kSaving, options.disk_timeout, [&]() -> json {
+      settle();
+      return nullptr;
+    });
+  else
+    on_rank_0(kSaving, [&] {
+      settle();
+      return true;
+    });
+}
+
+void CheckpointManager::Impl::write_contents(const Saving& saving, AtomicFile& file) {
+  write_pickle(saving.contents, [&](const void* data, std::size_t size) {
+    file.write(data, size);
+    // A training that hangs must not look alive because its checkpoint is being written.
+    if (is_waited_for) group.report_activity();
+  });
+}
+
 Result<void> CheckpointManager::Impl::write(const Saving& saving) try {
-  const Result<AnnouncedCheckpoint> announced =
-      directory.announce(saving.manifest, [&](AtomicFile& file) {
-        write_pickle(saving.contents, [&](const void* data, std::size_t size) {
-          file.write(data, size);
-          // A training that hangs must not look alive because its checkpoint is being written.
-          if (is_waited_for) group.report_activity();
-        });
-      });
-  if (!announced) return announced.error();
-  retire(saving.manifest.step);
-  if (announce) announce(saving.manifest.step);
+  const Result<AnnouncedCheckpoint> done =
+      directory.announce(saving.manifest, [&](AtomicFile& file) { write_contents(saving, file); });
+  if (!done) return done.error();
+  announced(saving.manifest.step);
   return {};
 } catch (...) {
   return error_in_flight(kSaving);
 }
 
-// Removes what the new checkpoint makes superfluous. That it cannot be removed does not undo the
-// save, and the next one tries again.
+// Each writer tells rank 0's what it has written; that one announces all of it, or nothing, and
+// tells the others which.
+Result<void> CheckpointManager::Impl::write_share(const Saving& saving) try {
+  const std::string name = shard_name(saving.data_name, group.rank());
+  const auto write_shard = [&]() -> Result<ManifestFile> {
+    try {
+      return directory.write_data(name, [&](AtomicFile& file) { write_contents(saving, file); });
+    } catch (...) {
+      return error_in_flight(kSaving);
+    }
+  };
+  const Result<ManifestFile> written = write_shard();
+  json report{{"failure", nullptr}};
+  if (written)
+    report.update(
+        {{"name", written->name}, {"bytes", written->bytes}, {"sha256", written->sha256}});
+  else
+    report["failure"] = to_json_report(to_dist_error(written.error()));
+  const std::vector<json> reports = writers->gather_object(report, 0, options.disk_timeout);
+  json outcome = nullptr;
+  if (group.rank() == 0)
+    if (const Result<void> done = announce_shards(saving.manifest, reports); !done)
+      outcome = to_json_report(to_dist_error(done.error()));
+  outcome = writers->broadcast_object(outcome, 0, options.disk_timeout);
+  if (!outcome.is_null() && written) directory.discard({name});
+  throw_reported(outcome);
+  if (group.rank() == 0) announced(saving.manifest.step);
+  return {};
+} catch (...) {
+  return error_in_flight(kSaving);
+}
+
+Result<void> CheckpointManager::Impl::announce_shards(CheckpointManifest manifest,
+                                                      const std::vector<json>& reports) try {
+  for (std::size_t rank = 0; rank < reports.size(); ++rank)
+    throw_reported(reports[rank].at("failure"), "rank " + std::to_string(rank) + ": ");
+  for (const json& report : reports)
+    manifest.files.push_back({report.at("name"), report.at("bytes"), report.at("sha256")});
+  if (const auto done = directory.announce(std::move(manifest)); !done) return done.error();
+  return {};
+} catch (...) {
+  return error_in_flight(kSaving);
+}
+
+void CheckpointManager::Impl::announced(std::int64_t step) {
+  retire(step);
+  if (announce) announce(step);
+}
+
+// Removes what the new checkpoint makes superfluous, and what does not count. That it cannot be
+// removed does not undo the save, and the next one tries again.
 void CheckpointManager::Impl::retire(std::int64_t step) {
+  const Result<ClaimLock> mine = directory.hold("remove old checkpoints");
+  const auto steps = directory.steps();
+  if (!mine || !steps) return;
+  for (const std::int64_t other : *steps)
+    if (const auto checkpoint = directory.read_manifest(other);
+        !checkpoint && checkpoint.error().kind == ErrorKind::kStopped)
+      passed_over.insert(other);
   for (const std::int64_t other : passed_over)
     if (other != step) (void)directory.forget(other);
   passed_over.clear();
@@ -302,132 +388,6 @@ bool CheckpointManager::Impl::on_rank_0(const char* doing, const std::function<b
   return outcome.at("result");
 }
 
-Search CheckpointManager::Impl::search(std::int64_t bound) const {
-  Search result;
-  const auto steps = directory.steps();
-  if (!steps) {
-    result.failure = to_dist_error(steps.error());
-    return result;
-  }
-  for (const std::int64_t step : *steps) {
-    if (step > bound) continue;
-    const auto checkpoint = directory.read_manifest(step);
-    auto data = checkpoint ? directory.read_data(checkpoint->manifest)
-                           : Result<std::vector<char>>(checkpoint.error());
-    if (data) {
-      result.found =
-          Loaded{checkpoint->manifest, checkpoint->identity,
-                 directory.path_of(checkpoint->manifest.files.front().name), *std::move(data)};
-      return result;
-    }
-    if (!is_damage(data.error())) {
-      result.failure = to_dist_error(data.error());
-      return result;
-    }
-    result.skipped.push_back("step " + std::to_string(step) + ": " + data.error().message());
-  }
-  return result;
-}
-
-// Rounds of: every rank says what it can read, until all say the same. Each round lowers the bound,
-// so there are at most as many as checkpoints. Nothing is agreed upon only where nobody has any: to
-// start anew because one host lacks a mount would cost the whole run, and its checkpoints at the
-// next save.
-std::optional<Loaded> CheckpointManager::Impl::find_common(std::vector<std::string>& skipped) {
-  std::int64_t bound = std::numeric_limits<std::int64_t>::max();
-  std::string somebody_reads;
-  for (;;) {
-    Search own = search(bound);
-    const json reports =
-        group.all_gather_object({{"step", own.found ? own.found->manifest.step : -1},
-                                 {"identity", own.found ? own.found->identity : ""},
-                                 {"file", own.found ? own.found->file : ""},
-                                 {"skipped", own.skipped},
-                                 {"failure", to_json_report(own.failure)}},
-                                options.disk_timeout);
-    std::vector<RestoreCandidate> candidates;
-    for (std::size_t rank = 0; rank < reports.size(); ++rank) {
-      const json& report = reports[rank];
-      throw_reported(report.at("failure"),
-                     std::string(kRestoring) + ": rank " + std::to_string(rank) + ": ");
-      if (somebody_reads.empty() && report.at("step") >= 0)
-        somebody_reads =
-            "rank " + std::to_string(rank) + " can read " + report.at("file").get<std::string>();
-      candidates.push_back({report.at("step"), report.at("identity")});
-      // Ranks that share a directory say the same; it is said once.
-      for (const std::string line : report.at("skipped"))
-        if (std::ranges::find(skipped, line) == skipped.end()) skipped.push_back(line);
-    }
-    const RestoreRound round = agree_on_step(candidates);
-    if (round.done && round.step < 0 && !somebody_reads.empty())
-      refuse(std::string(kRestoring) + ": the ranks have none in common: " + somebody_reads +
-                 ", rank " + std::to_string(round.rank) + " none that is the same; is " +
-                 directory.path() +
-                 " one directory that all ranks see? (To start anew, use an empty one.)",
-             DistError::Kind::kSystem);
-    if (round.done && round.step < 0) return std::nullopt;
-    if (round.done) return std::move(own.found);
-    skipped.push_back(
-        "rank " + std::to_string(round.rank) +
-        (round.differs
-             ? " has another checkpoint of step " + std::to_string(round.bound + 1) + " than rank 0"
-             : " can read none that is newer than step " + std::to_string(round.bound)));
-    bound = round.bound;
-  }
-}
-
-void CheckpointManager::Impl::fill(TrainingState& state, Loaded checkpoint,
-                                   std::vector<std::string>& remarks) const {
-  const std::string& file = checkpoint.file;
-  // The SHA-256 of the manifest vouches for the bytes.
-  const c10::IValue top =
-      read_pickle({checkpoint.bytes.data(), checkpoint.bytes.size()}, file, RecordCrcs::kTrust);
-  if (state.optimizer) {
-    const std::string saved = entry_of(top, "optimizer_class", file).toStringRef();
-    if (saved != optimizer_class(*state.optimizer))
-      refuse("restore " + file + ": it holds the state of " + saved + ", this optimizer is " +
-             optimizer_class(*state.optimizer));
-  }
-  if (state.scheduler) {
-    const std::string saved = entry_of(top, "lr_scheduler_class", file).toStringRef();
-    if (saved != state.scheduler->class_name())
-      refuse("restore " + file + ": it holds the state of " + saved + ", this schedule is " +
-             state.scheduler->class_name());
-  }
-  // Files of earlier versions have neither.
-  if (const auto data = find_entry(top, "data"); data && !state.data.empty()) {
-    const std::string& saved = data->toStringRef();
-    if (!saved.empty() && saved != state.data)
-      refuse("restore " + file + ": it was trained on the data '" + saved + "', this run's is '" +
-             state.data + "'");
-  }
-  if (const auto threads = find_entry(top, "threads");
-      threads && threads->toInt() != torch::get_num_threads())
-    remarks.push_back(file + " was saved by workers of " + std::to_string(threads->toInt()) +
-                      " threads, these have " + std::to_string(torch::get_num_threads()) +
-                      ": sums may be rounded otherwise");
-  if (state.model) load_module_state(*state.model, entry_of(top, "model", file), file);
-  if (state.optimizer)
-    load_optimizer_state(*state.optimizer, entry_of(top, "optimizer", file), file);
-  if (state.scheduler) state.scheduler->load_state(to_json(entry_of(top, "lr_scheduler", file)));
-  if (state.sampler) state.sampler->load_state(to_json(entry_of(top, "sampler", file)));
-  state.epoch = entry_of(top, "epoch", file).toInt();
-  state.extra = to_json(entry_of(top, "extra", file));
-  const c10::IValue rng = entry_of(top, "rng", file);
-  if (rng.toListRef().empty()) refuse("restore " + file + ": it has no random generators");
-  for (const RankGenerator& own : generators_of(group)) {
-    std::vector<torch::Tensor> saved;
-    for (const c10::IValue& of_rank : rng.toListRef())
-      if (const auto state_there = find_entry(of_rank, own.key))
-        saved.push_back(state_there->toTensor());
-    if (saved.empty()) {  // saved by ranks without a GPU
-      remarks.push_back(file + " has no " + own.key + " generators: those stay as they are");
-      continue;
-    }
-    set_state_of(own.generator, generator_of_rank(saved, static_cast<std::size_t>(group.rank())));
-  }
-}
-
 std::string digest_of(const torch::nn::Module& module) {
   return with_dist_errors("digest a module", [&] {
     Sha256 digest;
@@ -463,7 +423,21 @@ CheckpointManager::CheckpointManager(ProcessGroup& group, std::int64_t generatio
   if (options.keep_best < 0) refuse_option("keep_best", options.keep_best, "0");
   if (options.every_steps < 0) refuse_option("every_steps", options.every_steps, "0");
   if (options.every.count() < 0) refuse_option("every", options.every.count(), "0");
-  if (group.rank() == 0) value_or_throw(impl_->directory.prepare());
+  if (options.read_only) return;
+  const auto begin = [&]() -> json {
+    if (group.rank() != 0) return nullptr;
+    value_or_throw(impl_->directory.prepare());
+    value_or_throw(impl_->directory.take(generation, own_name()));
+    return to_json(impl_->directory.own_claim());
+  };
+  if (!options.sharded || group.size() == 1) {
+    (void)begin();
+    return;
+  }
+  const std::vector<json> claims =
+      on_every_rank(group, "prepare for checkpoints", options.disk_timeout, begin);
+  impl_->directory.share(claim_of(claims[0]));
+  impl_->writers = group.split(/*color=*/0, /*key=*/group.rank(), {.name = "checkpoints"});
 }
 
 CheckpointManager::~CheckpointManager() = default;
@@ -473,12 +447,10 @@ CheckpointManager& CheckpointManager::operator=(CheckpointManager&&) noexcept = 
 bool CheckpointManager::save(std::int64_t step, const TrainingState& state) {
   return with_dist_errors(kSaving, [&] {
     if (step < 0) refuse(std::string(kSaving) + ": step " + std::to_string(step) + " is negative");
-    const auto generators = impl_->gather_generators(step);
-    std::optional<PickleDict> states;
-    if (state.optimizer) states = gather_optimizer_states(*state.optimizer);
-    return impl_->on_rank_0(kSaving, [&] {
-      return impl_->begin_save(step, state, {generators, states});
-    });
+    if (impl_->options.read_only) refuse(std::string(kSaving) + ": the option 'read_only' is on");
+    const Impl::Gathered gathered = impl_->gather(step, state);
+    if (impl_->writers) return impl_->save_share(state, gathered);
+    return impl_->on_rank_0(kSaving, [&] { return impl_->begin_save(state, gathered.facts); });
   });
 }
 
@@ -504,12 +476,7 @@ MaybeSaved CheckpointManager::maybe_save(std::int64_t step, const TrainingState&
 }
 
 void CheckpointManager::wait() {
-  with_dist_errors(kSaving, [&] {
-    impl_->on_rank_0(kSaving, [&] {
-      impl_->settle();
-      return true;
-    });
-  });
+  with_dist_errors(kSaving, [&] { impl_->settle_everywhere(); });
 }
 
 std::string CheckpointManager::best() const {
@@ -531,7 +498,8 @@ Restored CheckpointManager::restore(TrainingState& state) {
     wait();
     const LongWait for_the_disk(impl_->group);
     Restored result;
-    std::optional<Loaded> found = impl_->find_common(result.skipped);
+    const std::optional<LoadedCheckpoint> found =
+        find_common(impl_->group, impl_->directory, impl_->options.disk_timeout, result.skipped);
     for (const std::int64_t step : value_or_throw(impl_->directory.steps()))
       if (!found || step > found->manifest.step) impl_->passed_over.insert(step);
     if (!found) return result;
@@ -544,7 +512,7 @@ Restored CheckpointManager::restore(TrainingState& state) {
                                std::to_string(impl_->group.size()) +
                                ": what is left of the epoch is dealt to it, and the bits of a "
                                "training that was not resized are not to be expected");
-    impl_->fill(state, *std::move(found), result.remarks);
+    fill(state, contents_of(*found), found->file, impl_->group, result.remarks);
     return result;
   });
 }

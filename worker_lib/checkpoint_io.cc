@@ -1,6 +1,7 @@
 #include "worker_lib/checkpoint_io.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -88,6 +89,9 @@ std::string encode(const CheckpointManifest& manifest) {
                           {"epoch", manifest.epoch},           {"generation", manifest.generation},
                           {"world_size", manifest.world_size}, {"files", nlohmann::json::array()}};
   if (manifest.metric) document["metric"] = *manifest.metric;
+  if (manifest.claim > 0) document["claim"] = manifest.claim;
+  if (!manifest.model.empty()) document["model"] = manifest.model;
+  if (!manifest.data.empty()) document["data"] = manifest.data;
   for (const ManifestFile& file : manifest.files)
     document["files"].push_back(
         {{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
@@ -123,6 +127,9 @@ Result<CheckpointManifest> decode(const std::string& path, const std::string& te
   manifest.generation = document.at("generation");
   manifest.world_size = document.at("world_size");
   if (document.contains("metric")) manifest.metric = document.at("metric").get<double>();
+  manifest.claim = document.value("claim", std::int64_t{0});
+  manifest.model = document.value("model", "");
+  manifest.data = document.value("data", "");
   for (const nlohmann::json& file : document.at("files"))
     manifest.files.push_back({file.at("name"), file.at("bytes"), file.at("sha256")});
   return manifest;
@@ -182,7 +189,7 @@ void AtomicFile::put_out() {
   const std::string_view piece(leaving_.get(), std::exchange(filled_, 0));
   digesting_.begin([this, piece] { digest_.add(piece.data(), piece.size()); });
   writing_.begin([this, piece] {
-    if (!put_on_disk(piece)) disk_errno_ = errno;
+    if (!put_out(piece)) disk_errno_ = errno;
   });
 }
 
@@ -198,7 +205,7 @@ void AtomicFile::set_direct(bool direct) {
   is_direct_ = flags >= 0 && ::fcntl(fd_.get(), F_SETFL, wanted) == 0 && direct;
 }
 
-bool AtomicFile::put_on_disk(std::string_view piece) {
+bool AtomicFile::put_out(std::string_view piece) {
   if (is_direct_) {
     const ssize_t count =
         uninterrupted([&] { return write_file(fd_.get(), piece.data(), piece.size()); });
@@ -215,19 +222,24 @@ bool AtomicFile::put_on_disk(std::string_view piece) {
   return true;
 }
 
-Result<ManifestFile> AtomicFile::commit() {
+void AtomicFile::put_on_disk() {
+  if (!fd_.valid()) return;
   join();
   if (!failure_) {
-    const std::string_view rest(filling_.get(), filled_);
+    const std::string_view rest(filling_.get(), std::exchange(filled_, 0));
     digest_.add(rest.data(), rest.size());
     if (is_direct_) set_direct(false);  // no whole block
-    if (!put_on_disk(rest)) fail(errno);
+    if (!put_out(rest)) fail(errno);
   }
   FileCalls& calls = file_calls();
   if (!failure_ && uninterrupted([&] { return calls.fsync(fd_.get()); }) != 0) fail(errno);
   // Interrupted, it is closed all the same, and what it held is on the disk.
   if (!failure_ && calls.close(fd_.release()) != 0 && errno != EINTR) fail(errno);
-  if (!failure_ && calls.rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
+}
+
+Result<ManifestFile> AtomicFile::commit() {
+  put_on_disk();
+  if (!failure_ && file_calls().rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
   if (failure_) return *failure_;
   committed_ = true;
   return ManifestFile{.name = name_of(path_), .bytes = bytes_, .sha256 = digest_.hex()};
@@ -286,36 +298,115 @@ Result<void> CheckpointDirectory::remove_leftovers() {
   return removed;
 }
 
-Result<AnnouncedCheckpoint> CheckpointDirectory::announce(
-    CheckpointManifest manifest, const std::function<void(AtomicFile&)>& write_data) {
+// Where another run has the directory, what is left in it is that one's affair.
+void CheckpointDirectory::tidy() {
+  if (const Result<ClaimLock> lock = hold("tidy " + path_)) (void)remove_leftovers();
+}
+
+Result<void> CheckpointDirectory::take(std::int64_t generation, const std::string& owner) {
+  const std::string doing = "take the directory " + path_;
+  const ClaimLock lock(path_);
+  const Result<CheckpointClaim> last = read_claim(path_);
+  if (!last) return Error(last.error()).within(doing);
+  if (last->number > 0 && last->owner == owner && last->generation == generation) {
+    own_ = *last;
+    return {};
+  }
+  const Result<std::vector<std::string>> all = names();
+  if (!all) return Error(all.error()).within(doing);
+  for (const std::string& name : *all)  // of a kill within the next lines
+    if (name.starts_with(".claim.json.")) (void)remove({name});
+  std::map<std::int64_t, std::string> present;
+  std::int64_t highest = last->number;
+  for (const std::int64_t step : announced_steps(*all)) {
+    const Result<AnnouncedCheckpoint> checkpoint = read_manifest(step);
+    if (!checkpoint && checkpoint.error().kind == ErrorKind::kSystem)
+      return Error(checkpoint.error()).within(doing);  // it may be whole
+    if (!checkpoint) continue;
+    present.emplace(step, checkpoint->identity);
+    highest = std::max(highest, checkpoint->manifest.claim);
+  }
+  CheckpointClaim from = *last;
+  from.number = highest;
+  own_ = next_claim(from, generation, owner, std::move(present));
+  if (Result<void> written = write_claim(path_, own_); !written)
+    return std::move(written).error().within(doing);
+  return {};
+}
+
+Result<ClaimLock> CheckpointDirectory::hold(const std::string& doing) const {
+  if (own_.number == 0) return ClaimLock();
+  ClaimLock lock(path_);
+  const Result<CheckpointClaim> now = read_claim(path_);
+  if (!now) return Error(now.error()).within(doing);
+  if (now->number != own_.number || now->owner != own_.owner)
+    return Error{.kind = ErrorKind::kStopped,
+                 .doing = doing,
+                 .cause = "a later run (generation " + std::to_string(now->generation) +
+                          ") has taken " + path_ + " from this one (generation " +
+                          std::to_string(own_.generation) + ")"};
+  return lock;
+}
+
+Result<std::string> CheckpointDirectory::free_data_name(std::int64_t step) const {
   const Result<std::vector<std::string>> before = names();
   if (!before) return before.error();
-  const std::set<std::string> taken(before->begin(), before->end());
-  const bool replaces = taken.contains(manifest_name(manifest.step));
-  Result<AnnouncedCheckpoint> announced = write(std::move(manifest), taken, write_data);
+  return data_name(step, {before->begin(), before->end()});
+}
+
+Result<ManifestFile> CheckpointDirectory::write_data(
+    const std::string& name, const std::function<void(AtomicFile&)>& write_data) {
+  AtomicFile data(path_of(name));
+  write_data(data);
+  data.put_on_disk();
+  const Result<ClaimLock> lock = hold("write " + path_of(name));
+  if (!lock) return lock.error();
+  Result<ManifestFile> written = data.commit();
+  if (!written) return written;
+  // Before a manifest names it: the manifest may replace one whose file is there.
+  if (const Result<void> flushed = flush_directory(path_); !flushed) {
+    discard({name});
+    return flushed.error();
+  }
+  return written;
+}
+
+Result<AnnouncedCheckpoint> CheckpointDirectory::announce(CheckpointManifest manifest) {
+  manifest.claim = own_.number;
+  const std::string name = manifest_name(manifest.step);
+  const std::string text = encode(manifest);
+  AtomicFile announcement(path_of(name));
+  announcement.write(text.data(), text.size());
+  announcement.put_on_disk();
+  const Result<ClaimLock> lock = hold("announce " + path_of(name));
+  if (!lock) {
+    for (const ManifestFile& file : manifest.files) discard({file.name});
+    return lock.error();
+  }
+  const bool replaces = ::access(path_of(name).c_str(), F_OK) == 0;
+  const auto announced = [&]() -> Result<void> {
+    const Result<ManifestFile> committed = announcement.commit();
+    if (!committed) return committed.error();
+    return flush_directory(path_);
+  }();
   // What failed may have left files, and had the step a checkpoint before, then its data file is
   // nobody's now. What cannot be removed, the next prepare() or announce() tries again.
   if (!announced || replaces || is_untidy_) (void)remove_leftovers();
-  return announced;
+  if (!announced) return announced.error();
+  return AnnouncedCheckpoint{manifest, sha256_hex(text)};
 }
 
-Result<AnnouncedCheckpoint> CheckpointDirectory::write(
-    CheckpointManifest manifest, const std::set<std::string>& taken,
-    const std::function<void(AtomicFile&)>& write_data) {
-  AtomicFile data(path_of(data_name(manifest.step, taken)));
-  write_data(data);
-  const Result<ManifestFile> written = data.commit();
-  if (!written) return written.error();
-  // Before a manifest names it: the manifest may replace one whose file is there.
-  if (const Result<void> flushed = flush_directory(path_); !flushed) return flushed.error();
+Result<AnnouncedCheckpoint> CheckpointDirectory::announce(
+    CheckpointManifest manifest, const std::function<void(AtomicFile&)>& write) {
+  const Result<std::string> name = free_data_name(manifest.step);
+  if (!name) return name.error();
+  const Result<ManifestFile> written = write_data(*name, write);
+  if (!written) {
+    tidy();
+    return written.error();
+  }
   manifest.files = {*written};
-  const std::string text = encode(manifest);
-  AtomicFile announcement(path_of(manifest_name(manifest.step)));
-  announcement.write(text.data(), text.size());
-  if (const Result<ManifestFile> announced = announcement.commit(); !announced)
-    return announced.error();
-  if (const Result<void> flushed = flush_directory(path_); !flushed) return flushed.error();
-  return AnnouncedCheckpoint{manifest, sha256_hex(text)};
+  return announce(std::move(manifest));
 }
 
 Result<AnnouncedCheckpoint> CheckpointDirectory::read_manifest(std::int64_t step) const {
@@ -326,15 +417,25 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::read_manifest(std::int64_t step
   if (!manifest) return manifest.error();
   if (manifest->step != step)
     return corrupt(path, "it is the manifest of step " + std::to_string(manifest->step));
-  using Kind = CheckpointFileName::Kind;
-  if (manifest->files.size() != 1 ||
-      parse_file_name(manifest->files.front().name) != CheckpointFileName{Kind::kData, step})
-    return corrupt(path, "it does not name one data file of step " + std::to_string(step));
-  return AnnouncedCheckpoint{*std::move(manifest), sha256_hex(*text)};
+  if (!names_data_files(*manifest))
+    return corrupt(path, "it does not name one data file of step " + std::to_string(step) +
+                             ", or all shards of one");
+  AnnouncedCheckpoint result{*std::move(manifest), sha256_hex(*text)};
+  const Result<CheckpointClaim> claim = read_claim(path_);
+  if (!claim) return claim.error();
+  if (!counts(*claim, result.manifest, result.identity))
+    return Error{.kind = ErrorKind::kStopped,
+                 .doing = "read " + path,
+                 .cause = "a run of generation " + std::to_string(result.manifest.generation) +
+                          " announced it after a later run (generation " +
+                          std::to_string(claim->generation) +
+                          ") had taken the directory: it does not count"};
+  return result;
 }
 
-Result<std::vector<char>> CheckpointDirectory::read_data(const CheckpointManifest& manifest) const {
-  const ManifestFile& file = manifest.files.front();
+Result<std::vector<char>> CheckpointDirectory::read_data(const CheckpointManifest& manifest,
+                                                         std::size_t index) const {
+  const ManifestFile& file = manifest.files[index];
   const std::string path = path_of(file.name);
   Result<DigestedBytes> read = read_and_digest(path, file.bytes);
   if (!read) return read.error();
@@ -350,7 +451,9 @@ Result<void> CheckpointDirectory::forget(std::int64_t step) {
   const Result<AnnouncedCheckpoint> checkpoint = read_manifest(step);
   if (const Result<void> removed = remove({manifest_name(step)}); !removed) return removed;
   if (!checkpoint) return remove_leftovers();
-  return remove({checkpoint->manifest.files.front().name});
+  std::vector<std::string> files;
+  for (const ManifestFile& file : checkpoint->manifest.files) files.push_back(file.name);
+  return remove(files);
 }
 
 }  // namespace ddprun

@@ -7,7 +7,8 @@
 // not fsynced. docs/checkpoints.md has the format; core/checkpoint_manifest.h has the names and the
 // decisions.
 //
-// One rank writes to a directory at a time; any number may read. One thread at a time.
+// One run writes to a directory at a time, the last that took it: one rank announces, others may
+// write data files; any number may read. One thread at a time.
 #pragma once
 
 #include <cstdlib>
@@ -20,6 +21,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "worker_lib/beside.h"
+#include "worker_lib/checkpoint_claim.h"
 #include "worker_lib/core/checkpoint_manifest.h"
 #include "worker_lib/sha256.h"
 
@@ -45,6 +47,8 @@ class AtomicFile {
   // Flushes, fsyncs, renames; the directory is the caller's to fsync. Returns the size and SHA-256
   // of what was written, under the file's name without its directory.
   Result<ManifestFile> commit();
+  // The first half of commit(), which takes long: all but the rename.
+  void put_on_disk();
 
  private:
   struct Free {
@@ -55,7 +59,7 @@ class AtomicFile {
 
   void put_out();
   void join();
-  bool put_on_disk(std::string_view piece);
+  bool put_out(std::string_view piece);
   void set_direct(bool direct);
   void fail(int sys_errno);
 
@@ -92,21 +96,44 @@ class CheckpointDirectory {
   // saves left in it. For the rank that writes.
   Result<void> prepare();
 
-  // Writes the data file with `write_data`, and then the manifest: `manifest` with the file's size
-  // and digest added. On failure what was there before is untouched, but for the announcement of
-  // this step itself: when its last fsync fails, the new one may be there or the old one.
+  // Takes the directory for a run, after which nothing of earlier ones can be announced in it
+  // (core/checkpoint_claim.h): what is announced now counts, and what others announce later does
+  // not. A run that has it keeps it. owner: random, the same in the whole process. For the rank
+  // that announces, after prepare().
+  Result<void> take(std::int64_t generation, const std::string& owner);
+  // For a rank that writes data files only: of the rank that has taken the directory.
+  void share(const CheckpointClaim& claim) { own_ = claim; }
+  const CheckpointClaim& own_claim() const { return own_; }
+  // The lock, for as long as something is renamed or removed. kStopped if another run has taken the
+  // directory; without take() nobody is asked.
+  Result<ClaimLock> hold(const std::string& doing) const;
+
+  // Where `manifest`'s data goes: a name that is not taken. Of several files, each rank's is
+  // shard_name() of it.
+  Result<std::string> free_data_name(std::int64_t step) const;
+  // Writes a data file with `write_data`; it is on the disk then, and belongs to no checkpoint yet.
+  Result<ManifestFile> write_data(const std::string& name,
+                                  const std::function<void(AtomicFile&)>& write_data);
+  // Announces the data files that `manifest` names. On failure what was there before is untouched, and
+  // they are removed, but for the announcement of this step itself: when its last fsync fails, the new
+  // one may be there or the old one.
+  Result<AnnouncedCheckpoint> announce(CheckpointManifest manifest);
+  // Both, of one file.
   Result<AnnouncedCheckpoint> announce(CheckpointManifest manifest,
                                        const std::function<void(AtomicFile&)>& write_data);
+  // Removes data files that were written and are not to be announced.
+  void discard(const std::vector<std::string>& names) { (void)remove(names); }
 
   // Steps that have a manifest, whole or not, newest first. A missing directory has none.
   Result<std::vector<std::int64_t>> steps() const;
 
-  // kCorrupt, kNotFound or kSystem names the file and what is wrong with it.
+  // kCorrupt, kNotFound or kSystem names the file and what is wrong with it; kStopped: it does not
+  // count, as it was announced by a run that did not have the directory any more.
   Result<AnnouncedCheckpoint> read_manifest(std::int64_t step) const;
 
-  // The bytes of the first (and only) file of the manifest, after size and SHA-256 were found
-  // right.
-  Result<std::vector<char>> read_data(const CheckpointManifest& manifest) const;
+  // The bytes of a file of the manifest, after size and SHA-256 were found right.
+  Result<std::vector<char>> read_data(const CheckpointManifest& manifest,
+                                      std::size_t file = 0) const;
 
   // Removes a checkpoint, its manifest first, so that it never looks like a damaged one.
   Result<void> forget(std::int64_t step);
@@ -115,10 +142,10 @@ class CheckpointDirectory {
   Result<std::vector<std::string>> names() const;
   Result<void> remove(const std::vector<std::string>& names);
   Result<void> remove_leftovers();
-  Result<AnnouncedCheckpoint> write(CheckpointManifest manifest, const std::set<std::string>& taken,
-                                    const std::function<void(AtomicFile&)>& write_data);
+  void tidy();
 
   std::string path_;
+  CheckpointClaim own_;
   bool is_untidy_ = false;  // something could not be removed
 };
 

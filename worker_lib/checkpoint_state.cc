@@ -274,15 +274,26 @@ std::vector<std::pair<std::string, torch::Tensor>> tensors_of(const torch::nn::M
   return result;
 }
 
+std::string model_hash(const torch::nn::Module& module) {
+  std::set<std::string> lines;  // the order does not matter
+  for (const auto& [name, tensor] : tensors_of(module))
+    lines.insert(name + " " + dtype_and_shape(tensor) + "\n");
+  std::string text;
+  for (const std::string& line : lines) text += line;
+  return sha256_hex(text).substr(0, 16);
+}
+
 torch::Tensor tensor_for_file(const torch::Tensor& tensor) {
   const torch::Tensor plain = tensor.detach().cpu();
   const bool is_slice = plain.storage().nbytes() > plain.nbytes();
   return is_slice ? plain.clone() : plain;
 }
 
-PickleDict module_state(const torch::nn::Module& module) {
+PickleDict module_state(const torch::nn::Module& module,
+                        const std::function<bool(const std::string&)>& keeps) {
   PickleDict dict = make_string_dict();
-  for (const auto& [name, tensor] : tensors_of(module)) dict.insert(name, tensor_for_file(tensor));
+  for (const auto& [name, tensor] : tensors_of(module))
+    if (!keeps || keeps(name)) dict.insert(name, tensor_for_file(tensor));
   return dict;
 }
 

@@ -72,11 +72,17 @@ std::optional<c10::IValue> find_entry(const c10::IValue& dict, const std::string
 c10::IValue from_json(const nlohmann::json& value);
 nlohmann::json to_json(const c10::IValue& value);
 
-// Parameters and buffers by name: what Python calls the state dict, on the CPU.
-PickleDict module_state(const torch::nn::Module& module);
+// Parameters and buffers by name: what Python calls the state dict, on the CPU. keeps: which are
+// wanted, by name; empty: all are.
+PickleDict module_state(const torch::nn::Module& module,
+                        const std::function<bool(const std::string&)>& keeps = {});
 
 // Names and tensors of parameters and buffers, in the order of Python's state dict.
 std::vector<std::pair<std::string, torch::Tensor>> tensors_of(const torch::nn::Module& module);
+
+// 16 hexadecimal digits that two models share if and only if load_into() takes the one's state dict
+// for the other.
+std::string model_hash(const torch::nn::Module& module);
 
 // load_into() of ddprun/state_file.h. doing, whose: for the error ("load ...", "the file").
 IncompatibleKeys copy_into_module(torch::nn::Module& module, const StateDict& state, Strict strict,

@@ -22,22 +22,48 @@ constexpr std::size_t kShown = 4;  // names, and differences, in an error
 
 std::uint64_t hash_of(const std::string& text) { return tensor_hash(std::as_bytes(std::span(text))); }
 
-// What an optimizer's state dict is made of.
-std::uint64_t hash_of(const c10::IValue& value) {
-  if (value.isTensor()) return ddprun::hash_of(value.toTensor());
+// "rank 1 differs from ranks 0 and 2 in parameter 'a', parameter 'b' and 3 more".
+std::string text_of(const Difference& difference) {
+  const auto& [usual, others] = difference.ranks;
+  std::string text = name_ranks(others) + (others.size() == 1 ? " differs" : " differ") + " from " +
+                     name_ranks(usual) + " in ";
+  const std::size_t shown = std::min(kShown, difference.names.size());
+  for (std::size_t i = 0; i < shown; ++i) text += (i > 0 ? ", " : "") + difference.names[i];
+  const std::size_t rest = difference.names.size() - shown;
+  return rest > 0 ? text + " and " + std::to_string(rest) + " more" : text;
+}
+
+std::string text_of(const std::vector<Difference>& differences) {
+  std::string text;
+  const std::size_t shown = std::min(kShown, differences.size());
+  for (std::size_t i = 0; i < shown; ++i) text += (i > 0 ? "; " : "") + text_of(differences[i]);
+  std::size_t rest = 0;
+  for (std::size_t i = shown; i < differences.size(); ++i) rest += differences[i].names.size();
+  return rest > 0 ? text + "; other ranks differ in " + std::to_string(rest) + " more" : text;
+}
+
+}  // namespace
+
+std::uint64_t hash_of_value(const c10::IValue& value) {
+  if (value.isTensor()) return hash_of(value.toTensor());
   if (value.isDouble()) return std::bit_cast<std::uint64_t>(value.toDouble());
   if (value.isInt()) return static_cast<std::uint64_t>(value.toInt());
   if (value.isBool()) return value.toBool() ? 1 : 0;
   if (value.isString()) return hash_of(value.toStringRef());
   std::vector<std::uint64_t> hashes;
   if (value.isTuple())
-    for (const c10::IValue& one : value.toTupleRef().elements()) hashes.push_back(hash_of(one));
+    for (const c10::IValue& one : value.toTupleRef().elements())
+      hashes.push_back(hash_of_value(one));
   if (value.isList())
-    for (const c10::IValue& one : value.toListRef()) hashes.push_back(hash_of(one));
+    for (const c10::IValue& one : value.toListRef()) hashes.push_back(hash_of_value(one));
+  if (value.isGenericDict())
+    for (const auto& entry : value.toGenericDict()) {
+      hashes.push_back(hash_of_value(entry.key()));
+      hashes.push_back(hash_of_value(entry.value()));
+    }
   return tensor_hash(hashes);
 }
 
-// One number for a table.
 std::int64_t combined(const std::vector<NamedHash>& table) {
   std::vector<std::uint64_t> words;
   for (const auto& [name, hash] : table) {
@@ -62,28 +88,6 @@ HashTable table_of(const json& value) {
   return table;
 }
 
-// "rank 1 differs from ranks 0 and 2 in parameter 'a', parameter 'b' and 3 more".
-std::string text_of(const Difference& difference) {
-  const auto& [usual, others] = difference.ranks;
-  std::string text = name_ranks(others) + (others.size() == 1 ? " differs" : " differ") + " from " +
-                     name_ranks(usual) + " in ";
-  const std::size_t shown = std::min(kShown, difference.names.size());
-  for (std::size_t i = 0; i < shown; ++i) text += (i > 0 ? ", " : "") + difference.names[i];
-  const std::size_t rest = difference.names.size() - shown;
-  return rest > 0 ? text + " and " + std::to_string(rest) + " more" : text;
-}
-
-std::string text_of(const std::vector<Difference>& differences) {
-  std::string text;
-  const std::size_t shown = std::min(kShown, differences.size());
-  for (std::size_t i = 0; i < shown; ++i) text += (i > 0 ? "; " : "") + text_of(differences[i]);
-  std::size_t rest = 0;
-  for (std::size_t i = shown; i < differences.size(); ++i) rest += differences[i].names.size();
-  return rest > 0 ? text + "; other ranks differ in " + std::to_string(rest) + " more" : text;
-}
-
-}  // namespace
-
 std::vector<NamedHash> hashes_of(const torch::optim::Optimizer& optimizer,
                                  const std::map<const void*, std::string>& names) {
   std::vector<NamedHash> result;
@@ -96,14 +100,14 @@ std::vector<NamedHash> hashes_of(const torch::optim::Optimizer& optimizer,
     const std::string whose = " of parameter group " + std::to_string(g) + " of the optimizer";
     for (const auto& option : groups.get(g).toGenericDict())
       if (const std::string& key = option.key().toStringRef(); key != "params")
-        result.push_back({"'" + key + "'" + whose, hash_of(option.value())});
+        result.push_back({"'" + key + "'" + whose, hash_of_value(option.value())});
     for (const torch::Tensor& parameter : optimizer.param_groups()[g].params()) {
       const auto state = states.find(index++);
       const auto name = names.find(parameter.unsafeGetTensorImpl());
       if (state == states.end() || name == names.end() || is_sharded) continue;
       for (const auto& field : state->value().toGenericDict())
         result.push_back({"'" + field.key().toStringRef() + "' of " + name->second,
-                          hash_of(field.value())});
+                          hash_of_value(field.value())});
     }
   }
   return result;

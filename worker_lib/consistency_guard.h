@@ -11,10 +11,12 @@
 // The thread that trains owns it; the group must outlive it.
 #pragma once
 
+#include <ATen/core/ivalue.h>
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,6 +25,17 @@
 #include "worker_lib/core/divergence.h"
 
 namespace ddprun {
+
+// Of what an optimizer's state dict is made of: tensors, numbers, texts, and tuples, lists and
+// dicts of them.
+std::uint64_t hash_of_value(const c10::IValue& value);
+
+// One number for a table.
+std::int64_t combined(const std::vector<NamedHash>& table);
+
+// A table for an exchange of objects, and back.
+nlohmann::json to_json(const HashTable& table);
+HashTable table_of(const nlohmann::json& value);
 
 // What an optimizer holds: options by parameter group, state by parameter unless each rank has a share of it
 // only. names: of the parameters

@@ -3,10 +3,12 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <map>
 
 #include "ddprun/adadelta.h"
 #include "ddprun/zero_optimizer.h"
 #include "worker_lib/error_bridge.h"
+#include "worker_lib/rank_state.h"
 
 namespace ddprun {
 namespace {
@@ -349,12 +351,13 @@ c10::impl::GenericList saved_groups(const Optimizer& optimizer) {
 }
 
 template <class D>
-PickleDict saved_state(const Optimizer& optimizer) {
+PickleDict saved_state(const Optimizer& optimizer, const std::function<bool(std::size_t)>& keeps) {
   PickleDict result = make_int_dict();
   std::int64_t index = -1;
   for (const auto& group : optimizer.param_groups())
     for (const torch::Tensor& parameter : group.params()) {
       ++index;
+      if (keeps && !keeps(static_cast<std::size_t>(index))) continue;
       const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
       if (found == optimizer.state().end()) continue;  // it had no gradient yet
       Writer writer;
@@ -417,14 +420,25 @@ std::string optimizer_class(const Optimizer& optimizer) {
       optimizer, [](auto description) { return std::string(decltype(description)::kName); });
 }
 
-PickleDict optimizer_state(const Optimizer& optimizer) {
+PickleDict optimizer_state(const Optimizer& optimizer,
+                           const std::function<bool(std::size_t)>& keeps) {
   return with_description(optimizer, [&](auto description) {
     using D = decltype(description);
     PickleDict dict = make_string_dict();
-    dict.insert("state", saved_state<D>(optimizer));
+    dict.insert("state", saved_state<D>(optimizer, keeps));
     dict.insert("param_groups", saved_groups<D>(optimizer));
     return dict;
   });
+}
+
+std::optional<std::vector<int>> owners_of_states(const Optimizer& optimizer) {
+  const auto* sharded = dynamic_cast<const detail::ShardedOptimizer*>(&optimizer);
+  if (!sharded) return std::nullopt;
+  std::vector<int> owners;
+  for (const auto& group : optimizer.param_groups())
+    for (std::size_t i = 0; i < group.params().size(); ++i)
+      owners.push_back(sharded->shards().owner_of(owners.size()));
+  return owners;
 }
 
 std::optional<PickleDict> gather_optimizer_states(const Optimizer& optimizer) {
@@ -432,19 +446,14 @@ std::optional<PickleDict> gather_optimizer_states(const Optimizer& optimizer) {
   if (!sharded) return std::nullopt;
   ProcessGroup& group = sharded->shards().group();
   const PickleDict own = optimizer_state(optimizer).at("state").toGenericDict();
-  std::string bytes;
-  if (group.rank() != 0)
-    write_pickle(own, [&](const void* data, std::size_t size) {
-      bytes.append(static_cast<const char*>(data), size);
-    });
-  const std::vector<std::string> all = group.gather_bytes(bytes);
+  const auto all = gather_values(group, own, "the optimizer's state");
   if (group.rank() != 0) return own;
-  PickleDict whole = own;
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    const c10::IValue theirs =
-        read_pickle(all[rank], "the optimizer's state of rank " + std::to_string(rank));
-    for (const auto& entry : theirs.toGenericDict()) whole.insert(entry.key(), entry.value());
-  }
+  std::map<std::int64_t, c10::IValue> in_order;  // as in a plain optimizer's
+  for (const c10::IValue& theirs : all)
+    for (const auto& entry : theirs.toGenericDict())
+      in_order.emplace(entry.key().toInt(), entry.value());
+  PickleDict whole = make_int_dict();
+  for (const auto& [index, state_of_one] : in_order) whole.insert(index, state_of_one);
   return whole;
 }
 

@@ -11,8 +11,10 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "worker_lib/checkpoint_state.h"
 
@@ -23,7 +25,12 @@ namespace ddprun {
 std::string optimizer_class(const torch::optim::Optimizer& optimizer);
 
 // Of an optimizer whose state is dealt out to the ranks: this rank's share of it.
-PickleDict optimizer_state(const torch::optim::Optimizer& optimizer);
+// keeps: whether the state of the i-th parameter is wanted; empty: all are.
+PickleDict optimizer_state(const torch::optim::Optimizer& optimizer,
+                           const std::function<bool(std::size_t)>& keeps = {});
+
+// The rank that has the state of each parameter, if the state is dealt out to the ranks.
+std::optional<std::vector<int>> owners_of_states(const torch::optim::Optimizer& optimizer);
 
 // The entry "state" of all ranks together, on rank 0, if the optimizer's state is dealt out to the ranks; this
 // is a collective call then. Nothing otherwise.

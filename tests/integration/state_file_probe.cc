@@ -100,11 +100,12 @@ std::vector<Case> make_cases() {
   return cases;
 }
 
-void begin(const std::string& directory) {
+void begin(const std::string& directory, bool sharded) {
   auto ctx = ddprun::init();
   for (Case& one : make_cases()) {
     for (int step = 0; step < kBegun; ++step) one.step(step);
-    ddprun::CheckpointManager(ctx, {.directory = directory + "/" + one.name})
+    ddprun::CheckpointManager(ctx,
+                              {.directory = directory + "/" + one.name, .sharded = sharded})
         .save(kBegun, {.model = one.net.get(), .optimizer = one.optimizer.get(), .epoch = 1});
   }
 }
@@ -150,8 +151,8 @@ void show(const std::string& file) try {
 int main(int argc, char** argv) {
   const std::string verb = argc > 2 ? argv[1] : "";
   torch::set_num_threads(1);
-  if (verb == "begin") {
-    begin(argv[2]);
+  if (verb == "begin" || verb == "begin-shards") {
+    begin(argv[2], verb == "begin-shards");
   } else if (verb == "go-on") {
     go_on(argv[2]);
   } else if (verb == "write") {
@@ -163,7 +164,7 @@ int main(int argc, char** argv) {
       show(argv[i]);
     }
   } else {
-    std::fprintf(stderr, "usage: state_file_probe begin|go-on|write DIR, read FILE...\n");
+    std::fprintf(stderr, "usage: state_file_probe begin|begin-shards|go-on|write DIR, read FILE...\n");
     return 2;
   }
 }

@@ -66,8 +66,8 @@ def train(net, data, optimizer, first: int, steps: int) -> list[float]:
     return losses
 
 
-def probe(binaries: pathlib.Path, *arguments: object, under_ddprun: bool = False) -> list[str]:
-    launcher = [binaries / "ddprun", "--standalone", "--nproc-per-node=1"] if under_ddprun else []
+def probe(binaries: pathlib.Path, *arguments: object, ranks: int = 0) -> list[str]:
+    launcher = [binaries / "ddprun", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
     done = subprocess.run([*launcher, binaries / "state_file_probe", *map(str, arguments)], capture_output=True,
                           text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -97,7 +97,7 @@ def check_losses(binaries: pathlib.Path, directory: pathlib.Path, expected: dict
 
 def python_goes_on(binaries: pathlib.Path, work: pathlib.Path) -> None:
     (work / "cpp").mkdir()
-    probe(binaries, "begin", work / "cpp", under_ddprun=True)
+    probe(binaries, "begin", work / "cpp", ranks=1)
     expected = {}
     for name, model, optimizer_name in cases():
         file, = (work / "cpp" / name).glob("*.pt")
@@ -110,6 +110,31 @@ def python_goes_on(binaries: pathlib.Path, work: pathlib.Path) -> None:
         expected[name] = train(net, data, optimizer, BEGUN, MORE)
         file.rename(work / "cpp" / f"{name}.pt")
     check_losses(binaries, work / "cpp", expected)
+
+
+def python_reads_merged_shards(binaries: pathlib.Path, work: pathlib.Path) -> None:
+    """Two ranks write their shares; merged they are what rank 0 alone writes."""
+    probe(binaries, "begin-shards", work / "shards", ranks=2)
+    probe(binaries, "begin", work / "plain", ranks=2)
+    for name, model, optimizer_name in cases():
+        merged = work / f"{name}.pt"
+        subprocess.run([binaries / "ddprun-ckpt", "merge", work / "shards" / name, "-o", merged], check=True,
+                       capture_output=True, timeout=100)
+        file, = (work / "plain" / name).glob("*.pt")
+        ours, plain = (torch.load(one, weights_only=True) for one in (merged, file))
+        assert list(ours) == list(plain) and list(ours["model"]) == list(plain["model"]), (name, ours.keys())
+        for key, tensor in plain["model"].items():
+            assert torch.equal(ours["model"][key], tensor), (name, key)
+        assert list(ours["optimizer"]["state"]) == list(plain["optimizer"]["state"]), name
+        assert ours["optimizer"]["param_groups"] == plain["optimizer"]["param_groups"], name
+        for index, state in plain["optimizer"]["state"].items():
+            for key, value in state.items():
+                assert torch.equal(torch.as_tensor(ours["optimizer"]["state"][index][key]), torch.as_tensor(value))
+        net, _ = make_model(model)
+        net.load_state_dict(ours["model"], strict=True)
+        OPTIMIZERS[optimizer_name](net.parameters()).load_state_dict(ours["optimizer"])
+        shard = torch.load(next((work / "shards" / name).glob("*.shard-0001.pt")), weights_only=True)
+        assert shard["shard"] == 1 and shard["shards"] == 2, shard.keys()
 
 
 def cpp_goes_on(binaries: pathlib.Path, work: pathlib.Path) -> None:
@@ -248,7 +273,8 @@ def main() -> None:
     binaries = pathlib.Path(sys.argv[1]).resolve()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as directory:
-        for check in (cpp_refuses, cpp_reads_state_dicts, python_reads_state_dicts, python_goes_on, cpp_goes_on):
+        for check in (cpp_refuses, cpp_reads_state_dicts, python_reads_state_dicts,
+                      python_reads_merged_shards, python_goes_on, cpp_goes_on):
             work = pathlib.Path(directory) / check.__name__
             work.mkdir()
             check(binaries, work)

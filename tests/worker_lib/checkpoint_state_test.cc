@@ -203,5 +203,18 @@ TEST(GeneratorOfRank, IsItsOwnOrFollowsFromTheFirst) {
   at::detail::createCPUGenerator(0).set_state(third);  // it is one
 }
 
+TEST(ModelHash, IsThatOfNamesDtypesAndShapes) {
+  const auto hash = [](auto module) { return model_hash(*module); };
+  using torch::nn::Linear;
+  const std::string plain = hash(Linear(3, 2));
+  EXPECT_EQ(plain.size(), 16u);
+  EXPECT_EQ(hash(Linear(3, 2)), plain) << "values do not matter";
+  EXPECT_NE(hash(Linear(2, 3)), plain);
+  EXPECT_NE(hash(torch::nn::Sequential(Linear(3, 2))), plain);
+  Linear wide(3, 2);
+  wide->to(torch::kFloat64);
+  EXPECT_NE(hash(wide), plain);
+}
+
 }  // namespace
 }  // namespace ddprun

@@ -14,6 +14,7 @@
 #include "tests/support/file_size_limit.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/thread_world.h"
+#include "worker_lib/checkpoint_io.h"
 
 namespace ddprun {
 namespace {
@@ -24,10 +25,16 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing_support::FileSizeLimit;
-using testing_support::listing;
 using testing_support::TemporaryDirectory;
 using testing_support::ThreadWorld;
 using Kind = DistError::Kind;
+
+// Without the claim and its lock.
+std::vector<std::string> listing(const std::string& path) {
+  std::vector<std::string> names = testing_support::listing(path);
+  std::erase_if(names, [](const std::string& name) { return name.starts_with('.'); });
+  return names;
+}
 
 // Everything that a training has.
 struct Training {
@@ -364,7 +371,8 @@ TEST_F(CheckpointTest, AWorldOfAnotherSizeGoesOn) {
       EXPECT_THAT(restored.remarks,
                   testing::ElementsAre(
                       AllOf(HasSubstr(file(3, ".pt")),
-                            HasSubstr("a world of 2, this one has " + std::to_string(world)))));
+                            HasSubstr("a world of 2, this one has " + std::to_string(world))),
+                      HasSubstr("all take rank 0's buffers")));  // BatchNorm's
     });
   ThreadWorld(2).run([&](ProcessGroup& group) {
     CheckpointManager manager(group, 0, options_);
@@ -608,9 +616,9 @@ TEST_F(CheckpointTest, TheBestAreKeptAndNamed) {
     EXPECT_EQ(manager.restore(training.state).step, 5) << "the newest is restored";
   });
   EXPECT_THAT(listing(directory_.path()),
-              testing::UnorderedElementsAre(
-                  "step-000000000002.pt", "step-000000000002.json", "step-000000000004.pt",
-                  "step-000000000004.json", "step-000000000005.pt", "step-000000000005.json"));
+              testing::UnorderedElementsAre("step-000000000002.pt", "step-000000000002.json",
+                                            "step-000000000004.pt", "step-000000000004.json",
+                                            "step-000000000005.pt", "step-000000000005.json"));
 }
 
 TEST_F(CheckpointTest, OtherDataIsAClearErrorAndOtherThreadsAreRemarkedOn) {
@@ -657,6 +665,69 @@ TEST_F(CheckpointTest, TheManifestCarriesTheGeneration) {
   });
   std::ifstream manifest(file(1, ".json"));
   EXPECT_EQ(nlohmann::json::parse(manifest).at("generation"), 4);
+}
+
+TEST_F(CheckpointTest, ARankZeroThatWasCutOffCannotAnnounceAnyMore) {
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointManager cut_off(group, 0, options_);
+    Training training(group.rank(), 2);
+    cut_off.save(10, training.state);
+    cut_off.wait();
+    CheckpointManager later(group, 1, options_);
+    group.barrier();
+    cut_off.save(20, training.state);
+    EXPECT_DIST_ERROR(
+        cut_off.wait(), Kind::kStopped,
+        AllOf(HasSubstr("step-000000000020.pt"),
+              HasSubstr("a later run (generation 1) has taken " + directory_.path())));
+    EXPECT_EQ(later.restore(training.state).step, 10);
+    later.save(15, training.state);
+    later.wait();
+  });
+  EXPECT_EQ(restore_alone().step, 15);
+}
+
+// Without locks its manifest may slip through. Neither is it restored, nor does it keep the later
+// run from saving, nor does it stay.
+TEST_F(CheckpointTest, WhatARankZeroThatWasCutOffAnnouncesLateDoesNotCount) {
+  const auto slip_through = [&](std::int64_t step) {
+    CheckpointDirectory blind(directory_.path());
+    ASSERT_TRUE(blind.announce({.step = step}, [](AtomicFile& file) { file.write("late", 4); }));
+  };
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    Training training(group.rank(), 2);
+    CheckpointManager(group, 0, options_).save(10, training.state);
+    CheckpointManager later(group, 1, options_);
+    group.barrier();
+    if (group.rank() == 0) slip_through(20);
+    group.barrier();
+    const Restored restored = later.restore(training.state);
+    EXPECT_EQ(restored.step, 10);
+    EXPECT_THAT(restored.skipped,
+                ElementsAre(AllOf(HasSubstr("step 20: "), HasSubstr("it does not count"))));
+    if (group.rank() == 0) slip_through(30);
+    group.barrier();
+    later.save(11, training.state);
+    later.wait();
+  });
+  EXPECT_THAT(listing(directory_.path()),
+              ElementsAre("step-000000000010.json", "step-000000000010.pt",
+                          "step-000000000011.json", "step-000000000011.pt"));
+}
+
+TEST_F(CheckpointTest, AReadOnlyManagerTakesNothingFromTheRunThatSaves) {
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    Training training(group.rank(), 2);
+    CheckpointManager training_run(group, 0, options_);
+    training_run.save(1, training.state);
+    training_run.wait();
+    CheckpointManager reader(group, 5, {.directory = directory_.path(), .read_only = true});
+    EXPECT_EQ(reader.restore(training.state).step, 1);
+    EXPECT_DIST_ERROR(reader.save(2, training.state), Kind::kInvalidArgument,
+                      HasSubstr("'read_only' is on"));
+    training_run.save(2, training.state);
+    training_run.wait();
+  });
 }
 
 TEST(DigestOf, SeesEveryBitAndEveryName) {

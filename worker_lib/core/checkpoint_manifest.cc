@@ -14,6 +14,8 @@ constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kManifestSuffix = ".json";
 constexpr std::string_view kDataSuffix = ".pt";
 constexpr std::string_view kTemporarySuffix = ".tmp";
+constexpr std::string_view kShardInfix = ".shard-";
+constexpr std::size_t kShardDigits = 4;
 constexpr std::size_t kStepDigits = 12;  // so that names sort like steps
 
 std::string stem(std::int64_t step) {
@@ -40,10 +42,21 @@ std::optional<std::int64_t> number(std::string_view text) {
 std::string manifest_name(std::int64_t step) { return stem(step) + std::string(kManifestSuffix); }
 
 std::string data_name(std::int64_t step, const std::set<std::string>& taken) {
-  std::string name = stem(step) + std::string(kDataSuffix);
-  for (int attempt = 2; taken.contains(name); ++attempt)
-    name = stem(step) + "-" + std::to_string(attempt) + std::string(kDataSuffix);
-  return name;
+  std::string base = stem(step);
+  const auto is_taken = [&] {
+    const auto shard = taken.lower_bound(base + std::string(kShardInfix));
+    return taken.contains(base + std::string(kDataSuffix)) ||
+           (shard != taken.end() && shard->starts_with(base + std::string(kShardInfix)));
+  };
+  for (int attempt = 2; is_taken(); ++attempt) base = stem(step) + "-" + std::to_string(attempt);
+  return base + std::string(kDataSuffix);
+}
+
+std::string shard_name(std::string_view data_name, int shard) {
+  DDPRUN_ASSERT(take_suffix(data_name, kDataSuffix), "it is the name of a data file");
+  std::string number = std::to_string(shard);
+  if (number.size() < kShardDigits) number.insert(0, kShardDigits - number.size(), '0');
+  return std::string(data_name) + std::string(kShardInfix) + number + std::string(kDataSuffix);
 }
 
 std::string temporary_name(std::string_view name, std::string_view unique) {
@@ -58,6 +71,13 @@ std::optional<CheckpointFileName> parse_file_name(std::string_view name) {
   if (!manifest && !take_suffix(name, kDataSuffix)) return std::nullopt;
   if (!name.starts_with(kPrefix)) return std::nullopt;
   name.remove_prefix(kPrefix.size());
+  std::optional<int> shard;
+  if (const std::size_t infix = name.find(kShardInfix); infix != std::string_view::npos) {
+    const std::string_view digits = name.substr(infix + kShardInfix.size());
+    shard = parse_number<int>(digits);
+    if (manifest || !shard || *shard < 0 || digits.size() < kShardDigits) return std::nullopt;
+    name = name.substr(0, infix);
+  }
   const std::size_t dash = name.find('-');
   if (dash != std::string_view::npos) {
     if (manifest || !number(name.substr(dash + 1))) return std::nullopt;
@@ -68,7 +88,23 @@ std::optional<CheckpointFileName> parse_file_name(std::string_view name) {
       name.size() == kStepDigits || (name.size() > kStepDigits && name[0] != '0');
   if (!step || !canonical) return std::nullopt;
   return CheckpointFileName{
-      temporary ? Kind::kTemporary : (manifest ? Kind::kManifest : Kind::kData), *step};
+      temporary ? Kind::kTemporary : (manifest ? Kind::kManifest : Kind::kData), *step, shard};
+}
+
+bool names_data_files(const CheckpointManifest& manifest) {
+  using Kind = CheckpointFileName::Kind;
+  if (manifest.files.empty()) return false;
+  for (std::size_t i = 0; i < manifest.files.size(); ++i) {
+    const auto name = parse_file_name(manifest.files[i].name);
+    if (!name || name->kind != Kind::kData || name->step != manifest.step) return false;
+    if (name->shard ? *name->shard != static_cast<int>(i) : manifest.files.size() > 1) return false;
+  }
+  return true;
+}
+
+bool is_sharded(const CheckpointManifest& manifest) {
+  const auto name = parse_file_name(manifest.files.front().name);
+  return name && name->shard;
 }
 
 std::vector<std::int64_t> announced_steps(std::span<const std::string> names) {

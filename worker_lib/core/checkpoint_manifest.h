@@ -5,6 +5,7 @@
 //   step-000000000120.pt     the state; Python's torch.load reads it
 //   step-000000000120.json   the manifest: size and SHA-256 of each file
 //   step-000000000120-2.pt   the state, when the first name belonged to another save of step 120
+//   step-000000000120.shard-0003.pt   rank 3's share of the state, where each rank writes its own
 //   *.<unique>.tmp           being written
 //
 // A checkpoint exists iff its manifest is whole and every file it names matches.
@@ -39,6 +40,11 @@ struct CheckpointManifest {
   std::int64_t generation = 0;  // of the world that wrote it
   int world_size = 1;
   std::optional<double> metric;  // how good the model is, where the program said so
+  // Number of the claim of the run that wrote it (checkpoint_claim.h); 0: written by a version
+  // without claims.
+  std::int64_t claim = 0;
+  std::string model;  // hash of the names, dtypes and shapes of its tensors; empty: not known
+  std::string data;   // what it was trained on, in the program's words; empty: not said
   std::vector<ManifestFile> files;
   bool operator==(const CheckpointManifest&) const = default;
 };
@@ -50,6 +56,9 @@ std::string manifest_name(std::int64_t step);
 // never writes over a file that an announced checkpoint may need.
 std::string data_name(std::int64_t step, const std::set<std::string>& taken);
 
+// What a rank's share of `data_name` is called: "step-000000000120.shard-0003.pt".
+std::string shard_name(std::string_view data_name, int shard);
+
 // The name under which a file is written before it is renamed to `name`. `unique` (hexadecimal) keeps
 // two processes apart that write the same file, such as a rank 0 of an older generation that lives on.
 std::string temporary_name(std::string_view name, std::string_view unique);
@@ -58,11 +67,18 @@ struct CheckpointFileName {
   enum class Kind { kManifest, kData, kTemporary };
   Kind kind;
   std::int64_t step;
+  std::optional<int> shard = {};
   bool operator==(const CheckpointFileName&) const = default;
 };
 
 // nullopt: the file is not ours, and is left alone.
 std::optional<CheckpointFileName> parse_file_name(std::string_view name);
+
+// Whether the manifest names data files of its step: one that is whole, or shards 0, 1, 2 ... in
+// order.
+bool names_data_files(const CheckpointManifest& manifest);
+// The second of these, which may be a single one.
+bool is_sharded(const CheckpointManifest& manifest);
 
 // The steps whose manifest is among `names`, newest first.
 std::vector<std::int64_t> announced_steps(std::span<const std::string> names);

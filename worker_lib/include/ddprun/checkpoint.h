@@ -15,13 +15,15 @@
 // dict with "model" (a state dict), "optimizer" (one that Python's optimizer loads),
 // "optimizer_class", "lr_scheduler" (one that Python's scheduler loads), "lr_scheduler_class",
 // "epoch", "step", "rng" (per rank), "sampler", "extra", "world_size", "generation", "threads",
-// "data". Beside it lies a manifest with size and SHA-256, written last: a checkpoint exists iff its manifest is whole and
-// the file matches. docs/checkpoints.md has the format and the guarantees.
+// "data", and where they are: "comm_hook", "averager", "gradients", "ranks" (what ranks have of
+// their own). Beside it lies a manifest with size and SHA-256, written last: a checkpoint exists
+// iff its manifest is whole and the file matches. docs/checkpoints.md has the format and the
+// guarantees.
 //
 // save(), maybe_save(), wait() and restore() are collective: every rank calls them at the same point,
 // like the collectives of a ProcessGroup. Rank 0 writes, in the background unless the options say
-// otherwise: the training stops for a copy of the state in memory only. Every rank reads, so the
-// directory must be one that all ranks see.
+// otherwise: the training stops for a copy of the state in memory only. With `sharded` every rank
+// writes a share. Every rank reads, so the directory must be one that all ranks see.
 //
 // The thread that trains owns a manager; the group must outlive it. Rank 0 holds a copy of the state
 // for background saves; each rank that restores holds a whole file in memory meanwhile.
@@ -39,6 +41,7 @@
 #include <string>
 #include <vector>
 
+#include "ddprun/comm_hook.h"
 #include "ddprun/context.h"
 #include "ddprun/lr_scheduler.h"
 #include "ddprun/process_group.h"
@@ -64,6 +67,22 @@ struct CheckpointOptions {
   // How long ranks wait for each other's disks: for rank 0's write in save(), for everybody's
   // reading in restore(). Longer than the group's timeout as a rule, which is for the network.
   Timeout disk_timeout = std::chrono::minutes(30);
+  // Whether each rank writes its share of the state into a file of its own, all at the same time:
+  // for states that take one rank too long. A checkpoint counts when all of them are there.
+  // `ddprun-ckpt merge` makes the one file of them. The same on every rank; the constructor is a
+  // collective call then, and the group one of a Context.
+  bool sharded = false;
+  // Only restore() and best() are called: the directory may be read-only, and another run may save
+  // into it.
+  bool read_only = false;
+};
+
+// In what the ranks may differ between steps. That is compared by hash when a checkpoint is saved,
+// and what is not rank 0's is saved for each rank.
+enum class RanksDiffer {
+  kNowhere,    // nothing is compared: rank 0's state is everybody's before it is used
+  kInBuffers,  // BatchNorm's statistics, with broadcast_buffers off or without DDP
+  kAnywhere,   // parameters and the optimizer's state, too: ignored_names, local SGD
 };
 
 // What a checkpoint holds: the live objects, which save() reads and restore() fills, and two
@@ -83,11 +102,23 @@ struct TrainingState {
   // What the training data is, in words that change with it (a name and a version, a digest). restore()
   // refuses a checkpoint that was saved with other ones; empty: not compared.
   std::string data = {};
+  // The model's communication hook, if it carries something from pass to pass (PowerSgd,
+  // PostLocalSgd). Needs `model`.
+  CommHook* hook = nullptr;
+  PeriodicModelAverager* averager = nullptr;
+  // Costs nothing for a model without buffers, else a hash of them on each rank. Where DDP
+  // broadcasts buffers before each forward, those of other ranks need not be saved: kNowhere makes
+  // the file smaller. A hook that lets the ranks drift apart (PostLocalSgd) counts as kAnywhere.
+  RanksDiffer ranks_differ = RanksDiffer::kInBuffers;
+  // The parameters' .grad belong to the state: each rank's own, for a save in the middle of an
+  // accumulation, after passes in no_sync(). restore() fills .grad if the checkpoint has them, and
+  // says so here.
+  bool gradients = false;
 };
 
 // What restore() did.
 struct Restored {
-  std::string file;       // empty: there was nothing whole to restore
+  std::string file;       // of shards the first; empty: there was nothing whole to restore
   std::int64_t step = 0;  // steps that were done when it was saved
   // One line for each newer checkpoint that was passed over: which, and why.
   std::vector<std::string> skipped;
@@ -110,8 +141,10 @@ std::string digest_of(const torch::nn::Module& module);
 
 class CheckpointManager {
  public:
-  // On rank 0, removes what saves that were killed left in the directory. Throws kInvalidArgument
-  // for options that cannot be meant, kSystem if the directory cannot be made.
+  // On rank 0, takes the directory: from now on no earlier run can announce a checkpoint in it,
+  // such as one of a generation that was cut off. Removes what saves that were killed left there.
+  // Throws kInvalidArgument for options that cannot be meant, kSystem if the directory cannot be
+  // made or written.
   CheckpointManager(Context& context, const CheckpointOptions& options);
   // For a group without a Context.
   // announce: called on rank 0 when a checkpoint is whole, with its step, by the thread that wrote it;
@@ -124,16 +157,16 @@ class CheckpointManager {
   CheckpointManager& operator=(CheckpointManager&&) noexcept;
 
   // Writes a checkpoint of `step` (steps done so far): rank 0's model, buffers, optimizer, schedule
-  // and sampler, and the random generator of every rank (its CPU's, and that of the group's GPU). When it is
-  // on the disk it is announced, older ones than the last `keep_last` and the best `keep_best` are removed, and
-  // those that restore() passed over.
-  // asynchronous: returns when rank 0 has copied the state. Otherwise when it is announced and on the disk.
-  // Returns false if nothing was saved because the last save is still being written (skip_when_busy).
-  // Throws on every rank, naming file and cause, when it or the one before cannot be written; earlier
-  // checkpoints are then as they were.
-  // kInvalidArgument if the ranks differ in `step`, or if the directory holds a later step that
-  // this run did not restore (it belongs to another run, and would be restored instead);
-  // kUnsupported for another optimizer.
+  // and sampler, of the others what differs (TrainingState::ranks_differ), and the random generator
+  // of every rank (its CPU's, and that of the group's GPU). When it is on the disk it is announced,
+  // older ones than the last `keep_last` and the best `keep_best` are removed, and those that
+  // restore() passed over. asynchronous: returns when rank 0 has copied the state. Otherwise when
+  // it is announced and on the disk. Returns false if nothing was saved because the last save is
+  // still being written (skip_when_busy). Throws on every rank, naming file and cause, when it or
+  // the one before cannot be written; earlier checkpoints are then as they were. kInvalidArgument
+  // if the ranks differ in `step`, or if the directory holds a later step that this run did not
+  // restore (it belongs to another run, and would be restored instead); kUnsupported for another
+  // optimizer; kStopped if a later run has taken the directory.
   bool save(std::int64_t step, const TrainingState& state);
 
   // After each step: saves if it is time to (every_steps, every), or if ddprun was told to ask for it
@@ -151,12 +184,14 @@ class CheckpointManager {
 
   // Fills `state` and this rank's random generators from the newest checkpoint that every rank can
   // read whole; damaged ones are passed over. The world may have another size than the one that saved
-  // it: the sampler deals what is left of the epoch to it, and ranks that there were not get random
-  // numbers of their own. Throws on every rank: kSystem if a file cannot be read
-  // for another reason (rights, a failing disk), or if some ranks have checkpoints and no two the
-  // same (a directory that is not shared); kInvalidArgument if it belongs to another model,
-  // optimizer or data, kUnsupported if to another format. After these two `state` may be
-  // filled in part: it is not fit for training.
+  // it: the sampler deals what is left of the epoch to it, ranks that there were not get random
+  // numbers of their own, and what ranks had of their own is rank 0's for all (gradients, and what
+  // a hook carries: the average). DistributedDataParallel's constructor makes parameters and
+  // buffers rank 0's: make it before. Throws on every rank: kSystem if a file cannot be read for
+  // another reason (rights, a failing disk), or if some ranks have checkpoints and no two the same
+  // (a directory that is not shared); kInvalidArgument if it belongs to another model, optimizer or
+  // data, kUnsupported if to another format. After these two `state` may be filled in part: it is
+  // not fit for training.
   Restored restore(TrainingState& state);
 
  private:

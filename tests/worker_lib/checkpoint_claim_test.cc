@@ -1,0 +1,160 @@
+// Runs that take a directory of checkpoints from one another, and one that was cut off and does not
+// know it.
+#include "worker_lib/checkpoint_claim.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/temporary_directory.h"
+#include "worker_lib/checkpoint_io.h"
+
+namespace ddprun {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing_support::listing;
+using testing_support::TemporaryDirectory;
+
+Result<AnnouncedCheckpoint> announce(CheckpointDirectory& run, std::int64_t step,
+                                     const std::string& data) {
+  return run.announce({.step = step, .generation = run.own_claim().generation},
+                      [&](AtomicFile& file) { file.write(data.data(), data.size()); });
+}
+
+std::vector<std::string> checkpoint_files(const std::string& path) {
+  std::vector<std::string> names = listing(path);
+  std::erase_if(names, [](const std::string& name) { return name.starts_with('.'); });
+  return names;
+}
+
+class CheckpointClaims : public testing::Test {
+ protected:
+  CheckpointClaims() { EXPECT_TRUE(old_run_.take(0, "old")); }
+
+  TemporaryDirectory temporary_;
+  CheckpointDirectory old_run_{temporary_.path()};
+  CheckpointDirectory new_run_{temporary_.path()};
+};
+
+TEST_F(CheckpointClaims, AreReadAsTheyWereWritten) {
+  const CheckpointClaim claim{
+      .number = 3, .generation = 2, .owner = "ab", .accepted = {{5, "five"}, {7, "seven"}}};
+  ASSERT_TRUE(write_claim(temporary_.path(), claim));
+  EXPECT_EQ(*read_claim(temporary_.path()), claim);
+  std::ofstream(temporary_ / ".claim.json") << "{\"claim\": 4";
+  EXPECT_EQ(read_claim(temporary_.path())->number, 0);
+  fs::remove(temporary_ / ".claim.json");
+  EXPECT_EQ(read_claim(temporary_.path())->number, 0);
+}
+
+TEST_F(CheckpointClaims, ARunThatWasCutOffCanAnnounceNothing) {
+  ASSERT_TRUE(announce(old_run_, 10, "ten"));
+  ASSERT_TRUE(new_run_.take(1, "new"));
+  const auto late = announce(old_run_, 20, "twenty");
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().kind, ErrorKind::kStopped);
+  EXPECT_THAT(late.error().message(),
+              AllOf(HasSubstr("step-000000000020.pt"), HasSubstr("a later run (generation 1)"),
+                    HasSubstr("from this one (generation 0)")));
+  EXPECT_THAT(checkpoint_files(temporary_.path()),
+              ElementsAre("step-000000000010.json", "step-000000000010.pt"));
+  EXPECT_TRUE(new_run_.read_manifest(10)) << "it was there";
+  EXPECT_TRUE(announce(new_run_, 15, "fifteen"));
+  EXPECT_FALSE(old_run_.hold("remove old checkpoints"));
+}
+
+// It has written its data when the new run comes, and is about to announce it.
+TEST_F(CheckpointClaims, NotEvenWhatItHasOnTheDiskAlready) {
+  const auto written =
+      old_run_.write_data("step-000000000020.pt", [](AtomicFile& file) { file.write("x", 1); });
+  ASSERT_TRUE(written);
+  ASSERT_TRUE(new_run_.take(1, "new"));
+  EXPECT_FALSE(old_run_.announce({.step = 20, .files = {*written}}));
+  EXPECT_THAT(checkpoint_files(temporary_.path()), IsEmpty());
+}
+
+// Its manifest is written while the new run's own of the same step is: it must not replace that
+// one.
+TEST_F(CheckpointClaims, TheNewRunsCheckpointOfTheSameStepStays) {
+  ASSERT_TRUE(old_run_.announce({.step = 20}, [&](AtomicFile& file) {
+    file.write("old", 3);
+    // Nothing was there yet; the claim is taken while the data is written.
+  }));
+  bool is_taken = false;
+  const auto late = old_run_.announce({.step = 30}, [&](AtomicFile& file) {
+    file.write("old", 3);
+    is_taken = new_run_.take(1, "new") && announce(new_run_, 30, "new");
+  });
+  ASSERT_TRUE(is_taken);
+  EXPECT_FALSE(late);
+  const auto checkpoint = new_run_.read_manifest(30);
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message();
+  const auto data = new_run_.read_data(checkpoint->manifest);
+  ASSERT_TRUE(data) << data.error().message();
+  EXPECT_EQ(std::string(data->begin(), data->end()), "new");
+}
+
+// Without locks a manifest may slip through between the look at the claim and the rename.
+TEST_F(CheckpointClaims, AManifestThatSlipsThroughDoesNotCount) {
+  ASSERT_TRUE(announce(old_run_, 10, "ten"));
+  ASSERT_TRUE(new_run_.take(1, "new"));
+  CheckpointDirectory blind(temporary_.path());  // asks nobody
+  ASSERT_TRUE(announce(blind, 20, "late"));
+  ASSERT_TRUE(announce(blind, 10, "another ten"));
+  for (const std::int64_t step : {10, 20}) {
+    const auto read = new_run_.read_manifest(step);
+    ASSERT_FALSE(read) << step;
+    EXPECT_EQ(read.error().kind, ErrorKind::kStopped);
+    EXPECT_THAT(read.error().message(),
+                HasSubstr("a run of generation 0 announced it after a later run (generation 1) had "
+                          "taken the directory: it does not count"));
+  }
+  ASSERT_TRUE(new_run_.forget(20));
+  EXPECT_FALSE(fs::exists(temporary_ / "step-000000000020.pt"));
+}
+
+TEST_F(CheckpointClaims, ARunKeepsADirectoryThatItHasAndTheNextAcceptsWhatCounts) {
+  CheckpointDirectory same(temporary_.path());
+  ASSERT_TRUE(same.take(0, "old"));
+  EXPECT_EQ(same.own_claim().number, old_run_.own_claim().number);
+  ASSERT_TRUE(announce(same, 10, "ten"));
+  ASSERT_TRUE(announce(old_run_, 20, "twenty"));
+  ASSERT_TRUE(new_run_.take(0, "another process"));
+  EXPECT_EQ(new_run_.own_claim().number, old_run_.own_claim().number + 1);
+  EXPECT_EQ(new_run_.own_claim().accepted.size(), 2u);
+  EXPECT_FALSE(announce(same, 30, "thirty"));
+}
+
+TEST_F(CheckpointClaims, ADamagedClaimIsReplacedByOneWithAHigherNumberThanAnyManifest) {
+  ASSERT_TRUE(new_run_.take(1, "new"));
+  ASSERT_TRUE(announce(new_run_, 10, "ten"));
+  std::ofstream(temporary_ / ".claim.json") << "";
+  CheckpointDirectory third(temporary_.path());
+  ASSERT_TRUE(third.take(2, "third"));
+  EXPECT_EQ(third.own_claim().number, new_run_.own_claim().number + 1);
+  EXPECT_TRUE(third.read_manifest(10));
+}
+
+TEST_F(CheckpointClaims, TheDirectoryIsNotTakenWhileAManifestCannotBeRead) {
+  fs::create_directory(temporary_ / "step-000000000010.json");
+  const Result<void> taken = new_run_.take(1, "new");
+  ASSERT_FALSE(taken);
+  EXPECT_THAT(taken.error().message(),
+              AllOf(HasSubstr("take the directory"), HasSubstr("step-000000000010.json")));
+}
+
+TEST_F(CheckpointClaims, WhatKilledTakesLeftIsRemoved) {
+  std::ofstream(temporary_ / ".claim.json.00ff.tmp") << "x";
+  ASSERT_TRUE(new_run_.take(1, "new"));
+  EXPECT_THAT(listing(temporary_.path()), ElementsAre(".claim.json", ".claim.lock"));
+}
+
+}  // namespace
+}  // namespace ddprun

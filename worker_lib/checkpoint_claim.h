@@ -1,0 +1,41 @@
+// The file by which a run takes a directory of checkpoints, `.claim.json`, and the lock beside it.
+// What a claim means is in core/checkpoint_claim.h.
+//
+// The lock closes the instant between "is it still mine?" and the rename that depends on it. Where
+// the file system has no locks, or whoever holds it is stuck, it goes on without: a manifest that
+// slips through does not count.
+//
+// Free functions; any thread, any process.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "worker_lib/core/checkpoint_claim.h"
+
+namespace ddprun {
+
+nlohmann::json to_json(const CheckpointClaim& claim);
+// Number 0 for what is no claim.
+CheckpointClaim claim_of(const nlohmann::json& document);
+
+// Number 0 where there is none, or a damaged one: then every whole checkpoint counts. kSystem: it
+// cannot be read.
+Result<CheckpointClaim> read_claim(const std::string& directory);
+
+// Atomic, and on the disk when it returns.
+Result<void> write_claim(const std::string& directory, const CheckpointClaim& claim);
+
+// Held by one process at a time, for the moment of a rename. Waits 10 s at most.
+class ClaimLock {
+ public:
+  ClaimLock() = default;  // nothing is locked
+  explicit ClaimLock(const std::string& directory);
+
+ private:
+  UniqueFd fd_;  // invalid: without
+};
+
+}  // namespace ddprun

@@ -1,0 +1,43 @@
+// Which rank writes what of a state that is the same on all ranks, when each writes its share
+// (CheckpointOptions::sharded).
+//
+// Parameters and the optimizer's states go, the largest first, to the rank that has the fewest
+// bytes so far; every rank comes to the same result by itself. Tensors that share memory stay
+// together, so that they share it in the file. Buffers are rank 0's, and so is everything where
+// ranks may differ in it: the file has rank 0's version. States that an optimizer has dealt out to
+// the ranks are written where they are.
+//
+// A value; any thread.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ddprun/checkpoint.h"
+
+namespace ddprun {
+
+class CheckpointShare {
+ public:
+  // ranks_are_equal: parameters and the optimizer's state are the same on all ranks.
+  CheckpointShare(const TrainingState& state, int rank, int world_size, bool ranks_are_equal);
+
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+  // Of the model, by name.
+  bool has_tensor(const std::string& name) const {
+    const auto owner = owner_of_tensor_.find(name);
+    return rank_ == (owner == owner_of_tensor_.end() ? 0 : owner->second);
+  }
+  // index: of the parameter, over the optimizer's groups in order.
+  bool has_optimizer_state(std::size_t index) const { return owner_of_state_[index] == rank_; }
+
+ private:
+  int rank_;
+  int world_size_;
+  std::map<std::string, int> owner_of_tensor_;  // others are rank 0's
+  std::vector<int> owner_of_state_;
+};
+
+}  // namespace ddprun
