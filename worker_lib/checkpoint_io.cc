@@ -344,7 +344,8 @@ Result<ClaimLock> CheckpointDirectory::hold(const std::string& doing) const {
                  .doing = doing,
                  .cause = "a later run (generation " + std::to_string(now->generation) +
                           ") has taken " + path_ + " from this one (generation " +
-                          std::to_string(own_.generation) + ")"};
+                          std::to_string(own_.generation) +
+                          "); a run that only restores sets the option 'read_only'"};
   return lock;
 }
 

@@ -133,7 +133,7 @@ OfParameter& PowerSgd::State::of(const torch::Tensor& parameter) {
 torch::Tensor PowerSgd::State::first_q(const torch::Tensor& matrix, std::int64_t number,
                                        std::int64_t pass) const {
   const std::uint64_t seed = options.seed + 1'000'003 * static_cast<std::uint64_t>(number) +
-                             97 * static_cast<std::uint64_t>(pass);
+                             97 * static_cast<std::uint64_t>(pass + 1);
   const torch::Tensor random = torch::randn({matrix.size(1), options.rank},
                                             at::detail::createCPUGenerator(seed), torch::kFloat32);
   return orthogonalised(random.to(matrix.options()));

@@ -4,7 +4,8 @@
 //
 // In the file:
 //
-//   "ranks": [{}, {"model": {name: tensor}, "optimizer": {i: {...}}, "comm_hook": {...}, "gradients": {...}}, ...]
+//   "ranks": [{}, {"model": {name: tensor}, "optimizer": {i: {...}}, "comm_hook": {name: tensor},
+//                  "gradients": {name: tensor}}, ...]
 //
 // Element r is rank r's: sections with what is not equal, bit for bit, to rank 0's, which stands
 // under the file's other keys. None: rank 0 has it and this rank has not. Where nothing differs the

@@ -14,7 +14,7 @@ void append(std::string& text, std::uint64_t number, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; ++i) text += static_cast<char>((number >> (8 * i)) & 0xff);
 }
 
-// --- the pickle ---------------------------------------------------------------------------------------
+// --- the pickle --------------------------------------------------------------------------------
 
 struct StorageClass {
   std::string_view dtype;
@@ -150,7 +150,7 @@ class Pickler {
   std::vector<std::string> storages_;
 };
 
-// --- the zip archive ----------------------------------------------------------------------------------
+// --- the zip archive --------------------------------------------------------------------------------
 
 constexpr std::uint16_t kVersion = 45;  // with 64-bit sizes
 constexpr std::uint16_t kZip64Extra = 1;

@@ -160,13 +160,16 @@ class CheckpointManager {
   // and sampler, of the others what differs (TrainingState::ranks_differ), and the random generator
   // of every rank (its CPU's, and that of the group's GPU). When it is on the disk it is announced,
   // older ones than the last `keep_last` and the best `keep_best` are removed, and those that
-  // restore() passed over. asynchronous: returns when rank 0 has copied the state. Otherwise when
-  // it is announced and on the disk. Returns false if nothing was saved because the last save is
-  // still being written (skip_when_busy). Throws on every rank, naming file and cause, when it or
-  // the one before cannot be written; earlier checkpoints are then as they were. kInvalidArgument
-  // if the ranks differ in `step`, or if the directory holds a later step that this run did not
-  // restore (it belongs to another run, and would be restored instead); kUnsupported for another
-  // optimizer; kStopped if a later run has taken the directory.
+  // restore() passed over.
+  // asynchronous: returns when rank 0 has copied the state (of shards: each rank its share).
+  // Otherwise when it is announced and on the disk.
+  // Returns false if nothing was saved because the last save is still being written
+  // (skip_when_busy).
+  // Throws on every rank, naming file and cause, when it or the one before cannot be written;
+  // earlier checkpoints are then as they were.
+  // kInvalidArgument if the ranks differ in `step`, or if the directory holds a later step that
+  // this run did not restore (it belongs to another run, and would be restored instead);
+  // kUnsupported for another optimizer; kStopped if a later run has taken the directory.
   bool save(std::int64_t step, const TrainingState& state);
 
   // After each step: saves if it is time to (every_steps, every), or if ddprun was told to ask for it
