@@ -430,7 +430,9 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::read_manifest(std::int64_t step
                  .cause = "a run of generation " + std::to_string(result.manifest.generation) +
                           " announced it after a later run (generation " +
                           std::to_string(claim->generation) +
-                          ") had taken the directory: it does not count"};
+                          ") had taken the directory: it does not count (if it was put there by "
+                          "hand, remove " +
+                          path_of(".claim.json") + ")"};
   return result;
 }
 
