@@ -2,9 +2,11 @@
 
 #include <array>
 #include <bit>
-#include <boost/crc.hpp>
 #include <limits>
 #include <vector>
+
+#include "worker_lib/core/crc32.h"
+#include "worker_lib/core/zip_writer.h"
 
 namespace ddprun {
 namespace {
@@ -150,111 +152,6 @@ class Pickler {
   std::vector<std::string> storages_;
 };
 
-// --- the zip archive --------------------------------------------------------------------------------
-
-constexpr std::uint16_t kVersion = 45;  // with 64-bit sizes
-constexpr std::uint16_t kZip64Extra = 1;
-constexpr std::uint16_t kPaddingExtra = 0x4246;  // PyTorch's
-constexpr std::size_t kAlignment = 64;
-constexpr std::uint64_t kElsewhere = 0xffffffff;  // in the zip64 extra field
-constexpr std::uint64_t kDate = 0x21;             // 1980-01-01; there is no clock here
-
-std::uint32_t crc_of_bytes(std::string_view bytes) {
-  boost::crc_32_type crc;
-  crc.process_bytes(bytes.data(), bytes.size());
-  return crc.checksum();
-}
-
-class ZipWriter {
- public:
-  explicit ZipWriter(const WriteBytes& write) : write_(write) {}
-
-  void add(const std::string& name, std::string_view bytes, std::uint32_t crc) {
-    const std::uint64_t header_at = at_;
-    std::string header = "PK\3\4";
-    append(header, kVersion, 2);
-    append_facts(header, crc);
-    append(header, name.size(), 2);
-    constexpr std::size_t kZip64Bytes = 4 + 16;
-    const std::size_t unpadded = header.size() + 2 + name.size() + kZip64Bytes + 4;
-    const std::size_t padding = (kAlignment - (at_ + unpadded) % kAlignment) % kAlignment;
-    append(header, kZip64Bytes + 4 + padding, 2);
-    header += name;
-    append(header, kZip64Extra, 2);
-    append(header, 16, 2);
-    append(header, bytes.size(), 8);
-    append(header, bytes.size(), 8);
-    append(header, kPaddingExtra, 2);
-    append(header, padding, 2);
-    header.append(padding, 'Z');
-    put(header);
-    put(bytes);
-
-    directory_ += "PK\1\2";
-    append(directory_, kVersion, 2);
-    append(directory_, kVersion, 2);
-    append_facts(directory_, crc);
-    append(directory_, name.size(), 2);
-    append(directory_, 4 + 24, 2);
-    append(directory_, 0, 2 + 2 + 2 + 4);  // comment, disk, attributes
-    append(directory_, kElsewhere, 4);
-    directory_ += name;
-    append(directory_, kZip64Extra, 2);
-    append(directory_, 24, 2);
-    append(directory_, bytes.size(), 8);
-    append(directory_, bytes.size(), 8);
-    append(directory_, header_at, 8);
-    ++entries_;
-  }
-
-  void finish() {
-    const std::uint64_t directory_at = at_;
-    put(directory_);
-    const std::uint64_t end_at = at_;
-    std::string end = "PK\6\6";
-    append(end, 44, 8);  // bytes that follow
-    append(end, kVersion, 2);
-    append(end, kVersion, 2);
-    append(end, 0, 4 + 4);  // disks
-    append(end, entries_, 8);
-    append(end, entries_, 8);
-    append(end, directory_.size(), 8);
-    append(end, directory_at, 8);
-    end += "PK\6\7";
-    append(end, 0, 4);
-    append(end, end_at, 8);
-    append(end, 1, 4);  // disks in all
-    end += "PK\5\6";
-    append(end, 0, 2 + 2);
-    append(end, 0xffff, 2);
-    append(end, 0xffff, 2);
-    append(end, kElsewhere, 4);
-    append(end, kElsewhere, 4);
-    append(end, 0, 2);  // comment
-    put(end);
-  }
-
- private:
-  // Flags, method, time, date, CRC and sizes, which both headers have.
-  static void append_facts(std::string& header, std::uint32_t crc) {
-    append(header, 0, 2 + 2 + 2);
-    append(header, kDate, 2);
-    append(header, crc, 4);
-    append(header, kElsewhere, 4);
-    append(header, kElsewhere, 4);
-  }
-
-  void put(std::string_view bytes) {
-    write_(bytes.data(), bytes.size());
-    at_ += bytes.size();
-  }
-
-  const WriteBytes& write_;
-  std::uint64_t at_ = 0;
-  std::uint64_t entries_ = 0;
-  std::string directory_;
-};
-
 }  // namespace
 
 Result<void> write_state_archive(const StateArchive& archive,
@@ -265,21 +162,27 @@ Result<void> write_state_archive(const StateArchive& archive,
     return Error{.kind = ErrorKind::kUnsupported,
                  .doing = "write it as a file of torch.save",
                  .cause = refused + " is not supported"};
-  ZipWriter zip(write);
-  const auto add = [&](const std::string& name, std::string_view bytes) {
-    zip.add("archive/" + name, bytes, crc_of_bytes(bytes));
+  ZipWriter zip;
+  const auto put = [&](std::string_view bytes) { write(bytes.data(), bytes.size()); };
+  const auto add = [&](const std::string& name, std::string_view bytes, std::uint32_t crc) {
+    put(zip.begin("archive/" + name, bytes.size()));
+    put(bytes);
+    put(zip.end(crc));
   };
-  add("data.pkl", pickler.text());
-  add("byteorder", "little");
-  add("version", "3\n");
+  const auto add_small = [&](const std::string& name, std::string_view bytes) {
+    add(name, bytes, crc32(bytes));
+  };
+  add_small("data.pkl", pickler.text());
+  add_small("byteorder", "little");
+  add_small("version", "3\n");
   std::size_t number = 0;
   for (const std::string& key : pickler.storages()) {
     const std::string_view bytes = archive.storages.at(key);
     const auto crc = crc_of.find(key);
-    zip.add("archive/data/" + std::to_string(number++), bytes,
-            crc == crc_of.end() ? crc_of_bytes(bytes) : crc->second);
+    add("data/" + std::to_string(number++), bytes,
+        crc == crc_of.end() ? crc32(bytes) : crc->second);
   }
-  zip.finish();
+  put(zip.finish());
   return {};
 }
 

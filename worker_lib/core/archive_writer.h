@@ -1,9 +1,7 @@
 // Writes a StateArchive as a file of torch.save, the opposite of read_state_archive(): for a tool
 // that has no LibTorch.
 //
-// The pickle is of protocol 2, as LibTorch writes it. The zip archive has stored records whose
-// bytes begin at multiples of 64, so that they can be mapped, and 64-bit sizes throughout: small
-// files then test what large ones need.
+// The pickle is of protocol 2, as LibTorch writes it; the archive around it is ZipWriter's.
 //
 // Pure; any thread.
 #pragma once
