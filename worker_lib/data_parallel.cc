@@ -204,6 +204,10 @@ void expect_supported(const torch::nn::Module* module, const DataParallelOptions
     refuse_to_construct("the option 'check_consistency_every' is " +
                         std::to_string(options.check_consistency_every) +
                         "; a number of steps is at least 1, and 0 is for no checks");
+  if (options.statistics_every < 0)
+    refuse_to_construct("the option 'statistics_every' is " +
+                        std::to_string(options.statistics_every) +
+                        "; a number of steps is at least 1, and 0 is for no statistics");
 }
 
 // What a rank says of the forward that it begins, inside join().
@@ -331,7 +335,8 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module, Pr
          .timeout = options.timeout,
          .find_unused = options.find_unused_parameters,
          .static_graph = options.static_graph,
-         .gradient_as_bucket_view = options.gradient_as_bucket_view});
+         .gradient_as_bucket_view = options.gradient_as_bucket_view,
+         .statistics_every = options.statistics_every});
   });
 }
 
@@ -340,6 +345,7 @@ DataParallelCore::~DataParallelCore() = default;
 void DataParallelCore::before_forward() {
   Impl& i = *impl_;
   i.group.report_activity();
+  if (at::GradMode::is_enabled()) i.reducer->forward_begins();
   const bool synchronise = at::GradMode::is_enabled() && i.no_sync_depth == 0;
   with_dist_errors(kForward, [&] {
     if (i.join)
@@ -350,11 +356,32 @@ void DataParallelCore::before_forward() {
       i.check_consistency(/*is_training=*/true, i.broadcast_due && i.options.broadcast_buffers);
   });
   i.broadcast_due = synchronise;
-  if (at::GradMode::is_enabled()) i.reducer->decide(synchronise);
+  if (!at::GradMode::is_enabled()) return;
+  i.reducer->decide(synchronise);
+  i.reducer->module_begins();
 }
 
 void DataParallelCore::after_forward(const std::vector<torch::Tensor>& outputs) {
   if (at::GradMode::is_enabled()) impl_->reducer->follow(outputs);
+}
+
+void DataParallelCore::abandon_forward() noexcept {}
+
+DataParallelStatistics DataParallelCore::statistics() const {
+  const Impl& i = *impl_;
+  DataParallelStatistics result{.rank = i.group.rank(),
+                                .world_size = i.group.size(),
+                                .backend = i.group.backend_name(),
+                                .module = i.module->name(),
+                                .first_bucket_bytes = i.options.first_bucket_bytes,
+                                .bucket_bytes = i.options.bucket_bytes,
+                                .broadcast_buffers = i.options.broadcast_buffers,
+                                .gradient_as_bucket_view = i.options.gradient_as_bucket_view,
+                                .find_unused_parameters = i.options.find_unused_parameters,
+                                .static_graph = i.options.static_graph,
+                                .statistics_every = i.options.statistics_every};
+  i.reducer->describe(result);
+  return result;
 }
 
 void DataParallelCore::enter_no_sync() {

@@ -62,7 +62,11 @@ struct Reducer::PassGuard {
 
 Reducer::Reducer(std::vector<Parameter> parameters, ProcessGroup& group,
                  const ReducerOptions& options)
-    : group_(group), options_(options) {
+    : group_(group),
+      options_(options),
+      recorder_(options.statistics_every > 0
+                    ? std::make_unique<StepRecorder>(options.statistics_every)
+                    : nullptr) {
   std::vector<torch::Tensor> tensors;
   std::vector<char> in_a_bucket;
   for (Parameter& parameter : parameters) {
@@ -85,6 +89,7 @@ std::shared_ptr<Reducer> Reducer::make(std::vector<Parameter> parameters, Proces
   std::vector<std::size_t> order(reducer->slots_.size());
   std::iota(order.rbegin(), order.rend(), 0);
   reducer->lay_out(order);
+  reducer->first_buckets_ = reducer->bucket_contents();
   reducer->install_hooks();
   return reducer;
 }
@@ -122,6 +127,7 @@ void Reducer::decide(bool synchronise) {
 
 void Reducer::follow(std::span<const torch::Tensor> outputs) {
   const std::lock_guard lock(mutex_);
+  if (recorder_) recorder_->forward_ends();
   for (const torch::Tensor& output : outputs)
     if (output.requires_grad() && !output.is_leaf())
       output.register_hook([reducer = weak_from_this()](const torch::Tensor&) {
@@ -132,6 +138,18 @@ void Reducer::follow(std::span<const torch::Tensor> outputs) {
   reachable_.resize(slots_.size());
   for (std::size_t i = 0; i < reached.size(); ++i) reachable_[i] |= reached[i];
   ++followed_;
+}
+
+void Reducer::forward_begins() {
+  if (!recorder_) return;
+  const std::lock_guard lock(mutex_);
+  recorder_->forward_begins(passes_ + 1);
+}
+
+void Reducer::module_begins() {
+  if (!recorder_) return;
+  const std::lock_guard lock(mutex_);
+  recorder_->module_begins();
 }
 
 void Reducer::set_local(bool local) {
@@ -179,7 +197,10 @@ void Reducer::on_gradient(std::size_t index) {
                        "'static_graph' such passes are synchronised"
                      : "more often than in the first pass: the graph is not static"));
   }
-  if (!slot.parameter.is_sparse) move_into_bucket(index);
+  if (!slot.parameter.is_sparse) {
+    move_into_bucket(index);
+    if (recorder_) recorder_->gradient_came(buckets_->bucket_of(index));
+  }
   send_due();
 }
 
@@ -203,13 +224,17 @@ void Reducer::open_scope() {
   torch::autograd::Engine::get_default_engine().queue_callback([guard] { guard->end(); });
   guard->is_open = true;
   scope_ = guard;
+  if (recorder_) recorder_->pass_begins(passes_ + 1);
 }
 
 void Reducer::begin_pass() {
   const bool synchronise = decision_.value_or(!local_);
-  if (synchronise) prepare_pass();
   open_scope();
+  if (synchronise) prepare_pass();
   state_ = synchronise ? State::kPass : State::kLocalPass;
+  if (recorder_ && synchronise)
+    recorder_->is_synchronised(passes_, [this] { return untimed_buckets(); });
+  if (recorder_ && !synchronise) recorder_->is_not_recorded();
   if (!synchronise) return;
   for (std::size_t i = 0; i < slots_.size(); ++i)
     if (expected_.empty() ? forwards_ > 0 && followed_ == forwards_ && !reachable_[i]
@@ -296,6 +321,7 @@ void Reducer::send_due() {
 
 void Reducer::send(int bucket, bool async) {
   vacate(bucket);
+  if (recorder_) recorder_->sent(bucket);
   if (hook_) {
     try {
       finishes_.push_back(hook_->start(bucket_for_hook(bucket), group_));
@@ -310,6 +336,7 @@ void Reducer::send(int bucket, bool async) {
       group_.all_reduce(buckets_->flat(bucket), {.op = divisor_ ? ReduceOp::kSum : ReduceOp::kAvg,
                                                  .timeout = options_.timeout,
                                                  .async = async});
+  if (recorder_) recorder_->watch(bucket, works_[static_cast<std::size_t>(bucket)]);
 }
 
 GradBucket Reducer::bucket_for_hook(int bucket) const {
@@ -353,6 +380,7 @@ void Reducer::end_pass() {
 void Reducer::finish() {
   const std::lock_guard lock(mutex_);
   if (placement_) placement_->end();
+  if (recorder_) recorder_->computed();
   const State ended = std::exchange(state_, State::kIdle);
   if (ended == State::kIdle) return;  // no parameter took part: torch::autograd::grad
   was_local_ = ended == State::kLocalPass;
@@ -370,11 +398,13 @@ void Reducer::finish_pass() {
   settle_gradients(words);
   settle_sparse(words, /*is_shadow=*/false);
   for (Slot& slot : slots_) slot.is_used = false;
+  if (recorder_) recorder_->pass_ends();
   learn_from_first_pass();
 }
 
 void Reducer::shadow_pass() {
   const std::lock_guard lock(mutex_);
+  if (recorder_) recorder_->is_not_recorded();
   prepare_pass();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     pass_->excuse(i);
@@ -404,13 +434,18 @@ std::vector<double> Reducer::reduce_rest(Code code) {
   wait_for_buckets();
   const double scale = divisor_ && !hook_ ? 1 : group_.size();
   std::vector<double> words = buckets_->read_words();
+  if (recorder_) recorder_->reduced();
   for (double& word : words) word *= scale;
   return words;
 }
 
 // All ranks come here, or none.
 void Reducer::finish_buckets() {
-  for (const auto& finish : std::exchange(finishes_, {})) finish();
+  int finished = 0;
+  for (const auto& finish : std::exchange(finishes_, {})) {
+    finish();
+    if (recorder_) recorder_->done(finished++);
+  }
   if (!divisor_) return;
   for (int bucket = 0; bucket < buckets_->count(); ++bucket)
     buckets_->payload(bucket).div_(*divisor_);
@@ -543,6 +578,54 @@ void Reducer::adopt_ready_order(const std::vector<std::size_t>& own_order) {
     gradient = buckets_->place(i);
   }
   has_ready_order_ = true;
+  if (recorder_) recorder_->change_buckets();
+}
+
+// --- statistics ---
+
+std::vector<BucketContents> Reducer::bucket_contents() const {
+  std::vector<BucketContents> result;
+  for (const BucketLayout& layout : buckets_->layout()) {
+    BucketContents& bucket = result.emplace_back();
+    bucket.dtype = c10::toString(static_cast<torch::ScalarType>(layout.kind));
+    for (const BucketSlot& slot : layout.slots) {
+      bucket.parameters.push_back(slot.gradient);
+      bucket.bytes += slots_[slot.gradient].parameter.tensor.nbytes();
+    }
+  }
+  return result;
+}
+
+std::vector<BucketTimes> Reducer::untimed_buckets() const {
+  std::vector<BucketTimes> result;
+  for (const BucketContents& bucket : bucket_contents())
+    result.push_back({.gradients = bucket.parameters.size(), .bytes = bucket.bytes});
+  return result;
+}
+
+void Reducer::describe(DataParallelStatistics& to) {
+  const std::lock_guard lock(mutex_);
+  for (const Slot& slot : slots_) {
+    const torch::Tensor& tensor = slot.parameter.tensor;
+    to.parameters.push_back(slot.parameter.name);
+    to.parameter_bytes += tensor.nbytes();
+    const std::string dtype = c10::toString(tensor.scalar_type());
+    if (!std::ranges::count(to.dtypes, dtype)) to.dtypes.push_back(dtype);
+  }
+  to.first_buckets = first_buckets_;
+  to.buckets = bucket_contents();
+  to.has_rebuilt_buckets = has_ready_order_;
+  if (hook_) to.comm_hook = hook_->name();
+  to.passes = passes_;
+  if (pass_) to.ready_order = pass_->ready_order();
+  for (const std::size_t index : to.ready_order) {
+    if (pass_->arrivals()[index] > 0) continue;
+    to.unused.push_back(index);
+    to.unused_bytes += slots_[index].parameter.tensor.nbytes();
+  }
+  if (!recorder_) return;
+  to.last = recorder_->statistics().last();
+  to.recent = recorder_->statistics().summary();
 }
 
 }  // namespace ddprun

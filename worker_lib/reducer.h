@@ -47,10 +47,12 @@
 
 #include "ddprun/comm_hook.h"
 #include "ddprun/process_group.h"
+#include "ddprun/step_statistics.h"
 #include "worker_lib/autograd_graph.h"
 #include "worker_lib/core/bucket_plan.h"
 #include "worker_lib/gradient_buckets.h"
 #include "worker_lib/gradient_placement.h"
+#include "worker_lib/step_recorder.h"
 
 namespace ddprun {
 
@@ -64,6 +66,8 @@ struct ReducerOptions {
   bool static_graph = false;
   // .grad is the gradient's place in its bucket. Otherwise it is copied there and back.
   bool gradient_as_bucket_view = true;
+  // Takes the times of every so manyth synchronised pass; 0: of none.
+  std::int64_t statistics_every = 0;
 };
 
 class Reducer : public std::enable_shared_from_this<Reducer> {
@@ -87,6 +91,10 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   // What came out of the forward that decided last.
   void follow(std::span<const torch::Tensor> outputs);
 
+  // The parts of a forward, for statistics.
+  void forward_begins();
+  void module_begins();
+
   // Passes without a decision stay local while this is set.
   void set_local(bool local);
 
@@ -105,6 +113,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   // A pass of a rank that has nothing more to train on: it takes part in all that the others
   // reduce, with zeros. Its parameters' gradients are unspecified then.
   void shadow_pass();
+
+  // What it knows: of parameters, buckets, passes and times. For the thread that trains, between passes.
+  void describe(DataParallelStatistics& to);
 
  private:
   enum class Code { kComplete = 0, kMissing = 1, kGivenUp = 2 };
@@ -156,6 +167,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void adopt_ready_order(const std::vector<std::size_t>& own_order);
   void end_pass();
 
+  std::vector<BucketContents> bucket_contents() const;
+  std::vector<BucketTimes> untimed_buckets() const;
+
   ProcessGroup& group_;
   const ReducerOptions options_;
 
@@ -183,6 +197,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::int64_t passes_ = 0;  // that were synchronised
   bool was_local_ = false;
   std::optional<ReductionPass> pass_;
+
+  std::vector<BucketContents> first_buckets_;
+  const std::unique_ptr<StepRecorder> recorder_;  // null: no times are taken
 };
 
 }  // namespace ddprun

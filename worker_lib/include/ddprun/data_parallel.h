@@ -37,6 +37,7 @@
 #include "ddprun/comm_hook.h"
 #include "ddprun/output_tensors.h"
 #include "ddprun/process_group.h"
+#include "ddprun/step_statistics.h"
 
 namespace ddprun {
 
@@ -75,6 +76,9 @@ struct DataParallelOptions {
   // kCorrupt on every rank if they differ: which ranks, by majority (of two: rank 1), in what, and
   // since when. A step too late, but nobody waits. 0: never.
   std::int64_t check_consistency_every = 0;
+  // Takes the times of every so manyth step (1: of each), for statistics(). 0: of none, and then nothing is
+  // measured nor kept. Each rank has its own: it need not be the same everywhere.
+  std::int64_t statistics_every = 0;
 };
 
 // Of join().
@@ -97,11 +101,13 @@ class DataParallelCore {
 
   void before_forward();
   void after_forward(const std::vector<torch::Tensor>& outputs);
+  void abandon_forward() noexcept;
   void enter_no_sync();
   void leave_no_sync() noexcept;
   void register_comm_hook(std::shared_ptr<CommHook> hook);
   void watch_optimizer(const torch::optim::Optimizer* optimizer);
   torch::Tensor clip_grad_norm_(double max_norm, double norm_type, bool error_if_nonfinite);
+  DataParallelStatistics statistics() const;
   void begin_join(const JoinOptions& options);
   void shadow_others();
   void end_join() noexcept;
@@ -109,6 +115,26 @@ class DataParallelCore {
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
+};
+
+// One forward, from before to after it.
+class ForwardScope {
+ public:
+  explicit ForwardScope(DataParallelCore& core) : core_(core) { core_.before_forward(); }
+  ~ForwardScope() {
+    if (!has_ended_) core_.abandon_forward();
+  }
+  ForwardScope(const ForwardScope&) = delete;
+  ForwardScope& operator=(const ForwardScope&) = delete;
+
+  void end(const std::vector<torch::Tensor>& outputs) {
+    core_.after_forward(outputs);
+    has_ended_ = true;
+  }
+
+ private:
+  DataParallelCore& core_;
+  bool has_ended_ = false;
 };
 
 template <class T>
@@ -171,13 +197,14 @@ class DistributedDataParallel {
   }
   template <class... Arguments>
   decltype(auto) forward(Arguments&&... arguments) {
-    core_->before_forward();
+    detail::ForwardScope scope(*core_);
     if constexpr (std::is_void_v<decltype(module_->forward(
                       std::forward<Arguments>(arguments)...))>) {
       module_->forward(std::forward<Arguments>(arguments)...);
+      scope.end({});
     } else {
       decltype(auto) output = module_->forward(std::forward<Arguments>(arguments)...);
-      core_->after_forward(tensors_in(output));
+      scope.end(tensors_in(output));
       return output;
     }
   }
@@ -216,6 +243,10 @@ class DistributedDataParallel {
     return core_->clip_grad_norm_(max_norm, norm_type, error_if_nonfinite);
   }
 
+  // What it works with, and with the option 'statistics_every' what the steps took (step_statistics.h).
+  // Not collective; not during a backward pass.
+  DataParallelStatistics statistics() const { return core_->statistics(); }
+
   // For ranks with different numbers of inputs. `loop` is this rank's training loop: forward and
   // backward through this object, one synchronised forward for each synchronised backward pass. A
   // rank whose loop has returned answers the others' collectives with zeros until all have; then
@@ -242,5 +273,10 @@ class DistributedDataParallel {
   Module module_;
   std::shared_ptr<detail::DataParallelCore> core_;
 };
+
+// The statistics under the names that PyTorch's DistributedDataParallel has for them
+// (_get_ddp_logging_data), as far as they exist here. Times are nanoseconds, of the last recorded step, and
+// means with the prefix avg_.
+nlohmann::json logging_data(const DataParallelStatistics& statistics);
 
 }  // namespace ddprun

@@ -14,6 +14,7 @@
 #include "ddprun/sampler.h"
 #include "ddprun/spawn.h"
 #include "ddprun/state_file.h"
+#include "ddprun/step_statistics.h"
 #include "ddprun/store.h"
 #include "ddprun/sync_batch_norm.h"
 #include "ddprun/zero_optimizer.h"

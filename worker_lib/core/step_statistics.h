@@ -1,0 +1,64 @@
+// What a training step took, from the points in time at which something happened in it.
+//
+//   StepRecord record(pass, began, buckets);       the first gradient of an output
+//     gradient_came(bucket, now)                   as often as that happens
+//     sent(bucket, now)                            each once
+//     computed(now)                                autograd is through
+//     done(bucket, when)                           before or after computed(), in any order
+//   statistics.add(record.end(now));
+//
+// Value types; one owner thread. Time comes as an argument and never goes back.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "ddprun/step_statistics.h"
+
+namespace ddprun {
+
+class StepRecord {
+ public:
+  // pass: its number. buckets: at least one; their times are of no account.
+  StepRecord(std::int64_t pass, TimePoint began, std::vector<BucketTimes> buckets);
+
+  void gradient_came(std::size_t bucket, TimePoint now);
+  void sent(std::size_t bucket, TimePoint now);
+  void computed(TimePoint now);
+  void done(std::size_t bucket, TimePoint when);
+
+  // The pass is over. Every bucket is done.
+  StepTimes end(TimePoint now) const;
+
+ private:
+  struct Moments {
+    std::optional<TimePoint> ready, sent, done;
+  };
+  std::int64_t pass_;
+  TimePoint began_;
+  std::optional<TimePoint> computed_;
+  std::vector<BucketTimes> buckets_;
+  std::vector<Moments> moments_;  // by bucket
+};
+
+// The last kRecentSteps steps that were added.
+class StepStatistics {
+ public:
+  void add(StepTimes step);
+
+  // Steps from now on have other buckets: the first of them makes the earlier ones be forgotten.
+  void change_buckets() { have_buckets_changed_ = true; }
+
+  std::optional<StepTimes> last() const;
+  StepSummary summary() const;
+
+ private:
+  std::deque<StepTimes> recent_;
+  bool have_buckets_changed_ = false;
+};
+
+}  // namespace ddprun
