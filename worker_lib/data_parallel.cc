@@ -365,7 +365,9 @@ void DataParallelCore::after_forward(const std::vector<torch::Tensor>& outputs) 
   if (at::GradMode::is_enabled()) impl_->reducer->follow(outputs);
 }
 
-void DataParallelCore::abandon_forward() noexcept {}
+void DataParallelCore::abandon_forward() noexcept {
+  if (at::GradMode::is_enabled()) impl_->reducer->take_back();
+}
 
 DataParallelStatistics DataParallelCore::statistics() const {
   const Impl& i = *impl_;

@@ -1,6 +1,8 @@
 #include "worker_lib/gradient_placement.h"
 
 #include <c10/core/CPUAllocator.h>
+#include <c10/util/SmallVector.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -23,11 +25,48 @@ Lent& lent() {
   return *all;
 }
 
+// Null: it is no lent memory.
+std::shared_ptr<void> take_lease(void* memory) {
+  const std::lock_guard lock(lent().mutex);
+  auto found = lent().leases.extract(memory);
+  return found ? std::move(found.mapped()) : nullptr;
+}
+
+using References = c10::SmallVector<const torch::Tensor*, 4>;
+
+// A view keeps what it is a view of.
+void add_bases_of(const torch::Tensor& view, References& to) {
+  const auto* meta = torch::autograd::impl::get_view_autograd_meta(view);
+  if (!meta) return;
+  if (meta->has_bw_view()) to.push_back(&meta->get_backward_view().base_);
+  if (meta->has_fw_view() && !meta->shared_view_info())
+    to.push_back(&meta->get_forward_view().base_);
+}
+
+// Whether a gradient that has just come is all that lies in its memory. Autograd takes over a tensor that
+// nobody else holds, but does not ask who shares its storage: it may be a view of what functions that have
+// yet to run will read.
+bool is_alone(const torch::Tensor& value, const torch::Tensor& computed) {
+  References owners{&value};
+  if (computed.defined() && computed.is_alias_of(value)) owners.push_back(&computed);
+  References bases;
+  for (const torch::Tensor* one : References(owners)) add_bases_of(*one, bases);
+  const auto times_in = [](const References& list, const torch::Tensor& tensor) {
+    return std::ranges::count_if(list, [&](const auto* one) { return one->is_same(tensor); });
+  };
+  for (const torch::Tensor* base : bases) {
+    if (!base->is_alias_of(value) || times_in(owners, *base) > 0) continue;
+    if (static_cast<std::int64_t>(base->use_count()) > times_in(bases, *base)) return false;
+    owners.push_back(base);
+  }
+  return value.storage().use_count() <= owners.size();
+}
+
 }  // namespace
 
 class GradientPlacement::Allocator final : public c10::Allocator {
  public:
-  explicit Allocator(c10::Allocator& other) : other_(other) {}
+  explicit Allocator(c10::Allocator& other) : other_(other) { free_ = other.raw_deleter(); }
 
   c10::DataPtr allocate(std::size_t bytes) override {
     if (!current) return other_.allocate(bytes);
@@ -39,12 +78,22 @@ class GradientPlacement::Allocator final : public c10::Allocator {
   bool is_simple_data_ptr(const c10::DataPtr& data) const override {
     return other_.is_simple_data_ptr(data);
   }
-  c10::DeleterFnPtr raw_deleter() const override { return other_.raw_deleter(); }
+  // For memory that is asked for without a DataPtr (raw_allocate), lent or not.
+  c10::DeleterFnPtr raw_deleter() const override { return give_back; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     other_.copy_data(to, from, bytes);
   }
 
+  static void give_back(void* memory) {
+    if (const std::shared_ptr<void> lease = take_lease(memory)) {
+      static_cast<Lease*>(lease.get())->is_lent = false;
+    } else {
+      free_(memory);
+    }
+  }
+
  private:
+  inline static c10::DeleterFnPtr free_ = nullptr;
   c10::Allocator& other_;
 };
 
@@ -103,16 +152,7 @@ c10::DataPtr GradientPlacement::lend(std::size_t bytes) {
   }
   slot.lease->is_lent = true;
   seen.push_back(memory);
-  return {memory, memory,
-          [](void* given_back) {
-            std::shared_ptr<void> lease;
-            {
-              const std::lock_guard lock(lent().mutex);
-              lease = std::move(lent().leases.extract(given_back).mapped());
-            }
-            static_cast<Lease*>(lease.get())->is_lent = false;
-          },
-          torch::Device(torch::kCPU)};
+  return {memory, memory, Allocator::give_back, torch::Device(torch::kCPU)};
 }
 
 void GradientPlacement::saw(std::size_t bytes, const void* memory) {
@@ -121,10 +161,12 @@ void GradientPlacement::saw(std::size_t bytes, const void* memory) {
 }
 
 // Memory may have been given back and allocated again; the last time counts.
-void GradientPlacement::note_gradient(std::size_t gradient, const void* memory) {
+void GradientPlacement::note_gradient(std::size_t gradient, const torch::Tensor& value,
+                                      const torch::Tensor& computed) {
   Slot& slot = slots_[gradient];
   slot.has_come = true;
-  slot.is_in_place = memory == slot.lease->place.const_data_ptr();
+  const void* const memory = value.const_data_ptr();
+  slot.is_in_place = memory == slot.lease->place.const_data_ptr() && is_alone(value, computed);
   if (slot.ordinal || !slot.may_guess || !is_active()) return;
   OfSize& of_size = sizes_[slot.parameter.nbytes()];
   const auto last = std::find(of_size.seen.rbegin(), of_size.seen.rend(), memory);

@@ -12,7 +12,7 @@
 //
 //   new_pass()
 //   begin()                 nothing is lent before, and nothing after end()
-//     note_gradient(i, m)   gradient i has come, at m
+//     note_gradient(i, ...) gradient i has come
 //   end()
 //
 // One thread at a time; begin() to end() on the thread of the backward pass. Lent memory may be given
@@ -45,8 +45,10 @@ class GradientPlacement : public std::enable_shared_from_this<GradientPlacement>
 
   // No gradient has come yet.
   void new_pass();
-  void note_gradient(std::size_t gradient, const void* memory);
-  // A tensor that is not the gradient lies in its place.
+  // value: what .grad is now. computed: what autograd had computed, which still lives, and often is the same.
+  void note_gradient(std::size_t gradient, const torch::Tensor& value,
+                     const torch::Tensor& computed);
+  // A tensor that is not the gradient lies in its place, or one that is more than the gradient.
   bool is_lent(std::size_t gradient) const {
     return slots_[gradient].lease->is_lent && !slots_[gradient].is_in_place;
   }

@@ -2,7 +2,7 @@
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
-#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -60,6 +60,22 @@ struct Reducer::PassGuard {
   bool is_open = false;
 };
 
+// On a gradient accumulator, after it has put the gradient into .grad.
+class Reducer::GradientHook final : public torch::autograd::FunctionPostHook {
+ public:
+  GradientHook(Reducer& reducer, std::size_t index) : reducer_(reducer), index_(index) {}
+
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list& inputs) override {
+    reducer_.on_gradient(index_, inputs[0]);
+    return outputs;
+  }
+
+ private:
+  Reducer& reducer_;
+  const std::size_t index_;
+};
+
 Reducer::Reducer(std::vector<Parameter> parameters, ProcessGroup& group,
                  const ReducerOptions& options)
     : group_(group),
@@ -101,19 +117,15 @@ void Reducer::lay_out(std::span<const std::size_t> order) {
 }
 
 Reducer::~Reducer() {
+  if (placement_) placement_->end();  // it may be destroyed in its own pass
   for (Slot& slot : slots_) slot.accumulator->del_post_hook(slot.hook);
 }
 
 void Reducer::install_hooks() {
-  using torch::autograd::utils::LambdaPostHook;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].accumulator = torch::autograd::impl::grad_accumulator(slots_[i].parameter.tensor);
     accumulators_[slots_[i].accumulator.get()] = i;
-    slots_[i].hook = slots_[i].accumulator->add_post_hook(
-        std::make_unique<LambdaPostHook>([this, i](const auto& outputs, const auto&) {
-          on_gradient(i);
-          return outputs;
-        }));
+    slots_[i].hook = slots_[i].accumulator->add_post_hook(std::make_unique<GradientHook>(*this, i));
   }
 }
 
@@ -121,8 +133,16 @@ void Reducer::install_hooks() {
 
 void Reducer::decide(bool synchronise) {
   const std::lock_guard lock(mutex_);
+  decision_before_ = decision_;
   decision_ = decision_.value_or(false) || synchronise;
   ++forwards_;
+}
+
+void Reducer::take_back() {
+  const std::lock_guard lock(mutex_);
+  if (recorder_) recorder_->forward_fails();
+  decision_ = decision_before_;
+  --forwards_;
 }
 
 void Reducer::follow(std::span<const torch::Tensor> outputs) {
@@ -169,6 +189,7 @@ void Reducer::set_divisor(std::optional<int> divisor) {
 void Reducer::on_output() {
   const std::lock_guard lock(mutex_);
   open_scope();
+  is_pass_due_ |= is_to_accumulate();
   const bool synchronise = decision_.value_or(!local_);
   if (!placement_ || placement_->is_active() || state_ != State::kIdle || !synchronise) return;
   wait_for_buckets();  // of a pass that was given up
@@ -176,9 +197,30 @@ void Reducer::on_output() {
   placement_->begin();
 }
 
-void Reducer::on_gradient(std::size_t index) {
+// Whether the pass that is running adds to .grad of parameters: torch::autograd::grad does not.
+bool Reducer::is_to_accumulate() const {
+  const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
+  if (!chosen || chosen->empty()) return true;  // everything that there is
+  return std::ranges::any_of(slots_, [&](const Slot& slot) {
+    const auto found = chosen->find(slot.accumulator.get());
+    return found != chosen->end() && found->second.needed_;
+  });
+}
+
+// Whether other ranks may be in a synchronised pass, though no gradient has come here.
+bool Reducer::awaits_gradients() const {
+  return is_pass_due_ && decision_.value_or(!local_) &&
+         std::ranges::any_of(
+             slots_, [](const Slot& slot) { return slot.parameter.tensor.requires_grad(); });
+}
+
+// computed: what the accumulator was given.
+void Reducer::on_gradient(std::size_t index, const torch::Tensor& computed) {
   const std::lock_guard lock(mutex_);
-  if (state_ == State::kIdle) begin_pass();
+  if (state_ == State::kIdle) {
+    open_scope();
+    begin_pass();
+  }
   Slot& slot = slots_[index];
   const torch::Tensor& gradient = slot.parameter.tensor.grad();
   if (!gradient.defined()) return;  // the end of the pass finds it missing
@@ -198,7 +240,7 @@ void Reducer::on_gradient(std::size_t index) {
                      : "more often than in the first pass: the graph is not static"));
   }
   if (!slot.parameter.is_sparse) {
-    move_into_bucket(index);
+    move_into_bucket(index, computed);
     if (recorder_) recorder_->gradient_came(buckets_->bucket_of(index));
   }
   send_due();
@@ -229,7 +271,6 @@ void Reducer::open_scope() {
 
 void Reducer::begin_pass() {
   const bool synchronise = decision_.value_or(!local_);
-  open_scope();
   if (synchronise) prepare_pass();
   state_ = synchronise ? State::kPass : State::kLocalPass;
   if (recorder_ && synchronise)
@@ -243,7 +284,20 @@ void Reducer::begin_pass() {
   send_due();
 }
 
+// Two reducers would average a gradient while the other one writes to it.
+void Reducer::expect_no_other_hooks() const {
+  for (const Slot& slot : slots_) {
+    const auto is_ours = [](const auto& hook) {
+      return dynamic_cast<const GradientHook*>(hook.get()) != nullptr;
+    };
+    if (std::ranges::count_if(slot.accumulator->post_hooks(), is_ours) > 1)
+      refuse_pass("'" + slot.parameter.name +
+                  "' belongs to another DistributedDataParallel, too; it can be in one at a time");
+  }
+}
+
 void Reducer::prepare_pass() {
+  if (passes_ == 0) expect_no_other_hooks();
   // A reduction of a pass that was given up may still use the buckets.
   wait_for_buckets();
   ++passes_;
@@ -260,10 +314,10 @@ void Reducer::excuse(std::size_t index) {
 }
 
 // A gradient that was added up, or computed, in its place is there already.
-void Reducer::move_into_bucket(std::size_t index) {
+void Reducer::move_into_bucket(std::size_t index, const torch::Tensor& computed) {
   torch::Tensor& gradient = slots_[index].parameter.tensor.mutable_grad();
   slots_[index].kept.reset();  // it was excused, and came after all
-  if (placement_) placement_->note_gradient(index, gradient.const_data_ptr());
+  if (placement_) placement_->note_gradient(index, gradient, computed);
   if (gradient.is_same(buckets_->place(index))) return;
   if (!buckets_->is_in_place(index, gradient)) {
     if (placement_ && placement_->is_lent(index)) move_bucket(buckets_->bucket_of(index));
@@ -380,9 +434,12 @@ void Reducer::end_pass() {
 void Reducer::finish() {
   const std::lock_guard lock(mutex_);
   if (placement_) placement_->end();
+  const bool is_due = state_ == State::kIdle && awaits_gradients();
+  is_pass_due_ = false;
+  if (is_due) begin_pass();  // none will come
   if (recorder_) recorder_->computed();
   const State ended = std::exchange(state_, State::kIdle);
-  if (ended == State::kIdle) return;  // no parameter took part: torch::autograd::grad
+  if (ended == State::kIdle) return;
   was_local_ = ended == State::kLocalPass;
   end_pass();
   if (ended == State::kPass) finish_pass();
@@ -399,6 +456,7 @@ void Reducer::finish_pass() {
   settle_sparse(words, /*is_shadow=*/false);
   for (Slot& slot : slots_) slot.is_used = false;
   if (recorder_) recorder_->pass_ends();
+  if (options_.static_graph && expected_.empty()) expected_ = pass_->arrivals();
   learn_from_first_pass();
 }
 
@@ -452,7 +510,6 @@ void Reducer::finish_buckets() {
 }
 
 void Reducer::learn_from_first_pass() {
-  if (options_.static_graph && expected_.empty()) expected_ = pass_->arrivals();
   if (!has_ready_order_) adopt_ready_order(pass_->ready_order());
 }
 
@@ -499,11 +556,14 @@ void Reducer::settle_sparse(std::span<const double> words, bool is_shadow) {
 void Reducer::give_up() noexcept {
   const std::lock_guard lock(mutex_);
   if (placement_) placement_->end();
-  const State ended = std::exchange(state_, State::kIdle);
-  if (ended == State::kIdle) return;
-  end_pass();
-  if (ended != State::kPass) return;
+  const bool is_due = state_ == State::kIdle && awaits_gradients();
+  is_pass_due_ = false;
   try {
+    if (is_due) begin_pass();
+    const State ended = std::exchange(state_, State::kIdle);
+    if (ended == State::kIdle) return;
+    end_pass();
+    if (ended != State::kPass) return;
     for (Slot& slot : slots_) slot.kept.reset();
     set_words(Code::kGivenUp);
     for (int bucket = pass_->take_remaining(); bucket >= 0; bucket = pass_->take_remaining())
@@ -533,6 +593,9 @@ std::string Reducer::describe_missing(std::size_t index) const {
   const Parameter& parameter = slots_[index].parameter;
   std::string text = "'" + parameter.name + "'";
   if (!parameter.tensor.requires_grad()) text += " (frozen)";
+  if (torch::autograd::impl::try_get_grad_accumulator(parameter.tensor) !=
+      slots_[index].accumulator)
+    text += " (its dtype or device changed after construction)";
   if (!expected_.empty())
     text += " (" + std::to_string(pass_->arrivals()[index]) + " of the " +
             std::to_string(expected_[index]) + " of the first pass)";

@@ -88,6 +88,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   // forward spoke for is synchronised unless set_local(true) holds.
   void decide(bool synchronise);
 
+  // The forward that decided last threw: it says nothing of the next pass.
+  void take_back();
+
   // What came out of the forward that decided last.
   void follow(std::span<const torch::Tensor> outputs);
 
@@ -120,6 +123,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
  private:
   enum class Code { kComplete = 0, kMissing = 1, kGivenUp = 2 };
   struct PassGuard;
+  class GradientHook;
 
   struct Slot {
     Parameter parameter;
@@ -134,11 +138,13 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void install_hooks();
 
   void on_output();
-  void on_gradient(std::size_t index);
+  void on_gradient(std::size_t index, const torch::Tensor& computed);
+  bool is_to_accumulate() const;
+  bool awaits_gradients() const;
   void expect_usable(const Slot& slot, const torch::Tensor& gradient) const;
   void open_scope();
   void begin_pass();
-  void move_into_bucket(std::size_t index);
+  void move_into_bucket(std::size_t index, const torch::Tensor& computed);
   void move_bucket(int bucket);
   void vacate(int bucket);
   void contribute_without_gradient(std::size_t index);
@@ -152,6 +158,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   void finish();
   void prepare_pass();
+  void expect_no_other_hooks() const;
   void finish_pass();
   void excuse(std::size_t index);
   std::vector<double> reduce_rest(Code code);
@@ -187,6 +194,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   // What forwards said about the next pass.
   std::optional<bool> decision_;
+  std::optional<bool> decision_before_;  // the last forward
   int forwards_ = 0;
   int followed_ = 0;             // of these, whose outputs are known
   std::vector<char> reachable_;  // from these outputs
@@ -194,6 +202,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   bool local_ = false;
   enum class State { kIdle, kLocalPass, kPass } state_ = State::kIdle;
   std::weak_ptr<PassGuard> scope_;
+  bool is_pass_due_ =
+      false;  // a gradient of an output has come, in a pass that goes to the parameters
   std::int64_t passes_ = 0;  // that were synchronised
   bool was_local_ = false;
   std::optional<ReductionPass> pass_;

@@ -1,4 +1,5 @@
 // Where gradients live, of which kinds they may be, and what the rest of LibTorch does to them.
+#include <c10/core/CPUAllocator.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -6,6 +7,7 @@
 #include <set>
 
 #include "ddprun/data_parallel.h"
+#include "tests/support/eventually.h"
 #include "tests/worker_lib/small_mlp.h"
 
 namespace ddprun {
@@ -269,6 +271,24 @@ struct Greedy : torch::autograd::Function<Greedy> {
   }
 };
 
+// Memory that is asked for without a tensor around it, of a gradient's size.
+struct RawUser : torch::autograd::Function<RawUser> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               std::int64_t bytes) {
+    context->saved_data["bytes"] = bytes;
+    return x.clone();
+  }
+  static Tensors backward(torch::autograd::AutogradContext* context, Tensors gradients) {
+    const auto bytes = static_cast<std::size_t>(context->saved_data["bytes"].toInt());
+    c10::Allocator* const allocator = c10::GetCPUAllocator();
+    std::vector<void*> blocks;
+    for (int i = 0; i < 4; ++i) blocks.push_back(allocator->raw_allocate(bytes));
+    for (void* block : blocks) std::memset(block, 7, bytes);
+    for (void* block : blocks) allocator->raw_deallocate(block);
+    return {gradients[0], torch::Tensor()};
+  }
+};
+
 // The MLP with Greedy behind its second layer, where the gradients of the third one are there and the
 // others are not.
 struct GreedyMlp : torch::nn::Module {
@@ -277,7 +297,9 @@ struct GreedyMlp : torch::nn::Module {
     torch::Tensor hidden = x;
     std::size_t i = 0;
     for (auto& layer : *layers) {
-      if (is_greedy && i++ == 3) hidden = Greedy::apply(hidden, &made, &like);
+      if (is_greedy && i == 3) hidden = Greedy::apply(hidden, &made, &like);
+      if (raw_bytes > 0 && i == 3) hidden = RawUser::apply(hidden, raw_bytes);
+      ++i;
       hidden = layer.forward(hidden);
     }
     return hidden;
@@ -285,6 +307,7 @@ struct GreedyMlp : torch::nn::Module {
   torch::nn::Sequential layers = make_mlp();
   Tensors made;
   const Tensors like = layers->parameters();
+  std::int64_t raw_bytes = 0;
 };
 
 TEST(DataParallelGradients, DoNoHarmToWhatTookTheirPlaces) {
@@ -323,6 +346,74 @@ TEST(DataParallelGradients, ThatAHookKeepsStayLocal) {
     for (int step = 0; step < 5; ++step) {
       const auto local = local_gradients(2, step)[static_cast<std::size_t>(group.rank())];
       EXPECT_TRUE(same_bits(kept[static_cast<std::size_t>(step)], local[2])) << step;
+    }
+  });
+}
+
+// Runs `look` on the gradient that comes by.
+struct Look : torch::autograd::Function<Look> {
+  using Action = std::function<void(const torch::Tensor&)>;
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               const Action* look) {
+    context->saved_data["look"] = reinterpret_cast<std::int64_t>(look);
+    return x.clone();
+  }
+  static Tensors backward(torch::autograd::AutogradContext* context, Tensors gradients) {
+    (*reinterpret_cast<const Action*>(context->saved_data["look"].toInt()))(gradients[0]);
+    return {gradients[0], torch::Tensor()};
+  }
+};
+
+// A position embedding over one sequence: its gradient is a view of what goes on to the layer below.
+struct EmbeddedImpl : torch::nn::Module {
+  EmbeddedImpl() {
+    register_module("below", below);
+    positions = register_parameter("positions", torch::ones({1, 6, 4}));
+  }
+  torch::Tensor forward(const torch::Tensor& x, const Look::Action* look) {
+    const torch::Tensor hidden = Look::apply(below(x), look);
+    return (hidden + positions.squeeze(0)) * 2;
+  }
+  torch::nn::Linear below{4, 4};
+  torch::Tensor positions;
+};
+TORCH_MODULE(Embedded);
+
+TEST(DataParallelGradients, ThatAreViewsOfWhatOtherLayersNeedAreNotReducedUnderThem) {
+  ThreadWorld world(2);
+  world.run([&](ProcessGroup& group) {
+    Embedded net;
+    DistributedDataParallel model(net, group, {.first_bucket_bytes = 1, .bucket_bytes = 1});
+    for (int step = 0; step < 4; ++step) {
+      net->zero_grad();
+      const torch::Tensor factors = data(static_cast<std::uint64_t>(group.rank()), {6, 4});
+      const std::size_t before = sizes_of(world, "all_reduce").size();
+      // From the second pass on the bucket of `positions` goes first, and must get through here.
+      const Look::Action look = [&](const torch::Tensor& gradient) {
+        const bool is_through = step == 0 || testing_support::eventually([&] {
+                                  return sizes_of(world, "all_reduce").size() > before;
+                                });
+        EXPECT_TRUE(is_through);
+        EXPECT_TRUE(same_bits(gradient, factors * 2)) << step;
+      };
+      (model(torch::ones({6, 4}), &look) * factors).sum().backward();
+      EXPECT_TRUE(same_bits(net->positions.grad().squeeze(0), data(0, {6, 4}) + data(1, {6, 4})));
+      group.barrier();
+    }
+  });
+}
+
+TEST(DataParallelGradients, MayHaveTheSizeOfMemoryThatNoTensorHolds) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    const auto net = std::make_shared<GreedyMlp>();
+    DistributedDataParallel model(net, group);
+    const auto bytes = static_cast<std::int64_t>(net->like[0].nbytes());
+    // Behind the second layer, as Greedy is.
+    for (int step = 0; step < 4; ++step) {
+      net->zero_grad();
+      net->raw_bytes = step > 1 ? bytes : 0;
+      loss_of(model(input_of(group.rank(), step), false), group.rank(), step).backward();
+      expect_same(gradients_of(*net), averaged(local_gradients(2, step)));
     }
   });
 }

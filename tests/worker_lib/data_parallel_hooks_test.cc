@@ -137,7 +137,7 @@ TEST(CommHooks, AreTheSameOnEveryRankAndOnlyOne) {
     model.register_comm_hook(std::make_shared<Recorder>());
     EXPECT_DIST_ERROR(model.register_comm_hook(std::make_shared<Recorder>()),
                       Kind::kInvalidArgument, HasSubstr("there is one already"));
-    Model later(net, group, kSmall);
+    Model later(make_mlp(), group, kSmall);
     pass(later, group);
     EXPECT_DIST_ERROR(later.register_comm_hook(std::make_shared<Recorder>()),
                       Kind::kInvalidArgument, HasSubstr("too late"));
@@ -346,6 +346,23 @@ TEST(Join, MayBeRepeatedAndLeavesOrdinaryPassesAlone) {
         for (int i = 0; i < 1 + 2 * group.rank(); ++i) pass(model, group, i);
       });
       net->zero_grad();
+      pass(model, group);
+      expect_same(gradients_of(*net), averaged(local_gradients(2)));
+    }
+  });
+}
+
+// What a rank shadows says nothing of its own graph.
+TEST(Join, ARankThatHadNoInputsInTheFirstPassMayHaveSomeLaterInAStaticGraph) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    auto net = make_mlp();
+    Model model(net, group, {.first_bucket_bytes = 100, .bucket_bytes = 300, .static_graph = true});
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      model.join([&] {
+        if (epoch > 0 || group.rank() == 0) pass(model, group);
+      });
+      net->zero_grad();
+      if (epoch == 0) continue;
       pass(model, group);
       expect_same(gradients_of(*net), averaged(local_gradients(2)));
     }

@@ -340,6 +340,137 @@ TEST(DataParallelPasses, AnExceptionInOneRanksPassReachesAll) {
       {HasSubstr("an exception left it on rank 1"), HasSubstr("user code")});
 }
 
+// The pass is given up before it has reached a parameter.
+TEST(DataParallelPasses, AnExceptionBeforeTheFirstGradientReachesAll) {
+  expect_failure(
+      [](Model& model, ProcessGroup& group) {
+        const torch::Tensor output = model(input_of(group.rank()));
+        if (group.rank() == 1)
+          output.register_hook([](const torch::Tensor&) { throw std::runtime_error("user code"); });
+        loss_of(output, group.rank()).backward();
+      },
+      {HasSubstr("an exception left it on rank 1"), HasSubstr("user code")});
+}
+
+// torch::autograd::grad is no pass, and no other rank hears of it.
+TEST(DataParallelPasses, AnExceptionInAutogradGradStaysOnItsRank) {
+  expect_gradients(
+      [](Model& model, ProcessGroup& group) {
+        const torch::Tensor input = input_of(group.rank(), 0).requires_grad_();
+        const torch::Tensor output = model(input);
+        if (group.rank() == 1) {
+          const torch::Tensor other = output * 1;
+          other.register_hook([](const torch::Tensor&) {});
+          input.register_hook([](const torch::Tensor&) { throw std::runtime_error("user code"); });
+          EXPECT_THROW(torch::autograd::grad({output.sum()}, {input}, {}, /*retain_graph=*/true),
+                       std::runtime_error);
+        }
+        const torch::Tensor again = model(input_of(group.rank(), 0));
+        loss_of(again, group.rank(), 0).backward();
+      },
+      average_of_step(0));
+}
+
+// LibTorch gives a parameter another gradient accumulator then, without the hooks of this one.
+TEST(DataParallelPasses, ParametersWhoseDtypeChangedSinceConstructionAreNamed) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    auto net = make_mlp();
+    Model model(net, group, kSmall);
+    loss(model, group).backward();
+    net->zero_grad();
+    net->to(torch::kFloat64);
+    const torch::Tensor output = model(input_of(group.rank()).to(torch::kFloat64));
+    EXPECT_THAT(
+        dist_error_of([&] { output.sum().backward(); }).what(),
+        HasSubstr("rank 1 got no gradient for '0.weight' (its dtype or device changed after "
+                  "construction), '0.bias'"));
+  });
+}
+
+// As for gradients of the input alone.
+TEST(DataParallelPasses, APassOverAModuleThatIsFrozenForAWhileIsNone) {
+  expect_gradients(
+      [](Model& model, ProcessGroup& group) {
+        for (torch::Tensor& p : model->parameters()) p.set_requires_grad(false);
+        const torch::Tensor input = input_of(group.rank(), 0).requires_grad_();
+        if (group.rank() == 0) loss_of(model(input), 0, 0).backward();
+        if (group.rank() == 1) model(input);
+        for (torch::Tensor& p : model->parameters()) p.set_requires_grad(true);
+        loss(model, group, 0).backward();
+      },
+      average_of_step(0));
+}
+
+TEST(DataParallelPasses, AForwardThatThrowsDecidesNothing) {
+  const auto local = local_gradients(2, 0);
+  ThreadWorld world(2);
+  world.run([&](ProcessGroup& group) {
+    auto net = make_mlp();
+    Model model(net, group);
+    EXPECT_THROW(model(torch::ones({4, 6})), c10::Error);  // 5 are right
+    const auto quiet = model.no_sync();
+    loss(model, group, 0).backward();
+    expect_same(gradients_of(*net), local[static_cast<std::size_t>(group.rank())]);
+  });
+  EXPECT_TRUE(sizes_of(world, "all_reduce").empty());
+}
+
+// --- several models
+
+TEST(DataParallelPasses, OverTwoModelsOfOneGroupAreBothSynchronised) {
+  const Tensors expected = averaged(local_gradients(2, 0));
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    auto first = make_mlp(), second = make_mlp();
+    Model a(first, group, kSmall), b(second, group, kSmall);
+    for (int pass = 0; pass < 3; ++pass) {
+      first->zero_grad();
+      second->zero_grad();
+      (loss(a, group) + loss(b, group)).backward();
+      expect_same(gradients_of(*first), expected);
+      expect_same(gradients_of(*second), expected);
+    }
+  });
+}
+
+// Each would average gradients while the other writes to them.
+TEST(DataParallelPasses, OverParametersOfTwoModelsAreRefused) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    auto net = make_mlp();
+    Model model(net, group, kSmall);
+    {
+      Model again(net, group, kSmall);
+      const torch::Tensor of_step = loss(again, group);
+      EXPECT_THAT(dist_error_of([&] { of_step.backward(); }).what(),
+                  HasSubstr("'0.weight' belongs to another DistributedDataParallel, too"));
+    }
+    net->zero_grad();
+    loss(model, group).backward();
+    expect_same(gradients_of(*net), average_of_step(0));
+    model = Model(net, group, kSmall);  // for a moment there are two
+    net->zero_grad();
+    loss(model, group).backward();
+    expect_same(gradients_of(*net), average_of_step(0));
+  });
+}
+
+TEST(DataParallelPasses, AModelThatIsDestroyedInItsPassLeavesNothingBehind) {
+  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  ThreadWorld(1).run([](ProcessGroup& group) {
+    auto net = make_mlp();
+    const Weak weight(net->parameters()[0].getIntrusivePtr());
+    std::optional<Model> model(std::in_place, net, group);
+    for (int pass = 0; pass < 2; ++pass) {
+      net->zero_grad();
+      torch::Tensor of_step = loss(*model, group);
+      if (pass == 1)
+        net->parameters()[4].register_hook([&](const torch::Tensor&) { model.reset(); });
+      of_step.backward();
+    }
+    net = nullptr;
+    EXPECT_TRUE(weight.expired());
+  });
+}
+
 TEST(DataParallelPasses, CreateGraphIsRefused) {
   expect_failure(
       [](Model& model, ProcessGroup& group) {

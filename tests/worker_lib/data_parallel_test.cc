@@ -5,6 +5,8 @@
 #include <torch/torch.h>
 
 #include <atomic>
+#include <map>
+#include <memory>
 #include <thread>
 
 #include "base/clock.h"
@@ -161,6 +163,46 @@ TEST(DataParallel, IsCalledLikeTheModuleWhateverItsSignature) {
 
     DistributedDataParallel shared(std::make_shared<TwoHeadsImpl>(), group);
     EXPECT_EQ(std::get<1>(shared(x, 4)), 4);
+  });
+}
+
+// Forwards of every kind, each with the gradient `factor`.
+struct ManyWaysImpl : torch::nn::Module {
+  ManyWaysImpl() { weight = register_parameter("weight", torch::ones({2})); }
+  void forward(torch::Tensor& result, double factor) { result = weight * factor; }
+  torch::Tensor& forward(std::unique_ptr<double> factor) {
+    kept = weight * *factor;
+    return kept;
+  }
+  std::unique_ptr<torch::Tensor> forward(double factor, const char*) const {
+    return std::make_unique<torch::Tensor>(weight * factor);
+  }
+  std::map<std::string, std::vector<torch::Tensor>> forward(std::vector<double> factors) const {
+    return {{"outputs", {weight * factors.at(0)}}};
+  }
+  torch::Tensor weight, kept;
+};
+TORCH_MODULE(ManyWays);
+
+TEST(DataParallel, PassesArgumentsAndResultsOnAsTheyAre) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    ManyWays net;
+    DistributedDataParallel model(net, group);
+    const double factor = group.rank() + 1;
+    const auto expect_average = [&](const torch::Tensor& output) {
+      net->zero_grad();
+      output.sum().backward();
+      EXPECT_TRUE(torch::equal(net->weight.grad(), torch::full({2}, 1.5)));
+    };
+    torch::Tensor result;
+    model(result, factor);
+    static_assert(std::is_void_v<decltype(model(result, factor))>);
+    expect_average(result);
+    torch::Tensor& kept = model(std::make_unique<double>(factor));
+    EXPECT_EQ(&kept, &net->kept);
+    expect_average(kept);
+    expect_average(*model(factor, "by pointer"));
+    expect_average(model.forward(std::vector<double>{factor}).at("outputs").at(0));
   });
 }
 
