@@ -570,6 +570,7 @@ void Reducer::give_up() noexcept {
       send(bucket, /*async=*/true);
     if (hook_) reduce_words(/*async=*/true);
   } catch (...) {
+    state_ = State::kIdle;
     // The group has failed; so it will at every rank, and at our next call.
   }
 }
