@@ -43,9 +43,9 @@ void add_bases_of(const torch::Tensor& view, References& to) {
     to.push_back(&meta->get_forward_view().base_);
 }
 
-// Whether a gradient that has just come is all that lies in its memory. Autograd takes over a tensor that
-// nobody else holds, but does not ask who shares its storage: it may be a view of what functions that have
-// yet to run will read.
+// Whether a gradient that has just come is all that lies in its memory. Autograd takes over a
+// tensor that nobody else holds, but does not ask who shares its storage: it may be a view of what
+// functions that have yet to run will read.
 bool is_alone(const torch::Tensor& value, const torch::Tensor& computed) {
   References owners{&value};
   if (computed.defined() && computed.is_alias_of(value)) owners.push_back(&computed);

@@ -45,7 +45,8 @@ class GradientPlacement : public std::enable_shared_from_this<GradientPlacement>
 
   // No gradient has come yet.
   void new_pass();
-  // value: what .grad is now. computed: what autograd had computed, which still lives, and often is the same.
+  // value: what .grad is now. computed: what autograd had computed, which still lives, and often is
+  // the same.
   void note_gradient(std::size_t gradient, const torch::Tensor& value,
                      const torch::Tensor& computed);
   // A tensor that is not the gradient lies in its place, or one that is more than the gradient.

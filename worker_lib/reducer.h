@@ -117,7 +117,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   // reduce, with zeros. Its parameters' gradients are unspecified then.
   void shadow_pass();
 
-  // What it knows: of parameters, buckets, passes and times. For the thread that trains, between passes.
+  // What it knows: of parameters, buckets, passes and times. For the thread that trains, between
+  // passes.
   void describe(DataParallelStatistics& to);
 
  private:

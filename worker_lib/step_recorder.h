@@ -1,8 +1,9 @@
 // StepRecorder: takes the times of the passes that the option 'statistics_every' asks for.
 //
-// Owned by a Reducer, which has none where the option is 0, and calls it with its mutex held; what it is
-// told between steps that are recorded costs a comparison. How long a reduction took is seen by whoever
-// ends it: that thread only writes a time, into memory that it shares with this pass's record.
+// Owned by a Reducer, which has none where the option is 0, and calls it with its mutex held; what
+// it is told between steps that are recorded costs a comparison. How long a reduction took is seen
+// by whoever ends it: that thread only writes a time, into memory that it shares with this pass's
+// record.
 #pragma once
 
 #include <atomic>
@@ -30,8 +31,8 @@ class StepRecorder {
   void forward_ends();
   void forward_fails() { forward_began_.reset(); }
 
-  // A pass: the first gradient of an output, or of a parameter, comes; it turns out to be synchronised,
-  // over the buckets that `describe` gives, or something else.
+  // A pass: the first gradient of an output, or of a parameter, comes; it turns out to be
+  // synchronised, over the buckets that `describe` gives, or something else.
   void pass_begins(std::int64_t next_pass);
   void is_not_recorded();
   void is_synchronised(std::int64_t pass,

@@ -364,7 +364,8 @@ struct Look : torch::autograd::Function<Look> {
   }
 };
 
-// A position embedding over one sequence: its gradient is a view of what goes on to the layer below.
+// A position embedding over one sequence: its gradient is a view of what goes on to the layer
+// below.
 struct EmbeddedImpl : torch::nn::Module {
   EmbeddedImpl() {
     register_module("below", below);

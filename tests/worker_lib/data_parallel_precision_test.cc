@@ -1,5 +1,5 @@
-// Mixed precision: parameters of 16 bits, autocast, scaled losses. docs/ddp.md has the section whose
-// code is here, too.
+// Mixed precision: parameters of 16 bits, autocast, scaled losses. docs/ddp.md has the section
+// whose code is here, too.
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -76,8 +76,8 @@ struct DataParallelOptions {
   // kCorrupt on every rank if they differ: which ranks, by majority (of two: rank 1), in what, and
   // since when. A step too late, but nobody waits. 0: never.
   std::int64_t check_consistency_every = 0;
-  // Takes the times of every so manyth step (1: of each), for statistics(). 0: of none, and then nothing is
-  // measured nor kept. Each rank has its own: it need not be the same everywhere.
+  // Takes the times of every so manyth step (1: of each), for statistics(). 0: of none, and then
+  // nothing is measured nor kept. Each rank has its own: it need not be the same everywhere.
   std::int64_t statistics_every = 0;
 };
 
@@ -243,8 +243,8 @@ class DistributedDataParallel {
     return core_->clip_grad_norm_(max_norm, norm_type, error_if_nonfinite);
   }
 
-  // What it works with, and with the option 'statistics_every' what the steps took (step_statistics.h).
-  // Not collective; not during a backward pass.
+  // What it works with, and with the option 'statistics_every' what the steps took
+  // (step_statistics.h). Not collective; not during a backward pass.
   DataParallelStatistics statistics() const { return core_->statistics(); }
 
   // For ranks with different numbers of inputs. `loop` is this rank's training loop: forward and
@@ -275,8 +275,8 @@ class DistributedDataParallel {
 };
 
 // The statistics under the names that PyTorch's DistributedDataParallel has for them
-// (_get_ddp_logging_data), as far as they exist here. Times are nanoseconds, of the last recorded step, and
-// means with the prefix avg_.
+// (_get_ddp_logging_data), as far as they exist here. Times are nanoseconds, of the last recorded
+// step, and means with the prefix avg_.
 nlohmann::json logging_data(const DataParallelStatistics& statistics);
 
 }  // namespace ddprun

@@ -1,12 +1,13 @@
-// What the steps of DistributedDataParallel took, and what it works with: the answer of statistics().
+// What the steps of DistributedDataParallel took, and what it works with: the answer of
+// statistics().
 //
 //   ddprun::DistributedDataParallel model(net, ctx.group(), {.statistics_every = 1});
 //   ...
 //   if (ctx.rank() == 0) std::cout << model.statistics().table();
 //
-// Times are those of this rank's host. On GPUs they say when the host had work launched, and at the end
-// of a pass, where the host waits for the GPU, when that was done; so `compute` is short there, and
-// `exposed` long. Values only; any thread.
+// Times are those of this rank's host. On GPUs they say when the host had work launched, and at the
+// end of a pass, where the host waits for the GPU, when that was done; so `compute` is short there,
+// and `exposed` long. Values only; any thread.
 #pragma once
 
 #include <chrono>
@@ -22,17 +23,18 @@ namespace ddprun {
 struct BucketTimes {
   std::size_t gradients = 0;  // in it
   std::uint64_t bytes = 0;    // of these
-  // The last of its gradients had come. It goes when those before it have gone; the last bucket goes at
-  // the end of the pass, because it carries what ranks tell each other about the pass. Where no gradient
-  // came: as `sent`.
+  // The last of its gradients had come. It goes when those before it have gone; the last bucket
+  // goes at the end of the pass, because it carries what ranks tell each other about the pass.
+  // Where no gradient came: as `sent`.
   std::chrono::nanoseconds ready = {};
   std::chrono::nanoseconds sent = {};  // its reduction was begun
-  // The average was there. With a communication hook: what the hook does at the end of the pass was done,
-  // later than the last byte came; nobody sees what hooks send.
+  // The average was there. With a communication hook: what the hook does at the end of the pass was
+  // done, later than the last byte came; nobody sees what hooks send.
   std::chrono::nanoseconds done = {};
 };
 
-// A step: a synchronised backward pass, and the forwards in grad mode since the backward pass before it.
+// A step: a synchronised backward pass, and the forwards in grad mode since the backward pass
+// before it.
 struct StepTimes {
   std::int64_t pass = 0;  // the number of the synchronised pass, from 1
   std::chrono::nanoseconds forward = {};
@@ -50,7 +52,8 @@ struct StepTimes {
   std::vector<BucketTimes> buckets = {};  // in the order in which they are sent
 };
 
-// Of the same time in several steps. The median of an even number is the mean of the two in the middle.
+// Of the same time in several steps. The median of an even number is the mean of the two in the
+// middle.
 struct Spread {
   std::chrono::nanoseconds min = {};
   std::chrono::nanoseconds median = {};
@@ -96,18 +99,19 @@ struct DataParallelStatistics {
   bool has_rebuilt_buckets = false;           // the first pass is over
 
   std::int64_t passes = 0;  // synchronised ones that have begun
-  // Of the last synchronised pass: gradients in the order in which they came, those that never did behind
-  // them. Indices into `parameters`; empty before there was one.
+  // Of the last synchronised pass: gradients in the order in which they came, those that never did
+  // behind them. Indices into `parameters`; empty before there was one.
   std::vector<std::size_t> ready_order;
   std::vector<std::size_t> unused;  // those that never did
   std::uint64_t unused_bytes = 0;
 
-  // The last step that was recorded, and the last 100 (kRecentSteps) of them that had the same buckets.
-  // Nothing without the option 'statistics_every', nor of passes that failed.
+  // The last step that was recorded, and the last 100 (kRecentSteps) of them that had the same
+  // buckets. Nothing without the option 'statistics_every', nor of passes that failed.
   std::optional<StepTimes> last;
   StepSummary recent;
 
-  // All of it for people, as lines of at most 100 columns that end with a newline; long lists are cut.
+  // All of it for people, as lines of at most 100 columns that end with a newline; long lists are
+  // cut.
   std::string table() const;
 };
 
