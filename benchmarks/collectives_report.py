@@ -22,6 +22,15 @@ GOALS = {
 SHARED_GOAL = 1.3  # of the single-copy floor, for 25 MiB
 # Of the floor, by bytes: a meeting or two weigh more than the copies of little.
 OTHERS_GOALS = {0: 3, 4 * KIB: 8, 64 * KIB: 2, MIB: 1.6, 25 * MIB: 1.4}
+# More ranks than cores, by bytes: a meeting takes a turn of each rank on a core, and each piece has one.
+MANY_GOALS = {0: 2, 4: 3, 64 * KIB: 6, MIB: 3, 25 * MIB: 1.3}
+# Of the floor between two nodes, by rank count, where the link is what the machine can do (four ranks share two cores
+# with the kernel's copies) and at 1 Gbit/s; and of the least bytes.
+UNSHAPED_GOALS, GIGABIT_GOAL, SENT_GOAL = {2: 1.5, 4: 3}, 1.2, 1.05
+# The all_reduce's share of its speed, and what is left to those who compute.
+TOGETHER_GOAL = 0.95
+# Processor time of a rank, of the time that the floor takes it.
+CPU_GOAL = 1.5
 NAMES = {"ours": "ours", "group": "ProcessGroup", "gloo": "gloo", "mpi": "OpenMPI"}
 
 
@@ -90,8 +99,13 @@ def floor_of(row: dict, meeting: float, kind: str = "floor") -> float:
     return max(meeting, min((one["us"] for name, one in row.items() if name.startswith(kind + " ")), default=0))
 
 
-def against(goal: dict, row: dict, multiple: float) -> str:
+def at_most(goal: float | None, value: float, unit: str = " x") -> str:
     """The goal, and whether it is met."""
+    return "" if goal is None else f"<= {goal}{unit}: " + ("met" if value <= goal else "missed")
+
+
+def against(goal: dict, row: dict, multiple: float) -> str:
+    """The same of several goals at once."""
     wanted, missed = [], []
     ours = row["ours"]["us"]
     if "us" in goal:
@@ -133,14 +147,15 @@ def two(figures: Figures) -> str:
                        figure(row["ours"]["us"] / in_place), goal])
         if size >= 64 * KIB:
             used.append([size_text(size), *(figure(row[name]["cpu_us"] * 1000 / (size / KIB)) if name in row else ""
-                                            for name in ("ours", "shared", "group", "gloo", "mpi"))])
+                                            for name in ("ours", "shared", "group", "gloo", "mpi")),
+                         figure(floor * 1000 / (size / KIB)), at_most(CPU_GOAL, row["ours"]["cpu_us"] / floor)])
     return "\n\n".join([
         "all_reduce, 2 ranks on 2 cores, f32 sum:",
         table(["size", "ours", "ProcessGroup", *peer_heads(), "floor", "multiple", "goal"], rows),
         "The same in tensors of `shared_empty()`; the floor is a single copy:",
         table(["size", "shared", "floor", "multiple", "staged / shared", "goal"], shared),
         "Processor time of a rank, waiting included, in ns for each KiB:",
-        table(["size", "ours", "shared", "ProcessGroup", "gloo", "OpenMPI"], used),
+        table(["size", "ours", "shared", "ProcessGroup", "gloo", "OpenMPI", "floor", "goal"], used),
     ])
 
 
@@ -166,11 +181,12 @@ def many(figures: Figures) -> str:
         if call == "meet":
             continue
         floor = floor_of(row, figures.meeting("many", ranks))
+        multiple = row["ours"]["us"] / floor
         rows.append([str(ranks), call, size_text(size) if size else "", time_text(us_of(row, "ours")), *peer_cells(row),
-                     time_text(floor), figure(row["ours"]["us"] / floor)])
+                     time_text(floor), figure(multiple), at_most(MANY_GOALS.get(size), multiple)])
     return "\n\n".join([
         f"More ranks, on {figures.facts['cores']} cores:",
-        table(["ranks", "collective", "size", "ours", *peer_heads(), "floor", "multiple"], rows)])
+        table(["ranks", "collective", "size", "ours", *peer_heads(), "floor", "multiple", "goal"], rows)])
 
 
 def network(figures: Figures) -> str:
@@ -180,29 +196,34 @@ def network(figures: Figures) -> str:
         for (ranks, call, size), row in figures.rows("network", rate=rate).items():
             # 2(n-1)/n of the size, out of each of two nodes
             least = size * GIGABIT_US if rate and size >= 64 * KIB else row["floor"]["us"]
-            sent = wire.get((ranks, call, size), {})
+            sent = {name: one["sent"] / size for name, one in wire.get((ranks, call, size), {}).items() if size >= 64 * KIB}
+            multiple = row["ours"]["us"] / least
             rows.append([str(ranks), "1 Gbit/s" if rate else "unshaped", size_text(size), time_text(us_of(row, "ours")),
-                         *peer_cells(row), time_text(least), ratio_text(row["ours"]["us"] / least),
-                         *(ratio_text(sent[name]["sent"] / size if name in sent and size >= 64 * KIB else None)
-                           for name in ("ours", "gloo", "mpi"))])
+                         *peer_cells(row), time_text(least), ratio_text(multiple),
+                         at_most(GIGABIT_GOAL if rate else UNSHAPED_GOALS.get(ranks), multiple),
+                         *(ratio_text(sent.get(name)) for name in ("ours", "gloo", "mpi")),
+                         at_most(SENT_GOAL, sent["ours"]) if "ours" in sent else ""])
     return "\n\n".join([
         "all_reduce, 2 nodes in network namespaces. A node must send and receive 2(n-1)/n of the size. Floor: at 1 Gbit/s the\n"
         "time which that takes on the wire, without headers, which are another 4 %; else, and for 4 B, the time in which the\n"
         "same processes exchange as much over bare connections. The last columns: bytes that the busier node sent, over that\n"
         "least.",
-        table(["ranks", "link", "size", "ours", *peer_heads(), "floor", "multiple", "sent: ours", "gloo", "OpenMPI"], rows)])
+        table(["ranks", "link", "size", "ours", *peer_heads(), "floor", "multiple", "goal", "sent: ours", "gloo", "OpenMPI",
+               "goal"], rows)])
 
 
 def compute(figures: Figures) -> str:
     rows = []
     for (ranks, call, size), row in figures.rows("compute").items():
         for name, one in row.items():
+            together = one["quiet_us"] / one["us"] + one["compute"]
+            goal = f">= {TOGETHER_GOAL}: " + ("met" if together >= TOGETHER_GOAL else "missed") if name == "ours" else ""
             rows.append([size_text(size), NAMES[name], time_text(one["quiet_us"]), time_text(one["us"]),
-                         f"{one['compute']:.0%}", f"{one['quiet_us'] / one['us'] + one['compute']:.2f}"])
+                         f"{one['compute']:.0%}", f"{together:.2f}", goal])
     return "\n\n".join([
         "all_reduce, 2 ranks, while a process on each core computes. Computing gets so much of what it gets alone; together:\n"
         "its share and the all_reduce's share of the speed that it has alone:",
-        table(["size", "system", "alone", "beside computing", "computing gets", "together"], rows)])
+        table(["size", "system", "alone", "beside computing", "computing gets", "together", "goal"], rows)])
 
 
 def tuning(figures: Figures) -> str:

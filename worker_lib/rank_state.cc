@@ -116,7 +116,7 @@ std::vector<c10::IValue> gather_values(ProcessGroup& group, const PickleDict& ow
                                        const std::string& what, std::optional<Timeout> timeout) {
   std::string bytes;
   if (group.rank() != 0)
-    write_pickle(own, [&](const void* data, std::size_t size, bool) {
+    write_pickle(own, [&](const void* data, std::size_t size) {
       bytes.append(static_cast<const char*>(data), size);
     });
   const std::vector<std::string> all = group.gather_bytes(bytes, /*root=*/0, timeout);

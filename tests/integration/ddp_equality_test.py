@@ -1,8 +1,8 @@
 """Ranks of PyTorch's DistributedDataParallel over gloo, and as many of ours (ddp_probe), from the same weights on
 the same data. Two ranks with SGD: the same weights, buffers and optimizer state, bit for bit. With AdamW, which
 LibTorch itself computes a little differently than Python, and with four ranks, whose gradients gloo sums in another
-order: weights and buffers within 1e-6 of each tensor's greatest value, the optimizer's running averages of gradients, which are
-sums that nearly cancel by then, within 1e-4. Ours come as checkpoints, which PyTorch reads as they are. Then train_digits'
+order: weights and buffers within 1e-6 of each tensor's greatest value (running means: of the spread of what they are
+means of), the optimizer's running averages of gradients, which are sums that nearly cancel by then, within 1e-4. Ours come as checkpoints, which PyTorch reads as they are. Then train_digits'
 checkpoint, read and used by PyTorch.
 
 argv: the folder of the programs, the sources. With a third word: a rank of PyTorch's side, which saves there.
@@ -139,10 +139,12 @@ def same_bits(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
         torch.equal(ours.contiguous().flatten().view(torch.uint8), theirs.contiguous().flatten().view(torch.uint8))
 
 
-def distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """The greatest difference, as a part of the greatest value."""
-    greatest = theirs.double().abs().max().item()
-    return (ours.double() - theirs.double()).abs().max().item() / greatest if greatest else 0.0
+def distance(ours: dict, theirs: dict, key: str) -> float:
+    """The greatest difference, as a part of the greatest value; of a mean, of the values: they may nearly cancel."""
+    is_mean = key.endswith("running_mean")
+    values = theirs[key.replace("running_mean", "running_var")].sqrt() if is_mean else theirs[key].abs()
+    greatest = values.double().max().item()
+    return (ours[key].double() - theirs[key].double()).abs().max().item() / greatest if greatest else 0.0
 
 
 def tensors(state: dict) -> dict[str, torch.Tensor]:
@@ -167,13 +169,13 @@ def compare_with_pytorch(ranks: int, binaries: pathlib.Path, sources: pathlib.Pa
         where = f"{ranks} ranks, {optimizer}, {name}"
         if ranks == 2 and optimizer == "SGD":
             for key in theirs:
-                assert same_bits(ours[key], theirs[key]), f"{where}: {key} is {distance(ours[key], theirs[key])} apart"
+                assert same_bits(ours[key], theirs[key]), f"{where}: {key} is {distance(ours, theirs, key)} apart"
             print(f"{where}: {len(theirs)} tensors are equal, bit for bit")
         else:
             for kind, limit in (("model", 1e-6), ("", 1e-4)):
                 worst = max((key for key in theirs if key.startswith(kind)),
-                            key=lambda key: distance(ours[key], theirs[key]))
-                apart = distance(ours[worst], theirs[worst])
+                            key=lambda key: distance(ours, theirs, key))
+                apart = distance(ours, theirs, worst)
                 print(f"{where}: {worst} is {apart:.1e} apart, {'the rest of the model' if kind else 'all the rest'} less")
                 assert apart <= limit, where
 
