@@ -5,6 +5,7 @@
 //   ddp      the same with DistributedDataParallel
 //   noop     the same with its hooks and buckets, but nothing is sent
 //   reduce   all_reduce of the gradients alone, in memory that the ranks share
+//   within   a plain step with such an all_reduce, of other numbers, between backward and SGD
 //
 // Usage: data_parallel_steps --driver PATH --rank R --ranks N --meet FILE
 #include <ddprun/context.h>
@@ -12,6 +13,7 @@
 #include <torch/torch.h>
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -46,9 +48,10 @@ class Training {
   }
 
   template <class Model>
-  void step(Model& model) {
+  void step(Model& model, const std::function<void()>& before_sgd = {}) {
     optimizer_->zero_grad();
     torch::mse_loss(model->forward(input_), target_).backward();
+    if (before_sgd) before_sgd();
     optimizer_->step();
   }
 
@@ -64,18 +67,19 @@ class StepsRank final : public MeasuredSystem {
 
   std::function<void()> prepare(const Order& order) override {
     if (order.bytes.size() != 3) return nullptr;
-    if (order.call == "reduce") {
-      const torch::Tensor gradients =
-          group_.shared_empty({Training(order.bytes, group_.rank()).elements()}).zero_();
-      return [=, this] { group_.all_reduce(gradients, {.op = ReduceOp::kAvg}); };
-    }
+    if (order.call == "reduce") return reduction(order.bytes);
     auto& [training, model] = made_[{order.call, order.bytes}];
     if (!training) {
       training = std::make_unique<Training>(order.bytes, group_.rank());
-      if (order.call != "plain") model = std::make_unique<Model>(training->net(), group_);
+      const bool is_wrapped = order.call == "ddp" || order.call == "noop";
+      if (is_wrapped) model = std::make_unique<Model>(training->net(), group_);
       if (order.call == "noop") model->register_comm_hook(std::make_shared<NoopHook>());
     }
-    if (order.call == "plain") return [&, one = training.get()] { one->step(one->net()); };
+    if (order.call == "plain") return [one = training.get()] { one->step(one->net()); };
+    if (order.call == "within")
+      return [one = training.get(), reduce = reduction(order.bytes)] {
+        one->step(one->net(), reduce);
+      };
     if (order.call == "ddp" || order.call == "noop")
       return [one = training.get(), wrapped = model.get()] { one->step(wrapped); };
     return nullptr;
@@ -89,6 +93,12 @@ class StepsRank final : public MeasuredSystem {
     std::unique_ptr<Training> training;
     std::unique_ptr<Model> model;
   };
+
+  std::function<void()> reduction(const Sizes& sizes) {
+    const torch::Tensor gradients =
+        group_.shared_empty({Training(sizes, group_.rank()).elements()}).zero_();
+    return [=, this] { group_.all_reduce(gradients, {.op = ReduceOp::kAvg}); };
+  }
 
   ProcessGroup& group_;
   std::map<std::pair<std::string, Sizes>, Made> made_;
