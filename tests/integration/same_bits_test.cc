@@ -209,8 +209,8 @@ TEST_P(WorkerKills, EndWithTheBitsOfAnUndisturbedTraining) {
   EXPECT_EQ(digest("killed"), digest("undisturbed")) << hits_text();
   EXPECT_THAT(job_->err(),
               HasSubstr("ended well after " + std::to_string(generation_) + " of 3 restarts"));
-  EXPECT_EQ(listing(checkpoints("killed")).size(), 4u)
-      << "two checkpoints, and nothing of killed saves";
+  EXPECT_EQ(listing(checkpoints("killed")).size(), 6u)
+      << "two checkpoints, whose the directory is, and nothing of killed saves";
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, WorkerKills,

@@ -323,7 +323,7 @@ TEST_F(NcclGroups, EveryRankIsToldWhoCalledWhatWhenTheyDisagree) {
         EXPECT_EQ(error.kind(), DistError::Kind::kInvalidArgument) << error.what();
         EXPECT_THAT(error.what(),
                     HasSubstr("the ranks disagree: ranks 0 and 2 called all_reduce #3 of 8 f32 "
-                              "(sum); rank 1 called broadcast #3 of 32 B from rank 1; rank 3 "
+                              "(sum); rank 1 called broadcast #3 of 8 f32 from rank 1; rank 3 "
                               "called nothing there yet"));
       }
       EXPECT_LT(BootClock::now() - start, seconds(1));
