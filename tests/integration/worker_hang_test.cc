@@ -33,10 +33,10 @@ TEST_F(WorkerHangTest, TheRankThatDoesNotComeIsNamedWithTheCollective) {
     ASSERT_EQ(first.size(), 1u) << failures().dump(2);
     EXPECT_EQ(first[0]["rank"], 1);
     EXPECT_EQ(first[0]["step"], 3);
-    EXPECT_THAT(
-        first[0]["message"].get<std::string>(),
-        HasSubstr("it has not come to all_reduce of 16 bytes (sum of float32) (collective 4), where ranks 0,2 "
-                  "wait since 1."));
+    EXPECT_THAT(first[0]["message"].get<std::string>(),
+                HasSubstr("it has not come to all_reduce of 16 bytes (sum of float32) (collective "
+                          "4), where ranks 0,2 "
+                          "wait since 1."));
   }
 }
 
@@ -44,6 +44,23 @@ TEST_F(WorkerHangTest, WhoWaitsForARankThatWorksAloneDoesNotHang) {
   auto job = play("work_alone");
   EXPECT_EQ(job->wait(), 0) << job->err();
   EXPECT_EQ(failures().size(), 0u) << failures().dump(2);
+}
+
+TEST_F(WorkerHangTest, RanksThatDisagreeAreToldFromWhereTheyCalledWhereThatIsTraced) {
+  for (const char* trace : {"0", "1"}) {
+    auto job = start({"--nproc-per-node=3", std::string("--env=DDPRUN_TRACE=") + trace,
+                      program("worker_test_rank"), "disagree"});
+    EXPECT_NE(job->wait(), 0);
+    EXPECT_THAT(job->out(), HasSubstr("ranks 0 and 2 called all_reduce #1 of 4 f32 (sum); rank 1 "
+                                      "called broadcast #1 of 4 f32 from rank 0"));
+    const auto of_rank_1 =
+        HasSubstr(". rank 1: it is in broadcast of 16 bytes of float32 from rank 0");
+    const auto from = HasSubstr(", called from ");
+    if (*trace == '1')
+      EXPECT_THAT(job->out(), testing::AllOf(of_rank_1, from));
+    else
+      EXPECT_THAT(job->out(), testing::Not(from));
+  }
 }
 
 }  // namespace

@@ -95,6 +95,18 @@ int leave_early(Context& context) {
   return 1;
 }
 
+// Rank 1 calls another collective than the others.
+int disagree(Context& context) {
+  const torch::Tensor tensor = torch::zeros({4});
+  try {
+    context.rank() == 1 ? context.group().broadcast(tensor) : context.group().all_reduce(tensor);
+  } catch (const DistError& failure) {
+    return report(failure);
+  }
+  say("nobody has noticed");
+  return 1;
+}
+
 // Rank 1 dies where the others form a group with it.
 int form_with_the_dead(Context& context) {
   context.group().barrier();
@@ -163,6 +175,7 @@ const std::map<std::string, std::function<int(Context&)>> kPlays{
     {"monitored_barriers", monitored_barriers},
     {"leave_in_flight", leave_in_flight},
     {"leave_early", leave_early},
+    {"disagree", disagree},
     {"form_with_the_dead", form_with_the_dead},
     {"die_once", die_once},
     {"hang", [](Context& context) { return hang(context, false); }},
