@@ -332,9 +332,10 @@ void ArgumentCheck::peer(const char* name, int peer) const {
   }
 }
 
-void ArgumentCheck::source(int source) const {
-  if (source != kAnySource) return peer("source", source);
-  if (size_ == 1) refuse("source is any rank, but there is no other rank in this group");
+void ArgumentCheck::source(const char* name, int source) const {
+  if (source != kAnySource) return peer(name, source);
+  if (size_ == 1)
+    refuse(std::string(name) + " is any rank, but there is no other rank in this group");
 }
 
 void ArgumentCheck::must_be_rank(const char* name, int rank) const {

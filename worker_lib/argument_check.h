@@ -98,7 +98,7 @@ class ArgumentCheck {
   void peer(const char* name, int peer) const;
 
   // Another rank of the group, or kAnySource where there is one.
-  void source(int source) const;
+  void source(const char* name, int source) const;
 
   void tag(int tag) const;
 

@@ -578,7 +578,7 @@ Work ProcessGroup::recv(const torch::Tensor& tensor, int source,
                         const PointToPointOptions& options) {
   ArgumentCheck check = check_for("recv");
   check.tensor("tensor", tensor);
-  check.source(source);
+  check.source("source", source);
   check.tag(options.tag);
   Call call(check, FlightCall::kRecv, list_of(tensor), source, how(check, options));
   call.writes(list_of(tensor));
@@ -609,7 +609,7 @@ std::vector<Work> ProcessGroup::batch_isend_irecv(const std::vector<P2POp>& oper
     if (one.kind == P2POp::Kind::kSend) {
       check.peer((name + ".peer").c_str(), one.peer);
     } else {
-      check.source(one.peer);
+      check.source((name + ".peer").c_str(), one.peer);
     }
     check.tag(one.tag);
     if (verify_.nan && one.kind == P2POp::Kind::kSend) {

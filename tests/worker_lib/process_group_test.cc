@@ -466,6 +466,11 @@ TEST_F(ProcessGroupTest, RefusesRanksTagsTimesAndOpsThatCannotBeMeant) {
                  [](auto& group) { group.broadcast_object(1, 3); }},
        WrongCall{"send: destination 4 is no rank of this group; its ranks are 0 .. 2",
                  [](auto& group) { group.send(torch::zeros({2}), 4); }},
+       WrongCall{"batch_isend_irecv: operations[1].peer 3 is no rank of this group; its ranks are 0 .. 2",
+                 [](auto& group) {
+                   group.batch_isend_irecv({{P2POp::Kind::kSend, torch::zeros({2}), 0},
+                                            {P2POp::Kind::kRecv, torch::zeros({2}), 3}});
+                 }},
        WrongCall{"recv: source 1 is this rank itself; copy the tensor instead",
                  [](auto& group) { group.recv(torch::zeros({2}), 1); }},
        WrongCall{"send: tag -1 must not be negative",
