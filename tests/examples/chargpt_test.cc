@@ -26,6 +26,7 @@ using testing::Not;
 using testing::StartsWith;
 using testing_support::Arguments;
 using testing_support::ChildProcess;
+using testing_support::digest_after;
 using testing_support::joined;
 using testing_support::number_after;
 using testing_support::program;
@@ -47,11 +48,6 @@ std::string output_of(int workers, const Arguments& options) {
   ChildProcess job(command(workers, options));
   EXPECT_EQ(job.wait(seconds(50)), 0) << job.out() << job.err();
   return job.out();
-}
-
-std::string digest_in(const std::string& text) {
-  const std::size_t at = text.find("sha256 ");
-  return at == std::string::npos ? "none" : text.substr(at, 7 + 64);
 }
 
 std::vector<nlohmann::json> metrics_of(int workers, const Arguments& options) {
@@ -99,7 +95,7 @@ TEST(Chargpt, AnyNumberOfWorkersTakesTheSameSteps) {
 // Step 14 is the last of its epoch.
 TEST(Chargpt, GoesOnWithinAnEpochAndBehindOneWithTheSameBits) {
   const Arguments options{"--batch-size=600", "--lr-decay-steps=16", "--checkpoint-every=7"};
-  const std::string expected = digest_in(output_of(2, joined(options, {"--steps=16"})));
+  const std::string expected = digest_after(output_of(2, joined(options, {"--steps=16"})));
   const TemporaryDirectory directory;
   const std::string checkpoints = "--checkpoint-dir=" + directory / "run";
   std::string output;
@@ -108,9 +104,9 @@ TEST(Chargpt, GoesOnWithinAnEpochAndBehindOneWithTheSameBits) {
     EXPECT_EQ(output.find("resumed at step ") == std::string::npos, steps == "3") << output;
   }
   EXPECT_THAT(output, HasSubstr("resumed at step 14 from "));
-  EXPECT_EQ(digest_in(output), expected);
+  EXPECT_EQ(digest_after(output), expected);
   // Nothing is left to do.
-  EXPECT_EQ(digest_in(output_of(2, joined(options, {"--steps=16", checkpoints}))), expected);
+  EXPECT_EQ(digest_after(output_of(2, joined(options, {"--steps=16", checkpoints}))), expected);
 }
 
 TEST(Chargpt, LeavesWhenItIsAskedToAndGoesOnWithTheSameBits) {
@@ -130,7 +126,7 @@ TEST(Chargpt, LeavesWhenItIsAskedToAndGoesOnWithTheSameBits) {
   const Arguments further = joined(options, {"--steps=" + std::to_string(left + 5)});
   const std::string output = output_of(2, joined(further, checkpoints));
   EXPECT_THAT(output, HasSubstr("resumed at step " + std::to_string(left) + " from "));
-  EXPECT_EQ(digest_in(output), digest_in(output_of(2, further)));
+  EXPECT_EQ(digest_after(output), digest_after(output_of(2, further)));
 }
 
 TEST(Chargpt, MeasuresWhereTheTimeGoes) {

@@ -18,6 +18,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing_support::Arguments;
 using testing_support::ChildProcess;
+using testing_support::digest_after;
 using testing_support::joined;
 using testing_support::number_after;
 using testing_support::program;
@@ -29,11 +30,6 @@ std::string output_of_two(const Arguments& options) {
              options));
   EXPECT_EQ(job.wait(seconds(120)), 0) << job.out() << job.err();
   return job.out();
-}
-
-std::string digest_in(const std::string& text) {
-  const std::size_t at = text.find("sha256 ");
-  return at == std::string::npos ? "none" : text.substr(at, 7 + 64);
 }
 
 TEST(MnistConvnet, LearnsTheDigitsWithTwoWorkers) {
@@ -48,12 +44,12 @@ TEST(MnistConvnet, LearnsTheDigitsWithTwoWorkers) {
 TEST(MnistConvnet, GoesOnAfterTheLastEpochWithTheSameBits) {
   const TemporaryDirectory directory;
   const std::string checkpoints = "--checkpoint-dir=" + directory / "run";
-  const std::string expected = digest_in(output_of_two({"--epochs=4"}));
+  const std::string expected = digest_after(output_of_two({"--epochs=4"}));
   EXPECT_THAT(output_of_two({"--epochs=2", checkpoints}), Not(HasSubstr("resumed")));
   const std::string resumed = output_of_two({"--epochs=4", checkpoints});
   EXPECT_THAT(resumed, AllOf(HasSubstr("resumed after epoch 2 from "), HasSubstr("epoch  3 "),
                              Not(HasSubstr("epoch  2 "))));
-  EXPECT_EQ(digest_in(resumed), expected);
+  EXPECT_EQ(digest_after(resumed), expected);
 }
 
 TEST(MnistConvnet, BadOptionsAndFilesAreOneLine) {

@@ -24,6 +24,7 @@ using testing::Not;
 using testing::StartsWith;
 using testing_support::Arguments;
 using testing_support::ChildProcess;
+using testing_support::digest_after;
 using testing_support::joined;
 using testing_support::number_after;
 using testing_support::program;
@@ -38,11 +39,6 @@ std::string output_of(int workers, const Arguments& options) {
   return job.out();
 }
 
-std::string digest_in(const std::string& text) {
-  const std::size_t at = text.find("sha256 ");
-  return at == std::string::npos ? "none" : text.substr(at, 7 + 64);
-}
-
 double loss_of_epoch(const std::string& text, int epoch) {
   const std::size_t at = text.find("epoch  " + std::to_string(epoch));
   return at == std::string::npos ? -1 : number_after(text.substr(at), "  loss ");
@@ -54,8 +50,8 @@ TEST(Resnet18, LearnsTheDigitsWhicheverWayGradientsAreAveraged) {
   EXPECT_GE(number_after(by_ddp.substr(by_ddp.find("epoch  2")), "accuracy "), 0.5) << by_ddp;
   EXPECT_EQ(by_ddp.find('\r'), std::string::npos);  // no bar where there is no terminal
   for (const char* by_hand : {"after", "hooks"})
-    EXPECT_EQ(digest_in(output_of(2, {"--epochs=2", std::string("--averaging=") + by_hand})),
-              digest_in(by_ddp))
+    EXPECT_EQ(digest_after(output_of(2, {"--epochs=2", std::string("--averaging=") + by_hand})),
+              digest_after(by_ddp))
         << by_hand;
 }
 
@@ -91,12 +87,12 @@ TEST(Resnet18, GoesOnAfterTheLastEpochWithTheSameBits) {
   const TemporaryDirectory directory;
   const Arguments kept{"--checkpoint-dir=" + directory / "run",
                        "--metrics=" + directory / "m.jsonl"};
-  const std::string expected = digest_in(output_of(2, {"--epochs=2"}));
+  const std::string expected = digest_after(output_of(2, {"--epochs=2"}));
   EXPECT_THAT(output_of(2, joined({"--epochs=1"}, kept)), Not(HasSubstr("resumed")));
   const std::string resumed = output_of(2, joined({"--epochs=2"}, kept));
   EXPECT_THAT(resumed, AllOf(HasSubstr("resumed after epoch 1 from "), HasSubstr("epoch  2 "),
                              Not(HasSubstr("epoch  1 "))));
-  EXPECT_EQ(digest_in(resumed), expected);
+  EXPECT_EQ(digest_after(resumed), expected);
   std::ifstream metrics(directory / "m.jsonl");
   std::vector<nlohmann::json> lines;
   for (std::string line; std::getline(metrics, line);) lines.push_back(nlohmann::json::parse(line));

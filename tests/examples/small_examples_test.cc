@@ -21,6 +21,7 @@ using testing::MatchesRegex;
 using testing::StartsWith;
 using testing_support::Arguments;
 using testing_support::ChildProcess;
+using testing_support::digest_after;
 using testing_support::joined;
 using testing_support::number_after;
 using testing_support::program;
@@ -53,13 +54,6 @@ std::vector<std::string> outputs(const std::string& example, int ranks,
     texts.push_back(worker.output);
   }
   return texts;
-}
-
-std::string digest_after(const std::string& text, const std::string& words) {
-  const std::size_t at = text.find(words);
-  if (at != std::string::npos) return text.substr(at + words.size(), 64);
-  ADD_FAILURE() << "no '" << words << "' in:\n" << text;
-  return "";
 }
 
 void expect_same_weights(const std::vector<std::string>& texts) {

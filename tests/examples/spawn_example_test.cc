@@ -18,16 +18,12 @@ using testing::HasSubstr;
 using testing::StartsWith;
 using testing_support::Arguments;
 using testing_support::ChildProcess;
+using testing_support::digest_after;
 using testing_support::joined;
 using testing_support::number_after;
 using testing_support::program;
 using testing_support::TestMark;
 using testing_support::WorkerCluster;
-
-std::string digest_after(const std::string& text, const std::string& words) {
-  const std::size_t at = text.find(words);
-  return at == std::string::npos ? "none in " + text : text.substr(at + words.size(), 64);
-}
 
 class SpawnExample : public testing::Test {
  protected:

@@ -16,4 +16,14 @@ inline double number_after(const std::string& text, const std::string& words) {
   return -1;
 }
 
+// The SHA-256 that follows the first `words`, as hexadecimal digits; a failure of the test, and nothing,
+// where they are missing.
+inline std::string digest_after(const std::string& text, const std::string& words = "sha256 ") {
+  constexpr std::size_t kDigits = 64;
+  const std::size_t at = text.find(words);
+  if (at != std::string::npos) return text.substr(at + words.size(), kDigits);
+  ADD_FAILURE() << "no '" << words << "' in:\n" << text;
+  return {};
+}
+
 }  // namespace ddprun::testing_support
