@@ -143,17 +143,19 @@ def place(hosts: Hosts | None, node: int, command: list) -> list:
     return hosts.on(node, *map(str, command)) if hosts else command
 
 
-# --- floors: what a collective must copy, by rank: bytes in, bytes out, bytes from buffer to buffer ---
+# --- floors: what a collective must copy, by rank: bytes in, out, from buffer to buffer, and just read; where the last two lie ---
 
 
 def must_copy(call: str, size: int, ranks: int, rank: int) -> tuple:
-    others = size * (ranks - 1) // ranks
+    share = size // ranks
+    others = share * (ranks - 1)
     return {
-        "all_reduce": (size, 2 * others, 0),
-        "broadcast": (size, 0, 0) if rank == 0 else (0, size, 0),
-        "all_gather": (size // ranks, others, size // ranks),
-        "reduce_scatter": (others, others, 0),
-        "all_to_all": (others, others, size // ranks),
+        "all_reduce": (size, 2 * others, 0, 0, 0),
+        "broadcast": (size, 0, 0, 0, 0) if rank == 0 else (0, size, 0, 0, 0),
+        "all_gather": (share, others, share, 0, 0),
+        # The own share is folded where it lies.
+        "reduce_scatter": (others, others, 0, share, others),
+        "all_to_all": (others, others, share, 0, others),
     }[call]
 
 

@@ -4,10 +4,12 @@
 //   all_reduce, shared (an all_reduce in shared memory), broadcast, all_gather, reduce_scatter,
 //   all_to_all       SIZE: of a rank's larger buffer; f32 sums; the root is rank 0
 //   barrier
-//   copies           BUFFER IN OUT OWN PART: IN bytes into shared memory, OUT bytes out of another
-//                    rank's, OWN bytes from buffer to buffer, and nobody waits; in parts of PART bytes,
-//                    which go around in a ring as the engine's stages do, so that they stay in the
-//                    cache, and are read when their writer is elsewhere
+//   copies           BUFFER IN OUT OWN READ AT PART: IN bytes of one buffer into shared memory, OUT
+//                    bytes out of another rank's; of what lies at AT in the buffer, OWN bytes from buffer
+//                    to buffer, or READ bytes just read; and nobody waits; in parts of PART bytes, which go around in a ring as the engine's
+//                    stages do, so that they stay in the cache, and are read when their writer is
+//                    elsewhere. What comes out goes into the other buffer if OWN or READ is not 0, as
+//                    of a call that leaves its input, and else where it came from
 //   single           SIZE PART: what an all_reduce of buffers that all ranks reach must move: each rank
 //                    reads its share of all buffers and writes it to all of them. As copies from each
 //                    rank's share to the next rank's, in parts of PART bytes
@@ -19,6 +21,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <CLI/CLI.hpp>
 #include <cstring>
@@ -141,7 +144,10 @@ class CpuRank final : public MeasuredSystem {
   }
 
   void copy(const Order& order) {
-    const std::size_t buffer = order.size(0), part = order.size(4);
+    const std::size_t buffer = order.size(0), part = order.size(6);
+    const std::size_t in = order.size(1), out = order.size(2), own = order.size(3),
+                      read_only = order.size(4), own_at = order.size(5);
+    char* const results = own + read_only > 0 ? other_.data() : one_.data();
     char* const mine = arena_.of(group_.rank());
     const char* const others = arena_.of((group_.rank() + 1) % group_.size());
     const std::size_t steps = std::max<std::size_t>(1, (buffer + part - 1) / part);
@@ -158,15 +164,25 @@ class CpuRank final : public MeasuredSystem {
       const std::size_t slot = step_ % kSlots * part;
       const std::size_t read = (step_ + kSlots / 2) % kSlots * part;
       ++step_;
-      each_step(order.size(1), step, [&](std::size_t from, std::size_t bytes) {
+      each_step(in, step, [&](std::size_t from, std::size_t bytes) {
         std::memcpy(mine + slot, one_.data() + from, bytes);
       });
-      each_step(order.size(2), step, [&](std::size_t from, std::size_t bytes) {
-        std::memcpy(one_.data() + from, others + read, bytes);
+      each_step(out, step, [&](std::size_t from, std::size_t bytes) {
+        std::memcpy(results + from, others + read, bytes);
       });
-      each_step(order.size(3), step, [&](std::size_t from, std::size_t bytes) {
-        std::memcpy(other_.data() + from, one_.data() + from, bytes);
+      each_step(own, step, [&](std::size_t from, std::size_t bytes) {
+        std::memcpy(other_.data() + (buffer - own) + from, one_.data() + own_at + from, bytes);
       });
+      each_step(read_only, step, [&](std::size_t from, std::size_t bytes) {
+        look_at(one_.data() + own_at + from, bytes);
+      });
+    }
+  }
+
+  // Reads it all, into a block that stays in the cache.
+  void look_at(const char* data, std::size_t bytes) {
+    for (std::size_t at = 0; at < bytes; at += block_.size()) {
+      std::memcpy(block_.data(), data + at, std::min(block_.size(), bytes - at));
     }
   }
 
@@ -208,6 +224,7 @@ class CpuRank final : public MeasuredSystem {
   UniqueFd cable_;
   const Arena& arena_;
   Buffer one_, other_;
+  std::array<char, 4096> block_{};
   std::shared_ptr<char> shared_;
   std::uint64_t turn_ = 0;  // of meetings
   std::size_t step_ = 0;    // of copies
@@ -255,7 +272,7 @@ int benchmark(int argc, char** argv) {
                  "times ranks: all fold all");
   app.add_option("--in-place-bytes", plan.tuning.in_place_bytes, "shared tensors: less is staged");
   app.add_option("--repeated-bytes", plan.tuning.repeated_bytes, "sent beyond the least");
-  app.add_option("--stream-bytes", plan.tuning.stream_bytes, "of results: more go past the caches");
+  app.add_option("--stream-bytes", plan.tuning.stream_bytes, "of results: so many go past the caches");
   app.add_option("--pull-bytes", plan.tuning.pull_bytes, "from rank to rank: less is staged");
   CLI11_PARSE(app, argc, argv);
   if (spin_us) plan.tuning.spin = std::chrono::microseconds(*spin_us);

@@ -45,7 +45,7 @@ struct Surroundings {
     return arrivals_of(layout.node_of[of_rank])[layout.local_of[of_rank]];
   }
   // How results are written where a rank gives and gets so many bytes in all.
-  bool streams(std::size_t bytes) const { return bytes > tuning.stream_bytes; }
+  bool streams(std::size_t bytes) const { return bytes >= tuning.stream_bytes; }
   CopyBytes result_copy(std::size_t bytes) const {
     return streams(bytes) ? stream_bytes : copy_bytes;
   }

@@ -220,7 +220,8 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
   here.title = options.title;
   here.in_rank_order = options.deterministic_across_layouts;
   const std::set<std::string> crowded = crowded_machines(*cards);
-  here.tuning = choose_tuning(!crowded.empty(), options.tuning);
+  here.tuning = choose_tuning({.is_crowded = !crowded.empty(), .nodes = here.layout.node_count()},
+                              options.tuning);
   here.node = here.layout.node_of[here.rank];
   here.local = here.layout.local_of[here.rank];
 

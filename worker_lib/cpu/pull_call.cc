@@ -25,7 +25,9 @@ void PullCall::stage(const Chunk& chunk) {
 // A rank that cannot be read may be dead, which the watch is just learning of, or have become one that may
 // not be read: then nobody takes its word for what was read, and all stage.
 TcpMesh::End PullCall::work(const Chunk& chunk, TimePoint) {
-  head_of(here_.local, chunk).could_read = read_all(chunk);
+  Head& head = head_of(here_.local, chunk);
+  head.could_read = read_all(chunk);
+  head.found_quicker = job_.found_quicker;
   return {};
 }
 
@@ -53,7 +55,9 @@ bool PullCall::read_all(const Chunk& chunk) const {
 
 void PullCall::copy_out(const Chunk& chunk) {
   for (int local = 0; local < here_.local_count(); ++local) {
-    was_possible_ = was_possible_ && head_of(local, chunk).could_read != 0;
+    const Head& head = head_of(local, chunk);
+    was_possible_ = was_possible_ && head.could_read != 0;
+    all_found_quicker_ = all_found_quicker_ && head.found_quicker != 0;
   }
 }
 

@@ -3,7 +3,8 @@
 //
 //   stage     the places of one's bytes
 //   work      read from those of the others (peer_memory.h), and stage whether that went well
-//   copy out  look whether all could: if not, nothing has been done, and all know it
+//   copy out  look whether all could: if not, nothing has been done, and all know it. And what all have
+//             found about pulling so far
 //
 // Two meetings, but each byte is copied once instead of twice.
 #pragma once
@@ -26,7 +27,8 @@ struct PullJob {
     Range pieces;        // of those that the source offers
     Scattered<char> to;  // as many bytes; none: nothing is taken
   };
-  std::vector<Take> takes;  // by source
+  std::vector<Take> takes;    // by source
+  bool found_quicker = true;  // what this rank has to say of pulling (core/pull_trial.h)
 };
 
 class PullCall final : public ChunkedCall {
@@ -45,6 +47,8 @@ class PullCall final : public ChunkedCall {
 
   // Afterwards, the same on every rank: whether all have what they take.
   bool was_possible() const { return was_possible_; }
+  // Likewise: whether all have found pulling quicker.
+  bool all_found_quicker() const { return all_found_quicker_; }
 
  private:
   bool read_all(const Chunk& chunk) const;
@@ -57,7 +61,8 @@ class PullCall final : public ChunkedCall {
 
   // A rank's stage: this, and its places behind it.
   struct Head {
-    std::uint64_t could_read = 0;
+    std::uint32_t could_read = 0;
+    std::uint32_t found_quicker = 0;
   };
   Head& head_of(int local, const Chunk& chunk) const {
     return *reinterpret_cast<Head*>(here_.stage(local, chunk.number));
@@ -70,6 +75,7 @@ class PullCall final : public ChunkedCall {
   const PeerMemory& memory_;
   const PullJob& job_;
   bool was_possible_ = true;
+  bool all_found_quicker_ = true;
 };
 
 }  // namespace ddprun

@@ -223,28 +223,53 @@ Result<void> SharedGroup::all_gather(std::span<const ReadableBytes> inputs,
   }
   GatherCall staged(here_, input, by_rank, -1);
   const std::size_t in_all = input.bytes() * static_cast<std::size_t>(1 + size());
-  if (!can_pull(input.bytes(), inputs.size(), in_all)) return run(header, staged, terms.timeout);
-
-  PullJob job;
-  job.offered.assign(inputs.begin(), inputs.end());
-  for (const Scattered<char>& to : by_rank) job.takes.push_back({{0, inputs.size()}, to});
+  const Way way = choose_way(gather_trial_, input.bytes(), inputs.size(), in_all);
   Collective collective(header, terms.timeout);
   if (const Result<void> begun = begin(collective); !begun) return begun;
-  const Result<Leg> leg = pull(collective, kPulled, job);
-  if (!leg || *leg == Leg::kDone) return done(leg);
-  pulls_ = false;  // not all ranks can
-  return done(run_leg(collective, staged));
+  const TimePoint start = way.trial ? BootClock::now() : TimePoint();
+  Result<Leg> leg = Leg::kMixed;
+  if (way.pulls) {
+    PullJob job;
+    job.offered.assign(inputs.begin(), inputs.end());
+    for (const Scattered<char>& to : by_rank) job.takes.push_back({{0, inputs.size()}, to});
+    leg = pull(collective, kPulled, way, std::move(job));
+    if (leg && *leg == Leg::kMixed) pulls_ = false;  // not all ranks can
+  } else {
+    leg = run_leg(collective, staged);
+  }
+  if (leg && *leg == Leg::kMixed) return done(run_leg(collective, staged));
+  if (leg && way.trial) way.trial->took(way.bytes, BootClock::now() - start);
+  return done(leg);
+}
+
+// The way of a call with so many bytes from one rank to another. in_all: that a rank gives and gets.
+SharedGroup::Way SharedGroup::choose_way(PullTrial& trial, std::size_t bytes, std::size_t pieces,
+                                         std::size_t in_all) const {
+  const bool may_pull = pulls_ && here_.one_node() && bytes >= here_.tuning.pull_bytes &&
+                        !here_.streams(in_all) && core_->parts().memory.can_be_read() &&
+                        PullCall::has_room(here_, pieces);
+  if (!may_pull) return {};
+  if (!here_.tuning.tries_pulling) return {.bytes = bytes, .pulls = true};
+  return {.trial = trial.is_over(bytes) ? nullptr : &trial,
+          .bytes = bytes,
+          .pulls = trial.pulls(bytes)};
 }
 
 // Not done, on all ranks, where one may read less than the others, or less than it could when the group
 // was formed.
 Result<SharedGroup::Leg> SharedGroup::pull(Collective& collective, std::uint64_t shortcut,
-                                           const PullJob& job) {
+                                           const Way& way, PullJob job) {
+  const bool settles = way.trial && way.trial->is_last(way.bytes);
+  if (settles) job.found_quicker = way.trial->is_quicker(way.bytes);
   PullCall call(here_, core_->parts().memory, job);
   const Result<Leg> leg = only_if_whole(collective, take_shortcut(collective, shortcut, call));
-  if (!leg || call.was_possible()) return leg;
-  pulls_ = false;
-  return Leg::kMixed;
+  if (!leg || *leg == Leg::kMixed) return leg;
+  if (!call.was_possible()) {
+    pulls_ = false;
+    return Leg::kMixed;
+  }
+  if (settles) way.trial->settle(way.bytes, call.all_found_quicker());
+  return leg;
 }
 
 Result<void> SharedGroup::gather(ReadableBytes input, std::span<const WritableBytes> outputs,
@@ -290,19 +315,24 @@ Result<void> SharedGroup::all_to_all(std::span<const ReadableBytes> inputs,
   // Most often all pairs of all ranks are of one size.
   const std::optional<std::size_t> each = size_of_each(inputs, outputs);
   Result<Leg> leg = Leg::kDone;
-  if (each && can_pull(*each, inputs.size(), 2 * bytes)) {
-    PullJob job;
-    job.offered.assign(inputs.begin(), inputs.end());
-    const auto mine = static_cast<std::size_t>(rank());
-    for (const WritableBytes& output : outputs) {
-      job.takes.push_back({{mine, mine + 1}, Scattered<char>(output)});
+  if (each) {
+    const Way way = choose_way(exchange_trial_, *each, inputs.size(), 2 * bytes);
+    const TimePoint start = way.trial ? BootClock::now() : TimePoint();
+    if (way.pulls) {
+      PullJob job;
+      job.offered.assign(inputs.begin(), inputs.end());
+      const auto mine = static_cast<std::size_t>(rank());
+      for (const WritableBytes& output : outputs) {
+        job.takes.push_back({{mine, mine + 1}, Scattered<char>(output)});
+      }
+      leg = pull(collective, (*each + 1) | kPulled, way, std::move(job));
+    } else {
+      const PairSizes even = PairSizes::even(*each);
+      AllToAllCall call(here_, even, inputs, outputs);
+      leg = take_shortcut(collective, *each + 1, call);
     }
-    leg = pull(collective, (*each + 1) | kPulled, job);
-    if (!leg || *leg == Leg::kDone) return done(leg);
-  } else if (each) {
-    const PairSizes even = PairSizes::even(*each);
-    AllToAllCall call(here_, even, inputs, outputs);
-    leg = take_shortcut(collective, *each + 1, call);
+    if (leg && *leg == Leg::kDone && way.trial)
+      way.trial->took(way.bytes, BootClock::now() - start);
     if (!leg || *leg == Leg::kDone) return done(leg);
   } else {
     BarrierCall call;
@@ -313,12 +343,6 @@ Result<void> SharedGroup::all_to_all(std::span<const ReadableBytes> inputs,
   if (!sizes) return sizes.error();
   AllToAllCall call(here_, *sizes, inputs, outputs);
   return done(run_leg(collective, call));
-}
-
-// bytes: from one rank to another. in_all: that a rank gives and gets.
-bool SharedGroup::can_pull(std::size_t bytes, std::size_t pieces, std::size_t in_all) const {
-  return pulls_ && here_.one_node() && bytes >= here_.tuning.pull_bytes && !here_.streams(in_all) &&
-         core_->parts().memory.can_be_read() && PullCall::has_room(here_, pieces);
 }
 
 // The tables of all pairs go round.

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "worker_lib/core/pair_sizes.h"
+#include "worker_lib/core/pull_trial.h"
 #include "worker_lib/cpu/chunked_call.h"
 #include "worker_lib/cpu/cpu_group.h"
 #include "worker_lib/cpu/group_core.h"
@@ -86,8 +87,14 @@ class SharedGroup final : public CpuGroup {
   Result<Leg> take_shortcut(Collective& collective, std::uint64_t shortcut, ChunkedCall& call,
                             std::size_t place = 0);
   Result<Leg> only_if_whole(Collective& collective, Result<Leg> leg);
-  Result<Leg> pull(Collective& collective, std::uint64_t shortcut, const PullJob& job);
-  bool can_pull(std::size_t bytes, std::size_t pieces, std::size_t in_all) const;
+  // What goes from rank to rank in a call, and the way for it.
+  struct Way {
+    PullTrial* trial = nullptr;  // that the call is part of; null: none
+    std::size_t bytes = 0;
+    bool pulls = false;
+  };
+  Way choose_way(PullTrial& trial, std::size_t bytes, std::size_t pieces, std::size_t in_all) const;
+  Result<Leg> pull(Collective& collective, std::uint64_t shortcut, const Way& way, PullJob job);
   static Result<void> done(const Result<Leg>& leg);
   Leg turn_back();
   std::optional<std::size_t> place_in_heap(const ReduceJob& job) const;
@@ -121,6 +128,8 @@ class SharedGroup final : public CpuGroup {
   std::uint64_t next_arrival_ = 1;  // tick
   std::size_t next_chunk_ = 0;      // number, see ChunkedCall::Chunk
   bool pulls_ = true;               // until it turns out that not all ranks can
+  PullTrial gather_trial_;
+  PullTrial exchange_trial_;  // of all_to_all
 };
 
 }  // namespace ddprun

@@ -21,12 +21,14 @@ struct CpuTuning {
   // Bytes that a node may send beyond the least there is, so that every node can fold all and results need
   // no second journey.
   std::size_t repeated_bytes = 0;
-  // Bytes of all that a rank gives and gets in a call; more than these do not stay in the caches, so results
+  // Bytes of all that a rank gives and gets in a call from which on they do not stay in the caches, so results
   // are written past them (cpu/stream_copy.h), and staging is quicker again than pulling.
   std::size_t stream_bytes = 0;
-  // Bytes from one rank to another from which on an all_gather and an all_to_all on one node copy them once,
-  // out of its private memory, and stage nothing. (A broadcast is quicker staged: the root copies, too.)
+  // Bytes from one rank to another from which on an all_gather and an all_to_all on one node may copy them
+  // once, out of its private memory, and stage nothing. (A broadcast is quicker staged: the root copies, too.)
   std::size_t pull_bytes = 0;
+  // Whether they find out by trial (core/pull_trial.h) if they do; else they do.
+  bool tries_pulling = true;
 };
 
 // What a program that measures wants otherwise.
@@ -37,10 +39,15 @@ struct TuningWish {
   std::optional<std::size_t> in_place_bytes = {};
   std::optional<std::size_t> repeated_bytes = {};
   std::optional<std::size_t> stream_bytes = {};
-  std::optional<std::size_t> pull_bytes = {};
+  std::optional<std::size_t> pull_bytes = {};  // no trial then, but where it is wished for, too
+  bool tries_pulling = false;
 };
 
-// is_crowded: some machine has more ranks than cores. The same on all ranks of a group.
-CpuTuning choose_tuning(bool is_crowded, const TuningWish& wish = {});
+// What of a group's layout the choices depend on: the same on all its ranks.
+struct TuningCase {
+  bool is_crowded = false;  // some machine has more ranks than cores
+  int nodes = 1;
+};
+CpuTuning choose_tuning(const TuningCase& group, const TuningWish& wish = {});
 
 }  // namespace ddprun

@@ -43,7 +43,8 @@ TEST(CallHeader, ListsOfOtherSizesAreTold) {
   EXPECT_EQ(
       check_agreement(mine, by_rank).error().message(),
       "broadcast #1 of 8 B in 2 tensors: the ranks disagree: rank 0 called broadcast #1 of 8 B "
-      "in 2 tensors; rank 1 called broadcast #1 of 8 B in 2 tensors whose sizes or dtypes are others");
+      "in 2 tensors; rank 1 called broadcast #1 of 8 B in 2 tensors whose sizes or dtypes are "
+      "others");
 }
 
 TEST(CallHeader, AgreementIsSilent) {

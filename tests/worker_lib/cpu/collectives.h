@@ -26,7 +26,8 @@ inline constexpr const char* kSizes[] = {"tiny", "chunk", "chunks", "segment"};
 inline std::size_t bytes_of(const std::string& size, const std::string& letters) {
   if (size == "tiny") return 24;
   const NodeLayout layout = layout_of(letters);
-  const std::size_t stage = choose_stage_bytes(layout, choose_tuning(false).stage_bytes);
+  const std::size_t stage =
+      choose_stage_bytes(layout, choose_tuning({.nodes = layout.node_count()}).stage_bytes);
   if (size == "chunk") return stage / 2 + 4;
   if (size == "chunks") return (ChunkPipeline::kStages + 1) * stage + 4;
   return plan_segment(layout, 0, stage, SharedGroup::segment_needs(layout.local_count(0))).total +

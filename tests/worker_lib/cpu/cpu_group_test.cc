@@ -97,17 +97,27 @@ std::vector<std::vector<float>> sums_of(const char* letters, const TuningWish& t
 }
 
 TEST(CpuGroupTuning, MoreRanksThanCoresPullNothing) {
-  EXPECT_GT(choose_tuning(true).pull_bytes, std::size_t{1} << 60);
-  EXPECT_LT(choose_tuning(false).pull_bytes, std::size_t{1} << 20);
+  EXPECT_GT(choose_tuning({.is_crowded = true}).pull_bytes, std::size_t{1} << 60);
+  EXPECT_LT(choose_tuning({}).pull_bytes, std::size_t{1} << 20);
+}
+
+TEST(CpuGroupTuning, WhoWishesForPullingHasNoTrialOfIt) {
+  EXPECT_TRUE(choose_tuning({}).tries_pulling);
+  EXPECT_FALSE(choose_tuning({}, {.pull_bytes = 0}).tries_pulling);
+  EXPECT_TRUE(choose_tuning({}, {.pull_bytes = 0, .tries_pulling = true}).tries_pulling);
+}
+
+TEST(CpuGroupTuning, BetweenNodesAStageIsLonger) {
+  EXPECT_EQ(choose_tuning({.nodes = 2}).stage_bytes, 2 * choose_tuning({}).stage_bytes);
 }
 
 TEST(CpuGroupTuning, AWishGoesOverWhatSuits) {
-  const CpuTuning tuning =
-      choose_tuning(true, {.spin = seconds(1), .stage_bytes = 4096, .pull_bytes = 7});
+  const CpuTuning tuning = choose_tuning(
+      {.is_crowded = true, .nodes = 2}, {.spin = seconds(1), .stage_bytes = 4096, .pull_bytes = 7});
   EXPECT_EQ(tuning.spin, seconds(1));
   EXPECT_EQ(tuning.stage_bytes, 4096u);
   EXPECT_EQ(tuning.pull_bytes, 7u);
-  EXPECT_EQ(tuning.small_reduce_bytes, choose_tuning(true).small_reduce_bytes);
+  EXPECT_EQ(tuning.small_reduce_bytes, choose_tuning({.is_crowded = true}).small_reduce_bytes);
 }
 
 TEST(CpuGroupTuning, ChangesNoBitOfAResult) {

@@ -15,6 +15,7 @@
 #include "tests/support/rank_threads.h"
 #include "tests/support/running_store.h"
 #include "tests/worker_lib/cpu/world.h"
+#include "worker_lib/core/pull_trial.h"
 #include "worker_lib/cpu/peer_memory.h"
 
 namespace ddprun {
@@ -80,6 +81,16 @@ TEST_P(Pull, WhereOneRankCannotAllStage) {
                                  {.tuning = {.pull_bytes = rank == 1 ? kNever : 0}});
     for (const std::size_t bytes : kSizes) expect_right_results(*group, bytes);
     EXPECT_TRUE(group->barrier(kTimeout));
+  });
+}
+
+// Some of these calls are staged and some pull, as core/pull_trial.h has it.
+TEST_P(Pull, TheRanksTryBothWaysTogetherAndSettle) {
+  EngineWorld world(GetParam(), {.tuning = {.pull_bytes = 0, .tries_pulling = true}});
+  world.run([](CpuGroup& group, int) {
+    for (int call = 0; call < PullTrial::kCalls + 6; ++call) {
+      for (const std::size_t bytes : {1000, 70'001}) expect_right_results(group, bytes);
+    }
   });
 }
 
