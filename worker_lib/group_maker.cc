@@ -13,6 +13,7 @@
 #include "worker_lib/cpu/worker_pages.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/store_turns.h"
+#include "worker_lib/verification.h"
 
 namespace ddprun {
 namespace {
@@ -185,6 +186,7 @@ Result<std::unique_ptr<CpuGroup>> GroupMaker::meet(const Meeting& meeting) {
                          .ports = env.ports,
                          .node_silence = env.lease,
                          .deterministic_across_layouts = meeting.deterministic_across_layouts,
+                         .checks = words_of(options_.verify),
                          .timeout = meeting.timeout,
                          .fate = fate});
 }

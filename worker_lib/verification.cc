@@ -25,6 +25,12 @@ Result<Verify> parse_verify(const std::optional<std::string>& text) {
   return invalid_argument("'" + *text + "' is none of 1, nan, results and 0");
 }
 
+std::string words_of(const Verify& verify) {
+  const std::string nan = verify.nan ? "NaN" : "";
+  if (!verify.results) return nan;
+  return nan.empty() ? "results" : nan + " and results";
+}
+
 NanFound find_nan(TensorList tensors) {
   const torch::NoGradGuard no_grad;
   NanFound found;

@@ -16,6 +16,9 @@ namespace ddprun {
 // "1" (all), "nan", "results", "0" or nothing (neither). kInvalidArgument: anything else.
 Result<Verify> parse_verify(const std::optional<std::string>& text);
 
+// "NaN and results", "NaN", "results" or nothing.
+std::string words_of(const Verify& verify);
+
 // A NaN among the elements of a list.
 struct NanFound {
   std::int64_t count = 0;

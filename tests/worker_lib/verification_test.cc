@@ -20,6 +20,10 @@ TEST(Verification, ReadsWhatIsAskedFor) {
   EXPECT_TRUE(parse_verify("1")->nan && parse_verify("1")->results);
   EXPECT_TRUE(parse_verify("nan")->nan && !parse_verify("nan")->results);
   EXPECT_TRUE(!parse_verify("results")->nan && parse_verify("results")->results);
+  EXPECT_EQ(words_of(*parse_verify("1")), "NaN and results");
+  EXPECT_EQ(words_of(*parse_verify("nan")), "NaN");
+  EXPECT_EQ(words_of(*parse_verify("results")), "results");
+  EXPECT_EQ(words_of(Verify()), "");
   ASSERT_FALSE(parse_verify("yes"));
   EXPECT_EQ(parse_verify("yes").error().message(), "'yes' is none of 1, nan, results and 0");
 }

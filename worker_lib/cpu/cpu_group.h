@@ -61,6 +61,9 @@ struct CpuGroupOptions {
   // Reductions are done in the order of the ranks, so that every layout gives the same bits; between
   // nodes that costs as many times the bytes, in the first half of the way, as a node has ranks.
   bool deterministic_across_layouts = false;
+  // What the rank looks for in calls, in words, as that takes calls of its own; empty: nothing. Ranks that
+  // differ form no group.
+  std::string checks;
   Duration timeout{};   // for forming the group
   // Of a group within a world: asked twice a second while others have not come; what it says
   // ends the wait. Null: the store alone is waited for.

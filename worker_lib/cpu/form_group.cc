@@ -20,7 +20,7 @@
 namespace ddprun {
 namespace {
 
-constexpr const char* kCardVersion = "ddprun-cpu-4";
+constexpr const char* kCardVersion = "ddprun-cpu-5";
 constexpr const char* kRankOrder = "rank order";
 constexpr const char* kAnyOrder = "any order";
 constexpr std::string_view kAbsent = "ddprun-absent\n";  // begins an absent_card()
@@ -32,6 +32,7 @@ struct Card {
   HostPort address;
   std::string token;           // rank 0's becomes the group's
   bool in_rank_order = false;  // what the rank wants of reductions
+  std::string checks;          // what it looks for
   std::string page;            // its worker page
   std::string machine;         // on which it runs
   std::string cpus;            // '1' for each processor that the rank may use
@@ -48,8 +49,8 @@ std::string write_card(const Card& card) {
   std::string text = kCardVersion;
   for (const std::string& field : std::initializer_list<std::string>{
            card.door, card.address.host, std::to_string(card.address.port), card.token,
-           card.in_rank_order ? kRankOrder : kAnyOrder, card.page, card.machine, card.cpus,
-           card.node}) {
+           card.in_rank_order ? kRankOrder : kAnyOrder, card.checks, card.page, card.machine,
+           card.cpus, card.node}) {
     text += "\n" + field;
   }
   return text;
@@ -70,6 +71,7 @@ Result<Card> read_card(const std::string& text, int rank) {
   std::getline(lines, port);
   std::getline(lines, card.token);
   std::getline(lines, order);
+  std::getline(lines, card.checks);
   std::getline(lines, card.page);
   std::getline(lines, card.machine);
   std::getline(lines, card.cpus);
@@ -96,6 +98,14 @@ Result<std::vector<Card>> exchange_cards(const ExchangeCards& exchange, const Ca
     if (card->in_rank_order != own.in_rank_order) {
       return invalid_argument(name_rank(rank) + " wants " + (own.in_rank_order ? "no" : "the") +
                               " same bits for every layout, unlike this rank");
+    }
+    if (card->checks != own.checks) {
+      const auto in_words = [](const std::string& checks) {
+        return checks.empty() ? "nothing" : checks;
+      };
+      return invalid_argument(name_rank(rank) + " looks for " + in_words(card->checks) +
+                              ", this rank for " + in_words(own.checks) +
+                              ": DDPRUN_VERIFY must say the same to all ranks");
     }
     cards.push_back(std::move(*card));
   }
@@ -200,6 +210,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
                       .address = tcp_door->address(),
                       .token = random_hex(16),
                       .in_rank_order = options.deterministic_across_layouts,
+                      .checks = options.checks,
                       .page = options.page,
                       .machine = machine_id(),
                       .cpus = cpus_text(usable_cpus()),

@@ -142,5 +142,24 @@ TEST(RankOrderOff, RanksThatDisagreeDoNotFormAGroup) {
   });
 }
 
+TEST(Checks, RanksThatLookForOtherThingsDoNotFormAGroup) {
+  testing_support::RunningStore store;
+  testing_support::run_ranks(2, [&](int rank) {
+    const auto client = testing_support::store_of(store.port());
+    const auto group = CpuGroup::form(*client, {.rank = Rank(rank),
+                                                .world_size = 2,
+                                                .node_id = "a",
+                                                .name = "world",
+                                                .checks = rank == 1 ? "NaN" : "",
+                                                .timeout = std::chrono::seconds(30)});
+    ASSERT_FALSE(group);
+    EXPECT_EQ(group.error().kind, ErrorKind::kInvalidArgument);
+    EXPECT_THAT(group.error().message(),
+                testing::HasSubstr(
+                    rank == 0 ? "rank 1 looks for NaN, this rank for nothing: DDPRUN_VERIFY must"
+                              : "rank 0 looks for nothing, this rank for NaN: DDPRUN_VERIFY must"));
+  });
+}
+
 }  // namespace
 }  // namespace ddprun
