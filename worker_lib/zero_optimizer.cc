@@ -9,8 +9,6 @@
 namespace ddprun::detail {
 namespace {
 
-constexpr const char* kDoing = "ZeroRedundancyOptimizer";
-
 std::vector<torch::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
   std::vector<torch::Tensor> result;
   for (const auto& group : optimizer.param_groups())
@@ -40,7 +38,7 @@ void expect_equal(const std::vector<std::string>& own, const std::vector<std::st
     const std::string& mine = i < own.size() ? own[i] : kNone;
     const std::string& other = i < theirs.size() ? theirs[i] : kNone;
     if (mine != other)
-      refuse(std::string(kDoing) + ": the ranks' parameters differ: parameter " +
+      refuse("ZeroRedundancyOptimizer: the ranks' parameters differ: parameter " +
              std::to_string(i) + " is '" + mine + "' here and '" + other + "' on rank " +
              std::to_string(rank));
   }
@@ -87,7 +85,7 @@ void ZeroShards::deal_out(const torch::optim::Optimizer& optimizer) {
   Impl& i = *impl_;
   const auto& groups = optimizer.param_groups();
   if (i.groups_dealt == groups.size()) return;
-  with_dist_errors(kDoing, [&] {
+  with_dist_errors("ZeroRedundancyOptimizer", [&] {
     const std::vector<std::string> own = describe(optimizer);
     const auto all = i.group.all_gather_object(own);
     for (std::size_t rank = 0; rank < all.size(); ++rank)
@@ -96,7 +94,7 @@ void ZeroShards::deal_out(const torch::optim::Optimizer& optimizer) {
       std::vector<std::int64_t> sizes;
       for (const torch::Tensor& parameter : groups[i.groups_dealt].params()) {
         if (!parameter.is_non_overlapping_and_dense())
-          refuse(std::string(kDoing) + ": a parameter's memory has gaps or overlaps: " +
+          refuse("ZeroRedundancyOptimizer: a parameter's memory has gaps or overlaps: " +
                  describe(parameter) + "; make it contiguous");
         sizes.push_back(parameter.numel());
       }
