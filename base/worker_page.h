@@ -1,11 +1,13 @@
-// WorkerPage: what a worker and its agent share without a system call. The worker writes how far it is
-// and what collectives it is in; the agent reads that, also of a worker that is stopped, hangs or is
-// dead. docs/hangs.md describes the bytes for programs in other languages.
+// WorkerPage: what a worker shares without a system call with its agent and the other ranks of its
+// node. It writes how far it is and what collectives it is in; they read that, also of a worker
+// that is stopped, hangs or is dead. docs/hangs.md describes the bytes for programs in other
+// languages.
 //
-// The agent makes one memory file for all its workers; worker n of the node finds its page at
-// n * kWorkerPageBytes. The agent writes the first two fields before the worker starts and nothing
-// afterwards; all else begins as zero and is written by the worker. Readers may see a record of a call
-// while it is written: its `number` is 0 then.
+// The agent makes one memory file for all its workers (base/worker_page_file.h); worker n of the
+// node finds its page at n * kWorkerPageBytes. The agent writes the first two fields before the
+// worker starts and nothing afterwards; all else begins as zero and is written by the worker. A
+// worker that has no agent makes its page itself. Readers may see a record of a call while it is
+// written: its `number` is 0 then.
 //
 // Plain memory; any thread may report, one thread per group issues calls. Times are those of BootClock.
 #pragma once
@@ -143,7 +145,10 @@ struct WorkerPage {
   // How many of those below were written.
   std::atomic<std::uint32_t> group_count{0};
   std::atomic<std::uint32_t> origin_count{0};
-  std::array<std::uint64_t, 505> spare{};
+  // In the world and on its node; written only in a page that its worker has made itself.
+  std::atomic<std::uint32_t> rank{0};
+  std::atomic<std::uint32_t> local_rank{0};
+  std::array<std::uint64_t, 504> spare{};
   std::array<FlightRecord, kFlightRecords> records{};
   std::array<FlightGroup, kFlightGroups> groups{};
   std::array<FlightOrigin, kFlightOrigins> origins{};

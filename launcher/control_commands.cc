@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -20,6 +21,7 @@
 #include "launcher/control_text.h"
 #include "launcher/flight_show.h"
 #include "launcher/job_plan.h"
+#include "launcher/process_flights.h"
 #include "rendezvous/control_json.h"
 #include "rendezvous/service_call.h"
 #include "rendezvous/tcp_address.h"
@@ -469,6 +471,23 @@ int flight_of_files(const ControlOptions& options) {
   return end_flight(options, show);
 }
 
+int flight_of_processes(const ControlOptions& options) {
+  Result<ProcessFlights> found = flights_of(options.processes);
+  if (!found) return refuse(options, "--pid: " + found.error().message(), ExitCode::kUsage);
+  if (found->flights.empty()) {
+    return refuse(options, "--pid: " + found->missing.front(), ExitCode::kNoJob);
+  }
+  const std::optional<Rank>& rank = options.request.rank;
+  if (rank && std::ranges::count(found->flights, *rank, &RankFlight::rank) == 0) {
+    return refuse(options, "--rank: none of these processes is rank " + to_text(*rank),
+                  ExitCode::kNoAnswer);
+  }
+  FlightShow show(show_options(options));
+  show.add(std::move(found->flights));
+  for (const std::string& why : found->missing) show.notice(why);
+  return end_flight(options, show);
+}
+
 int run(What what, const std::vector<std::string>& arguments) {
   Result<ControlOptions> options = parse_control_options(what, arguments);
   if (!options) {
@@ -482,6 +501,7 @@ int run(What what, const std::vector<std::string>& arguments) {
   }
   options->request.by = who_asks();
   if (!options->files.empty()) return flight_of_files(*options);
+  if (!options->processes.empty()) return flight_of_processes(*options);
   if (!options->service.rdzv_endpoint.empty()) return ask_service(std::move(*options));
   if (what == What::kStatus) return status_here(*options);
   if (what == What::kFlight) return flight_here(*options);

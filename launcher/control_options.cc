@@ -60,6 +60,23 @@ Result<void> set_last(ControlOptions& options, const std::string& text) {
   return {};
 }
 
+// One or several, as pgrep -d, lists them.
+Result<void> set_processes(ControlOptions& options, const std::string& text) {
+  std::string_view rest = text;
+  for (bool is_last = false; !is_last;) {
+    const std::size_t comma = rest.find(',');
+    is_last = comma == std::string_view::npos;
+    const std::string_view word = rest.substr(0, comma);
+    const auto process = parse_number<pid_t>(word);
+    if (!process || *process <= 0) {
+      return invalid_argument("'" + std::string(word) + "' is no process id: 4711, or 4711,4712");
+    }
+    options.processes.push_back(*process);
+    if (!is_last) rest.remove_prefix(comma + 1);
+  }
+  return {};
+}
+
 Result<void> set_timeout(ControlOptions& options, const std::string& text) {
   Result<Duration> time = parse_seconds(text);
   if (!time) return std::move(time).error();
@@ -127,6 +144,12 @@ const std::vector<Option>& own_options() {
          options.trace_file = text;
          return {};
        }},
+      {"pid",
+       "",
+       "PID,...",
+       "of ranks that run without ddprun, in these processes of this host",
+       {What::kFlight},
+       set_processes},
       {"timeout",
        "",
        "SECONDS",
@@ -279,6 +302,12 @@ Result<ControlOptions> parse_control_options(What what, const std::vector<std::s
   }
   if (!options.service.rdzv_endpoint.empty() && !options.files.empty()) {
     return invalid_argument("files are read here: give it, or files").within("--rdzv-endpoint");
+  }
+  const bool has_other =
+      !options.service.rdzv_endpoint.empty() || !options.files.empty() || !options.job.empty();
+  if (!options.processes.empty() && has_other) {
+    return invalid_argument("processes of this host are read: give it, or a job, or files")
+        .within("--pid");
   }
   if (!options.service.rdzv_endpoint.empty() && options.job.empty() && what != What::kStatus) {
     return invalid_argument("a service has many jobs: name the one that is meant")

@@ -2,6 +2,8 @@
 // nothing but its arguments.
 #pragma once
 
+#include <sys/types.h>
+
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,8 +20,10 @@ struct ControlOptions {
   bool json = false;
   bool wants_help = false;
   std::optional<Duration> timeout;  // of stop
-  // Of flight: the records to read instead of a job's; how many calls of each rank; what of them.
+  // Of flight: the records to read instead of a job's, of files or of processes that were started
+  // without ddprun; how many calls of each rank; what of them.
   std::vector<std::string> files;
+  std::vector<pid_t> processes;
   std::optional<int> last;
   bool only_compares = false;
   std::string trace_file;  // empty: none

@@ -80,13 +80,17 @@ Result<void> FlightShow::read(const std::string& path) {
   if (!text) return text.error();
   Result<std::vector<RankFlight>> flights = parse_flight_file(*text);
   if (!flights) return std::move(flights).error().within(path);
-  std::move(flights->begin(), flights->end(), std::back_inserter(of_files_));
+  add(std::move(*flights));
   return {};
+}
+
+void FlightShow::add(std::vector<RankFlight> flights) {
+  std::move(flights.begin(), flights.end(), std::back_inserter(given_));
 }
 
 std::vector<RankFlight> FlightShow::flights() const {
   std::vector<RankFlight> all = collected_.flights();
-  all.insert(all.end(), of_files_.begin(), of_files_.end());
+  all.insert(all.end(), given_.begin(), given_.end());
   std::stable_sort(all.begin(), all.end(),
                    [](const RankFlight& a, const RankFlight& b) { return a.rank < b.rank; });
   if (options_.rank) {

@@ -32,8 +32,10 @@ class FlightShow {
   void notice(const std::string& words) const;
   // A flight.json. The error names it.
   Result<void> read(const std::string& path);
+  // What was read of processes.
+  void add(std::vector<RankFlight> flights);
 
-  bool has_any() const { return !collected_.flights().empty() || !of_files_.empty(); }
+  bool has_any() const { return !collected_.flights().empty() || !given_.empty(); }
   // kInvalidArgument or the system's: the trace cannot be written.
   Result<void> print() const;
 
@@ -42,7 +44,7 @@ class FlightShow {
 
   FlightShowOptions options_;
   FlightCollector collected_;
-  std::vector<RankFlight> of_files_;
+  std::vector<RankFlight> given_;  // of files and processes
 };
 
 }  // namespace ddprun

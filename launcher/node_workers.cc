@@ -5,17 +5,16 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
-#include <chrono>
 #include <csignal>
 #include <string>
 #include <utility>
 
-#include "base/process_stat.h"
 #include "base/process_tree.h"
 #include "base/signal_names.h"
 #include "launcher/agent.h"
 #include "launcher/control_desk.h"
 #include "launcher/job_plan.h"
+#include "launcher/process_flights.h"
 #include "launcher/pseudo_terminal.h"
 #include "launcher/run_cgroup.h"
 #include "launcher/worker_files.h"
@@ -223,15 +222,8 @@ std::vector<RankFlight> NodeWorkers::flights(std::optional<Rank> rank) const {
                       .pid = view.pid,
                       .lives = worker->is_open(),
                       .state = view.state};
-    if (flight.lives) {
-      const std::optional<ProcessStat> stat = process_stat(working_process(view.pid));
-      flight.is_stopped = stat && (stat->state == 'T' || stat->state == 't');
-    }
-    if (pages_) read_flight((*pages_)[view.local_rank.value], most, flight);
-    flight.boot_ns = to_page_time(BootClock::now());
-    flight.wall_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                         std::chrono::system_clock::now().time_since_epoch())
-                         .count();
+    look_now(pages_ ? &(*pages_)[view.local_rank.value] : nullptr, most,
+             flight.lives ? working_process(view.pid) : 0, flight);
     flights.push_back(std::move(flight));
   }
   return flights;

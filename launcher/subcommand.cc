@@ -21,7 +21,7 @@ std::span<const Subcommand> subcommands() {
       {"restart", "[JOB]", "begin all its workers anew; no restart is used up", run_restart},
       {"signal", "[--rank N] SIGNAL [JOB]", "send a signal to its workers on all nodes",
        run_signal},
-      {"flight", "[--compare] [--last N] [JOB | FILE...]",
+      {"flight", "[--compare] [--last N] [--pid PID,... | JOB | FILE...]",
        "the last collectives of each of its ranks, where ranks differ, what is in progress",
        run_flight},
       {"completion", "bash|zsh", "print what completes ddprun's command line in that shell",

@@ -10,10 +10,10 @@
 #include "worker_lib/backend_nccl.h"
 #include "worker_lib/cpu/rank_names.h"
 #include "worker_lib/cpu/solo_group.h"
-#include "worker_lib/cpu/worker_pages.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/store_turns.h"
 #include "worker_lib/verification.h"
+#include "worker_lib/worker_reporter.h"
 
 namespace ddprun {
 namespace {
@@ -181,7 +181,7 @@ Result<std::unique_ptr<CpuGroup>> GroupMaker::meet(const Meeting& meeting) {
                          .node_id = "node " + to_text(env.node_rank),
                          .name = meeting.key,
                          .title = meeting.title,
-                         .page = page_place(env.page_file, env.page_offset),
+                         .page = options_.reporter->place(),
                          .address = options_.store->address(),
                          .ports = env.ports,
                          .node_silence = env.lease,

@@ -177,7 +177,7 @@ ProcessGroup::ProcessGroup(std::unique_ptr<Backend> backend, torch::Device devic
       device_(device),
       object_device_(devices_->holds(torch::kCPU) ? torch::kCPU : device),
       timeout_(timeout),
-      reporter_(reporter ? std::move(reporter) : std::make_shared<WorkerReporter>(nullptr)),
+      reporter_(reporter ? std::move(reporter) : std::make_shared<WorkerReporter>()),
       identity_(std::move(identity)),
       verify_(verify) {
   if (!identity_.world_ranks.empty()) return;

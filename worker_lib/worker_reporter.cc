@@ -1,72 +1,100 @@
 #include "worker_lib/worker_reporter.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
+#include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
+#include <utility>
 
 #include "base/clock.h"
-#include "base/unique_fd.h"
 
 namespace ddprun {
+namespace {
 
-std::shared_ptr<WorkerReporter> WorkerReporter::open(const WorkerEnv& env) {
-  const auto nobody = [] { return std::make_shared<WorkerReporter>(nullptr); };
-  if (env.page_file.empty()) return nobody();
-  const UniqueFd file(::open(env.page_file.c_str(), O_RDWR | O_CLOEXEC));
-  struct stat found {};
-  if (!file.valid() || fstat(file.get(), &found) != 0 || found.st_size < 0) return nobody();
-  const auto size = static_cast<std::size_t>(found.st_size);
-  if (size < kWorkerPageBytes || env.page_offset > size - kWorkerPageBytes) return nobody();
-  void* at = mmap(nullptr, kWorkerPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(),
-                  static_cast<off_t>(env.page_offset));
-  if (at == MAP_FAILED) return nobody();
-  auto* page = static_cast<WorkerPage*>(at);
-  if (!page->is_ours()) {
-    munmap(at, kWorkerPageBytes);
-    return nobody();
-  }
-  auto reporter = std::make_shared<WorkerReporter>(page);
-  reporter->is_mapped_ = true;
-  return reporter;
+// That lie between this process and the first one of its program.
+std::atomic<unsigned> forks{0};
+
+unsigned count_forks() {
+  static const int counts =
+      pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  static_cast<void>(counts);  // out of memory: a child is taken for its parent
+  return forks.load(std::memory_order_relaxed);
 }
 
-WorkerReporter::~WorkerReporter() {
-  if (is_mapped_) munmap(page_, kWorkerPageBytes);
+}  // namespace
+
+std::optional<WorkerReporter::Page> WorkerReporter::page_of_agent(const WorkerEnv& env) {
+  if (env.page_file.empty()) return std::nullopt;
+  UniqueFd file(::open(env.page_file.c_str(), O_RDWR | O_CLOEXEC));
+  const PagePlace place{.file = file.get(), .offset = env.page_offset};
+  std::optional<MappedPages> memory = MappedPages::map(place, MappedPages::Access::kWrite);
+  if (!memory) return std::nullopt;
+  return Page{std::move(file), env.page_offset, std::move(*memory)};
+}
+
+std::optional<WorkerReporter::Page> WorkerReporter::own_page(const WorkerEnv& env) {
+  Result<PageFile> made = make_page_file(kOwnPageName, 1);
+  if (!made) return std::nullopt;
+  WorkerPage& page = made->pages[0];
+  page.rank.store(static_cast<std::uint32_t>(env.rank.value), std::memory_order_relaxed);
+  page.local_rank.store(static_cast<std::uint32_t>(env.local_rank.value),
+                        std::memory_order_relaxed);
+  return Page{std::move(made->file), 0, std::move(made->pages)};
+}
+
+std::shared_ptr<WorkerReporter> WorkerReporter::open(const WorkerEnv& env) {
+  std::optional<Page> page = page_of_agent(env);
+  if (!page) page = own_page(env);
+  return std::shared_ptr<WorkerReporter>(new WorkerReporter(std::move(page)));
+}
+
+WorkerReporter::WorkerReporter(std::optional<Page> page)
+    : page_(std::move(page)), forks_before_(count_forks()), traces_(wants_call_origins()) {}
+
+WorkerPage* WorkerReporter::mapped() const {
+  const bool is_ours = page_ && forks.load(std::memory_order_relaxed) == forks_before_;
+  return is_ours ? &page_->memory[0] : nullptr;
+}
+
+PagePlace WorkerReporter::place() const {
+  return page_ ? PagePlace{.file = page_->file.get(), .offset = page_->offset} : PagePlace();
 }
 
 void WorkerReporter::report_step(std::int64_t step) {
-  if (!page_) return;
-  page_->step.store(step, std::memory_order_relaxed);
-  page_->reports.fetch_add(1, std::memory_order_release);
+  WorkerPage* const page = mapped();
+  if (!page) return;
+  page->step.store(step, std::memory_order_relaxed);
+  page->reports.fetch_add(1, std::memory_order_release);
 }
 
 void WorkerReporter::report_activity() {
-  if (page_) page_->activity.fetch_add(1, std::memory_order_relaxed);
+  if (WorkerPage* const page = mapped()) page->activity.fetch_add(1, std::memory_order_relaxed);
 }
 
 void WorkerReporter::begin_long_wait() {
-  if (page_) page_->patient.fetch_add(1, std::memory_order_relaxed);
+  if (WorkerPage* const page = mapped()) page->patient.fetch_add(1, std::memory_order_relaxed);
 }
 
 void WorkerReporter::end_long_wait() {
-  if (!page_) return;
+  WorkerPage* const page = mapped();
+  if (!page) return;
   report_activity();
-  page_->patient.fetch_sub(1, std::memory_order_relaxed);
+  page->patient.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void WorkerReporter::register_group(std::uint64_t id, std::string_view name,
                                     std::span<const int> ranks) {
-  if (!page_) return;
+  WorkerPage* const page = mapped();
+  if (!page) return;
   const std::lock_guard lock(mutex_);
-  const std::uint32_t count = page_->group_count.load(std::memory_order_relaxed);
+  const std::uint32_t count = page->group_count.load(std::memory_order_relaxed);
   const auto is_known = [id](const FlightGroup& group) { return group.id == id; };
   if (count >= kFlightGroups ||
-      std::any_of(page_->groups.begin(), page_->groups.begin() + count, is_known)) {
+      std::any_of(page->groups.begin(), page->groups.begin() + count, is_known)) {
     return;
   }
-  FlightGroup& group = page_->groups[count];
+  FlightGroup& group = page->groups[count];
   group.id = id;
   group.size = static_cast<std::uint32_t>(ranks.size());
   group.digest = flight_digest(ranks);
@@ -75,17 +103,18 @@ void WorkerReporter::register_group(std::uint64_t id, std::string_view name,
   for (std::size_t i = 0; i < listed; ++i) group.ranks[i] = static_cast<std::uint32_t>(ranks[i]);
   const std::string_view kept = name.substr(0, group.name.size());
   std::copy(kept.begin(), kept.end(), group.name.begin());
-  page_->group_count.store(count + 1, std::memory_order_release);
+  page->group_count.store(count + 1, std::memory_order_release);
 }
 
 std::uint64_t WorkerReporter::begin_call(const FlightFacts& facts) {
-  if (!page_) return 0;
+  WorkerPage* const page = mapped();
+  if (!page) return 0;
   CallStack stack;
   if (traces_) stack = CallStack::from(__builtin_return_address(0));
   const std::lock_guard lock(mutex_);
-  const std::uint32_t origin = traces_ ? origins_.number_of(stack, *page_) : 0;
-  const std::uint64_t number = page_->calls.load(std::memory_order_relaxed) + 1;
-  FlightRecord& record = page_->record_of(number);
+  const std::uint32_t origin = traces_ ? origins_.number_of(stack, *page) : 0;
+  const std::uint64_t number = page->calls.load(std::memory_order_relaxed) + 1;
+  FlightRecord& record = page->record_of(number);
   constexpr auto kRelease = std::memory_order_release;  // read_record() says why
   record.number.store(0, std::memory_order_relaxed);
   record.begun_ns.store(to_page_time(BootClock::now()), kRelease);
@@ -101,13 +130,14 @@ std::uint64_t WorkerReporter::begin_call(const FlightFacts& facts) {
   record.tag.store(facts.tag, kRelease);
   record.origin.store(origin, kRelease);
   record.number.store(number, kRelease);
-  page_->calls.store(number, std::memory_order_release);
+  page->calls.store(number, std::memory_order_release);
   return number;
 }
 
 void WorkerReporter::end_call(std::uint64_t number, bool failed) {
-  if (!page_) return;
-  FlightRecord& record = page_->record_of(number);
+  WorkerPage* const page = mapped();
+  if (!page) return;
+  FlightRecord& record = page->record_of(number);
   if (record.number.load(std::memory_order_relaxed) != number) return;
   if (failed) record.failed.store(1, std::memory_order_relaxed);
   record.ended_ns.store(to_page_time(BootClock::now()), std::memory_order_release);

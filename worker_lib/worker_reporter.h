@@ -1,21 +1,28 @@
-// WorkerReporter: what this worker tells its agent through its page (base/worker_page.h): how far it
-// is, and every call into its groups. Some tens of nanoseconds each, no system call. With
-// DDPRUN_TRACE=1, and in debug builds without DDPRUN_TRACE=0, also from where each call came
-// (worker_lib/call_origin.h), which takes microseconds.
+// WorkerReporter: what this worker tells its agent, and the other ranks of its node, through its
+// page (base/worker_page.h): how far it is, and every call into its groups. Some tens of
+// nanoseconds each, no system call. With DDPRUN_TRACE=1, and in debug builds without
+// DDPRUN_TRACE=0, also from where each call came (worker_lib/call_origin.h), which takes
+// microseconds.
 //
-// Owned by the Context and by every call in flight. Any thread reports; the calls of one group begin
-// on one thread at a time, and end on any.
+// A page belongs to the process that has opened it: the child of a fork, which has a copy of the
+// reporter, reports to nobody.
+//
+// Owned by the Context and by every call in flight. Any thread reports; the calls of one group
+// begin on one thread at a time, and end on any.
 #pragma once
 
-#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string_view>
 
+#include "base/unique_fd.h"
 #include "base/worker_env.h"
 #include "base/worker_page.h"
+#include "base/worker_page_file.h"
 #include "worker_lib/call_origin.h"
 
 namespace ddprun {
@@ -34,15 +41,16 @@ struct FlightFacts {
 
 class WorkerReporter {
  public:
-  // Where there is no page, or one of another version, it reports to nobody.
+  // Into the page that an agent has made for this worker; where there is none, it is of another
+  // version or cannot be opened (from a container, say), into one of its own. Where that is not to
+  // be had either, to nobody.
   static std::shared_ptr<WorkerReporter> open(const WorkerEnv& env);
-  // page: null: nobody.
-  explicit WorkerReporter(WorkerPage* page) : page_(page), traces_(wants_call_origins()) {}
-  ~WorkerReporter();
-  WorkerReporter(const WorkerReporter&) = delete;
-  WorkerReporter& operator=(const WorkerReporter&) = delete;
+  // To nobody.
+  WorkerReporter() : WorkerReporter(std::nullopt) {}
 
-  bool has_page() const { return page_ != nullptr; }
+  bool has_page() const { return mapped() != nullptr; }
+  // Where others, who are given the file, find it; while the reporter lives.
+  PagePlace place() const;
 
   void report_step(std::int64_t step);
   void report_activity();
@@ -61,10 +69,20 @@ class WorkerReporter {
   void end_call(std::uint64_t number, bool failed);
 
  private:
-  WorkerPage* page_;        // mapped
-  bool is_mapped_ = false;  // by us
-  const bool traces_;       // from where calls come
-  std::mutex mutex_;        // of begin_call and register_group: several threads may use groups
+  struct Page {
+    UniqueFd file;
+    std::size_t offset = 0;
+    MappedPages memory;
+  };
+  explicit WorkerReporter(std::optional<Page> page);
+  static std::optional<Page> page_of_agent(const WorkerEnv& env);
+  static std::optional<Page> own_page(const WorkerEnv& env);
+  WorkerPage* mapped() const;  // null: nobody is told
+
+  const std::optional<Page> page_;
+  const unsigned forks_before_;  // it was opened
+  const bool traces_;            // from where calls come
+  std::mutex mutex_;             // of begin_call and register_group: several threads may use groups
   CallOrigins origins_;
 };
 

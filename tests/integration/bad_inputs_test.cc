@@ -479,6 +479,10 @@ ddprun flight --rdzv-endpoint=node0 no-such-file.json
 ddprun flight --last=1025
 ddprun flight --chrome-trace
 ddprun flight --lines=3
+ddprun flight --pid=1,
+ddprun flight --pid=-1
+ddprun flight --pid=4711 no-such-job
+ddprun flight --pid=999999999
 ddprun signal USR1 no-such-job
 )");
     for (ChildProcess* service : {store.get(), plain.get(), keyed.get(), tls.get()}) end(*service);

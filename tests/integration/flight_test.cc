@@ -169,6 +169,88 @@ TEST_F(FlightTest, TheServiceTellsOfAllNodes) {
   second->wait();
 }
 
+// --- ranks that ddprun has not started
+
+class FlightOfProcesses : public FlightTest {
+ protected:
+  // Rank `rank` of two.
+  std::unique_ptr<ChildProcess> rank(int rank, const std::string& plays) const {
+    return std::make_unique<ChildProcess>(
+        Arguments{program("hang_worker"), plays},
+        environment({{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"}}));
+  }
+  static std::string pid_of(const std::unique_ptr<ChildProcess>& process) {
+    return std::to_string(process->pid());
+  }
+};
+
+TEST_F(FlightOfProcesses, WhatEachRankIsInIsToldAlsoOfOneThatIsStopped) {
+  auto first = rank(0, "0:wait,1:stop");
+  auto second = rank(1, "0:wait,1:stop");
+  ASSERT_TRUE(first->wait_for_out("ready") && second->wait_for_out("ready")) << first->err();
+  const std::string pids = "--pid=" + pid_of(second) + "," + pid_of(first);
+  json seen;
+  EXPECT_TRUE(eventually([&] {  // it says so, and stops itself then
+    seen = flight({pids});
+    return seen.contains("ranks") && seen["ranks"].size() == 2 && seen["ranks"][1]["stopped"];
+  })) << seen.dump(2);
+  EXPECT_EQ(seen["ranks"][0]["rank"], 0);
+  EXPECT_EQ(seen["ranks"][0]["pid"], first->pid());
+  EXPECT_EQ(seen["ranks"][0]["state"], "running");
+  EXPECT_EQ(seen["ranks"][0]["calls"].size(), 9u);
+  EXPECT_EQ(seen["ranks"][1]["local_rank"], 1);
+  EXPECT_EQ(seen["ranks"][1]["calls"].size(), 8u);
+  EXPECT_EQ(seen["ranks"][1]["step"], 7);
+  EXPECT_THAT(kinds_of(seen), ElementsAre("behind", "stopped"));
+  const Told compared = told({"flight", pids, "--compare"});
+  EXPECT_EQ(compared.code, 0) << compared.err;
+  EXPECT_THAT(compared.out,
+              HasSubstr("behind: rank 1 has not come to all_reduce of 4096 bytes (sum of float32) "
+                        "(collective 9 of the world), where rank 0 waits since "));
+}
+
+TEST_F(FlightOfProcesses, OthersThatWereNamedAreSaidAndTheRanksAreShown) {
+  auto lonely = rank(0, "0:load,1:load");
+  auto second = rank(1, "0:load,1:load");
+  ASSERT_TRUE(lonely->wait_for_out("ready") && second->wait_for_out("ready"));
+  const Told some = told({"flight", "--pid", pid_of(lonely), "--pid=" + std::to_string(getpid())});
+  EXPECT_EQ(some.code, 0) << some.err;
+  EXPECT_THAT(some.out, HasSubstr("rank 0 (local rank 0 on "));
+  EXPECT_THAT(some.err, HasSubstr("process " + std::to_string(getpid()) +
+                                  " keeps no flight record of its own"));
+  EXPECT_EQ(told({"flight", "--rank=1", "--pid=" + pid_of(lonely)}).code, 74);
+}
+
+TEST_F(FlightOfProcesses, OfSeveralJobsAreRefusedAndOfNoneTellNothing) {
+  auto one = rank(0, "0:load");
+  auto second = rank(1, "");
+  ASSERT_TRUE(one->wait_for_out("ready"));
+  EXPECT_EQ(second->wait(), 0) << second->err();
+  auto another = rank(0, "0:load");
+  ASSERT_TRUE(another->wait_for_out("ready"));
+  const Told both = told({"flight", "--pid=" + pid_of(one) + "," + pid_of(another)});
+  EXPECT_EQ(both.code, 2);
+  EXPECT_EQ(both.err, "ddprun: error: --pid: process " + pid_of(one) + " and process " +
+                          pid_of(another) + " are both rank 0: give the processes of one job\n");
+  const Told gone = told({"flight", "--pid=" + pid_of(second)});
+  EXPECT_EQ(gone.code, 72);
+  EXPECT_EQ(gone.err, "ddprun: error: --pid: there is no process " + pid_of(second) + "\n");
+}
+
+TEST_F(FlightOfProcesses, ThatDdprunHasStartedAreTheJobs) {
+  auto job = play("0:wait,1:wait");
+  const json seen = flight_after(9);
+  const std::string pid = std::to_string(seen["ranks"][0]["pid"].get<pid_t>());
+  const Told worker = told({"flight", "--pid=" + pid});
+  EXPECT_EQ(worker.code, 72);
+  EXPECT_THAT(worker.err, HasSubstr("process " + pid +
+                                    " keeps no flight record of its own: it is "
+                                    "no rank of this ddprun's library, or "
+                                    "ddprun has started it"));
+  EXPECT_EQ(told({"stop", "--now"}).code, 0);
+  job->wait();
+}
+
 TEST_F(FlightTest, WhatCannotBeShownIsSaid) {
   EXPECT_EQ(told({"flight"}).code, 72);
   const Told missing = told({"flight", "./nothing.json"});

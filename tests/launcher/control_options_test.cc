@@ -43,6 +43,17 @@ TEST(ControlOptions, FlightRecordsAreOfAJobOrOfFiles) {
     EXPECT_FALSE(parse_control_options(What::kFlight, {"--last", none})) << none;
   }
   EXPECT_FALSE(parse_control_options(What::kLogs, {"--last=3"})) << "of another command";
+  const Result<ControlOptions> processes =
+      parse_control_options(What::kFlight, {"--pid=7,8", "--pid", "9"});
+  ASSERT_TRUE(processes) << processes.error().message();
+  EXPECT_EQ(processes->processes, (std::vector<pid_t>{7, 8, 9}));
+  for (const char* none : {"0", "-1", "x", "7,", ",7", "7,,8", "99999999999"}) {
+    EXPECT_FALSE(parse_control_options(What::kFlight, {"--pid", none})) << none;
+  }
+  for (const char* other : {"train", "flight.json"}) {
+    EXPECT_FALSE(parse_control_options(What::kFlight, {"--pid=7", other})) << "one of both";
+  }
+  EXPECT_FALSE(parse_control_options(What::kFlight, {"--pid=7", "--rdzv-endpoint=node0", "train"}));
   EXPECT_FALSE(parse_control_options(What::kStop, {"train.json", "a/b"})) << "one job at a time";
 }
 
@@ -99,8 +110,9 @@ TEST(ControlOptions, HelpNamesEveryOption) {
   EXPECT_THAT(control_help(What::kLogs), HasSubstr("-f, --follow"));
   EXPECT_THAT(control_help(What::kSignal), HasSubstr("--rdzv-tls-ca FILE"));
   EXPECT_EQ(control_usage(What::kLogs), "[--rank N] [-f] [-n N] [JOB]");
-  EXPECT_EQ(control_usage(What::kFlight),
-            "[--rank N] [--last N] [--compare] [--chrome-trace FILE] [JOB | FILE...]");
+  EXPECT_EQ(
+      control_usage(What::kFlight),
+      "[--rank N] [--last N] [--compare] [--chrome-trace FILE] [--pid PID,...] [JOB | FILE...]");
 }
 
 }  // namespace

@@ -283,6 +283,18 @@ TEST(Spawn, InitFormsAWorldOfTheRanksWhichSeeWhatIsCaptured) {
   }
 }
 
+TEST(Spawn, ADeadlineSaysWhatTheRankThatDidNotComeDoesInstead) {
+  const auto rank_1_stays_away = [](int rank) {
+    auto ctx = init();
+    const torch::Tensor x = torch::ones({4});
+    ctx.group().all_reduce(x);
+    if (rank == 1) stay();
+    ctx.group().all_reduce(x, {.timeout = milliseconds(500)});
+  };
+  EXPECT_THAT(spawn_error_of(rank_1_stays_away, 2).what(),
+              HasSubstr("rank 1 did not arrive; rank 0 is there. rank 1: it is in no call since "));
+}
+
 TEST(Spawn, RanksHaveTheirShareOfTheCpusAsThreads) {
   const SharedNumbers threads;
   const int many = static_cast<int>(std::thread::hardware_concurrency()) + 1;

@@ -3,6 +3,7 @@
 // world_store_test.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
@@ -26,11 +27,13 @@ namespace {
 using std::chrono::seconds;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using testing_support::Arguments;
 using testing_support::ChildProcess;
 using testing_support::eventually;
 using testing_support::failure_in;
 using testing_support::HeldPort;
+using testing_support::joined;
 using testing_support::kFailedAsExpected;
 using testing_support::program;
 using testing_support::RunningDdpStore;
@@ -53,6 +56,7 @@ class StartByHand : public testing::Test {
   Process start(Method method, const std::string& play, int rank, int size, int timeout_s = 30) {
     ChildProcess::Options options;
     options.variables = {mark_.variable(), {"OMP_NUM_THREADS", "1"}};
+    options.variables.insert(options.variables.end(), variables_.begin(), variables_.end());
     const std::string place =
         "?rank=" + std::to_string(rank) + "&world_size=" + std::to_string(size);
     std::string url;
@@ -67,7 +71,7 @@ class StartByHand : public testing::Test {
                                place_variables.end());
     }
     return std::make_unique<ChildProcess>(
-        Arguments{program("worker_test_rank"), play, url, std::to_string(timeout_s)},
+        joined(wrapper_, {program("worker_test_rank"), play, url, std::to_string(timeout_s)}),
         std::move(options));
   }
 
@@ -91,9 +95,20 @@ class StartByHand : public testing::Test {
     return failure_in(rank->out());
   }
 
+  // What rank 0 is told when rank 1 of two plays something else than to come to a sum.
+  std::string told_of_rank_1(const std::string& play) {
+    std::vector<Process> ranks = start_all(Method::kFile, play, 2);
+    const WorkerFailure failure = expect_failure(ranks[0]);
+    EXPECT_EQ(failure.kind, DistError::Kind::kTimeout) << failure.what;
+    EXPECT_EQ(failure.peer, 1) << failure.what;
+    return failure.what;
+  }
+
   const testing_support::TestMark mark_;
   const testing_support::TemporaryDirectory directory_;
   const HeldPort port_;
+  Variables variables_;  // that all ranks are given
+  Arguments wrapper_;    // in which they run
 };
 
 class StartByEveryMethod : public StartByHand, public testing::WithParamInterface<Method> {};
@@ -215,6 +230,49 @@ TEST_F(StartByHand, TheFileIsGoneAsSoonAsAllHaveMet) {
   std::vector<Process> ranks = start_all(Method::kFile, "small", 2);
   for (Process& rank : ranks) ASSERT_TRUE(rank->wait_for_out("ready\n.\n")) << rank->err();
   EXPECT_TRUE(testing_support::listing(directory_.path()).empty());
+}
+
+TEST_F(StartByHand, ADeadlineSaysWhatTheRankThatDidNotComeDoesInstead) {
+  EXPECT_THAT(told_of_rank_1("stay_away"),
+              AllOf(HasSubstr("all_reduce #2 of 4 f32 (sum): rank 1 did not arrive; rank 0 is "
+                              "there. rank 1: it has done step 1; it is in no call since "),
+                    HasSubstr("; the last was all_reduce of 16 bytes (sum of float32)")));
+  EXPECT_THAT(told_of_rank_1("stay_in_recv"),
+              HasSubstr("rank 1 did not arrive; rank 0 is there. rank 1: it has done step 1; it is "
+                        "in recv of 16 bytes of float32 from rank 0 since "));
+  EXPECT_THAT(told_of_rank_1("stay_stopped"),
+              AllOf(HasSubstr("rank 1 is stopped (by a signal or a debugger)"),
+                    HasSubstr(". rank 1: it has done step 1; it is in no call since ")));
+}
+
+// As in containers that share the host's network, each rank is process 1 and knows no other.
+TEST_F(StartByHand, ThatIsSaidAlsoOfARankInAnotherPidNamespace) {
+  wrapper_ = {"unshare", "--pid", "--fork", "--kill-child", "--mount-proc"};
+  if (geteuid() != 0) wrapper_.insert(wrapper_.end(), {"--user", "--map-root-user"});
+  if (ChildProcess(joined(wrapper_, {"true"})).wait() != 0) {
+    GTEST_SKIP() << "no PID namespace can be made here";
+  }
+  EXPECT_THAT(told_of_rank_1("stay_in_recv"),
+              HasSubstr(". rank 1: it has done step 1; it is in recv of 16 bytes of float32"));
+}
+
+TEST_F(StartByHand, RanksThatDisagreeAreToldFromWhereTheyCalledWhereThatIsTraced) {
+  for (const char* trace : {"0", "1"}) {
+    variables_ = {{"DDPRUN_TRACE", trace}};
+    for (Process& rank : start_all(Method::kFile, "disagree", 3)) {
+      const WorkerFailure failure = expect_failure(rank);
+      EXPECT_EQ(failure.kind, DistError::Kind::kInvalidArgument) << failure.what;
+      EXPECT_THAT(failure.what, HasSubstr("ranks 0 and 2 called all_reduce #1 of 4 f32 (sum); rank "
+                                          "1 called broadcast #1 of 4 f32 from rank 0"));
+      const auto from = HasSubstr(", called from ");
+      if (*trace == '0') {
+        EXPECT_THAT(failure.what, Not(from));
+      } else {
+        EXPECT_THAT(failure.what,
+                    AllOf(HasSubstr(". rank 1: it is in broadcast of 16 bytes of float32"), from));
+      }
+    }
+  }
 }
 
 TEST_F(StartByHand, ASecondJobAtThePortIsToldSoAndTheFirstGoesOn) {

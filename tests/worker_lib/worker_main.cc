@@ -95,6 +95,22 @@ int leave_early(Context& context) {
   return 1;
 }
 
+// Rank 1 does something else than come to the second sum, for which the others wait half a second.
+int stay_away(Context& context,
+              const std::function<void(ProcessGroup&, const torch::Tensor&)>& instead) {
+  const torch::Tensor x = torch::ones({4});
+  context.group().all_reduce(x);
+  context.report_progress(1);
+  try {
+    if (context.rank() == 1) instead(context.group(), x);
+    context.group().all_reduce(x, {.timeout = std::chrono::milliseconds(500)});
+  } catch (const DistError& failure) {
+    return report(failure);
+  }
+  say("rank 1 came");
+  return 1;
+}
+
 // Rank 1 calls another collective than the others.
 int disagree(Context& context) {
   const torch::Tensor tensor = torch::zeros({4});
@@ -175,6 +191,19 @@ const std::map<std::string, std::function<int(Context&)>> kPlays{
     {"monitored_barriers", monitored_barriers},
     {"leave_in_flight", leave_in_flight},
     {"leave_early", leave_early},
+    {"stay_away",
+     [](Context& context) {
+       return stay_away(context, [](ProcessGroup&, const torch::Tensor&) { pause(); });
+     }},
+    {"stay_in_recv",
+     [](Context& context) {
+       return stay_away(context,
+                        [](ProcessGroup& group, const torch::Tensor& x) { group.recv(x, 0); });
+     }},
+    {"stay_stopped",
+     [](Context& context) {
+       return stay_away(context, [](ProcessGroup&, const torch::Tensor&) { raise(SIGSTOP); });
+     }},
     {"disagree", disagree},
     {"form_with_the_dead", form_with_the_dead},
     {"die_once", die_once},

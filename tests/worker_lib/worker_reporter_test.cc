@@ -1,8 +1,7 @@
 #include "worker_lib/worker_reporter.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -13,42 +12,42 @@
 #include <thread>
 #include <vector>
 
-#include "base/unique_fd.h"
+#include "base/worker_page_file.h"
+#include "tests/support/file_size_limit.h"
 
 namespace ddprun {
 namespace {
 
-// A file of two pages, as an agent makes it.
+// What an agent makes for two workers; this one is the second.
 class WorkerReporterTest : public testing::Test {
  protected:
-  WorkerReporterTest() : file_(memfd_create("pages", MFD_CLOEXEC)) {
+  WorkerReporterTest() {
     setenv("DDPRUN_TRACE", "0", 1);  // as in a release build
-    EXPECT_EQ(ftruncate(file_.get(), 2 * kWorkerPageBytes), 0);
-    void* at =
-        mmap(nullptr, 2 * kWorkerPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
-    pages_ = static_cast<WorkerPage*>(at);
-    for (int i = 0; i < 2; ++i) {
-      pages_[i].magic = kWorkerPageMagic;
-      pages_[i].version = kWorkerPageVersion;
-    }
-    env_.page_file = "/proc/self/fd/" + std::to_string(file_.get());
+    env_.page_file = "/proc/self/fd/" + std::to_string(agent_.file.get());
     env_.page_offset = kWorkerPageBytes;
+    env_.rank = Rank(5);
+    env_.local_rank = LocalRank(1);
   }
-  ~WorkerReporterTest() override { munmap(pages_, 2 * kWorkerPageBytes); }
 
-  const UniqueFd file_;
-  WorkerPage* pages_;
+  const PageFile agent_ = *make_page_file("pages", 2);
+  WorkerPage* const pages_ = &agent_.pages[0];
   WorkerEnv env_;
 };
 
-TEST_F(WorkerReporterTest, WritesIntoItsOwnPage) {
+MappedPages page_at(PagePlace place) {
+  return MappedPages::map(place, MappedPages::Access::kRead).value();
+}
+
+TEST_F(WorkerReporterTest, WritesIntoThePageThatTheAgentHasMadeForIt) {
   const auto reporter = WorkerReporter::open(env_);
   ASSERT_TRUE(reporter->has_page());
+  EXPECT_EQ(reporter->place().offset, kWorkerPageBytes);
   reporter->report_step(7);
   reporter->report_step(8);
   EXPECT_EQ(pages_[1].step, 8);
   EXPECT_EQ(pages_[1].reports, 2u);
   EXPECT_EQ(pages_[0].reports, 0u);
+  EXPECT_EQ(page_at(reporter->place())[0].step, 8);
 }
 
 TEST_F(WorkerReporterTest, ACallIsInProgressUntilItEnds) {
@@ -201,28 +200,83 @@ TEST_F(WorkerReporterTest, LongWaitsMayLieInEachOther) {
   EXPECT_EQ(pages_[1].patient, 0u);
 }
 
-TEST_F(WorkerReporterTest, WithoutAPageItReportsToNobody) {
-  const auto silent = [](const WorkerEnv& env) {
-    const auto reporter = WorkerReporter::open(env);
-    reporter->report_step(1);
-    reporter->report_activity();
-    reporter->end_call(
-        reporter->begin_call({.call = FlightCall::kRecv, .collective = 0, .bytes = 1, .peer = 2}),
-        false);
-    return !reporter->has_page();
-  };
-  EXPECT_TRUE(silent({}));
+// What it reports is in a page of its own, which says who it is.
+void expect_own_page(const WorkerEnv& env, const char* why) {
+  const auto reporter = WorkerReporter::open(env);
+  ASSERT_TRUE(reporter->has_page()) << why;
+  reporter->report_step(7);
+  const MappedPages own = page_at(reporter->place());
+  EXPECT_EQ(own[0].step, 7) << why;
+  EXPECT_EQ(own[0].rank, 5u);
+  EXPECT_EQ(own[0].local_rank, 1u);
+}
+
+TEST_F(WorkerReporterTest, WhereItIsGivenNoPageItMakesOneForItself) {
   WorkerEnv env = env_;
+  env.page_file = "";
+  expect_own_page(env, "nobody has said where one is");
   env.page_file = "/nowhere";
-  EXPECT_TRUE(silent(env));
+  expect_own_page(env, "it is not seen from here");
   env = env_;
   env.page_offset = 2 * kWorkerPageBytes;
-  EXPECT_TRUE(silent(env)) << "behind the end";
-  env.page_offset = 100;
-  EXPECT_TRUE(silent(env)) << "no page begins there";
+  expect_own_page(env, "behind the end");
   pages_[1].version = kWorkerPageVersion + 1;
-  EXPECT_TRUE(silent(env_)) << "of another version";
+  expect_own_page(env_, "of another version");
   EXPECT_EQ(pages_[1].reports, 0u);
+}
+
+TEST_F(WorkerReporterTest, EachThatMakesAPageHasItsOwn) {
+  const auto first = WorkerReporter::open({});
+  const auto second = WorkerReporter::open({});
+  first->report_step(1);
+  second->report_step(2);
+  EXPECT_EQ(page_at(first->place())[0].step, 1);
+  EXPECT_EQ(page_at(second->place())[0].step, 2);
+}
+
+void expect_to_report_to_nobody(WorkerReporter& reporter) {
+  EXPECT_FALSE(reporter.has_page());
+  reporter.report_step(1);
+  reporter.report_activity();
+  reporter.begin_long_wait();
+  reporter.end_long_wait();
+  reporter.register_group(7, "tp0", std::vector{0, 2});
+  const std::uint64_t number = reporter.begin_call({.call = FlightCall::kRecv, .bytes = 1});
+  EXPECT_EQ(number, 0u);
+  reporter.end_call(number, false);
+}
+
+TEST_F(WorkerReporterTest, WhereNoPageCanBeMadeItReportsToNobody) {
+  {
+    const testing_support::FileSizeLimit small(kWorkerPageBytes - 1);
+    const auto reporter = WorkerReporter::open({});
+    expect_to_report_to_nobody(*reporter);
+    EXPECT_EQ(reporter->place().file, -1);
+  }
+  WorkerReporter nobody;
+  expect_to_report_to_nobody(nobody);
+}
+
+TEST_F(WorkerReporterTest, TheChildOfAForkReportsIntoNoPageButOneThatItOpens) {
+  const auto reporter = WorkerReporter::open({});
+  reporter->report_step(1);
+  const pid_t child = fork();
+  const auto report_in_the_child = [&]() noexcept {
+    expect_to_report_to_nobody(*reporter);
+    const auto own = WorkerReporter::open({});
+    own->report_step(2);
+    EXPECT_EQ(page_at(own->place())[0].step, 2);
+    _exit(HasFailure() ? 1 : 0);
+  };
+  if (child == 0) report_in_the_child();
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << "the child has said why";
+  reporter->report_step(3);
+  const MappedPages page = page_at(reporter->place());
+  EXPECT_EQ(page[0].reports, 2u);
+  EXPECT_EQ(page[0].step, 3);
+  EXPECT_EQ(page[0].calls, 0u);
 }
 
 }  // namespace

@@ -37,6 +37,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/worker_env.h"
+#include "base/worker_page_file.h"
 #include "ddprun/reduce_op.h"
 #include "worker_lib/core/scattered.h"
 #include "worker_lib/cpu/element_type.h"
@@ -52,8 +53,8 @@ struct CpuGroupOptions {
   std::string node_id;  // ranks that give the same text share memory
   std::string name;     // unique within the store; begins every key the group uses
   std::string title;    // behind what was done, in errors: " in group tp"; empty: of the world
-  // Where this rank's worker page is (page_place()), for what others say of it in errors; may be empty.
-  std::string page;
+  // This rank's worker page, for what others say of it in errors; open while the group forms.
+  PagePlace page;
   std::string address = "127.0.0.1";  // numeric: at which ranks of other nodes reach this one
   PortRange ports;                    // to listen on there
   // Of a node that has died or is cut off; the kernel is asked every second at most.

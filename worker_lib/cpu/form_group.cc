@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -10,6 +11,7 @@
 #include "base/parse_number.h"
 #include "base/random_id.h"
 #include "base/usable_cpus.h"
+#include "base/worker_page_file.h"
 #include "worker_lib/core/node_layout.h"
 #include "worker_lib/cpu/group_core.h"
 #include "worker_lib/cpu/node_meeting.h"
@@ -33,9 +35,9 @@ struct Card {
   std::string token;           // rank 0's becomes the group's
   bool in_rank_order = false;  // what the rank wants of reductions
   std::string checks;          // what it looks for
-  std::string page;            // its worker page
-  std::string machine;         // on which it runs
-  std::string cpus;            // '1' for each processor that the rank may use
+  std::string page_offset;  // of its worker page, in the file that it shows its node; empty: none
+  std::string machine;      // on which it runs
+  std::string cpus;         // '1' for each processor that the rank may use
   std::string node;  // what must be equal to share memory: may hold line ends, hence the last field
 };
 
@@ -49,7 +51,7 @@ std::string write_card(const Card& card) {
   std::string text = kCardVersion;
   for (const std::string& field : std::initializer_list<std::string>{
            card.door, card.address.host, std::to_string(card.address.port), card.token,
-           card.in_rank_order ? kRankOrder : kAnyOrder, card.checks, card.page, card.machine,
+           card.in_rank_order ? kRankOrder : kAnyOrder, card.checks, card.page_offset, card.machine,
            card.cpus, card.node}) {
     text += "\n" + field;
   }
@@ -72,7 +74,7 @@ Result<Card> read_card(const std::string& text, int rank) {
   std::getline(lines, card.token);
   std::getline(lines, order);
   std::getline(lines, card.checks);
-  std::getline(lines, card.page);
+  std::getline(lines, card.page_offset);
   std::getline(lines, card.machine);
   std::getline(lines, card.cpus);
   std::getline(lines, card.node, '\0');
@@ -110,6 +112,13 @@ Result<std::vector<Card>> exchange_cards(const ExchangeCards& exchange, const Ca
     cards.push_back(std::move(*card));
   }
   return cards;
+}
+
+// The page that a neighbour has shown; nullopt: none that can be read.
+std::optional<MappedPages> page_of(const Card& card, const UniqueFd& file) {
+  const auto offset = parse_number<std::size_t>(card.page_offset);
+  if (!offset) return std::nullopt;
+  return MappedPages::map({.file = file.get(), .offset = *offset}, MappedPages::Access::kRead);
 }
 
 // The machines that have more ranks than processors which at least one of these may use. (Several nodes
@@ -204,18 +213,18 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
   if (!node_door) return node_door.error();
   Result<TcpDoor> tcp_door = TcpDoor::open(options.address, options.ports);
   if (!tcp_door) return tcp_door.error();
-  const Result<std::vector<Card>> cards =
-      exchange_cards(exchange,
-                     {.door = node_door->name,
-                      .address = tcp_door->address(),
-                      .token = random_hex(16),
-                      .in_rank_order = options.deterministic_across_layouts,
-                      .checks = options.checks,
-                      .page = options.page,
-                      .machine = machine_id(),
-                      .cpus = cpus_text(usable_cpus()),
-                      .node = options.node_id + "\n" + node_realm()},
-                     options.world_size);
+  const Result<std::vector<Card>> cards = exchange_cards(
+      exchange,
+      {.door = node_door->name,
+       .address = tcp_door->address(),
+       .token = random_hex(16),
+       .in_rank_order = options.deterministic_across_layouts,
+       .checks = options.checks,
+       .page_offset = options.page.file < 0 ? "" : std::to_string(options.page.offset),
+       .machine = machine_id(),
+       .cpus = cpus_text(usable_cpus()),
+       .node = options.node_id + "\n" + node_realm()},
+      options.world_size);
   if (!cards) return cards.error();
 
   GroupParts parts;
@@ -247,13 +256,16 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
                                           {.ranks = neighbours,
                                            .local = here.local,
                                            .token = parts.token,
+                                           .page = options.page.file,
                                            .segment_bytes = here.segment.total,
                                            .deadline = deadline});
   if (!members) return members.error();
   parts.segment = std::make_shared<const ShmSegment>(std::move(members->segment));
   parts.lives = std::move(members->lives);
   parts.memory = PeerMemory(parts.lives);
-  for (const int rank : neighbours) parts.pages.push_back(cards->at(rank).page);
+  for (std::size_t i = 0; i < neighbours.size(); ++i) {
+    parts.pages.push_back(page_of(cards->at(neighbours[i]), members->pages[i]));
+  }
   parts.bells = std::make_unique<RankBells>(std::move(members->bells), here.local);
 
   if (!here.one_node()) {

@@ -32,8 +32,8 @@ struct GroupParts {
   Duration spin{};
   Duration node_silence{};  // PeerWatch::Options
   std::shared_ptr<const ShmSegment> segment;
-  std::vector<UniqueFd> lives;     // by local index
-  std::vector<std::string> pages;  // likewise
+  std::vector<UniqueFd> lives;                    // by local index
+  std::vector<std::optional<MappedPages>> pages;  // likewise
   PeerMemory memory;
   std::unique_ptr<RankBells> bells;
   std::vector<PeerWatch::Link> links;

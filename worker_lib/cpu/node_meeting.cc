@@ -1,5 +1,6 @@
 #include "worker_lib/cpu/node_meeting.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -93,10 +94,18 @@ Result<std::size_t> receive_with_fds(int socket, void* data, std::size_t bytes,
   return static_cast<std::size_t>(std::max<ssize_t>(got, 0));
 }
 
-Result<UniqueFd> own_pidfd() {
-  UniqueFd fd = pidfd_of(getpid());
-  if (!fd.valid()) return system_error("open a pidfd (Linux 5.3 or newer)", errno);
-  return fd;
+// What a rank shows of itself: its pidfd and its page. Where it has none the pidfd stands for that,
+// too, so that all show as many.
+struct OwnFds {
+  UniqueFd life;
+  int page = -1;
+};
+
+Result<OwnFds> own_fds(const NodeMeetingOptions& options) {
+  UniqueFd life = pidfd_of(getpid());
+  if (!life.valid()) return system_error("open a pidfd (Linux 5.3 or newer)", errno);
+  const int page = options.page < 0 ? life.get() : options.page;
+  return OwnFds{std::move(life), page};
 }
 
 bool is_gone(const Error& error) {
@@ -133,12 +142,15 @@ class Leader {
       : door_(door),
         options_(options),
         guests_(options.ranks.size()),
-        lives_(options.ranks.size()) {}
+        lives_(options.ranks.size()),
+        pages_(options.ranks.size()) {}
 
   Result<NodeMembers> meet() {
-    Result<UniqueFd> own = own_pidfd();
+    Result<OwnFds> own = own_fds(options_);
     if (!own) return own.error();
-    lives_[0] = std::move(*own);
+    pages_[0] = UniqueFd(fcntl(own->page, F_DUPFD_CLOEXEC, 0));
+    if (!pages_[0].valid()) return system_error(kDoing, errno);
+    lives_[0] = std::move(own->life);
     missing_ = options_.ranks.size() - 1;
     while (missing_ > 0) {
       if (const Result<void> came = wait_for_somebody(); !came) return came.error();
@@ -155,7 +167,8 @@ class Leader {
                                      : Error(sent.error()).within(kDoing);
       }
     }
-    return NodeMembers{std::move(*segment), std::move(lives_), std::move(bells_)};
+    return NodeMembers{std::move(*segment), std::move(lives_), std::move(bells_),
+                       std::move(pages_)};
   }
 
  private:
@@ -194,12 +207,13 @@ class Leader {
     std::vector<UniqueFd> fds;
     const Result<std::size_t> got = receive_with_fds(stranger.get(), &hello, sizeof hello, fds);
     const bool right =
-        got && *got == sizeof hello && fds.size() == 1 && hello.local > 0 &&
+        got && *got == sizeof hello && fds.size() == 2 && hello.local > 0 &&
         static_cast<std::size_t>(hello.local) < guests_.size() && !guests_[hello.local].valid() &&
         std::memcmp(hello.token, make_hello(options_).token, sizeof hello.token) == 0;
     if (!right) return;
     guests_[hello.local] = std::move(stranger);
-    lives_[hello.local] = std::move(fds.front());
+    lives_[hello.local] = std::move(fds[0]);
+    pages_[hello.local] = std::move(fds[1]);
     --missing_;
   }
 
@@ -207,6 +221,7 @@ class Leader {
     std::vector<int> all{segment.fd()};
     for (const UniqueFd& life : lives_) all.push_back(life.get());
     for (const UniqueFd& bell : bells_) all.push_back(bell.get());
+    for (const UniqueFd& page : pages_) all.push_back(page.get());
     for (std::size_t at = 0; at < all.size(); at += kFdsPerMessage) {
       const std::size_t end = std::min(all.size(), at + kFdsPerMessage);
       const std::uint32_t count = static_cast<std::uint32_t>(end - at);
@@ -233,6 +248,7 @@ class Leader {
   std::vector<UniqueFd> guests_;     // by local index
   std::vector<UniqueFd> lives_;
   std::vector<UniqueFd> bells_;
+  std::vector<UniqueFd> pages_;
   std::size_t missing_ = 0;
 };
 
@@ -251,11 +267,11 @@ Result<UniqueFd> knock(const std::string& name, const NodeMeetingOptions& option
     return system_error("connect", errno);
   });
   if (!connected) return failure(connected.error());
-  const Result<UniqueFd> own = own_pidfd();
+  const Result<OwnFds> own = own_fds(options);
   if (!own) return own.error();
   const Hello hello = make_hello(options);
   const Result<void> said = try_until(options.deadline, [&] {
-    return send_with_fds(socket.get(), &hello, sizeof hello, {own->get()});
+    return send_with_fds(socket.get(), &hello, sizeof hello, {own->life.get(), own->page});
   });
   if (!said) return failure(said.error());
   return socket;
@@ -265,24 +281,25 @@ Result<NodeMembers> join_leader(const std::string& name, const NodeMeetingOption
   const Result<UniqueFd> socket = knock(name, options);
   if (!socket) return socket.error();
   std::vector<UniqueFd> fds;
-  while (fds.size() < 2 * options.ranks.size() + 1) {
+  const std::size_t count = options.ranks.size();
+  while (fds.size() < 3 * count + 1) {
     std::vector<pollfd> watched{{socket->get(), POLLIN, 0}};
     if (!poll_until(watched, options.deadline.when())) {
       return timeout_error(kDoing, name_rank(options.ranks[0]) + " did not answer",
                            options.deadline.waited(), options.deadline.allowed());
     }
-    std::uint32_t count = 0;
-    const Result<std::size_t> got = receive_with_fds(socket->get(), &count, sizeof count, fds);
+    std::uint32_t sent = 0;
+    const Result<std::size_t> got = receive_with_fds(socket->get(), &sent, sizeof sent, fds);
     if (!got) return got.error();
     if (*got == 0) return lost(options.ranks[0], kDoing);
   }
   Result<ShmSegment> segment = ShmSegment::adopt(std::move(fds.front()), options.segment_bytes);
   if (!segment) return segment.error();
-  NodeMembers members{std::move(*segment), {}, {}};
-  const auto middle = fds.begin() + 1 + static_cast<std::ptrdiff_t>(options.ranks.size());
-  members.lives.assign(std::move_iterator(fds.begin() + 1), std::move_iterator(middle));
-  members.bells.assign(std::move_iterator(middle), std::move_iterator(fds.end()));
-  return members;
+  const auto part = [&](std::size_t index) {
+    const auto begin = fds.begin() + 1 + static_cast<std::ptrdiff_t>(index * count);
+    return std::vector<UniqueFd>(std::move_iterator(begin), std::move_iterator(begin + count));
+  };
+  return NodeMembers{std::move(*segment), part(0), part(1), part(2)};
 }
 
 std::string read_line(const char* path) {

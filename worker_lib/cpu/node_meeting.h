@@ -3,12 +3,12 @@
 // Every rank opens a door (a Unix socket in the abstract namespace: it is no file and is gone with
 // its process) and tells the others its random name through the store. The node's first rank makes
 // the segment; the others knock at its door. Descriptors travel over the socket: each rank's pidfd
-// of itself to the first rank, then the segment, everybody's pidfd and bell back. A pidfd made by
-// its own process works in every PID namespace and cannot mean another process that got the same
-// number later.
+// of itself and the file of its worker page to the first rank, then the segment, everybody's pidfd,
+// bell and page back. A pidfd made by its own process works in every PID namespace and cannot mean
+// another process that got the same number later; no more can a page that was opened by its own.
 //
-//   rank 1 ──hello, own pidfd──────────────▶ rank 0     (one message each, SOCK_SEQPACKET)
-//   rank 1 ◀─segment, pidfds, bells──────── rank 0     (once all have knocked)
+//   rank 1 ──hello, own pidfd and page─────▶ rank 0     (one message each, SOCK_SEQPACKET)
+//   rank 1 ◀─segment, pidfds, bells, pages─ rank 0     (once all have knocked)
 //
 // Owner: the thread that forms the group. Every wait has the caller's deadline.
 #pragma once
@@ -42,6 +42,7 @@ struct NodeMeetingOptions {
   std::vector<int> ranks;  // of this node; the first one leads
   int local = 0;           // this rank's place among them
   std::string token;       // the group's secret: who does not know it is turned away
+  int page = -1;           // the file of its worker page; -1: none
   std::size_t segment_bytes = 0;
   Deadline deadline;
 };
@@ -50,6 +51,7 @@ struct NodeMembers {
   ShmSegment segment;
   std::vector<UniqueFd> lives;  // pidfds by local index; readable when the process has ended
   std::vector<UniqueFd> bells;  // eventfds by local index, see RankBells
+  std::vector<UniqueFd> pages;  // by local index; of a rank that has none something that is no page
 };
 
 // leader_door: the name of the first rank's door. kPeerLost when the leader (or, for the leader, a

@@ -12,11 +12,12 @@
 #include <cstring>
 
 #include "base/background_thread.h"
+#include "base/clock.h"
 #include "base/deadline.h"
+#include "base/flight_words.h"
 #include "base/not_now.h"
 #include "base/process_stat.h"
 #include "worker_lib/cpu/rank_names.h"
-#include "worker_lib/cpu/worker_pages.h"
 
 namespace ddprun {
 namespace {
@@ -51,6 +52,10 @@ void ask_when_silent(int socket, Duration silence) {
 bool is_stopped(int pidfd) {
   const std::optional<ProcessStat> stat = process_stat(process_behind(pidfd));
   return stat && (stat->state == 'T' || stat->state == 't');
+}
+
+std::string whereabouts_in(const std::optional<MappedPages>& page) {
+  return page ? whereabouts((*page)[0], to_page_time(BootClock::now())) : "";
 }
 
 }  // namespace
@@ -279,7 +284,7 @@ std::vector<PeerWatch::Standing> PeerWatch::standings_here() const {
                          .stopped = is_stopped(lives_[i].get()),
                          .entered = board_.entered(local),
                          .tick = board_.tick(local),
-                         .whereabouts = whereabouts_at(pages_[i])});
+                         .whereabouts = whereabouts_in(pages_[i])});
   }
   return standings;
 }

@@ -33,6 +33,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "base/worker_page_file.h"
 #include "worker_lib/cpu/node_board.h"
 #include "worker_lib/cpu/rank_bells.h"
 
@@ -47,9 +48,10 @@ class PeerWatch {
   struct Options {
     int rank = -1;
     int world_size = 0;
-    std::vector<int> node_ranks;     // by local index
-    std::vector<UniqueFd> lives;     // pidfds by local index
-    std::vector<std::string> pages;  // by local index, see CpuGroupOptions::page
+    std::vector<int> node_ranks;  // by local index
+    std::vector<UniqueFd> lives;  // pidfds by local index
+    // By local index: one page of each rank that has shown it, as CpuGroupOptions::page.
+    std::vector<std::optional<MappedPages>> pages;
     std::vector<Link> links;
     Duration node_silence{};  // of a node, until it counts as lost
   };
@@ -118,7 +120,7 @@ class PeerWatch {
   Duration node_silence_;
   std::vector<int> node_ranks_;
   std::vector<UniqueFd> lives_;
-  std::vector<std::string> pages_;
+  std::vector<std::optional<MappedPages>> pages_;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::unique_ptr<std::atomic<bool>[]> left_;  // by rank
   UniqueFd stop_;

@@ -1,6 +1,7 @@
 // What a group promises beyond right results: errors that tell, and groups that end together.
 #include "worker_lib/cpu/cpu_group.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,13 +10,14 @@
 #include <latch>
 #include <memory>
 
+#include "base/unique_fd.h"
 #include "base/worker_page.h"
+#include "base/worker_page_file.h"
 #include "tests/support/eventually.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/running_store.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/worker_lib/cpu/world.h"
-#include "worker_lib/cpu/worker_pages.h"
 
 namespace ddprun {
 namespace {
@@ -24,6 +26,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using testing_support::kPatience;
 using testing_support::run_ranks;
 using testing_support::TemporaryDirectory;
@@ -257,26 +260,22 @@ TEST_P(CpuGroupEnd, ARankThatDoesNotComeIsNamedAndTheGroupIsFinishedForAll) {
   });
 }
 
-// Of a rank that has been in a recv for 90 s.
-std::string page_of_a_rank_in_recv(const TemporaryDirectory& directory) {
-  constexpr std::size_t kOffset = 4096;
-  const auto page = std::make_unique<WorkerPage>();
-  page->magic = kWorkerPageMagic;
-  page->version = kWorkerPageVersion;
-  FlightRecord& record = page->record_of(1);
+// Of a rank that has been in a recv for 90 s, behind another one's, as an agent makes them.
+PageFile pages_with_a_rank_in_recv() {
+  PageFile made = *make_page_file("pages", 2);
+  FlightRecord& record = made.pages[1].record_of(1);
   record.call = FlightCall::kRecv;
   record.bytes = 8;
   record.peer = 1;
   record.begun_ns = to_page_time(BootClock::now() - seconds(90));
   record.number = 1;
-  page->calls = 1;
-  const std::string bytes(reinterpret_cast<const char*>(page.get()), sizeof *page);
-  return page_place(directory.write("pages", std::string(kOffset, 0) + bytes), kOffset);
+  made.pages[1].calls = 1;
+  return made;
 }
 
 TEST_P(CpuGroupEnd, ATimeoutSaysWhoIsThereAndWhatTheOthersDoInstead) {
-  const TemporaryDirectory directory;
-  EngineWorld world(GetParam(), {.pages = {"", "", page_of_a_rank_in_recv(directory)}});
+  const PageFile made = pages_with_a_rank_in_recv();
+  EngineWorld world(GetParam(), {.pages = {{}, {}, {made.file.get(), kWorkerPageBytes}}});
   std::latch all_are_done(3);
   world.run([&](CpuGroup& group, int rank) {
     if (rank == 0) {
@@ -291,8 +290,8 @@ TEST_P(CpuGroupEnd, ATimeoutSaysWhoIsThereAndWhatTheOthersDoInstead) {
 }
 
 TEST_P(CpuGroupEnd, AMessageThatDoesNotComeSaysWhatItsSenderDoesInstead) {
-  const TemporaryDirectory directory;
-  EngineWorld world(GetParam(), {.pages = {"", "", page_of_a_rank_in_recv(directory)}});
+  const PageFile made = pages_with_a_rank_in_recv();
+  EngineWorld world(GetParam(), {.pages = {{}, {}, {made.file.get(), kWorkerPageBytes}}});
   std::latch all_are_done(3);
   world.run([&](CpuGroup& group, int rank) {
     if (rank == 0) {
@@ -307,16 +306,23 @@ TEST_P(CpuGroupEnd, AMessageThatDoesNotComeSaysWhatItsSenderDoesInstead) {
   });
 }
 
-TEST(WorkerPages, WhatIsNoPageSaysNothing) {
+// A closed descriptor's number is soon another file's.
+TEST_P(CpuGroupEnd, APageIsReadFromTheFileThatItsRankHasShown) {
+  PageFile made = pages_with_a_rank_in_recv();
+  EngineWorld world(GetParam(), {.pages = {{}, {}, {made.file.get(), kWorkerPageBytes}}});
+  made.file.reset();
+  const Error error = sum_one(world.group(0), milliseconds(100)).error();
+  EXPECT_THAT(error.message(), HasSubstr("rank 2: it is in recv of 8 bytes from rank 1 since "));
+}
+
+TEST(CpuGroup, OfWhatIsNoPageNothingIsSaid) {
   const TemporaryDirectory directory;
-  EXPECT_EQ(page_place("", 4096), "");
-  for (const std::string& place : std::vector<std::string>{
-           "", "4096", "@", "x@" + directory / "no", "0@" + directory / "no",
-           "0@" + directory.write("short", "text"),
-           "0@" + directory.write("strange", std::string(1 << 20, 'x')),
-           "18446744073709551615@" + directory / "strange", "0@" + directory.path()}) {
-    EXPECT_EQ(whereabouts_at(place), "") << place;
-  }
+  const UniqueFd strange(
+      open(directory.write("strange", std::string(1 << 20, 'x')).c_str(), O_RDWR | O_CLOEXEC));
+  EngineWorld world("aab", {.pages = {{}, {strange.get(), 0}, {strange.get(), 1 << 20}}});
+  const Error error = sum_one(world.group(0), milliseconds(100)).error();
+  EXPECT_THAT(error.message(), AllOf(HasSubstr("ranks 1 and 2 did not arrive; rank 0 is there"),
+                                     Not(HasSubstr(". rank "))));
 }
 
 TEST_P(CpuGroupEnd, AbortEndsTheCallInProgressAndTellsTheOthers) {

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/poll_until.h"
+#include "base/worker_page_file.h"
 #include "rendezvous/blocking_socket.h"
 #include "tests/support/eventually.h"
 #include "worker_lib/cpu/node_meeting.h"
@@ -47,20 +48,28 @@ UniqueFd knock_as_a_stranger(const std::string& name, const std::string& words) 
   return socket;
 }
 
-TEST(NodeMeeting, RanksShareMemoryAndHoldEachOthersLivesWhileStrangersAreTurnedAway) {
+TEST(NodeMeeting, RanksShareMemoryAndHoldEachOthersLivesAndPagesWhileStrangersAreTurnedAway) {
   const auto door = NodeDoor::open();
   const auto other_door = NodeDoor::open();
   ASSERT_TRUE(door && other_door);
   const UniqueFd silent = knock_as_a_stranger(door->name, "");
   const UniqueFd wrong = knock_as_a_stranger(door->name, "let me in");
   const UniqueFd no_pidfd = knock_as_a_stranger(door->name, std::string(68, '\0'));
+  const PageFile page = *make_page_file("page", 1);  // of rank 1 alone
+  const auto shown_page = [](const NodeMembers& members, std::size_t local) {
+    return MappedPages::map({.file = members.pages.at(local).get()}, MappedPages::Access::kRead)
+        .has_value();
+  };
   std::vector<std::thread> guests;
   for (const int local : {1, 2}) {
     guests.emplace_back([&, local] {
-      const auto members = meet_node(*other_door, door->name, meeting(local, "secret"));
+      NodeMeetingOptions options = meeting(local, "secret");
+      if (local == 1) options.page = page.file.get();
+      const auto members = meet_node(*other_door, door->name, options);
       ASSERT_TRUE(members) << members.error().message();
       members->segment.at(4096)[local] = 'x';
       ASSERT_EQ(members->lives.size(), 3u);
+      EXPECT_TRUE(shown_page(*members, 1));
     });
   }
   const auto members = meet_node(*door, door->name, meeting(0, "secret"));
@@ -68,6 +77,9 @@ TEST(NodeMeeting, RanksShareMemoryAndHoldEachOthersLivesWhileStrangersAreTurnedA
   for (std::thread& guest : guests) guest.join();
   EXPECT_EQ(members->segment.at(4096)[1], 'x');
   EXPECT_EQ(members->segment.at(4096)[2], 'x');
+  EXPECT_FALSE(shown_page(*members, 0));
+  EXPECT_TRUE(shown_page(*members, 1));
+  EXPECT_FALSE(shown_page(*members, 2));
   for (const UniqueFd& life : members->lives) {
     pollfd watched{life.get(), POLLIN, 0};
     EXPECT_FALSE(poll_until({&watched, 1}, in(milliseconds(1)))) << "this process lives";

@@ -13,7 +13,7 @@ std::unique_ptr<CpuGroup> form_rank(std::uint16_t store_port, const std::string&
                          .world_size = static_cast<int>(letters.size()),
                          .node_id = std::string(1, letters[rank]),
                          .name = name,
-                         .page = options.pages.empty() ? "" : options.pages[rank],
+                         .page = options.pages.empty() ? PagePlace() : options.pages[rank],
                          .deterministic_across_layouts = options.deterministic_across_layouts,
                          .timeout = std::chrono::seconds(30),
                          .tuning = options.tuning})

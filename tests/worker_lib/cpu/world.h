@@ -19,7 +19,7 @@ namespace ddprun {
 // What all ranks of a world want of it.
 struct WorldOptions {
   bool deterministic_across_layouts = false;
-  std::vector<std::string> pages = {};  // by rank, see CpuGroupOptions::page
+  std::vector<PagePlace> pages = {};  // by rank, see CpuGroupOptions::page
   TuningWish tuning = {};
 };
 
