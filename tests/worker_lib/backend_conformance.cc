@@ -4,6 +4,8 @@
 #include <torch/torch.h>
 
 #include <cstdlib>
+#include <iostream>
+#include <set>
 #include <sstream>
 
 #include "ddprun/objects.h"
@@ -151,7 +153,10 @@ std::vector<std::string> BackendConformance::worlds_from(std::size_t size) {
       why = why_not;
     }
   }
-  if (!left_out.empty()) std::cout << "left out:" << left_out << ": " << why << "\n";
+  static std::set<std::string> told;
+  if (!left_out.empty() && told.insert(left_out).second) {
+    std::cout << "left out: worlds" << left_out << ": " << why << "\n";
+  }
   if (why.empty()) why = "there is only a world of one";
   if (worlds.empty()) [&] { GTEST_SKIP() << why; }();
   return worlds;

@@ -13,11 +13,11 @@
 #include <torch/types.h>
 
 #include <functional>
-#include <iostream>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <type_traits>
 #include <utility>
