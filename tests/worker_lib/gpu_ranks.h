@@ -1,6 +1,6 @@
 // Ranks that share the first GPU, as threads of one process, for tests. Without this they would
-// wait for each other for ever: a kernel of NCCL's runs until those of the other ranks have come, so
-// nothing that a rank does before its own may wait for the device, or for another rank's stream.
+// wait for each other for ever: a kernel of NCCL's runs until those of the other ranks have come,
+// so nothing that a rank does before its own may wait for the device, or for another rank's stream.
 //
 // - A rank's thread has a stream of its own as the current one: the default one is all threads'.
 // - Streams have hardware queues of their own, as far as there are any: what waits at the head of a
