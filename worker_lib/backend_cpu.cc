@@ -140,7 +140,7 @@ Work CpuBackend::carry_out(CallOptions call, TensorList written, TensorList read
 }
 
 // A failure on the way to the engine leaves the other ranks in the call: it ends the group, as theirs
-// would.
+// would. What is behind another call is fetched in its turn, as it may be that one's result.
 template <class EngineCall>
 Work CpuBackend::carry_out_staged(CallOptions call, TensorList written, TensorList read,
                                   StagedUse use, EngineCall engine_call) {
@@ -155,16 +155,23 @@ Work CpuBackend::carry_out_staged(CallOptions call, TensorList written, TensorLi
     return result;
   };
   const Deadline deadline(call.timeout);
+  const bool is_first = executor_.is_idle();
   std::shared_ptr<StagedCall> staged;
+  StagedCall::Results before = last_staged_;
   const Result<void> begun = ending_group([&]() -> Result<void> {
     staged = std::make_shared<StagedCall>(written, read, use);
+    if (is_first) staged->fetch(before);
     return {};
   });
   if (!begun) return detail::work_of(begun);
-  const auto run = [ending_group, staged, engine_call, deadline, group = group_.get()] {
-    return ending_group([&] { return staged->carry_out(*group, engine_call, deadline); });
+  last_staged_ = staged->results();
+  const auto run = [=, group = group_.get()] {
+    return ending_group([&] {
+      if (!is_first) staged->fetch(before);
+      return staged->carry_out(*group, engine_call, deadline);
+    });
   };
-  if (call.async || !executor_.is_idle()) return staged_work(executor_.submit(run), staged);
+  if (call.async || !is_first) return staged_work(executor_.submit(run), staged);
   auto host = std::make_shared<detail::HostWork>();
   host->complete(run());
   return staged_work(std::move(host), std::move(staged));
@@ -283,6 +290,7 @@ Work CpuBackend::send(const torch::Tensor& tensor, int destination, int tag, Cal
 Result<torch::Tensor> CpuBackend::on_host(const torch::Tensor& tensor, const Deadline& deadline) {
   try {
     StagedCall staged({}, list_of(tensor), {});
+    staged.fetch(nullptr);
     const Result<void> is_there = staged.await_read(*group_, deadline);
     if (!is_there) return is_there.error();
     return staged.host_read()[0];

@@ -63,6 +63,7 @@ class CpuBackend final : public Backend {
                     const std::shared_ptr<detail::HostWork>& work, End end);
 
   const std::string name_ = "cpu";
+  StagedCall::Results last_staged_;  // of the last staged collective
   const std::vector<torch::DeviceType> devices_;
   std::unique_ptr<CpuGroup> group_;
   SerialExecutor executor_{"ddprun-group"};  // ends before the group it works on

@@ -53,10 +53,13 @@ StagedCall::StagedCall(TensorList written, TensorList read, StagedUse use)
       use_(use),
       inward_(streams_of(device_).getStreamFromGlobalPool(device_, /*isHighPriority=*/true)),
       outward_(streams_of(device_).getStreamFromGlobalPool(device_, /*isHighPriority=*/true)),
-      results_(device_.type()) {
+      results_(std::make_shared<c10::Event>(device_.type())) {
   const WithoutAutograd guard;
   cut_into_pieces(written, read);
-  fetch();
+  c10::Event so_far(device_.type());
+  so_far.record(streams_of(device_).getStream(device_));
+  so_far.block(inward_);
+  so_far.block(outward_);
 }
 
 void StagedCall::cut_into_pieces(TensorList written, TensorList read) {
@@ -92,11 +95,12 @@ void StagedCall::cut_into_pieces(TensorList written, TensorList read) {
   }
 }
 
-void StagedCall::fetch() {
-  c10::Event so_far(device_.type());
-  so_far.record(streams_of(device_).getStream(device_));
-  so_far.block(inward_);
-  so_far.block(outward_);
+void StagedCall::fetch(const Results& before) {
+  const WithoutAutograd autograd_guard;
+  if (before && before->device_type() == device_.type()) {
+    before->block(inward_);
+    before->block(outward_);
+  }
   const c10::StreamGuard guard(inward_);
   for (Piece& piece : pieces_) {
     copy_all(piece.host_read, piece.read);
@@ -154,13 +158,13 @@ void StagedCall::give_back(const Piece& piece) {
 }
 
 void StagedCall::end() {
-  results_.record(outward_);
+  results_->record(outward_);
   pieces_.clear();
 }
 
 void StagedCall::hold_back_current_stream() const {
   // Recording is over: block() only reads.
-  results_.block(streams_of(device_).getStream(device_));
+  results_->block(streams_of(device_).getStream(device_));
 }
 
 namespace {

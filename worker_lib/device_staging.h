@@ -2,8 +2,9 @@
 // engine works there, and what it wrote is copied back.
 //
 // Copies go to streams of LibTorch's pool, one for each direction, behind what the caller's current
-// stream has been given so far. Long tensors go in pieces, so that one is on its way to the host, one in
-// the engine and one on its way back at the same time. On CUDA the memory on the host is pinned. Written
+// stream has been given so far, and behind the results of the collective before: calls in flight may be
+// about the same tensors. Long tensors go in pieces, so that one is on its way to the host, one in the
+// engine and one on its way back at the same time. On CUDA the memory on the host is pinned. Written
 // against what LibTorch says of every device that has streams, not against CUDA.
 #pragma once
 
@@ -36,8 +37,16 @@ struct StagedUse {
 // for by any. All but the destructor may throw what LibTorch throws.
 class StagedCall {
  public:
-  // All on one device. What is read begins its way. There is at least one tensor.
+  // All on one device. There is at least one tensor.
   StagedCall(TensorList written, TensorList read, StagedUse use);
+
+  // Comes when the results are on the device; is never recorded where the call fails.
+  using Results = std::shared_ptr<const c10::Event>;
+  Results results() const { return results_; }
+
+  // What is read begins its way, behind these results of a call that the engine has done; null: of none.
+  // Any one thread.
+  void fetch(const Results& before);
 
   // For each piece: waits for what is read, lets the engine work on the host's side of it, and puts what
   // was written on its way back. The failure of the group, or a deadline that passes, ends the wait.
@@ -56,7 +65,7 @@ class StagedCall {
   // the results.
   void hold_back_current_stream() const;
   // Whether the results are there.
-  bool has_results() const { return results_.query(); }
+  bool has_results() const { return results_->query(); }
 
  private:
   struct Piece {
@@ -67,7 +76,6 @@ class StagedCall {
     c10::Event is_on_host;
   };
   void cut_into_pieces(TensorList written, TensorList read);
-  void fetch();
   void give_back(const Piece& piece);
   Result<void> await_piece(const Piece& piece, const CpuGroup& group,
                            const Deadline& deadline) const;
@@ -78,7 +86,7 @@ class StagedCall {
   const c10::Stream inward_;   // to the host
   const c10::Stream outward_;  // from it
   std::vector<Piece> pieces_;  // until the call is over
-  c10::Event results_;
+  const std::shared_ptr<c10::Event> results_;
 };
 
 // The Work of a call whose host part is `host`: it is complete when the results are on the device.

@@ -694,7 +694,7 @@ std::string ProcessGroup::broadcast_text(const std::string& bytes, int root,
   const torch::Tensor size = torch::full({1}, own, torch::kInt64).to(object_device_);
   broadcast(size, {.root = root, .timeout = left(deadline)});
   const torch::Tensor text =
-      (is_root ? tensor_of(bytes) : torch::empty({size.item<std::int64_t>()}, torch::kUInt8))
+      (is_root ? tensor_of(bytes) : torch::empty({size.cpu().item<std::int64_t>()}, torch::kUInt8))
           .to(object_device_);
   broadcast(text, {.root = root, .timeout = left(deadline)});
   return bytes_of(text);
@@ -728,7 +728,7 @@ std::string ProcessGroup::scatter_text(const std::vector<std::string>& texts, in
   const torch::Tensor mine = torch::zeros({1}, torch::kInt64).to(object_device_);
   scatter(mine, sizes, {.root = root, .timeout = left(deadline)});
   std::vector<std::int64_t> incoming(outgoing.size(), 0);
-  incoming[static_cast<std::size_t>(root)] = mine.item<std::int64_t>();
+  incoming[static_cast<std::size_t>(root)] = mine.cpu().item<std::int64_t>();
   return bytes_of(
       exchange_bytes(tensor_of(all), outgoing, incoming, deadline)[static_cast<std::size_t>(root)]);
 }
@@ -863,7 +863,8 @@ torch::Tensor ProcessGroup::shared_empty(torch::IntArrayRef sizes, torch::Scalar
   }
   return with_dist_errors("shared_empty", [&] {
     torch::Tensor tensor = backend_->shared_empty(sizes, dtype);
-    if (tensor.defined()) return tensor;
+    // What the cpu backend's ranks share is memory of the host, whatever device they are on.
+    if (tensor.defined() && tensor.device().type() == device_.type()) return tensor;
     return torch::empty(sizes, torch::TensorOptions(dtype).device(device_));
   });
 }

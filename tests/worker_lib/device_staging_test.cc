@@ -231,6 +231,22 @@ TEST(DeviceStaging, CallsInFlightKeepTheirOrderAndAWorkMayBeThrownAway) {
   });
 }
 
+TEST(DeviceStaging, ACallInFlightReadsTheResultsOfTheOnesBeforeIt) {
+  in_a_world_of(2, [](ProcessGroup& group) {
+    // Long: its copy to the device is still on its way when the next call begins.
+    const Tensor tensor = put(ranks_own(group, 3 << 20));
+    const Tensor copy = put(torch::zeros({3 << 20}));
+    std::vector<Work> works;
+    for (int i = 0; i < 8; ++i) works.push_back(group.all_reduce(tensor, {.async = true}));
+    works.push_back(group.broadcast(tensor, {.root = 1, .async = true}));
+    works.push_back(group.all_to_all_single(copy, tensor, {.async = true}));
+    for (const Work& work : works) work.wait();
+    EXPECT_TRUE(torch::equal(get(tensor), sum_of_all(group, 3 << 20) * 128));
+    const Tensor half = get(tensor).view({2, -1})[group.rank()];
+    EXPECT_TRUE(torch::equal(get(copy), half.repeat({2})));
+  });
+}
+
 TEST(DeviceStaging, ADeviceThatDoesNotGetThereEndsTheGroupAtTheDeadline) {
   std::latch both(2);
   in_a_world_of(2, [&](ProcessGroup& group) {

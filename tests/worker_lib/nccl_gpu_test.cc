@@ -1,19 +1,18 @@
-// The nccl backend on a GPU: a world of one, every collective; and, where NCCL can (2.30), several
-// ranks on one GPU.
+// What only a GPU shows of the nccl backend: how a program gets it, kernels that an abort ends,
+// splits, CUDA graphs; and, where NCCL can (2.30), several ranks on one GPU that disagree or stay
+// away. What every backend does is in gpu_conformance_test.
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAStream.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <nccl.h>
 #include <torch/torch.h>
 
-#include <cstdlib>
 #include <latch>
 
 #include "ddprun/context.h"
 #include "tests/support/expect_dist_error.h"
-#include "tests/support/rank_threads.h"
+#include "tests/worker_lib/gpu_ranks.h"
 #include "tests/worker_lib/nccl_ranks.h"
 #include "tests/worker_lib/scoped_environment.h"
 #include "tests/worker_lib/tensor_list.h"
@@ -26,13 +25,12 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 using testing_support::dist_error_of;
-using testing_support::run_ranks;
 using torch::Tensor;
 
 class NcclOnGpu : public testing::Test {
  protected:
   void SetUp() override {
-    if (nccl_backend_factory()->device_count() == 0) GTEST_SKIP() << "there is no GPU here";
+    if (const std::string why = why_no_ranks_on_gpu(1); !why.empty()) GTEST_SKIP() << why;
     context_.emplace(init());
     ASSERT_EQ(group().backend_name(), "nccl");
   }
@@ -47,71 +45,7 @@ class NcclOnGpu : public testing::Test {
   std::optional<Context> context_;
 };
 
-TEST_F(NcclOnGpu, IsChosenWithTheFirstDevice) {
-  EXPECT_EQ(context_->device(), torch::Device(torch::kCUDA, 0));
-}
-
-TEST_F(NcclOnGpu, EveryCollectiveOfAWorldOfOneGivesWhatItGot) {
-  const Tensor x = values();
-  for (const ReduceOp op :
-       {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax}) {
-    group().all_reduce(x, {.op = op});
-    expect_values(x);
-  }
-  group().reduce(x);
-  group().broadcast(x);
-  expect_values(x);
-  for (int i = 0; i < 9; ++i) {
-    const Tensor y = torch::zeros_like(x);
-    if (i == 0) group().all_gather({y}, x);
-    if (i == 1) group().reduce_scatter(y, {x});
-    if (i == 2) group().gather({y}, x);
-    if (i == 3) group().scatter(y, {x});
-    if (i == 4) group().all_gather_into_tensor(y, x);
-    if (i == 5) group().reduce_scatter_tensor(y, x);
-    if (i == 6) group().all_to_all({y}, {x});
-    if (i == 7) group().all_to_all_single(y, x);
-    if (i == 8) group().all_gather_into_tensor_coalesced({y}, {x});
-    expect_values(y);
-  }
-  group().all_reduce_coalesced({x, values()});
-  group().broadcast_coalesced({x, values()});
-  expect_values(x);
-  group().barrier();
-  group().monitored_barrier();
-}
-
-TEST_F(NcclOnGpu, PremulSumMultiplies) {
-  const Tensor x = values();
-  for (int i = 0; i < 3; ++i)
-    group().all_reduce(x, {.op = ReduceOp::kPremulSum, .premul_factor = 2});
-  EXPECT_TRUE(torch::equal(x.cpu(), values().cpu() * 8));
-}
-
-TEST_F(NcclOnGpu, WorksInFlightRunInOrder) {
-  const Tensor x = values();
-  std::vector<Work> works;
-  for (int i = 0; i < 50; ++i) works.push_back(group().all_reduce(x, {.async = true}));
-  works.back().wait(seconds(30));
-  for (const Work& work : works) {
-    work.wait();
-    EXPECT_TRUE(work.is_completed());
-  }
-  expect_values(x);
-}
-
-TEST_F(NcclOnGpu, ObjectsTravelThroughTheDevice) {
-  const nlohmann::json value{{"exact", 0.1}, {"text", "object"}};
-  EXPECT_EQ(group().broadcast_object(value), value);
-  EXPECT_EQ(group().all_gather_object(value), std::vector<nlohmann::json>{value});
-}
-
-TEST_F(NcclOnGpu, AnAbortedGroupSaysSo) {
-  group().all_reduce(values());
-  group().abort("enough");
-  EXPECT_DIST_ERROR(group().all_reduce(values()), DistError::Kind::kStopped,
-                    testing::HasSubstr("enough"));
-}
+TEST_F(NcclOnGpu, IsChosenWithTheFirstDevice) { EXPECT_EQ(context_->device(), kFirstGpu); }
 
 TEST_F(NcclOnGpu, AnAbortEndsWhatIsInFlightWithinASecond) {
   const Tensor x = torch::ones({1 << 26}, context_->device());
@@ -122,20 +56,6 @@ TEST_F(NcclOnGpu, AnAbortEndsWhatIsInFlightWithinASecond) {
   group().abort("enough");
   EXPECT_LT(BootClock::now() - start, seconds(1));
   EXPECT_TRUE(works.back().is_completed());
-}
-
-TEST_F(NcclOnGpu, ASharedTensorIsReducedAndOutlivesTheGroup) {
-  Tensor shared = group().shared_empty({1000}, torch::kFloat32);
-  EXPECT_EQ(shared.device(), context_->device());
-  for (int i = 0; i < 3; ++i) {
-    shared.copy_(values());
-    group().all_reduce(shared);
-    expect_values(shared);
-  }
-  const Tensor expected = values().cpu();
-  context_.reset();
-  EXPECT_TRUE(torch::equal(shared.cpu(), expected));
-  shared.reset();
 }
 
 TEST_F(NcclOnGpu, ASplitOffGroupWorksBesideItsParent) {
@@ -174,24 +94,21 @@ TEST_F(NcclOnGpu, CallsAreCapturedIntoAGraphAndRunWithIt) {
 
 class NcclRanksOnOneGpu : public testing::Test {
  protected:
-  static void SetUpTestSuite() { setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1); }
   void SetUp() override {
-    if (nccl_backend_factory()->device_count() == 0) GTEST_SKIP() << "there is no GPU here";
-    int version = 0;
-    ASSERT_EQ(ncclGetVersion(&version), ncclSuccess);
-    if (version < 23000) GTEST_SKIP() << "several ranks on a GPU need NCCL 2.30, not " << version;
+    if (const std::string why = why_no_ranks_on_gpu(2); !why.empty()) GTEST_SKIP() << why;
   }
 
   static Tensor filled(float value, std::int64_t count = 1000) {
-    return torch::full({count}, value, torch::Device(torch::kCUDA, 0));
+    return torch::full({count}, value, kFirstGpu);
   }
 
   static constexpr CallOptions kCall{.timeout = seconds(60), .async = true};
-  NcclRanks ranks_{real_nccl_api(), torch::Device(torch::kCUDA, 0)};
+  NcclRanks ranks_{real_nccl_api(), kFirstGpu};
 };
 
 TEST_F(NcclRanksOnOneGpu, ReduceExchangeAndSplit) {
-  run_ranks(3, [&](int rank) {
+  std::latch has_memory(3);
+  run_ranks_on_gpu(3, [&](int rank) {
     const auto backend = ranks_.make(rank, 3);
     const Tensor sum = filled(rank + 1.0F);
     backend->all_reduce(list_of_one(sum), {ReduceOp::kSum}, kCall).wait(seconds(60));
@@ -209,12 +126,13 @@ TEST_F(NcclRanksOnOneGpu, ReduceExchangeAndSplit) {
     ASSERT_EQ(seed != nullptr, rank < 2);
     if (seed) {
       NcclBackend part(real_nccl_api(), nullptr,
-                       {.rank = 1 - rank, .world_size = 2, .device = {torch::kCUDA, 0}}, nullptr,
+                       {.rank = 1 - rank, .world_size = 2, .device = kFirstGpu}, nullptr,
                        std::static_pointer_cast<NcclSeed>(seed));
       part.broadcast(list_of_one(own), 0, kCall).wait(seconds(60));
       EXPECT_EQ(own[0].item<float>(), 1);
     }
     const Tensor shared = backend->shared_empty({1000}, torch::kFloat32);
+    has_memory.arrive_and_wait();
     if (shared.defined()) {
       shared.fill_(1);
       backend->all_reduce(list_of_one(shared), {ReduceOp::kSum}, kCall).wait(seconds(60));
@@ -226,11 +144,11 @@ TEST_F(NcclRanksOnOneGpu, ReduceExchangeAndSplit) {
 
 TEST_F(NcclRanksOnOneGpu, ThatDisagreeAreTold) {
   std::latch over(2);
-  run_ranks(2, [&](int rank) {
-    const auto backend = ranks_.make(rank, 2);
+  run_ranks_on_gpu(2, [&](int rank) {
+    const Tensor tensor = filled(1, rank == 0 ? 1 << 22 : 1 << 21);
+    const auto backend = ranks_.make(rank, 2);  // all have their memory
     backend->barrier(kCall).wait(seconds(60));
     const TimePoint start = BootClock::now();
-    const Tensor tensor = filled(1, rank == 0 ? 1 << 22 : 1 << 21);
     const Work work = backend->all_reduce(list_of_one(tensor), {ReduceOp::kSum}, kCall);
     const DistError error = dist_error_of([&] { work.wait(seconds(30)); });
     EXPECT_EQ(error.kind(), DistError::Kind::kInvalidArgument) << error.what();
@@ -242,7 +160,7 @@ TEST_F(NcclRanksOnOneGpu, ThatDisagreeAreTold) {
 
 TEST_F(NcclRanksOnOneGpu, AMissingRankIsNamedAndNobodyHangs) {
   std::latch over(2);
-  run_ranks(2, [&](int rank) {
+  run_ranks_on_gpu(2, [&](int rank) {
     const auto backend = ranks_.make(rank, 2);
     backend->barrier(kCall).wait(seconds(60));
     if (rank == 0) {

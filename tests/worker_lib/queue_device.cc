@@ -2,6 +2,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/set_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/StreamGuard.h>
@@ -228,6 +229,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("empty_strided", empty_strided);
   library.impl("as_strided", at::native::as_strided_tensorimpl);
   library.impl("view", at::native::view);
+  library.impl("set_.source_Storage_storage_offset", at::native::set_storage_cpu_);
   library.impl("copy_", copy);
 }
 
@@ -249,6 +251,10 @@ torch::Tensor QueueDevice::get(const torch::Tensor& device) {
   torch::Tensor host = torch::empty(device.sizes(), device.scalar_type());
   if (host.numel() > 0) host.copy_(device);
   return host;
+}
+
+void QueueDevice::drain() {
+  for (Queue& one : device().streams) one.drain();
 }
 
 void QueueDevice::close_stream() { queue_of(current()).set_open(false); }

@@ -19,6 +19,9 @@ class QueueDevice {
   static torch::Tensor put(const torch::Tensor& host);
   static torch::Tensor get(const torch::Tensor& device);
 
+  // Waits for all streams.
+  static void drain();
+
   // The calling thread's current stream does nothing more until open_stream() is called.
   static void close_stream();
   static void open_stream();
