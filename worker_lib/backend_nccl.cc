@@ -96,6 +96,12 @@ CallHeader header_of(CallKind kind, TensorList tensors, const Reduction& how, in
   return header;
 }
 
+std::vector<std::size_t> bytes_of(TensorList tensors) {
+  std::vector<std::size_t> bytes;
+  for (const torch::Tensor& one : tensors) bytes.push_back(one.nbytes());
+  return bytes;
+}
+
 Error no_tags(const char* call, int tag) {
   return Error{
       .kind = ErrorKind::kUnsupported,
@@ -323,13 +329,14 @@ Work NcclBackend::scatter(const torch::Tensor& output, TensorList inputs, int ro
 }
 
 Work NcclBackend::all_to_all(TensorList outputs, TensorList inputs, CallOptions call) {
-  // How much goes where is every pair's own affair.
-  return issue_messages({.device = device_of(inputs[0]),
-                         .what = call_of("all_to_all", inputs),
-                         .header = CallHeader{.kind = CallKind::kAllToAll,
-                                              .type = content_of(inputs).type},
-                         .keep = both(outputs, inputs)},
-                        written(outputs), read(inputs), call);
+  // How much goes where is every pair's own affair, in which its two ranks must agree.
+  return issue_messages(
+      {.device = device_of(inputs[0]),
+       .what = call_of("all_to_all", inputs),
+       .header = CallHeader{.kind = CallKind::kAllToAll, .type = content_of(inputs).type},
+       .pairs = balance_of(rank(), bytes_of(inputs), bytes_of(outputs)),
+       .keep = both(outputs, inputs)},
+      written(outputs), read(inputs), call);
 }
 
 // Reduces a byte; its Work blocks the host until that is through.

@@ -37,12 +37,48 @@ std::uint64_t chain_of(std::uint64_t before, const CallHeader& call, int place) 
                           static_cast<std::uint64_t>(place) << 48);
 }
 
+std::string too_long_ago(const char* what, const CallHeader& seen) {
+  return std::string("the ranks disagree in ") + what + " " + describe(seen) +
+         ", which is too long ago to be told";
+}
+
+// "24 B (6 f32)".
+std::string amount(std::uint64_t bytes, ElementType type) {
+  std::string text = std::to_string(bytes) + " B";
+  const std::size_t each = size_of(type);
+  if (each > 1 && bytes % each == 0) {
+    text += " (" + std::to_string(bytes / each) + " " + to_text(type) + ")";
+  }
+  return text;
+}
+
+std::string excess_text(const CallHeader& call, const PairExcess& excess) {
+  const std::string text = "the ranks disagree in " + describe(call) + ": ";
+  const auto bytes = static_cast<std::uint64_t>(excess.bytes);
+  const std::string difference =
+      excess.bytes > 0 ? amount(bytes, call.type) + " more" : amount(-bytes, call.type) + " less";
+  if (excess.from >= 0 && excess.to >= 0) {
+    return text + name_rank(excess.from) + " sends " + name_rank(excess.to) + " " + difference +
+           " than " + name_rank(excess.to) + " awaits";
+  }
+  const std::string in_all =
+      excess.bytes == 0 ? ", but as much in all" : ", " + difference + " in all";
+  if (excess.from >= 0) {
+    return text + name_rank(excess.from) + " sends several ranks what they do not await" + in_all;
+  }
+  if (excess.to >= 0) {
+    return text + "several ranks send " + name_rank(excess.to) + " what it does not await" + in_all;
+  }
+  return text + "several ranks send several others what these do not await";
+}
+
 }  // namespace
 
-std::uint64_t CallLedger::enter(CallHeader call, int place) {
+std::uint64_t CallLedger::enter(CallHeader call, int place, const PairBalance& pairs) {
   call.sequence = ++called_;
   chain_ = chain_of(chain_, call, place);
-  entries_.push_back({call, chain_});
+  pairs_ += of_call(called_, pairs);
+  entries_.push_back({call, chain_, pairs_});
   // While everything is over nobody trims.
   if (oldest_ == called_ && entries_.size() > kShown) entries_.pop_front();
   return called_;
@@ -102,12 +138,13 @@ std::optional<std::string> find_disagreement(std::span<const std::optional<CallN
     first = std::min(first, note->first);
     last = std::max(last, note->first + note->entries.size());
   }
-  bool agreed_before = false;  // on the call before, on all ranks that are compared
+  bool agreed_before = first == 1;  // all ranks, up to the call before
   for (std::uint64_t number = first; number < last; ++number) {
     std::vector<int> ranks;
     std::vector<int> absent;
     std::vector<CallHeader> calls;
     std::vector<std::uint64_t> chains;
+    PairBalance pairs;
     for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
       const auto& note = by_rank[rank];
       const LedgerEntry* entry = note ? note->find(number) : nullptr;
@@ -118,10 +155,16 @@ std::optional<std::string> find_disagreement(std::span<const std::optional<CallN
       ranks.push_back(static_cast<int>(rank));
       calls.push_back(entry->call);
       chains.push_back(entry->chain);
+      pairs += entry->pairs;
     }
     if (calls.empty()) continue;
     if (std::ranges::count(chains, chains[0]) == std::ssize(chains)) {
-      agreed_before = ranks.size() == by_rank.size();
+      const bool are_all = ranks.size() == by_rank.size();
+      const auto excess =
+          are_all ? excess_in(alone(number, pairs), static_cast<int>(ranks.size())) : std::nullopt;
+      if (excess && agreed_before) return excess_text(calls[0], *excess);
+      if (excess) return too_long_ago("an all_to_all up to", calls[0]);
+      agreed_before = are_all;
       continue;
     }
     if (std::ranges::count(calls, calls[0]) != std::ssize(calls)) {
@@ -135,7 +178,7 @@ std::optional<std::string> find_disagreement(std::span<const std::optional<CallN
              " with tensors on devices that do not belong together: each rank must come to use its "
              "devices in the same order";
     }
-    return "the ranks disagree in a call before " + what + ", which is too long ago to be told";
+    return too_long_ago("a call before", calls[0]);
   }
   return std::nullopt;
 }

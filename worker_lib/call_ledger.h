@@ -4,7 +4,9 @@
 // A rank shows the others a note: how many collectives it has called, and those around the oldest
 // that is not over, the latest where all are. Beside each stands a chain: a digest of all calls up
 // to it. So ranks that have a call of one number in view know whether they have called the same
-// since the beginning, however far one of them is ahead.
+// since the beginning, however far one of them is ahead. How much goes where in an all_to_all need
+// not be the same: of that stands a balance there, of all calls up to it, which is nothing over all
+// ranks if their pairs agree.
 //
 // Pure values and functions; any thread.
 #pragma once
@@ -18,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "worker_lib/core/pair_balance.h"
 #include "worker_lib/cpu/call_header.h"
 
 namespace ddprun {
@@ -25,26 +28,28 @@ namespace ddprun {
 struct LedgerEntry {
   CallHeader call;
   std::uint64_t chain = 0;
+  PairBalance pairs;
 };
 
 class CallLedger {
  public:
-  static constexpr std::size_t kShown = 24;  // entries in a note
+  static constexpr std::size_t kShown = 20;  // entries in a note
 
   // Writes a call down and returns its number, from 1. place: which of its devices the rank uses,
-  // in the order in which it came to use them.
-  std::uint64_t enter(CallHeader call, int place);
+  // in the order in which it came to use them. pairs: of an all_to_all.
+  std::uint64_t enter(CallHeader call, int place, const PairBalance& pairs = {});
   // All calls before this one are over.
   void end_before(std::uint64_t number);
 
   std::uint64_t called() const { return called_; }
-  // At most 1024 bytes.
+  // At most CpuGroup::kMaxNoteBytes.
   std::string note() const;
 
  private:
   std::uint64_t called_ = 0;
   std::uint64_t oldest_ = 1;         // that is not over
   std::uint64_t chain_ = 0;          // of all calls
+  PairBalance pairs_;                // of all calls
   std::deque<LedgerEntry> entries_;  // up to the last call
 };
 
@@ -60,7 +65,8 @@ struct CallNote {
 std::optional<CallNote> read_note(std::string_view note);
 
 // How the ranks disagree, where they do: the first call, of those in view, that is not the same on
-// all ranks that have called it, as a table of who called what.
+// all ranks that have called it, as a table of who called what; or the first all_to_all, of those
+// that all ranks have in view, in which one sends what another does not await.
 std::optional<std::string> find_disagreement(std::span<const std::optional<CallNote>> by_rank);
 
 // Who has not called the collective of this number, and what they called last, in words; no ranks:

@@ -197,7 +197,7 @@ Result<std::shared_ptr<NcclWork>> NcclEngine::enqueue(NcclIssue& issue, bool is_
   Lane& lane = **found;
   if (issue.header) {
     const std::lock_guard lock(mutex_);
-    ledger_.enter(*issue.header, lane.place);
+    ledger_.enter(*issue.header, lane.place, issue.pairs);
   }
   const Result<void> joined = join(lane, issue, is_captured, deadline);
   if (!joined) return joined.error();

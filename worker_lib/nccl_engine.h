@@ -86,6 +86,7 @@ struct NcclIssue {
   int device = 0;
   NcclCall what;                                               // for errors
   std::optional<CallHeader> header = {};                       // of a collective, for the ledger
+  PairBalance pairs = {};                                      // of an all_to_all, for the ledger
   std::vector<torch::Tensor> keep = {};                        // alive until the call is over
   std::vector<Copy> copies_ahead = {};                         // within the device
   std::function<NcclResult(const NcclLaneView&)> launch = {};  // of a collective

@@ -101,6 +101,120 @@ TEST(CallLedger, CallsOnDevicesThatDoNotBelongTogetherDiffer) {
                         "that do not belong together"));
 }
 
+// --- all_to_all: what ranks send each other, and what they await, [from][to] in bytes
+
+using Table = std::vector<std::vector<std::size_t>>;
+
+constexpr CallHeader kExchange{.kind = CallKind::kAllToAll, .type = ElementType::kF32};
+
+const Table kEight{{8, 8, 8}, {8, 8, 8}, {8, 8, 8}};
+
+void exchange(CallLedger& ledger, std::size_t rank, const Table& sent, const Table& awaited) {
+  std::vector<std::size_t> in;
+  for (const auto& row : awaited) in.push_back(row[rank]);
+  ledger.enter(kExchange, 0, balance_of(static_cast<int>(rank), sent[rank], in));
+}
+
+// Each of three ranks has called two others before.
+std::vector<CallLedger> after_exchange(const Table& sent, const Table& awaited) {
+  std::vector<CallLedger> ledgers(3, with_calls(2));
+  for (std::size_t rank = 0; rank < 3; ++rank) exchange(ledgers[rank], rank, sent, awaited);
+  return ledgers;
+}
+
+TEST(CallLedger, PairsMayHaveSizesOfTheirOwn) {
+  const Table sent{{0, 4, 100}, {8, 0, 0}, {12, 400, 8}};
+  std::vector<CallLedger> ledgers = after_exchange(sent, sent);
+  EXPECT_EQ(find_disagreement(notes_of(ledgers)), std::nullopt);
+  for (CallLedger& one : ledgers) one.enter(kSum, 0);
+  EXPECT_EQ(find_disagreement(notes_of(ledgers)), std::nullopt);
+}
+
+TEST(CallLedger, APairThatDisagreesInAnAllToAllIsNamedWithTheDifference) {
+  Table awaited = kEight;
+  awaited[0][2] = 32;
+  std::vector<CallLedger> ledgers = after_exchange(kEight, awaited);
+  EXPECT_EQ(
+      find_disagreement(notes_of(ledgers)),
+      "the ranks disagree in all_to_all #3 of f32: rank 0 sends rank 2 24 B (6 f32) less than "
+      "rank 2 awaits");
+  for (CallLedger& one : ledgers) one.enter(kBarrier, 0);
+  EXPECT_THAT(find_disagreement(notes_of(ledgers)).value_or(""), HasSubstr("all_to_all #3"))
+      << "and the calls behind it do not matter";
+  EXPECT_EQ(
+      find_disagreement(notes_of(after_exchange(awaited, kEight))),
+      "the ranks disagree in all_to_all #3 of f32: rank 0 sends rank 2 24 B (6 f32) more than "
+      "rank 2 awaits");
+}
+
+TEST(CallLedger, ARankWhoseSplitsAreWrongIsNamed) {
+  Table awaited = kEight;
+  awaited[0][1] = 4;
+  awaited[2][1] = 12;
+  EXPECT_EQ(
+      find_disagreement(notes_of(after_exchange(kEight, awaited))),
+      "the ranks disagree in all_to_all #3 of f32: several ranks send rank 1 what it does not "
+      "await, but as much in all");
+  Table sent = kEight;
+  sent[2] = {16, 10, 8};
+  EXPECT_EQ(
+      find_disagreement(notes_of(after_exchange(sent, kEight))),
+      "the ranks disagree in all_to_all #3 of f32: rank 2 sends several ranks what they do not "
+      "await, 10 B more in all");
+}
+
+TEST(CallLedger, PairsThatDisagreeAllOverAreTold) {
+  Table awaited = kEight;
+  awaited[0][1] = 4;
+  awaited[1][2] = 12;
+  EXPECT_EQ(find_disagreement(notes_of(after_exchange(kEight, awaited))),
+            "the ranks disagree in all_to_all #3 of f32: several ranks send several others what "
+            "these do not await");
+}
+
+TEST(CallLedger, AnAllToAllIsJudgedWhenAllRanksAreInIt) {
+  Table awaited = kEight;
+  awaited[0][2] = 32;
+  std::vector<CallLedger> ledgers(3, with_calls(2));
+  exchange(ledgers[0], 0, kEight, awaited);
+  exchange(ledgers[2], 2, kEight, awaited);
+  EXPECT_EQ(find_disagreement(notes_of(ledgers)), std::nullopt);
+  std::vector<std::optional<CallNote>> notes = notes_of(ledgers);
+  notes[1].reset();
+  EXPECT_EQ(find_disagreement(notes), std::nullopt);
+  exchange(ledgers[1], 1, kEight, awaited);
+  EXPECT_THAT(find_disagreement(notes_of(ledgers)).value_or(""), HasSubstr("rank 0 sends rank 2"));
+}
+
+TEST(CallLedger, AnAllToAllThatIsOutOfViewIsStillNoticed) {
+  Table awaited = kEight;
+  awaited[0][2] = 32;
+  std::vector<CallLedger> ledgers = after_exchange(kEight, awaited);
+  for (CallLedger& one : ledgers) {
+    for (int i = 0; i < 200; ++i) {
+      one.end_before(one.enter(kBarrier, 0));
+    }
+  }
+  EXPECT_THAT(find_disagreement(notes_of(ledgers)).value_or(""),
+              StartsWith("the ranks disagree in an all_to_all up to barrier #"));
+  // One whose first entries in view are others cannot tell which it was, either.
+  for (int i = 0; i < 5; ++i) ledgers[1].end_before(ledgers[1].enter(kBarrier, 0));
+  EXPECT_THAT(find_disagreement(notes_of(ledgers)).value_or(""),
+              StartsWith("the ranks disagree in an all_to_all up to barrier #"));
+}
+
+TEST(CallLedger, AnotherCallThanAnAllToAllIsToldFirst) {
+  Table awaited = kEight;
+  awaited[0][2] = 32;
+  std::vector<CallLedger> ledgers(3, with_calls(2));
+  exchange(ledgers[0], 0, kEight, awaited);
+  ledgers[1].enter(kBarrier, 0);
+  exchange(ledgers[2], 2, kEight, awaited);
+  EXPECT_EQ(find_disagreement(notes_of(ledgers)),
+            "the ranks disagree: ranks 0 and 2 called all_to_all #3 of f32; rank 1 called barrier "
+            "#3");
+}
+
 TEST(CallLedger, WhoHasNotComeIsNamedWithTheirLastCalls) {
   const auto notes = notes_of({with_calls(7), with_calls(6), with_calls(7), with_calls(0)});
   const MissingRanks missing = find_missing(7, notes);

@@ -1,22 +1,32 @@
 // Ranks that call what does not belong together: every one of them learns who called what, within a
-// second, whatever the calls are and in whichever point they differ.
+// second, whatever the calls are and in whichever point they differ. On the cpu backend; and on
+// nccl, against the double, what NCCL lets pass or hangs in.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <barrier>
 #include <functional>
+#include <latch>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "ddprun/process_group.h"
+#include "tests/support/expect_dist_error.h"
+#include "tests/support/rank_threads.h"
 #include "tests/support/thread_world.h"
+#include "tests/worker_lib/nccl_world.h"
 
 namespace ddprun {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing_support::dist_error_of;
+using testing_support::kPatience;
+using testing_support::run_ranks;
 using testing_support::ThreadWorld;
 using torch::Tensor;
 
@@ -155,6 +165,101 @@ TEST_P(RanksDisagree, AllLearnWhoCalledWhatWithinASecond) {
 
 INSTANTIATE_TEST_SUITE_P(, RanksDisagree, testing::ValuesIn(disagreements()),
                          [](const auto& one) { return one.param.name; });
+
+// --- nccl: sizes that do not belong together
+
+class NcclSizes : public testing::Test {
+ protected:
+  NcclDoubleWorld world_;
+};
+
+class NcclSizesInWorld : public NcclSizes, public testing::WithParamInterface<int> {
+ protected:
+  // All ranks make the call, in which they disagree, though the parts of some are over soon. They
+  // are in a barrier then, but for rank 0, which hears of it at its next call.
+  void expect_told(const CallOfRank& call, const std::string& told) {
+    const int size = GetParam();
+    world_.cuda.let_ranks_disagree();
+    std::latch heard(size - 1);
+    std::barrier over(size);
+    run_ranks(size, [&](int rank) {
+      ProcessGroup group(world_.ranks.make(rank, size), torch::kCPU, kPatience);
+      group.barrier();
+      const TimePoint begin = BootClock::now();
+      const DistError error = dist_error_of([&] {
+        call(group);
+        if (rank == 0) heard.wait();
+        group.barrier();
+      });
+      EXPECT_LT(BootClock::now() - begin, std::chrono::seconds(1)) << "rank " << rank;
+      EXPECT_THAT(error.what(), HasSubstr("nccl group: the ranks disagree in " + told))
+          << "rank " << rank;
+      if (rank != 0) heard.count_down();
+      over.arrive_and_wait();
+    });
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(, NcclSizesInWorld, testing::Values(2, 3, 4),
+                         testing::PrintToStringParamName());
+
+// Of the rows that go from one rank to another.
+using Rows = std::function<std::int64_t(int from, int to)>;
+
+std::int64_t uneven(int from, int to) { return (2 * from + 3 * to) % 5; }
+
+// Rank 1 awaits so many rows more, or less, from rank 0 than that one sends.
+Rows with_fault(std::int64_t rows) {
+  return [=](int from, int to) { return uneven(from, to) + (from == 0 && to == 1 ? rows : 0); };
+}
+
+CallOfRank exchange(const Rows& sent, const Rows& awaited) {
+  return [=](ProcessGroup& group) {
+    std::vector<Tensor> outputs, inputs;
+    for (int r = 0; r < group.size(); ++r) {
+      inputs.push_back(torch::ones({sent(group.rank(), r), 3}));
+      outputs.push_back(torch::zeros({awaited(r, group.rank()), 3}));
+    }
+    group.all_to_all(outputs, inputs);
+  };
+}
+
+CallOfRank exchange_single(const Rows& sent, const Rows& awaited) {
+  return [=](ProcessGroup& group) {
+    std::vector<std::int64_t> in, out;
+    for (int r = 0; r < group.size(); ++r) {
+      out.push_back(sent(group.rank(), r));
+      in.push_back(awaited(r, group.rank()));
+    }
+    const auto sum = [](const auto& rows) { return std::accumulate(rows.begin(), rows.end(), 0L); };
+    const Tensor input = torch::ones({sum(out), 3}), output = torch::zeros({sum(in), 3});
+    group.all_to_all_single(output, input, {.output_splits = in, .input_splits = out});
+  };
+}
+
+TEST_P(NcclSizesInWorld, UnevenSplitsThatAgreeGoThroughHoweverLateARankIs) {
+  const int size = GetParam();
+  run_ranks(size, [&](int rank) {
+    ProcessGroup group(world_.ranks.make(rank, size), torch::kCPU, kPatience);
+    group.barrier();
+    for (const CallOfRank& call : {exchange(uneven, uneven), exchange_single(uneven, uneven)}) {
+      // The others' ledgers are compared meanwhile, on all nodes.
+      if (rank == 0) testing_support::let_pass(std::chrono::milliseconds(300));
+      call(group);
+      group.barrier();
+    }
+  });
+}
+
+TEST_P(NcclSizesInWorld, LessThanIsAwaitedInAnAllToAllIsTold) {
+  expect_told(exchange(uneven, with_fault(2)),
+              "all_to_all #2 of f32: rank 0 sends rank 1 24 B (6 f32) less than rank 1 awaits");
+}
+
+TEST_P(NcclSizesInWorld, MoreThanIsAwaitedInAnAllToAllSingleIsTold) {
+  expect_told(exchange_single(uneven, with_fault(-2)),
+              "all_to_all #2 of f32: rank 0 sends rank 1 24 B (6 f32) more than rank 1 awaits");
+}
 
 }  // namespace
 }  // namespace ddprun
