@@ -13,10 +13,12 @@ namespace ddprun {
 namespace {
 
 constexpr Duration kWatchInterval = std::chrono::milliseconds(20);
-// Ledgers are compared when nothing has got on for so long, and then this often: those of the own
-// node, which costs a look at shared memory, and those of other nodes, which costs messages.
+// Ledgers are compared this often: those of the own node, which costs a look at shared memory, and,
+// when nothing has got on for so long, those of other nodes, which costs messages. While calls get
+// on these are asked more seldom, as NCCL may also give wrong results and go on.
 constexpr Duration kLookInterval = std::chrono::milliseconds(80);
 constexpr Duration kQuestionInterval = std::chrono::milliseconds(250);
+constexpr Duration kCalmQuestionInterval = std::chrono::seconds(5);
 constexpr Duration kAnswerPatience = std::chrono::milliseconds(200);
 
 }  // namespace
@@ -472,16 +474,18 @@ bool NcclEngine::is_idle() const {
 
 void NcclEngine::watch() {
   std::unique_lock lock(mutex_);
+  moved_at_ = looked_at_ = asked_at_ = BootClock::now();
   while (!closing_) {
     if (is_idle()) {
       changed_.wait(lock, [this] { return closing_ || !is_idle() || shown_ != ledger_.called(); });
+      moved_at_ = BootClock::now();
     } else {
       changed_.wait_for(lock, kWatchInterval, [this] { return closing_; });
     }
     lock.unlock();
     Result<void> well = inspect();
     show_ledger();
-    if (well) well = compare_when_stuck();
+    if (well) well = compare_ledgers();
     if (!well) return end(well.error());
     lock.lock();
   }
@@ -586,34 +590,33 @@ void NcclEngine::show_ledger() {
   shown_note_ = std::move(note);
 }
 
-// Only a call that does not get on can be one that ranks disagree about, and what is compared then
-// need not be quick. Of the ranks of a node the first that has called anything asks the other
-// nodes; what it finds the peers tell to all.
-Result<void> NcclEngine::compare_when_stuck() {
+// Of the ranks of a node the first that has called anything asks the other nodes; what it finds the
+// peers tell to all.
+Result<void> NcclEngine::compare_ledgers() {
   if (!peers_ || !options_.compare_calls || options_.world_size == 1) return {};
   const TimePoint now = BootClock::now();
   {
     const std::lock_guard lock(mutex_);
-    if (is_idle() || reaped_ != reaped_before_) {
-      reaped_before_ = reaped_;
-      stuck_since_ = now;
-      next_look_ = now + kLookInterval;
-      next_question_ = now + kQuestionInterval;
-      return {};
-    }
+    if (is_idle() || reaped_ != reaped_before_) moved_at_ = now;
+    reaped_before_ = reaped_;
   }
-  if (now < next_look_) return {};
-  next_look_ = now + kLookInterval;
+  if (now - looked_at_ < kLookInterval) return {};
+  looked_at_ = now;
   std::vector<std::optional<CallNote>> notes = read_notes(Duration::zero());
   std::optional<std::string> table = find_disagreement(notes);
   const auto first = std::ranges::find_if(notes, [](const auto& note) { return note.has_value(); });
-  const bool asks = now >= next_question_ && first - notes.begin() == options_.rank;
-  if (table || asks) {  // a table is to say what all ranks do
-    next_question_ = now + kQuestionInterval;
+  const bool asks_often = now - moved_at_ >= kQuestionInterval;
+  const bool asks = now - asked_at_ >= (asks_often ? kQuestionInterval : kCalmQuestionInterval) &&
+                    first - notes.begin() == options_.rank;
+  if (table || asks || is_suspected_) {  // a table is to say what all ranks do
+    asked_at_ = now;
     notes = read_notes(kAnswerPatience);
     table = find_disagreement(notes);
   }
-  if (!table) return {};
+  // A call that is new is yet to be seen in the notes of all who have come to it.
+  const bool is_new = now - moved_at_ < kLookInterval && !is_suspected_;
+  is_suspected_ = table.has_value();
+  if (!table || is_new) return {};
   return Error{.kind = ErrorKind::kInvalidArgument,
                .doing = "nccl group" + options_.title,
                .cause = std::move(*table)};

@@ -10,7 +10,7 @@
 // A watcher thread, started by the first call, looks every 20 ms at what is in flight: a deadline
 // that has passed, an error that NCCL noticed, or a failure of the group of peers ends all
 // communicators and everything in flight with them; the peers, a CpuGroup of the same ranks, tell
-// the other ranks. When nothing gets on, it compares the ledgers of the ranks (call_ledger.h),
+// the other ranks. Several times a second it compares the ledgers of the ranks (call_ledger.h),
 // which they show each other as notes: ranks that disagree in what they call, which NCCL does not
 // notice, are told so.
 //
@@ -157,7 +157,7 @@ class NcclEngine {
   std::string who_is_missing(const NcclCall& call, int& first);
   std::vector<std::optional<CallNote>> read_notes(Duration patience);
   void show_ledger();
-  Result<void> compare_when_stuck();
+  Result<void> compare_ledgers();
   std::vector<NcclCommunicator*> communicators();  // holds mutex_
   bool drain(const Deadline& deadline);
 
@@ -186,9 +186,10 @@ class NcclEngine {
   // The watcher's.
   std::string shown_note_;
   std::uint64_t reaped_before_ = 0;
-  TimePoint stuck_since_{};
-  TimePoint next_look_{};
-  TimePoint next_question_{};
+  TimePoint moved_at_{};       // when something was last over, or nothing was in flight
+  TimePoint looked_at_{};      // at the ledgers of the own node
+  TimePoint asked_at_{};       // for those of other nodes
+  bool is_suspected_ = false;  // a disagreement, since the last look
   std::thread watcher_;
 };
 

@@ -261,5 +261,25 @@ TEST_P(NcclSizesInWorld, MoreThanIsAwaitedInAnAllToAllSingleIsTold) {
               "all_to_all #2 of f32: rank 0 sends rank 1 24 B (6 f32) more than rank 1 awaits");
 }
 
+// NCCL gives rank 1 the beginning and goes on.
+TEST_F(NcclSizes, WhatNcclLetsPassIsToldWhileCallsGetOn) {
+  world_.cuda.let_ranks_disagree();
+  std::barrier over(2);
+  run_ranks(2, [&](int rank) {
+    ProcessGroup group(world_.ranks.make(rank, 2), torch::kCPU, kPatience);
+    const TimePoint begin = BootClock::now();
+    const DistError error = dist_error_of([&] {
+      exchange(uneven, with_fault(-2))(group);
+      while (BootClock::now() - begin < kPatience) {
+        group.barrier();
+        testing_support::let_pass(std::chrono::milliseconds(20));  // a step
+      }
+    });
+    EXPECT_LT(BootClock::now() - begin, std::chrono::seconds(1));
+    EXPECT_THAT(error.what(), HasSubstr("rank 0 sends rank 1 24 B (6 f32) more"));
+    over.arrive_and_wait();
+  });
+}
+
 }  // namespace
 }  // namespace ddprun
