@@ -465,7 +465,7 @@ Result<void> BackendFactory::select_device(int index) const {
 
 std::unique_ptr<Backend> BackendFactory::make(std::shared_ptr<Store> store,
                                               const NcclBackendOptions& options,
-                                              std::unique_ptr<CpuGroup> peers,
+                                              std::shared_ptr<CpuGroup> peers,
                                               std::shared_ptr<void> seed) const {
   return std::make_unique<NcclBackend>(api_, std::move(store), options, std::move(peers),
                                        std::static_pointer_cast<NcclSeed>(seed));

@@ -130,6 +130,12 @@ std::optional<CallNote> read_note(std::string_view note) {
   return read;
 }
 
+std::vector<std::optional<CallNote>> read_notes(CpuGroup& peers, Duration patience) {
+  std::vector<std::optional<CallNote>> notes;
+  for (const std::string& one : peers.notes(patience)) notes.push_back(read_note(one));
+  return notes;
+}
+
 std::optional<std::string> find_disagreement(std::span<const std::optional<CallNote>> by_rank) {
   std::uint64_t first = UINT64_MAX;
   std::uint64_t last = 0;
@@ -201,6 +207,27 @@ MissingRanks find_missing(std::uint64_t number, std::span<const std::optional<Ca
   }
   missing.text += missing.ranks.size() > kToldApart ? "; ...)" : ")";
   return missing;
+}
+
+std::string find_ahead(std::span<const int> ranks, int own,
+                       std::span<const std::optional<CallNote>> by_rank) {
+  const auto called_by = [&](int rank) {
+    const auto& note = by_rank[static_cast<std::size_t>(rank)];
+    return note ? note->called : 0;
+  };
+  std::string text;
+  std::size_t told = 0;
+  for (const int rank : ranks) {
+    if (called_by(rank) <= called_by(own)) continue;
+    if (++told > kToldApart) return text + "; ...";
+    const CallNote& note = *by_rank[static_cast<std::size_t>(rank)];
+    const LedgerEntry* beyond = note.find(called_by(own) + 1);
+    if (!beyond) beyond = note.find(note.called);
+    if (!beyond) continue;
+    text +=
+        (text.empty() ? "" : "; ") + name_rank(rank) + " has called nccl " + describe(beyond->call);
+  }
+  return text;
 }
 
 }  // namespace ddprun

@@ -8,7 +8,7 @@
 // not be the same: of that stands a balance there, of all calls up to it, which is nothing over all
 // ranks if their pairs agree.
 //
-// Pure values and functions; any thread.
+// Values and functions, pure but for read_notes(); any thread.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +20,13 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "worker_lib/core/pair_balance.h"
 #include "worker_lib/cpu/call_header.h"
 
 namespace ddprun {
+
+class CpuGroup;
 
 struct LedgerEntry {
   CallHeader call;
@@ -63,6 +66,8 @@ struct CallNote {
 
 // nullopt: it is empty, or none.
 std::optional<CallNote> read_note(std::string_view note);
+// Those of all ranks, see CpuGroup::notes().
+std::vector<std::optional<CallNote>> read_notes(CpuGroup& peers, Duration patience);
 
 // How the ranks disagree, where they do: the first call, of those in view, that is not the same on
 // all ranks that have called it, as a table of who called what; or the first all_to_all, of those
@@ -76,5 +81,10 @@ struct MissingRanks {
   std::string text;
 };
 MissingRanks find_missing(std::uint64_t number, std::span<const std::optional<CallNote>> by_rank);
+
+// Which of these ranks have called what this one has not, in words: "rank 0 has called nccl
+// all_reduce #1 of 4 f32 (sum)"; empty: none has.
+std::string find_ahead(std::span<const int> ranks, int own,
+                       std::span<const std::optional<CallNote>> by_rank);
 
 }  // namespace ddprun

@@ -26,7 +26,7 @@ constexpr Duration kAnswerPatience = std::chrono::milliseconds(200);
 // --- beginning and ending ---
 
 NcclEngine::NcclEngine(const NcclApi& api, std::shared_ptr<Store> store,
-                       const NcclBackendOptions& options, std::unique_ptr<CpuGroup> peers,
+                       const NcclBackendOptions& options, std::shared_ptr<CpuGroup> peers,
                        std::shared_ptr<NcclSeed> seed)
     : api_(api),
       store_(std::move(store)),
@@ -549,7 +549,7 @@ Error NcclEngine::deadline_passed(const NcclWork& work) {
 std::string NcclEngine::who_is_missing(const NcclCall& call, int& first) {
   if (options_.world_size == 1) return "a device is stuck, or slow";
   if (call.collective == 0 || !peers_ || !options_.compare_calls) return {};
-  std::vector<std::optional<CallNote>> notes = read_notes(kAnswerPatience);
+  std::vector<std::optional<CallNote>> notes = read_notes(*peers_, kAnswerPatience);
   {
     const std::lock_guard lock(mutex_);
     notes[static_cast<std::size_t>(options_.rank)] = read_note(ledger_.note());
@@ -557,16 +557,11 @@ std::string NcclEngine::who_is_missing(const NcclCall& call, int& first) {
   const MissingRanks missing = find_missing(call.collective, notes);
   if (missing.ranks.empty()) return "all ranks have come, but a device is stuck, or slow";
   first = missing.ranks[0];
-  return missing.text;
+  const std::string known = options_.elsewhere ? options_.elsewhere(missing.ranks) : "";
+  return missing.text + (known.empty() ? "" : "; " + known);
 }
 
 // --- ledgers ---
-
-std::vector<std::optional<CallNote>> NcclEngine::read_notes(Duration patience) {
-  std::vector<std::optional<CallNote>> notes;
-  for (const std::string& one : peers_->notes(patience)) notes.push_back(read_note(one));
-  return notes;
-}
 
 // REQUIRES: the watcher's thread.
 void NcclEngine::show_ledger() {
@@ -602,7 +597,7 @@ Result<void> NcclEngine::compare_ledgers() {
   }
   if (now - looked_at_ < kLookInterval) return {};
   looked_at_ = now;
-  std::vector<std::optional<CallNote>> notes = read_notes(Duration::zero());
+  std::vector<std::optional<CallNote>> notes = read_notes(*peers_, Duration::zero());
   std::optional<std::string> table = find_disagreement(notes);
   const auto first = std::ranges::find_if(notes, [](const auto& note) { return note.has_value(); });
   const bool asks_often = now - moved_at_ >= kQuestionInterval;
@@ -610,7 +605,7 @@ Result<void> NcclEngine::compare_ledgers() {
                     first - notes.begin() == options_.rank;
   if (table || asks || is_suspected_) {  // a table is to say what all ranks do
     asked_at_ = now;
-    notes = read_notes(kAnswerPatience);
+    notes = read_notes(*peers_, kAnswerPatience);
     table = find_disagreement(notes);
   }
   // A call that is new is yet to be seen in the notes of all who have come to it.

@@ -24,6 +24,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -52,6 +53,8 @@ struct NcclBackendOptions {
   std::string title;  // behind what was done, in errors: " in group tp"; empty: of the world
   // Compare what the ranks call, beside the calls; needs peers.
   bool compare_calls = true;
+  // See CpuGroupOptions.
+  std::function<std::string(std::span<const int> ranks)> elsewhere = {};
   // Of more ranks than these, several bootstrap a communicator: about one for so many.
   int ranks_per_root = 128;
   // The destructor gives what is in flight, and the peers' leave, so long before it aborts.
@@ -100,7 +103,7 @@ class NcclEngine {
   // The store may be null in a world of one, and so may the peers; without them a dead rank is
   // noticed at the deadline, and nothing is compared. seed: null: there is none.
   NcclEngine(const NcclApi& api, std::shared_ptr<Store> store, const NcclBackendOptions& options,
-             std::unique_ptr<CpuGroup> peers, std::shared_ptr<NcclSeed> seed);
+             std::shared_ptr<CpuGroup> peers, std::shared_ptr<NcclSeed> seed);
   // Waits for what is in flight and for the peers' leave, a little; then aborts.
   ~NcclEngine();
 
@@ -155,7 +158,6 @@ class NcclEngine {
   Result<void> reap(Lane& lane);
   Error deadline_passed(const NcclWork& work);
   std::string who_is_missing(const NcclCall& call, int& first);
-  std::vector<std::optional<CallNote>> read_notes(Duration patience);
   void show_ledger();
   Result<void> compare_ledgers();
   std::vector<NcclCommunicator*> communicators();  // holds mutex_
@@ -164,7 +166,7 @@ class NcclEngine {
   const NcclApi& api_;
   const std::shared_ptr<Store> store_;
   const NcclBackendOptions options_;
-  const std::unique_ptr<CpuGroup> peers_;
+  const std::shared_ptr<CpuGroup> peers_;
   std::unique_ptr<NcclCommunicator> seed_;  // until its device is used
   int seed_device_ = -1;
   const std::shared_ptr<NcclFate> fate_;

@@ -225,5 +225,13 @@ TEST(CallLedger, WhoHasNotComeIsNamedWithTheirLastCalls) {
   EXPECT_THAT(find_missing(6, std::span(notes).first(3)).ranks, IsEmpty());
 }
 
+TEST(CallLedger, WhoHasCalledWhatThisRankHasNotIsTold) {
+  const auto notes = notes_of({with_calls(3), with_calls(1), with_calls(0), with_calls(2)});
+  EXPECT_EQ(find_ahead(std::vector{0, 2, 3}, 1, notes),
+            "rank 0 has called nccl all_reduce #2 of 4 f32 (sum); rank 3 has called nccl "
+            "all_reduce #2 of 4 f32 (sum)");
+  EXPECT_EQ(find_ahead(std::vector{1, 2}, 0, notes), "");
+}
+
 }  // namespace
 }  // namespace ddprun

@@ -13,11 +13,13 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "ddprun/context.h"
 #include "ddprun/process_group.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/thread_world.h"
 #include "tests/worker_lib/nccl_world.h"
+#include "tests/worker_lib/scoped_environment.h"
 
 namespace ddprun {
 namespace {
@@ -277,6 +279,40 @@ TEST_F(NcclSizes, WhatNcclLetsPassIsToldWhileCallsGetOn) {
     });
     EXPECT_LT(BootClock::now() - begin, std::chrono::seconds(1));
     EXPECT_THAT(error.what(), HasSubstr("rank 0 sends rank 1 24 B (6 f32) more"));
+    over.arrive_and_wait();
+  });
+}
+
+// --- several backends: a call with a tensor of another device goes to another one
+
+TEST(BackendsByDevice, ADeadlineTellsThatAMissingRankIsInTheOtherBackend) {
+  const ScopedEnvironment none({});
+  NcclDoubleWorld world;
+  BackendFactory factory(NcclDouble::api());
+  std::barrier over(3);
+  run_ranks(3, [&](int rank) {
+    Context context = init_with({.device = torch::Device(torch::kCUDA, 0),
+                                 .timeout = kPatience,
+                                 .rank = rank,
+                                 .world_size = 3,
+                                 .store = world.ranks.connect()},
+                                &factory);
+    ProcessGroup& group = context.group();
+    EXPECT_EQ(group.backend_name(), "cpu:cpu,cuda:nccl");
+    const Tensor host = torch::ones({4});
+    group.all_reduce(host);
+    const Tensor tensor = rank == 0 ? on_device(0, host) : host;
+    const auto timeout = std::chrono::milliseconds(rank == 0 ? 300 : 600);
+    const DistError error = dist_error_of([&] { group.all_reduce(tensor, {.timeout = timeout}); });
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr(rank == 0 ? "ranks 1 and 2 have not come (rank 1 has called nothing yet; rank 2 "
+                              "has called nothing yet); ranks 1 and 2 have begun a collective of "
+                              "the cpu backend, which this rank has not called: a call goes to the "
+                              "backend of its tensors' device"
+                            : "rank 0 did not arrive; ranks 1 and 2 are there; rank 0 has called "
+                              "nccl all_reduce #1 of 4 f32 (sum), which this rank has not called: "
+                              "a call goes to the backend of its tensors' device"));
     over.arrive_and_wait();
   });
 }

@@ -65,6 +65,9 @@ struct CpuGroupOptions {
   // Of a group within a world: asked twice a second while others have not come; what it says
   // ends the wait. Null: the store alone is waited for.
   std::function<std::optional<Error>()> fate = {};
+  // Of a group that has another backend, too: what is known there of these ranks, which have not come
+  // to a collective until its deadline; empty: nothing. Null: there is none. Any thread.
+  std::function<std::string(std::span<const int> ranks)> elsewhere = {};
   TuningWish tuning{};  // for programs that measure; the same on all ranks
 };
 
@@ -162,6 +165,13 @@ class CpuGroup {
   virtual std::vector<std::string> notes(Duration patience) {
     static_cast<void>(patience);
     return std::vector<std::string>(static_cast<std::size_t>(size()));
+  }
+
+  // The ranks that have begun a collective that this one has not, as far as other nodes answer. Any
+  // thread.
+  virtual std::vector<int> ranks_ahead(Duration patience) {
+    static_cast<void>(patience);
+    return {};
   }
 
   // The group's first failure, found by whichever rank, also while this one makes no calls; nullopt
