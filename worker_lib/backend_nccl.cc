@@ -368,15 +368,21 @@ Work NcclBackend::monitored_barrier(CallOptions call) {
 }
 
 NcclIssue::Message NcclBackend::send_of(const torch::Tensor& tensor, int peer) const {
-  return {peer, [&api = engine_.api(), from = tensor.const_data_ptr(), bytes = tensor.nbytes()](
-                    NcclComm comm, int to, CudaStream stream) {
+  return {.peer = peer,
+          .is_send = true,
+          .bytes = tensor.nbytes(),
+          .pass = [&api = engine_.api(), from = tensor.const_data_ptr(), bytes = tensor.nbytes()](
+                      NcclComm comm, int to, CudaStream stream) {
             return api.send(from, bytes, kByte, to, comm, stream);
           }};
 }
 
 NcclIssue::Message NcclBackend::recv_of(const torch::Tensor& tensor, int peer) const {
-  return {peer, [&api = engine_.api(), to = tensor.mutable_data_ptr(), bytes = tensor.nbytes()](
-                    NcclComm comm, int from, CudaStream stream) {
+  return {.peer = peer,
+          .is_send = false,
+          .bytes = tensor.nbytes(),
+          .pass = [&api = engine_.api(), to = tensor.mutable_data_ptr(), bytes = tensor.nbytes()](
+                      NcclComm comm, int from, CudaStream stream) {
             return api.recv(to, bytes, kByte, from, comm, stream);
           }};
 }

@@ -18,6 +18,7 @@ constexpr Duration kWatchInterval = std::chrono::milliseconds(20);
 // on these are asked more seldom, as NCCL may also give wrong results and go on.
 constexpr Duration kLookInterval = std::chrono::milliseconds(80);
 constexpr Duration kQuestionInterval = std::chrono::milliseconds(250);
+constexpr Duration kPartnerInterval = std::chrono::milliseconds(500);
 constexpr Duration kCalmQuestionInterval = std::chrono::seconds(5);
 constexpr Duration kAnswerPatience = std::chrono::milliseconds(200);
 
@@ -197,9 +198,16 @@ Result<std::shared_ptr<NcclWork>> NcclEngine::enqueue(NcclIssue& issue, bool is_
   const Result<Lane*> found = lane_of(issue.device);
   if (!found) return found.error();
   Lane& lane = **found;
-  if (issue.header) {
+  {
     const std::lock_guard lock(mutex_);
-    ledger_.enter(*issue.header, lane.place, issue.pairs);
+    if (issue.header) ledger_.enter(*issue.header, lane.place, issue.pairs);
+    for (const NcclIssue::Message& one : issue.messages) {
+      ledger_.enter_message(issue.what.number,
+                            {.bytes = one.bytes,
+                             .peer = one.peer,
+                             .place = static_cast<std::uint16_t>(lane.place),
+                             .is_send = static_cast<std::uint16_t>(one.is_send)});
+    }
   }
   const Result<void> joined = join(lane, issue, is_captured, deadline);
   if (!joined) return joined.error();
@@ -477,7 +485,7 @@ void NcclEngine::watch() {
   moved_at_ = looked_at_ = asked_at_ = BootClock::now();
   while (!closing_) {
     if (is_idle()) {
-      changed_.wait(lock, [this] { return closing_ || !is_idle() || shown_ != ledger_.called(); });
+      changed_.wait(lock, [this] { return closing_ || !is_idle() || shown_ != ledger_.entered(); });
       moved_at_ = BootClock::now();
     } else {
       changed_.wait_for(lock, kWatchInterval, [this] { return closing_; });
@@ -569,7 +577,10 @@ void NcclEngine::show_ledger() {
   {
     const std::lock_guard lock(mutex_);
     std::uint64_t oldest = ledger_.called() + 1;
+    std::uint64_t oldest_call = UINT64_MAX;  // messages counted
     for (const auto& lane : lanes_) {
+      if (lane->in_flight.empty()) continue;
+      oldest_call = std::min(oldest_call, lane->in_flight.front()->call().number);
       for (const auto& work : lane->in_flight) {
         if (work->call().collective == 0) continue;
         oldest = std::min(oldest, work->call().collective);
@@ -577,7 +588,8 @@ void NcclEngine::show_ledger() {
       }
     }
     ledger_.end_before(is_meeting_ ? std::min(oldest, ledger_.called()) : oldest);
-    shown_ = ledger_.called();
+    ledger_.end_messages_before(oldest_call);
+    shown_ = ledger_.entered();
     if (peers_ && options_.compare_calls) note = ledger_.note();
   }
   if (note.empty() || note == shown_note_) return;
@@ -586,7 +598,8 @@ void NcclEngine::show_ledger() {
 }
 
 // Of the ranks of a node the first that has called anything asks the other nodes; what it finds the
-// peers tell to all.
+// peers tell to all. For messages nobody else may be at work: who waits for one with another node
+// asks, too, the more seldom the longer it waits.
 Result<void> NcclEngine::compare_ledgers() {
   if (!peers_ || !options_.compare_calls || options_.world_size == 1) return {};
   const TimePoint now = BootClock::now();
@@ -600,16 +613,23 @@ Result<void> NcclEngine::compare_ledgers() {
   std::vector<std::optional<CallNote>> notes = read_notes(*peers_, Duration::zero());
   std::optional<std::string> table = find_disagreement(notes);
   const auto first = std::ranges::find_if(notes, [](const auto& note) { return note.has_value(); });
-  const bool asks_often = now - moved_at_ >= kQuestionInterval;
-  const bool asks = now - asked_at_ >= (asks_often ? kQuestionInterval : kCalmQuestionInterval) &&
-                    first - notes.begin() == options_.rank;
+  const Duration stuck = now - moved_at_;
+  bool asks = false;
+  if (first - notes.begin() == options_.rank) {
+    const bool is_calm = stuck < kQuestionInterval;
+    asks = now - asked_at_ >= (is_calm ? kCalmQuestionInterval : kQuestionInterval);
+  } else if (stuck >= kPartnerInterval) {
+    const std::lock_guard lock(mutex_);
+    asks = now - asked_at_ >= std::clamp(stuck / 4, kPartnerInterval, kCalmQuestionInterval) &&
+           ledger_.awaits_unseen(notes);
+  }
   if (table || asks || is_suspected_) {  // a table is to say what all ranks do
     asked_at_ = now;
     notes = read_notes(*peers_, kAnswerPatience);
     table = find_disagreement(notes);
   }
   // A call that is new is yet to be seen in the notes of all who have come to it.
-  const bool is_new = now - moved_at_ < kLookInterval && !is_suspected_;
+  const bool is_new = stuck < kLookInterval && !is_suspected_;
   is_suspected_ = table.has_value();
   if (!table || is_new) return {};
   return Error{.kind = ErrorKind::kInvalidArgument,

@@ -83,6 +83,8 @@ struct NcclIssue {
   // communicator of two.
   struct Message {
     int peer;
+    bool is_send;
+    std::size_t bytes;
     std::function<NcclResult(NcclComm comm, int peer, CudaStream stream)> pass;
   };
 
@@ -182,7 +184,7 @@ class NcclEngine {
   CallLedger ledger_;
   bool is_meeting_ = false;   // the caller's thread makes a communicator
   std::uint64_t reaped_ = 0;  // calls that are over
-  std::uint64_t shown_ = 0;   // collectives that the others can read of
+  std::uint64_t shown_ = 0;   // calls that the others can read of
   bool closing_ = false;
 
   // The watcher's.

@@ -215,6 +215,90 @@ TEST(CallLedger, AnotherCallThanAnAllToAllIsToldFirst) {
             "#3");
 }
 
+// --- messages
+
+// Of a world of two: what ledger 0 sends to 1, and what that one receives from it. Each is a call.
+void send(std::vector<CallLedger>& ledgers, std::uint64_t call, std::uint64_t bytes) {
+  ledgers[0].enter_message(call, {.bytes = bytes, .peer = 1, .is_send = 1});
+}
+void recv(std::vector<CallLedger>& ledgers, std::uint64_t call, std::uint64_t bytes) {
+  ledgers[1].enter_message(call, {.bytes = bytes, .peer = 0});
+}
+
+TEST(CallLedger, MessagesOfOneSizeAgreeHoweverFarTheSenderIsAhead) {
+  std::vector<CallLedger> ledgers(2);
+  for (std::uint64_t i = 1; i <= 1000; ++i) send(ledgers, i, i * 8);
+  ledgers[0].end_messages_before(1);
+  EXPECT_LE(ledgers[0].note().size(), CpuGroup::kMaxNoteBytes);
+  EXPECT_EQ(find_disagreement(notes_of(ledgers)), std::nullopt);
+  for (std::uint64_t i = 1; i <= 1000; ++i) {
+    recv(ledgers, i, i * 8);
+    ledgers[1].end_messages_before(i);
+    ledgers[0].end_messages_before(i + 5);
+    EXPECT_EQ(find_disagreement(notes_of(ledgers)), std::nullopt) << i;
+  }
+}
+
+TEST(CallLedger, AMessageOfAnotherSizeIsTold) {
+  std::vector<CallLedger> ledgers(2);
+  for (std::uint64_t i = 1; i <= 100; ++i) {
+    send(ledgers, i, 8);
+    recv(ledgers, i, 8);
+  }
+  send(ledgers, 101, 400);
+  recv(ledgers, 101, 800);
+  for (std::uint64_t i = 102; i <= 107; ++i) send(ledgers, i, 8);  // and these are over, too
+  ledgers[0].end_messages_before(108);
+  ledgers[1].end_messages_before(101);
+  EXPECT_EQ(find_disagreement(notes_of(ledgers)),
+            "the ranks disagree: rank 0's send #101 to rank 1 is of 400 B, rank 1's recv #101 from "
+            "rank 0 of 800 B");
+}
+
+TEST(CallLedger, AMessageOfAnotherSizeThatIsOutOfViewIsStillNoticed) {
+  std::vector<CallLedger> ledgers(2);
+  send(ledgers, 1, 400);
+  recv(ledgers, 1, 200);
+  for (std::uint64_t i = 2; i <= 100; ++i) {
+    send(ledgers, i, 8);
+    recv(ledgers, i, 8);
+    for (CallLedger& one : ledgers) one.end_messages_before(i);
+  }
+  EXPECT_THAT(find_disagreement(notes_of(ledgers)).value_or(""),
+              StartsWith("the ranks disagree in the size of a message of rank 0 to rank 1 before"));
+}
+
+TEST(CallLedger, MessagesOfOtherPairsWaysAndDevicesDoNotBelongTogether) {
+  std::vector<CallLedger> ledgers(3);
+  ledgers[0].enter_message(1, {.bytes = 8, .peer = 1, .is_send = 1});
+  ledgers[0].enter_message(1, {.bytes = 16, .peer = 2, .is_send = 1});
+  ledgers[0].enter_message(1, {.bytes = 24, .peer = 1});
+  ledgers[0].enter_message(2, {.bytes = 32, .peer = 1, .place = 1, .is_send = 1});
+  // A batch may have them in another order.
+  ledgers[1].enter_message(1, {.bytes = 32, .peer = 0, .place = 1});
+  ledgers[1].enter_message(1, {.bytes = 24, .peer = 0, .is_send = 1});
+  ledgers[1].enter_message(1, {.bytes = 8, .peer = 0});
+  ledgers[2].enter_message(1, {.bytes = 16, .peer = 0});
+  EXPECT_EQ(find_disagreement(notes_of(ledgers)), std::nullopt);
+  ledgers[2].enter_message(2, {.bytes = 8, .peer = 0, .is_send = 1});
+  ledgers[0].enter_message(3, {.bytes = 0, .peer = 2});
+  EXPECT_EQ(
+      find_disagreement(notes_of(ledgers)),
+      "the ranks disagree: rank 2's send #1 to rank 0 is of 8 B, rank 0's recv #1 from rank 2 "
+      "of 0 B");
+}
+
+TEST(CallLedger, AMessageWaitsUnseenWhenItsPeerShowsNothing) {
+  std::vector<CallLedger> ledgers(2);
+  recv(ledgers, 7, 8);
+  std::vector<std::optional<CallNote>> notes = notes_of(ledgers);
+  EXPECT_FALSE(ledgers[1].awaits_unseen(notes));
+  notes[0].reset();
+  EXPECT_TRUE(ledgers[1].awaits_unseen(notes));
+  ledgers[1].end_messages_before(8);
+  EXPECT_FALSE(ledgers[1].awaits_unseen(notes));
+}
+
 TEST(CallLedger, WhoHasNotComeIsNamedWithTheirLastCalls) {
   const auto notes = notes_of({with_calls(7), with_calls(6), with_calls(7), with_calls(0)});
   const MissingRanks missing = find_missing(7, notes);

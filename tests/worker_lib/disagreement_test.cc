@@ -272,7 +272,7 @@ TEST_F(NcclSizes, WhatNcclLetsPassIsToldWhileCallsGetOn) {
     const TimePoint begin = BootClock::now();
     const DistError error = dist_error_of([&] {
       exchange(uneven, with_fault(-2))(group);
-      while (BootClock::now() - begin < kPatience) {
+      while (BootClock::now() - begin < std::chrono::seconds(5)) {
         group.barrier();
         testing_support::let_pass(std::chrono::milliseconds(20));  // a step
       }
@@ -280,6 +280,100 @@ TEST_F(NcclSizes, WhatNcclLetsPassIsToldWhileCallsGetOn) {
     EXPECT_LT(BootClock::now() - begin, std::chrono::seconds(1));
     EXPECT_THAT(error.what(), HasSubstr("rank 0 sends rank 1 24 B (6 f32) more"));
     over.arrive_and_wait();
+  });
+}
+
+// --- nccl: messages
+
+// What two ranks do, after a barrier of all.
+void exchange_messages(NcclDoubleWorld& world, int size, int low, int high,
+                       const CallOfRank& of_low, const CallOfRank& of_high,
+                       const std::string& told) {
+  world.cuda.let_ranks_disagree();
+  std::barrier over(size);
+  run_ranks(size, [&](int rank) {
+    ProcessGroup group(world.ranks.make(rank, size), torch::kCPU, kPatience);
+    group.barrier();
+    const TimePoint begin = BootClock::now();
+    if (rank == low || rank == high) {
+      const DistError error = dist_error_of([&] {
+        (rank == low ? of_low : of_high)(group);
+        // Whose own part is over hears of it at a later call.
+        while (BootClock::now() - begin < std::chrono::seconds(5)) {
+          testing_support::let_pass(std::chrono::milliseconds(20));
+          group.send(torch::ones({1}), rank == low ? high : low);
+        }
+      });
+      EXPECT_LT(BootClock::now() - begin, std::chrono::seconds(1)) << "rank " << rank;
+      EXPECT_THAT(error.what(), HasSubstr("nccl group: the ranks disagree: " + told))
+          << "rank " << rank;
+    }
+    over.arrive_and_wait();
+  });
+}
+
+CallOfRank send_to(int peer, std::vector<std::int64_t> elements) {
+  return [=](ProcessGroup& group) {
+    for (const std::int64_t one : elements) group.send(torch::ones({one}), peer);
+  };
+}
+CallOfRank recv_from(int peer, std::vector<std::int64_t> elements) {
+  return [=](ProcessGroup& group) {
+    for (const std::int64_t one : elements) group.recv(torch::zeros({one}), peer);
+  };
+}
+
+TEST_F(NcclSizes, AMessageOfLessThanIsReceivedIsTold) {
+  exchange_messages(
+      world_, 2, 0, 1, send_to(1, {4, 5, 100, 7}), recv_from(0, {4, 5, 200, 7}),
+      "rank 0's send #3 to rank 1 is of 400 B, rank 1's recv #3 from rank 0 of 800 B");
+}
+
+TEST_F(NcclSizes, AMessageOfMoreThanIsReceivedIsToldWhileCallsGetOn) {
+  exchange_messages(
+      world_, 2, 0, 1, send_to(1, {4, 200}), recv_from(0, {4, 100}),
+      "rank 0's send #2 to rank 1 is of 800 B, rank 1's recv #2 from rank 0 of 400 B");
+}
+
+// Ranks 1 and 3 are on two nodes, whose first ranks are at rest.
+TEST_F(NcclSizes, AMessageBetweenNodesIsToldThoughTheirFirstRanksAreAtRest) {
+  exchange_messages(
+      world_, 4, 1, 3, recv_from(3, {4, 200}), send_to(1, {4, 100}),
+      "rank 3's send #2 to rank 1 is of 400 B, rank 1's recv #2 from rank 3 of 800 B");
+}
+
+TEST_F(NcclSizes, AMessageOfABatchIsTold) {
+  const auto batch = [](int peer, std::int64_t out, std::int64_t in) {
+    return [=](ProcessGroup& group) {
+      group.batch_isend_irecv({{P2POp::Kind::kRecv, torch::zeros({in}), peer},
+                               {P2POp::Kind::kSend, torch::zeros({out}), peer}});
+    };
+  };
+  exchange_messages(
+      world_, 2, 0, 1, batch(1, 4, 100), batch(0, 50, 4),
+      "rank 1's send #1 to rank 0 is of 200 B, rank 0's recv #1 from rank 1 of 400 B");
+}
+
+// Sends far ahead of the receives, sizes of all kinds, batches in another order, collectives between.
+TEST_F(NcclSizes, MessagesThatBelongTogetherGoThroughHoweverLateTheyAreReceived) {
+  run_ranks(2, [&](int rank) {
+    ProcessGroup group(world_.ranks.make(rank, 2), torch::kCPU, kPatience);
+    const int peer = 1 - rank;
+    std::vector<Work> works;
+    for (int round = 0; round < 3; ++round) {
+      if (rank == 1) testing_support::let_pass(std::chrono::milliseconds(200));
+      for (std::int64_t i = 0; i < 100; ++i) {
+        const Tensor tensor = torch::ones({1 + (i * 7 + round) % 50});
+        works.push_back(rank == 0 ? group.isend(tensor, peer) : group.irecv(tensor, peer));
+      }
+      const P2POp out{P2POp::Kind::kSend, torch::ones({3 + rank}), peer};
+      const P2POp in{P2POp::Kind::kRecv, torch::zeros({4 - rank}), peer};
+      const auto both = rank == 0 ? std::vector{out, in} : std::vector{in, out};
+      for (const Work& one : group.batch_isend_irecv(both)) works.push_back(one);
+      group.all_reduce(torch::ones({4}));
+      group.barrier();
+    }
+    for (const Work& one : works) one.wait(kPatience);
   });
 }
 
