@@ -14,6 +14,7 @@
 // Values and functions, pure but for read_notes(); any thread.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -101,6 +102,8 @@ struct CallNote {
 
 // nullopt: it is empty, or none.
 std::optional<CallNote> read_note(std::string_view note);
+// Other nodes tell their notes within.
+inline constexpr Duration kNotePatience = std::chrono::milliseconds(200);
 // Those of all ranks, see CpuGroup::notes().
 std::vector<std::optional<CallNote>> read_notes(CpuGroup& peers, Duration patience);
 

@@ -39,8 +39,6 @@ std::uint64_t id_of(const std::string& key) {
   return std::max<std::uint64_t>(digest, 1);
 }
 
-// How long ranks are asked what they do in the other backend.
-constexpr Duration kElsewherePatience = std::chrono::milliseconds(200);
 constexpr const char* kNotHere =
     ", which this rank has not called: a call goes to the backend of its tensors' device";
 
@@ -215,7 +213,7 @@ GroupMaker::Elsewhere GroupMaker::in_cpu(std::shared_ptr<const Siblings> sibling
     const std::shared_ptr<CpuGroup> cpu = siblings->cpu.lock();
     if (!cpu) return {};
     std::vector<int> there;
-    for (const int rank : cpu->ranks_ahead(kElsewherePatience)) {
+    for (const int rank : cpu->ranks_ahead(kNotePatience)) {
       if (std::ranges::find(ranks, rank) != ranks.end()) there.push_back(rank);
     }
     if (there.empty()) return {};
@@ -229,8 +227,7 @@ GroupMaker::Elsewhere GroupMaker::in_nccl(std::shared_ptr<const Siblings> siblin
   return [siblings](std::span<const int> ranks) -> std::string {
     const std::shared_ptr<CpuGroup> peers = siblings->nccl.lock();
     if (!peers) return {};
-    const std::string calls =
-        find_ahead(ranks, peers->rank(), read_notes(*peers, kElsewherePatience));
+    const std::string calls = find_ahead(ranks, peers->rank(), read_notes(*peers, kNotePatience));
     return calls.empty() ? "" : calls + kNotHere;
   };
 }

@@ -13,14 +13,6 @@ namespace ddprun {
 namespace {
 
 constexpr Duration kWatchInterval = std::chrono::milliseconds(20);
-// Ledgers are compared this often: those of the own node, which costs a look at shared memory, and,
-// when nothing has got on for so long, those of other nodes, which costs messages. While calls get
-// on these are asked more seldom, as NCCL may also give wrong results and go on.
-constexpr Duration kLookInterval = std::chrono::milliseconds(80);
-constexpr Duration kQuestionInterval = std::chrono::milliseconds(250);
-constexpr Duration kPartnerInterval = std::chrono::milliseconds(500);
-constexpr Duration kCalmQuestionInterval = std::chrono::seconds(5);
-constexpr Duration kAnswerPatience = std::chrono::milliseconds(200);
 
 }  // namespace
 
@@ -482,18 +474,20 @@ bool NcclEngine::is_idle() const {
 
 void NcclEngine::watch() {
   std::unique_lock lock(mutex_);
-  moved_at_ = looked_at_ = asked_at_ = BootClock::now();
+  if (peers_ && options_.compare_calls && options_.world_size > 1) {
+    ledger_watch_.emplace(options_.rank, BootClock::now());
+  }
   while (!closing_) {
-    if (is_idle()) {
+    const bool was_idle = is_idle();
+    if (was_idle) {
       changed_.wait(lock, [this] { return closing_ || !is_idle() || shown_ != ledger_.entered(); });
-      moved_at_ = BootClock::now();
     } else {
       changed_.wait_for(lock, kWatchInterval, [this] { return closing_; });
     }
     lock.unlock();
     Result<void> well = inspect();
     show_ledger();
-    if (well) well = compare_ledgers();
+    if (well) well = compare_ledgers(was_idle);
     if (!well) return end(well.error());
     lock.lock();
   }
@@ -557,7 +551,7 @@ Error NcclEngine::deadline_passed(const NcclWork& work) {
 std::string NcclEngine::who_is_missing(const NcclCall& call, int& first) {
   if (options_.world_size == 1) return "a device is stuck, or slow";
   if (call.collective == 0 || !peers_ || !options_.compare_calls) return {};
-  std::vector<std::optional<CallNote>> notes = read_notes(*peers_, kAnswerPatience);
+  std::vector<std::optional<CallNote>> notes = read_notes(*peers_, kNotePatience);
   {
     const std::lock_guard lock(mutex_);
     notes[static_cast<std::size_t>(options_.rank)] = read_note(ledger_.note());
@@ -590,51 +584,33 @@ void NcclEngine::show_ledger() {
     ledger_.end_before(is_meeting_ ? std::min(oldest, ledger_.called()) : oldest);
     ledger_.end_messages_before(oldest_call);
     shown_ = ledger_.entered();
-    if (peers_ && options_.compare_calls) note = ledger_.note();
+    if (ledger_watch_) note = ledger_.note();
   }
   if (note.empty() || note == shown_note_) return;
   peers_->write_note(note);
   shown_note_ = std::move(note);
 }
 
-// Of the ranks of a node the first that has called anything asks the other nodes; what it finds the
-// peers tell to all. For messages nobody else may be at work: who waits for one with another node
-// asks, too, the more seldom the longer it waits.
-Result<void> NcclEngine::compare_ledgers() {
-  if (!peers_ || !options_.compare_calls || options_.world_size == 1) return {};
-  const TimePoint now = BootClock::now();
+Result<void> NcclEngine::compare_ledgers(bool was_idle) {
+  if (!ledger_watch_) return {};
+  bool has_moved = was_idle;
   {
     const std::lock_guard lock(mutex_);
-    if (is_idle() || reaped_ != reaped_before_) moved_at_ = now;
+    has_moved |= is_idle() || reaped_ != reaped_before_;
     reaped_before_ = reaped_;
   }
-  if (now - looked_at_ < kLookInterval) return {};
-  looked_at_ = now;
-  std::vector<std::optional<CallNote>> notes = read_notes(*peers_, Duration::zero());
-  std::optional<std::string> table = find_disagreement(notes);
-  const auto first = std::ranges::find_if(notes, [](const auto& note) { return note.has_value(); });
-  const Duration stuck = now - moved_at_;
-  bool asks = false;
-  if (first - notes.begin() == options_.rank) {
-    const bool is_calm = stuck < kQuestionInterval;
-    asks = now - asked_at_ >= (is_calm ? kCalmQuestionInterval : kQuestionInterval);
-  } else if (stuck >= kPartnerInterval) {
-    const std::lock_guard lock(mutex_);
-    asks = now - asked_at_ >= std::clamp(stuck / 4, kPartnerInterval, kCalmQuestionInterval) &&
-           ledger_.awaits_unseen(notes);
-  }
-  if (table || asks || is_suspected_) {  // a table is to say what all ranks do
-    asked_at_ = now;
-    notes = read_notes(*peers_, kAnswerPatience);
-    table = find_disagreement(notes);
-  }
-  // A call that is new is yet to be seen in the notes of all who have come to it.
-  const bool is_new = stuck < kLookInterval && !is_suspected_;
-  is_suspected_ = table.has_value();
-  if (!table || is_new) return {};
+  const LedgerWatch::Sight sight{
+      .read = [this](Duration patience) { return read_notes(*peers_, patience); },
+      .awaits_unseen =
+          [this](std::span<const std::optional<CallNote>> notes) {
+            const std::lock_guard lock(mutex_);
+            return ledger_.awaits_unseen(notes);
+          }};
+  std::optional<std::string> disagreement = ledger_watch_->look(BootClock::now(), has_moved, sight);
+  if (!disagreement) return {};
   return Error{.kind = ErrorKind::kInvalidArgument,
                .doing = "nccl group" + options_.title,
-               .cause = std::move(*table)};
+               .cause = std::move(*disagreement)};
 }
 
 }  // namespace ddprun

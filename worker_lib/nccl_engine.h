@@ -10,9 +10,9 @@
 // A watcher thread, started by the first call, looks every 20 ms at what is in flight: a deadline
 // that has passed, an error that NCCL noticed, or a failure of the group of peers ends all
 // communicators and everything in flight with them; the peers, a CpuGroup of the same ranks, tell
-// the other ranks. Several times a second it compares the ledgers of the ranks (call_ledger.h),
-// which they show each other as notes: ranks that disagree in what they call, which NCCL does not
-// notice, are told so.
+// the other ranks. Several times a second it compares the ledgers of the ranks (call_ledger.h,
+// ledger_watch.h), which they show each other as notes: ranks that disagree in what they call,
+// which NCCL does not notice, are told so.
 //
 // Owned by an NcclBackend. One thread at a time launches and splits; end(): any thread.
 #pragma once
@@ -32,6 +32,7 @@
 #include "ddprun/backend.h"
 #include "worker_lib/call_ledger.h"
 #include "worker_lib/cpu/cpu_group.h"
+#include "worker_lib/ledger_watch.h"
 #include "worker_lib/nccl_api.h"
 #include "worker_lib/nccl_communicator.h"
 #include "worker_lib/nccl_memory.h"
@@ -161,7 +162,7 @@ class NcclEngine {
   Error deadline_passed(const NcclWork& work);
   std::string who_is_missing(const NcclCall& call, int& first);
   void show_ledger();
-  Result<void> compare_ledgers();
+  Result<void> compare_ledgers(bool was_idle);
   std::vector<NcclCommunicator*> communicators();  // holds mutex_
   bool drain(const Deadline& deadline);
 
@@ -190,10 +191,7 @@ class NcclEngine {
   // The watcher's.
   std::string shown_note_;
   std::uint64_t reaped_before_ = 0;
-  TimePoint moved_at_{};       // when something was last over, or nothing was in flight
-  TimePoint looked_at_{};      // at the ledgers of the own node
-  TimePoint asked_at_{};       // for those of other nodes
-  bool is_suspected_ = false;  // a disagreement, since the last look
+  std::optional<LedgerWatch> ledger_watch_;  // where there is anything to compare
   std::thread watcher_;
 };
 
