@@ -102,7 +102,7 @@ auto with_memory(Get get) -> Result<decltype(get())> {
 
 }  // namespace
 
-CpuBackend::CpuBackend(std::unique_ptr<CpuGroup> group, std::vector<torch::DeviceType> devices)
+CpuBackend::CpuBackend(std::shared_ptr<CpuGroup> group, std::vector<torch::DeviceType> devices)
     : devices_(std::move(devices)), group_(std::move(group)) {}
 
 CpuBackend::~CpuBackend() {

@@ -20,7 +20,7 @@ namespace ddprun {
 class CpuBackend final : public Backend {
  public:
   // devices: the types of those whose tensors it is to take.
-  explicit CpuBackend(std::unique_ptr<CpuGroup> group,
+  explicit CpuBackend(std::shared_ptr<CpuGroup> group,
                       std::vector<torch::DeviceType> devices = {torch::kCPU});
   // Ends calls in progress with kStopped.
   ~CpuBackend() override;
@@ -65,7 +65,7 @@ class CpuBackend final : public Backend {
   const std::string name_ = "cpu";
   StagedCall::Results last_staged_;  // of the last staged collective
   const std::vector<torch::DeviceType> devices_;
-  std::unique_ptr<CpuGroup> group_;
+  const std::shared_ptr<CpuGroup> group_;
   SerialExecutor executor_{"ddprun-group"};  // ends before the group it works on
 };
 

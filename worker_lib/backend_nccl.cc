@@ -96,6 +96,12 @@ CallHeader header_of(CallKind kind, TensorList tensors, const Reduction& how, in
   return header;
 }
 
+std::vector<std::size_t> bytes_of(TensorList tensors) {
+  std::vector<std::size_t> bytes;
+  for (const torch::Tensor& one : tensors) bytes.push_back(one.nbytes());
+  return bytes;
+}
+
 Error no_tags(const char* call, int tag) {
   return Error{
       .kind = ErrorKind::kUnsupported,
@@ -323,13 +329,14 @@ Work NcclBackend::scatter(const torch::Tensor& output, TensorList inputs, int ro
 }
 
 Work NcclBackend::all_to_all(TensorList outputs, TensorList inputs, CallOptions call) {
-  // How much goes where is every pair's own affair.
-  return issue_messages({.device = device_of(inputs[0]),
-                         .what = call_of("all_to_all", inputs),
-                         .header = CallHeader{.kind = CallKind::kAllToAll,
-                                              .type = content_of(inputs).type},
-                         .keep = both(outputs, inputs)},
-                        written(outputs), read(inputs), call);
+  // How much goes where is every pair's own affair, in which its two ranks must agree.
+  return issue_messages(
+      {.device = device_of(inputs[0]),
+       .what = call_of("all_to_all", inputs),
+       .header = CallHeader{.kind = CallKind::kAllToAll, .type = content_of(inputs).type},
+       .pairs = balance_of(rank(), bytes_of(inputs), bytes_of(outputs)),
+       .keep = both(outputs, inputs)},
+      written(outputs), read(inputs), call);
 }
 
 // Reduces a byte; its Work blocks the host until that is through.
@@ -361,15 +368,21 @@ Work NcclBackend::monitored_barrier(CallOptions call) {
 }
 
 NcclIssue::Message NcclBackend::send_of(const torch::Tensor& tensor, int peer) const {
-  return {peer, [&api = engine_.api(), from = tensor.const_data_ptr(), bytes = tensor.nbytes()](
-                    NcclComm comm, int to, CudaStream stream) {
+  return {.peer = peer,
+          .is_send = true,
+          .bytes = tensor.nbytes(),
+          .pass = [&api = engine_.api(), from = tensor.const_data_ptr(), bytes = tensor.nbytes()](
+                      NcclComm comm, int to, CudaStream stream) {
             return api.send(from, bytes, kByte, to, comm, stream);
           }};
 }
 
 NcclIssue::Message NcclBackend::recv_of(const torch::Tensor& tensor, int peer) const {
-  return {peer, [&api = engine_.api(), to = tensor.mutable_data_ptr(), bytes = tensor.nbytes()](
-                    NcclComm comm, int from, CudaStream stream) {
+  return {.peer = peer,
+          .is_send = false,
+          .bytes = tensor.nbytes(),
+          .pass = [&api = engine_.api(), to = tensor.mutable_data_ptr(), bytes = tensor.nbytes()](
+                      NcclComm comm, int from, CudaStream stream) {
             return api.recv(to, bytes, kByte, from, comm, stream);
           }};
 }
@@ -458,7 +471,7 @@ Result<void> BackendFactory::select_device(int index) const {
 
 std::unique_ptr<Backend> BackendFactory::make(std::shared_ptr<Store> store,
                                               const NcclBackendOptions& options,
-                                              std::unique_ptr<CpuGroup> peers,
+                                              std::shared_ptr<CpuGroup> peers,
                                               std::shared_ptr<void> seed) const {
   return std::make_unique<NcclBackend>(api_, std::move(store), options, std::move(peers),
                                        std::static_pointer_cast<NcclSeed>(seed));

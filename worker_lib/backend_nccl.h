@@ -48,7 +48,7 @@ class NcclBackend final : public Backend {
  public:
   // Makes no communicator. All ranks of the group make one, with the same name; see NcclEngine.
   NcclBackend(const NcclApi& api, std::shared_ptr<Store> store, const NcclBackendOptions& options,
-              std::unique_ptr<CpuGroup> peers = nullptr, std::shared_ptr<NcclSeed> seed = nullptr)
+              std::shared_ptr<CpuGroup> peers = nullptr, std::shared_ptr<NcclSeed> seed = nullptr)
       : engine_(api, std::move(store), options, std::move(peers), std::move(seed)) {}
 
   const std::string& name() const override { return name_; }
@@ -109,7 +109,7 @@ class BackendFactory {
   Result<void> select_device(int index) const;
   // seed: what split_off() gave for this group, or null.
   std::unique_ptr<Backend> make(std::shared_ptr<Store> store, const NcclBackendOptions& options,
-                                std::unique_ptr<CpuGroup> peers = nullptr,
+                                std::shared_ptr<CpuGroup> peers = nullptr,
                                 std::shared_ptr<void> seed = nullptr) const;
 
  private:

@@ -9,7 +9,7 @@
 namespace ddprun {
 namespace {
 
-constexpr std::uint64_t kLookBack = 8;  // entries before the oldest call that is not over
+constexpr std::uint64_t kLookBack = 8;  // entries before the oldest one that is not over
 constexpr std::size_t kToldApart = 3;   // missing ranks whose last calls are told
 
 // Both ends run the same build on machines of one kind.
@@ -17,8 +17,10 @@ struct NoteHead {
   std::uint64_t called = 0;
   std::uint64_t first = 1;
   std::uint64_t count = 0;
+  std::uint64_t messages = 0;
 };
-static_assert(sizeof(NoteHead) + CallLedger::kShown * sizeof(LedgerEntry) <=
+static_assert(sizeof(NoteHead) + CallLedger::kShown * sizeof(LedgerEntry) +
+                  CallLedger::kShownMessages * sizeof(MessageEntry) <=
               CpuGroup::kMaxNoteBytes);
 
 std::uint64_t mixed(std::uint64_t chain, std::uint64_t value) {
@@ -37,12 +39,79 @@ std::uint64_t chain_of(std::uint64_t before, const CallHeader& call, int place) 
                           static_cast<std::uint64_t>(place) << 48);
 }
 
+std::string too_long_ago(const char* what, const CallHeader& seen) {
+  return std::string("the ranks disagree in ") + what + " " + describe(seen) +
+         ", which is too long ago to be told";
+}
+
+// "24 B (6 f32)".
+std::string amount(std::uint64_t bytes, ElementType type) {
+  std::string text = std::to_string(bytes) + " B";
+  const std::size_t each = size_of(type);
+  if (each > 1 && bytes % each == 0) {
+    text += " (" + std::to_string(bytes / each) + " " + to_text(type) + ")";
+  }
+  return text;
+}
+
+std::string excess_text(const CallHeader& call, const PairExcess& excess) {
+  const std::string text = "the ranks disagree in " + describe(call) + ": ";
+  const auto bytes = static_cast<std::uint64_t>(excess.bytes);
+  const std::string difference =
+      excess.bytes > 0 ? amount(bytes, call.type) + " more" : amount(-bytes, call.type) + " less";
+  if (excess.from >= 0 && excess.to >= 0) {
+    return text + name_rank(excess.from) + " sends " + name_rank(excess.to) + " " + difference +
+           " than " + name_rank(excess.to) + " awaits";
+  }
+  const std::string in_all =
+      excess.bytes == 0 ? ", but as much in all" : ", " + difference + " in all";
+  if (excess.from >= 0) {
+    return text + name_rank(excess.from) + " sends several ranks what they do not await" + in_all;
+  }
+  if (excess.to >= 0) {
+    return text + "several ranks send " + name_rank(excess.to) + " what it does not await" + in_all;
+  }
+  return text + "several ranks send several others what these do not await";
+}
+
+std::string unequal_text(int from, const MessageEntry& sent, const MessageEntry& awaited) {
+  const std::string sender = name_rank(from), receiver = name_rank(sent.peer);
+  const std::string number = " #" + std::to_string(sent.number);
+  if (sent.bytes == awaited.bytes) {
+    return "the ranks disagree in the size of a message of " + sender + " to " + receiver +
+           " before" + number + ", which is too long ago to be told";
+  }
+  return "the ranks disagree: " + sender + "'s send" + number + " to " + receiver + " is of " +
+         std::to_string(sent.bytes) + " B, " + receiver + "'s recv" + number + " from " + sender +
+         " of " + std::to_string(awaited.bytes) + " B";
+}
+
+std::optional<std::string> find_unequal_message(std::span<const std::optional<CallNote>> by_rank) {
+  for (int from = 0; from < static_cast<int>(by_rank.size()); ++from) {
+    const auto& sender = by_rank[static_cast<std::size_t>(from)];
+    if (!sender) continue;
+    for (const MessageEntry& sent : sender->messages) {
+      const auto& receiver = by_rank[static_cast<std::size_t>(sent.peer)];
+      if (!sent.is_send || !receiver) continue;
+      const auto is_same = [&](const MessageEntry& other) {
+        return !other.is_send && other.peer == from && other.place == sent.place &&
+               other.number == sent.number;
+      };
+      const auto awaited = std::ranges::find_if(receiver->messages, is_same);
+      if (awaited == receiver->messages.end() || awaited->chain == sent.chain) continue;
+      return unequal_text(from, sent, *awaited);
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
-std::uint64_t CallLedger::enter(CallHeader call, int place) {
+std::uint64_t CallLedger::enter(CallHeader call, int place, const PairBalance& pairs) {
   call.sequence = ++called_;
   chain_ = chain_of(chain_, call, place);
-  entries_.push_back({call, chain_});
+  pairs_ += of_call(called_, pairs);
+  entries_.push_back({call, chain_, pairs_});
   // While everything is over nobody trims.
   if (oldest_ == called_ && entries_.size() > kShown) entries_.pop_front();
   return called_;
@@ -55,6 +124,28 @@ void CallLedger::end_before(std::uint64_t number) {
   }
 }
 
+void CallLedger::enter_message(std::uint64_t call, MessageEntry message) {
+  MessageEntry& last = last_messages_[{message.peer, message.place, message.is_send != 0}];
+  message.number = last.number + 1;
+  message.chain = mixed(last.chain, message.bytes);
+  last = message;
+  messages_.push_back({call, message});
+  ++messages_called_;
+}
+
+void CallLedger::end_messages_before(std::uint64_t call) {
+  messages_over_ = call;
+  while (messages_.size() > kShownMessages && messages_[kLookBack].call < call) {
+    messages_.pop_front();
+  }
+}
+
+bool CallLedger::awaits_unseen(std::span<const std::optional<CallNote>> by_rank) const {
+  return std::ranges::any_of(messages_, [&](const Message& one) {
+    return one.call >= messages_over_ && !by_rank[static_cast<std::size_t>(one.entry.peer)];
+  });
+}
+
 std::string CallLedger::note() const {
   // The last ones, but from the oldest that is not over on.
   const std::uint64_t in_view = called_ - entries_.size() + 1;
@@ -62,13 +153,14 @@ std::string CallLedger::note() const {
   first = std::min(first, oldest_ > kLookBack ? oldest_ - kLookBack : 1);
   first = std::max(first, in_view);
   const std::uint64_t count = std::min<std::uint64_t>(kShown, called_ + 1 - first);
-  const NoteHead head{.called = called_, .first = first, .count = count};
-  std::string note(sizeof head + count * sizeof(LedgerEntry), '\0');
-  std::memcpy(note.data(), &head, sizeof head);
-  for (std::uint64_t i = 0; i < count; ++i) {
-    std::memcpy(note.data() + sizeof head + i * sizeof(LedgerEntry), &entries_[first - in_view + i],
-                sizeof(LedgerEntry));
-  }
+  const std::uint64_t messages = std::min(kShownMessages, messages_.size());
+  std::string note;
+  const auto add = [&note](const auto& value) {
+    note.append(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  add(NoteHead{.called = called_, .first = first, .count = count, .messages = messages});
+  for (std::uint64_t i = 0; i < count; ++i) add(entries_[first - in_view + i]);
+  for (std::uint64_t i = 0; i < messages; ++i) add(messages_[i].entry);
   return note;
 }
 
@@ -81,17 +173,29 @@ std::optional<CallNote> read_note(std::string_view note) {
   NoteHead head;
   if (note.size() < sizeof head) return std::nullopt;
   std::memcpy(&head, note.data(), sizeof head);
-  if (head.count > CallLedger::kShown ||
-      note.size() != sizeof head + head.count * sizeof(LedgerEntry)) {
+  if (head.count > CallLedger::kShown || head.messages > CallLedger::kShownMessages ||
+      note.size() !=
+          sizeof head + head.count * sizeof(LedgerEntry) + head.messages * sizeof(MessageEntry)) {
     return std::nullopt;
   }
-  CallNote read{.called = head.called, .first = head.first, .entries = {}};
-  read.entries.resize(head.count);
-  if (head.count > 0) {
-    std::memcpy(static_cast<void*>(read.entries.data()), note.data() + sizeof head,
-                head.count * sizeof(LedgerEntry));
-  }
+  CallNote read{.called = head.called, .first = head.first, .entries = {}, .messages = {}};
+  note.remove_prefix(sizeof head);
+  const auto take = [&note](auto& values, std::uint64_t count) {
+    values.resize(count);
+    for (auto& one : values) {
+      std::memcpy(static_cast<void*>(&one), note.data(), sizeof one);
+      note.remove_prefix(sizeof one);
+    }
+  };
+  take(read.entries, head.count);
+  take(read.messages, head.messages);
   return read;
+}
+
+std::vector<std::optional<CallNote>> read_notes(CpuGroup& peers, Duration patience) {
+  std::vector<std::optional<CallNote>> notes;
+  for (const std::string& one : peers.notes(patience)) notes.push_back(read_note(one));
+  return notes;
 }
 
 std::optional<std::string> find_disagreement(std::span<const std::optional<CallNote>> by_rank) {
@@ -102,12 +206,13 @@ std::optional<std::string> find_disagreement(std::span<const std::optional<CallN
     first = std::min(first, note->first);
     last = std::max(last, note->first + note->entries.size());
   }
-  bool agreed_before = false;  // on the call before, on all ranks that are compared
+  bool agreed_before = first == 1;  // all ranks, up to the call before
   for (std::uint64_t number = first; number < last; ++number) {
     std::vector<int> ranks;
     std::vector<int> absent;
     std::vector<CallHeader> calls;
     std::vector<std::uint64_t> chains;
+    PairBalance pairs;
     for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
       const auto& note = by_rank[rank];
       const LedgerEntry* entry = note ? note->find(number) : nullptr;
@@ -118,10 +223,16 @@ std::optional<std::string> find_disagreement(std::span<const std::optional<CallN
       ranks.push_back(static_cast<int>(rank));
       calls.push_back(entry->call);
       chains.push_back(entry->chain);
+      pairs += entry->pairs;
     }
     if (calls.empty()) continue;
     if (std::ranges::count(chains, chains[0]) == std::ssize(chains)) {
-      agreed_before = ranks.size() == by_rank.size();
+      const bool are_all = ranks.size() == by_rank.size();
+      const auto excess =
+          are_all ? excess_in(alone(number, pairs), static_cast<int>(ranks.size())) : std::nullopt;
+      if (excess && agreed_before) return excess_text(calls[0], *excess);
+      if (excess) return too_long_ago("an all_to_all up to", calls[0]);
+      agreed_before = are_all;
       continue;
     }
     if (std::ranges::count(calls, calls[0]) != std::ssize(calls)) {
@@ -135,9 +246,9 @@ std::optional<std::string> find_disagreement(std::span<const std::optional<CallN
              " with tensors on devices that do not belong together: each rank must come to use its "
              "devices in the same order";
     }
-    return "the ranks disagree in a call before " + what + ", which is too long ago to be told";
+    return too_long_ago("a call before", calls[0]);
   }
-  return std::nullopt;
+  return find_unequal_message(by_rank);
 }
 
 MissingRanks find_missing(std::uint64_t number, std::span<const std::optional<CallNote>> by_rank) {
@@ -158,6 +269,27 @@ MissingRanks find_missing(std::uint64_t number, std::span<const std::optional<Ca
   }
   missing.text += missing.ranks.size() > kToldApart ? "; ...)" : ")";
   return missing;
+}
+
+std::string find_ahead(std::span<const int> ranks, int own,
+                       std::span<const std::optional<CallNote>> by_rank) {
+  const auto called_by = [&](int rank) {
+    const auto& note = by_rank[static_cast<std::size_t>(rank)];
+    return note ? note->called : 0;
+  };
+  std::string text;
+  std::size_t told = 0;
+  for (const int rank : ranks) {
+    if (called_by(rank) <= called_by(own)) continue;
+    if (++told > kToldApart) return text + "; ...";
+    const CallNote& note = *by_rank[static_cast<std::size_t>(rank)];
+    const LedgerEntry* beyond = note.find(called_by(own) + 1);
+    if (!beyond) beyond = note.find(note.called);
+    if (!beyond) continue;
+    text +=
+        (text.empty() ? "" : "; ") + name_rank(rank) + " has called nccl " + describe(beyond->call);
+  }
+  return text;
 }
 
 }  // namespace ddprun

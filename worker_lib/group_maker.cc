@@ -8,6 +8,7 @@
 #include "worker_lib/backend_by_device.h"
 #include "worker_lib/backend_cpu.h"
 #include "worker_lib/backend_nccl.h"
+#include "worker_lib/call_ledger.h"
 #include "worker_lib/cpu/rank_names.h"
 #include "worker_lib/cpu/solo_group.h"
 #include "worker_lib/error_bridge.h"
@@ -39,7 +40,16 @@ std::uint64_t id_of(const std::string& key) {
   return std::max<std::uint64_t>(digest, 1);
 }
 
+constexpr const char* kNotHere =
+    ", which this rank has not called: a call goes to the backend of its tensors' device";
+
 }  // namespace
+
+// The engines of a group's backends, as long as they live, set before the first call.
+struct GroupMaker::Siblings {
+  std::weak_ptr<CpuGroup> cpu;
+  std::weak_ptr<CpuGroup> nccl;  // its peers
+};
 
 GroupMaker::GroupMaker(GroupMakerOptions options) : options_(std::move(options)) {
   if (options_.store) store_ = std::make_shared<StoreTurns>(options_.store->store());
@@ -107,6 +117,7 @@ Result<std::unique_ptr<Backend>> GroupMaker::form_backends(const Meeting& meetin
     if (!list.empty()) list += ",";
     list += one.device_type + ":" + one.backend;
   }
+  const auto siblings = names.size() > 1 ? std::make_shared<Siblings>() : nullptr;
   std::vector<BackendByDevice::Part> parts;
   for (const std::string& name : names) {
     BackendByDevice::Part part;
@@ -115,6 +126,7 @@ Result<std::unique_ptr<Backend>> GroupMaker::form_backends(const Meeting& meetin
     }
     Meeting of_part = meeting;
     of_part.timeout = deadline.remaining();
+    of_part.siblings = siblings;
     if (!parts.empty()) {  // the seed is the main one's
       of_part.key += "/" + name;
       of_part.seed.reset();
@@ -133,18 +145,23 @@ Result<std::unique_ptr<Backend>> GroupMaker::form_backend(
     const CpuGroup** peers) {
   const auto foreign = std::ranges::find(options_.foreign, name, &BackendKind::name);
   if (foreign != options_.foreign.end()) return form_foreign(*foreign, meeting);
-  Result<std::unique_ptr<CpuGroup>> group = meet(meeting);
-  if (!group) return group.error();
-  *peers = group->get();
-  if (name == "cpu") return std::unique_ptr<Backend>(new CpuBackend(std::move(*group), devices));
+  const bool is_cpu = name == "cpu";
+  Result<std::unique_ptr<CpuGroup>> met =
+      meet(meeting, is_cpu && meeting.siblings ? in_nccl(meeting.siblings) : nullptr);
+  if (!met) return met.error();
+  const std::shared_ptr<CpuGroup> group = std::move(*met);
+  *peers = group.get();
+  if (meeting.siblings) (is_cpu ? meeting.siblings->cpu : meeting.siblings->nccl) = group;
+  if (is_cpu) return std::unique_ptr<Backend>(new CpuBackend(group, devices));
   return options_.nccl->make(store_,
                              {.rank = meeting.own,
                               .world_size = static_cast<int>(meeting.ranks.size()),
                               .device = options_.device,
                               .name = meeting.key,
                               .title = meeting.title,
-                              .compare_calls = options_.compare_calls},
-                             std::move(*group), meeting.seed);
+                              .compare_calls = options_.compare_calls,
+                              .elsewhere = meeting.siblings ? in_cpu(meeting.siblings) : nullptr},
+                             group, meeting.seed);
 }
 
 Result<std::unique_ptr<Backend>> GroupMaker::form_foreign(const BackendKind& kind,
@@ -167,7 +184,7 @@ Result<std::unique_ptr<Backend>> GroupMaker::form_foreign(const BackendKind& kin
   }
 }
 
-Result<std::unique_ptr<CpuGroup>> GroupMaker::meet(const Meeting& meeting) {
+Result<std::unique_ptr<CpuGroup>> GroupMaker::meet(const Meeting& meeting, Elsewhere elsewhere) {
   if (meeting.ranks.size() == 1) return make_solo_group();
   // The launcher's node: two nodes of a job may be simulated on one machine. Whether processes of
   // one node can share memory at all (same boot of the same kernel, same network namespace: not so
@@ -188,7 +205,33 @@ Result<std::unique_ptr<CpuGroup>> GroupMaker::meet(const Meeting& meeting) {
                          .deterministic_across_layouts = meeting.deterministic_across_layouts,
                          .checks = words_of(options_.verify),
                          .timeout = meeting.timeout,
-                         .fate = fate});
+                         .fate = fate,
+                         .elsewhere = std::move(elsewhere)});
+}
+
+// For errors of nccl: ranks that have not come because their tensors are on the cpu.
+GroupMaker::Elsewhere GroupMaker::in_cpu(std::shared_ptr<const Siblings> siblings) {
+  return [siblings](std::span<const int> ranks) -> std::string {
+    const std::shared_ptr<CpuGroup> cpu = siblings->cpu.lock();
+    if (!cpu) return {};
+    std::vector<int> there;
+    for (const int rank : cpu->ranks_ahead(kNotePatience)) {
+      if (std::ranges::find(ranks, rank) != ranks.end()) there.push_back(rank);
+    }
+    if (there.empty()) return {};
+    return name_ranks(there) + (there.size() == 1 ? " has" : " have") +
+           " begun a collective of the cpu backend" + kNotHere;
+  };
+}
+
+// For errors of the cpu backend, the other way round.
+GroupMaker::Elsewhere GroupMaker::in_nccl(std::shared_ptr<const Siblings> siblings) {
+  return [siblings](std::span<const int> ranks) -> std::string {
+    const std::shared_ptr<CpuGroup> peers = siblings->nccl.lock();
+    if (!peers) return {};
+    const std::string calls = find_ahead(ranks, peers->rank(), read_notes(*peers, kNotePatience));
+    return calls.empty() ? "" : calls + kNotHere;
+  };
 }
 
 // A member of which the world knows that it is dead. What else has ended the world's group need not keep

@@ -7,10 +7,12 @@
 // Owned by Context; its ProcessGroups keep a pointer to it. One thread at a time forms groups.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -62,6 +64,7 @@ class GroupMaker {
   int world_rank() const { return options_.env.rank.value; }
 
  private:
+  struct Siblings;
   // What the members of a group meet under, and how people know it.
   struct Meeting {
     std::vector<int> ranks;  // of the world
@@ -71,13 +74,17 @@ class GroupMaker {
     bool deterministic_across_layouts = false;
     Duration timeout{};
     std::shared_ptr<void> seed = {};
+    std::shared_ptr<Siblings> siblings = {};  // of a group of several backends
   };
+  using Elsewhere = std::function<std::string(std::span<const int> ranks)>;  // CpuGroupOptions
   Result<std::unique_ptr<Backend>> form_backends(const Meeting& meeting, const CpuGroup** peers);
   Result<std::unique_ptr<Backend>> form_backend(const std::string& name,
                                                 const std::vector<torch::DeviceType>& devices,
                                                 const Meeting& meeting, const CpuGroup** peers);
   Result<std::unique_ptr<Backend>> form_foreign(const BackendKind& kind, const Meeting& meeting);
-  Result<std::unique_ptr<CpuGroup>> meet(const Meeting& meeting);
+  Result<std::unique_ptr<CpuGroup>> meet(const Meeting& meeting, Elsewhere elsewhere);
+  static Elsewhere in_cpu(std::shared_ptr<const Siblings> siblings);
+  static Elsewhere in_nccl(std::shared_ptr<const Siblings> siblings);
   std::optional<Error> lost_member(const Meeting& meeting) const;
 
   const GroupMakerOptions options_;

@@ -13,18 +13,13 @@ namespace ddprun {
 namespace {
 
 constexpr Duration kWatchInterval = std::chrono::milliseconds(20);
-// Ledgers are compared when nothing has got on for so long, and then this often: those of the own
-// node, which costs a look at shared memory, and those of other nodes, which costs messages.
-constexpr Duration kLookInterval = std::chrono::milliseconds(80);
-constexpr Duration kQuestionInterval = std::chrono::milliseconds(250);
-constexpr Duration kAnswerPatience = std::chrono::milliseconds(200);
 
 }  // namespace
 
 // --- beginning and ending ---
 
 NcclEngine::NcclEngine(const NcclApi& api, std::shared_ptr<Store> store,
-                       const NcclBackendOptions& options, std::unique_ptr<CpuGroup> peers,
+                       const NcclBackendOptions& options, std::shared_ptr<CpuGroup> peers,
                        std::shared_ptr<NcclSeed> seed)
     : api_(api),
       store_(std::move(store)),
@@ -195,9 +190,16 @@ Result<std::shared_ptr<NcclWork>> NcclEngine::enqueue(NcclIssue& issue, bool is_
   const Result<Lane*> found = lane_of(issue.device);
   if (!found) return found.error();
   Lane& lane = **found;
-  if (issue.header) {
+  {
     const std::lock_guard lock(mutex_);
-    ledger_.enter(*issue.header, lane.place);
+    if (issue.header) ledger_.enter(*issue.header, lane.place, issue.pairs);
+    for (const NcclIssue::Message& one : issue.messages) {
+      ledger_.enter_message(issue.what.number,
+                            {.bytes = one.bytes,
+                             .peer = one.peer,
+                             .place = static_cast<std::uint16_t>(lane.place),
+                             .is_send = static_cast<std::uint16_t>(one.is_send)});
+    }
   }
   const Result<void> joined = join(lane, issue, is_captured, deadline);
   if (!joined) return joined.error();
@@ -472,16 +474,20 @@ bool NcclEngine::is_idle() const {
 
 void NcclEngine::watch() {
   std::unique_lock lock(mutex_);
+  if (peers_ && options_.compare_calls && options_.world_size > 1) {
+    ledger_watch_.emplace(options_.rank, BootClock::now());
+  }
   while (!closing_) {
-    if (is_idle()) {
-      changed_.wait(lock, [this] { return closing_ || !is_idle() || shown_ != ledger_.called(); });
+    const bool was_idle = is_idle();
+    if (was_idle) {
+      changed_.wait(lock, [this] { return closing_ || !is_idle() || shown_ != ledger_.entered(); });
     } else {
       changed_.wait_for(lock, kWatchInterval, [this] { return closing_; });
     }
     lock.unlock();
     Result<void> well = inspect();
     show_ledger();
-    if (well) well = compare_when_stuck();
+    if (well) well = compare_ledgers(was_idle);
     if (!well) return end(well.error());
     lock.lock();
   }
@@ -545,7 +551,7 @@ Error NcclEngine::deadline_passed(const NcclWork& work) {
 std::string NcclEngine::who_is_missing(const NcclCall& call, int& first) {
   if (options_.world_size == 1) return "a device is stuck, or slow";
   if (call.collective == 0 || !peers_ || !options_.compare_calls) return {};
-  std::vector<std::optional<CallNote>> notes = read_notes(kAnswerPatience);
+  std::vector<std::optional<CallNote>> notes = read_notes(*peers_, kNotePatience);
   {
     const std::lock_guard lock(mutex_);
     notes[static_cast<std::size_t>(options_.rank)] = read_note(ledger_.note());
@@ -553,16 +559,11 @@ std::string NcclEngine::who_is_missing(const NcclCall& call, int& first) {
   const MissingRanks missing = find_missing(call.collective, notes);
   if (missing.ranks.empty()) return "all ranks have come, but a device is stuck, or slow";
   first = missing.ranks[0];
-  return missing.text;
+  const std::string known = options_.elsewhere ? options_.elsewhere(missing.ranks) : "";
+  return missing.text + (known.empty() ? "" : "; " + known);
 }
 
 // --- ledgers ---
-
-std::vector<std::optional<CallNote>> NcclEngine::read_notes(Duration patience) {
-  std::vector<std::optional<CallNote>> notes;
-  for (const std::string& one : peers_->notes(patience)) notes.push_back(read_note(one));
-  return notes;
-}
 
 // REQUIRES: the watcher's thread.
 void NcclEngine::show_ledger() {
@@ -570,7 +571,10 @@ void NcclEngine::show_ledger() {
   {
     const std::lock_guard lock(mutex_);
     std::uint64_t oldest = ledger_.called() + 1;
+    std::uint64_t oldest_call = UINT64_MAX;  // messages counted
     for (const auto& lane : lanes_) {
+      if (lane->in_flight.empty()) continue;
+      oldest_call = std::min(oldest_call, lane->in_flight.front()->call().number);
       for (const auto& work : lane->in_flight) {
         if (work->call().collective == 0) continue;
         oldest = std::min(oldest, work->call().collective);
@@ -578,45 +582,35 @@ void NcclEngine::show_ledger() {
       }
     }
     ledger_.end_before(is_meeting_ ? std::min(oldest, ledger_.called()) : oldest);
-    shown_ = ledger_.called();
-    if (peers_ && options_.compare_calls) note = ledger_.note();
+    ledger_.end_messages_before(oldest_call);
+    shown_ = ledger_.entered();
+    if (ledger_watch_) note = ledger_.note();
   }
   if (note.empty() || note == shown_note_) return;
   peers_->write_note(note);
   shown_note_ = std::move(note);
 }
 
-// Only a call that does not get on can be one that ranks disagree about, and what is compared then
-// need not be quick. Of the ranks of a node the first that has called anything asks the other
-// nodes; what it finds the peers tell to all.
-Result<void> NcclEngine::compare_when_stuck() {
-  if (!peers_ || !options_.compare_calls || options_.world_size == 1) return {};
-  const TimePoint now = BootClock::now();
+Result<void> NcclEngine::compare_ledgers(bool was_idle) {
+  if (!ledger_watch_) return {};
+  bool has_moved = was_idle;
   {
     const std::lock_guard lock(mutex_);
-    if (is_idle() || reaped_ != reaped_before_) {
-      reaped_before_ = reaped_;
-      stuck_since_ = now;
-      next_look_ = now + kLookInterval;
-      next_question_ = now + kQuestionInterval;
-      return {};
-    }
+    has_moved |= is_idle() || reaped_ != reaped_before_;
+    reaped_before_ = reaped_;
   }
-  if (now < next_look_) return {};
-  next_look_ = now + kLookInterval;
-  std::vector<std::optional<CallNote>> notes = read_notes(Duration::zero());
-  std::optional<std::string> table = find_disagreement(notes);
-  const auto first = std::ranges::find_if(notes, [](const auto& note) { return note.has_value(); });
-  const bool asks = now >= next_question_ && first - notes.begin() == options_.rank;
-  if (table || asks) {  // a table is to say what all ranks do
-    next_question_ = now + kQuestionInterval;
-    notes = read_notes(kAnswerPatience);
-    table = find_disagreement(notes);
-  }
-  if (!table) return {};
+  const LedgerWatch::Sight sight{
+      .read = [this](Duration patience) { return read_notes(*peers_, patience); },
+      .awaits_unseen =
+          [this](std::span<const std::optional<CallNote>> notes) {
+            const std::lock_guard lock(mutex_);
+            return ledger_.awaits_unseen(notes);
+          }};
+  std::optional<std::string> disagreement = ledger_watch_->look(BootClock::now(), has_moved, sight);
+  if (!disagreement) return {};
   return Error{.kind = ErrorKind::kInvalidArgument,
                .doing = "nccl group" + options_.title,
-               .cause = std::move(*table)};
+               .cause = std::move(*disagreement)};
 }
 
 }  // namespace ddprun

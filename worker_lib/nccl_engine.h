@@ -10,9 +10,9 @@
 // A watcher thread, started by the first call, looks every 20 ms at what is in flight: a deadline
 // that has passed, an error that NCCL noticed, or a failure of the group of peers ends all
 // communicators and everything in flight with them; the peers, a CpuGroup of the same ranks, tell
-// the other ranks. When nothing gets on, it compares the ledgers of the ranks (call_ledger.h),
-// which they show each other as notes: ranks that disagree in what they call, which NCCL does not
-// notice, are told so.
+// the other ranks. Several times a second it compares the ledgers of the ranks (call_ledger.h,
+// ledger_watch.h), which they show each other as notes: ranks that disagree in what they call,
+// which NCCL does not notice, are told so.
 //
 // Owned by an NcclBackend. One thread at a time launches and splits; end(): any thread.
 #pragma once
@@ -24,6 +24,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -31,6 +32,7 @@
 #include "ddprun/backend.h"
 #include "worker_lib/call_ledger.h"
 #include "worker_lib/cpu/cpu_group.h"
+#include "worker_lib/ledger_watch.h"
 #include "worker_lib/nccl_api.h"
 #include "worker_lib/nccl_communicator.h"
 #include "worker_lib/nccl_memory.h"
@@ -52,6 +54,8 @@ struct NcclBackendOptions {
   std::string title;  // behind what was done, in errors: " in group tp"; empty: of the world
   // Compare what the ranks call, beside the calls; needs peers.
   bool compare_calls = true;
+  // See CpuGroupOptions.
+  std::function<std::string(std::span<const int> ranks)> elsewhere = {};
   // Of more ranks than these, several bootstrap a communicator: about one for so many.
   int ranks_per_root = 128;
   // The destructor gives what is in flight, and the peers' leave, so long before it aborts.
@@ -80,12 +84,15 @@ struct NcclIssue {
   // communicator of two.
   struct Message {
     int peer;
+    bool is_send;
+    std::size_t bytes;
     std::function<NcclResult(NcclComm comm, int peer, CudaStream stream)> pass;
   };
 
   int device = 0;
   NcclCall what;                                               // for errors
   std::optional<CallHeader> header = {};                       // of a collective, for the ledger
+  PairBalance pairs = {};                                      // of an all_to_all, for the ledger
   std::vector<torch::Tensor> keep = {};                        // alive until the call is over
   std::vector<Copy> copies_ahead = {};                         // within the device
   std::function<NcclResult(const NcclLaneView&)> launch = {};  // of a collective
@@ -99,7 +106,7 @@ class NcclEngine {
   // The store may be null in a world of one, and so may the peers; without them a dead rank is
   // noticed at the deadline, and nothing is compared. seed: null: there is none.
   NcclEngine(const NcclApi& api, std::shared_ptr<Store> store, const NcclBackendOptions& options,
-             std::unique_ptr<CpuGroup> peers, std::shared_ptr<NcclSeed> seed);
+             std::shared_ptr<CpuGroup> peers, std::shared_ptr<NcclSeed> seed);
   // Waits for what is in flight and for the peers' leave, a little; then aborts.
   ~NcclEngine();
 
@@ -154,16 +161,15 @@ class NcclEngine {
   Result<void> reap(Lane& lane);
   Error deadline_passed(const NcclWork& work);
   std::string who_is_missing(const NcclCall& call, int& first);
-  std::vector<std::optional<CallNote>> read_notes(Duration patience);
   void show_ledger();
-  Result<void> compare_when_stuck();
+  Result<void> compare_ledgers(bool was_idle);
   std::vector<NcclCommunicator*> communicators();  // holds mutex_
   bool drain(const Deadline& deadline);
 
   const NcclApi& api_;
   const std::shared_ptr<Store> store_;
   const NcclBackendOptions options_;
-  const std::unique_ptr<CpuGroup> peers_;
+  const std::shared_ptr<CpuGroup> peers_;
   std::unique_ptr<NcclCommunicator> seed_;  // until its device is used
   int seed_device_ = -1;
   const std::shared_ptr<NcclFate> fate_;
@@ -179,15 +185,13 @@ class NcclEngine {
   CallLedger ledger_;
   bool is_meeting_ = false;   // the caller's thread makes a communicator
   std::uint64_t reaped_ = 0;  // calls that are over
-  std::uint64_t shown_ = 0;   // collectives that the others can read of
+  std::uint64_t shown_ = 0;   // calls that the others can read of
   bool closing_ = false;
 
   // The watcher's.
   std::string shown_note_;
   std::uint64_t reaped_before_ = 0;
-  TimePoint stuck_since_{};
-  TimePoint next_look_{};
-  TimePoint next_question_{};
+  std::optional<LedgerWatch> ledger_watch_;  // where there is anything to compare
   std::thread watcher_;
 };
 

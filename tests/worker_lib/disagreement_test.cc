@@ -1,22 +1,34 @@
 // Ranks that call what does not belong together: every one of them learns who called what, within a
-// second, whatever the calls are and in whichever point they differ.
+// second, whatever the calls are and in whichever point they differ. On the cpu backend; and on
+// nccl, against the double, what NCCL lets pass or hangs in.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <barrier>
 #include <functional>
+#include <latch>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "ddprun/context.h"
 #include "ddprun/process_group.h"
+#include "tests/support/expect_dist_error.h"
+#include "tests/support/rank_threads.h"
 #include "tests/support/thread_world.h"
+#include "tests/worker_lib/nccl_world.h"
+#include "tests/worker_lib/scoped_environment.h"
 
 namespace ddprun {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing_support::dist_error_of;
+using testing_support::kPatience;
+using testing_support::run_ranks;
 using testing_support::ThreadWorld;
 using torch::Tensor;
 
@@ -155,6 +167,249 @@ TEST_P(RanksDisagree, AllLearnWhoCalledWhatWithinASecond) {
 
 INSTANTIATE_TEST_SUITE_P(, RanksDisagree, testing::ValuesIn(disagreements()),
                          [](const auto& one) { return one.param.name; });
+
+// --- nccl: sizes that do not belong together
+
+class NcclSizes : public testing::Test {
+ protected:
+  NcclDoubleWorld world_;
+};
+
+class NcclSizesInWorld : public NcclSizes, public testing::WithParamInterface<int> {
+ protected:
+  // All ranks make the call, in which they disagree, though the parts of some are over soon. They
+  // are in a barrier then, but for rank 0, which hears of it at its next call.
+  void expect_told(const CallOfRank& call, const std::string& told) {
+    const int size = GetParam();
+    world_.cuda.let_ranks_disagree();
+    std::latch heard(size - 1);
+    std::barrier over(size);
+    run_ranks(size, [&](int rank) {
+      ProcessGroup group(world_.ranks.make(rank, size), torch::kCPU, kPatience);
+      group.barrier();
+      const TimePoint begin = BootClock::now();
+      const DistError error = dist_error_of([&] {
+        call(group);
+        if (rank == 0) heard.wait();
+        group.barrier();
+      });
+      EXPECT_LT(BootClock::now() - begin, std::chrono::seconds(1)) << "rank " << rank;
+      EXPECT_THAT(error.what(), HasSubstr("nccl group: the ranks disagree in " + told))
+          << "rank " << rank;
+      if (rank != 0) heard.count_down();
+      over.arrive_and_wait();
+    });
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(, NcclSizesInWorld, testing::Values(2, 3, 4),
+                         testing::PrintToStringParamName());
+
+// Of the rows that go from one rank to another.
+using Rows = std::function<std::int64_t(int from, int to)>;
+
+std::int64_t uneven(int from, int to) { return (2 * from + 3 * to) % 5; }
+
+// Rank 1 awaits so many rows more, or less, from rank 0 than that one sends.
+Rows with_fault(std::int64_t rows) {
+  return [=](int from, int to) { return uneven(from, to) + (from == 0 && to == 1 ? rows : 0); };
+}
+
+CallOfRank exchange(const Rows& sent, const Rows& awaited) {
+  return [=](ProcessGroup& group) {
+    std::vector<Tensor> outputs, inputs;
+    for (int r = 0; r < group.size(); ++r) {
+      inputs.push_back(torch::ones({sent(group.rank(), r), 3}));
+      outputs.push_back(torch::zeros({awaited(r, group.rank()), 3}));
+    }
+    group.all_to_all(outputs, inputs);
+  };
+}
+
+CallOfRank exchange_single(const Rows& sent, const Rows& awaited) {
+  return [=](ProcessGroup& group) {
+    std::vector<std::int64_t> in, out;
+    for (int r = 0; r < group.size(); ++r) {
+      out.push_back(sent(group.rank(), r));
+      in.push_back(awaited(r, group.rank()));
+    }
+    const auto sum = [](const auto& rows) { return std::accumulate(rows.begin(), rows.end(), 0L); };
+    const Tensor input = torch::ones({sum(out), 3}), output = torch::zeros({sum(in), 3});
+    group.all_to_all_single(output, input, {.output_splits = in, .input_splits = out});
+  };
+}
+
+TEST_P(NcclSizesInWorld, UnevenSplitsThatAgreeGoThroughHoweverLateARankIs) {
+  const int size = GetParam();
+  run_ranks(size, [&](int rank) {
+    ProcessGroup group(world_.ranks.make(rank, size), torch::kCPU, kPatience);
+    group.barrier();
+    for (const CallOfRank& call : {exchange(uneven, uneven), exchange_single(uneven, uneven)}) {
+      // The others' ledgers are compared meanwhile, on all nodes.
+      if (rank == 0) testing_support::let_pass(std::chrono::milliseconds(300));
+      call(group);
+      group.barrier();
+    }
+  });
+}
+
+TEST_P(NcclSizesInWorld, LessThanIsAwaitedInAnAllToAllIsTold) {
+  expect_told(exchange(uneven, with_fault(2)),
+              "all_to_all #2 of f32: rank 0 sends rank 1 24 B (6 f32) less than rank 1 awaits");
+}
+
+TEST_P(NcclSizesInWorld, MoreThanIsAwaitedInAnAllToAllSingleIsTold) {
+  expect_told(exchange_single(uneven, with_fault(-2)),
+              "all_to_all #2 of f32: rank 0 sends rank 1 24 B (6 f32) more than rank 1 awaits");
+}
+
+// NCCL gives rank 1 the beginning and goes on.
+TEST_F(NcclSizes, WhatNcclLetsPassIsToldWhileCallsGetOn) {
+  world_.cuda.let_ranks_disagree();
+  std::barrier over(2);
+  run_ranks(2, [&](int rank) {
+    ProcessGroup group(world_.ranks.make(rank, 2), torch::kCPU, kPatience);
+    const TimePoint begin = BootClock::now();
+    const DistError error = dist_error_of([&] {
+      exchange(uneven, with_fault(-2))(group);
+      while (BootClock::now() - begin < std::chrono::seconds(5)) {
+        group.barrier();
+        testing_support::let_pass(std::chrono::milliseconds(20));  // a step
+      }
+    });
+    EXPECT_LT(BootClock::now() - begin, std::chrono::seconds(1));
+    EXPECT_THAT(error.what(), HasSubstr("rank 0 sends rank 1 24 B (6 f32) more"));
+    over.arrive_and_wait();
+  });
+}
+
+// --- nccl: messages
+
+// What two ranks do, after a barrier of all.
+void exchange_messages(NcclDoubleWorld& world, int size, int low, int high,
+                       const CallOfRank& of_low, const CallOfRank& of_high,
+                       const std::string& told) {
+  world.cuda.let_ranks_disagree();
+  std::barrier over(size);
+  run_ranks(size, [&](int rank) {
+    ProcessGroup group(world.ranks.make(rank, size), torch::kCPU, kPatience);
+    group.barrier();
+    const TimePoint begin = BootClock::now();
+    if (rank == low || rank == high) {
+      const DistError error = dist_error_of([&] {
+        (rank == low ? of_low : of_high)(group);
+        // Whose own part is over hears of it at a later call.
+        while (BootClock::now() - begin < std::chrono::seconds(5)) {
+          testing_support::let_pass(std::chrono::milliseconds(20));
+          group.send(torch::ones({1}), rank == low ? high : low);
+        }
+      });
+      EXPECT_LT(BootClock::now() - begin, std::chrono::seconds(1)) << "rank " << rank;
+      EXPECT_THAT(error.what(), HasSubstr("nccl group: the ranks disagree: " + told))
+          << "rank " << rank;
+    }
+    over.arrive_and_wait();
+  });
+}
+
+CallOfRank send_to(int peer, std::vector<std::int64_t> elements) {
+  return [=](ProcessGroup& group) {
+    for (const std::int64_t one : elements) group.send(torch::ones({one}), peer);
+  };
+}
+CallOfRank recv_from(int peer, std::vector<std::int64_t> elements) {
+  return [=](ProcessGroup& group) {
+    for (const std::int64_t one : elements) group.recv(torch::zeros({one}), peer);
+  };
+}
+
+TEST_F(NcclSizes, AMessageOfLessThanIsReceivedIsTold) {
+  exchange_messages(
+      world_, 2, 0, 1, send_to(1, {4, 5, 100, 7}), recv_from(0, {4, 5, 200, 7}),
+      "rank 0's send #3 to rank 1 is of 400 B, rank 1's recv #3 from rank 0 of 800 B");
+}
+
+TEST_F(NcclSizes, AMessageOfMoreThanIsReceivedIsToldWhileCallsGetOn) {
+  exchange_messages(
+      world_, 2, 0, 1, send_to(1, {4, 200}), recv_from(0, {4, 100}),
+      "rank 0's send #2 to rank 1 is of 800 B, rank 1's recv #2 from rank 0 of 400 B");
+}
+
+// Ranks 1 and 3 are on two nodes, whose first ranks are at rest.
+TEST_F(NcclSizes, AMessageBetweenNodesIsToldThoughTheirFirstRanksAreAtRest) {
+  exchange_messages(
+      world_, 4, 1, 3, recv_from(3, {4, 200}), send_to(1, {4, 100}),
+      "rank 3's send #2 to rank 1 is of 400 B, rank 1's recv #2 from rank 3 of 800 B");
+}
+
+TEST_F(NcclSizes, AMessageOfABatchIsTold) {
+  const auto batch = [](int peer, std::int64_t out, std::int64_t in) {
+    return [=](ProcessGroup& group) {
+      group.batch_isend_irecv({{P2POp::Kind::kRecv, torch::zeros({in}), peer},
+                               {P2POp::Kind::kSend, torch::zeros({out}), peer}});
+    };
+  };
+  exchange_messages(
+      world_, 2, 0, 1, batch(1, 4, 100), batch(0, 50, 4),
+      "rank 1's send #1 to rank 0 is of 200 B, rank 0's recv #1 from rank 1 of 400 B");
+}
+
+// Sends far ahead of the receives, sizes of all kinds, batches in another order, collectives between.
+TEST_F(NcclSizes, MessagesThatBelongTogetherGoThroughHoweverLateTheyAreReceived) {
+  run_ranks(2, [&](int rank) {
+    ProcessGroup group(world_.ranks.make(rank, 2), torch::kCPU, kPatience);
+    const int peer = 1 - rank;
+    std::vector<Work> works;
+    for (int round = 0; round < 3; ++round) {
+      if (rank == 1) testing_support::let_pass(std::chrono::milliseconds(200));
+      for (std::int64_t i = 0; i < 100; ++i) {
+        const Tensor tensor = torch::ones({1 + (i * 7 + round) % 50});
+        works.push_back(rank == 0 ? group.isend(tensor, peer) : group.irecv(tensor, peer));
+      }
+      const P2POp out{P2POp::Kind::kSend, torch::ones({3 + rank}), peer};
+      const P2POp in{P2POp::Kind::kRecv, torch::zeros({4 - rank}), peer};
+      const auto both = rank == 0 ? std::vector{out, in} : std::vector{in, out};
+      for (const Work& one : group.batch_isend_irecv(both)) works.push_back(one);
+      group.all_reduce(torch::ones({4}));
+      group.barrier();
+    }
+    for (const Work& one : works) one.wait(kPatience);
+  });
+}
+
+// --- several backends: a call with a tensor of another device goes to another one
+
+TEST(BackendsByDevice, ADeadlineTellsThatAMissingRankIsInTheOtherBackend) {
+  const ScopedEnvironment none({});
+  NcclDoubleWorld world;
+  BackendFactory factory(NcclDouble::api());
+  std::barrier over(3);
+  run_ranks(3, [&](int rank) {
+    Context context = init_with({.device = torch::Device(torch::kCUDA, 0),
+                                 .timeout = kPatience,
+                                 .rank = rank,
+                                 .world_size = 3,
+                                 .store = world.ranks.connect()},
+                                &factory);
+    ProcessGroup& group = context.group();
+    EXPECT_EQ(group.backend_name(), "cpu:cpu,cuda:nccl");
+    const Tensor host = torch::ones({4});
+    group.all_reduce(host);
+    const Tensor tensor = rank == 0 ? on_device(0, host) : host;
+    const auto timeout = std::chrono::milliseconds(rank == 0 ? 300 : 600);
+    const DistError error = dist_error_of([&] { group.all_reduce(tensor, {.timeout = timeout}); });
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr(rank == 0 ? "ranks 1 and 2 have not come (rank 1 has called nothing yet; rank 2 "
+                              "has called nothing yet); ranks 1 and 2 have begun a collective of "
+                              "the cpu backend, which this rank has not called: a call goes to the "
+                              "backend of its tensors' device"
+                            : "rank 0 did not arrive; ranks 1 and 2 are there; rank 0 has called "
+                              "nccl all_reduce #1 of 4 f32 (sum), which this rank has not called: "
+                              "a call goes to the backend of its tensors' device"));
+    over.arrive_and_wait();
+  });
+}
 
 }  // namespace
 }  // namespace ddprun

@@ -127,6 +127,7 @@ struct NcclDouble::Message {
   Comm* comm = nullptr;
   bool is_there = false;  // at the front of its stream
   bool is_done = false;
+  bool is_odd = false;  // it got less than it waits for
 };
 
 struct NcclDouble::Entry {
@@ -468,7 +469,7 @@ bool NcclDouble::arrive(Collective& collective) {
 }
 
 bool NcclDouble::pass(Message& message) {
-  if (message.is_done) return true;
+  if (message.is_done || message.is_odd) return message.is_done;
   const auto is_other_end = [&](const auto& other) {
     return !other->is_done && other->is_send != message.is_send &&
            other->peer == message.comm->rank && other->comm->rank == message.peer;
@@ -477,13 +478,14 @@ bool NcclDouble::pass(Message& message) {
   const auto found = std::ranges::find_if(waiting, is_other_end);
   if (found == waiting.end()) return false;
   Message& other = **found;
-  if (other.bytes != message.bytes) breach("send and recv of different sizes");
-  const Message& from = message.is_send ? message : other;
-  const Message& to = message.is_send ? other : message;
+  if (other.bytes != message.bytes && !may_disagree_) breach("send and recv of different sizes");
+  Message& from = message.is_send ? message : other;
+  Message& to = message.is_send ? other : message;
   std::memcpy(to.data, from.data, std::min(from.bytes, to.bytes));
-  message.is_done = other.is_done = true;
-  std::erase_if(waiting, [](const auto& one) { return one->is_done; });
-  return true;
+  from.is_done = true;
+  (from.bytes < to.bytes ? to.is_odd : to.is_done) = true;
+  std::erase_if(waiting, [](const auto& one) { return one->is_done || one->is_odd; });
+  return message.is_done;
 }
 
 void NcclDouble::enqueue_collective(Comm& comm, CudaStream handle, Collective collective) {

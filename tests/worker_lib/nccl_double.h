@@ -58,7 +58,8 @@ class NcclDouble {
   // The calling thread's stream gets an entry that stays until open_stream().
   void close_stream();
   void open_stream();
-  // Collectives that differ between ranks are no breach: they hang, as NCCL's may.
+  // Collectives that differ between ranks are no breach: they hang, as NCCL's may. Nor are messages
+  // of another size than is received: a receive of more hangs, one of less gets the beginning.
   void let_ranks_disagree();
   // What is put on the calling thread's stream, and on those that wait for it, goes into a graph.
   void begin_capture();

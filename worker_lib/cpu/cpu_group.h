@@ -69,6 +69,9 @@ struct CpuGroupOptions {
   // Of a group within a world: asked twice a second while others have not come; what it says
   // ends the wait. Null: the store alone is waited for.
   std::function<std::optional<Error>()> fate = {};
+  // Of a group that has another backend, too: what is known there of these ranks, which have not come
+  // to a collective until its deadline; empty: nothing. Null: there is none. Any thread.
+  std::function<std::string(std::span<const int> ranks)> elsewhere = {};
   TuningWish tuning{};  // for programs that measure; the same on all ranks
 };
 
@@ -158,7 +161,7 @@ class CpuGroup {
   // Notes, where a group has them (by itself: none). A few bytes that this rank wants known of
   // itself, at most kMaxNoteBytes; the last ones count, also when the group has failed. One thread
   // at a time.
-  static constexpr std::size_t kMaxNoteBytes = 1536;
+  static constexpr std::size_t kMaxNoteBytes = 2048;
   virtual void write_note(std::string_view note) { static_cast<void>(note); }
   // The notes of all ranks, by rank. Other nodes are asked, which takes up to `patience`; zero:
   // those of this node. Empty: nothing was written, or no answer came. Never ends the group; one
@@ -166,6 +169,13 @@ class CpuGroup {
   virtual std::vector<std::string> notes(Duration patience) {
     static_cast<void>(patience);
     return std::vector<std::string>(static_cast<std::size_t>(size()));
+  }
+
+  // The ranks that have begun a collective that this one has not, as far as other nodes answer. Any
+  // thread.
+  virtual std::vector<int> ranks_ahead(Duration patience) {
+    static_cast<void>(patience);
+    return {};
   }
 
   // The group's first failure, found by whichever rank, also while this one makes no calls; nullopt

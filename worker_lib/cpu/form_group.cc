@@ -248,6 +248,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
   const std::vector<int>& neighbours = here.layout.nodes[here.node];
   if (!crowded.contains(cards->at(here.rank).machine)) parts.spin = here.tuning.spin;
   parts.node_silence = options.node_silence;
+  parts.elsewhere = options.elsewhere;
   here.segment =
       plan_segment(here.layout, here.node, choose_stage_bytes(here.layout, here.tuning.stage_bytes),
                    SharedGroup::segment_needs(static_cast<int>(neighbours.size())));

@@ -96,6 +96,15 @@ std::string GroupCore::origins_of_calls() {
   return text;
 }
 
+std::vector<int> GroupCore::ranks_ahead(Duration patience) {
+  std::set<int> ahead;  // a node may answer over several links
+  const std::uint64_t own = board_.entered(here().local);
+  for (const PeerWatch::Standing& standing : watch_->ask(patience).standings) {
+    if (standing.entered > own) ahead.insert(standing.rank);
+  }
+  return {ahead.begin(), ahead.end()};
+}
+
 void GroupCore::raise(ErrorKind kind, int peer_rank, const std::string& cause) {
   watch_->announce({.kind = kind, .peer_rank = peer_rank, .reporter = here().rank, .cause = cause});
 }
@@ -193,6 +202,10 @@ std::string GroupCore::who_is_missing(const Attempt& attempt, int& first) const 
   add(silent, " does not answer", " do not answer");
   add(behind, " came to a halt in it", " came to a halt in it");
   if (!absent.empty()) add(present, " is there", " are there");
+  if (!absent.empty() && parts_.elsewhere) {
+    const std::string known = parts_.elsewhere(std::vector<int>(absent.begin(), absent.end()));
+    if (!known.empty()) text += "; " + known;
+  }
   int told = 0;
   for (const auto& [rank, what] : whereabouts) {
     if (++told > kMostTold) break;

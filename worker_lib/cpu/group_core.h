@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,7 @@ struct GroupParts {
   std::vector<UniqueFd> data_sockets;  // by node; empty on a single node
   std::unique_ptr<TcpDoor> door;       // null on a single node
   std::vector<HostPort> addresses;     // by rank
+  std::function<std::string(std::span<const int>)> elsewhere;  // CpuGroupOptions
 };
 
 // One call in progress.
@@ -80,6 +82,9 @@ class GroupCore {
   // Behind a closed connection to a rank of another node: waits a little until the watch knows why. Whether
   // the rank has left in good order; if not, the group has failed, or nobody knows.
   bool await_news(int peer) const;
+
+  // See CpuGroup.
+  std::vector<int> ranks_ahead(Duration patience);
 
   // A failure that no call of this rank has met.
   void raise(ErrorKind kind, int peer_rank, const std::string& cause);

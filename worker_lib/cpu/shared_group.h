@@ -57,6 +57,7 @@ class SharedGroup final : public CpuGroup {
   std::vector<std::string> notes(Duration patience) override {
     return core_->watch().notes(patience);
   }
+  std::vector<int> ranks_ahead(Duration patience) override { return core_->ranks_ahead(patience); }
   std::optional<Error> failure() const override { return core_->failure(); }
   void fail(ErrorKind kind, int peer_rank, const std::string& cause) override {
     core_->raise(kind, peer_rank, cause);

@@ -400,6 +400,19 @@ TEST(CpuGroup, SeveralGroupsOfTheSameRanksAreIndependent) {
   });
 }
 
+TEST(CpuGroup, RanksOfAllNodesThatAreAheadAreKnown) {
+  EngineWorld world("aab");
+  world.run([](CpuGroup& group, int rank) {
+    if (rank == 0) {
+      EXPECT_TRUE(testing_support::eventually([&] {
+        return group.ranks_ahead(kPatience) == std::vector<int>{1, 2};
+      }));
+    }
+    EXPECT_TRUE(group.barrier(kPatience));
+  });
+  EXPECT_TRUE(world.group(2).ranks_ahead(kPatience).empty());
+}
+
 // --- notes ---
 
 TEST(CpuGroupNotes, AreReadOnAllNodesBesideTheGroupsCalls) {

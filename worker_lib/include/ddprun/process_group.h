@@ -245,7 +245,7 @@ class ProcessGroup {
   // small send may return before it is received. To oneself: kInvalidArgument.
   // On cpu, messages wait neither for collectives nor for messages under other tags or of other
   // ranks, and source may be kAnySource: the next message of the tag, whoever sent it, says
-  // Work::source_rank(). On nccl, they take their turn among the collectives.
+  // Work::source_rank(). On nccl they take turns with collectives, and another size ends the group.
   Work send(const torch::Tensor& tensor, int destination, const PointToPointOptions& options = {});
   Work recv(const torch::Tensor& tensor, int source, const PointToPointOptions& options = {});
   // The same with options.async.
