@@ -92,6 +92,13 @@ class Bench:
             for system in running.values():
                 system.end()
 
+    @contextlib.contextmanager
+    def floors(self, ranks: int, longest: int, hosts: Hosts | None = None):
+        """The floors' own ranks: the scheduler would make ours pay, when their turn comes, for what some of them have
+        had of their cores while they copied without waiting."""
+        with self.systems(ranks, ["floors"], longest, hosts=hosts) as running:
+            yield running["floors"]
+
     def start(self, name, ranks, longest, folder, hosts, choices) -> System:
         last = ["--longest", longest]
         if name == "group":
@@ -159,26 +166,21 @@ def must_copy(call: str, size: int, ranks: int, rank: int) -> tuple:
     }[call]
 
 
-def floor_ways(bench: Bench, ours: System, call: str, size: int) -> dict:
+def floor_ways(bench: Bench, floors: System, call: str, size: int) -> dict:
     def copies(part):
-        return lambda rank: [size, *must_copy(call, size, ours.ranks, rank), part]
+        return lambda rank: [size, *must_copy(call, size, floors.ranks, rank), part]
 
     parts = [part for part in PARTS if part <= size] or [size]
-    return {f"floor {part}": Way(ours, "copies", copies(part), bench.budget_us) for part in parts}
+    return {f"floor {part}": Way(floors, "copies", copies(part), bench.budget_us) for part in parts}
 
 
-def single_ways(bench: Bench, ours: System, size: int) -> dict:
-    parts = [part for part in PARTS if part <= size // 2] or [max(size // 2, 1)]
-    return {f"single {part}": Way(ours, "single", [size, part], bench.budget_us) for part in parts}
-
-
-def measure_meeting(bench: Bench, ours: System, section: str) -> None:
+def measure_meeting(bench: Bench, floors: System, section: str) -> None:
     ways = {}
-    if ours.ranks <= os.cpu_count():
-        ways["spin"] = Way(ours, "meet", [0], bench.budget_us)
-    ways["yield"] = Way(ours, "meet", [1], bench.budget_us)
-    ways["futex"] = Way(ours, "meet", [2], bench.budget_us)
-    bench.measure(ways, section=section, call="meet", bytes=0, ranks=ours.ranks)
+    if floors.ranks <= os.cpu_count():
+        ways["spin"] = Way(floors, "meet", [0], bench.budget_us)
+    ways["yield"] = Way(floors, "meet", [1], bench.budget_us)
+    ways["futex"] = Way(floors, "meet", [2], bench.budget_us)
+    bench.measure(ways, section=section, call="meet", bytes=0, ranks=floors.ranks)
 
 
 # --- sections ---
@@ -187,39 +189,40 @@ def measure_meeting(bench: Bench, ours: System, section: str) -> None:
 def two(bench: Bench) -> None:
     sizes = [4, 65536] if bench.options.smoke else [4, 64, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB,
                                                     25 * MIB, 100 * MIB]
-    with bench.systems(2, ["ours", "group", "gloo", "mpi"], sizes[-1]) as running:
+    with bench.systems(2, ["ours", "group", "gloo", "mpi"], sizes[-1]) as running, bench.floors(2, sizes[-1]) as floors:
         ours = running["ours"]
-        measure_meeting(bench, ours, "two")
+        measure_meeting(bench, floors, "two")
         for size in sizes:
             ways = {name: Way(system, "all_reduce", [size], bench.budget_us) for name, system in running.items()}
             ways["shared"] = Way(ours, "shared", [size], bench.budget_us)
-            ways |= floor_ways(bench, ours, "all_reduce", size) | single_ways(bench, ours, size)
+            ways |= floor_ways(bench, floors, "all_reduce", size)
+            ways[f"single {size}"] = Way(floors, "single", [max(size, 16)], bench.budget_us)
             bench.measure(ways, section="two", call="all_reduce", bytes=size, ranks=2)
 
 
 def others(bench: Bench) -> None:
     sizes = [65536] if bench.options.smoke else [4 * KIB, 64 * KIB, MIB, 25 * MIB]
-    with bench.systems(2, ["ours", "group", *bench.peers], sizes[-1]) as running:
-        measure_meeting(bench, running["ours"], "others")
+    with bench.systems(2, ["ours", "group", *bench.peers], sizes[-1]) as running, bench.floors(2, sizes[-1]) as floors:
+        measure_meeting(bench, floors, "others")
         bench.measure({name: Way(system, "barrier", [], bench.budget_us) for name, system in running.items()},
                       section="others", call="barrier", bytes=0, ranks=2)
         for call in ("broadcast", "all_gather", "reduce_scatter", "all_to_all"):
             for size in sizes:
                 ways = {name: Way(system, call, [size], bench.budget_us) for name, system in running.items()}
-                ways |= floor_ways(bench, running["ours"], call, size)
+                ways |= floor_ways(bench, floors, call, size)
                 bench.measure(ways, section="others", call=call, bytes=size, ranks=2)
 
 
 def many(bench: Bench) -> None:
     sizes = [65536] if bench.options.smoke else [4, 64 * KIB, MIB, 25 * MIB]
     for ranks in [4] if bench.options.smoke else [4, 8]:
-        with bench.systems(ranks, ["ours", *bench.peers], sizes[-1]) as running:
-            measure_meeting(bench, running["ours"], "many")
+        with bench.systems(ranks, ["ours", *bench.peers], sizes[-1]) as running, bench.floors(ranks, sizes[-1]) as floors:
+            measure_meeting(bench, floors, "many")
             bench.measure({name: Way(system, "barrier", [], bench.budget_us) for name, system in running.items()},
                           section="many", call="barrier", bytes=0, ranks=ranks)
             for size in sizes:
                 ways = {name: Way(system, "all_reduce", [size], bench.budget_us) for name, system in running.items()}
-                ways |= floor_ways(bench, running["ours"], "all_reduce", size)
+                ways |= floor_ways(bench, floors, "all_reduce", size)
                 bench.measure(ways, section="many", call="all_reduce", bytes=size, ranks=ranks)
 
 
@@ -234,14 +237,15 @@ def network(bench: Bench) -> None:
         for ranks in [2] if bench.options.smoke else [2, 4]:
             # Four ranks have two cores: their times are about that, and the bytes about the algorithm.
             sizes = [65536] if bench.options.smoke else [4, 64 * KIB, MIB, 25 * MIB] if ranks == 2 else [MIB, 25 * MIB]
-            with bench.systems(ranks, ["ours", *bench.peers], sizes[-1], hosts=hosts) as running:
+            with bench.systems(ranks, ["ours", *bench.peers], sizes[-1], hosts=hosts) as running, \
+                    bench.floors(ranks, sizes[-1], hosts) as floors:
                 for rate in (None, "1gbit"):
                     hosts.shape(rate)
                     for size in sizes:
                         ways = {name: Way(system, "all_reduce", [size], bench.budget_us)
                                 for name, system in running.items()}
                         # What each of two nodes must send and receive, over as many connections as it has ranks.
-                        ways["floor"] = Way(running["ours"], "exchange", [max(size * 2 // ranks, 4)], bench.budget_us)
+                        ways["floor"] = Way(floors, "exchange", [max(size * 2 // ranks, 4)], bench.budget_us)
                         bench.measure(ways, section="network", call="all_reduce", bytes=size, ranks=ranks, rate=rate or "")
                         for name, way in ways.items():
                             if rate is None and way.count and name != "floor":
@@ -328,6 +332,8 @@ def tuning(bench: Bench) -> None:
     for ranks in (2, 4):
         compare("stage", "--stage-bytes", stages, ranks, [("all_reduce", size) for size in (
             256 * KIB, MIB, 4 * MIB, 25 * MIB)] + [("all_gather", MIB), ("all_gather", 25 * MIB)])
+    compare("long all_reduce, chunk", "--direct-chunk-bytes", {size_text(size): size for size in (64 * KIB, 128 * KIB, 256 * KIB)},
+            2, [("all_reduce", size) for size in (8 * MIB, 16 * MIB, 25 * MIB, 100 * MIB)])
     for ranks in (4, 8):
         compare("small reduce", "--small-reduce-bytes", {"shares": 0, "all fold all": 1 << 40}, ranks,
                 [("all_reduce", size) for size in (4, 4 * KIB, 16 * KIB, 32 * KIB, 64 * KIB, 256 * KIB)])

@@ -10,9 +10,9 @@
 //                    stages do, so that they stay in the cache, and are read when their writer is
 //                    elsewhere. What comes out goes into the other buffer if OWN or READ is not 0, as
 //                    of a call that leaves its input, and else where it came from
-//   single           SIZE PART: what an all_reduce of buffers that all ranks reach must move: each rank
-//                    reads its share of all buffers and writes it to all of them. As copies from each
-//                    rank's share to the next rank's, in parts of PART bytes
+//   single           SIZE: what an all_reduce of two buffers that both ranks reach must move: each rank
+//                    reads its half of both and writes it to both. As an exchange of these halves, with
+//                    the widest registers; 2 ranks
 //   exchange         SIZE: so many bytes over a bare TCP connection to the rank of the same place on the
 //                    other one of two nodes, and as many back
 //   meet             HOW: all ranks wait until all have come; 0: they spin, 1: they yield, 2: they sleep
@@ -26,6 +26,7 @@
 #include <CLI/CLI.hpp>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -72,6 +73,17 @@ struct Arena {
   Meeting* meeting = nullptr;
   char* of(int rank) const { return memory + static_cast<std::size_t>(rank) * each; }
 };
+
+// Reads both and writes both, each byte once.
+#if defined(__x86_64__)
+__attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), optimize("O3")))
+#endif
+void exchange_words(char* left, char* right, std::size_t bytes) {
+  auto* a = reinterpret_cast<std::uint64_t*>(left);
+  auto* b = reinterpret_cast<std::uint64_t*>(right);
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < bytes / sizeof *a; ++i) std::swap(a[i], b[i]);
+}
 
 void* shared_zeros(std::size_t bytes) {
   void* const memory =
@@ -120,7 +132,9 @@ class CpuRank final : public MeasuredSystem {
     }
     if (order.call == "barrier") return [this] { barrier(); };
     if (order.call == "copies") return [=, this] { copy(order); };
-    if (order.call == "single") return [=, this] { copy_once(size, order.size(1)); };
+    if (order.call == "single" && group_.size() == 2) {
+      return [=, this] { exchange_halves(size); };
+    }
     if (order.call == "exchange" && cable_.valid()) {
       return [=, this] { benchmarks::exchange(cable_.get(), one_.data(), other_.data(), size); };
     }
@@ -186,15 +200,9 @@ class CpuRank final : public MeasuredSystem {
     }
   }
 
-  void copy_once(std::size_t size, std::size_t part) {
-    const std::size_t ranks = group_.size(), rank = group_.rank();
-    const std::size_t end = size * (rank + 1) / ranks;
-    for (std::size_t at = size * rank / ranks; at < end; at += part) {
-      for (std::size_t from = 0; from < ranks; ++from) {
-        std::memcpy(arena_.of((from + 1) % ranks) + at, arena_.of(from) + at,
-                    std::min(part, end - at));
-      }
-    }
+  void exchange_halves(std::size_t size) {
+    const std::size_t half = size / 2, at = static_cast<std::size_t>(group_.rank()) * half;
+    exchange_words(arena_.of(0) + at, arena_.of(1) + at, half);
   }
 
   void meet(std::size_t how) {
@@ -270,9 +278,12 @@ int benchmark(int argc, char** argv) {
   app.add_option("--stage-bytes", plan.tuning.stage_bytes, "of a stage");
   app.add_option("--small-reduce-bytes", plan.tuning.small_reduce_bytes,
                  "times ranks: all fold all");
+  app.add_option("--direct-chunk-bytes", plan.tuning.direct_chunk_bytes,
+                 "of long all_reduces of two ranks");
   app.add_option("--in-place-bytes", plan.tuning.in_place_bytes, "shared tensors: less is staged");
   app.add_option("--repeated-bytes", plan.tuning.repeated_bytes, "sent beyond the least");
-  app.add_option("--stream-bytes", plan.tuning.stream_bytes, "of results: so many go past the caches");
+  app.add_option("--stream-bytes", plan.tuning.stream_bytes,
+                 "of results: so many go past the caches");
   app.add_option("--pull-bytes", plan.tuning.pull_bytes, "from rank to rank: less is staged");
   CLI11_PARSE(app, argc, argv);
   if (spin_us) plan.tuning.spin = std::chrono::microseconds(*spin_us);

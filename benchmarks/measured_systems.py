@@ -108,12 +108,12 @@ class Way:
             once = self.system.repeat(self.call, count, 1, self.sizes)
             if once is None:
                 return False
-            count = max(2, min(100_000, int(self.budget_us / max(once[0], 0.02))))
+            count = max(6, min(100_000, int(self.budget_us / max(once[0], 0.02))))
             self.count, count = count, min(count, 1000)
         return True
 
     def go(self) -> None:
-        us, used = self.system.repeat(self.call, self.count, max(1, self.count // 20), self.sizes)
+        us, used = self.system.repeat(self.call, self.count, max(2, self.count // 20), self.sizes)
         self.times.append(us)
         self.used.append(used)
 

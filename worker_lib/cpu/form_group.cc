@@ -1,5 +1,7 @@
 #include "worker_lib/cpu/form_group.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -38,6 +40,7 @@ struct Card {
   std::string page_offset;  // of its worker page, in the file that it shows its node; empty: none
   std::string machine;      // on which it runs
   std::string cpus;         // '1' for each processor that the rank may use
+  std::string cache;        // bytes of a core's second-level cache; "0": unknown
   std::string node;  // what must be equal to share memory: may hold line ends, hence the last field
 };
 
@@ -52,7 +55,7 @@ std::string write_card(const Card& card) {
   for (const std::string& field : std::initializer_list<std::string>{
            card.door, card.address.host, std::to_string(card.address.port), card.token,
            card.in_rank_order ? kRankOrder : kAnyOrder, card.checks, card.page_offset, card.machine,
-           card.cpus, card.node}) {
+           card.cpus, card.cache, card.node}) {
     text += "\n" + field;
   }
   return text;
@@ -77,6 +80,7 @@ Result<Card> read_card(const std::string& text, int rank) {
   std::getline(lines, card.page_offset);
   std::getline(lines, card.machine);
   std::getline(lines, card.cpus);
+  std::getline(lines, card.cache);
   std::getline(lines, card.node, '\0');
   const std::optional<std::uint16_t> number = parse_number<std::uint16_t>(port);
   if (version != kCardVersion || !lines || !number) {
@@ -223,6 +227,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
        .page_offset = options.page.file < 0 ? "" : std::to_string(options.page.offset),
        .machine = machine_id(),
        .cpus = cpus_text(usable_cpus()),
+       .cache = std::to_string(std::max(sysconf(_SC_LEVEL2_CACHE_SIZE), 0L)),
        .node = options.node_id + "\n" + node_realm()},
       options.world_size);
   if (!cards) return cards.error();
@@ -240,8 +245,11 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
   here.title = options.title;
   here.in_rank_order = options.deterministic_across_layouts;
   const std::set<std::string> crowded = crowded_machines(*cards);
-  here.tuning = choose_tuning({.is_crowded = !crowded.empty(), .nodes = here.layout.node_count()},
-                              options.tuning);
+  here.tuning =
+      choose_tuning({.is_crowded = !crowded.empty(),
+                     .nodes = here.layout.node_count(),
+                     .cache_bytes = parse_number<std::size_t>(cards->front().cache).value_or(0)},
+                    options.tuning);
   here.node = here.layout.node_of[here.rank];
   here.local = here.layout.local_of[here.rank];
 

@@ -10,6 +10,12 @@ std::size_t chunk_limit(const Surroundings& here, const ReduceJob& job) {
   return job.by_rank() ? fits / here.layout.rank_at.size() : fits;
 }
 
+std::size_t direct_chunk_limit(const Surroundings& here, const ReduceJob& job) {
+  const std::size_t limit = chunk_limit(here, job);
+  if (job.by_rank() || job.data.bytes() < here.tuning.long_direct_bytes) return limit;
+  return std::min(limit, here.tuning.direct_chunk_bytes / size_of(job.type));
+}
+
 // What stays where it is need not fit a stage.
 std::size_t longest_chunk(const Surroundings& here, const ReduceJob& job, bool in_heap) {
   const std::size_t limit = chunk_limit(here, job);
@@ -68,7 +74,7 @@ DirectReduce::DirectReduce(const Surroundings& here, const ReduceJob& job)
     : here_(here),
       job_(job),
       size_(size_of(job.type)),
-      plan_(job.count(), chunk_limit(here, job), elements_per_line(size_)) {}
+      plan_(job.count(), direct_chunk_limit(here, job), elements_per_line(size_)) {}
 
 bool DirectReduce::suits(const Surroundings& here, const ReduceJob& job) {
   if (!here.one_node()) return false;

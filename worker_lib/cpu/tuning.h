@@ -16,6 +16,11 @@ struct CpuTuning {
   // Bytes a rank contributes to a reduction, times the ranks of the node, up to which a second meeting
   // costs more than it saves: everybody folds all of it.
   std::size_t small_reduce_bytes = 0;
+  // Of an all_reduce of two ranks that is of long_direct_bytes or more: what does not stay in the caches
+  // before it is read again comes from memory twice, so the chunks in hand have to fit the second-level
+  // cache.
+  std::size_t direct_chunk_bytes = 0;
+  std::size_t long_direct_bytes = 0;
   // Bytes of a shared tensor below which staging, with one meeting less, is quicker.
   std::size_t in_place_bytes = 0;
   // Bytes that a node may send beyond the least there is, so that every node can fold all and results need
@@ -36,6 +41,7 @@ struct TuningWish {
   std::optional<Duration> spin = {};
   std::optional<std::size_t> stage_bytes = {};
   std::optional<std::size_t> small_reduce_bytes = {};
+  std::optional<std::size_t> direct_chunk_bytes = {};
   std::optional<std::size_t> in_place_bytes = {};
   std::optional<std::size_t> repeated_bytes = {};
   std::optional<std::size_t> stream_bytes = {};
@@ -47,6 +53,7 @@ struct TuningWish {
 struct TuningCase {
   bool is_crowded = false;  // some machine has more ranks than cores
   int nodes = 1;
+  std::size_t cache_bytes = 0;  // second level, of a core; 0: unknown
 };
 CpuTuning choose_tuning(const TuningCase& group, const TuningWish& wish = {});
 

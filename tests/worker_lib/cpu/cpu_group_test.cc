@@ -110,6 +110,14 @@ TEST(CpuGroupTuning, WhoWishesForPullingHasNoTrialOfIt) {
   EXPECT_TRUE(choose_tuning({}, {.pull_bytes = 0, .tries_pulling = true}).tries_pulling);
 }
 
+TEST(CpuGroupTuning, LongChunksOfTwoRanksFitTheSecondLevelCache) {
+  constexpr std::size_t kKiB = 1024;
+  EXPECT_EQ(choose_tuning({.cache_bytes = 1024 * kKiB}).direct_chunk_bytes, 128 * kKiB);
+  EXPECT_EQ(choose_tuning({.cache_bytes = 4096 * kKiB}).direct_chunk_bytes, 256 * kKiB);
+  EXPECT_EQ(choose_tuning({.cache_bytes = 1}).direct_chunk_bytes, 64 * kKiB);
+  EXPECT_EQ(choose_tuning({}).direct_chunk_bytes, 256 * kKiB);  // unknown
+}
+
 TEST(CpuGroupTuning, BetweenNodesAStageIsLonger) {
   EXPECT_EQ(choose_tuning({.nodes = 2}).stage_bytes, 2 * choose_tuning({}).stage_bytes);
 }
