@@ -294,7 +294,7 @@ std::string absent_card(const std::string& reason) { return std::string(kAbsent)
 
 Result<std::unique_ptr<CpuGroup>> form_group(const ExchangeCards& exchange,
                                              const CpuGroupOptions& options) {
-  const std::string doing = "form cpu group '" + options.name + "' as rank " +
+  const std::string doing = "meet the other ranks" + options.title + " as rank " +
                             to_text(options.rank) + " of " + std::to_string(options.world_size);
   if (options.world_size < 1 || options.rank.value < 0 ||
       options.rank.value >= options.world_size) {
