@@ -216,7 +216,7 @@ torch::Tensor& copy(torch::Tensor& to, const torch::Tensor& from, bool non_block
   const void* const source = from.const_data_ptr();
   const torch::Tensor host = to.is_cpu() ? to : from;
   queue_of(current()).put([=, bytes = to.nbytes(), kept = host.is_cpu() ? host : torch::Tensor()] {
-    std::memcpy(destination, source, bytes);
+    if (bytes > 0) std::memcpy(destination, source, bytes);
   });
   if (!non_blocking) queue_of(current()).drain();
   return to;
