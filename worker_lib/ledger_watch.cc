@@ -8,7 +8,8 @@ namespace {
 constexpr Duration kLookInterval = std::chrono::milliseconds(80);
 constexpr Duration kQuestionInterval = std::chrono::milliseconds(250);
 constexpr Duration kPartnerInterval = std::chrono::milliseconds(500);
-constexpr Duration kCalmQuestionInterval = std::chrono::seconds(5);
+constexpr Duration kCalmQuestionInterval = std::chrono::milliseconds(500);
+constexpr Duration kLongestPartnerInterval = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -37,7 +38,7 @@ bool LedgerWatch::asks(TimePoint now, const std::vector<std::optional<CallNote>>
     return since >= (stuck < kQuestionInterval ? kCalmQuestionInterval : kQuestionInterval);
   }
   return stuck >= kPartnerInterval &&
-         since >= std::clamp(stuck / 4, kPartnerInterval, kCalmQuestionInterval) &&
+         since >= std::clamp(stuck / 4, kPartnerInterval, kLongestPartnerInterval) &&
          sight.awaits_unseen(notes);
 }
 

@@ -4,8 +4,8 @@
 // asked, which costs messages:
 //
 //   by the first rank of a node that shows a note    when nothing has got on for 250 ms, 4 times a
-//                                                    second; else every 5 s, as NCCL may also give
-//                                                    wrong results and go on
+//                                                    second; else twice a second, as NCCL may also
+//                                                    give wrong results and go on
 //   by one that waits for a message of a peer        after 500 ms, and then the more seldom the
 //   whose note it does not see                       longer it waits: nobody else of the node need
 //                                                    be at work

@@ -83,10 +83,12 @@ TEST_F(LedgerWatchTest, TheFirstRankOfANodeAsksTheOthersOftenWhenNothingGetsOn) 
   EXPECT_THAT(pauses(), Each(Ge(milliseconds(250))));
 }
 
-TEST_F(LedgerWatchTest, TheFirstRankOfANodeAsksTheOthersSeldomWhileCallsGetOn) {
+TEST_F(LedgerWatchTest, TheFirstRankOfANodeAsksTheOthersMoreSeldomWhileCallsGetOn) {
   watch_as(0);
   pass(seconds(12), /*is_moving=*/true);
-  EXPECT_EQ(asked_.size(), 2U);
+  EXPECT_THAT(pauses(), Each(Ge(milliseconds(500))));
+  EXPECT_THAT(pauses(), Each(Le(milliseconds(600))));
+  EXPECT_GE(asked_.size(), 20U);
 }
 
 TEST_F(LedgerWatchTest, AnotherRankAsksWhenItWaitsForAMessageOfAnotherNode) {
@@ -124,12 +126,12 @@ TEST_F(LedgerWatchTest, ADisagreementWhileCallsGetOnIsBelievedAtTheSecondLook) {
             "called barrier #1");
 }
 
-TEST_F(LedgerWatchTest, ADisagreementBetweenNodesIsToldWhileCallsGetOn) {
+TEST_F(LedgerWatchTest, ADisagreementBetweenNodesIsToldWithinASecondWhileCallsGetOn) {
   watch_as(0);
   ledgers_[0].enter(kSum, 0);
   ledgers_[1].enter(kSum, 0);
   ledgers_[2].enter(kBarrier, 0);
-  EXPECT_NE(pass(milliseconds(5200), /*is_moving=*/true), std::nullopt);
+  EXPECT_NE(pass(seconds(1), /*is_moving=*/true), std::nullopt);
 }
 
 }  // namespace
