@@ -5,11 +5,12 @@
 //   all_to_all       SIZE: of a rank's larger buffer; f32 sums; the root is rank 0
 //   barrier
 //   copies           BUFFER IN OUT OWN READ AT PART: IN bytes of one buffer into shared memory, OUT
-//                    bytes out of another rank's; of what lies at AT in the buffer, OWN bytes from buffer
-//                    to buffer, or READ bytes just read; and nobody waits; in parts of PART bytes, which go around in a ring as the engine's
-//                    stages do, so that they stay in the cache, and are read when their writer is
-//                    elsewhere. What comes out goes into the other buffer if OWN or READ is not 0, as
-//                    of a call that leaves its input, and else where it came from
+//                    bytes out of another rank's; of what lies at AT in the buffer, OWN bytes from
+//                    buffer to buffer, or READ bytes just read; and nobody waits; in parts of PART
+//                    bytes, which go around in a ring as the engine's stages do, so that they stay in
+//                    the cache, and are read when their writer is elsewhere. What comes out goes into
+//                    the other buffer if OWN or READ is not 0, as of a call that leaves its input, and
+//                    else where it came from
 //   single           SIZE: what an all_reduce of two buffers that both ranks reach must move: each rank
 //                    reads its half of both and writes it to both. As an exchange of these halves, with
 //                    the widest registers; 2 ranks

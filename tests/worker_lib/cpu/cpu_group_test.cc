@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
 #include <future>
 #include <latch>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "tests/support/eventually.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/running_store.h"
+#include "tests/support/store_of.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/worker_lib/cpu/world.h"
 
@@ -34,6 +36,35 @@ using testing_support::TemporaryDirectory;
 Result<void> sum_one(CpuGroup& group, Duration timeout = kPatience) {
   std::vector<float> value{1};
   return group.all_reduce(list_of(writable(value)), ElementType::kF32, ReduceOp::kSum, timeout);
+}
+
+// --- forming ---
+
+// Two ranks that do not want the same: `want` is asked for by rank 1; what each is told holds its words.
+void expect_no_group(const std::function<void(CpuGroupOptions&)>& want, const std::string& told_0,
+                     const std::string& told_1) {
+  testing_support::RunningStore store;
+  run_ranks(2, [&](int rank) {
+    CpuGroupOptions options{
+        .rank = Rank(rank), .world_size = 2, .node_id = "a", .name = "world", .timeout = kPatience};
+    if (rank == 1) want(options);
+    const auto group = CpuGroup::form(*testing_support::store_of(store.port()), options);
+    ASSERT_FALSE(group);
+    EXPECT_EQ(group.error().kind, ErrorKind::kInvalidArgument);
+    EXPECT_THAT(group.error().message(), HasSubstr(rank == 0 ? told_0 : told_1));
+  });
+}
+
+TEST(CpuGroupForming, RanksThatWantOtherOrdersOfReductionsDoNotFormAGroup) {
+  expect_no_group([](CpuGroupOptions& options) { options.deterministic_across_layouts = true; },
+                  "rank 1 wants the same bits for every layout, unlike this rank",
+                  "rank 0 wants no same bits for every layout, unlike this rank");
+}
+
+TEST(CpuGroupForming, RanksThatLookForOtherThingsDoNotFormAGroup) {
+  expect_no_group([](CpuGroupOptions& options) { options.checks = "NaN"; },
+                  "rank 1 looks for NaN, this rank for nothing: DDPRUN_VERIFY must",
+                  "rank 0 looks for nothing, this rank for NaN: DDPRUN_VERIFY must");
 }
 
 // --- one rank ---

@@ -1,13 +1,9 @@
 // CpuGroupOptions::deterministic_across_layouts: whatever the layout, reductions give the bits of one node.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 
 #include "tests/support/expect_dist_error.h"
-#include "tests/support/rank_threads.h"
-#include "tests/support/running_store.h"
-#include "tests/support/store_of.h"
 #include "tests/worker_lib/cpu/reference.h"
 #include "tests/worker_lib/cpu/world.h"
 #include "worker_lib/core/scattered.h"
@@ -120,44 +116,6 @@ TEST(RankOrderOff, LayoutsGiveBitsOfTheirOwn) {
     ASSERT_TRUE(
         group.all_reduce(list_of(writable(data)), ElementType::kF32, ReduceOp::kSum, kTimeout));
     EXPECT_EQ(data, reference_reduction("aabb", inputs, ElementType::kF32, ReduceOp::kSum));
-  });
-}
-
-TEST(RankOrderOff, RanksThatDisagreeDoNotFormAGroup) {
-  testing_support::RunningStore store;
-  testing_support::run_ranks(2, [&](int rank) {
-    const auto client = testing_support::store_of(store.port());
-    const auto group = CpuGroup::form(*client, {.rank = Rank(rank),
-                                                .world_size = 2,
-                                                .node_id = "a",
-                                                .name = "world",
-                                                .deterministic_across_layouts = rank == 1,
-                                                .timeout = std::chrono::seconds(30)});
-    ASSERT_FALSE(group);
-    EXPECT_EQ(group.error().kind, ErrorKind::kInvalidArgument);
-    EXPECT_THAT(group.error().message(),
-                testing::HasSubstr(
-                    rank == 0 ? "rank 1 wants the same bits for every layout, unlike this rank"
-                              : "rank 0 wants no same bits for every layout, unlike this rank"));
-  });
-}
-
-TEST(Checks, RanksThatLookForOtherThingsDoNotFormAGroup) {
-  testing_support::RunningStore store;
-  testing_support::run_ranks(2, [&](int rank) {
-    const auto client = testing_support::store_of(store.port());
-    const auto group = CpuGroup::form(*client, {.rank = Rank(rank),
-                                                .world_size = 2,
-                                                .node_id = "a",
-                                                .name = "world",
-                                                .checks = rank == 1 ? "NaN" : "",
-                                                .timeout = std::chrono::seconds(30)});
-    ASSERT_FALSE(group);
-    EXPECT_EQ(group.error().kind, ErrorKind::kInvalidArgument);
-    EXPECT_THAT(group.error().message(),
-                testing::HasSubstr(
-                    rank == 0 ? "rank 1 looks for NaN, this rank for nothing: DDPRUN_VERIFY must"
-                              : "rank 0 looks for nothing, this rank for NaN: DDPRUN_VERIFY must"));
   });
 }
 
