@@ -68,8 +68,8 @@ std::string trouble_with(pid_t process, const fs::path& open_files) {
     return name_of(process) + " may not be looked into: " + std::strerror(errno);
   }
   return name_of(process) +
-         " keeps no flight record of its own: it is no rank of this ddprun's library, or ddprun has "
-         "started it";
+         " keeps no flight record of its own: it is no rank of this ddprun's library, or "
+         "ddprun has started it";
 }
 
 }  // namespace
