@@ -159,6 +159,9 @@ void JobTable::request(const Origin& origin, const UserRequest& request, TimePoi
   }
   if (is_told_by_nodes(request.what)) {
     if (is_agents) return refuse("an agent asks for no output");
+    if (inquiries_.is_reader(origin.connection)) {
+      return refuse("this connection reads the output of workers already");
+    }
     const Answer checked = *job.membership.request(request, now).answer;
     if (!checked.done) return refuse(checked.text);
     if (!inquiries_.has_room(id)) {

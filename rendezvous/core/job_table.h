@@ -19,7 +19,7 @@
 // A UserRequest may come on a connection of an agent, or be the first message of one that says no
 // Hello (rendezvous/core/user_request.h). That one is closed after its Answer, but for a stop that
 // was accepted: its End comes when the job has ended (kWatchersKept at most wait so), and for the
-// output of workers (rendezvous/core/output_inquiries.h).
+// output of workers (rendezvous/core/output_inquiries.h), which is asked for once on a connection.
 //
 // What outlives the service comes out as changes, numbered from 1; what is sent names the one that
 // must be safe on the disk before it leaves. A service without a disk sends at once.

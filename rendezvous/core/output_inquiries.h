@@ -4,12 +4,13 @@
 // Owner: JobTable, on the service's thread. Pure: agents are ids, readers are connections, time
 // comes in with each event.
 //
-// An inquiry is one `ddprun logs`, or one `ddprun flight`, which is not followed. Each agent concerned is told to begin and answers at once; from
-// then on it says when it has something, and tells it, one page, when it is its turn. Turns are
-// given only while the reader has taken what came before, kTurns of them at a time: so the service
-// keeps kMaxUnread bytes for a reader at most, whoever writes how much, and what a slow reader
-// misses is missing at the agents, who count it. An agent that tells without a turn, as all do at
-// the end of their job, loses what there is no room for, and that is counted here.
+// An inquiry is one `ddprun logs`, or one `ddprun flight`, which is not followed. Each agent
+// concerned is told to begin and answers at once; from then on it says when it has something, and
+// tells it, one page, when it is its turn. Turns are given only while the reader has taken what
+// came before, kTurns of them at a time: so the service keeps kMaxUnread bytes for a reader at most,
+// whoever writes how much, and what a slow reader misses is missing at the agents, who count it. An
+// agent that tells without a turn, as all do at the end of their job, loses what there is no room
+// for, and that is counted here.
 //
 //   state of an agent   what is awaited                              next
 //   kAsked              an answer, within kAgentPatience             any

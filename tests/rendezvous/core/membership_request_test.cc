@@ -317,6 +317,25 @@ TEST_F(OutputRequestTest, OfARankGoesToItsNodeAlone) {
   EXPECT_EQ(refused.text, "there is no rank 2: ranks are 0 to 1");
 }
 
+TEST_F(OutputRequestTest, IsAskedForOnceOnAConnection) {
+  two_run();
+  receive(9, logs(true));
+  const ServiceOutput second = receive(9, logs(true));
+  EXPECT_FALSE(answer(second, 9).done);
+  EXPECT_THAT(answer(second, 9).text, HasSubstr("reads the output of workers already"));
+  ASSERT_EQ(sends<Answer>(second, 9).size(), 1u);
+  EXPECT_TRUE(sends<Answer>(second, 9)[0].last) << "the first one ends with the connection";
+  EXPECT_TRUE(sends<TellOutput>(second, 1).empty());
+  const ServiceOutput gone = table_.disconnected(AgentConnectionId(9), now_);
+  EXPECT_EQ(sends<TellOutput>(gone, 1).size(), 1u) << "the only one is ended";
+  // Nothing is left of it that would be told something.
+  receive(1, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
+  const ServiceOutput end =
+      receive(2, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
+  EXPECT_EQ(sends<End>(end, 1).size(), 1u);
+  EXPECT_TRUE(sends<End>(end, 9).empty());
+}
+
 TEST_F(OutputRequestTest, FollowsIntoTheNextGenerationAndToTheEnd) {
   two_run();
   ServiceOutput out = receive(9, logs(true));
