@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "worker_lib/core/chunk_pipeline.h"
 #include "worker_lib/core/node_layout.h"
@@ -28,12 +29,14 @@ struct Surroundings {
   CpuTuning tuning;   // the same
   NodeLayout layout;
   SegmentLayout segment;
-  char* memory = nullptr;      // the segment
+  char* memory = nullptr;  // the segment
   NodeBoard* board = nullptr;
   TcpMesh* mesh = nullptr;     // null on a single node
   bool in_rank_order = false;  // reductions, whatever the layout
 
   bool one_node() const { return layout.node_count() == 1; }
+  // Several nodes, of one rank each: what a rank sends hangs on nobody else of its node.
+  bool one_rank_each() const { return !one_node() && layout.world_size() == layout.node_count(); }
   int local_count() const { return segment.local_count; }
   bool leads() const { return layout.leads_lane(rank); }  // its lane, whose number is `local`
   bool on_my_node(int other_rank) const { return layout.node_of[other_rank] == node; }
@@ -61,6 +64,7 @@ class ChunkedCall {
   struct Chunk {
     std::size_t index = 0;  // within this call
     std::size_t number = 0;
+    bool is_ahead = false;  // what sends_first() says of it has been sent
   };
 
   virtual ~ChunkedCall() = default;
@@ -71,6 +75,10 @@ class ChunkedCall {
   virtual bool rides() const { return false; }
 
   virtual void stage(const Chunk& chunk) = 0;
+  // What work() sends of a staged chunk before it has received anything, where each node has one rank. Of
+  // the first chunk that goes right behind the header: if it turns out that not all have called the same,
+  // the group is at its end anyway. Not for a call that ranks may know a shortcut of.
+  virtual std::vector<TcpMesh::Sending> sends_first(const Chunk&) { return {}; }
   // Leaders of lanes only (on one node: all): everyone has staged the chunk. Returns how what it took
   // of other ranks ended.
   virtual TcpMesh::End work(const Chunk& chunk, TimePoint deadline) = 0;

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "worker_lib/core/relay.h"
-
 namespace ddprun {
 namespace {
 
@@ -44,25 +42,46 @@ void BroadcastCall::stage(const Chunk& chunk) {
   data_.copy_to(here_.stage(here_.local, chunk.number), plan_.at(chunk.index));
 }
 
-TcpMesh::End BroadcastCall::work(const Chunk& chunk, TimePoint deadline) {
+Relay BroadcastCall::relay() const {
+  const int nodes = here_.layout.node_count();
+  const int place = (here_.node - here_.layout.node_of[root_] + nodes) % nodes;
+  return tree_is_shorter(plan_.chunks(), nodes) ? relay_in_tree(place, nodes)
+                                                : relay_in_chain(place, nodes);
+}
+
+int BroadcastCall::node_at(int place) const {
+  return (here_.layout.node_of[root_] + place) % here_.layout.node_count();
+}
+
+std::span<char> BroadcastCall::own_share(const Chunk& chunk) const {
   const Range share = ChunkShape::even(here_.layout, plan_.at(chunk.index).size(), kCacheLineBytes)
                           .share(here_.local);
-  const int nodes = here_.layout.node_count();
-  const int root_node = here_.layout.node_of[root_];
-  const int place = (here_.node - root_node + nodes) % nodes;  // on the way
-  const Relay relay = tree_is_shorter(plan_.chunks(), nodes) ? relay_in_tree(place, nodes)
-                                                             : relay_in_chain(place, nodes);
-  const auto node_at = [&](int at) { return (root_node + at) % nodes; };
-  const int source = place == 0 ? here_.layout.local_of[root_] : here_.local;
-  char* const bytes = here_.stage(source, chunk.number) + share.begin;
-  if (relay.from >= 0) {
-    const TcpMesh::Receiving from{node_at(relay.from), bytes, share.size()};
+  const int source = here_.on_my_node(root_) ? here_.layout.local_of[root_] : here_.local;
+  return {here_.stage(source, chunk.number) + share.begin, share.size()};
+}
+
+std::vector<TcpMesh::Sending> BroadcastCall::passes_on(const Chunk& chunk) const {
+  const std::span<char> bytes = own_share(chunk);
+  std::vector<TcpMesh::Sending> sendings;
+  for (const int to : relay().to) sendings.push_back({node_at(to), bytes.data(), bytes.size()});
+  return sendings;
+}
+
+std::vector<TcpMesh::Sending> BroadcastCall::sends_first(const Chunk& chunk) {
+  if (here_.rank != root_) return {};
+  return passes_on(chunk);
+}
+
+TcpMesh::End BroadcastCall::work(const Chunk& chunk, TimePoint deadline) {
+  if (const int before = relay().from; before >= 0) {
+    const std::span<char> bytes = own_share(chunk);
+    const TcpMesh::Receiving from{node_at(before), bytes.data(), bytes.size()};
     const auto end = here_.mesh->exchange({}, {&from, 1}, deadline);
     if (end.how != WaitEnd::kReady) return end;
   }
-  std::vector<TcpMesh::Sending> sendings;
-  for (const int to : relay.to) sendings.push_back({node_at(to), bytes, share.size()});
-  return here_.mesh->exchange(sendings, {}, deadline);
+  const bool is_sent = chunk.is_ahead && here_.rank == root_;
+  return here_.mesh->exchange(is_sent ? std::vector<TcpMesh::Sending>() : passes_on(chunk), {},
+                              deadline);
 }
 
 void BroadcastCall::copy_out(const Chunk& chunk) {
@@ -112,31 +131,41 @@ const char* GatherCall::staged(int rank, const Chunk& chunk) const {
   return here_.stage(here_.layout.lane_of(rank), chunk.number) + (1 + place_of(rank)) * block;
 }
 
+template <class Visit>
+void GatherCall::for_each_other_node(Visit visit) const {
+  const int nodes = here_.layout.node_count();
+  for (int step = 1; step < nodes; ++step) visit((here_.node + step) % nodes);
+}
+
+template <class Visit>
+void GatherCall::for_each_of_lane(int node, Visit visit) const {
+  const Range positions = here_.layout.lane_positions(here_.local, node);
+  for (std::size_t at = positions.begin; at < positions.end; ++at) visit(here_.layout.rank_at[at]);
+}
+
+std::vector<TcpMesh::Sending> GatherCall::sends_first(const Chunk& chunk) {
+  const std::size_t block = plan_.at(chunk.index).size();
+  std::vector<TcpMesh::Sending> sendings;
+  for_each_other_node([&](int node) {
+    if (root_ >= 0 && here_.layout.node_of[root_] != node) return;
+    for_each_of_lane(here_.node, [&](int rank) {
+      sendings.push_back({node, staged(rank, chunk), block});
+    });
+  });
+  return sendings;
+}
+
 TcpMesh::End GatherCall::work(const Chunk& chunk, TimePoint deadline) {
   const std::size_t block = plan_.at(chunk.index).size();
-  const int nodes = here_.layout.node_count();
-  const int root_node = root_ < 0 ? -1 : here_.layout.node_of[root_];
-  const auto ranks_of_lane = [&](int node, auto visit) {
-    const Range positions = here_.layout.lane_positions(here_.local, node);
-    for (std::size_t at = positions.begin; at < positions.end; ++at)
-      visit(here_.layout.rank_at[at]);
-  };
-  std::vector<TcpMesh::Sending> sendings;
   std::vector<TcpMesh::Receiving> receivings;
-  for (int step = 1; step < nodes; ++step) {
-    const int node = (here_.node + step) % nodes;
-    if (root_node < 0 || root_node == node) {
-      ranks_of_lane(here_.node, [&](int rank) {
-        sendings.push_back({node, staged(rank, chunk), block});
-      });
-    }
-    if (root_node < 0 || root_node == here_.node) {
-      ranks_of_lane(node, [&](int rank) {
-        receivings.push_back({node, const_cast<char*>(staged(rank, chunk)), block});
-      });
-    }
-  }
-  return here_.mesh->exchange(sendings, receivings, deadline);
+  for_each_other_node([&](int node) {
+    if (root_ >= 0 && !here_.on_my_node(root_)) return;
+    for_each_of_lane(node, [&](int rank) {
+      receivings.push_back({node, const_cast<char*>(staged(rank, chunk)), block});
+    });
+  });
+  return here_.mesh->exchange(chunk.is_ahead ? std::vector<TcpMesh::Sending>() : sends_first(chunk),
+                              receivings, deadline);
 }
 
 void GatherCall::copy_out(const Chunk& chunk) {
@@ -179,22 +208,29 @@ void ScatterCall::stage(const Chunk& chunk) {
   }
 }
 
-TcpMesh::End ScatterCall::work(const Chunk& chunk, TimePoint deadline) {
+std::vector<TcpMesh::Sending> ScatterCall::sends_first(const Chunk& chunk) {
+  if (!here_.on_my_node(root_)) return {};
   const ChunkShape shape = ChunkShape::by_rank(here_.layout, plan_.at(chunk.index).size());
-  const int root_node = here_.layout.node_of[root_];
-  if (here_.node != root_node) {
-    const Range mine = shape.piece(here_.local, here_.node);
-    const TcpMesh::Receiving from{root_node, here_.stage(here_.local, chunk.number), mine.size()};
-    return here_.mesh->exchange({}, {&from, 1}, deadline);
-  }
   const char* const staged = here_.stage(here_.layout.local_of[root_], chunk.number);
   std::vector<TcpMesh::Sending> sendings;
   for (int node = 0; node < here_.layout.node_count(); ++node) {
-    if (node == root_node) continue;
+    if (node == here_.node) continue;
     const Range theirs = shape.piece(here_.local, node);
     sendings.push_back({node, staged + theirs.begin, theirs.size()});
   }
-  return here_.mesh->exchange(sendings, {}, deadline);
+  return sendings;
+}
+
+TcpMesh::End ScatterCall::work(const Chunk& chunk, TimePoint deadline) {
+  if (here_.on_my_node(root_)) {
+    return here_.mesh->exchange(
+        chunk.is_ahead ? std::vector<TcpMesh::Sending>() : sends_first(chunk), {}, deadline);
+  }
+  const ChunkShape shape = ChunkShape::by_rank(here_.layout, plan_.at(chunk.index).size());
+  const Range mine = shape.piece(here_.local, here_.node);
+  const TcpMesh::Receiving from{here_.layout.node_of[root_], here_.stage(here_.local, chunk.number),
+                                mine.size()};
+  return here_.mesh->exchange({}, {&from, 1}, deadline);
 }
 
 void ScatterCall::copy_out(const Chunk& chunk) {

@@ -20,6 +20,7 @@
 
 #include "worker_lib/core/chunk_plan.h"
 #include "worker_lib/core/pair_sizes.h"
+#include "worker_lib/core/relay.h"
 #include "worker_lib/core/scattered.h"
 #include "worker_lib/cpu/chunked_call.h"
 
@@ -32,10 +33,17 @@ class BroadcastCall final : public ChunkedCall {
   std::size_t chunks() const override { return plan_.chunks(); }
   ChunkPipeline::Work work_mode() const override;
   void stage(const Chunk& chunk) override;
+  std::vector<TcpMesh::Sending> sends_first(const Chunk& chunk) override;
   TcpMesh::End work(const Chunk& chunk, TimePoint deadline) override;
   void copy_out(const Chunk& chunk) override;
 
  private:
+  // The way of the bytes between nodes, and where this one's lie.
+  Relay relay() const;
+  int node_at(int place) const;
+  std::span<char> own_share(const Chunk& chunk) const;
+  std::vector<TcpMesh::Sending> passes_on(const Chunk& chunk) const;
+
   const Surroundings& here_;
   Scattered<char> data_;
   int root_;
@@ -52,11 +60,17 @@ class GatherCall final : public ChunkedCall {
   std::size_t chunks() const override { return plan_.chunks(); }
   ChunkPipeline::Work work_mode() const override;
   void stage(const Chunk& chunk) override;
+  std::vector<TcpMesh::Sending> sends_first(const Chunk& chunk) override;
   TcpMesh::End work(const Chunk& chunk, TimePoint deadline) override;
   void copy_out(const Chunk& chunk) override;
 
  private:
   bool wants_result() const { return root_ < 0 || root_ == here_.rank; }
+  // visit(node) for the other nodes; visit(rank) for the ranks of a node that this lane's leader carries.
+  template <class Visit>
+  void for_each_other_node(Visit visit) const;
+  template <class Visit>
+  void for_each_of_lane(int node, Visit visit) const;
   // Where the bytes of a rank lie in this node's segment.
   const char* staged(int rank, const Chunk& chunk) const;
   // How many blocks of other ranks lie before this rank's in the stage of its lane's leader here.
@@ -77,6 +91,7 @@ class ScatterCall final : public ChunkedCall {
   std::size_t chunks() const override { return plan_.chunks(); }
   ChunkPipeline::Work work_mode() const override;
   void stage(const Chunk& chunk) override;
+  std::vector<TcpMesh::Sending> sends_first(const Chunk& chunk) override;
   TcpMesh::End work(const Chunk& chunk, TimePoint deadline) override;
   void copy_out(const Chunk& chunk) override;
 

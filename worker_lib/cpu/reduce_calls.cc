@@ -328,15 +328,11 @@ void SharedReduce::for_each_input(const Chunk& chunk, std::span<const Stretch> s
   }
 }
 
-TcpMesh::End SharedReduce::collect_inputs(const Chunk& chunk, std::span<const Stretch> share,
-                                          TimePoint deadline) {
+std::vector<TcpMesh::Sending> SharedReduce::inputs_for_others(
+    const Chunk& chunk, std::span<const Stretch> share) const {
   const ChunkShape parts = shape(chunk);
-  const std::size_t piece_bytes = parts.piece(here_.local, here_.node).size() * size_;
-  const auto ranks = static_cast<std::size_t>(here_.layout.world_size());
-  scratch_.inbox.resize(std::max(scratch_.inbox.size(), piece_bytes * ranks));
   const int nodes = here_.layout.node_count();
   std::vector<TcpMesh::Sending> sendings;
-  std::vector<TcpMesh::Receiving> receivings;
   for (int step = 1; step < nodes; ++step) {
     const int node = (here_.node + step) % nodes;
     for (int local = 0; local < here_.local_count() && is_folded_on(node); ++local) {
@@ -345,7 +341,25 @@ TcpMesh::End SharedReduce::collect_inputs(const Chunk& chunk, std::span<const St
                        sendings.push_back({node, data, at.size() * size_});
                      });
     }
-    if (!is_folded_on(here_.node)) continue;
+  }
+  return sendings;
+}
+
+std::vector<TcpMesh::Sending> SharedReduce::sends_first(const Chunk& chunk) {
+  return inputs_for_others(chunk, own_share(chunk));
+}
+
+TcpMesh::End SharedReduce::collect_inputs(const Chunk& chunk, std::span<const Stretch> share,
+                                          TimePoint deadline) {
+  const std::size_t piece_bytes = shape(chunk).piece(here_.local, here_.node).size() * size_;
+  const auto ranks = static_cast<std::size_t>(here_.layout.world_size());
+  scratch_.inbox.resize(std::max(scratch_.inbox.size(), piece_bytes * ranks));
+  const int nodes = here_.layout.node_count();
+  std::vector<TcpMesh::Sending> sendings;
+  if (!chunk.is_ahead) sendings = inputs_for_others(chunk, share);
+  std::vector<TcpMesh::Receiving> receivings;
+  for (int step = 1; step < nodes && is_folded_on(here_.node); ++step) {
+    const int node = (here_.node + step) % nodes;
     for (const int rank : here_.layout.nodes[node]) {
       receivings.push_back({node,
                             scratch_.inbox.data() + static_cast<std::size_t>(rank) * piece_bytes,

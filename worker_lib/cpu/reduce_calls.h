@@ -90,6 +90,7 @@ class SharedReduce final : public ChunkedCall {
   std::size_t chunks() const override { return plan_.chunks(); }
   ChunkPipeline::Work work_mode() const override { return ChunkPipeline::Work::kSome; }
   void stage(const Chunk& chunk) override;
+  std::vector<TcpMesh::Sending> sends_first(const Chunk& chunk) override;
   TcpMesh::End work(const Chunk& chunk, TimePoint deadline) override;
   void copy_out(const Chunk& chunk) override;
 
@@ -119,6 +120,8 @@ class SharedReduce final : public ChunkedCall {
   void for_each_input(const Chunk& chunk, std::span<const Stretch> share, int local, Range range,
                       Visit visit) const;
   const char* input_of(const Chunk& chunk, int local, std::size_t at) const;
+  std::vector<TcpMesh::Sending> inputs_for_others(const Chunk& chunk,
+                                                  std::span<const Stretch> share) const;
   TcpMesh::End collect_inputs(const Chunk& chunk, std::span<const Stretch> share,
                               TimePoint deadline);
   TcpMesh::End collect_pieces(const Chunk& chunk, TimePoint deadline);

@@ -185,9 +185,11 @@ void SharedGroup::wait_until_tensor_is_free() {
   }
 }
 
-// Where the tensor of an all_reduce lies, if it lies in the heap and is worth a second meeting.
+// Where the tensor of an all_reduce lies, if it lies in the heap and is worth a second meeting. Where
+// nodes have one rank each, nobody else reads it there.
 std::optional<std::size_t> SharedGroup::place_in_heap(const ReduceJob& job) const {
-  if (job.kind != CallKind::kAllReduce || job.data.bytes() < here_.tuning.in_place_bytes) {
+  if (job.kind != CallKind::kAllReduce || job.data.bytes() < here_.tuning.in_place_bytes ||
+      here_.one_rank_each()) {
     return std::nullopt;
   }
   const std::span<char> piece = job.data.whole();
@@ -425,7 +427,8 @@ Result<SharedGroup::Leg> SharedGroup::take_steps(const CallHeader& header, Chunk
       const WaitEnd end = board_.wait_for_all(step->wait, attempt.deadline.when());
       if (end != WaitEnd::kReady) return core_->fail(attempt, end);
     }
-    const ChunkedCall::Chunk chunk{step->chunk, next_chunk_ + step->chunk};
+    const ChunkedCall::Chunk chunk{step->chunk, next_chunk_ + step->chunk,
+                                   step->chunk == 0 && here_.one_rank_each()};
     switch (step->action) {
       case Action::kStage: call.stage(chunk); break;
       case Action::kCopyOut: call.copy_out(chunk); break;
@@ -442,7 +445,7 @@ Result<SharedGroup::Leg> SharedGroup::take_steps(const CallHeader& header, Chunk
     }
     if (step->publish != 0) board_.publish(step->publish);
     if (!arrived) {
-      const Result<bool> alike = arrive(header, call.rides(), pipeline, attempt);
+      const Result<bool> alike = arrive(header, call, pipeline, attempt);
       if (!alike) return alike.error();
       if (!*alike) return turn_back();
       if (is_in_heap(header)) find_tensors();
@@ -477,12 +480,12 @@ void SharedGroup::find_tensors() {
 }
 
 // Waits until every rank of the world is in the collective, and compares what they call.
-Result<bool> SharedGroup::arrive(const CallHeader& header, bool rides,
+Result<bool> SharedGroup::arrive(const CallHeader& header, ChunkedCall& call,
                                  const ChunkPipeline& pipeline, const Attempt& attempt) {
   const WaitEnd end = board_.wait_for_all(next_arrival_, attempt.deadline.when());
   if (end != WaitEnd::kReady) return core_->fail(attempt, end);
   return here_.one_node() ? agree_on_node(header, attempt)
-                          : agree_over_nodes(header, rides, pipeline, attempt);
+                          : agree_over_nodes(header, call, pipeline, attempt);
 }
 
 Result<bool> SharedGroup::agree_on_node(const CallHeader& header, const Attempt& attempt) {
@@ -509,10 +512,10 @@ Result<bool> SharedGroup::compare(const CallHeader& header, CallOf call_of,
 
 // The first rank of each node exchanges what its ranks arrived with, and lays it out for its neighbours.
 // The table is free for it to write: everyone has arrived, so everyone is done with the collective before.
-Result<bool> SharedGroup::agree_over_nodes(const CallHeader& header, bool rides,
+Result<bool> SharedGroup::agree_over_nodes(const CallHeader& header, ChunkedCall& call,
                                            const ChunkPipeline& pipeline, const Attempt& attempt) {
   if (here_.local == 0) {
-    const TcpMesh::End end = exchange_arrivals(rides, attempt.deadline.when());
+    const TcpMesh::End end = exchange_arrivals(call, attempt.deadline.when());
     if (end.how != WaitEnd::kReady) return core_->fail(attempt, end.how, end.node);
   }
   board_.publish(pipeline.header_tick());
@@ -522,11 +525,11 @@ Result<bool> SharedGroup::agree_over_nodes(const CallHeader& header, bool rides,
       header, [&](int rank) { return here_.arrival_of(rank).call; }, attempt);
 }
 
-TcpMesh::End SharedGroup::exchange_arrivals(bool ride, TimePoint deadline) {
+TcpMesh::End SharedGroup::exchange_arrivals(ChunkedCall& call, TimePoint deadline) {
   Arrival* const own = here_.arrivals_of(here_.node);
   for (int local = 0; local < here_.local_count(); ++local) {
     own[local] = {.call = board_.call_of(local, round_)};
-    if (ride) {
+    if (call.rides()) {
       std::memcpy(own[local].bytes, here_.stage(local, next_chunk_), sizeof own[local].bytes);
     }
   }
@@ -540,7 +543,9 @@ TcpMesh::End SharedGroup::exchange_arrivals(bool ride, TimePoint deadline) {
     sendings.push_back({node, own, bytes_of_node(here_.node)});
     receivings.push_back({node, here_.arrivals_of(node), bytes_of_node(node)});
   }
-  return here_.mesh->exchange(sendings, receivings, deadline);
+  std::vector<TcpMesh::Sending> ahead;
+  if (here_.one_rank_each()) ahead = call.sends_first({.number = next_chunk_});
+  return here_.mesh->exchange(sendings, receivings, deadline, ahead);
 }
 
 // --- point to point ---

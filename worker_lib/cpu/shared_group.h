@@ -108,14 +108,14 @@ class SharedGroup final : public CpuGroup {
                                    std::span<const WritableBytes> outputs);
   Result<Leg> take_steps(const CallHeader& header, ChunkedCall& call, const Attempt& attempt);
   // Whether the ranks have the same shortcut; in all else they must agree.
-  Result<bool> arrive(const CallHeader& header, bool rides, const ChunkPipeline& pipeline,
+  Result<bool> arrive(const CallHeader& header, ChunkedCall& call, const ChunkPipeline& pipeline,
                       const Attempt& attempt);
   Result<bool> agree_on_node(const CallHeader& header, const Attempt& attempt);
-  Result<bool> agree_over_nodes(const CallHeader& header, bool rides, const ChunkPipeline& pipeline,
-                                const Attempt& attempt);
+  Result<bool> agree_over_nodes(const CallHeader& header, ChunkedCall& call,
+                                const ChunkPipeline& pipeline, const Attempt& attempt);
   template <class CallOf>
   Result<bool> compare(const CallHeader& header, CallOf call_of, const Attempt& attempt);
-  TcpMesh::End exchange_arrivals(bool ride, TimePoint deadline);
+  TcpMesh::End exchange_arrivals(ChunkedCall& call, TimePoint deadline);
 
   std::unique_ptr<GroupCore> core_;
   const Surroundings& here_;

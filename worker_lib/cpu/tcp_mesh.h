@@ -40,8 +40,11 @@ class TcpMesh {
 
   // Several entries for one node travel in the order given. kFailed when the group's failure was
   // raised meanwhile (noticed within kPatience), also by this rank's other threads.
+  //
+  // ahead: what follows the sendings, as far as it leaves until the exchange is over; the next one sends
+  // the rest before anything else, and until then the bytes stay as they are.
   End exchange(std::span<const Sending> sendings, std::span<const Receiving> receivings,
-               TimePoint deadline);
+               TimePoint deadline, std::span<const Sending> ahead = {});
 
   static constexpr Duration kPatience = std::chrono::milliseconds(50);
 
@@ -49,6 +52,7 @@ class TcpMesh {
   std::vector<UniqueFd> sockets_;
   NodeBoard& board_;
   Duration spin_;
+  std::vector<Sending> unsent_;  // of what was to go ahead
 };
 
 }  // namespace ddprun

@@ -4,12 +4,20 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 
+#include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <future>
 #include <latch>
+#include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "base/unique_fd.h"
 #include "base/worker_page.h"
@@ -20,6 +28,7 @@
 #include "tests/support/store_of.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/worker_lib/cpu/world.h"
+#include "worker_lib/cpu/call_header.h"
 
 namespace ddprun {
 namespace {
@@ -450,6 +459,99 @@ TEST(CpuGroup, RanksOfAllNodesThatAreAheadAreKnown) {
     EXPECT_TRUE(group.barrier(kPatience));
   });
   EXPECT_TRUE(world.group(2).ranks_ahead(kPatience).empty());
+}
+
+// --- what travels ahead, where nodes have one rank each ---
+
+// What has come to sockets of this process, and was not read yet: of the socket that has most of it.
+int most_unread() {
+  int most = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename());
+    int bytes = 0;
+    sockaddr_in peer{};
+    socklen_t size = sizeof peer;
+    const bool is_connection = getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) == 0;
+    if (is_connection && ioctl(fd, FIONREAD, &bytes) == 0) most = std::max(most, bytes);
+  }
+  return most;
+}
+
+using Call = std::function<Result<void>(CpuGroup&)>;
+
+// Of calls in which rank 0 has something for rank 1, with so many bytes for it.
+std::map<std::string, Call> calls_for_rank_1(std::vector<std::vector<float>>& data) {
+  const auto sum = [&](auto call) {
+    return [&, call](CpuGroup& group) { return call(group, list_of(writable(data[0]))); };
+  };
+  std::map<std::string, Call> calls;
+  calls["all_reduce"] = sum([](CpuGroup& group, const auto& list) {
+    return group.all_reduce(list, ElementType::kF32, ReduceOp::kSum, kPatience);
+  });
+  calls["reduce"] = sum([](CpuGroup& group, const auto& list) {
+    return group.reduce(list, ElementType::kF32, ReduceOp::kSum, Rank(1), kPatience);
+  });
+  calls["broadcast"] = sum(
+      [](CpuGroup& group, const auto& list) { return group.broadcast(list, Rank(0), kPatience); });
+  calls["all_gather"] = [&](CpuGroup& group) {
+    const std::vector<WritableBytes> outputs{writable(data[1]), writable(data[2])};
+    return group.all_gather(list_of(readable(data[0])), outputs, kPatience);
+  };
+  calls["gather"] = [&](CpuGroup& group) {
+    std::vector<WritableBytes> outputs;
+    if (group.rank() == 1) outputs = {writable(data[1]), writable(data[2])};
+    return group.gather(readable(data[0]), outputs, Rank(1), kPatience);
+  };
+  calls["scatter"] = [&](CpuGroup& group) {
+    std::vector<ReadableBytes> inputs;
+    if (group.rank() == 0) inputs = {readable(data[1]), readable(data[2])};
+    return group.scatter(inputs, writable(data[0]), Rank(0), kPatience);
+  };
+  calls["reduce_scatter"] = [&](CpuGroup& group) {
+    const std::vector<ReadableBytes> inputs{readable(data[1]), readable(data[2])};
+    return group.reduce_scatter(inputs, list_of(writable(data[0])), ElementType::kF32,
+                                ReduceOp::kSum, kPatience);
+  };
+  return calls;
+}
+
+TEST(CpuGroupAhead, TheFirstChunkIsThereBeforeItsReceiverHasCalledAnything) {
+  constexpr std::size_t kCount = 2000;
+  std::vector<std::vector<std::vector<float>>> data(
+      2, std::vector<std::vector<float>>(3, std::vector<float>(kCount, 1)));
+  for (const auto& [name, call] : calls_for_rank_1(data[0])) {
+    SCOPED_TRACE(name);
+    EngineWorld world("ab");
+    world.run([&, &name = name, &call = call](CpuGroup& group, int rank) {
+      if (rank == 1) {
+        EXPECT_TRUE(testing_support::eventually([] {
+          return most_unread() >= static_cast<int>(sizeof(Arrival) + kCount * sizeof(float));
+        }));
+      }
+      EXPECT_TRUE(rank == 0 ? call(group) : calls_for_rank_1(data[1]).at(name)(group));
+      EXPECT_TRUE(group.barrier(kPatience)) << "nothing is left over";
+    });
+  }
+}
+
+// What has come is not taken for a header, and what has not does not keep its sender from learning it.
+TEST(CpuGroupAhead, WhoHasSentAheadToARankThatCallsSomethingElseLearnsIt) {
+  for (const std::size_t count : {std::size_t{2000}, std::size_t{1'000'000}}) {
+    std::vector<std::vector<float>> data(3, std::vector<float>(count, 1));
+    for (const char* const name : {"all_reduce", "broadcast", "all_gather"}) {
+      SCOPED_TRACE(name);
+      EngineWorld world("ab");
+      world.run([&](CpuGroup& group, int rank) {
+        const Result<void> result =
+            rank == 0 ? calls_for_rank_1(data).at(name)(group) : group.barrier(kPatience);
+        ASSERT_FALSE(result);
+        EXPECT_EQ(result.error().kind, ErrorKind::kInvalidArgument);
+        EXPECT_THAT(result.error().message(),
+                    AllOf(HasSubstr(std::string("rank 0 called ") + name + " #1 of "),
+                          HasSubstr("rank 1 called barrier #1")));
+      });
+    }
+  }
 }
 
 // --- notes ---
