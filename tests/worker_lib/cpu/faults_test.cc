@@ -100,9 +100,9 @@ struct Cell {
 
 bool has_sizes(const std::string& collective) { return collective != "barrier"; }
 
-// The two layouts that all sizes are played on, and some more.
-constexpr const char* kLayouts[] = {"aaa", "aabb", "aa", "aab", "abc"};
-constexpr std::size_t kLayoutsOfAllSizes = 2;
+// The layouts that all sizes are played on, and some more.
+constexpr const char* kLayouts[] = {"aaa", "aabb", "abc", "aa", "aab"};
+constexpr std::size_t kLayoutsOfAllSizes = 3;
 
 std::vector<Cell> one_size_each(Fault fault) {
   std::vector<Cell> cells;
