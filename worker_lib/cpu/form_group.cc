@@ -304,9 +304,9 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
   if (!crowded.contains(cards->at(here.rank).machine)) parts.spin = here.tuning.spin;
   parts.node_silence = options.node_silence;
   parts.elsewhere = options.elsewhere;
-  here.segment =
-      plan_segment(here.layout, here.node, choose_stage_bytes(here.layout, here.tuning.stage_bytes),
-                   SharedGroup::segment_needs(static_cast<int>(neighbours.size())));
+  here.segment = plan_segment(
+      here.layout, here.node, choose_stage_bytes(here.layout, here.tuning.stage_bytes),
+      SharedGroup::segment_needs(static_cast<int>(neighbours.size()), options.world_size));
 
   std::vector<std::string> doors;
   for (const int rank : neighbours) doors.push_back(cards->at(rank).door);
