@@ -1,5 +1,6 @@
 #include "worker_lib/backend_cpu.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/SmallVector.h>
 
 #include "base/deadline.h"
@@ -65,14 +66,18 @@ bool needs_products(const Reduction& how) {
   return how.op == ReduceOp::kPremulSum && how.factor != 1;
 }
 
+// Autograd is told of a call by ProcessGroup, and would refuse inference tensors outside of their
+// mode, which is not that of the thread that carries asynchronous calls out.
+using WithoutAutograd = at::AutoDispatchBelowADInplaceOrView;
+
 void multiply_in_place(const Reduction& how, TensorList tensors) {
   if (!needs_products(how)) return;
-  const torch::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   for (torch::Tensor one : tensors) one.mul_(how.factor);
 }
 
 std::vector<torch::Tensor> multiplied(const Reduction& how, TensorList tensors) {
-  const torch::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   std::vector<torch::Tensor> products;
   for (const torch::Tensor& one : tensors) products.push_back(one * how.factor);
   return products;

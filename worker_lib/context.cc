@@ -174,6 +174,10 @@ Result<void> Context::Impl::meet(const InitOptions& options, const StartPlan& pl
 // groups. It does not wait in vain where the world has failed.
 Context::Impl::~Impl() {
   if (!group) return;  // it was never formed
+  if (!reporter->is_of_this_process()) {  // a fork's child: its parent still serves the store
+    static_cast<void>(store.release());
+    return;
+  }
   const bool is_well = !(peers && peers->failure()) && std::uncaught_exceptions() == 0;
   group.reset();  // the others see at once that this rank has left
   if (!store || !is_well || store->await_leave(kSilentLeave)) return;

@@ -184,10 +184,19 @@ ProcessGroup::ProcessGroup(std::unique_ptr<Backend> backend, torch::Device devic
   for (int rank = 0; rank < size(); ++rank) identity_.world_ranks.push_back(rank);
 }
 
-ProcessGroup::~ProcessGroup() = default;
+// The child of a fork has none of the backend's threads, and its peers would take it for its parent:
+// there it is left as it is.
+ProcessGroup::~ProcessGroup() {
+  if (!reporter_->is_of_this_process()) static_cast<void>(backend_.release());
+}
 
 ArgumentCheck ProcessGroup::check_for(const char* call) const {
-  return {call, *devices_, rank(), size()};
+  const ArgumentCheck check(call, *devices_, rank(), size());
+  if (!reporter_->is_of_this_process()) [[unlikely]] {
+    refuse(std::string(call) + ": this process was forked from the one that is in the group",
+           DistError::Kind::kUnsupported);
+  }
+  return check;
 }
 
 TensorList ProcessGroup::on_root(int root, TensorList tensors) const {
@@ -876,6 +885,8 @@ LongWait::~LongWait() { reporter_->end_long_wait(); }
 
 void ProcessGroup::report_activity() { reporter_->report_activity(); }
 
-void ProcessGroup::abort(const std::string& reason) { backend_->abort(reason); }
+void ProcessGroup::abort(const std::string& reason) {
+  if (reporter_->is_of_this_process()) backend_->abort(reason);
+}
 
 }  // namespace ddprun

@@ -1,28 +1,13 @@
 #include "worker_lib/worker_reporter.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 #include "base/clock.h"
 
 namespace ddprun {
-namespace {
-
-// That lie between this process and the first one of its program.
-std::atomic<unsigned> forks{0};
-
-unsigned count_forks() {
-  static const int counts =
-      pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
-  static_cast<void>(counts);  // out of memory: a child is taken for its parent
-  return forks.load(std::memory_order_relaxed);
-}
-
-}  // namespace
 
 std::optional<WorkerReporter::Page> WorkerReporter::page_of_agent(const WorkerEnv& env) {
   if (env.page_file.empty()) return std::nullopt;
@@ -50,11 +35,10 @@ std::shared_ptr<WorkerReporter> WorkerReporter::open(const WorkerEnv& env) {
 }
 
 WorkerReporter::WorkerReporter(std::optional<Page> page)
-    : page_(std::move(page)), forks_before_(count_forks()), traces_(wants_call_origins()) {}
+    : page_(std::move(page)), traces_(wants_call_origins()) {}
 
 WorkerPage* WorkerReporter::mapped() const {
-  const bool is_ours = page_ && forks.load(std::memory_order_relaxed) == forks_before_;
-  return is_ours ? &page_->memory[0] : nullptr;
+  return page_ && opened_by_.is_ours() ? &page_->memory[0] : nullptr;
 }
 
 PagePlace WorkerReporter::place() const {

@@ -19,6 +19,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/fork_mark.h"
 #include "base/unique_fd.h"
 #include "base/worker_env.h"
 #include "base/worker_page.h"
@@ -49,6 +50,8 @@ class WorkerReporter {
   WorkerReporter() : WorkerReporter(std::nullopt) {}
 
   bool has_page() const { return mapped() != nullptr; }
+  // Not in the child of a fork.
+  bool is_of_this_process() const { return opened_by_.is_ours(); }
   // Where others, who are given the file, find it; while the reporter lives.
   PagePlace place() const;
 
@@ -80,8 +83,8 @@ class WorkerReporter {
   WorkerPage* mapped() const;  // null: nobody is told
 
   const std::optional<Page> page_;
-  const unsigned forks_before_;  // it was opened
-  const bool traces_;            // from where calls come
+  const ForkMark opened_by_;
+  const bool traces_;  // from where calls come
   std::mutex mutex_;             // of begin_call and register_group: several threads may use groups
   CallOrigins origins_;
 };

@@ -230,6 +230,20 @@ TEST_F(CpuBackendTest, ValuesAreMultipliedBeforeTheirSumIsMade) {
   EXPECT_THAT(engine_.calls.back(), "reduce_scatter sum [8 8] to [8]");
 }
 
+TEST_F(CpuBackendTest, InferenceTensorsAreMultipliedToo) {
+  torch::Tensor ones;
+  {
+    const c10::InferenceMode guard;
+    ones = torch::ones({2});
+  }
+  for (const CallOptions& call : {kBlocking, kAsync}) {
+    EXPECT_NO_THROW(
+        backend_->all_reduce(list_of_one(ones), {.op = ReduceOp::kPremulSum, .factor = 2}, call)
+            .wait());
+  }
+  EXPECT_TRUE(torch::equal(ones, torch::full({2}, 4.0)));
+}
+
 TEST_F(CpuBackendTest, ABlockingCallRunsInTheCallersThread) {
   EXPECT_TRUE(backend_->all_reduce(list_of_one(x_), {ReduceOp::kSum}, kBlocking).is_completed());
   EXPECT_EQ(engine_.last_thread, std::this_thread::get_id());

@@ -1,8 +1,11 @@
 // Groups of some of a world's ranks, which are threads here, each with a Context of its own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <latch>
 #include <thread>
 
@@ -145,6 +148,50 @@ TEST(NewGroup, WrongRanksAreRefusedByName) {
     refused({1, 0, 1}, "rank 1 is there twice");
     EXPECT_DIST_ERROR(context.new_group({0}, {.timeout = seconds(0)}),
                       DistError::Kind::kInvalidArgument, HasSubstr("timeout"));
+  });
+}
+
+// What a child's exit code says of what it did.
+int code_of(pid_t child) {
+  int status = -1;
+  const bool ended =
+      testing_support::eventually([&] { return waitpid(child, &status, WNOHANG) == child; });
+  if (!ended) {
+    kill(child, SIGKILL);
+    waitpid(child, &status, 0);
+  }
+  return status;
+}
+
+TEST(Fork, TheChildIsInNoGroupAndLeavesNone) {
+  in_a_world_of(2, [](Context& context) {
+    auto part = context.new_group({0, 1});
+    const Tensor tensor = torch::ones({3});
+    const int other = 1 - context.rank();
+    // Also behind calls that have threads.
+    std::vector<Work> works{context.group().all_reduce(tensor, {.async = true}),
+                            context.group().irecv(torch::empty({1}), other),
+                            context.group().isend(torch::empty({1}), other)};
+    for (const Work& work : works) work.wait();
+    if (context.rank() == 0) {
+      const auto in_the_child = [&]() noexcept {
+        bool is_refused = false;
+        try {
+          part->barrier({.timeout = milliseconds(1)});
+        } catch (const DistError& error) {
+          is_refused = error.kind() == DistError::Kind::kUnsupported;
+        }
+        context.group().abort("by a child");
+        part.reset();
+        { const Context gone = std::move(context); }
+        _exit(is_refused ? 0 : 1);
+      };
+      const pid_t child = fork();
+      if (child == 0) in_the_child();
+      EXPECT_EQ(code_of(child), 0);
+    }
+    part->barrier();
+    EXPECT_EQ(sum_of_ranks(context, context.group()), 1);
   });
 }
 

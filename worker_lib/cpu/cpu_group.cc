@@ -4,6 +4,7 @@
 
 #include "base/deadline.h"
 #include "worker_lib/cpu/form_group.h"
+#include "worker_lib/cpu/node_meeting.h"
 #include "worker_lib/cpu/rank_names.h"
 #include "worker_lib/store_calls.h"
 
@@ -11,7 +12,6 @@ namespace ddprun {
 namespace {
 
 constexpr Duration kMoment = std::chrono::seconds(1);
-constexpr Duration kGlanceAtFate = std::chrono::milliseconds(500);
 
 class CardExchange {
  public:
@@ -45,7 +45,7 @@ class CardExchange {
     if (!options_.fate) return store_.multi_get(keys_, deadline.remaining());
     for (;;) {
       Result<std::vector<std::string>> cards =
-          store_.multi_get(keys_, std::min(deadline.remaining(), kGlanceAtFate));
+          store_.multi_get(keys_, std::min(deadline.remaining(), kGlanceAtOthers));
       if (cards || cards.error().kind != ErrorKind::kTimeout || deadline.passed()) return cards;
       if (std::optional<Error> fate = options_.fate()) {
         return std::move(*fate).within("meet the other ranks");

@@ -97,7 +97,8 @@ class CpuGroup {
  public:
   // Meets the other ranks through the store and connects to them. Collective. The store is used
   // during the call only. The first rank whose time is up tells the others in the store who did not
-  // come: they return that kTimeout at once.
+  // come: they return that kTimeout at once. kPeerLost within a second where a rank came, and ended
+  // or gave up before the last one did.
   static Result<std::unique_ptr<CpuGroup>> form(Store& store, const CpuGroupOptions& options);
   virtual ~CpuGroup() = default;
 

@@ -3,7 +3,8 @@
 // The order of the sources is the order of the reduction. Sums are made element by element, never
 // across elements, so how wide the machine's vectors are does not show in the result: every clone
 // gives the same bits. f16 and bf16 are folded in f32 and rounded once, to nearest even, at the
-// end. Integers wrap around. min and max hand NaN on, as torch's do.
+// end. Subnormal numbers count, and rounding is to nearest even, whatever the calling thread wants
+// of its own. Integers wrap around. min and max hand NaN on, as torch's do.
 //
 // This header is included by units that are compiled for newer instruction sets than the rest,
 // hence no standard library in it: an inline function compiled there must not end up in the whole

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <map>
 #include <optional>
 #include <set>
@@ -14,6 +15,7 @@
 #include "base/random_id.h"
 #include "base/usable_cpus.h"
 #include "base/worker_page_file.h"
+#include "rendezvous/blocking_socket.h"
 #include "worker_lib/core/node_layout.h"
 #include "worker_lib/cpu/group_core.h"
 #include "worker_lib/cpu/node_meeting.h"
@@ -28,6 +30,8 @@ constexpr const char* kCardVersion = "ddprun-cpu-5";
 constexpr const char* kRankOrder = "rank order";
 constexpr const char* kAnyOrder = "any order";
 constexpr std::string_view kAbsent = "ddprun-absent\n";  // begins an absent_card()
+constexpr const char* kConnecting = "connect to the other nodes";
+constexpr Duration kMoment = std::chrono::milliseconds(50);
 
 // --- cards ---
 
@@ -149,9 +153,20 @@ std::set<std::string> crowded_machines(const std::vector<Card>& cards) {
 
 // --- connections between nodes ---
 
+// Whether nobody listens there any more; not where the host does not answer at once.
+bool is_closed(const HostPort& address) {
+  const std::optional<SocketAddress> numeric = numeric_address(address);
+  if (!numeric) return false;
+  const Result<BlockingSocket> socket = BlockingSocket::connect(*numeric, Deadline(kMoment));
+  return !socket && socket.error().sys_errno == ECONNREFUSED;
+}
+
 class Connector {
  public:
-  Connector(GroupParts& parts, const Deadline& deadline) : parts_(parts), deadline_(deadline) {}
+  // fate: CpuGroupOptions.
+  Connector(GroupParts& parts, const Deadline& deadline,
+            const std::function<std::optional<Error>()>& fate)
+      : parts_(parts), deadline_(deadline), fate_(fate) {}
 
   Result<void> connect() {
     const Surroundings& here = parts_.here;
@@ -184,18 +199,21 @@ class Connector {
   }
 
   Result<void> admit_expected() {
+    std::optional<int> gone;  // its door is closed; it may have called before
     while (!expected_.empty()) {
-      Result<std::optional<TcpDoor::Caller>> caller =
-          parts_.door->admit({ConnectionUse::kControl, ConnectionUse::kData}, deadline_.when());
+      const TimePoint glance = BootClock::now() + (gone ? Duration::zero() : kGlanceAtOthers);
+      Result<std::optional<TcpDoor::Caller>> caller = parts_.door->admit(
+          {ConnectionUse::kControl, ConnectionUse::kData}, std::min(deadline_.when(), glance));
       if (!caller) return caller.error();
       if (!*caller) {
-        std::set<int> absent;
-        for (const auto& [rank, use] : expected_) absent.insert(rank);
-        return timeout_error(
-            "connect to the other nodes",
-            name_ranks(std::vector<int>(absent.begin(), absent.end())) + " did not call",
-            deadline_.waited(), deadline_.allowed());
+        if (gone) return lost(*gone);
+        if (deadline_.passed()) return nobody_called();
+        std::optional<Error> fate = fate_ ? fate_() : std::nullopt;
+        if (fate) return std::move(*fate).within(kConnecting);
+        gone = find_gone();
+        continue;
       }
+      gone.reset();
       if (expected_.erase({(*caller)->rank, (*caller)->use}) == 0)
         continue;  // a second one is a stranger
       keep((*caller)->rank, (*caller)->use, std::move((*caller)->socket));
@@ -203,8 +221,37 @@ class Connector {
     return {};
   }
 
+  std::set<int> absent() const {
+    std::set<int> ranks;
+    for (const auto& [rank, use] : expected_) ranks.insert(rank);
+    return ranks;
+  }
+
+  // Who has shown a card and does not call may have died since.
+  std::optional<int> find_gone() const {
+    for (const int rank : absent()) {
+      if (is_closed(parts_.addresses[static_cast<std::size_t>(rank)])) return rank;
+    }
+    return std::nullopt;
+  }
+
+  static Error lost(int rank) {
+    return Error{.kind = ErrorKind::kPeerLost,
+                 .doing = kConnecting,
+                 .cause = name_rank(rank) + " is gone",
+                 .peer_rank = rank};
+  }
+
+  Error nobody_called() const {
+    const std::set<int> ranks = absent();
+    return timeout_error(kConnecting,
+                         name_ranks(std::vector<int>(ranks.begin(), ranks.end())) + " did not call",
+                         deadline_.waited(), deadline_.allowed());
+  }
+
   GroupParts& parts_;
   const Deadline& deadline_;
+  const std::function<std::optional<Error>()>& fate_;
   std::set<std::pair<int, ConnectionUse>> expected_;
 };
 
@@ -257,17 +304,21 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
   if (!crowded.contains(cards->at(here.rank).machine)) parts.spin = here.tuning.spin;
   parts.node_silence = options.node_silence;
   parts.elsewhere = options.elsewhere;
-  here.segment =
-      plan_segment(here.layout, here.node, choose_stage_bytes(here.layout, here.tuning.stage_bytes),
-                   SharedGroup::segment_needs(static_cast<int>(neighbours.size())));
+  here.segment = plan_segment(
+      here.layout, here.node, choose_stage_bytes(here.layout, here.tuning.stage_bytes),
+      SharedGroup::segment_needs(static_cast<int>(neighbours.size()), options.world_size));
 
-  Result<NodeMembers> members = meet_node(*node_door, cards->at(neighbours[0]).door,
+  std::vector<std::string> doors;
+  for (const int rank : neighbours) doors.push_back(cards->at(rank).door);
+  Result<NodeMembers> members = meet_node(*node_door, doors[0],
                                           {.ranks = neighbours,
+                                           .doors = doors,
                                            .local = here.local,
                                            .token = parts.token,
                                            .page = options.page.file,
                                            .segment_bytes = here.segment.total,
-                                           .deadline = deadline});
+                                           .deadline = deadline,
+                                           .fate = options.fate});
   if (!members) return members.error();
   parts.segment = std::make_shared<const ShmSegment>(std::move(members->segment));
   parts.lives = std::move(members->lives);
@@ -279,7 +330,8 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
 
   if (!here.one_node()) {
     parts.door = std::make_unique<TcpDoor>(std::move(*tcp_door));
-    if (const Result<void> connected = Connector(parts, deadline).connect(); !connected) {
+    if (const Result<void> connected = Connector(parts, deadline, options.fate).connect();
+        !connected) {
       return connected.error();
     }
   }
@@ -302,8 +354,10 @@ Result<std::unique_ptr<CpuGroup>> form_group(const ExchangeCards& exchange,
   }
   if (options.world_size == 1) return make_solo_group();
   Result<std::unique_ptr<CpuGroup>> group = form_shared(exchange, options);
-  if (!group) return Error(group.error()).within(doing);
-  return group;
+  if (group) return group;
+  // Who is gone may have given up because of one that is known to be dead: that is the story.
+  std::optional<Error> fate = options.fate ? options.fate() : std::nullopt;
+  return (fate ? std::move(*fate) : Error(group.error())).within(doing);
 }
 
 }  // namespace ddprun

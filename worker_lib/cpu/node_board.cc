@@ -79,10 +79,11 @@ struct NodeBoard::Note {
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared between processes");
 
-std::size_t NodeBoard::bytes_for(int local_count) {
+std::size_t NodeBoard::bytes_for(int local_count, int world_size) {
   static_assert(alignof(Block) >= alignof(Head) && sizeof(Head) % alignof(Block) == 0);
   static_assert(alignof(Note) <= alignof(Block));
-  return sizeof(Head) + static_cast<std::size_t>(local_count) * (sizeof(Block) + sizeof(Note));
+  return sizeof(Head) + static_cast<std::size_t>(local_count) * (sizeof(Block) + sizeof(Note)) +
+         static_cast<std::size_t>(world_size) * sizeof(std::atomic<bool>);
 }
 
 // The segment's zeros are valid objects: atomics of value 0, empty texts.
@@ -90,6 +91,7 @@ NodeBoard::NodeBoard(void* memory, int local_count, int local, Duration spin)
     : head_(static_cast<Head*>(memory)),
       blocks_(reinterpret_cast<Block*>(static_cast<char*>(memory) + sizeof(Head))),
       notes_(reinterpret_cast<Note*>(blocks_ + local_count)),
+      departed_(reinterpret_cast<std::atomic<bool>*>(notes_ + local_count)),
       local_count_(local_count),
       local_(local),
       spin_(spin),
@@ -344,5 +346,9 @@ void NodeBoard::ring(int local) {
 }
 
 bool NodeBoard::has_left(int local) const { return blocks_[local].left.load() != 0; }
+
+bool NodeBoard::note_departure(int rank) { return !departed_[rank].exchange(true); }
+
+bool NodeBoard::has_departed(int rank) const { return departed_[rank].load(); }
 
 }  // namespace ddprun

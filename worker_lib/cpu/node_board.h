@@ -54,9 +54,9 @@ enum class WaitEnd {
 class NodeBoard {
  public:
   // Bytes needed in the segment, which begins as zeros.
-  static std::size_t bytes_for(int local_count);
+  static std::size_t bytes_for(int local_count, int world_size);
 
-  // memory: bytes_for(local_count) bytes, aligned to 2 * kCacheLineBytes, the same for all ranks of
+  // memory: bytes_for() bytes, aligned to 2 * kCacheLineBytes, the same for all ranks of
   // the node.
   // spin: how long a wait spins before it sleeps.
   NodeBoard(void* memory, int local_count, int local, Duration spin);
@@ -109,6 +109,9 @@ class NodeBoard {
   // This rank will make no more calls.
   void leave();
   bool has_left(int local) const;
+  // The same of ranks of other nodes: each tells some ranks of this one. Whether it is news.
+  bool note_departure(int rank);
+  bool has_departed(int rank) const;
 
   int local() const { return local_; }
 
@@ -131,6 +134,7 @@ class NodeBoard {
   Head* head_;
   Block* blocks_;
   Note* notes_;
+  std::atomic<bool>* departed_;  // by rank of the world
   int local_count_;
   int local_;
   Duration spin_;

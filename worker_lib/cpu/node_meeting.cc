@@ -33,6 +33,14 @@ struct Hello {
   std::int32_t local = -1;
 };
 
+// What guests get instead of descriptors when nothing comes of it.
+struct Refusal {
+  std::uint32_t descriptors = 0;
+  ErrorKind kind = ErrorKind::kSystem;
+  std::int32_t peer_rank = -1;
+  char cause[244] = {};  // ends with a 0
+};
+
 sockaddr_un address_of(const std::string& name, socklen_t& length) {
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
   std::memcpy(address.sun_path + 1, name.data(),
@@ -134,6 +142,25 @@ Error lost(int rank, const std::string& doing) {
                .peer_rank = rank};
 }
 
+// Whether nobody listens there any more: its rank has ended, or has given the group up.
+bool is_closed(const std::string& door) {
+  const UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  socklen_t length = 0;
+  const sockaddr_un address = address_of(door, length);
+  return socket.valid() &&
+         connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 &&
+         errno == ECONNREFUSED;
+}
+
+// Waits as poll_until(), but not for a rank that somebody knows to be dead. False: nothing yet.
+Result<bool> poll_for_a_while(std::span<pollfd> watched, const NodeMeetingOptions& options) {
+  const TimePoint glance = BootClock::now() + kGlanceAtOthers;
+  if (poll_until(watched, std::min(options.deadline.when(), glance))) return true;
+  std::optional<Error> fate = options.fate ? options.fate() : std::nullopt;
+  if (fate) return std::move(*fate).within(kDoing);
+  return false;
+}
+
 // --- the first rank's side ---
 
 class Leader {
@@ -146,6 +173,13 @@ class Leader {
         pages_(options.ranks.size()) {}
 
   Result<NodeMembers> meet() {
+    Result<NodeMembers> members = meet_guests();
+    if (!members) turn_guests_away(members.error());
+    return members;
+  }
+
+ private:
+  Result<NodeMembers> meet_guests() {
     Result<OwnFds> own = own_fds(options_);
     if (!own) return own.error();
     pages_[0] = UniqueFd(fcntl(own->page, F_DUPFD_CLOEXEC, 0));
@@ -171,13 +205,23 @@ class Leader {
                        std::move(pages_)};
   }
 
- private:
+  // They would take this rank for the one that is gone.
+  void turn_guests_away(const Error& why) const {
+    Refusal refusal{.kind = why.kind, .peer_rank = why.peer_rank};
+    why.cause.copy(refusal.cause, sizeof refusal.cause - 1);
+    for (const UniqueFd& guest : guests_) {
+      if (guest.valid()) send(guest.get(), &refusal, sizeof refusal, MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+  }
+
   Result<void> wait_for_somebody() {
     std::vector<pollfd> watched{{door_.listener.get(), POLLIN, 0}};
     for (const UniqueFd& stranger : strangers_) watched.push_back({stranger.get(), POLLIN, 0});
     const std::size_t first_guest = watched.size();
     for (const UniqueFd& guest : guests_) watched.push_back({guest.get(), POLLIN, 0});
-    if (!poll_until(watched, options_.deadline.when())) return nobody_came();
+    const Result<bool> event = poll_for_a_while(watched, options_);
+    if (!event) return event.error();
+    if (!*event) return ask_after_the_missing();
     for (std::size_t i = first_guest; i < watched.size(); ++i) {
       // A guest has nothing to say until it is answered: it is gone.
       if (watched[i].revents != 0) {
@@ -233,6 +277,17 @@ class Leader {
     return {};
   }
 
+  // Who has shown a card and does not come may have died since.
+  Result<void> ask_after_the_missing() const {
+    if (options_.deadline.passed()) return nobody_came();
+    for (std::size_t local = 1; local < options_.doors.size(); ++local) {
+      if (!guests_[local].valid() && is_closed(options_.doors[local])) {
+        return lost(options_.ranks[local], kDoing);
+      }
+    }
+    return {};
+  }
+
   Error nobody_came() const {
     std::vector<int> absent;
     for (std::size_t local = 1; local < guests_.size(); ++local) {
@@ -284,14 +339,23 @@ Result<NodeMembers> join_leader(const std::string& name, const NodeMeetingOption
   const std::size_t count = options.ranks.size();
   while (fds.size() < 3 * count + 1) {
     std::vector<pollfd> watched{{socket->get(), POLLIN, 0}};
-    if (!poll_until(watched, options.deadline.when())) {
+    const Result<bool> event = poll_for_a_while(watched, options);
+    if (!event) return event.error();
+    if (!*event && options.deadline.passed()) {
       return timeout_error(kDoing, name_rank(options.ranks[0]) + " did not answer",
                            options.deadline.waited(), options.deadline.allowed());
     }
-    std::uint32_t sent = 0;
-    const Result<std::size_t> got = receive_with_fds(socket->get(), &sent, sizeof sent, fds);
+    if (!*event) continue;
+    Refusal refusal;
+    const Result<std::size_t> got = receive_with_fds(socket->get(), &refusal, sizeof refusal, fds);
     if (!got) return got.error();
     if (*got == 0) return lost(options.ranks[0], kDoing);
+    if (*got == sizeof refusal) {
+      return Error{.kind = refusal.kind,
+                   .doing = kDoing,
+                   .cause = name_rank(options.ranks[0]) + " gave up: " + refusal.cause,
+                   .peer_rank = refusal.peer_rank};
+    }
   }
   Result<ShmSegment> segment = ShmSegment::adopt(std::move(fds.front()), options.segment_bytes);
   if (!segment) return segment.error();

@@ -13,6 +13,8 @@
 // Owner: the thread that forms the group. Every wait has the caller's deadline.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,13 +40,18 @@ std::string node_realm();
 // What processes of one kernel have in common, and no others: it shares its processors among them.
 std::string machine_id();
 
+// How often those who wait for a rank that has shown its card look whether it is still there.
+inline constexpr Duration kGlanceAtOthers = std::chrono::milliseconds(500);
+
 struct NodeMeetingOptions {
-  std::vector<int> ranks;  // of this node; the first one leads
-  int local = 0;           // this rank's place among them
-  std::string token;       // the group's secret: who does not know it is turned away
-  int page = -1;           // the file of its worker page; -1: none
+  std::vector<int> ranks;          // of this node; the first one leads
+  std::vector<std::string> doors;  // theirs; empty: not known
+  int local = 0;                   // this rank's place among them
+  std::string token;               // the group's secret: who does not know it is turned away
+  int page = -1;                   // the file of its worker page; -1: none
   std::size_t segment_bytes = 0;
   Deadline deadline;
+  std::function<std::optional<Error>()> fate = {};  // CpuGroupOptions
 };
 
 struct NodeMembers {
@@ -55,7 +62,7 @@ struct NodeMembers {
 };
 
 // leader_door: the name of the first rank's door. kPeerLost when the leader (or, for the leader, a
-// rank that had knocked) is gone, kTimeout names who did not come.
+// rank that had knocked, or whose door is closed) is gone, kTimeout names who did not come.
 Result<NodeMembers> meet_node(const NodeDoor& door, const std::string& leader_door,
                               const NodeMeetingOptions& options);
 

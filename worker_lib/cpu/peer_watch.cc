@@ -126,7 +126,6 @@ PeerWatch::PeerWatch(NodeBoard& board, const RankBells& bells, Options options, 
       node_ranks_(std::move(options.node_ranks)),
       lives_(std::move(options.lives)),
       pages_(std::move(options.pages)),
-      left_(new std::atomic<bool>[options.world_size]()),
       stop_(std::move(stop)) {
   for (Link& link : options.links) {
     peers_.push_back(std::make_unique<Peer>());
@@ -233,8 +232,8 @@ bool PeerWatch::handle(Peer& peer, const FrameHead& head, const std::string& bod
                 .cause = body});
       return true;
     case News::kLeave:
-      left_[peer.rank].store(true);
-      bells_.ring_own();
+      // Its links are not with all ranks here, and any may wait for a message of its.
+      if (board_.note_departure(peer.rank)) bells_.ring_all();
       return true;
     case News::kQuestion: {
       const std::string standings = frames_of(standings_here());

@@ -68,7 +68,7 @@ class PeerWatch {
   // Tells everyone that this rank leaves in good order.
   void leave();
   // Whether a rank of another node has left in good order.
-  bool has_left(int rank) const { return left_[rank].load(); }
+  bool has_left(int rank) const { return board_.has_departed(rank); }
 
   // How far a rank is: the round it entered last, and its tick.
   struct Standing {
@@ -122,7 +122,6 @@ class PeerWatch {
   std::vector<UniqueFd> lives_;
   std::vector<std::optional<MappedPages>> pages_;
   std::vector<std::unique_ptr<Peer>> peers_;
-  std::unique_ptr<std::atomic<bool>[]> left_;  // by rank
   UniqueFd stop_;
 
   std::mutex speaking_;  // guards writing to links, raising, and passed_on_

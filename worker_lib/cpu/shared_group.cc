@@ -72,8 +72,8 @@ constexpr Duration kWorkInterval = std::chrono::microseconds(100);
 
 }  // namespace
 
-SegmentNeeds SharedGroup::segment_needs(int local_count) {
-  return {.board_bytes = NodeBoard::bytes_for(local_count),
+SegmentNeeds SharedGroup::segment_needs(int local_count, int world_size) {
+  return {.board_bytes = NodeBoard::bytes_for(local_count, world_size),
           .arrival_bytes = sizeof(Arrival),
           .ring_header_bytes = ring_header_bytes()};
 }

@@ -22,7 +22,7 @@ class SharedGroup final : public CpuGroup {
   explicit SharedGroup(std::unique_ptr<GroupCore> core);
 
   // Bytes that this class and its parts need in the segment.
-  static SegmentNeeds segment_needs(int local_count);
+  static SegmentNeeds segment_needs(int local_count, int world_size);
 
   int rank() const override { return here_.rank; }
   int size() const override { return here_.layout.world_size(); }

@@ -26,7 +26,9 @@ std::shared_ptr<char> SharedHeap::allocate(std::size_t bytes) {
           [heap = shared_from_this(), bytes](char* data) { heap->release(data, bytes); }};
 }
 
+// The child of a fork has a copy of the pointer to memory that is still its parent's.
 void SharedHeap::release(char* data, std::size_t bytes) {
+  if (!made_by_.is_ours()) return;
   madvise(data, FreeRanges::in_pages(bytes), MADV_REMOVE);
   const std::lock_guard lock(mutex_);
   free_.give_back(static_cast<std::size_t>(data - at(local_, 0)), bytes);

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 
+#include "base/fork_mark.h"
 #include "worker_lib/core/free_ranges.h"
 #include "worker_lib/cpu/shm_segment.h"
 
@@ -19,8 +20,8 @@ class SharedHeap : public std::enable_shared_from_this<SharedHeap> {
  public:
   SharedHeap(std::shared_ptr<const ShmSegment> segment, int local_count, int local);
 
-  // Zeros, beginning with a page; its memory goes back to the system with the last pointer to it. Null
-  // where there is no heap or no room in it.
+  // Zeros, beginning with a page; its memory goes back to the system with the last pointer to it, in
+  // the process that asked for it. Null where there is no heap or no room in it.
   std::shared_ptr<char> allocate(std::size_t bytes);
 
   // Where memory of this process lies in this rank's part; nullopt if it lies elsewhere.
@@ -35,6 +36,7 @@ class SharedHeap : public std::enable_shared_from_this<SharedHeap> {
   char* base_;        // of the first rank's part
   std::size_t each_;  // bytes of a part
   int local_;
+  ForkMark made_by_;
   std::mutex mutex_;  // guards what follows
   FreeRanges free_;
 };

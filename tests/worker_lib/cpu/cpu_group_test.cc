@@ -76,6 +76,56 @@ TEST(CpuGroupForming, RanksThatLookForOtherThingsDoNotFormAGroup) {
                   "rank 0 looks for nothing, this rank for NaN: DDPRUN_VERIFY must");
 }
 
+class CpuGroupLateComer : public testing::TestWithParam<const char*> {
+ protected:
+  using Fate = std::function<std::optional<Error>()>;
+
+  Error why_not(int rank, Duration timeout, const Fate& fate = {}) {
+    const std::string letters = GetParam();
+    const auto group = CpuGroup::form(*testing_support::store_of(store_.port()),
+                                      {.rank = Rank(rank),
+                                       .world_size = static_cast<int>(letters.size()),
+                                       .node_id = std::string(1, letters[rank]),
+                                       .name = "world",
+                                       .timeout = timeout,
+                                       .fate = fate});
+    return group ? Error{.cause = "there is a group"} : group.error();
+  }
+
+ private:
+  testing_support::RunningStore store_;
+};
+
+// All cards are there, and somebody who has shown one is not.
+TEST_P(CpuGroupLateComer, IsToldWhoIsGone) {
+  why_not(1, milliseconds(20));
+  const Error error = why_not(0, kPatience);
+  EXPECT_EQ(error.kind, ErrorKind::kPeerLost) << error.message();
+  EXPECT_EQ(error.peer_rank, 1);
+  EXPECT_THAT(error.message(), HasSubstr("rank 1 is gone"));
+}
+
+class CpuGroupLateComerOfThree : public CpuGroupLateComer {};
+
+// Rank 1 has given up because of rank 2.
+TEST_P(CpuGroupLateComerOfThree, IsToldWhomTheWorldKnowsToBeDead) {
+  const Fate fate = [] {
+    return Error{.kind = ErrorKind::kPeerLost, .cause = "rank 2 died", .peer_rank = 2};
+  };
+  why_not(2, milliseconds(20));
+  for (const int rank : {1, 0}) {
+    const Error error = why_not(rank, kPatience, fate);
+    EXPECT_EQ(error.kind, ErrorKind::kPeerLost) << error.message();
+    EXPECT_EQ(error.peer_rank, 2);
+    EXPECT_THAT(error.message(), HasSubstr("rank 2 died"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, CpuGroupLateComer, testing::Values("aa", "ab"),
+                         [](const auto& layout) { return std::string(layout.param); });
+INSTANTIATE_TEST_SUITE_P(Layouts, CpuGroupLateComerOfThree, testing::Values("aaa", "aab", "abc"),
+                         [](const auto& layout) { return std::string(layout.param); });
+
 // --- one rank ---
 
 TEST(SoloGroup, EveryCollectiveIsTheIdentity) {

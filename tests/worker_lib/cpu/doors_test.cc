@@ -113,6 +113,24 @@ TEST(NodeMeeting, ADeadFirstRankIsNamed) {
   EXPECT_EQ(members.error().message(), "share memory with the ranks of this node: rank 3 is gone");
 }
 
+TEST(NodeMeeting, AGuestLearnsOfAnotherThatIsGone) {
+  const auto door = NodeDoor::open();
+  std::string gone;
+  { gone = NodeDoor::open()->name; }
+  std::thread guest([&] {
+    const auto members = meet_node(*door, door->name, meeting(1, "secret"));
+    EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
+    EXPECT_EQ(members.error().peer_rank, 9);
+    EXPECT_THAT(members.error().message(), HasSubstr("rank 3 gave up: rank 9 is gone"));
+  });
+  NodeMeetingOptions options = meeting(0, "secret");
+  options.doors = {door->name, door->name, gone};
+  const auto members = meet_node(*door, door->name, options);
+  EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
+  EXPECT_EQ(members.error().peer_rank, 9);
+  guest.join();
+}
+
 // --- the door for other nodes ---
 
 TcpDoor open_door() {

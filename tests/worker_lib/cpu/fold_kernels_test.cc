@@ -3,10 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cfenv>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 #include "tests/worker_lib/cpu/reference.h"
 
@@ -182,6 +187,52 @@ TEST(FoldKernels, TheAverageOfTwoIsTheSumOfTheirHalves) {
     std::memcpy(&b, inputs[1].data() + 4 * i, 4);
     std::memcpy(&got, average.data() + 4 * i, 4);
     ASSERT_EQ(got, a / 2 + b / 2);
+  }
+}
+
+// Of the calling thread, until it is gone: no subnormal numbers, where the processor has a switch
+// for that, and rounding upwards.
+class OddArithmetic {
+ public:
+  OddArithmetic() {
+    std::fesetround(FE_UPWARD);
+#if defined(__x86_64__)
+    _mm_setcsr(_mm_getcsr() | 0x8040);
+#endif
+  }
+  ~OddArithmetic() { std::fesetenv(&before_); }
+
+ private:
+  const std::fenv_t before_ = [] {
+    std::fenv_t now;
+    std::fegetenv(&now);
+    return now;
+  }();
+};
+
+TEST(FoldKernels, TheThreadsOwnArithmeticShowsInNoBit) {
+  Rng rng(8);
+  for (const ElementType type : kElementTypes) {
+    for (const ReduceOp op : kReduceOps) {
+      if (!is_defined(type, op)) continue;
+      std::vector<Bytes> inputs;
+      for (int i = 0; i < 3; ++i) {
+        inputs.push_back(random_elements(rng, type, 1100));
+        // Every third number is one of the smallest.
+        for (std::size_t at = 0; at < inputs.back().size(); ++at) {
+          if (at / size_of(type) % 3 == 0 && at % size_of(type) != 0) inputs.back()[at] = {};
+        }
+      }
+      for (const InstructionSet set : sets_of_this_machine()) {
+        const auto result = [&] {
+          return fold(inputs, type, op, FoldForm::kWhole, set, 1100, size_of(type));
+        };
+        const Bytes expected = result();
+        const OddArithmetic odd;
+        ASSERT_EQ(result(), expected) << to_text(type) << " " << to_text(op);
+        EXPECT_EQ(std::fegetround(), FE_UPWARD) << "it is the thread's own affair";
+      }
+    }
   }
 }
 

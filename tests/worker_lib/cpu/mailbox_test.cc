@@ -215,6 +215,19 @@ TEST_P(CpuGroupMessages, FromARankThatHasLeftCountIfTheyWereSent) {
   });
 }
 
+// Of three ranks a node, each has links to two of the other one's.
+TEST(CpuGroupMessagesBetweenNodes, OfARankThatHasLeftAreAwaitedByNobody) {
+  for (const int leaver : {3, 4, 5}) {
+    EngineWorld world("aaabbb");
+    world.destroy(leaver);
+    int value = 0;
+    const Error error = world.group(0).recv(&value, 4, Rank(leaver), 0, kPatience).error();
+    EXPECT_EQ(error.kind, ErrorKind::kPeerLost) << error.message();
+    EXPECT_EQ(error.peer_rank, leaver);
+    EXPECT_THAT(error.message(), HasSubstr(" has left the group"));
+  }
+}
+
 // --- in flight ---
 
 TEST_P(CpuGroupMessages, LargeOnesGoBothWaysWhenBothSidesSendFirst) {

@@ -27,7 +27,7 @@ using testing_support::kPatience;
 class Boards {
  public:
   explicit Boards(int ranks, Duration spin = Duration::zero()) {
-    bytes_ = (NodeBoard::bytes_for(ranks) + 4095) / 4096 * 4096;
+    bytes_ = (NodeBoard::bytes_for(ranks, ranks) + 4095) / 4096 * 4096;
     memory_.reset(std::aligned_alloc(4096, bytes_));
     std::memset(memory_.get(), 0, bytes_);
     for (int local = 0; local < ranks; ++local)

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -48,6 +50,22 @@ TEST(SharedHeap, OtherMemoryHasNoPlace) {
   const auto block = heap->allocate(8);
   EXPECT_TRUE(heap->place_of(block.get() + 4, 4));
   EXPECT_FALSE(heap->place_of(block.get(), ~std::size_t{0}));
+}
+
+TEST(SharedHeap, TheChildOfAForkGivesNothingOfItsParentBack) {
+  const auto heap = std::make_shared<SharedHeap>(new_segment(), 1, 0);
+  auto block = heap->allocate(8);
+  ASSERT_TRUE(block);
+  *block = 'x';
+  const pid_t child = fork();
+  if (child == 0) {
+    block.reset();
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(*block, 'x');
 }
 
 TEST(SharedHeap, MemoryExistsWhenItIsUsedAndGoesBackWithTheLastPointer) {
