@@ -9,7 +9,7 @@ namespace ddprun {
 
 PairSizes PairSizes::even(std::size_t bytes) {
   PairSizes sizes;
-  sizes.even_ = sizes.largest_ = bytes;
+  sizes.even_ = sizes.smallest_ = sizes.largest_ = bytes;
   return sizes;
 }
 
@@ -17,12 +17,14 @@ PairSizes PairSizes::from_tables(const std::vector<std::uint64_t>& tables, std::
   DDPRUN_ASSERT(tables.size() == 2 * ranks * ranks, "every rank has a table of both directions");
   PairSizes sizes;
   sizes.world_ = ranks;
+  sizes.smallest_ = tables[0];
   sizes.sent_.reserve(ranks * ranks);
   for (std::size_t from = 0; from < ranks; ++from) {
     for (std::size_t to = 0; to < ranks; ++to) {
       const std::uint64_t sent = tables[from * 2 * ranks + to];
       const std::uint64_t expected = tables[to * 2 * ranks + ranks + from];
       sizes.sent_.push_back(sent);
+      sizes.smallest_ = std::min<std::size_t>(sizes.smallest_, sent);
       sizes.largest_ = std::max<std::size_t>(sizes.largest_, sent);
       if (sent != expected && !sizes.clash_) {
         sizes.clash_ = {static_cast<int>(from), static_cast<int>(to), sent, expected};

@@ -25,6 +25,7 @@ class PairSizes {
     return world_ == 0 ? even_ : sent_[static_cast<std::size_t>(from) * world_ + to];
   }
   std::size_t largest() const { return largest_; }
+  bool is_even() const { return smallest_ == largest_; }
 
   // The first pair, by sender and then by receiver, that disagrees.
   struct Clash {
@@ -39,6 +40,7 @@ class PairSizes {
  private:
   std::size_t even_ = 0;   // of every pair
   std::size_t world_ = 0;  // 0: even
+  std::size_t smallest_ = 0;
   std::size_t largest_ = 0;
   std::vector<std::uint64_t> sent_;  // row by row
   std::optional<Clash> clash_;

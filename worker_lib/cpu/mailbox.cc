@@ -436,8 +436,9 @@ void Mailbox::end_with_leavers() {
 // Nothing more comes from it.
 bool Mailbox::is_gone(Peer& peer) {
   if (peer.local >= 0) return core_.board().has_left(peer.local) && !peer.in->has_bytes();
-  if (peer.in_is_closed || peer.out_is_closed) return true;
-  if (peer.in || !core_.watch().has_left(peer.rank)) return false;
+  // What it has said before may come behind the news that it hears nothing any more.
+  if (peer.in) return peer.in_is_closed;
+  if (!peer.out_is_closed && !core_.watch().has_left(peer.rank)) return false;
   admit();  // it may have called before
   return !peer.in;
 }
@@ -466,7 +467,8 @@ bool Mailbox::write(Peer& peer) {
         peer.out->write_some(head.subspan(of_head), frame.bytes.subspan(peer.frame_done - of_head));
     if (taken < 0) {
       peer.out_is_closed = true;
-      return true;  // look once more at what it said before
+      peer.may_read = true;  // once more, what it said before
+      return true;
     }
     if (taken == 0) {
       peer.may_write = peer.local >= 0;

@@ -185,11 +185,20 @@ void SharedGroup::wait_until_tensor_is_free() {
   }
 }
 
+// Whether each node's leaders fold a piece of every chunk, for others. In the order of the ranks that is what
+// keeps a result from counting that was read of a failed rank's tensor: its node knows, and does not send.
+bool SharedGroup::every_node_folds(std::size_t bytes) const {
+  if (here_.one_node() || !here_.in_rank_order) return true;
+  const std::size_t shortest = std::min(bytes, here_.segment.stage_bytes / 2);
+  return shortest / kCacheLineBytes >=
+         static_cast<std::size_t>(here_.layout.lanes * here_.layout.node_count());
+}
+
 // Where the tensor of an all_reduce lies, if it lies in the heap and is worth a second meeting. Where
 // nodes have one rank each, nobody else reads it there.
 std::optional<std::size_t> SharedGroup::place_in_heap(const ReduceJob& job) const {
   if (job.kind != CallKind::kAllReduce || job.data.bytes() < here_.tuning.in_place_bytes ||
-      here_.one_rank_each()) {
+      here_.one_rank_each() || !every_node_folds(job.data.bytes())) {
     return std::nullopt;
   }
   const std::span<char> piece = job.data.whole();
@@ -317,8 +326,9 @@ Result<void> SharedGroup::all_to_all(std::span<const ReadableBytes> inputs,
   // Most often all pairs of all ranks are of one size.
   const std::optional<std::size_t> each = size_of_each(inputs, outputs);
   Result<Leg> leg = Leg::kDone;
+  Way way;
   if (each) {
-    const Way way = choose_way(exchange_trial_, *each, inputs.size(), 2 * bytes);
+    way = choose_way(exchange_trial_, *each, inputs.size(), 2 * bytes);
     const TimePoint start = way.trial ? BootClock::now() : TimePoint();
     if (way.pulls) {
       PullJob job;
@@ -343,6 +353,7 @@ Result<void> SharedGroup::all_to_all(std::span<const ReadableBytes> inputs,
   }
   const Result<PairSizes> sizes = agree_on_sizes(collective, inputs, outputs);
   if (!sizes) return sizes.error();
+  if (way.pulls && sizes->is_even()) pulls_ = false;  // not all ranks can
   AllToAllCall call(here_, *sizes, inputs, outputs);
   return done(run_leg(collective, call));
 }

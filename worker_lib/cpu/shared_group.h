@@ -98,6 +98,7 @@ class SharedGroup final : public CpuGroup {
   Result<Leg> pull(Collective& collective, std::uint64_t shortcut, const Way& way, PullJob job);
   static Result<void> done(const Result<Leg>& leg);
   Leg turn_back();
+  bool every_node_folds(std::size_t bytes) const;
   std::optional<std::size_t> place_in_heap(const ReduceJob& job) const;
   Result<Leg> reduce_in_heap(Collective& collective, const ReduceJob& job, std::size_t place);
   Result<Leg> reduce_staged(Collective& collective, const ReduceJob& job);

@@ -13,7 +13,9 @@ TEST(PairSizes, EvenOnesAreTheSameForAllPairs) {
   EXPECT_EQ(sizes.of(0, 5), 12u);
   EXPECT_EQ(sizes.of(3, 3), 12u);
   EXPECT_EQ(sizes.largest(), 12u);
+  EXPECT_TRUE(sizes.is_even());
   EXPECT_FALSE(sizes.clash());
+  EXPECT_TRUE(PairSizes::from_tables({3, 3, 3, 3, 3, 3, 3, 3}, 2).is_even());
 }
 
 TEST(PairSizes, TablesSayWhatEachPairHas) {
@@ -25,6 +27,7 @@ TEST(PairSizes, TablesSayWhatEachPairHas) {
   EXPECT_EQ(sizes.of(1, 0), 30u);
   EXPECT_EQ(sizes.of(1, 1), 4u);
   EXPECT_EQ(sizes.largest(), 30u);
+  EXPECT_FALSE(sizes.is_even());
 }
 
 TEST(PairSizes, TheFirstPairThatDisagreesIsNamed) {
