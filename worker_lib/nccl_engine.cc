@@ -537,9 +537,6 @@ Error NcclEngine::deadline_passed(const NcclWork& work) {
   const Deadline& deadline = work.deadline();
   int first = -1;
   std::string who = who_is_missing(work.call(), first);
-  if (who.empty() && work.call().peer >= 0 && work.call().collective == 0) {
-    who = name_rank(work.call().peer) + " has not come, or is not done";
-  }
   if (who.empty()) who = "a rank has not come, or is not done";
   Error error = timeout_error(words_of(work.call()), "it is not complete; " + who,
                               deadline.waited(), deadline.allowed());
@@ -547,10 +544,11 @@ Error NcclEngine::deadline_passed(const NcclWork& work) {
   return error;
 }
 
-// Of a collective, as far as the peers' notes tell; empty: nothing is known.
+// As far as the peers' notes tell; empty: nothing is known.
 std::string NcclEngine::who_is_missing(const NcclCall& call, int& first) {
   if (options_.world_size == 1) return "a device is stuck, or slow";
-  if (call.collective == 0 || !peers_ || !options_.compare_calls) return {};
+  if (call.collective == 0) return whose_ends_are_missing(call, first);
+  if (!peers_ || !options_.compare_calls) return {};
   std::vector<std::optional<CallNote>> notes = read_notes(*peers_, kNotePatience);
   {
     const std::lock_guard lock(mutex_);
@@ -561,6 +559,25 @@ std::string NcclEngine::who_is_missing(const NcclCall& call, int& first) {
   first = missing.ranks[0];
   const std::string known = options_.elsewhere ? options_.elsewhere(missing.ranks) : "";
   return missing.text + (known.empty() ? "" : "; " + known);
+}
+
+// Of one or more messages.
+std::string NcclEngine::whose_ends_are_missing(const NcclCall& call, int& first) {
+  std::vector<MessageEntry> messages;
+  {
+    const std::lock_guard lock(mutex_);
+    messages = ledger_.messages_of(call.number);
+  }
+  const bool are_shown = peers_ && options_.compare_calls;
+  std::vector<std::optional<CallNote>> notes(static_cast<std::size_t>(options_.world_size));
+  if (are_shown) notes = read_notes(*peers_, kNotePatience);
+  const MissingEnds missing = find_missing_ends(messages, options_.rank, notes);
+  if (missing.ranks.empty()) return "all other ends have come, but a device is stuck, or slow";
+  first = missing.ranks[0];
+  const bool is_one = missing.ranks.size() == 1;
+  std::string text = name_ranks(missing.ranks) + (is_one ? " has" : " have") + " not come";
+  if (!are_shown || !missing.is_sure) text += is_one ? ", or is not done" : ", or are not done";
+  return text;
 }
 
 // --- ledgers ---

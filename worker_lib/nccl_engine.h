@@ -161,6 +161,7 @@ class NcclEngine {
   Result<void> reap(Lane& lane);
   Error deadline_passed(const NcclWork& work);
   std::string who_is_missing(const NcclCall& call, int& first);
+  std::string whose_ends_are_missing(const NcclCall& call, int& first);
   void show_ledger();
   Result<void> compare_ledgers(bool was_idle);
   std::vector<NcclCommunicator*> communicators();  // holds mutex_

@@ -304,6 +304,30 @@ TEST_F(NcclGroups, ADeadlineNamesWhoHasNotComeAndWhatTheyCalledLast) {
   });
 }
 
+TEST_F(NcclGroups, TheDeadlineOfABatchNamesThoseWhoseEndsHaveNotCome) {
+  std::latch over(4);
+  run_ranks(4, [&](int rank) {
+    const auto backend = world_.ranks.make(rank, 4);
+    sum_on(*backend, torch::ones({4})).wait(seconds(30));
+    const Tensor tensor = torch::ones({4});
+    if (rank == 2) backend->send(tensor, 0, 0, kCall);
+    if (rank == 0) {
+      const std::vector<Tensor> got{torch::ones({4}), torch::ones({4}), torch::ones({4})};
+      const auto recv = [&](int peer) {
+        return P2POp{.kind = P2POp::Kind::kRecv, .tensor = got[peer - 1], .peer = peer};
+      };
+      const std::vector<Work> works = backend->batch({recv(1), recv(2), recv(3)},
+                                                     {.timeout = milliseconds(500), .async = true});
+      const DistError late = failure_of(works[1]);
+      EXPECT_EQ(late.kind(), DistError::Kind::kTimeout) << late.what();
+      EXPECT_EQ(late.peer_rank(), 1);
+      EXPECT_THAT(late.what(), HasSubstr("batch_isend_irecv of 12 Float: it is not complete; "
+                                         "ranks 1 and 3 have not come"));
+    }
+    over.arrive_and_wait();
+  });
+}
+
 TEST_F(NcclGroups, EveryRankIsToldWhoCalledWhatWhenTheyDisagree) {
   std::latch over(4);
   run_ranks(4, [&](int rank) {
