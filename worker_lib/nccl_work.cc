@@ -80,6 +80,7 @@ Result<bool> NcclWork::poll() {
 }
 
 void NcclWork::when_over(std::function<void()> then) {
+  if (stream_.is_captured) join_capture();  // so that what it does is captured behind the call
   {
     const std::lock_guard lock(mutex_);
     if (!is_over_) return then_.push_back(std::move(then));

@@ -529,6 +529,24 @@ TEST_F(NcclGroups, CallsAreCapturedIntoAGraphAndRunWithIt) {
   EXPECT_EQ(cuda_.count("comm_abort"), 0);
 }
 
+TEST_F(NcclGroups, WhatIsCalledBehindACapturedCallIsCapturedBehindIt) {
+  const auto backend = world_.ranks.make(0, 1);
+  sum_on(*backend, torch::ones({4})).wait(seconds(30));
+  const Tensor tensor = torch::ones({4});
+  cuda_.begin_capture();
+  const auto future = sum_on(*backend, tensor).future();
+  EXPECT_TRUE(future->completed());
+  cuda_.end_capture();
+}
+
+TEST_F(NcclGroups, ASharedTensorInACaptureIsAnOrdinaryOne) {
+  const auto backend = world_.ranks.make(0, 1);
+  cuda_.begin_capture();
+  EXPECT_FALSE(backend->shared_empty({4}, torch::kFloat32).defined());
+  cuda_.end_capture();
+  EXPECT_TRUE(backend->shared_empty({4}, torch::kFloat32).defined());
+}
+
 TEST_F(NcclGroups, WhatCannotBeCapturedIsRefusedAndTheGroupGoesOn) {
   const auto backend = world_.ranks.make(0, 1);
   cuda_.begin_capture();
