@@ -54,6 +54,7 @@ NcclEngine::~NcclEngine() {
   }
   changed_.notify_all();
   if (watcher_.joinable()) watcher_.join();
+  call_back();
   const Deadline patience(options_.abort_grace);
   for (NcclEnding& one : endings_) one.wait_until_over(patience.remaining());
   memory_->end();
@@ -88,14 +89,17 @@ void NcclEngine::end(const Error& failure) {
         is_everybodys ? failure.cause : name_rank(options_.rank) + ": " + failure.message());
   }
   stop();
+  call_back();
 }
 
 // Those who wait hear of it when nothing runs any more: until then kernels may still write to the
 // tensors that they would let go of. They must not look at their events any more, either: an abort
 // lets those come. Where the abort does not return in time they hear of it all the same, and the
 // abort keeps the tensors.
+//
+// What is called back then may make calls, which end up here.
 void NcclEngine::stop() {
-  const std::lock_guard ending(ending_);
+  std::unique_lock ending(ending_);
   std::vector<std::shared_ptr<NcclWork>> doomed;
   std::vector<NcclCommunicator*> all;
   {
@@ -110,6 +114,7 @@ void NcclEngine::stop() {
   endings_.push_back(NcclCommunicator::abort(all, keep));
   const Deadline patience(options_.stop_grace);
   for (NcclEnding& one : endings_) one.wait_until_quiet(patience.remaining());
+  ending.unlock();
   const Error first = *fate_->failure();
   for (const auto& work : doomed) work->fail(first);
 }
@@ -480,12 +485,15 @@ void NcclEngine::watch() {
   while (!closing_) {
     const bool was_idle = is_idle();
     if (was_idle) {
-      changed_.wait(lock, [this] { return closing_ || !is_idle() || shown_ != ledger_.entered(); });
+      changed_.wait(lock, [this] {
+        return closing_ || !is_idle() || !to_call_.empty() || shown_ != ledger_.entered();
+      });
     } else {
-      changed_.wait_for(lock, kWatchInterval, [this] { return closing_; });
+      changed_.wait_for(lock, kWatchInterval, [this] { return closing_ || !to_call_.empty(); });
     }
     lock.unlock();
     Result<void> well = inspect();
+    call_back();
     show_ledger();
     if (well) well = compare_ledgers(was_idle);
     if (!well) return end(well.error());
@@ -493,17 +501,29 @@ void NcclEngine::watch() {
   }
 }
 
-// Lets go of what is over, the oldest first. REQUIRES: mutex_ is held.
+// Lets go of what is over, the oldest first. Callbacks are left to the watcher: they may make calls,
+// and whoever reaps may be in the middle of one. REQUIRES: mutex_ is held.
 Result<void> NcclEngine::reap(Lane& lane) {
   while (!lane.in_flight.empty()) {
-    const Result<bool> is_over = lane.in_flight.front()->poll();
+    const Result<bool> is_over = lane.in_flight.front()->poll(to_call_);
     if (!is_over) return is_over.error();
     if (!*is_over) break;
     lane.free_events.push_back(lane.in_flight.front()->event());
     lane.in_flight.pop_front();
     ++reaped_;
   }
+  if (!to_call_.empty()) changed_.notify_all();
   return {};
+}
+
+// REQUIRES: mutex_ is not held.
+void NcclEngine::call_back() {
+  NcclWork::Callbacks now;
+  {
+    const std::lock_guard lock(mutex_);
+    now.swap(to_call_);
+  }
+  for (const auto& one : now) one();
 }
 
 // Finds what has failed that nobody may have noticed yet.

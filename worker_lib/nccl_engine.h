@@ -159,6 +159,7 @@ class NcclEngine {
   bool is_idle() const;
   Result<void> inspect();
   Result<void> reap(Lane& lane);
+  void call_back();
   Error deadline_passed(const NcclWork& work);
   std::string who_is_missing(const NcclCall& call, int& first);
   std::string whose_ends_are_missing(const NcclCall& call, int& first);
@@ -184,9 +185,10 @@ class NcclEngine {
   std::condition_variable changed_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // by place
   CallLedger ledger_;
-  bool is_meeting_ = false;   // the caller's thread makes a communicator
-  std::uint64_t reaped_ = 0;  // calls that are over
-  std::uint64_t shown_ = 0;   // calls that the others can read of
+  bool is_meeting_ = false;      // the caller's thread makes a communicator
+  std::uint64_t reaped_ = 0;     // calls that are over
+  NcclWork::Callbacks to_call_;  // of those: the watcher's task
+  std::uint64_t shown_ = 0;      // calls that the others can read of
   bool closing_ = false;
 
   // The watcher's.

@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <atomic>
 #include <latch>
+#include <thread>
 
 #include "ddprun/error.h"
 #include "tests/support/eventually.h"
@@ -137,7 +139,55 @@ TEST(NcclBackend, MessagesToSeveralRanksAreOneGroup) {
   EXPECT_EQ(cuda.count("group_end"), 1);
 }
 
+TEST(NcclBackend, WhatIsCalledWhenACallIsOverMayMakeTheNextOne) {
+  NcclDouble cuda;
+  const auto backend = world_of_one();
+  std::atomic<bool> is_made = false;
+  cuda.close_stream();
+  const Work first = backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
+  first.future()->addCallback([&](c10::ivalue::Future&) {
+    backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
+    is_made = true;
+  });
+  cuda.open_stream();
+  EXPECT_TRUE(eventually([&] { return is_made.load(); }));
+}
+
+TEST(NcclBackend, WhatIsCalledWhenACallIsOverIsNotCalledInTheMiddleOfAnother) {
+  NcclDouble cuda;
+  const auto backend = world_of_one();
+  const std::thread::id caller = std::this_thread::get_id();
+  for (int i = 0; i < 10; ++i) {
+    std::atomic<bool> is_called = false;
+    cuda.close_stream();
+    const Work work = backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
+    work.future()->addCallback([&](c10::ivalue::Future&) {
+      EXPECT_NE(std::this_thread::get_id(), caller);
+      is_called = true;
+    });
+    cuda.open_stream();
+    // Most likely the first to see that the other one is over.
+    backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
+    EXPECT_TRUE(eventually([&] { return is_called.load(); }));
+  }
+}
+
 // --- failures
+
+TEST(NcclBackend, WhatIsCalledWhenACallFailsMayMakeCalls) {
+  NcclDouble cuda;
+  const auto backend = world_of_one();
+  cuda.close_stream();
+  const Work work = backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
+  bool is_called = false;
+  work.future()->addCallback([&](c10::ivalue::Future&) {
+    EXPECT_EQ(failure_of(backend->barrier(kCall)).kind(), DistError::Kind::kStopped);
+    is_called = true;
+  });
+  backend->abort("enough");
+  EXPECT_TRUE(is_called);
+  cuda.open_stream();
+}
 
 TEST(NcclBackend, WhatNcclNoticesEndsEverythingInFlightWithinASecond) {
   NcclDouble cuda;
