@@ -13,6 +13,8 @@ namespace ddprun {
 namespace {
 
 constexpr Duration kWatchInterval = std::chrono::milliseconds(20);
+// That NCCL may be ahead of the peers in noticing that one of them has died.
+constexpr Duration kNewsPatience = std::chrono::milliseconds(400);
 
 }  // namespace
 
@@ -81,14 +83,25 @@ bool NcclEngine::drain(const Deadline& deadline) {
   return false;
 }
 
-void NcclEngine::end(const Error& failure) {
+// NCCL says that a process has gone, and not which: the peers know, if a little later.
+Error NcclEngine::with_cause(Error error) const {
+  const bool may_be_a_death =
+      error.kind == ErrorKind::kPeerLost || error.kind == ErrorKind::kSystem;
+  if (!peers_ || !may_be_a_death || error.peer_rank >= 0 || fate_->failure()) return error;
+  const Deadline patience(kNewsPatience);
+  NcclPause pause;
+  while (!peers_->failure() && !patience.passed()) pause.take();
+  return peers_->failure().value_or(std::move(error));
+}
+
+void NcclEngine::end(const Error& failure, const std::shared_ptr<NcclWork>& begun) {
   if (fate_->fail(failure) && peers_) {
     const bool is_everybodys = failure.kind == ErrorKind::kInvalidArgument;
     peers_->fail(
         failure.kind, failure.peer_rank,
         is_everybodys ? failure.cause : name_rank(options_.rank) + ": " + failure.message());
   }
-  stop();
+  stop(begun);
   call_back();
 }
 
@@ -98,7 +111,7 @@ void NcclEngine::end(const Error& failure) {
 // abort keeps the tensors.
 //
 // What is called back then may make calls, which end up here.
-void NcclEngine::stop() {
+void NcclEngine::stop(const std::shared_ptr<NcclWork>& begun) {
   std::unique_lock ending(ending_);
   std::vector<std::shared_ptr<NcclWork>> doomed;
   std::vector<NcclCommunicator*> all;
@@ -109,7 +122,10 @@ void NcclEngine::stop() {
     }
     all = communicators();
   }
-  const auto keep = std::make_shared<std::vector<torch::Tensor>>();
+  if (begun) doomed.push_back(begun);
+  // An abort that goes on may be the one of this call's communicator.
+  std::shared_ptr<std::vector<torch::Tensor>> keep = kept_.lock();
+  if (!keep) kept_ = keep = std::make_shared<std::vector<torch::Tensor>>();
   for (const auto& work : doomed) work->doom(*keep);
   endings_.push_back(NcclCommunicator::abort(all, keep));
   const Deadline patience(options_.stop_grace);
@@ -148,12 +164,16 @@ Result<std::shared_ptr<NcclWork>> NcclEngine::launch(NcclIssue issue, CallOption
   if (const Result<void> may = may_begin(issue.what); !may) return may.error();
   const DeviceGuard guard(api_, issue.device);
   const Result<bool> captured = is_captured(issue);
-  if (!captured) return Error(captured.error()).within(words_of(issue.what));
-  std::shared_ptr<NcclWork> work;  // its tensors live until the group has ended, if it does
-  Result<std::shared_ptr<NcclWork>> done = enqueue(issue, *captured, Deadline(call.timeout), work);
+  if (!captured && captured.error().kind == ErrorKind::kUnsupported) {
+    return Error(captured.error()).within(words_of(issue.what));
+  }
+  std::shared_ptr<NcclWork> work;
+  Result<std::shared_ptr<NcclWork>> done =
+      captured ? enqueue(issue, *captured, Deadline(call.timeout), work)
+               : Result<std::shared_ptr<NcclWork>>(captured.error());
   if (done) return done;
-  const Error error = std::move(done).error().within(words_of(issue.what));
-  end(error);
+  const Error error = with_cause(std::move(done).error()).within(words_of(issue.what));
+  end(error, work);
   return error;
 }
 
@@ -548,7 +568,7 @@ Result<void> NcclEngine::inspect() {
   if (late) return deadline_passed(*late);
   for (NcclCommunicator* one : all) {
     const Result<void> checked = one->check();
-    if (!checked) return Error(checked.error()).within("nccl group");
+    if (!checked) return with_cause(checked.error()).within("nccl group");
   }
   return {};
 }

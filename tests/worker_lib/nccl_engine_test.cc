@@ -426,6 +426,24 @@ TEST_F(NcclGroups, AnAbortThatDoesNotReturnKeepsTheTensorsAndNobodyElse) {
   EXPECT_TRUE(eventually([&] { return seen.expired(); }));
 }
 
+TEST_F(NcclGroups, AnAbortThatDoesNotReturnKeepsTheTensorsOfACallThatWasNotMadeYet) {
+  auto backend = world_.old_ranks.make(
+      0, 1, {.stop_grace = milliseconds(100), .abort_grace = milliseconds(200)});
+  backend->barrier(kCall).wait(seconds(30));
+  cuda_.make_abort_hang();
+  cuda_.set_rounds_in_progress(1 << 30);
+  Tensor tensor = torch::ones({4});
+  const c10::weak_intrusive_ptr<c10::TensorImpl> seen(tensor.getIntrusivePtr());
+  const DistError late =
+      failure_of(sum_on(*backend, tensor, {.timeout = milliseconds(50), .async = true}));
+  EXPECT_EQ(late.kind(), DistError::Kind::kTimeout);
+  tensor.reset();
+  backend.reset();
+  EXPECT_FALSE(seen.expired()) << "a kernel may still write to it";
+  cuda_.let_abort_return();
+  EXPECT_TRUE(eventually([&] { return seen.expired(); }));
+}
+
 TEST_F(NcclGroups, ADestructorDoesNotWaitForADestroyThatHangs) {
   auto backend = world_.ranks.make(0, 1);
   sum_on(*backend, torch::ones({4})).wait(seconds(30));
