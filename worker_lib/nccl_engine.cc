@@ -67,20 +67,27 @@ NcclEngine::~NcclEngine() {
   }
 }
 
-// Whether everything in flight ended well before the deadline: a blocking call returns when the
-// stream knows of it, so a program that ends may still have work there that its peers count on.
-bool NcclEngine::drain(const Deadline& deadline) {
+// Until everything in flight has ended well: a blocking call returns when the stream knows of it, so a
+// program that ends may still have work there that its peers count on.
+Result<void> NcclEngine::drain(const Deadline& deadline) {
   NcclPause pause;
-  while (!fate_->failure()) {
-    if (!inspect()) return false;
+  for (;;) {
+    if (const std::optional<Error> first = fate_->failure()) return *first;
+    if (const Result<void> well = inspect(); !well) return well;
+    std::shared_ptr<NcclWork> oldest;
     {
       const std::lock_guard lock(mutex_);
-      if (is_idle()) return true;
+      const auto busy =
+          std::ranges::find_if(lanes_, [](const auto& lane) { return !lane->in_flight.empty(); });
+      if (busy == lanes_.end()) return {};
+      oldest = (*busy)->in_flight.front();
     }
-    if (deadline.passed()) return false;
+    if (deadline.passed()) {
+      return timeout_error("", words_of(oldest->call()) + " is not complete", deadline.waited(),
+                           deadline.allowed());
+    }
     pause.take();
   }
-  return false;
 }
 
 // NCCL says that a process has gone, and not which: the peers know, if a little later.
@@ -450,11 +457,18 @@ Result<std::shared_ptr<NcclSeed>> NcclEngine::split_off(int color, int key, Call
   }
   const Deadline deadline(call.timeout);
   const DeviceGuard guard(api_, first->device);
+  // NCCL may deadlock when it splits what has calls outstanding.
+  if (const Result<void> drained = drain(deadline); !drained) {
+    const Error error = Error(drained.error()).within("split");
+    end(error);
+    return error;
+  }
   Result<std::unique_ptr<NcclCommunicator>> part = first->communicator->split(color, key, deadline);
   const bool is_fatal = !part && part.error().kind != ErrorKind::kSystem;
   if (is_fatal) {
-    end(part.error());
-    return part.error();
+    const Error error = with_cause(part.error());
+    end(error);
+    return error;
   }
   std::vector<char> failed(static_cast<std::size_t>(options_.world_size), part ? 0 : 1);
   if (peers_ && options_.world_size > 1) {

@@ -167,7 +167,7 @@ class NcclEngine {
   void show_ledger();
   Result<void> compare_ledgers(bool was_idle);
   std::vector<NcclCommunicator*> communicators();  // holds mutex_
-  bool drain(const Deadline& deadline);
+  Result<void> drain(const Deadline& deadline);
   Error with_cause(Error error) const;
 
   const NcclApi& api_;

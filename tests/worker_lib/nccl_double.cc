@@ -538,7 +538,33 @@ void NcclDouble::abandon(Comm& comm) {
   comm.is_gone = true;
   comm.was_aborted = true;
   comm.registered.clear();
+  give_up_split(comm);
   stop_kernels(comm);
+}
+
+// The part of a split that ends before all ranks have come is there, too, but good for nothing.
+void NcclDouble::give_up_split(Comm& comm) {
+  if (comm.splits == 0) return;
+  Clique::Split& split = comm.clique->splits[comm.splits - 1];
+  if (split.asked.size() == static_cast<std::size_t>(comm.clique->size)) return;
+  const auto part = split.parts.extract(comm.rank);
+  const auto asked = split.asked.extract(comm.rank);
+  if (!asked || asked.mapped().first < 0) return;
+  auto& clique = cliques_[++ids_];
+  clique = std::make_unique<Clique>();
+  clique->size = 1;
+  comms_.push_back(std::make_unique<Comm>(Comm{.clique = clique.get(), .device = comm.device}));
+  clique->members[0] = comms_.back().get();
+  *part.mapped() = reinterpret_cast<NcclComm>(comms_.back().get());
+}
+
+bool NcclDouble::has_outstanding(const Comm& comm) const {
+  const auto is_its = [&comm](const auto& one) { return one && one->comm == &comm; };
+  return std::ranges::any_of(streams_, [&](const auto& stream) {
+    return std::ranges::any_of(stream->entries, [&](const Entry& entry) {
+      return is_its(entry.collective) || std::ranges::any_of(entry.messages, is_its);
+    });
+  });
 }
 
 void NcclDouble::stop_kernels(Comm& comm) {
@@ -669,6 +695,7 @@ struct NcclDoubleTable {
       if (splits.size() <= comm.splits) splits.emplace_back();
       auto& split = splits[comm.splits++];
       if (color < -1) self().breach("comm_split with a color that is none");
+      if (self().has_outstanding(comm)) self().breach("comm_split with calls outstanding");
       split.asked[comm.rank] = {color, key};
       split.parts[comm.rank] = part;
       if (split.asked.size() == static_cast<std::size_t>(comm.clique->size))
@@ -704,6 +731,7 @@ struct NcclDoubleTable {
     const std::lock_guard lock(self().mutex_);
     Comm& comm = *reinterpret_cast<Comm*>(handle);
     if (comm.is_gone) self().breach("comm_revoke on a communicator that is gone");
+    if (comm.device != tl_device) self().breach("comm_revoke while another device is current");
     if (const auto failure = self().planned_failure("comm_revoke")) {
       return static_cast<NcclResult>(*failure);
     }
@@ -762,6 +790,7 @@ struct NcclDoubleTable {
     self.calls_.push_back("comm_abort");
     Comm& comm = *reinterpret_cast<Comm*>(handle);
     if (comm.is_gone) self.breach("comm_abort of a communicator that is gone");
+    if (comm.device != tl_device) self.breach("comm_abort while another device is current");
     self.abandon(comm);
     self.changed_.wait(lock, [&self] { return !self.abort_hangs_; });
     self.calls_.push_back("comm_abort returned");

@@ -265,6 +265,49 @@ TEST_F(NcclGroups, ASplitThatFailsIsToldAndTheGroupGoesOn) {
   EXPECT_EQ(cuda_.count("comm_abort"), 1) << "what nobody took is freed";
 }
 
+TEST_F(NcclGroups, ASplitWaitsForWhatIsInFlight) {
+  const auto all = world_.ranks.make(0, 1);
+  sum_on(*all, torch::ones({4})).wait(seconds(30));
+  cuda_.close_stream();
+  sum_on(*all, torch::ones({4}));
+  std::shared_ptr<void> seed;
+  std::thread splitter([&] { all->split_off(0, 0, &seed, kCall).wait(); });
+  EXPECT_FALSE(eventually([&] { return cuda_.count("comm_split") > 0; }, milliseconds(50)));
+  cuda_.open_stream();
+  splitter.join();
+  EXPECT_NE(seed, nullptr);
+}
+
+TEST_F(NcclGroups, ASplitThatWaitsInVainSaysForWhat) {
+  const auto all = world_.ranks.make(0, 1);
+  sum_on(*all, torch::ones({4})).wait(seconds(30));
+  cuda_.close_stream();
+  const Work work = sum_on(*all, torch::ones({8}));
+  std::shared_ptr<void> seed;
+  const DistError late =
+      failure_of(all->split_off(0, 0, &seed, {.timeout = milliseconds(50), .async = true}));
+  EXPECT_EQ(late.kind(), DistError::Kind::kTimeout);
+  EXPECT_THAT(late.what(), HasSubstr("split: nccl all_reduce #2 of 8 Float (sum) is not complete"));
+  EXPECT_EQ(failure_of(work).kind(), DistError::Kind::kTimeout);
+  cuda_.open_stream();
+}
+
+TEST_F(NcclGroups, APartOfASplitThatIsGivenUpLivesUntilNcclIsDone) {
+  run_ranks(2, [&](int rank) {
+    const auto all = world_.ranks.make(rank, 2);
+    sum_on(*all, torch::ones({4})).wait(seconds(30));
+    if (rank == 1) {
+      EXPECT_TRUE(eventually([&] { return cuda_.count("comm_split") == 1; }));
+      all->abort("enough");
+      return;
+    }
+    std::shared_ptr<void> seed;
+    EXPECT_THAT(failure_of(all->split_off(0, 0, &seed, kCall)).what(), HasSubstr("enough"));
+    EXPECT_EQ(seed, nullptr);
+  });
+  EXPECT_EQ(cuda_.count("comm_abort"), 3) << "NCCL leaves a part behind, which is freed, too";
+}
+
 TEST_F(NcclGroups, APartThatNobodyUsesIsClosedWithItsGroup) {
   run_ranks(2, [&](int rank) {
     const auto all = world_.ranks.make(rank, 2);
