@@ -128,6 +128,12 @@ Work NcclBackend::issue(NcclIssue issue, CallOptions call) {
   return Work(std::move(*work));
 }
 
+// A call that this rank cannot begin, and the others may have begun.
+Work NcclBackend::fail(const Error& failure) {
+  engine_.end(failure);
+  return detail::work_of(failure);
+}
+
 void NcclBackend::abort(const std::string& reason) {
   if (engine_.peers()) engine_.peers()->abort(reason);
   engine_.end(Error{.kind = ErrorKind::kStopped, .doing = "nccl group", .cause = reason});
@@ -222,7 +228,7 @@ Work NcclBackend::all_gather(TensorList outputs, TensorList inputs, CallOptions 
     const std::vector<torch::Tensor> ours = of_each_rank(outputs, i, inputs.size());
     const bool is_direct = are_consecutive(ours);
     const Result<torch::Tensor> block = is_direct ? ours[0] : block_for(ours);
-    if (!block) return detail::work_of(block.error());
+    if (!block) return fail(block.error());
     gather.keep.push_back(*block);
     blocks.push_back(block->mutable_data_ptr());
     const std::size_t bytes = inputs[i].nbytes();
@@ -253,7 +259,7 @@ Work NcclBackend::reduce_scatter(TensorList outputs, TensorList inputs, Reductio
     const std::vector<torch::Tensor> ours = of_each_rank(inputs, i, outputs.size());
     const bool is_direct = are_consecutive(ours);
     const Result<torch::Tensor> block = is_direct ? ours[0] : block_for(ours);
-    if (!block) return detail::work_of(block.error());
+    if (!block) return fail(block.error());
     scatter.keep.push_back(*block);
     blocks.push_back(block->const_data_ptr());
     const std::size_t bytes = outputs[i].nbytes();
@@ -347,7 +353,7 @@ Work NcclBackend::barrier(CallOptions call) {
       token_ = torch::zeros({1}, torch::TensorOptions().dtype(torch::kUInt8).device(device));
     }
   } catch (...) {
-    return detail::work_of(error_in_flight("make the tensor of barriers"));
+    return fail(error_in_flight("make the tensor of barriers"));
   }
   return issue({.device = device_of(token_),
                 .what = {.name = "barrier"},

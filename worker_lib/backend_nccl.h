@@ -81,6 +81,7 @@ class NcclBackend final : public Backend {
  private:
   int device_of(const torch::Tensor& tensor) const;
   Work issue(NcclIssue issue, CallOptions call);
+  Work fail(const Error& failure);
   NcclIssue::Message send_of(const torch::Tensor& tensor, int peer) const;
   NcclIssue::Message recv_of(const torch::Tensor& tensor, int peer) const;
   // from[r] goes to rank r, to[r] comes from it, where there are any bytes.

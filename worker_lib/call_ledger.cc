@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "worker_lib/cpu/cpu_group.h"
 #include "worker_lib/cpu/rank_names.h"
@@ -140,6 +141,14 @@ void CallLedger::end_messages_before(std::uint64_t call) {
   }
 }
 
+std::vector<MessageEntry> CallLedger::messages_of(std::uint64_t call) const {
+  std::vector<MessageEntry> found;
+  for (const Message& one : messages_) {
+    if (one.call == call) found.push_back(one.entry);
+  }
+  return found;
+}
+
 bool CallLedger::awaits_unseen(std::span<const std::optional<CallNote>> by_rank) const {
   return std::ranges::any_of(messages_, [&](const Message& one) {
     return one.call >= messages_over_ && !by_rank[static_cast<std::size_t>(one.entry.peer)];
@@ -269,6 +278,23 @@ MissingRanks find_missing(std::uint64_t number, std::span<const std::optional<Ca
   }
   missing.text += missing.ranks.size() > kToldApart ? "; ...)" : ")";
   return missing;
+}
+
+MissingEnds find_missing_ends(std::span<const MessageEntry> messages, int own,
+                              std::span<const std::optional<CallNote>> by_rank) {
+  std::set<int> ranks;
+  bool is_sure = true;
+  for (const MessageEntry& one : messages) {
+    const auto& note = by_rank[static_cast<std::size_t>(one.peer)];
+    const auto is_there = [&](const MessageEntry& other) {
+      return other.peer == own && other.place == one.place && other.is_send != one.is_send &&
+             other.number >= one.number;
+    };
+    if (note && std::ranges::any_of(note->messages, is_there)) continue;
+    ranks.insert(one.peer);
+    if (note && note->messages.size() == CallLedger::kShownMessages) is_sure = false;
+  }
+  return {{ranks.begin(), ranks.end()}, is_sure};
 }
 
 std::string find_ahead(std::span<const int> ranks, int own,

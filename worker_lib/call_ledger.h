@@ -65,6 +65,8 @@ class CallLedger {
   // The same for a message; number and chain are filled in. call: of all calls, a batch being one.
   void enter_message(std::uint64_t call, MessageEntry message);
   void end_messages_before(std::uint64_t call);
+  // Those of a call that is not over.
+  std::vector<MessageEntry> messages_of(std::uint64_t call) const;
   // Whether a message is not over whose peer's note is not there.
   bool awaits_unseen(std::span<const std::optional<CallNote>> by_rank) const;
 
@@ -120,6 +122,14 @@ struct MissingRanks {
   std::string text;
 };
 MissingRanks find_missing(std::uint64_t number, std::span<const std::optional<CallNote>> by_rank);
+
+// Whose ends of this rank's messages have not come. A rank without a note has called nothing.
+struct MissingEnds {
+  std::vector<int> ranks;
+  bool is_sure = true;  // false: they may be out of view
+};
+MissingEnds find_missing_ends(std::span<const MessageEntry> messages, int own,
+                              std::span<const std::optional<CallNote>> by_rank);
 
 // Which of these ranks have called what this one has not, in words: "rank 0 has called nccl
 // all_reduce #1 of 4 f32 (sum)"; empty: none has.

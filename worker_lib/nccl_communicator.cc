@@ -7,6 +7,7 @@
 #include "base/background_thread.h"
 #include "worker_lib/cpu/cpu_group.h"
 #include "worker_lib/cpu/rank_names.h"
+#include "worker_lib/nccl_device_guard.h"
 #include "worker_lib/nccl_pause.h"
 #include "worker_lib/store_calls.h"
 
@@ -200,8 +201,8 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::split(int color, int
       deadline);
   NcclCommunicator* const its[] = {part.get()};
   if (done && color >= 0) done = settle(its, NcclResult::kInProgress, deadline);
-  if (!done && done.error().kind == ErrorKind::kTimeout) unmade_ = std::move(part);
   if (!done) {
+    unmade_ = std::move(part);  // whoever gives up does not keep NCCL from going on
     return Error(done.error())
         .within("split the NCCL communicator of " + std::to_string(options_.world_size) + " ranks");
   }
@@ -329,18 +330,25 @@ NcclEnding NcclCommunicator::abort(std::span<NcclCommunicator* const> all,
   NcclEnding ending;
   ending.state_ = std::make_shared<NcclEnding::State>();
   using State = NcclEnding::State;
-  std::vector<std::function<void()>> actions;
+  struct Action {
+    const NcclApi& api;
+    int device;
+    std::function<void()> run;
+  };
+  std::vector<Action> actions;
   for (NcclCommunicator* one : all) {
     NcclComm comm = nullptr;
+    std::shared_ptr<NcclCommunicator> unmade;
     {
       const std::lock_guard lock(one->fate_->mutex_);
       comm = std::exchange(one->comm_, nullptr);
+      unmade = std::move(one->unmade_);
       one->enrolled_.clear();
     }
     if (!comm) continue;
     ++ending.state_->not_quiet;
     ++ending.state_->not_over;
-    actions.push_back([&api = one->api_, comm, state = ending.state_, keep] {
+    const auto run = [&api = one->api_, comm, unmade, state = ending.state_, keep] {
       bool is_quiet = false;
       if (api.comm_revoke && !is_failure(api.comm_revoke(comm))) {
         const Deadline deadline(kRevokePatience);
@@ -354,12 +362,21 @@ NcclEnding NcclCommunicator::abort(std::span<NcclCommunicator* const> all,
         if (is_quiet) state->lower(&State::not_quiet);
       }
       api.comm_abort(comm);
+      // NCCL has written the part by now, whole or not.
+      if (unmade && unmade->comm_) api.comm_abort(std::exchange(unmade->comm_, nullptr));
       if (!is_quiet) state->lower(&State::not_quiet);
       state->lower(&State::not_over);
-    });
+    };
+    actions.push_back({one->api_, one->device_, run});
   }
-  for (const auto& action : actions) {
-    if (!start_detached_thread("ddprun-abort", action)) action();  // there is no thread for it
+  for (const Action& action : actions) {
+    const auto on_its_device = [action] {
+      action.api.set_device(action.device);
+      action.run();
+    };
+    if (start_detached_thread("ddprun-abort", on_its_device)) continue;
+    const DeviceGuard guard(action.api, action.device);  // there is no thread for it
+    action.run();
   }
   return ending;
 }

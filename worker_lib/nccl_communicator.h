@@ -140,7 +140,7 @@ class NcclCommunicator {
   const int device_;
   NcclComm comm_ = nullptr;                   // null before it was made and after it was freed
   std::map<void*, void*> enrolled_;           // memory, and what NCCL knows it by
-  std::unique_ptr<NcclCommunicator> unmade_;  // a part that may still be written to: it goes last
+  std::shared_ptr<NcclCommunicator> unmade_;  // a part that may still be written to: it goes last
 };
 
 // These calls as one group, so that they travel side by side; a single one needs none.

@@ -13,6 +13,8 @@ namespace ddprun {
 namespace {
 
 constexpr Duration kWatchInterval = std::chrono::milliseconds(20);
+// That NCCL may be ahead of the peers in noticing that one of them has died.
+constexpr Duration kNewsPatience = std::chrono::milliseconds(400);
 
 }  // namespace
 
@@ -54,6 +56,7 @@ NcclEngine::~NcclEngine() {
   }
   changed_.notify_all();
   if (watcher_.joinable()) watcher_.join();
+  call_back();
   const Deadline patience(options_.abort_grace);
   for (NcclEnding& one : endings_) one.wait_until_over(patience.remaining());
   memory_->end();
@@ -64,38 +67,59 @@ NcclEngine::~NcclEngine() {
   }
 }
 
-// Whether everything in flight ended well before the deadline: a blocking call returns when the
-// stream knows of it, so a program that ends may still have work there that its peers count on.
-bool NcclEngine::drain(const Deadline& deadline) {
+// Until everything in flight has ended well: a blocking call returns when the stream knows of it, so a
+// program that ends may still have work there that its peers count on.
+Result<void> NcclEngine::drain(const Deadline& deadline) {
   NcclPause pause;
-  while (!fate_->failure()) {
-    if (!inspect()) return false;
+  for (;;) {
+    if (const std::optional<Error> first = fate_->failure()) return *first;
+    if (const Result<void> well = inspect(); !well) return well;
+    std::shared_ptr<NcclWork> oldest;
     {
       const std::lock_guard lock(mutex_);
-      if (is_idle()) return true;
+      const auto busy =
+          std::ranges::find_if(lanes_, [](const auto& lane) { return !lane->in_flight.empty(); });
+      if (busy == lanes_.end()) return {};
+      oldest = (*busy)->in_flight.front();
     }
-    if (deadline.passed()) return false;
+    if (deadline.passed()) {
+      return timeout_error("", words_of(oldest->call()) + " is not complete", deadline.waited(),
+                           deadline.allowed());
+    }
     pause.take();
   }
-  return false;
 }
 
-void NcclEngine::end(const Error& failure) {
+// NCCL says that a process has gone, and not which: the peers know, if a little later.
+Error NcclEngine::with_cause(Error error) const {
+  const bool may_be_a_death =
+      error.kind == ErrorKind::kPeerLost || error.kind == ErrorKind::kSystem;
+  if (!peers_ || !may_be_a_death || error.peer_rank >= 0 || fate_->failure()) return error;
+  const Deadline patience(kNewsPatience);
+  NcclPause pause;
+  while (!peers_->failure() && !patience.passed()) pause.take();
+  return peers_->failure().value_or(std::move(error));
+}
+
+void NcclEngine::end(const Error& failure, const std::shared_ptr<NcclWork>& begun) {
   if (fate_->fail(failure) && peers_) {
     const bool is_everybodys = failure.kind == ErrorKind::kInvalidArgument;
     peers_->fail(
         failure.kind, failure.peer_rank,
         is_everybodys ? failure.cause : name_rank(options_.rank) + ": " + failure.message());
   }
-  stop();
+  stop(begun);
+  call_back();
 }
 
 // Those who wait hear of it when nothing runs any more: until then kernels may still write to the
 // tensors that they would let go of. They must not look at their events any more, either: an abort
 // lets those come. Where the abort does not return in time they hear of it all the same, and the
 // abort keeps the tensors.
-void NcclEngine::stop() {
-  const std::lock_guard ending(ending_);
+//
+// What is called back then may make calls, which end up here.
+void NcclEngine::stop(const std::shared_ptr<NcclWork>& begun) {
+  std::unique_lock ending(ending_);
   std::vector<std::shared_ptr<NcclWork>> doomed;
   std::vector<NcclCommunicator*> all;
   {
@@ -105,11 +129,15 @@ void NcclEngine::stop() {
     }
     all = communicators();
   }
-  const auto keep = std::make_shared<std::vector<torch::Tensor>>();
+  if (begun) doomed.push_back(begun);
+  // An abort that goes on may be the one of this call's communicator.
+  std::shared_ptr<std::vector<torch::Tensor>> keep = kept_.lock();
+  if (!keep) kept_ = keep = std::make_shared<std::vector<torch::Tensor>>();
   for (const auto& work : doomed) work->doom(*keep);
   endings_.push_back(NcclCommunicator::abort(all, keep));
   const Deadline patience(options_.stop_grace);
   for (NcclEnding& one : endings_) one.wait_until_quiet(patience.remaining());
+  ending.unlock();
   const Error first = *fate_->failure();
   for (const auto& work : doomed) work->fail(first);
 }
@@ -143,12 +171,16 @@ Result<std::shared_ptr<NcclWork>> NcclEngine::launch(NcclIssue issue, CallOption
   if (const Result<void> may = may_begin(issue.what); !may) return may.error();
   const DeviceGuard guard(api_, issue.device);
   const Result<bool> captured = is_captured(issue);
-  if (!captured) return Error(captured.error()).within(words_of(issue.what));
-  std::shared_ptr<NcclWork> work;  // its tensors live until the group has ended, if it does
-  Result<std::shared_ptr<NcclWork>> done = enqueue(issue, *captured, Deadline(call.timeout), work);
+  if (!captured && captured.error().kind == ErrorKind::kUnsupported) {
+    return Error(captured.error()).within(words_of(issue.what));
+  }
+  std::shared_ptr<NcclWork> work;
+  Result<std::shared_ptr<NcclWork>> done =
+      captured ? enqueue(issue, *captured, Deadline(call.timeout), work)
+               : Result<std::shared_ptr<NcclWork>>(captured.error());
   if (done) return done;
-  const Error error = std::move(done).error().within(words_of(issue.what));
-  end(error);
+  const Error error = with_cause(std::move(done).error()).within(words_of(issue.what));
+  end(error, work);
   return error;
 }
 
@@ -425,11 +457,18 @@ Result<std::shared_ptr<NcclSeed>> NcclEngine::split_off(int color, int key, Call
   }
   const Deadline deadline(call.timeout);
   const DeviceGuard guard(api_, first->device);
+  // NCCL may deadlock when it splits what has calls outstanding.
+  if (const Result<void> drained = drain(deadline); !drained) {
+    const Error error = Error(drained.error()).within("split");
+    end(error);
+    return error;
+  }
   Result<std::unique_ptr<NcclCommunicator>> part = first->communicator->split(color, key, deadline);
   const bool is_fatal = !part && part.error().kind != ErrorKind::kSystem;
   if (is_fatal) {
-    end(part.error());
-    return part.error();
+    const Error error = with_cause(part.error());
+    end(error);
+    return error;
   }
   std::vector<char> failed(static_cast<std::size_t>(options_.world_size), part ? 0 : 1);
   if (peers_ && options_.world_size > 1) {
@@ -480,12 +519,15 @@ void NcclEngine::watch() {
   while (!closing_) {
     const bool was_idle = is_idle();
     if (was_idle) {
-      changed_.wait(lock, [this] { return closing_ || !is_idle() || shown_ != ledger_.entered(); });
+      changed_.wait(lock, [this] {
+        return closing_ || !is_idle() || !to_call_.empty() || shown_ != ledger_.entered();
+      });
     } else {
-      changed_.wait_for(lock, kWatchInterval, [this] { return closing_; });
+      changed_.wait_for(lock, kWatchInterval, [this] { return closing_ || !to_call_.empty(); });
     }
     lock.unlock();
     Result<void> well = inspect();
+    call_back();
     show_ledger();
     if (well) well = compare_ledgers(was_idle);
     if (!well) return end(well.error());
@@ -493,17 +535,29 @@ void NcclEngine::watch() {
   }
 }
 
-// Lets go of what is over, the oldest first. REQUIRES: mutex_ is held.
+// Lets go of what is over, the oldest first. Callbacks are left to the watcher: they may make calls,
+// and whoever reaps may be in the middle of one. REQUIRES: mutex_ is held.
 Result<void> NcclEngine::reap(Lane& lane) {
   while (!lane.in_flight.empty()) {
-    const Result<bool> is_over = lane.in_flight.front()->poll();
+    const Result<bool> is_over = lane.in_flight.front()->poll(to_call_);
     if (!is_over) return is_over.error();
     if (!*is_over) break;
     lane.free_events.push_back(lane.in_flight.front()->event());
     lane.in_flight.pop_front();
     ++reaped_;
   }
+  if (!to_call_.empty()) changed_.notify_all();
   return {};
+}
+
+// REQUIRES: mutex_ is not held.
+void NcclEngine::call_back() {
+  NcclWork::Callbacks now;
+  {
+    const std::lock_guard lock(mutex_);
+    now.swap(to_call_);
+  }
+  for (const auto& one : now) one();
 }
 
 // Finds what has failed that nobody may have noticed yet.
@@ -528,7 +582,7 @@ Result<void> NcclEngine::inspect() {
   if (late) return deadline_passed(*late);
   for (NcclCommunicator* one : all) {
     const Result<void> checked = one->check();
-    if (!checked) return Error(checked.error()).within("nccl group");
+    if (!checked) return with_cause(checked.error()).within("nccl group");
   }
   return {};
 }
@@ -537,9 +591,6 @@ Error NcclEngine::deadline_passed(const NcclWork& work) {
   const Deadline& deadline = work.deadline();
   int first = -1;
   std::string who = who_is_missing(work.call(), first);
-  if (who.empty() && work.call().peer >= 0 && work.call().collective == 0) {
-    who = name_rank(work.call().peer) + " has not come, or is not done";
-  }
   if (who.empty()) who = "a rank has not come, or is not done";
   Error error = timeout_error(words_of(work.call()), "it is not complete; " + who,
                               deadline.waited(), deadline.allowed());
@@ -547,10 +598,11 @@ Error NcclEngine::deadline_passed(const NcclWork& work) {
   return error;
 }
 
-// Of a collective, as far as the peers' notes tell; empty: nothing is known.
+// As far as the peers' notes tell; empty: nothing is known.
 std::string NcclEngine::who_is_missing(const NcclCall& call, int& first) {
   if (options_.world_size == 1) return "a device is stuck, or slow";
-  if (call.collective == 0 || !peers_ || !options_.compare_calls) return {};
+  if (call.collective == 0) return whose_ends_are_missing(call, first);
+  if (!peers_ || !options_.compare_calls) return {};
   std::vector<std::optional<CallNote>> notes = read_notes(*peers_, kNotePatience);
   {
     const std::lock_guard lock(mutex_);
@@ -561,6 +613,25 @@ std::string NcclEngine::who_is_missing(const NcclCall& call, int& first) {
   first = missing.ranks[0];
   const std::string known = options_.elsewhere ? options_.elsewhere(missing.ranks) : "";
   return missing.text + (known.empty() ? "" : "; " + known);
+}
+
+// Of one or more messages.
+std::string NcclEngine::whose_ends_are_missing(const NcclCall& call, int& first) {
+  std::vector<MessageEntry> messages;
+  {
+    const std::lock_guard lock(mutex_);
+    messages = ledger_.messages_of(call.number);
+  }
+  const bool are_shown = peers_ && options_.compare_calls;
+  std::vector<std::optional<CallNote>> notes(static_cast<std::size_t>(options_.world_size));
+  if (are_shown) notes = read_notes(*peers_, kNotePatience);
+  const MissingEnds missing = find_missing_ends(messages, options_.rank, notes);
+  if (missing.ranks.empty()) return "all other ends have come, but a device is stuck, or slow";
+  first = missing.ranks[0];
+  const bool is_one = missing.ranks.size() == 1;
+  std::string text = name_ranks(missing.ranks) + (is_one ? " has" : " have") + " not come";
+  if (!are_shown || !missing.is_sure) text += is_one ? ", or is not done" : ", or are not done";
+  return text;
 }
 
 // --- ledgers ---

@@ -117,8 +117,9 @@ class NcclEngine {
   // See Backend::split_off.
   Result<std::shared_ptr<NcclSeed>> split_off(int color, int key, CallOptions call);
 
-  // Ends the group with this failure, and tells the peers, unless it has ended before.
-  void end(const Error& failure);
+  // Ends the group with this failure, and tells the peers, unless it has ended before. begun: a call that
+  // may be on its stream, but is not in flight yet.
+  void end(const Error& failure, const std::shared_ptr<NcclWork>& begun = nullptr);
 
   const NcclApi& api() const { return api_; }
   const NcclBackendOptions& options() const { return options_; }
@@ -138,7 +139,7 @@ class NcclEngine {
     std::vector<CudaEvent> free_events = {};               // those that mark nothing now
   };
 
-  void stop();
+  void stop(const std::shared_ptr<NcclWork>& begun = nullptr);
   std::string words_of(const NcclCall& call) const { return to_text(call) + options_.title; }
   Result<void> may_begin(const NcclCall& what);
   Result<bool> is_captured(const NcclIssue& issue);
@@ -159,12 +160,15 @@ class NcclEngine {
   bool is_idle() const;
   Result<void> inspect();
   Result<void> reap(Lane& lane);
+  void call_back();
   Error deadline_passed(const NcclWork& work);
   std::string who_is_missing(const NcclCall& call, int& first);
+  std::string whose_ends_are_missing(const NcclCall& call, int& first);
   void show_ledger();
   Result<void> compare_ledgers(bool was_idle);
   std::vector<NcclCommunicator*> communicators();  // holds mutex_
-  bool drain(const Deadline& deadline);
+  Result<void> drain(const Deadline& deadline);
+  Error with_cause(Error error) const;
 
   const NcclApi& api_;
   const std::shared_ptr<Store> store_;
@@ -178,14 +182,16 @@ class NcclEngine {
 
   std::mutex ending_;  // held while the group ends
   std::vector<NcclEnding> endings_;
+  std::weak_ptr<std::vector<torch::Tensor>> kept_;  // by aborts that are not over
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // by place
   CallLedger ledger_;
-  bool is_meeting_ = false;   // the caller's thread makes a communicator
-  std::uint64_t reaped_ = 0;  // calls that are over
-  std::uint64_t shown_ = 0;   // calls that the others can read of
+  bool is_meeting_ = false;      // the caller's thread makes a communicator
+  std::uint64_t reaped_ = 0;     // calls that are over
+  NcclWork::Callbacks to_call_;  // of those: the watcher's task
+  std::uint64_t shown_ = 0;      // calls that the others can read of
   bool closing_ = false;
 
   // The watcher's.

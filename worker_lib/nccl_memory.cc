@@ -10,6 +10,10 @@ namespace ddprun {
 std::shared_ptr<void> NcclMemory::allocate(std::size_t bytes) {
   if (!api_.mem_alloc || !api_.mem_free || bytes == 0) return nullptr;
   const DeviceGuard guard(api_, device_);
+  // Where a CUDA graph is captured, LibTorch's allocator knows how, and an allocation would spoil it.
+  bool is_capturing = true;
+  const CudaResult asked = api_.stream_is_capturing(api_.current_stream(device_), &is_capturing);
+  if (asked != CudaResult::kSuccess || is_capturing) return nullptr;
   void* memory = nullptr;
   if (api_.mem_alloc(&memory, bytes) != NcclResult::kSuccess) return nullptr;
   {

@@ -33,7 +33,8 @@ class NcclMemory : public std::enable_shared_from_this<NcclMemory> {
 
   int device() const { return device_; }
 
-  // Null where NCCL or the device has none. The pointer keeps the memory.
+  // Null where NCCL or the device has none, and while the current stream is captured. The pointer keeps
+  // the memory.
   std::shared_ptr<void> allocate(std::size_t bytes);
 
   // Whether tell() has something to do.

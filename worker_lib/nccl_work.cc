@@ -1,5 +1,9 @@
 #include "worker_lib/nccl_work.h"
 
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/nccl_communicator.h"
 #include "worker_lib/nccl_pause.h"
@@ -64,7 +68,13 @@ void NcclWork::join_capture() {
 
 Result<bool> NcclWork::poll() {
   Callbacks then;
-  std::unique_lock lock(mutex_);
+  Result<bool> is_over = poll(then);
+  for (const auto& one : then) one();
+  return is_over;
+}
+
+Result<bool> NcclWork::poll(Callbacks& then) {
+  const std::lock_guard lock(mutex_);
   if (!is_over_ && !is_doomed_) {
     const CudaResult seen = stream_.api.event_query(stream_.event);
     if (seen == CudaResult::kSuccess) {
@@ -73,13 +83,11 @@ Result<bool> NcclWork::poll() {
       finish(cuda_error(stream_.api, to_text(call_), seen), then);
     }
   }
-  const Result<bool> is_over = failure_ ? Result<bool>(*failure_) : Result<bool>(is_over_);
-  lock.unlock();
-  for (const auto& one : then) one();
-  return is_over;
+  return failure_ ? Result<bool>(*failure_) : Result<bool>(is_over_);
 }
 
 void NcclWork::when_over(std::function<void()> then) {
+  if (stream_.is_captured) join_capture();  // so that what it does is captured behind the call
   {
     const std::lock_guard lock(mutex_);
     if (!is_over_) return then_.push_back(std::move(then));
@@ -127,7 +135,7 @@ void NcclWork::fail(const Error& failure) {
 
 // then: gets what is to be called when the mutex is free. REQUIRES: mutex_ is held.
 void NcclWork::finish(std::optional<Error> failure, Callbacks& then) {
-  then.swap(then_);
+  std::ranges::move(std::exchange(then_, {}), std::back_inserter(then));
   is_over_ = true;
   failure_ = std::move(failure);
   for (FlightTicket& ticket : tickets_) ticket.end(failure_.has_value());

@@ -76,6 +76,10 @@ class NcclWork final : public detail::WorkState {
   bool has_succeeded();
   // Looks whether the call is over. The Error is what it failed with.
   Result<bool> poll();
+  // The same; what is to be called when it is over is put behind `then`, for the caller to call without
+  // locks.
+  using Callbacks = std::vector<std::function<void()>>;
+  Result<bool> poll(Callbacks& then);
 
   // From now on only fail() ends it: its communicator is being aborted, which lets the event come
   // though the call was not carried out. keep: gets its tensors, to which a kernel may still write.
@@ -88,7 +92,6 @@ class NcclWork final : public detail::WorkState {
   CudaEvent event() const { return stream_.event; }
 
  private:
-  using Callbacks = std::vector<std::function<void()>>;
   bool wait_on_stream();
   void join_capture();
   void finish(std::optional<Error> failure, Callbacks& then);

@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <atomic>
 #include <latch>
+#include <thread>
 
 #include "ddprun/error.h"
 #include "tests/support/eventually.h"
@@ -137,7 +139,70 @@ TEST(NcclBackend, MessagesToSeveralRanksAreOneGroup) {
   EXPECT_EQ(cuda.count("group_end"), 1);
 }
 
+TEST(NcclBackend, WhatIsCalledWhenACallIsOverMayMakeTheNextOne) {
+  NcclDouble cuda;
+  const auto backend = world_of_one();
+  std::atomic<bool> is_made = false;
+  cuda.close_stream();
+  const Work first = backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
+  first.future()->addCallback([&](c10::ivalue::Future&) {
+    backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
+    is_made = true;
+  });
+  cuda.open_stream();
+  EXPECT_TRUE(eventually([&] { return is_made.load(); }));
+}
+
+TEST(NcclBackend, WhatIsCalledWhenACallIsOverIsNotCalledInTheMiddleOfAnother) {
+  NcclDouble cuda;
+  const auto backend = world_of_one();
+  const std::thread::id caller = std::this_thread::get_id();
+  for (int i = 0; i < 10; ++i) {
+    std::atomic<bool> is_called = false;
+    cuda.close_stream();
+    const Work work = backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
+    work.future()->addCallback([&](c10::ivalue::Future&) {
+      EXPECT_NE(std::this_thread::get_id(), caller);
+      is_called = true;
+    });
+    cuda.open_stream();
+    // Most likely the first to see that the other one is over.
+    backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
+    EXPECT_TRUE(eventually([&] { return is_called.load(); }));
+  }
+}
+
 // --- failures
+
+TEST(NcclBackend, WhatIsCalledWhenACallFailsMayMakeCalls) {
+  NcclDouble cuda;
+  const auto backend = world_of_one();
+  cuda.close_stream();
+  const Work work = backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
+  bool is_called = false;
+  work.future()->addCallback([&](c10::ivalue::Future&) {
+    EXPECT_EQ(failure_of(backend->barrier(kCall)).kind(), DistError::Kind::kStopped);
+    is_called = true;
+  });
+  backend->abort("enough");
+  EXPECT_TRUE(is_called);
+  cuda.open_stream();
+}
+
+TEST(NcclBackend, ADeadPeerThatNcclNoticesFirstIsNamed) {
+  NcclDouble cuda;
+  auto peers = make_solo_group();
+  CpuGroup& group = *peers;
+  NcclBackend backend(NcclDouble::api(), nullptr,
+                      {.device = torch::kCPU, .close_grace = milliseconds(200)}, std::move(peers));
+  cuda.close_stream();
+  const Work work = backend.all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
+  cuda.set_async_error(0, NcclResult::kRemoteError);
+  EXPECT_FALSE(eventually([&] { return work.is_completed(); }, milliseconds(60)));
+  group.abort("rank 3 died");
+  EXPECT_THAT(failure_of(work).what(), HasSubstr("nccl group: rank 3 died"));
+  cuda.open_stream();
+}
 
 TEST(NcclBackend, WhatNcclNoticesEndsEverythingInFlightWithinASecond) {
   NcclDouble cuda;
@@ -190,6 +255,32 @@ TEST(NcclBackend, AFailureOfAnyCallEndsTheGroup) {
     EXPECT_EQ(later.kind(), DistError::Kind::kStopped) << call;
     EXPECT_THAT(later.what(), HasSubstr("a failure that was planned")) << call;
   }
+}
+
+TEST(NcclBackend, ADeviceThatAnswersNoQuestionEndsTheGroup) {
+  NcclDouble cuda;
+  const auto backend = world_of_one();
+  cuda.fail_next("stream_is_capturing", static_cast<CudaResult>(700));
+  const auto call = [&] {
+    return failure_of(backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall));
+  };
+  EXPECT_THAT(call().what(), HasSubstr("nccl all_reduce #1 of 4 Float (sum): CUDA: a failure"));
+  EXPECT_EQ(call().kind(), DistError::Kind::kStopped);
+}
+
+TEST(NcclBackend, ACallThatThereIsNoMemoryForEndsTheGroup) {
+  NcclDouble cuda;
+  NcclBackend backend(NcclDouble::api(), nullptr,
+                      {.rank = 1, .world_size = 4, .device = torch::kCPU});
+  // Four of them overflow, and they do not lie one behind the other.
+  float memory = 0;
+  const auto huge = [&memory] { return torch::from_blob(&memory, {std::int64_t{1} << 59}); };
+  const std::vector<Tensor> outputs{huge(), huge(), huge(), huge()};
+  const Work work = backend.all_gather(outputs, list_of_one(huge()), kCall);
+  EXPECT_THAT(failure_of(work).what(), HasSubstr("make room for the tensors of all ranks"));
+  const DistError later = failure_of(backend.barrier(kCall));
+  EXPECT_EQ(later.kind(), DistError::Kind::kStopped);
+  EXPECT_THAT(later.what(), HasSubstr("make room for the tensors of all ranks"));
 }
 
 TEST(NcclBackend, AnAbortFromAnotherThreadEndsAWait) {

@@ -299,6 +299,24 @@ TEST(CallLedger, AMessageWaitsUnseenWhenItsPeerShowsNothing) {
   EXPECT_FALSE(ledgers[1].awaits_unseen(notes));
 }
 
+TEST(CallLedger, WhoseEndsOfMessagesHaveNotComeIsTold) {
+  std::vector<CallLedger> ledgers(4);
+  for (int peer = 1; peer < 4; ++peer) ledgers[0].enter_message(5, {.bytes = 8, .peer = peer});
+  ledgers[0].enter_message(6, {.bytes = 8, .peer = 3, .is_send = 1});
+  const std::vector<MessageEntry> messages = ledgers[0].messages_of(5);
+  EXPECT_EQ(messages.size(), 3U);
+  // Rank 1 receives, and sends to another device; rank 2 is ahead.
+  ledgers[1].enter_message(1, {.bytes = 8, .peer = 0});
+  ledgers[1].enter_message(1, {.bytes = 8, .peer = 0, .place = 1, .is_send = 1});
+  for (int i = 0; i < 2; ++i) ledgers[2].enter_message(1, {.bytes = 8, .peer = 0, .is_send = 1});
+  const MissingEnds missing = find_missing_ends(messages, 0, notes_of(ledgers));
+  EXPECT_THAT(missing.ranks, ElementsAre(1, 3));
+  EXPECT_TRUE(missing.is_sure);
+  // What rank 3 has for rank 0 may be behind what its note shows.
+  for (int i = 0; i < 100; ++i) ledgers[3].enter_message(1, {.bytes = 8, .peer = 1, .is_send = 1});
+  EXPECT_FALSE(find_missing_ends(messages, 0, notes_of(ledgers)).is_sure);
+}
+
 TEST(CallLedger, WhoHasNotComeIsNamedWithTheirLastCalls) {
   const auto notes = notes_of({with_calls(7), with_calls(6), with_calls(7), with_calls(0)});
   const MissingRanks missing = find_missing(7, notes);

@@ -111,12 +111,13 @@ struct NcclDouble::Collective {
   NcclOp op = NcclOp::kSum;
   int root = -1;
   double factor = 1;  // of this rank's values, before they are folded
+  bool is_premul = false;
   Comm* comm = nullptr;
   std::size_t number = 0;
   bool is_there = false;
   bool is_odd = false;  // another rank's differs
 
-  auto signature() const { return std::tie(kind, count, type, op, root); }
+  auto signature() const { return std::tie(kind, count, type, op, root, is_premul); }
 };
 
 struct NcclDouble::Message {
@@ -501,6 +502,7 @@ void NcclDouble::enqueue_collective(Comm& comm, CudaStream handle, Collective co
     if (made == comm.premul_sums.end()) breach("an operation that was not made, or is destroyed");
     if (made != comm.premul_sums.end()) collective.factor = made->second;
     collective.op = NcclOp::kSum;
+    collective.is_premul = true;
   }
   auto& ranks = comm.clique->collectives[collective.number];
   ranks.resize(static_cast<std::size_t>(comm.clique->size));
@@ -536,7 +538,33 @@ void NcclDouble::abandon(Comm& comm) {
   comm.is_gone = true;
   comm.was_aborted = true;
   comm.registered.clear();
+  give_up_split(comm);
   stop_kernels(comm);
+}
+
+// The part of a split that ends before all ranks have come is there, too, but good for nothing.
+void NcclDouble::give_up_split(Comm& comm) {
+  if (comm.splits == 0) return;
+  Clique::Split& split = comm.clique->splits[comm.splits - 1];
+  if (split.asked.size() == static_cast<std::size_t>(comm.clique->size)) return;
+  const auto part = split.parts.extract(comm.rank);
+  const auto asked = split.asked.extract(comm.rank);
+  if (!asked || asked.mapped().first < 0) return;
+  auto& clique = cliques_[++ids_];
+  clique = std::make_unique<Clique>();
+  clique->size = 1;
+  comms_.push_back(std::make_unique<Comm>(Comm{.clique = clique.get(), .device = comm.device}));
+  clique->members[0] = comms_.back().get();
+  *part.mapped() = reinterpret_cast<NcclComm>(comms_.back().get());
+}
+
+bool NcclDouble::has_outstanding(const Comm& comm) const {
+  const auto is_its = [&comm](const auto& one) { return one && one->comm == &comm; };
+  return std::ranges::any_of(streams_, [&](const auto& stream) {
+    return std::ranges::any_of(stream->entries, [&](const Entry& entry) {
+      return is_its(entry.collective) || std::ranges::any_of(entry.messages, is_its);
+    });
+  });
 }
 
 void NcclDouble::stop_kernels(Comm& comm) {
@@ -667,6 +695,7 @@ struct NcclDoubleTable {
       if (splits.size() <= comm.splits) splits.emplace_back();
       auto& split = splits[comm.splits++];
       if (color < -1) self().breach("comm_split with a color that is none");
+      if (self().has_outstanding(comm)) self().breach("comm_split with calls outstanding");
       split.asked[comm.rank] = {color, key};
       split.parts[comm.rank] = part;
       if (split.asked.size() == static_cast<std::size_t>(comm.clique->size))
@@ -702,6 +731,7 @@ struct NcclDoubleTable {
     const std::lock_guard lock(self().mutex_);
     Comm& comm = *reinterpret_cast<Comm*>(handle);
     if (comm.is_gone) self().breach("comm_revoke on a communicator that is gone");
+    if (comm.device != tl_device) self().breach("comm_revoke while another device is current");
     if (const auto failure = self().planned_failure("comm_revoke")) {
       return static_cast<NcclResult>(*failure);
     }
@@ -760,6 +790,7 @@ struct NcclDoubleTable {
     self.calls_.push_back("comm_abort");
     Comm& comm = *reinterpret_cast<Comm*>(handle);
     if (comm.is_gone) self.breach("comm_abort of a communicator that is gone");
+    if (comm.device != tl_device) self.breach("comm_abort while another device is current");
     self.abandon(comm);
     self.changed_.wait(lock, [&self] { return !self.abort_hangs_; });
     self.calls_.push_back("comm_abort returned");
@@ -866,6 +897,8 @@ struct NcclDoubleTable {
 
   static CudaResult stream_is_capturing(CudaStream stream, bool* is_capturing) {
     const std::lock_guard lock(self().mutex_);
+    const auto planned = self().planned_failures_.extract("stream_is_capturing");
+    if (planned) return static_cast<CudaResult>(planned.mapped());
     *is_capturing = reinterpret_cast<Stream*>(stream)->is_capturing;
     return CudaResult::kSuccess;
   }

@@ -8,10 +8,11 @@
 // It enforces the contract and reports a breach as a test failure: known ids and equal sizes,
 // unique ranks, the same collectives with the same arguments on every rank, groups that are opened
 // and closed by one thread, no call on a communicator that is in progress, aborted or destroyed,
-// nothing but its end after a revoke, splits by all ranks, memory registered once and withdrawn
-// before its communicator and itself go, the device of a handle current, and everything made also
-// freed. Of CUDA graphs: no query of an event of a capture, no wait for it outside, no communicator
-// or memory made in one, and every stream joined before it ends.
+// nothing but its end after a revoke, splits by all ranks and with no calls outstanding, memory
+// registered once and withdrawn before its communicator and itself go, the device of a handle
+// current, and everything made also freed. Of CUDA graphs: no query of an event of a capture, no
+// wait for it outside, no communicator or memory made in one, and every stream joined before it
+// ends.
 //
 // One lives at a time, because the table's functions have no argument for it. Any thread.
 #pragma once
@@ -104,6 +105,8 @@ class NcclDouble {
   void enqueue_collective(Comm& comm, CudaStream stream, Collective collective);
   void enqueue_message(Comm& comm, CudaStream stream, Message message);
   void abandon(Comm& comm);
+  void give_up_split(Comm& comm);
+  bool has_outstanding(const Comm& comm) const;
   void stop_kernels(Comm& comm);
   void put(Stream& stream, Entry entry);
 

@@ -265,6 +265,49 @@ TEST_F(NcclGroups, ASplitThatFailsIsToldAndTheGroupGoesOn) {
   EXPECT_EQ(cuda_.count("comm_abort"), 1) << "what nobody took is freed";
 }
 
+TEST_F(NcclGroups, ASplitWaitsForWhatIsInFlight) {
+  const auto all = world_.ranks.make(0, 1);
+  sum_on(*all, torch::ones({4})).wait(seconds(30));
+  cuda_.close_stream();
+  sum_on(*all, torch::ones({4}));
+  std::shared_ptr<void> seed;
+  std::thread splitter([&] { all->split_off(0, 0, &seed, kCall).wait(); });
+  EXPECT_FALSE(eventually([&] { return cuda_.count("comm_split") > 0; }, milliseconds(50)));
+  cuda_.open_stream();
+  splitter.join();
+  EXPECT_NE(seed, nullptr);
+}
+
+TEST_F(NcclGroups, ASplitThatWaitsInVainSaysForWhat) {
+  const auto all = world_.ranks.make(0, 1);
+  sum_on(*all, torch::ones({4})).wait(seconds(30));
+  cuda_.close_stream();
+  const Work work = sum_on(*all, torch::ones({8}));
+  std::shared_ptr<void> seed;
+  const DistError late =
+      failure_of(all->split_off(0, 0, &seed, {.timeout = milliseconds(50), .async = true}));
+  EXPECT_EQ(late.kind(), DistError::Kind::kTimeout);
+  EXPECT_THAT(late.what(), HasSubstr("split: nccl all_reduce #2 of 8 Float (sum) is not complete"));
+  EXPECT_EQ(failure_of(work).kind(), DistError::Kind::kTimeout);
+  cuda_.open_stream();
+}
+
+TEST_F(NcclGroups, APartOfASplitThatIsGivenUpLivesUntilNcclIsDone) {
+  run_ranks(2, [&](int rank) {
+    const auto all = world_.ranks.make(rank, 2);
+    sum_on(*all, torch::ones({4})).wait(seconds(30));
+    if (rank == 1) {
+      EXPECT_TRUE(eventually([&] { return cuda_.count("comm_split") == 1; }));
+      all->abort("enough");
+      return;
+    }
+    std::shared_ptr<void> seed;
+    EXPECT_THAT(failure_of(all->split_off(0, 0, &seed, kCall)).what(), HasSubstr("enough"));
+    EXPECT_EQ(seed, nullptr);
+  });
+  EXPECT_EQ(cuda_.count("comm_abort"), 3) << "NCCL leaves a part behind, which is freed, too";
+}
+
 TEST_F(NcclGroups, APartThatNobodyUsesIsClosedWithItsGroup) {
   run_ranks(2, [&](int rank) {
     const auto all = world_.ranks.make(rank, 2);
@@ -301,6 +344,30 @@ TEST_F(NcclGroups, ADeadlineNamesWhoHasNotComeAndWhatTheyCalledLast) {
     const DistError next = failure_of(sum_on(*backend, torch::ones({4})));
     EXPECT_EQ(next.kind(), DistError::Kind::kStopped);
     EXPECT_THAT(next.what(), HasSubstr("rank 1 has not come"));
+  });
+}
+
+TEST_F(NcclGroups, TheDeadlineOfABatchNamesThoseWhoseEndsHaveNotCome) {
+  std::latch over(4);
+  run_ranks(4, [&](int rank) {
+    const auto backend = world_.ranks.make(rank, 4);
+    sum_on(*backend, torch::ones({4})).wait(seconds(30));
+    const Tensor tensor = torch::ones({4});
+    if (rank == 2) backend->send(tensor, 0, 0, kCall);
+    if (rank == 0) {
+      const std::vector<Tensor> got{torch::ones({4}), torch::ones({4}), torch::ones({4})};
+      const auto recv = [&](int peer) {
+        return P2POp{.kind = P2POp::Kind::kRecv, .tensor = got[peer - 1], .peer = peer};
+      };
+      const std::vector<Work> works = backend->batch({recv(1), recv(2), recv(3)},
+                                                     {.timeout = milliseconds(500), .async = true});
+      const DistError late = failure_of(works[1]);
+      EXPECT_EQ(late.kind(), DistError::Kind::kTimeout) << late.what();
+      EXPECT_EQ(late.peer_rank(), 1);
+      EXPECT_THAT(late.what(), HasSubstr("batch_isend_irecv of 12 Float: it is not complete; "
+                                         "ranks 1 and 3 have not come"));
+    }
+    over.arrive_and_wait();
   });
 }
 
@@ -398,6 +465,24 @@ TEST_F(NcclGroups, AnAbortThatDoesNotReturnKeepsTheTensorsAndNobodyElse) {
   EXPECT_LT(BootClock::now() - start, seconds(2));
   EXPECT_FALSE(seen.expired()) << "a kernel may still write to it";
   cuda_.open_stream();
+  cuda_.let_abort_return();
+  EXPECT_TRUE(eventually([&] { return seen.expired(); }));
+}
+
+TEST_F(NcclGroups, AnAbortThatDoesNotReturnKeepsTheTensorsOfACallThatWasNotMadeYet) {
+  auto backend = world_.old_ranks.make(
+      0, 1, {.stop_grace = milliseconds(100), .abort_grace = milliseconds(200)});
+  backend->barrier(kCall).wait(seconds(30));
+  cuda_.make_abort_hang();
+  cuda_.set_rounds_in_progress(1 << 30);
+  Tensor tensor = torch::ones({4});
+  const c10::weak_intrusive_ptr<c10::TensorImpl> seen(tensor.getIntrusivePtr());
+  const DistError late =
+      failure_of(sum_on(*backend, tensor, {.timeout = milliseconds(50), .async = true}));
+  EXPECT_EQ(late.kind(), DistError::Kind::kTimeout);
+  tensor.reset();
+  backend.reset();
+  EXPECT_FALSE(seen.expired()) << "a kernel may still write to it";
   cuda_.let_abort_return();
   EXPECT_TRUE(eventually([&] { return seen.expired(); }));
 }
@@ -503,6 +588,24 @@ TEST_F(NcclGroups, CallsAreCapturedIntoAGraphAndRunWithIt) {
     sum_on(*backend, warm).wait(seconds(30));
   });
   EXPECT_EQ(cuda_.count("comm_abort"), 0);
+}
+
+TEST_F(NcclGroups, WhatIsCalledBehindACapturedCallIsCapturedBehindIt) {
+  const auto backend = world_.ranks.make(0, 1);
+  sum_on(*backend, torch::ones({4})).wait(seconds(30));
+  const Tensor tensor = torch::ones({4});
+  cuda_.begin_capture();
+  const auto future = sum_on(*backend, tensor).future();
+  EXPECT_TRUE(future->completed());
+  cuda_.end_capture();
+}
+
+TEST_F(NcclGroups, ASharedTensorInACaptureIsAnOrdinaryOne) {
+  const auto backend = world_.ranks.make(0, 1);
+  cuda_.begin_capture();
+  EXPECT_FALSE(backend->shared_empty({4}, torch::kFloat32).defined());
+  cuda_.end_capture();
+  EXPECT_TRUE(backend->shared_empty({4}, torch::kFloat32).defined());
 }
 
 TEST_F(NcclGroups, WhatCannotBeCapturedIsRefusedAndTheGroupGoesOn) {
