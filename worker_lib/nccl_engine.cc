@@ -296,13 +296,14 @@ Result<void> NcclEngine::join(Lane& lane, const NcclIssue& issue, bool is_captur
                               const Deadline& deadline) {
   const bool is_collective = issue.messages.empty();
   if (!lane.communicator && is_collective) {
-    auto made =
-        meet({.rank = options_.rank,
-              .world_size = options_.world_size,
-              .name = options_.name + (lane.place == 0 ? "" : "/" + std::to_string(lane.place)),
-              .ranks_per_root = options_.ranks_per_root,
-              .abort_grace = options_.stop_grace},
-             deadline);
+    std::string name = options_.name;
+    if (lane.place != 0) name.append("/").append(std::to_string(lane.place));
+    auto made = meet({.rank = options_.rank,
+                      .world_size = options_.world_size,
+                      .name = std::move(name),
+                      .ranks_per_root = options_.ranks_per_root,
+                      .abort_grace = options_.stop_grace},
+                     deadline);
     if (!made) {
       Error error = std::move(made).error();
       if (error.kind != ErrorKind::kTimeout) return error;
