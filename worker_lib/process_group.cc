@@ -826,8 +826,10 @@ nlohmann::json ProcessGroup::scatter_object(const std::vector<nlohmann::json>& v
                           });
 }
 
-void detail::refuse_object(const char* why) {
-  refuse(std::string("read an object: ") + why, DistError::Kind::kCorrupt);
+void detail::refuse_to_write_object() { refuse(error_in_flight("write an object").message()); }
+
+void detail::refuse_to_read_object() {
+  refuse(error_in_flight("read an object").message(), DistError::Kind::kCorrupt);
 }
 
 std::unique_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const GroupOptions& options) {

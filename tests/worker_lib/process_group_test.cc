@@ -8,6 +8,7 @@
 #include <limits>
 #include <thread>
 
+#include "ddprun/objects.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/worker_lib/recording_backend.h"
 
@@ -221,6 +222,22 @@ TEST_F(VerifyTest, ANanOfAnotherRankIsNamed) {
   let_differ(2);
   EXPECT_STREQ(dist_error_of([&] { group.all_reduce(torch::ones({1})); }).what(),
                "all_reduce: what rank 2 gives holds 1 NaN; nothing was sent");
+}
+
+TEST_F(ProcessGroupTest, AnObjectThatCannotBeWrittenIsRefusedInOneLine) {
+  const DistError failure = dist_error_of([&] { all_gather_object(group_, Tensor()); });
+  EXPECT_EQ(failure.kind(), DistError::Kind::kInvalidArgument);
+  EXPECT_THAT(failure.what(), testing::StartsWith("write an object: "));
+  EXPECT_THAT(failure.what(), testing::Not(HasSubstr("\n")));
+  EXPECT_TRUE(record_.calls.empty());
+}
+
+TEST_F(ProcessGroupTest, AnObjectThatCannotBeReadIsRefusedInOneLine) {
+  Tensor read;
+  const DistError failure = dist_error_of([&] { detail::from_bytes("no tensor", read); });
+  EXPECT_EQ(failure.kind(), DistError::Kind::kCorrupt);
+  EXPECT_THAT(failure.what(), testing::StartsWith("read an object: "));
+  EXPECT_THAT(failure.what(), testing::Not(HasSubstr("\n")));
 }
 
 TEST_F(ProcessGroupTest, AbortReachesTheBackendWithItsReason) {
