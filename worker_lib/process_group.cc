@@ -204,12 +204,12 @@ bool ProcessGroup::takes(torch::DeviceType type) const { return devices_->holds(
 
 FlightTicket ProcessGroup::begin(const Call& call) {
   if (!call.is_message()) ++collectives_;
-  if (!reporter_->has_page()) return {};
   FlightFacts facts = call.facts;
   facts.collective = collectives_;
   facts.group = identity_.id;
   if (facts.peer >= 0) facts.peer = identity_.world_ranks[static_cast<std::size_t>(facts.peer)];
-  return {reporter_, reporter_->begin_call(facts)};
+  if (!reporter_->has_page()) return {.facts = facts};
+  return {reporter_, reporter_->begin_call(facts), facts};
 }
 
 // One thread at a time, where that matters.

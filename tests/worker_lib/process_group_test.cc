@@ -224,6 +224,18 @@ TEST_F(VerifyTest, ANanOfAnotherRankIsNamed) {
                "all_reduce: what rank 2 gives holds 1 NaN; nothing was sent");
 }
 
+TEST_F(ProcessGroupTest, AWaitThatIsTooShortNamesItsCall) {
+  record_.works = {Work(std::make_shared<detail::HostWork>())};
+  const Work work = group_.all_reduce(torch::ones({1000}), {.async = true});
+  EXPECT_DIST_ERROR(work.wait(milliseconds(1)), DistError::Kind::kTimeout,
+                    HasSubstr("wait for all_reduce of 4000 bytes (sum of float32) (collective 1): "
+                              "it is not complete"));
+  record_.works = {Work(std::make_shared<detail::HostWork>())};
+  const Work message = group_.irecv(torch::ones({2}), 2, {.tag = 7});
+  EXPECT_DIST_ERROR(message.wait(milliseconds(1)), DistError::Kind::kTimeout,
+                    HasSubstr("wait for recv of 8 bytes of float32 from rank 2, tag 7: it is"));
+}
+
 TEST_F(ProcessGroupTest, AnObjectThatCannotBeWrittenIsRefusedInOneLine) {
   const DistError failure = dist_error_of([&] { all_gather_object(group_, Tensor()); });
   EXPECT_EQ(failure.kind(), DistError::Kind::kInvalidArgument);
