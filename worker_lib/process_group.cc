@@ -231,9 +231,18 @@ Work ProcessGroup::carry_out(const Call& call, Issue issue) {
   }
   if (!verify_.nan && !verify_.results) return carry_out_alone(call, call.options, issue);
 
-  if (verify_.nan) expect_no_nan(call);
-  carry_out_alone(call, {.timeout = call.options.timeout, .async = false}, issue);
-  if (verify_.results && !call.agreed.empty()) expect_agreement(call);
+  // One record of it all: whoever waits in a check is in the call.
+  FlightTicket ticket = begin(call);
+  try {
+    if (verify_.nan) expect_no_nan(call);
+    mark_written(call.written);
+    issue({.timeout = call.options.timeout, .async = false}).wait();
+    if (verify_.results && !call.agreed.empty()) expect_agreement(call);
+  } catch (...) {
+    ticket.end(/*failed=*/true);
+    throw;
+  }
+  ticket.end(/*failed=*/false);
   if (!call.options.async) return {};
   auto over = std::make_shared<detail::HostWork>();
   over->outputs.assign(call.written.begin(), call.written.end());
@@ -260,14 +269,24 @@ Work ProcessGroup::carry_out_alone(const Call& call, CallOptions options, Issue 
   return work;
 }
 
-// What `mine` is on every rank, through the backend that carries the call.
-std::vector<std::int64_t> ProcessGroup::values_of_all(const Call& call, std::int64_t mine) {
+// What `mine` is on every rank, through the backend that carries the call. checking: why that is asked;
+// an error tells it, as this exchange is none of the program's.
+std::vector<std::int64_t> ProcessGroup::values_of_all(const Call& call, const char* checking,
+                                                      std::int64_t mine) {
   const TensorList tensors = call.read.empty() ? call.written : call.read;
   const torch::Device device = tensors.empty() ? device_ : tensors[0].device();
   const torch::Tensor own = torch::full({1}, mine, torch::kInt64).to(device);
   std::vector<torch::Tensor> all;
   for (int r = 0; r < size(); ++r) all.push_back(torch::empty_like(own));
-  backend_->all_gather(all, list_of(own), {.timeout = call.options.timeout, .async = false}).wait();
+  try {
+    backend_->all_gather(all, list_of(own), {.timeout = call.options.timeout, .async = false})
+        .wait();
+  } catch (const DistError& failure) {
+    FlightFacts facts = call.facts;
+    facts.collective = collectives_;
+    throw DistError(failure.kind(), words_of(facts) + ", " + checking + ": " + failure.what(),
+                    failure.peer_rank(), failure.waited(), failure.allowed());
+  }
   std::vector<std::int64_t> values;
   for (const torch::Tensor& one : all) values.push_back(one.cpu().item<std::int64_t>());
   return values;
@@ -288,7 +307,7 @@ void ProcessGroup::refuse_nan(const Call& call, const NanFound& found) const {
 // Every rank learns of a NaN that any has, so that none is left waiting.
 void ProcessGroup::expect_no_nan(const Call& call) {
   const NanFound found = find_nan(call.read);
-  const std::vector<std::int64_t> counts = values_of_all(call, found.count);
+  const std::vector<std::int64_t> counts = values_of_all(call, "looking for NaN", found.count);
   if (found.count > 0) refuse_nan(call, found);
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (counts[r] == 0) continue;
@@ -305,7 +324,7 @@ void ProcessGroup::expect_no_nan_here(const Call& call) {
 void ProcessGroup::expect_agreement(const Call& call) {
   const auto digest = std::bit_cast<std::int64_t>(digest_of(call.agreed));
   std::vector<std::uint64_t> digests;
-  for (const std::int64_t one : values_of_all(call, digest)) {
+  for (const std::int64_t one : values_of_all(call, "comparing results", digest)) {
     digests.push_back(std::bit_cast<std::uint64_t>(one));
   }
   const std::string divergence = describe_divergence(digests);
