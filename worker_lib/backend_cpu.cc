@@ -3,6 +3,8 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/SmallVector.h>
 
+#include <exception>
+
 #include "base/deadline.h"
 #include "worker_lib/cpu/group_end.h"
 #include "worker_lib/error_bridge.h"
@@ -107,10 +109,14 @@ auto with_memory(Get get) -> Result<decltype(get())> {
 
 }  // namespace
 
-CpuBackend::CpuBackend(std::shared_ptr<CpuGroup> group, std::vector<torch::DeviceType> devices)
-    : devices_(std::move(devices)), group_(std::move(group)) {}
+CpuBackend::CpuBackend(std::shared_ptr<CpuGroup> group, std::vector<torch::DeviceType> devices,
+                       Duration close_grace)
+    : devices_(std::move(devices)), close_grace_(close_grace), group_(std::move(group)) {}
 
+// Who drops a Work and leaves has issued the call all the same: the others are, or will be, in it. An
+// exception that passes is news that they should not wait for.
 CpuBackend::~CpuBackend() {
+  if (std::uncaught_exceptions() == 0) executor_.await_idle(close_grace_);
   if (!executor_.is_idle()) group_->abort(kGroupDestroyed);
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "ddprun/backend.h"
 #include "worker_lib/cpu/cpu_group.h"
 #include "worker_lib/device_staging.h"
@@ -21,8 +22,10 @@ class CpuBackend final : public Backend {
  public:
   // devices: the types of those whose tensors it is to take.
   explicit CpuBackend(std::shared_ptr<CpuGroup> group,
-                      std::vector<torch::DeviceType> devices = {torch::kCPU});
-  // Ends calls in progress with kStopped.
+                      std::vector<torch::DeviceType> devices = {torch::kCPU},
+                      Duration close_grace = std::chrono::seconds(5));
+  // Waits for collectives in progress, at most close_grace and not while an exception passes; ends what is
+  // left with kStopped.
   ~CpuBackend() override;
 
   const std::string& name() const override { return name_; }
@@ -65,6 +68,7 @@ class CpuBackend final : public Backend {
   const std::string name_ = "cpu";
   StagedCall::Results last_staged_;  // of the last staged collective
   const std::vector<torch::DeviceType> devices_;
+  const Duration close_grace_;
   const std::shared_ptr<CpuGroup> group_;
   SerialExecutor executor_{"ddprun-group"};  // ends before the group it works on
 };

@@ -213,12 +213,12 @@ bool ProcessGroup::takes(torch::DeviceType type) const { return devices_->holds(
 
 FlightTicket ProcessGroup::begin(const Call& call) {
   if (!call.is_message()) ++collectives_;
-  if (!reporter_->has_page()) return {};
   FlightFacts facts = call.facts;
   facts.collective = collectives_;
   facts.group = identity_.id;
   if (facts.peer >= 0) facts.peer = identity_.world_ranks[static_cast<std::size_t>(facts.peer)];
-  return {reporter_, reporter_->begin_call(facts)};
+  if (!reporter_->has_page()) return {.facts = facts};
+  return {reporter_, reporter_->begin_call(facts), facts};
 }
 
 // One thread at a time, where that matters.
@@ -240,9 +240,18 @@ Work ProcessGroup::carry_out(const Call& call, Issue issue) {
   }
   if (!verify_.nan && !verify_.results) return carry_out_alone(call, call.options, issue);
 
-  if (verify_.nan) expect_no_nan(call);
-  carry_out_alone(call, {.timeout = call.options.timeout, .async = false}, issue);
-  if (verify_.results && !call.agreed.empty()) expect_agreement(call);
+  // One record of it all: whoever waits in a check is in the call.
+  FlightTicket ticket = begin(call);
+  try {
+    if (verify_.nan) expect_no_nan(call);
+    mark_written(call.written);
+    issue({.timeout = call.options.timeout, .async = false}).wait();
+    if (verify_.results && !call.agreed.empty()) expect_agreement(call);
+  } catch (...) {
+    ticket.end(/*failed=*/true);
+    throw;
+  }
+  ticket.end(/*failed=*/false);
   if (!call.options.async) return {};
   auto over = std::make_shared<detail::HostWork>();
   over->outputs.assign(call.written.begin(), call.written.end());
@@ -269,14 +278,24 @@ Work ProcessGroup::carry_out_alone(const Call& call, CallOptions options, Issue 
   return work;
 }
 
-// What `mine` is on every rank, through the backend that carries the call.
-std::vector<std::int64_t> ProcessGroup::values_of_all(const Call& call, std::int64_t mine) {
+// What `mine` is on every rank, through the backend that carries the call. checking: why that is asked;
+// an error tells it, as this exchange is none of the program's.
+std::vector<std::int64_t> ProcessGroup::values_of_all(const Call& call, const char* checking,
+                                                      std::int64_t mine) {
   const TensorList tensors = call.read.empty() ? call.written : call.read;
   const torch::Device device = tensors.empty() ? device_ : tensors[0].device();
   const torch::Tensor own = torch::full({1}, mine, torch::kInt64).to(device);
   std::vector<torch::Tensor> all;
   for (int r = 0; r < size(); ++r) all.push_back(torch::empty_like(own));
-  backend_->all_gather(all, list_of(own), {.timeout = call.options.timeout, .async = false}).wait();
+  try {
+    backend_->all_gather(all, list_of(own), {.timeout = call.options.timeout, .async = false})
+        .wait();
+  } catch (const DistError& failure) {
+    FlightFacts facts = call.facts;
+    facts.collective = collectives_;
+    throw DistError(failure.kind(), words_of(facts) + ", " + checking + ": " + failure.what(),
+                    failure.peer_rank(), failure.waited(), failure.allowed());
+  }
   std::vector<std::int64_t> values;
   for (const torch::Tensor& one : all) values.push_back(one.cpu().item<std::int64_t>());
   return values;
@@ -297,7 +316,7 @@ void ProcessGroup::refuse_nan(const Call& call, const NanFound& found) const {
 // Every rank learns of a NaN that any has, so that none is left waiting.
 void ProcessGroup::expect_no_nan(const Call& call) {
   const NanFound found = find_nan(call.read);
-  const std::vector<std::int64_t> counts = values_of_all(call, found.count);
+  const std::vector<std::int64_t> counts = values_of_all(call, "looking for NaN", found.count);
   if (found.count > 0) refuse_nan(call, found);
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (counts[r] == 0) continue;
@@ -314,7 +333,7 @@ void ProcessGroup::expect_no_nan_here(const Call& call) {
 void ProcessGroup::expect_agreement(const Call& call) {
   const auto digest = std::bit_cast<std::int64_t>(digest_of(call.agreed));
   std::vector<std::uint64_t> digests;
-  for (const std::int64_t one : values_of_all(call, digest)) {
+  for (const std::int64_t one : values_of_all(call, "comparing results", digest)) {
     digests.push_back(std::bit_cast<std::uint64_t>(one));
   }
   const std::string divergence = describe_divergence(digests);
@@ -835,8 +854,10 @@ nlohmann::json ProcessGroup::scatter_object(const std::vector<nlohmann::json>& v
                           });
 }
 
-void detail::refuse_object(const char* why) {
-  refuse(std::string("read an object: ") + why, DistError::Kind::kCorrupt);
+void detail::refuse_to_write_object() { refuse(error_in_flight("write an object").message()); }
+
+void detail::refuse_to_read_object() {
+  refuse(error_in_flight("read an object").message(), DistError::Kind::kCorrupt);
 }
 
 std::unique_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const GroupOptions& options) {

@@ -31,6 +31,12 @@ std::shared_ptr<detail::HostWork> SerialExecutor::submit(Call call) {
   return work;
 }
 
+void SerialExecutor::await_idle(Duration patience) {
+  if (is_idle()) return;
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, patience, [this] { return is_idle(); });
+}
+
 void SerialExecutor::run() {
   std::unique_lock lock(mutex_);
   while (true) {
@@ -42,6 +48,7 @@ void SerialExecutor::run() {
     changed_.notify_all();
     carry_out(std::move(entry));
     lock.lock();
+    changed_.notify_all();
   }
 }
 

@@ -16,6 +16,7 @@
 #include <string>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "worker_lib/work_state.h"
 
@@ -37,6 +38,8 @@ class SerialExecutor {
 
   // No call waits or runs. What the last one did is visible to the caller.
   bool is_idle() const { return unfinished_.load(std::memory_order_acquire) == 0; }
+  // Waits until it is, at most so long. Nothing may be submitted meanwhile.
+  void await_idle(Duration patience);
 
   // Queues the call; the state completes with its result, after the call and all it holds are gone.
   std::shared_ptr<detail::HostWork> submit(Call call);
@@ -52,7 +55,7 @@ class SerialExecutor {
 
   const std::string thread_name_;
   std::mutex mutex_;
-  std::condition_variable changed_;  // an entry came or went, or closing_
+  std::condition_variable changed_;  // an entry came, went or is over, or closing_
   std::deque<Entry> waiting_;
   bool closing_ = false;
   std::atomic<int> unfinished_ = 0;  // waiting and running; also read without the mutex

@@ -95,8 +95,10 @@ void HostWork::wait(std::optional<Duration> timeout) {
     // A Deadline's time: now plus the largest duration would lie in the past.
     const Deadline deadline(*timeout);
     if (!completed_.wait_for(lock, deadline.remaining(), is_over)) {
-      throw to_dist_error(timeout_error("wait for a collective", "it is not complete",
-                                        deadline.waited(), deadline.allowed()));
+      const std::string what =
+          ticket_.facts.call == FlightCall::kNone ? "a call" : words_of(ticket_.facts);
+      throw to_dist_error(timeout_error("wait for " + what, "it is not complete", deadline.waited(),
+                                        deadline.allowed()));
     }
   }
   if (failure_) std::rethrow_exception(failure_);

@@ -6,8 +6,20 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/flight_words.h"
 
 namespace ddprun {
+
+std::string words_of(const FlightFacts& facts) {
+  const std::string what = words_of(FlightEntry{.bytes = facts.bytes,
+                                                .peer = facts.peer,
+                                                .call = facts.call,
+                                                .dtype = facts.dtype,
+                                                .op = facts.op,
+                                                .tag = facts.tag});
+  return is_message(facts.call) ? what
+                                : what + " (collective " + std::to_string(facts.collective) + ")";
+}
 
 std::optional<WorkerReporter::Page> WorkerReporter::page_of_agent(const WorkerEnv& env) {
   if (env.page_file.empty()) return std::nullopt;

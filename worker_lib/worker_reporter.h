@@ -17,6 +17,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/fork_mark.h"
@@ -39,6 +40,9 @@ struct FlightFacts {
   int peer = -1;  // root, source or destination, as the world counts ranks
   int tag = 0;    // of a message
 };
+
+// "all_reduce of 4000 bytes (sum of float32) (collective 3)"; a message has no number.
+std::string words_of(const FlightFacts& facts);
 
 class WorkerReporter {
  public:
@@ -93,6 +97,7 @@ class WorkerReporter {
 struct FlightTicket {
   std::shared_ptr<WorkerReporter> reporter;
   std::uint64_t number = 0;
+  FlightFacts facts = {};  // what call it is, also where nobody is told
 
   void end(bool failed) {
     if (reporter && number != 0) reporter->end_call(number, failed);

@@ -301,8 +301,37 @@ TEST_F(CpuBackendTest, MessagesGoBesideCollectivesAndKeepTheirTensors) {
   collective.wait(seconds(30));
 }
 
-TEST_F(CpuBackendTest, DestroyingItAbortsWhatIsInFlightAndFailsItsWorks) {
+TEST_F(CpuBackendTest, WhatWasIssuedStillHappensWhenItIsDestroyed) {
   engine_.is_open = false;
+  const Work dropped = backend_->all_reduce(list_of_one(x_), {ReduceOp::kSum}, kAsync);
+  backend_->barrier(kAsync);
+  std::thread others([&] {
+    testing_support::let_pass(milliseconds(2));
+    engine_.open();
+  });
+  backend_.reset();
+  others.join();
+  EXPECT_EQ(engine_.aborted, "");
+  EXPECT_EQ(engine_.calls.size(), 2u);
+  dropped.wait(seconds(30));
+}
+
+TEST_F(CpuBackendTest, AnExceptionThatPassesIsNotHeldUp) {
+  engine_.is_open = false;
+  EXPECT_THROW(
+      {
+        const std::unique_ptr<CpuBackend> ends_here = std::move(backend_);
+        ends_here->barrier(kAsync);
+        throw std::runtime_error("the training has failed");
+      },
+      std::runtime_error);
+  EXPECT_EQ(engine_.aborted, "the process group was destroyed");
+}
+
+TEST_F(CpuBackendTest, DestroyingItAbortsWhatDoesNotGetOverAndFailsItsWorks) {
+  engine_.is_open = false;
+  backend_ = std::make_unique<CpuBackend>(std::make_unique<GatedGroup>(engine_),
+                                          std::vector{torch::kCPU}, milliseconds(2));
   std::vector<Work> works;
   for (int i = 0; i < 5; ++i)
     works.push_back(backend_->all_reduce(list_of_one(x_), {ReduceOp::kSum}, kAsync));

@@ -8,8 +8,10 @@
 #include <limits>
 #include <thread>
 
+#include "ddprun/objects.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/worker_lib/recording_backend.h"
+#include "worker_lib/worker_reporter.h"
 
 namespace ddprun {
 namespace {
@@ -221,6 +223,73 @@ TEST_F(VerifyTest, ANanOfAnotherRankIsNamed) {
   let_differ(2);
   EXPECT_STREQ(dist_error_of([&] { group.all_reduce(torch::ones({1})); }).what(),
                "all_reduce: what rank 2 gives holds 1 NaN; nothing was sent");
+}
+
+TEST_F(VerifyTest, AFailureOfACheckSaysInWhichCallAndWhy) {
+  ProcessGroup& group = this->group({.nan = true, .results = true});
+  let_differ(3);
+  record_.result = Error{.kind = ErrorKind::kTimeout,
+                         .doing = "all_gather #1 of 1 i64",
+                         .cause = "rank 2 did not arrive",
+                         .peer_rank = 2};
+  const DistError failure = dist_error_of([&] { group.all_reduce(torch::ones({5})); });
+  EXPECT_EQ(failure.kind(), DistError::Kind::kTimeout);
+  EXPECT_EQ(failure.peer_rank(), 2);
+  EXPECT_THAT(failure.what(),
+              HasSubstr("all_reduce of 20 bytes (sum of float32) (collective 1), looking for NaN: "
+                        "all_gather #1 of 1 i64: rank 2 did not arrive"));
+}
+
+TEST_F(VerifyTest, WhoWaitsInACheckIsInTheCall) {
+  const auto reporter = WorkerReporter::open({});
+  ASSERT_TRUE(reporter->has_page());
+  const auto page = MappedPages::map(reporter->place(), MappedPages::Access::kRead).value();
+  ProcessGroup group(std::make_unique<RecordingBackend>(record_, 1, 3), torch::kCPU, seconds(60),
+                     reporter, GroupIdentity(), {.nan = true, .results = true});
+  int checks = 0;
+  record_.gather = [&](TensorList outputs, TensorList inputs) {
+    ++checks;
+    for (const Tensor& one : outputs) torch::Tensor(one).copy_(inputs[0]);
+    const auto call = oldest_in_progress(page[0]);
+    ASSERT_TRUE(call) << "in check " << checks;
+    EXPECT_EQ(call->call, FlightCall::kAllReduce);
+    EXPECT_EQ(call->collective, checks <= 2 ? 1u : 2u);
+  };
+  group.all_reduce(torch::ones({5}));
+  EXPECT_EQ(checks, 2);
+  EXPECT_FALSE(oldest_in_progress(page[0]));
+  EXPECT_FALSE(read_record(page[0], 1)->failed);
+  EXPECT_DIST_ERROR(group.all_reduce(torch::full({1}, std::numeric_limits<float>::quiet_NaN())),
+                    DistError::Kind::kInvalidArgument, HasSubstr("NaN"));
+  EXPECT_TRUE(read_record(page[0], 2)->failed);
+}
+
+TEST_F(ProcessGroupTest, AWaitThatIsTooShortNamesItsCall) {
+  record_.works = {Work(std::make_shared<detail::HostWork>())};
+  const Work work = group_.all_reduce(torch::ones({1000}), {.async = true});
+  EXPECT_DIST_ERROR(work.wait(milliseconds(1)), DistError::Kind::kTimeout,
+                    HasSubstr("wait for all_reduce of 4000 bytes (sum of float32) (collective 1): "
+                              "it is not complete"));
+  record_.works = {Work(std::make_shared<detail::HostWork>())};
+  const Work message = group_.irecv(torch::ones({2}), 2, {.tag = 7});
+  EXPECT_DIST_ERROR(message.wait(milliseconds(1)), DistError::Kind::kTimeout,
+                    HasSubstr("wait for recv of 8 bytes of float32 from rank 2, tag 7: it is"));
+}
+
+TEST_F(ProcessGroupTest, AnObjectThatCannotBeWrittenIsRefusedInOneLine) {
+  const DistError failure = dist_error_of([&] { all_gather_object(group_, Tensor()); });
+  EXPECT_EQ(failure.kind(), DistError::Kind::kInvalidArgument);
+  EXPECT_THAT(failure.what(), testing::StartsWith("write an object: "));
+  EXPECT_THAT(failure.what(), testing::Not(HasSubstr("\n")));
+  EXPECT_TRUE(record_.calls.empty());
+}
+
+TEST_F(ProcessGroupTest, AnObjectThatCannotBeReadIsRefusedInOneLine) {
+  Tensor read;
+  const DistError failure = dist_error_of([&] { detail::from_bytes("no tensor", read); });
+  EXPECT_EQ(failure.kind(), DistError::Kind::kCorrupt);
+  EXPECT_THAT(failure.what(), testing::StartsWith("read an object: "));
+  EXPECT_THAT(failure.what(), testing::Not(HasSubstr("\n")));
 }
 
 TEST_F(ProcessGroupTest, AbortReachesTheBackendWithItsReason) {
@@ -466,11 +535,12 @@ TEST_F(ProcessGroupTest, RefusesRanksTagsTimesAndOpsThatCannotBeMeant) {
                  [](auto& group) { group.broadcast_object(1, 3); }},
        WrongCall{"send: destination 4 is no rank of this group; its ranks are 0 .. 2",
                  [](auto& group) { group.send(torch::zeros({2}), 4); }},
-       WrongCall{"batch_isend_irecv: operations[1].peer 3 is no rank of this group; its ranks are 0 .. 2",
-                 [](auto& group) {
-                   group.batch_isend_irecv({{P2POp::Kind::kSend, torch::zeros({2}), 0},
-                                            {P2POp::Kind::kRecv, torch::zeros({2}), 3}});
-                 }},
+       WrongCall{
+           "batch_isend_irecv: operations[1].peer 3 is no rank of this group; its ranks are 0 .. 2",
+           [](auto& group) {
+             group.batch_isend_irecv({{P2POp::Kind::kSend, torch::zeros({2}), 0},
+                                      {P2POp::Kind::kRecv, torch::zeros({2}), 3}});
+           }},
        WrongCall{"recv: source 1 is this rank itself; copy the tensor instead",
                  [](auto& group) { group.recv(torch::zeros({2}), 1); }},
        WrongCall{"send: tag -1 must not be negative",

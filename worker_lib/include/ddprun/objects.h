@@ -4,7 +4,8 @@
 //
 // They block, and every rank calls the same; the timeout is that of the whole exchange, by default the
 // group's. Tensors arrive on the device that they came from, as torch::load has it. Throw DistError as
-// collectives do, kCorrupt where what came cannot be read as T.
+// collectives do, kInvalidArgument where this rank's value cannot be written (an undefined tensor; nothing
+// is sent then), kCorrupt where what came cannot be read as T.
 #pragma once
 
 #include <torch/csrc/jit/serialization/pickle.h>
@@ -31,19 +32,25 @@ concept TorchObject = std::same_as<T, c10::IValue> ||
 
 namespace detail {
 
+// With the exception in flight as the reason, LibTorch's backtrace left out.
+[[noreturn]] void refuse_to_write_object();
+[[noreturn]] void refuse_to_read_object();
+
 template <TorchObject T>
 std::string to_bytes(const T& value) {
-  if constexpr (std::same_as<T, c10::IValue>) {
-    const std::vector<char> bytes = torch::jit::pickle_save(value);
-    return {bytes.begin(), bytes.end()};
-  } else {
-    std::ostringstream out;
-    torch::save(value, out);
-    return std::move(out).str();
+  try {
+    if constexpr (std::same_as<T, c10::IValue>) {
+      const std::vector<char> bytes = torch::jit::pickle_save(value);
+      return {bytes.begin(), bytes.end()};
+    } else {
+      std::ostringstream out;
+      torch::save(value, out);
+      return std::move(out).str();
+    }
+  } catch (const std::exception&) {
+    refuse_to_write_object();
   }
 }
-
-[[noreturn]] void refuse_object(const char* why);
 
 // value: a tensor or IValue is replaced; a module or optimizer gets what was saved.
 template <TorchObject T>
@@ -56,8 +63,8 @@ void from_bytes(const std::string& bytes, T& value) {
       if constexpr (requires { value.clear(); }) value.clear();  // torch::load appends to a list
       torch::load(value, in);
     }
-  } catch (const std::exception& failure) {
-    refuse_object(failure.what());
+  } catch (const std::exception&) {
+    refuse_to_read_object();
   }
 }
 

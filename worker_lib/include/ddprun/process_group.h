@@ -316,7 +316,8 @@ class ProcessGroup {
   std::span<const torch::Tensor> on_root(int root, std::span<const torch::Tensor> tensors) const;
   std::span<const torch::Tensor> off_root(int root, std::span<const torch::Tensor> tensors) const;
 
-  std::vector<std::int64_t> values_of_all(const Call& call, std::int64_t mine);
+  std::vector<std::int64_t> values_of_all(const Call& call, const char* checking,
+                                          std::int64_t mine);
   void expect_no_nan(const Call& call);
   void expect_no_nan_here(const Call& call);
   [[noreturn]] void refuse_nan(const Call& call, const NanFound& found) const;

@@ -1,7 +1,8 @@
 // Work: the handle of a collective that was issued.
 //
 // A cheap, copyable handle on shared state; any thread may use it. Throwing a Work away without
-// waiting is safe: the collective still happens, in its turn.
+// waiting is safe: the collective still happens, in its turn. The end of its group waits for it, for 5 s
+// at most, unless an exception passes.
 #pragma once
 
 #include <ATen/core/ivalue.h>
