@@ -273,6 +273,21 @@ void ArgumentCheck::apart_or_own(const char* name, const torch::Tensor& tensor,
   }
 }
 
+void ArgumentCheck::apart_or_own_share(const char* name, const std::vector<torch::Tensor>& written,
+                                       const char* list_name,
+                                       const std::vector<torch::Tensor>& read) const {
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    const Extent own = extent_of(written[i]);
+    const std::uintptr_t ahead = (own.end - own.begin) * static_cast<std::uintptr_t>(rank_);
+    for (std::size_t j = 0; j < read.size(); ++j) {
+      const Extent other = extent_of(read[j]);
+      if (!own.overlaps(other) || (i == j && own.begin == other.begin + ahead)) continue;
+      refuse(element(name, i) + " shares memory with " + element(list_name, j) +
+             "; it may only be this rank's share of " + element(list_name, i));
+    }
+  }
+}
+
 void ArgumentCheck::apart(const char* name, const std::vector<torch::Tensor>& written,
                           const char* list_name, const std::vector<torch::Tensor>& read) const {
   for (std::size_t i = 0; i < written.size(); ++i) {

@@ -81,6 +81,11 @@ class ArgumentCheck {
   void apart_or_own(const char* name, const torch::Tensor& tensor, const char* list_name,
                     const std::vector<torch::Tensor>& list) const;
 
+  // No tensor that is written shares memory with one that is read, but where it is exactly this rank's
+  // share of the one in the same place.
+  void apart_or_own_share(const char* name, const std::vector<torch::Tensor>& written,
+                          const char* list_name, const std::vector<torch::Tensor>& read) const;
+
   // No tensor that is written shares memory with one that is read.
   void apart(const char* name, const std::vector<torch::Tensor>& written, const char* list_name,
              const std::vector<torch::Tensor>& read) const;

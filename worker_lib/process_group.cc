@@ -465,7 +465,7 @@ Work ProcessGroup::reduce_scatter(const torch::Tensor& output,
   ArgumentCheck check = check_for("reduce_scatter");
   check.tensor("output", output);
   check.one_per_rank("inputs", inputs, "output", output);
-  check.apart("output", output, "inputs", inputs);
+  check.apart_or_own("output", output, "inputs", inputs);
   check.op(options.op, options.premul_factor, output);
   Call call(check, FlightCall::kReduceScatter, list_of(output), -1, how(check, options),
             options.op);
@@ -480,14 +480,14 @@ Work ProcessGroup::reduce_scatter_tensor(const torch::Tensor& output, const torc
   ArgumentCheck check = check_for("reduce_scatter_tensor");
   check.tensor("output", output);
   check.parts_of_all("input", input, "output", output);
-  check.apart("output", output, "input", {input});
+  const std::vector<torch::Tensor> inputs = equal_parts(input, size());
+  check.apart_or_own("output", output, "input's parts", inputs);
   check.op(options.op, options.premul_factor, output);
   Call call(check, FlightCall::kReduceScatter, list_of(output), -1, how(check, options),
             options.op);
   call.reads(list_of(input)).writes(list_of(output));
   return carry_out(call, [&](CallOptions how) {
-    return backend_->reduce_scatter(list_of(output), equal_parts(input, size()),
-                                    reduction_of(options), how);
+    return backend_->reduce_scatter(list_of(output), inputs, reduction_of(options), how);
   });
 }
 
@@ -498,7 +498,7 @@ Work ProcessGroup::reduce_scatter_tensor_coalesced(const std::vector<torch::Tens
   check.list_of_one_dtype("outputs", outputs);
   check.parts_of_each("inputs", inputs, "outputs", outputs);
   check.written_apart("outputs", outputs);
-  check.apart("outputs", outputs, "inputs", inputs);
+  check.apart_or_own_share("outputs", outputs, "inputs", inputs);
   check.op(options.op, options.premul_factor, outputs[0]);
   Call call(check, FlightCall::kReduceScatterCoalesced, outputs, -1, how(check, options),
             options.op);

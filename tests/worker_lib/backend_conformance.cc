@@ -476,6 +476,49 @@ TEST_P(BackendConformance, AllGatherWorksInPlace) {
   });
 }
 
+// As PyTorch allows: of one tensor, of a list, of several tensors in one call.
+TEST_P(BackendConformance, ReduceScatterMayWriteToItsOwnShare) {
+  in_every_world([&](ProcessGroup& group) {
+    constexpr std::int64_t kCount = 100'000;  // more than a chunk, where there are several
+    const auto share = [](int from, int to) {
+      return input_of(from + 10 * to, torch::kInt32, kCount);
+    };
+    Tensors shares, for_me;
+    for (int r = 0; r < group.size(); ++r) {
+      shares.push_back(share(group.rank(), r));
+      for_me.push_back(share(r, group.rank()));
+    }
+    const auto mine = static_cast<std::size_t>(group.rank());
+    const Tensor sum = reduced(for_me, ReduceOp::kSum);
+    const Tensor whole = torch::cat(shares);
+    const auto own_share = [&](const Tensor& of) {
+      return of.narrow(0, group.rank() * kCount, kCount);
+    };
+    const auto expect_in_place = [&](const Tensor& all, const char* call) {
+      synchronize();
+      expect_equal(own_share(all), sum, call);
+      const Tensor expected = whole.clone();
+      own_share(expected).copy_(get(own_share(all)));
+      EXPECT_TRUE(torch::equal(get(all), expected)) << call << ": other shares are only read";
+    };
+
+    const Tensor one = put(whole.clone());
+    group.reduce_scatter_tensor(own_share(one), one);
+    expect_in_place(one, "reduce_scatter_tensor");
+
+    const Tensors list = put(shares);
+    group.reduce_scatter(list[mine], list);
+    synchronize();
+    Tensors seen;
+    for (const Tensor& part : list) seen.push_back(get(part));
+    expect_in_place(torch::cat(seen), "reduce_scatter");
+
+    const Tensors several{put(whole.clone()), put(whole.clone())};
+    group.reduce_scatter_tensor_coalesced({own_share(several[0]), own_share(several[1])}, several);
+    for (const Tensor& all : several) expect_in_place(all, "reduce_scatter_tensor_coalesced");
+  });
+}
+
 TEST_P(BackendConformance, ReduceScatterGivesEachRankItsShareAndLeavesTheInputs) {
   in_every_world([&](ProcessGroup& group) {
     // Rank r's tensor for rank d is what rank r + 10 d would contribute.

@@ -429,11 +429,20 @@ TEST_F(ProcessGroupTest, RefusesListsThatDoNotFitTheGroupByName) {
              const std::vector<Tensor> outputs = three();
              group.all_gather(outputs, outputs[0]);
            }},
-       WrongCall{"reduce_scatter: output shares memory with inputs[1], which is only read",
-                 [](auto& group) {
-                   const std::vector<Tensor> inputs = three();
-                   group.reduce_scatter(inputs[1], inputs);
-                 }},
+       WrongCall{
+           "reduce_scatter: output shares memory with inputs[2]; it may only be the same memory "
+           "as inputs[rank]",
+           [](auto& group) {
+             const std::vector<Tensor> inputs = three();
+             group.reduce_scatter(inputs[2], inputs);
+           }},
+       WrongCall{
+           "reduce_scatter_tensor: output shares memory with input's parts[0]; it may only be the "
+           "same memory as input's parts[rank]",
+           [](auto& group) {
+             const Tensor whole = torch::zeros({6});
+             group.reduce_scatter_tensor(whole.narrow(0, 1, 2), whole);
+           }},
        WrongCall{"gather: outputs must hold one tensor per rank, 3, but holds 0",
                  [](auto& group) { group.gather({}, torch::zeros({2}), {.root = 1}); }},
        WrongCall{
@@ -486,11 +495,19 @@ TEST_F(ProcessGroupTest, RefusesListsAndPartsThatDoNotFitByName) {
              group.reduce_scatter_tensor(torch::zeros({2}), torch::zeros({6}, torch::kFloat64));
            }},
        WrongCall{
-           "reduce_scatter_tensor_coalesced: outputs[0] shares memory with inputs[0], which is "
-           "only read",
+           "reduce_scatter_tensor_coalesced: outputs[0] shares memory with inputs[0]; it may only "
+           "be this rank's share of inputs[0]",
            [](auto& group) {
              const Tensor whole = torch::zeros({6});
              group.reduce_scatter_tensor_coalesced({whole.narrow(0, 0, 2)}, {whole});
+           }},
+       WrongCall{
+           "reduce_scatter_tensor_coalesced: outputs[0] shares memory with inputs[1]; it may only "
+           "be this rank's share of inputs[0]",
+           [](auto& group) {
+             const Tensor one = torch::zeros({6}), other = torch::zeros({6});
+             group.reduce_scatter_tensor_coalesced({other.narrow(0, 2, 2), one.narrow(0, 2, 2)},
+                                                   {one, other});
            }},
        WrongCall{"all_to_all: outputs[1] must be Float like inputs[0], but is Long",
                  [](auto& group) {

@@ -11,7 +11,8 @@
 // cpu backend sums the 16-bit ones in float32; nccl has no int16 and no bitwise reductions, and says
 // kUnsupported). Zero-element tensors work, and tensors without dimensions. Tensors that are written
 // must not overlap others, except that the own share may be the same memory: all_gather's and
-// gather's outputs[rank()] the input, scatter's inputs[rank()] the output.
+// gather's outputs[rank()] the input, scatter's and reduce_scatter's inputs[rank()] the output (of one
+// tensor that holds all shares: this rank's).
 //
 // Forms: `*_coalesced` carries many tensors as one, in one exchange, which is quicker than many small
 // ones. The forms named after PyTorch's `*_into_tensor` and `*_tensor` have the ranks' shares one
@@ -204,7 +205,7 @@ class ProcessGroup {
                                         const CollectiveOptions& options = {});
 
   // `output` becomes the reduction of all ranks' inputs[rank()]. `inputs` has size() tensors like
-  // `output`; they are only read.
+  // `output`; they are only read, but for the output where that is inputs[rank()].
   Work reduce_scatter(const torch::Tensor& output, const std::vector<torch::Tensor>& inputs,
                       const ReduceScatterOptions& options = {});
   // `input` has size() times the elements of `output`: the shares of all ranks one behind the other.
