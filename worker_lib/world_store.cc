@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
+#include <mutex>
 #include <thread>
 
 #include "base/deadline.h"
@@ -61,6 +63,14 @@ Result<void> with_patience(const Deadline& deadline, Attempt attempt, NextPause 
     last = done.error();
     std::this_thread::sleep_for(*pause);
   }
+}
+
+// How often this process has come there as that rank.
+int worlds_before(const std::string& place) {
+  static std::mutex mutex;
+  static std::map<std::string, int> counts;  // guarded by it
+  const std::lock_guard lock(mutex);
+  return counts[place]++;
 }
 
 std::string generation_name(const WorkerEnv& env) {
@@ -146,6 +156,9 @@ class WorldStore::Opening {
       const Result<void> addressed = find_address();
       if (!addressed) return addressed.error();
     }
+    const bool is_hosted = plan_.meet_at == MeetAt::kAddress || plan_.meet_at == MeetAt::kFile;
+    if (is_hosted) parts_.departures = parts_.name + "/left";
+    parts_.others = plan_.env.world_size - 1;
     return std::move(parts_);
   }
 
@@ -156,6 +169,8 @@ class WorldStore::Opening {
     // With a store that lives on after a restart (torchrun's does), addresses of the generation
     // before must not be found.
     parts_.name = kPrefix + generation_name(plan_.env) + "/world";
+    const int before = worlds_before(parts_.name + "/" + to_text(plan_.env.rank));
+    if (before > 0) parts_.name += "-" + std::to_string(before + 1);
     return connect(plan_.address, std::min(options_.timeout, kPatienceWithLauncher));
   }
 
@@ -429,14 +444,25 @@ void WorldStore::release() {
 }
 
 bool WorldStore::await_leave(Duration patience) {
+  const bool is_first = !parts_.claimed.empty();
   release();
-  if (!parts_.hosted) return true;
+  if (!parts_.hosted) {
+    // A host that is gone has nothing to wait for.
+    if (!is_first && !parts_.departures.empty()) count_departures(1);
+    return true;
+  }
   const Deadline deadline(patience);
-  while (parts_.hosted->connections() > 1) {  // this rank's own
+  while (parts_.hosted->connections() > 1 && count_departures(0) < parts_.others) {
     if (deadline.passed()) return false;
     std::this_thread::sleep_for(std::min(kLooksPause, deadline.remaining()));
   }
   return true;
+}
+
+// With so many more; 0 where the store does not answer.
+std::int64_t WorldStore::count_departures(std::int64_t more) {
+  const Result<std::int64_t> departures = StoreCalls(*parts_.store).add(parts_.departures, more);
+  return departures ? *departures : 0;
 }
 
 }  // namespace ddprun

@@ -1,7 +1,8 @@
 // WorldStore: where the ranks of a world meet: the store, this rank's right to its place in it,
 // and, on rank 0 where no launcher does it, the hosting of it.
 //
-//   a launcher's store   is used as it is: its ranks are one generation, and it is theirs alone
+//   a launcher's store   is used as it is: its ranks are one generation, and it is theirs alone; those
+//                        that begin again meet under the next number
 //   any other            rank 0 hosts it (or finds it: ddp-store, a store of the program's own),
 //                        claims it for its world and says so in it; each other rank waits for that,
 //                        and takes its place. So a rank of another job, one that comes twice, and
@@ -11,11 +12,13 @@
 // In a store without a launcher, under "ddprun/by-hand/<run id>/generation-<g>/":
 //   host         counts those who are rank 0 there: one
 //   world        "<size> <token>", once rank 0 is there
-//   <token>/...  keys of this world; rank/<r> counts those who are rank r: one
+//   <token>/...  keys of this world; rank/<r> counts those who are rank r: one; left, the others that
+//                have left in good order
 //
 // Owner: Context, on its thread. Every wait has a deadline.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -56,8 +59,9 @@ class WorldStore {
   // Everybody has found everybody: the file has done its service.
   void world_is_formed() { parts_.note.reset(); }
 
-  // Gives the store free for another world, then waits until no other rank is connected to the one
-  // that this rank hosts, at most so long: true when there is none, or it hosts none.
+  // The end in good order. Rank 0 gives the store free for another world, then waits until the others have
+  // left the one that it hosts, at most so long: true when they have, or it hosts none. They tell it so,
+  // as they may be at its door again, for the next world.
   bool await_leave(Duration patience);
 
  private:
@@ -66,7 +70,9 @@ class WorldStore {
     std::unique_ptr<HostedStore> hosted;  // null: others host it
     std::shared_ptr<Store> store;
     std::optional<PublishedNote> note;
-    std::string claimed;  // what this rank 0 holds in the store: begins its keys
+    std::string claimed;      // what this rank 0 holds in the store: begins its keys
+    std::string departures;   // of a store that rank 0 hosts: the key that counts who has left
+    std::int64_t others = 0;  // that are to leave
     std::string name;
     std::string address;
   };
@@ -74,6 +80,7 @@ class WorldStore {
 
   explicit WorldStore(Parts parts) : parts_(std::move(parts)) {}
   void release();
+  std::int64_t count_departures(std::int64_t more);
 
   Parts parts_;
 };

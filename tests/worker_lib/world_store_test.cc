@@ -130,6 +130,25 @@ TEST(WorldStore, RanksMayComeInAnyOrder) {
   }
 }
 
+// Of several processes, each of which begins again when it has ended: none waits for the others in between.
+TEST(WorldStore, RanksBeginAgainAtOnce) {
+  const HeldPort port;
+  const TemporaryDirectory directory;
+  const RunningStore launchers;
+  const auto own = std::make_shared<MapStore>();
+  const auto in_launchers = [&](const RankOf& place) {
+    return rank_of(place, {.meet_at = MeetAt::kAgentStore,
+                           .address = HostPort{"127.0.0.1", launchers.port()}});
+  };
+  testing_support::run_ranks(3, [&](int rank) {
+    const RankOf place{.rank = rank, .size = 3};
+    for (int turn = 0; turn < 5; ++turn) take_part(at(port, place));
+    for (int turn = 0; turn < 5; ++turn) take_part(at_file(directory / "meeting", place));
+    for (int turn = 0; turn < 5; ++turn) take_part(in_store(own, place));
+    for (int turn = 0; turn < 5; ++turn) take_part(in_launchers(place));
+  });
+}
+
 TEST(WorldStore, RanksMeetAtAFileWhichIsGoneAfterwards) {
   const TemporaryDirectory directory;
   for (const int size : {2, 3}) {

@@ -12,7 +12,7 @@
 //
 // Where rank 0 hosts the store (no launcher does), its Context's end waits for the others' ends, a
 // minute at most, because they may still form groups; not where the group has failed, or while an
-// exception passes.
+// exception passes. When its Context has ended, a process may call init() again, if all ranks do.
 #pragma once
 
 #include <cstdint>
