@@ -306,11 +306,18 @@ std::string ProcessGroup::in_group() const {
   return identity_.id == 0 ? "" : " in group " + identity_.name;
 }
 
+// "all_reduce in group tp (collective 12)"; messages are not numbered.
+std::string ProcessGroup::name_of(const Call& call) const {
+  const std::string name = call.name + in_group();
+  return call.is_message() ? name : name + " (collective " + std::to_string(collectives_) + ")";
+}
+
 void ProcessGroup::refuse_nan(const Call& call, const NanFound& found) const {
-  refuse(std::string(call.name) + in_group() + ": what this rank, " + std::to_string(rank()) +
-         ", gives holds " + std::to_string(found.count) + " NaN, the first in tensor " +
-         std::to_string(found.tensor) + " at element " + std::to_string(found.element) +
-         "; nothing was sent");
+  refuse(name_of(call) + ": what this rank, " + std::to_string(rank()) + ", gives holds " +
+             std::to_string(found.count) + " NaN, the first in tensor " +
+             std::to_string(found.tensor) + " at element " + std::to_string(found.element) +
+             "; nothing was sent",
+         DistError::Kind::kInvalidArgument, rank());
 }
 
 // Every rank learns of a NaN that any has, so that none is left waiting.
@@ -320,8 +327,9 @@ void ProcessGroup::expect_no_nan(const Call& call) {
   if (found.count > 0) refuse_nan(call, found);
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (counts[r] == 0) continue;
-    refuse(std::string(call.name) + in_group() + ": what rank " + std::to_string(r) +
-           " gives holds " + std::to_string(counts[r]) + " NaN; nothing was sent");
+    refuse(name_of(call) + ": what rank " + std::to_string(r) + " gives holds " +
+               std::to_string(counts[r]) + " NaN; nothing was sent",
+           DistError::Kind::kInvalidArgument, static_cast<int>(r));
   }
 }
 
@@ -338,9 +346,7 @@ void ProcessGroup::expect_agreement(const Call& call) {
   }
   const std::string divergence = describe_divergence(digests);
   if (divergence.empty()) return;
-  refuse(std::string(call.name) + in_group() + " (collective " + std::to_string(collectives_) +
-             "): " + divergence,
-         DistError::Kind::kCorrupt);
+  refuse(name_of(call) + ": " + divergence, DistError::Kind::kCorrupt);
 }
 
 // The record of a call ends with it.

@@ -204,8 +204,9 @@ TEST_F(VerifyTest, ANanOfThisRankIsNamedBeforeAnythingIsSent) {
   });
   EXPECT_EQ(failure.kind(), DistError::Kind::kInvalidArgument);
   EXPECT_STREQ(failure.what(),
-               "all_reduce_coalesced: what this rank, 1, gives holds 2 NaN, the first in tensor 1 "
-               "at element 4; nothing was sent");
+               "all_reduce_coalesced (collective 2): what this rank, 1, gives holds 2 NaN, the "
+               "first in tensor 1 at element 4; nothing was sent");
+  EXPECT_EQ(failure.peer_rank(), 1);
   EXPECT_THAT(record_.calls, ElementsAre("all_gather [1 1 1] of [1] in 60.0 s"));
   group.all_gather(three(), torch::ones({2}));  // the group goes on
   EXPECT_THAT(dist_error_of([&] { group.send(tensor, 0); }).what(), HasSubstr("send: what this"));
@@ -221,8 +222,10 @@ TEST_F(VerifyTest, ANanOfThisRankIsNamedBeforeAnythingIsSent) {
 TEST_F(VerifyTest, ANanOfAnotherRankIsNamed) {
   ProcessGroup& group = this->group({.nan = true});
   let_differ(2);
-  EXPECT_STREQ(dist_error_of([&] { group.all_reduce(torch::ones({1})); }).what(),
-               "all_reduce: what rank 2 gives holds 1 NaN; nothing was sent");
+  const DistError failure = dist_error_of([&] { group.all_reduce(torch::ones({1})); });
+  EXPECT_STREQ(failure.what(),
+               "all_reduce (collective 1): what rank 2 gives holds 1 NaN; nothing was sent");
+  EXPECT_EQ(failure.peer_rank(), 2);
 }
 
 TEST_F(VerifyTest, AFailureOfACheckSaysInWhichCallAndWhy) {

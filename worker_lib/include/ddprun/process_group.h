@@ -321,6 +321,7 @@ class ProcessGroup {
                                           std::int64_t mine);
   void expect_no_nan(const Call& call);
   void expect_no_nan_here(const Call& call);
+  std::string name_of(const Call& call) const;
   [[noreturn]] void refuse_nan(const Call& call, const NanFound& found) const;
   void expect_agreement(const Call& call);
   std::string in_group() const;
