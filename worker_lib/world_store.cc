@@ -65,12 +65,26 @@ Result<void> with_patience(const Deadline& deadline, Attempt attempt, NextPause 
   }
 }
 
-// How often this process has come there as that rank.
-int worlds_before(const std::string& place) {
-  static std::mutex mutex;
-  static std::map<std::string, int> counts;  // guarded by it
-  const std::lock_guard lock(mutex);
-  return counts[place]++;
+// How many worlds this process has been in, by store and rank: of a launcher's.
+class WorldCounts {
+ public:
+  int of(const std::string& place) {
+    const std::lock_guard lock(mutex_);
+    return counts_[place];
+  }
+  void add(const std::string& place) {
+    const std::lock_guard lock(mutex_);
+    ++counts_[place];
+  }
+
+ private:
+  std::mutex mutex_;  // guards what follows
+  std::map<std::string, int> counts_;
+};
+
+WorldCounts& world_counts() {
+  static WorldCounts counts;
+  return counts;
 }
 
 std::string generation_name(const WorkerEnv& env) {
@@ -169,7 +183,8 @@ class WorldStore::Opening {
     // With a store that lives on after a restart (torchrun's does), addresses of the generation
     // before must not be found.
     parts_.name = kPrefix + generation_name(plan_.env) + "/world";
-    const int before = worlds_before(parts_.name + "/" + to_text(plan_.env.rank));
+    parts_.place = to_text(plan_.address) + " " + parts_.name + " " + to_text(plan_.env.rank);
+    const int before = world_counts().of(parts_.place);
     if (before > 0) parts_.name += "-" + std::to_string(before + 1);
     return connect(plan_.address, std::min(options_.timeout, kPatienceWithLauncher));
   }
@@ -441,6 +456,11 @@ void WorldStore::release() {
   const std::string base = std::exchange(parts_.claimed, {});
   StoreCalls store(*parts_.store);
   if (store.delete_key(base + "world")) store.delete_key(base + "host");
+}
+
+void WorldStore::world_is_formed() {
+  parts_.note.reset();
+  if (!parts_.place.empty()) world_counts().add(parts_.place);
 }
 
 bool WorldStore::await_leave(Duration patience) {

@@ -56,8 +56,8 @@ class WorldStore {
   // Numeric: at which ranks on other hosts reach this one.
   const std::string& address() const { return parts_.address; }
 
-  // Everybody has found everybody: the file has done its service.
-  void world_is_formed() { parts_.note.reset(); }
+  // Everybody has found everybody: the file has done its service, and who comes next is of another world.
+  void world_is_formed();
 
   // The end in good order. Rank 0 gives the store free for another world, then waits until the others have
   // left the one that it hosts, at most so long: true when they have, or it hosts none. They tell it so,
@@ -74,6 +74,7 @@ class WorldStore {
     std::string departures;   // of a store that rank 0 hosts: the key that counts who has left
     std::int64_t others = 0;  // that are to leave
     std::string name;
+    std::string place;  // of a launcher's store: what this process's worlds are counted by
     std::string address;
   };
   class Opening;

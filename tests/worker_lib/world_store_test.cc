@@ -149,6 +149,18 @@ TEST(WorldStore, RanksBeginAgainAtOnce) {
   });
 }
 
+// Nor does one count that did not come about, or was in another store.
+TEST(WorldStore, ARankThatHasTriedInVainMeetsTheOthersAllTheSame) {
+  const RunningStore store, another;
+  const auto in = [](const RunningStore& one, const RankOf& place) {
+    return rank_of(place,
+                   {.meet_at = MeetAt::kAgentStore, .address = HostPort{"127.0.0.1", one.port()}});
+  };
+  open(in(store, {.rank = 1}));
+  testing_support::run_ranks(2, [&](int rank) { take_part(in(another, {.rank = rank})); });
+  testing_support::run_ranks(2, [&](int rank) { take_part(in(store, {.rank = rank})); });
+}
+
 TEST(WorldStore, RanksMeetAtAFileWhichIsGoneAfterwards) {
   const TemporaryDirectory directory;
   for (const int size : {2, 3}) {
