@@ -83,6 +83,13 @@ class ChunkedCall {
   // of other ranks ended.
   virtual TcpMesh::End work(const Chunk& chunk, TimePoint deadline) = 0;
   virtual void copy_out(const Chunk& chunk) = 0;
+
+ protected:
+  // What sends_first() says, as far as it has not been sent.
+  std::vector<TcpMesh::Sending> still_to_send(const Chunk& chunk) {
+    if (chunk.is_ahead) return {};
+    return sends_first(chunk);
+  }
 };
 
 // Elements (of `element_bytes`) in a cache line: cuts at multiples of it keep ranks off each

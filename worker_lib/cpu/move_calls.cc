@@ -164,8 +164,7 @@ TcpMesh::End GatherCall::work(const Chunk& chunk, TimePoint deadline) {
       receivings.push_back({node, const_cast<char*>(staged(rank, chunk)), block});
     });
   });
-  return here_.mesh->exchange(chunk.is_ahead ? std::vector<TcpMesh::Sending>() : sends_first(chunk),
-                              receivings, deadline);
+  return here_.mesh->exchange(still_to_send(chunk), receivings, deadline);
 }
 
 void GatherCall::copy_out(const Chunk& chunk) {
@@ -223,8 +222,7 @@ std::vector<TcpMesh::Sending> ScatterCall::sends_first(const Chunk& chunk) {
 
 TcpMesh::End ScatterCall::work(const Chunk& chunk, TimePoint deadline) {
   if (here_.on_my_node(root_)) {
-    return here_.mesh->exchange(
-        chunk.is_ahead ? std::vector<TcpMesh::Sending>() : sends_first(chunk), {}, deadline);
+    return here_.mesh->exchange(still_to_send(chunk), {}, deadline);
   }
   const ChunkShape shape = ChunkShape::by_rank(here_.layout, plan_.at(chunk.index).size());
   const Range mine = shape.piece(here_.local, here_.node);

@@ -328,8 +328,8 @@ void SharedReduce::for_each_input(const Chunk& chunk, std::span<const Stretch> s
   }
 }
 
-std::vector<TcpMesh::Sending> SharedReduce::inputs_for_others(
-    const Chunk& chunk, std::span<const Stretch> share) const {
+std::vector<TcpMesh::Sending> SharedReduce::sends_first(const Chunk& chunk) {
+  const std::vector<Stretch> share = own_share(chunk);
   const ChunkShape parts = shape(chunk);
   const int nodes = here_.layout.node_count();
   std::vector<TcpMesh::Sending> sendings;
@@ -345,18 +345,11 @@ std::vector<TcpMesh::Sending> SharedReduce::inputs_for_others(
   return sendings;
 }
 
-std::vector<TcpMesh::Sending> SharedReduce::sends_first(const Chunk& chunk) {
-  return inputs_for_others(chunk, own_share(chunk));
-}
-
-TcpMesh::End SharedReduce::collect_inputs(const Chunk& chunk, std::span<const Stretch> share,
-                                          TimePoint deadline) {
+TcpMesh::End SharedReduce::collect_inputs(const Chunk& chunk, TimePoint deadline) {
   const std::size_t piece_bytes = shape(chunk).piece(here_.local, here_.node).size() * size_;
   const auto ranks = static_cast<std::size_t>(here_.layout.world_size());
   scratch_.inbox.resize(std::max(scratch_.inbox.size(), piece_bytes * ranks));
   const int nodes = here_.layout.node_count();
-  std::vector<TcpMesh::Sending> sendings;
-  if (!chunk.is_ahead) sendings = inputs_for_others(chunk, share);
   std::vector<TcpMesh::Receiving> receivings;
   for (int step = 1; step < nodes && is_folded_on(here_.node); ++step) {
     const int node = (here_.node + step) % nodes;
@@ -366,12 +359,12 @@ TcpMesh::End SharedReduce::collect_inputs(const Chunk& chunk, std::span<const St
                             piece_bytes});
     }
   }
-  return here_.mesh->exchange(sendings, receivings, deadline);
+  return here_.mesh->exchange(still_to_send(chunk), receivings, deadline);
 }
 
 TcpMesh::End SharedReduce::fold_by_ranks(const Chunk& chunk, std::span<const Stretch> share,
                                          TimePoint deadline) {
-  const auto collected = collect_inputs(chunk, share, deadline);
+  const auto collected = collect_inputs(chunk, deadline);
   if (collected.how != WaitEnd::kReady || !is_folded_on(here_.node)) return collected;
   const Range piece = shape(chunk).piece(here_.local, here_.node);
   const std::size_t piece_bytes = piece.size() * size_;

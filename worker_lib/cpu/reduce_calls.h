@@ -120,10 +120,7 @@ class SharedReduce final : public ChunkedCall {
   void for_each_input(const Chunk& chunk, std::span<const Stretch> share, int local, Range range,
                       Visit visit) const;
   const char* input_of(const Chunk& chunk, int local, std::size_t at) const;
-  std::vector<TcpMesh::Sending> inputs_for_others(const Chunk& chunk,
-                                                  std::span<const Stretch> share) const;
-  TcpMesh::End collect_inputs(const Chunk& chunk, std::span<const Stretch> share,
-                              TimePoint deadline);
+  TcpMesh::End collect_inputs(const Chunk& chunk, TimePoint deadline);
   TcpMesh::End collect_pieces(const Chunk& chunk, TimePoint deadline);
   bool is_alone() const;
   template <class Visit>
