@@ -37,11 +37,12 @@ using torch::Tensor;
 
 constexpr CallOptions kCall{.timeout = seconds(60), .async = true};
 
-std::unique_ptr<NcclBackend> world_of_one(const NcclBackendOptions& changed = {}) {
+std::unique_ptr<NcclBackend> world_of_one(const NcclBackendOptions& changed = {},
+                                          std::unique_ptr<CpuGroup> peers = nullptr) {
   NcclBackendOptions options = changed;
   options.device = torch::kCPU;
   options.close_grace = milliseconds(200);
-  return std::make_unique<NcclBackend>(NcclDouble::api(), nullptr, options);
+  return std::make_unique<NcclBackend>(NcclDouble::api(), nullptr, options, std::move(peers));
 }
 
 DistError failure_of(const Work& work) {
@@ -193,10 +194,9 @@ TEST(NcclBackend, ADeadPeerThatNcclNoticesFirstIsNamed) {
   NcclDouble cuda;
   auto peers = make_solo_group();
   CpuGroup& group = *peers;
-  NcclBackend backend(NcclDouble::api(), nullptr,
-                      {.device = torch::kCPU, .close_grace = milliseconds(200)}, std::move(peers));
+  const auto backend = world_of_one({}, std::move(peers));
   cuda.close_stream();
-  const Work work = backend.all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
+  const Work work = backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
   cuda.set_async_error(0, NcclResult::kRemoteError);
   EXPECT_FALSE(eventually([&] { return work.is_completed(); }, milliseconds(60)));
   group.abort("rank 3 died");
@@ -300,10 +300,9 @@ TEST(NcclBackend, ADeadPeerEndsWhatIsInFlight) {
   NcclDouble cuda;
   auto peers = make_solo_group();
   CpuGroup& group = *peers;
-  NcclBackend backend(NcclDouble::api(), nullptr,
-                      {.device = torch::kCPU, .close_grace = milliseconds(200)}, std::move(peers));
+  const auto backend = world_of_one({}, std::move(peers));
   cuda.close_stream();
-  const Work work = backend.all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
+  const Work work = backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
   EXPECT_FALSE(work.is_completed());
   const TimePoint start = BootClock::now();
   group.abort("rank 3 died");
