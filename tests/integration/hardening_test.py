@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+"""Checks that programs are hardened: hardening_test.py PROGRAM...
+
+Each program must have full RELRO, stack protectors, fortified libc calls and the C++ library's assertions. Prints one
+line for each protection that a program lacks.
+"""
+import re
+import subprocess
+import sys
+
+
+def readelf(option, program):
+    return subprocess.run(["readelf", "-W", option, program], capture_output=True, text=True, check=True).stdout
+
+
+def missing_protections(program):
+    segments, dynamic, symbols = (readelf(option, program) for option in ("-l", "-d", "-s"))
+    protections = {
+        "RELRO (-z relro)": re.search(r"GNU_RELRO", segments),
+        "binding of all symbols at start (-z now)": re.search(r"BIND_NOW|FLAGS_1.*NOW", dynamic),
+        "stack protectors (-fstack-protector-strong)": re.search(r"__stack_chk_fail", symbols),
+        "fortified calls (_FORTIFY_SOURCE)": re.search(r"__(mem\w+|str\w+|read|recv|s?v?n?printf)_chk@", symbols),
+        "assertions of the C++ library (_GLIBCXX_ASSERTIONS)": re.search(r"__glibcxx_assert_fail", symbols),
+    }
+    return [name for name, found in protections.items() if not found]
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit("usage: hardening_test.py PROGRAM...")
+    failed = False
+    for program in sys.argv[1:]:
+        for protection in missing_protections(program):
+            print(f"{program}: lacks {protection}")
+            failed = True
+    sys.exit(failed)
+
+
+main()
