@@ -96,6 +96,15 @@ std::string GroupCore::origins_of_calls() {
   return text;
 }
 
+std::vector<int> GroupCore::ranks_at_work() const {
+  std::vector<int> at_work;
+  for (int local = 0; local < here().local_count(); ++local) {
+    if (local == here().local || !board_.is_at_work(local) || watch_->has_ended(local)) continue;
+    at_work.push_back(local);
+  }
+  return at_work;
+}
+
 std::vector<int> GroupCore::ranks_ahead(Duration patience) {
   std::set<int> ahead;  // a node may answer over several links
   const std::uint64_t own = board_.entered(here().local);

@@ -83,6 +83,10 @@ class GroupCore {
   // the rank has left in good order; if not, the group has failed, or nobody knows.
   bool await_news(int peer) const;
 
+  // The other ranks of this node, by local index, that are writing to tensors of others (NodeBoard::begin_work).
+  // Behind a failure: empty once, empty for ever.
+  std::vector<int> ranks_at_work() const;
+
   // See CpuGroup.
   std::vector<int> ranks_ahead(Duration patience);
 

@@ -316,12 +316,7 @@ bool NodeBoard::begin_work() {
 
 void NodeBoard::end_work() { blocks_[local_].at_work.store(0); }
 
-bool NodeBoard::is_anyone_at_work(int dead_local) const {
-  for (int i = 0; i < local_count_; ++i) {
-    if (i != local_ && i != dead_local && blocks_[i].at_work.load() != 0) return true;
-  }
-  return false;
-}
+bool NodeBoard::is_at_work(int local) const { return blocks_[local].at_work.load() != 0; }
 
 std::optional<GroupFailure> NodeBoard::failure() const {
   const std::uint64_t word = head_->failure.load();

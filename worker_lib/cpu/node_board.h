@@ -94,8 +94,7 @@ class NodeBoard {
   // the group has failed. So when a failure is raised, and then nobody is at work, nobody will be.
   bool begin_work();
   void end_work();
-  // Whether a rank is, other than this one and one that is known to have died (-1: none).
-  bool is_anyone_at_work(int dead_local) const;
+  bool is_at_work(int local) const;
 
   // Whether the group has failed, looked at after all that this rank has read so far, as of tensors that others may change
   // once the group has failed. For the thread that makes the group's calls: it writes to the rank's block.

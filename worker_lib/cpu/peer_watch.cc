@@ -5,10 +5,12 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 #include "base/background_thread.h"
@@ -273,6 +275,17 @@ bool PeerWatch::handle(Peer& peer, const FrameHead& head, const std::string& bod
     }
   }
   return false;
+}
+
+bool PeerWatch::has_ended(int local) const {
+  pollfd watched{lives_[static_cast<std::size_t>(local)].get(), POLLIN, 0};
+  return ::poll(&watched, 1, 0) > 0;
+}
+
+void PeerWatch::kill(int local) const {
+  const int life = lives_[static_cast<std::size_t>(local)].get();
+  if (process_behind(life) == getpid()) return;
+  syscall(SYS_pidfd_send_signal, life, SIGKILL, nullptr, 0);
 }
 
 std::vector<PeerWatch::Standing> PeerWatch::standings_here() const {

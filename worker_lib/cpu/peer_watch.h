@@ -70,6 +70,11 @@ class PeerWatch {
   // Whether a rank of another node has left in good order.
   bool has_left(int rank) const { return board_.has_departed(rank); }
 
+  // Whether the process of a rank of this node has ended.
+  bool has_ended(int local) const;
+  // Ends the process of a rank of this node, unless it is this one.
+  void kill(int local) const;
+
   // How far a rank is: the round it entered last, and its tick.
   struct Standing {
     int rank = -1;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include "base/poll_until.h"
 #include "worker_lib/cpu/move_calls.h"
@@ -66,7 +67,7 @@ WritableBytes bytes_of(std::vector<std::uint64_t>& numbers) {
   return {reinterpret_cast<char*>(numbers.data()), numbers.size() * sizeof(std::uint64_t)};
 }
 
-// Of a failed rank, for those who still work in its tensor.
+// Of a rank whose call has failed, for those who still work in its tensor.
 constexpr Duration kWorkPatience = std::chrono::milliseconds(200);
 constexpr Duration kWorkInterval = std::chrono::microseconds(100);
 
@@ -157,8 +158,14 @@ Result<SharedGroup::Leg> SharedGroup::reduce_in_heap(Collective& collective, con
                                                      std::size_t place) {
   tensors_.resize(here_.local_count());
   SharedReduce call(here_, job, scratch_, tensors_);
-  Result<Leg> leg = only_if_whole(collective, take_shortcut(collective, 1, call, place));
-  if (!leg) wait_until_tensor_is_free();
+  Result<Leg> leg = Leg::kMixed;
+  try {
+    leg = only_if_whole(collective, take_shortcut(collective, 1, call, place));
+  } catch (...) {
+    take_tensor_back(place, job.data.bytes());
+    throw;
+  }
+  if (!leg) take_tensor_back(place, job.data.bytes());
   return leg;
 }
 
@@ -171,16 +178,23 @@ Result<SharedGroup::Leg> SharedGroup::only_if_whole(Collective& collective, Resu
   return leg;
 }
 
-// Others may still write their shares to this rank's tensor, which its owner is about to get back. One
-// who died at it or is stopped is not waited for any longer.
-void SharedGroup::wait_until_tensor_is_free() {
+// Others may still write their shares to this rank's tensor, which its owner is about to get back. Mostly they
+// see the failure within a moment. One that is stopped may go on at any time: then its mapping and this one's
+// part. Where the kernel refuses that, the late rank is ended; the group cannot be used any more.
+//
+// REQUIRES: the group has failed.
+void SharedGroup::take_tensor_back(std::size_t place, std::size_t bytes) {
   if (!here_.one_node()) return;  // with several they only read it
-  int dead_local = -1;
-  const std::optional<GroupFailure> failure = board_.failure();
-  if (failure && failure->kind == ErrorKind::kPeerLost && failure->peer_rank >= 0)
-    dead_local = here_.layout.local_of[failure->peer_rank];
   const Deadline patience(kWorkPatience);
-  while (board_.is_anyone_at_work(dead_local) && !patience.passed()) {
+  bool is_refused = false;
+  for (;;) {
+    const std::vector<int> late = core_->ranks_at_work();
+    if (late.empty()) return;
+    if (patience.passed() && !is_refused) {
+      if (heap_->make_private(place, bytes)) return;
+      is_refused = true;
+      for (const int local : late) core_->watch().kill(local);
+    }
     poll_until({}, BootClock::now() + kWorkInterval);
   }
 }
@@ -422,9 +436,16 @@ Result<SharedGroup::Leg> SharedGroup::run_leg(Collective& collective, ChunkedCal
                                               std::size_t place) {
   collective.attempt.round = ++round_;
   board_.enter(collective.header, round_, place);
-  Result<Leg> leg = take_steps(collective.header, call, collective.attempt);
-  ++collective.header.leg;
-  return leg;
+  try {
+    Result<Leg> leg = take_steps(collective.header, call, collective.attempt);
+    ++collective.header.leg;
+    return leg;
+  } catch (const std::exception& thrown) {  // out of memory: the others need not wait for this rank
+    core_->raise(ErrorKind::kResource, rank(),
+                 name_rank(rank()) + " cannot go on with " + describe(collective.header) + ": " +
+                     thrown.what());
+    throw;
+  }
 }
 
 Result<SharedGroup::Leg> SharedGroup::take_steps(const CallHeader& header, ChunkedCall& call,
@@ -446,10 +467,9 @@ Result<SharedGroup::Leg> SharedGroup::take_steps(const CallHeader& header, Chunk
       case Action::kWork: {
         if (idle) break;
         const bool in_tensors_of_others = is_in_heap(header) && here_.one_node();
-        if (in_tensors_of_others && !board_.begin_work())
-          return core_->fail(attempt, WaitEnd::kFailed);
-        const TcpMesh::End end = call.work(chunk, attempt.deadline.when());
-        if (in_tensors_of_others) board_.end_work();
+        const TcpMesh::End end =
+            in_tensors_of_others ? work_in_tensors_of_others(call, chunk, attempt.deadline.when())
+                                 : call.work(chunk, attempt.deadline.when());
         if (end.how != WaitEnd::kReady) return core_->fail(attempt, end.how, end.node);
         break;
       }
@@ -466,6 +486,18 @@ Result<SharedGroup::Leg> SharedGroup::take_steps(const CallHeader& header, Chunk
   next_arrival_ = pipeline.next_arrival();
   next_chunk_ += call.chunks();
   return Leg::kDone;
+}
+
+TcpMesh::End SharedGroup::work_in_tensors_of_others(ChunkedCall& call,
+                                                    const ChunkedCall::Chunk& chunk,
+                                                    TimePoint deadline) {
+  if (!board_.begin_work()) return {WaitEnd::kFailed, -1};
+  struct AtWork {
+    NodeBoard& board;
+    ~AtWork() { board.end_work(); }
+  };
+  const AtWork until_it_is_done{board_};
+  return call.work(chunk, deadline);
 }
 
 // A leg that is carried out if all ranks have the same shortcut.

@@ -102,12 +102,14 @@ class SharedGroup final : public CpuGroup {
   std::optional<std::size_t> place_in_heap(const ReduceJob& job) const;
   Result<Leg> reduce_in_heap(Collective& collective, const ReduceJob& job, std::size_t place);
   Result<Leg> reduce_staged(Collective& collective, const ReduceJob& job);
-  void wait_until_tensor_is_free();
+  void take_tensor_back(std::size_t place, std::size_t bytes);
   void find_tensors();
   Result<void> gather_all(Collective& collective, ReadableBytes input, std::span<char> outputs);
   Result<PairSizes> agree_on_sizes(Collective& collective, std::span<const ReadableBytes> inputs,
                                    std::span<const WritableBytes> outputs);
   Result<Leg> take_steps(const CallHeader& header, ChunkedCall& call, const Attempt& attempt);
+  TcpMesh::End work_in_tensors_of_others(ChunkedCall& call, const ChunkedCall::Chunk& chunk,
+                                         TimePoint deadline);
   // Whether the ranks have the same shortcut; in all else they must agree.
   Result<bool> arrive(const CallHeader& header, ChunkedCall& call, const ChunkPipeline& pipeline,
                       const Attempt& attempt);

@@ -36,6 +36,8 @@ class ShmSegment {
   int fd() const { return memfd_.get(); }
   // Empty where this process has no room for it.
   std::span<char> heap() const { return heap_; }
+  // Where the heap begins in the file.
+  std::size_t heap_offset() const { return bytes_; }
 
  private:
   ShmSegment(UniqueFd memfd, void* memory, std::size_t bytes);

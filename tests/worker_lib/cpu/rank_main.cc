@@ -12,7 +12,11 @@
 //
 // destroys the group, and says "open N" with the descriptors that are left beyond those it began
 // with.
+#include <sys/mman.h>
+
 #include <condition_variable>
+#include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -37,6 +41,22 @@ std::ptrdiff_t open_descriptors() {
 
 using Numbers = std::vector<std::int32_t>;
 
+constexpr std::size_t kPage = 4096;
+char* page_to_stop_at = nullptr;
+
+// The next access to the page of these data stops this process; later ones do not.
+void stop_when_touched(char* data) {
+  page_to_stop_at = data - reinterpret_cast<std::uintptr_t>(data) % kPage;
+  struct sigaction stop {};
+  stop.sa_handler = [](int) {
+    mprotect(page_to_stop_at, kPage, PROT_READ | PROT_WRITE);
+    signal(SIGSEGV, SIG_DFL);
+    raise(SIGSTOP);
+  };
+  sigaction(SIGSEGV, &stop, nullptr);
+  mprotect(page_to_stop_at, kPage, PROT_NONE);
+}
+
 [[noreturn]] void wrong(const std::string& what) {
   std::printf("wrong %s\n", what.c_str());
   std::exit(3);
@@ -53,6 +73,7 @@ class Scenarios {
     if (name == "all_reduce") return all_reduce();
     if (name == "all_reduce_list") return all_reduce_list();
     if (name == "all_reduce_shared") return all_reduce_shared();
+    if (name == "late_writer") return late_writer();
     if (name == "reduce") return reduce();
     if (name == "broadcast") return broadcast();
     if (name == "all_gather") return all_gather();
@@ -131,6 +152,17 @@ class Scenarios {
       if (std::ranges::count(data, -1) != std::ssize(data)) wrong("data after the failure");
     }
     return checked(result, data, sum(count_));
+  }
+
+  // An all_reduce in the middle of which this rank stops: it has begun to write to the others' tensors. It
+  // goes on with SIGCONT.
+  Result<void> late_writer() {
+    const std::size_t bytes = count_ * sizeof(std::int32_t);
+    shared_ = group_.shared_memory(bytes);
+    const std::span<std::int32_t> data(reinterpret_cast<std::int32_t*>(shared_.get()), count_);
+    std::ranges::copy(of(group_.rank(), count_), data.begin());
+    stop_when_touched(shared_.get() + bytes / n() * group_.rank());  // the share that this rank folds
+    return sum_up(list_of(WritableBytes(shared_.get(), bytes)));
   }
 
   Result<void> reduce() {

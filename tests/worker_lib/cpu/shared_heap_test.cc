@@ -1,6 +1,7 @@
 #include "worker_lib/cpu/shared_heap.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -94,6 +95,31 @@ TEST(SharedHeap, BlocksAreZerosAlsoWhenTheirPlaceWasUsedBefore) {
   const auto block = heap->allocate(kMiB);
   EXPECT_EQ(block.get(), where);
   EXPECT_EQ(std::count(block.get(), block.get() + kMiB, 0), std::ptrdiff_t{kMiB});
+}
+
+TEST(SharedHeap, MemoryThatWasMadePrivateKeepsItsContentsAndIsOutOfReachOfOthers) {
+  const auto segment = new_segment();
+  const auto first = std::make_shared<SharedHeap>(segment, 2, 0);
+  const auto second = std::make_shared<SharedHeap>(segment, 2, 1);
+  const std::size_t bytes = 9 * kMiB + 5;
+  auto before = first->allocate(1);
+  auto block = first->allocate(bytes);
+  const std::size_t place = *first->place_of(block.get(), bytes);
+  std::fill_n(block.get(), bytes, 'x');
+  const std::size_t taken = bytes_taken(*segment);
+  // Another process has a mapping of its own; here it is another one of this process.
+  void* const mapping = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, segment->fd(),
+                             static_cast<off_t>(segment->heap_offset() + place));
+  ASSERT_NE(mapping, MAP_FAILED);
+  ASSERT_TRUE(first->make_private(place, bytes));
+  EXPECT_LT(bytes_taken(*segment), taken - 9 * kMiB) << "there are not two copies";
+  std::fill_n(static_cast<char*>(mapping), bytes, 'y');
+  EXPECT_EQ(std::count(block.get(), block.get() + bytes, 'x'), static_cast<std::ptrdiff_t>(bytes));
+  EXPECT_FALSE(first->allocate(1));
+  EXPECT_TRUE(second->allocate(1)) << "the part of another rank";
+  block.reset();
+  before.reset();
+  munmap(mapping, bytes);
 }
 
 TEST(SharedHeap, WithALimitOfFileSizesThereIsASegmentWithoutHeap) {
