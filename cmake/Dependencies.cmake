@@ -1,5 +1,8 @@
 # Everything we did not write. Each line says who uses it.
 
+# A project that includes this one (FetchContent) links them, too.
+set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
+
 find_package(Threads REQUIRED)
 
 # Boost: Asio, Beast, Process v2 and system::result are headers; Process v2 needs Boost.Filesystem.
@@ -23,7 +26,9 @@ endif()
 
 if(DDPRUN_WORKER)
   find_package(LibTorch 2.2 REQUIRED)
-  find_package(ZLIB REQUIRED)  # of the examples
+  if(DDPRUN_EXAMPLES)
+    find_package(ZLIB REQUIRED)
+  endif()
   if(NOT DDPRUN_NCCL STREQUAL "OFF")
     find_package(NCCL)
     if(DDPRUN_NCCL STREQUAL "ON" AND NOT NCCL_FOUND)

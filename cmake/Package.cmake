@@ -2,6 +2,20 @@
 # reads. What was not built (no LibTorch, no NCCL) is not installed, and the package says so when asked.
 include(CMakePackageConfigHelpers)
 
+# Everything that is installed, as one target: after it `cmake --install` works.
+add_custom_target(ddprun_installed)
+
+# Ends the install of `component` with one line, before it has written anything, where one of `files` is not built.
+function(check_that_all_is_built component files)
+  install(CODE "
+    set(files \"${files}\")
+    foreach(file IN LISTS files)
+      if(NOT EXISTS \"\${file}\")
+        message(FATAL_ERROR \"\${file} is not built: nothing was installed; run cmake --build ${CMAKE_BINARY_DIR} --target ddprun_installed\")
+      endif()
+    endforeach()" COMPONENT ${component})
+endfunction()
+
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ddprun)
 
 # The component `programs` is what a Python wheel takes (pyproject.toml). What pip puts on PATH are a wheel's scripts;
@@ -15,39 +29,14 @@ else()
   set(man_dir ${CMAKE_INSTALL_MANDIR})
   set(share_dir ${CMAKE_INSTALL_DATADIR})
 endif()
-install(TARGETS ddprun ddp-rendezvous ddp-store RUNTIME DESTINATION ${programs_dir} COMPONENT programs)
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
-
-# The prefix is known when it is installed (cmake --install --prefix): only then is ExecStart right.
-set(unit ddp-rendezvous.service)
-install(CODE "
-  file(READ \"${CMAKE_CURRENT_SOURCE_DIR}/packaging/${unit}\" unit)
-  string(REPLACE \"ExecStart=/usr/bin/\" \"ExecStart=\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/\" unit \"\${unit}\")
-  file(WRITE \"${CMAKE_CURRENT_BINARY_DIR}/${unit}\" \"\${unit}\")")
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${unit} DESTINATION lib/systemd/system)
-
-# The manual page and the shells' completion say what the program says.
-function(install_what_ddprun_prints file destination)
-  set(printed ${CMAKE_CURRENT_BINARY_DIR}/printed/${file})
-  add_custom_command(OUTPUT ${printed}
-    COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_CURRENT_BINARY_DIR}/printed
-    COMMAND $<TARGET_FILE:ddprun> ${ARGN} > ${printed}
-    DEPENDS ddprun VERBATIM)
-  add_custom_target(print_${file} ALL DEPENDS ${printed})
-  install(FILES ${printed} DESTINATION ${destination} COMPONENT programs)
-endfunction()
-install_what_ddprun_prints(ddprun.1 ${man_dir}/man1 man-page)
-install_what_ddprun_prints(ddprun ${share_dir}/bash-completion/completions completion bash)
-install_what_ddprun_prints(_ddprun ${share_dir}/zsh/site-functions completion zsh)
-
-set(DDPRUN_HAS_WORKER_CUDA OFF)
+set(programs ddprun ddp-rendezvous ddp-store)
+add_dependencies(ddprun_installed ${programs})
+list(TRANSFORM programs REPLACE "(.+)" "$<TARGET_FILE:\\1>" OUTPUT_VARIABLE program_files)
+set(printed_dir ${CMAKE_CURRENT_BINARY_DIR}/printed)
+check_that_all_is_built(programs "${program_files};${printed_dir}/ddprun.1;${printed_dir}/ddprun;${printed_dir}/_ddprun")
 if(TARGET ddprun_worker)
-  install(TARGETS ddprun-ckpt RUNTIME DESTINATION ${programs_dir})
-  install(DIRECTORY worker_lib/include/ddprun DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-
   # ddprun::worker and the libraries of ours that it is made of.
-  set_target_properties(ddprun_worker PROPERTIES EXPORT_NAME worker)
-  install(TARGETS
+  set(worker_libraries
       ddprun_acceptor
       ddprun_announcement
       ddprun_backoff
@@ -61,8 +50,48 @@ if(TARGET ddprun_worker)
       ddprun_training_core
       ddprun_worker
       ddprun_worker_core
-      ddprun_worker_headers
-      ddprun_worker_store
+      ddprun_worker_store)
+  set(archives ${worker_libraries})
+  if(TARGET ddprun_worker_cuda)
+    list(APPEND archives ddprun_worker_cuda)
+  endif()
+  add_dependencies(ddprun_installed ddprun-ckpt ${archives})
+  list(TRANSFORM archives REPLACE "(.+)" "$<TARGET_FILE:\\1>" OUTPUT_VARIABLE archive_files)
+  check_that_all_is_built(Unspecified "$<TARGET_FILE:ddprun-ckpt>;${archive_files}")
+endif()
+install(TARGETS ${programs} RUNTIME DESTINATION ${programs_dir} COMPONENT programs)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+# The prefix is known when it is installed (cmake --install --prefix): only then is ExecStart right.
+set(unit ddp-rendezvous.service)
+install(CODE "
+  file(READ \"${CMAKE_CURRENT_SOURCE_DIR}/packaging/${unit}\" unit)
+  string(REPLACE \"ExecStart=/usr/bin/\" \"ExecStart=\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/\" unit \"\${unit}\")
+  file(WRITE \"${CMAKE_CURRENT_BINARY_DIR}/${unit}\" \"\${unit}\")")
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${unit} DESTINATION lib/systemd/system)
+
+# The manual page and the shells' completion say what the program says.
+function(install_what_ddprun_prints file destination)
+  set(printed ${printed_dir}/${file})
+  add_custom_command(OUTPUT ${printed}
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${printed_dir}
+    COMMAND $<TARGET_FILE:ddprun> ${ARGN} > ${printed}
+    DEPENDS ddprun VERBATIM)
+  add_custom_target(print_${file} ALL DEPENDS ${printed})
+  add_dependencies(ddprun_installed print_${file})
+  install(FILES ${printed} DESTINATION ${destination} COMPONENT programs)
+endfunction()
+install_what_ddprun_prints(ddprun.1 ${man_dir}/man1 man-page)
+install_what_ddprun_prints(ddprun ${share_dir}/bash-completion/completions completion bash)
+install_what_ddprun_prints(_ddprun ${share_dir}/zsh/site-functions completion zsh)
+
+set(DDPRUN_HAS_WORKER_CUDA OFF)
+if(TARGET ddprun_worker)
+  install(TARGETS ddprun-ckpt RUNTIME DESTINATION ${programs_dir})
+  install(DIRECTORY worker_lib/include/ddprun DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+
+  set_target_properties(ddprun_worker PROPERTIES EXPORT_NAME worker)
+  install(TARGETS ${worker_libraries} ddprun_worker_headers
     EXPORT ddprun_worker ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(EXPORT ddprun_worker NAMESPACE ddprun:: DESTINATION ${package_dir}
           FILE ddprun-worker.cmake)
@@ -76,6 +105,35 @@ if(TARGET ddprun_worker)
     install(EXPORT ddprun_worker_cuda NAMESPACE ddprun:: DESTINATION ${package_dir}
             FILE ddprun-worker_cuda.cmake)
   endif()
+
+  # For builds without CMake. A static library comes before those that it uses.
+  set(link_order
+      ddprun_worker
+      ddprun_announcement
+      ddprun_checkpoint_io
+      ddprun_training_core
+      ddprun_cpu_group
+      ddprun_worker_store
+      ddprun_store_server
+      ddprun_store_client
+      ddprun_acceptor
+      ddprun_net
+      ddprun_store_core
+      ddprun_worker_core
+      ddprun_backoff
+      ddprun_base)
+  list(TRANSFORM link_order REPLACE "(.+)" "-l\\1" OUTPUT_VARIABLE pkg_config_libraries)
+  list(JOIN pkg_config_libraries " " pkg_config_libraries)
+  cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX BASE_DIRECTORY ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig
+             OUTPUT_VARIABLE pkg_config_to_prefix)
+  set(pkg_config_files ddprun.pc)
+  if(DDPRUN_HAS_WORKER_CUDA)
+    list(APPEND pkg_config_files ddprun-cuda.pc)
+  endif()
+  foreach(file IN LISTS pkg_config_files)
+    configure_file(cmake/${file}.in ${CMAKE_CURRENT_BINARY_DIR}/${file} @ONLY)
+    install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${file} DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  endforeach()
 
   configure_package_config_file(cmake/ddprunConfig.cmake.in
     ${CMAKE_CURRENT_BINARY_DIR}/ddprunConfig.cmake INSTALL_DESTINATION ${package_dir})

@@ -168,6 +168,10 @@ class [[nodiscard]] NoSync {
 // Module: a ModuleHolder (Linear, Sequential, what TORCH_MODULE makes) or a shared_ptr to a module.
 template <class Module>
 class DistributedDataParallel {
+  static_assert(!std::is_base_of_v<torch::nn::Module, Module>,
+                "DistributedDataParallel shares the module's ownership, so it takes no `Net net;`: hold the "
+                "module by `auto net = std::make_shared<Net>();`, or by a holder that TORCH_MODULE makes");
+
  public:
   // Collective. Compares name, shape, dtype, strides and requires_grad of every parameter, the
   // buffers and the options over the ranks: kInvalidArgument on every rank names the first

@@ -1,6 +1,8 @@
 // Everything a training program needs: #include <ddprun/ddprun.hpp>.
 #pragma once
 
+#include "ddprun/error.h"  // first: it says where the compiler's C++ is too old
+
 #include "ddprun/adadelta.h"
 #include "ddprun/checkpoint.h"
 #include "ddprun/clip_grad_norm.h"

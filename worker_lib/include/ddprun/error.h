@@ -4,6 +4,11 @@
 // the time waited against the time allowed. A value type; any thread.
 #pragma once
 
+#if __cplusplus < 202002L
+#error "ddprun needs C++20: compile with -std=c++20 (CMake: set(CMAKE_CXX_STANDARD 20))"
+#include "ddprun/needs -std=c++20"  // a file that is not there: the compiler stops here
+#endif
+
 #include <chrono>
 #include <optional>
 #include <stdexcept>

@@ -11,8 +11,8 @@
 //
 // Not collective: a rank may call them alone. Reading holds the whole file in memory besides the
 // tensors. Any thread, as long as no other uses the same module. Throws DistError: kCorrupt
-// for a damaged file, kUnsupported for one of what is not allowed or not supported, kNotFound and
-// kSystem where it cannot be opened; the message names the file.
+// for a damaged file, kUnsupported for one of what is not allowed or not supported, kSystem where it
+// cannot be opened; the message names the file.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Checks how projects of users build ddprun in: user_projects_test.py SOURCE_DIR BUILD_DIR TORCH_DIR CXX
+
+A plain compiler command with the installed pkg-config file; a project that brings ddprun along with FetchContent and
+has targets named like ddprun's examples; and two mistakes, each of which must be told in one clear line.
+"""
+import pathlib
+import shlex
+import subprocess
+import sys
+import tempfile
+
+ON_THE_STACK = """
+#include <ddprun/ddprun.hpp>
+#include <torch/torch.h>
+struct Net : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) { return x; }
+};
+void train(ddprun::ProcessGroup& group) {
+  Net net;
+  ddprun::DistributedDataParallel model(net, group);
+}
+"""
+
+
+def run(*command, good=True, **options):
+    result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **options)
+    assert (result.returncode == 0) == good, f"{shlex.join(map(str, command))} ended with {result.returncode}:\n{result.stdout}"
+    return result.stdout
+
+
+def errors_in(output):
+    return [line.split("error: ", 1)[1] for line in output.splitlines() if " error: " in line]
+
+
+def check_mistakes(source, torch, compiler, work):
+    program = work / "stack.cc"
+    program.write_text(ON_THE_STACK)
+    command = [compiler, "-fsyntax-only", f"-I{source}/worker_lib/include", f"-I{torch}/include",
+               f"-I{torch}/include/torch/csrc/api/include", program]
+    errors = errors_in(run(*command, "-std=c++17", good=False))
+    assert "compile with -std=c++20" in errors[0] and len(errors) <= 2, errors
+    errors = errors_in(run(*command, "-std=c++20", good=False))
+    assert "hold the module by `auto net = std::make_shared<Net>();`" in errors[0], errors
+    print("C++17 and a module on the stack: told in the compiler's first error")
+
+
+def check_fetched(source, work):
+    build = work / "fetched"
+    run("cmake", "-G", "Ninja", "-S", source / "tests/integration/fetched_project", "-B", build, f"-DDDPRUN_SOURCES={source}")
+    made = run("ninja", "-C", build, "-t", "commands", "all")
+    assert "libddprun_worker.a" in made and "-o train_digits" in made, made[-2000:]
+    assert "ddprun-src/examples" not in made and f"{source}/examples" not in made, "examples are built"
+    assert not any(word.endswith("bin/ddprun") for word in made.split()), "programs that nothing links are built"
+    run("cmake", "--install", build, "--prefix", work / "fetched_prefix")
+    assert not (work / "fetched_prefix/bin/ddprun").exists()
+    print("FetchContent: targets named like examples, and nothing is built or installed that was not asked for")
+
+
+def check_plain_command(source, build, compiler, work):
+    prefix = work / "prefix"
+    run("cmake", "--install", build, "--prefix", prefix)
+    flags = shlex.split(run("pkg-config", "--cflags", "--libs", "ddprun", env={
+        "PATH": "/usr/bin:/bin:/usr/local/bin", "PKG_CONFIG_PATH": str(prefix / "lib/pkgconfig")}))
+    assert str(prefix.resolve()) in str(pathlib.Path(next(f[2:] for f in flags if f.startswith("-L"))).resolve()), flags
+    program = work / "train"
+    run(compiler, source / "tests/integration/installed_package/main.cc", *flags, "-o", program)
+    assert "sum 3 over 1 rank(s)" in run(program)
+    print("a plain command with pkg-config: built and run")
+
+
+def main():
+    if len(sys.argv) != 5:
+        sys.exit(f"usage: {sys.argv[0]} SOURCE_DIR BUILD_DIR TORCH_DIR CXX")
+    source, build, torch = (pathlib.Path(a).resolve() for a in sys.argv[1:4])
+    with tempfile.TemporaryDirectory() as folder:
+        work = pathlib.Path(folder)
+        check_mistakes(source, torch, sys.argv[4], work)
+        check_fetched(source, work)
+        check_plain_command(source, build, sys.argv[4], work)
+
+
+main()
