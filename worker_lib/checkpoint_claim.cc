@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <nlohmann/json.hpp>
@@ -10,12 +11,17 @@
 #include "base/deadline.h"
 #include "base/durable_directory.h"
 #include "base/read_whole.h"
+#include "base/regular_file.h"
+#include "base/worker_env.h"
 #include "worker_lib/checkpoint_io.h"
+#include "worker_lib/core/json_bounds.h"
 
 namespace ddprun {
 namespace {
 
-constexpr std::size_t kMaxClaimBytes = 16 << 20;
+constexpr std::size_t kMaxClaimBytes = std::size_t{16} << 20;  // that is written
+constexpr std::size_t kMaxReadBytes = std::size_t{128} << 20;
+constexpr JsonBounds kMaxShape{.depth = 8, .values = std::size_t{4} << 20};
 constexpr Duration kLockPatience = std::chrono::seconds(10);
 constexpr Duration kLockPause = std::chrono::milliseconds(5);
 
@@ -30,6 +36,9 @@ nlohmann::json to_json(const CheckpointClaim& claim) {
                           {"accepted", nlohmann::json::array()}};
   for (const auto& [step, identity] : claim.accepted)
     document["accepted"].push_back({step, identity});
+  if (!claim.job.empty()) document["job"] = claim.job;
+  for (const DisplacedJob& displaced : claim.displaced)
+    document["displaced"].push_back({displaced.job, displaced.generation});
   return document;
 }
 
@@ -40,27 +49,49 @@ CheckpointClaim claim_of(const nlohmann::json& document) try {
                         .accepted = {}};
   for (const nlohmann::json& one : document.at("accepted"))
     claim.accepted.emplace(one.at(0).get<std::int64_t>(), one.at(1).get<std::string>());
-  return claim;
+  claim.job = document.value("job", "");
+  if (const auto displaced = document.find("displaced"); displaced != document.end())
+    for (const nlohmann::json& one : *displaced)
+      claim.displaced.push_back({one.at(0).get<std::string>(), one.at(1).get<std::int64_t>()});
+  return claim.number > 0 ? claim : CheckpointClaim{};
 } catch (const nlohmann::json::exception&) {
   return {};
 }
 
 Result<CheckpointClaim> read_claim(const std::string& directory) {
   const std::string path = claim_path(directory);
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid() && errno == ENOENT) return CheckpointClaim{};
-  if (!fd.valid()) return system_error("open " + path, errno);
-  const Result<std::string> text = read_whole<std::string>(fd.get(), path, kMaxClaimBytes);
+  const Result<UniqueFd> fd = open_regular_file(path);
+  if (!fd && fd.error().kind == ErrorKind::kCorrupt) return CheckpointClaim{};
+  if (!fd && fd.error().sys_errno == ENOENT) return CheckpointClaim{};
+  if (!fd) return fd.error();
+  const Result<std::string> text = read_whole<std::string>(fd->get(), path, kMaxReadBytes);
+  if (!text && text.error().kind == ErrorKind::kCorrupt) return CheckpointClaim{};
   if (!text) return text.error();
+  if (beyond_bounds(*text, kMaxShape)) return CheckpointClaim{};
   return claim_of(nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false));
 }
 
 Result<void> write_claim(const std::string& directory, const CheckpointClaim& claim) {
   const std::string text = to_json(claim).dump() + "\n";
+  if (text.size() > kMaxClaimBytes)
+    return invalid_argument(directory + " holds " + std::to_string(claim.accepted.size()) +
+                            " checkpoints, too many to be listed in its .claim.json: remove some");
   AtomicFile file(claim_path(directory));
   file.write(text.data(), text.size());
   if (const Result<ManifestFile> written = file.commit(); !written) return written.error();
   return flush_directory(directory);
+}
+
+std::string job_name(const std::string& run_id) {
+  if (run_id != kDefaultJobId) return run_id;
+  const std::string page = environment_variable("DDPRUN_WORKER_PAGE").value_or("");
+  const std::size_t at = page.find("@/proc/"), end = page.find("/fd/");
+  if (environment_variable("GROUP_WORLD_SIZE") != "1" || at == std::string::npos ||
+      end == std::string::npos)
+    return "";
+  char host[256] = "";
+  if (::gethostname(host, sizeof host - 1) != 0) return "";
+  return std::string(host) + ":" + page.substr(at + 7, end - at - 7);
 }
 
 ClaimLock::ClaimLock(const std::string& directory)

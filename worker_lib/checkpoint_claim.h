@@ -21,12 +21,17 @@ nlohmann::json to_json(const CheckpointClaim& claim);
 // Number 0 for what is no claim.
 CheckpointClaim claim_of(const nlohmann::json& document);
 
-// Number 0 where there is none, or a damaged one: then every whole checkpoint counts. kSystem: it
-// cannot be read.
+// Number 0 where there is none, a damaged one, one that is no regular file, or one larger than any
+// that is written: then every whole checkpoint counts. kSystem: it cannot be read.
 Result<CheckpointClaim> read_claim(const std::string& directory);
 
-// Atomic, and on the disk when it returns.
+// Atomic, and on the disk when it returns. kInvalidArgument: too many checkpoints for one claim.
 Result<void> write_claim(const std::string& directory, const CheckpointClaim& claim);
+
+// What is the same in all generations of a job and in no other job's; empty: not known. A job of one node
+// without an id of its own has its launcher's process id, which the name of the launcher's memory holds
+// (DDPRUN_WORKER_PAGE).
+std::string job_name(const std::string& run_id);
 
 // Held by one process at a time, for the moment of a rename. Waits 10 s at most.
 class ClaimLock {

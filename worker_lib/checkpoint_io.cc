@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -16,14 +17,19 @@
 #include "base/random_id.h"
 #include "base/read_all.h"
 #include "base/read_whole.h"
+#include "base/regular_file.h"
 #include "base/write_all.h"
+#include "worker_lib/core/json_bounds.h"
 
 namespace ddprun {
 namespace {
 
 constexpr std::size_t kBufferBytes = 4 << 20;  // what the disk takes at its full speed
 constexpr std::size_t kAlignment = 4096;  // of memory, place and size of what is written directly
-constexpr std::size_t kMaxManifestBytes = 1 << 20;
+// Of a manifest that is read. What is written stays far below (kMaxManifestBytes), so that no version
+// writes what it, or one with somewhat smaller bounds, could not read.
+constexpr std::size_t kMaxReadBytes = std::size_t{128} << 20;
+constexpr JsonBounds kMaxShape{.depth = 16, .values = std::size_t{4} << 20};
 constexpr const char* kSelfDigest = "manifest_sha256";
 
 Error corrupt(const std::string& path, std::string cause) {
@@ -36,16 +42,23 @@ ssize_t write_file(int fd, const void* data, std::size_t bytes) {
 
 std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
-Result<UniqueFd> open_to_read(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) return system_error("open " + path, errno);
-  return fd;
+// A file that is perhaps whole, and more than this program reads.
+Error beyond_reader(const std::string& path, std::string cause) {
+  return {.kind = ErrorKind::kResource,
+          .doing = "read " + path,
+          .cause = std::move(cause) + ", the most that this program reads; it is left as it is"};
 }
 
-Result<std::string> read_text(const std::string& path, std::uint64_t limit) {
-  const Result<UniqueFd> fd = open_to_read(path);
+// kResource: it exceeds the reader's bounds.
+Result<std::string> read_manifest_text(const std::string& path) {
+  const Result<UniqueFd> fd = open_regular_file(path);
   if (!fd) return fd.error();
-  return read_whole<std::string>(fd->get(), path, limit);
+  Result<std::string> text = read_whole<std::string>(fd->get(), path, kMaxReadBytes);
+  if (!text && text.error().kind == ErrorKind::kCorrupt)
+    return beyond_reader(path, "it has more than " + std::to_string(kMaxReadBytes) + " bytes");
+  if (!text) return text;
+  if (const auto beyond = beyond_bounds(*text, kMaxShape)) return beyond_reader(path, *beyond);
+  return text;
 }
 
 struct DigestedBytes {
@@ -55,7 +68,7 @@ struct DigestedBytes {
 
 // A large file is read and digested at the same time: one takes about as long as the other.
 Result<DigestedBytes> read_and_digest(const std::string& path, std::uint64_t limit) {
-  const Result<UniqueFd> fd = open_to_read(path);
+  const Result<UniqueFd> fd = open_regular_file(path);
   if (!fd) return fd.error();
   const Result<std::size_t> size = size_within(fd->get(), path, limit);
   if (!size) return size.error();
@@ -111,30 +124,73 @@ nlohmann::json whole_document(const std::string& text) {
   return document;
 }
 
+// Thrown within this file only.
+struct WrongField {
+  std::string what;
+};
+
+std::int64_t integer(const nlohmann::json& object, const char* key) {
+  const auto found = object.find(key);
+  const bool fits = found != object.end() && found->is_number_integer() &&
+                    (!found->is_number_unsigned() ||
+                     found->get<std::uint64_t>() <=
+                         static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()));
+  if (fits && found->get<std::int64_t>() >= 0) return found->get<std::int64_t>();
+  throw WrongField{std::string("its '") + key + "' is " +
+                   (found == object.end() ? "missing"
+                    : fits                ? "negative"
+                                          : std::string("a ") + found->type_name()) +
+                   ", an integer of at least 0 was expected"};
+}
+
+std::string text_in(const nlohmann::json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found != object.end() && found->is_string()) return found->get<std::string>();
+  throw WrongField{std::string("its '") + key + "' is " +
+                   (found == object.end() ? "missing" : std::string("a ") + found->type_name()) +
+                   ", a string was expected"};
+}
+
+std::vector<ManifestFile> files_in(const nlohmann::json& document) {
+  const auto files = document.find("files");
+  if (files == document.end() || !files->is_array()) throw WrongField{"its 'files' is no array"};
+  std::vector<ManifestFile> result;
+  for (const nlohmann::json& file : *files) {
+    if (!file.is_object()) throw WrongField{"an element of its 'files' is no object"};
+    result.push_back({text_in(file, "name"), static_cast<std::uint64_t>(integer(file, "bytes")),
+                      text_in(file, "sha256")});
+  }
+  return result;
+}
+
 Result<CheckpointManifest> decode(const std::string& path, const std::string& text) try {
   const nlohmann::json document = whole_document(text);
   if (document.is_null())
     return corrupt(path, "the manifest does not match its own SHA-256: it is damaged or cut off");
-  CheckpointManifest manifest;
-  manifest.format = document.at("format");
-  if (manifest.format != kCheckpointFormat)
+  const std::int64_t format = integer(document, "format");
+  if (format != kCheckpointFormat)
     return Error{.kind = ErrorKind::kUnsupported,
                  .doing = "read " + path,
-                 .cause = "it has format " + std::to_string(manifest.format) +
+                 .cause = "it has format " + std::to_string(format) +
                           ", this program reads format " + std::to_string(kCheckpointFormat)};
-  manifest.step = document.at("step");
-  manifest.epoch = document.at("epoch");
-  manifest.generation = document.at("generation");
-  manifest.world_size = document.at("world_size");
-  if (document.contains("metric")) manifest.metric = document.at("metric").get<double>();
-  manifest.claim = document.value("claim", std::int64_t{0});
-  manifest.model = document.value("model", "");
-  manifest.data = document.value("data", "");
-  for (const nlohmann::json& file : document.at("files"))
-    manifest.files.push_back({file.at("name"), file.at("bytes"), file.at("sha256")});
+  const std::int64_t world_size = integer(document, "world_size");
+  if (world_size < 1 || world_size > std::numeric_limits<int>::max())
+    throw WrongField{"its 'world_size' is " + std::to_string(world_size) + ", which no world has"};
+  CheckpointManifest manifest{.step = integer(document, "step"),
+                              .epoch = integer(document, "epoch"),
+                              .generation = integer(document, "generation"),
+                              .world_size = static_cast<int>(world_size)};
+  if (const auto metric = document.find("metric"); metric != document.end()) {
+    if (!metric->is_number()) throw WrongField{"its 'metric' is no number"};
+    manifest.metric = metric->get<double>();
+  }
+  if (document.contains("claim")) manifest.claim = integer(document, "claim");
+  if (document.contains("model")) manifest.model = text_in(document, "model");
+  if (document.contains("data")) manifest.data = text_in(document, "data");
+  manifest.files = files_in(document);
   return manifest;
-} catch (const nlohmann::json::exception& wrong) {
-  return corrupt(path, wrong.what());
+} catch (const WrongField& wrong) {
+  return corrupt(path, wrong.what);
 }
 
 }  // namespace
@@ -273,6 +329,7 @@ Result<std::vector<std::int64_t>> CheckpointDirectory::steps() const {
 
 Result<void> CheckpointDirectory::remove(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
+    if (Result<void> own = expect_own("remove " + path_of(name)); !own) return own;
     if (file_calls().unlink(path_of(name).c_str()) == 0 || errno == ENOENT) continue;
     is_untidy_ = true;
     return system_error("remove " + path_of(name), errno);
@@ -303,7 +360,8 @@ void CheckpointDirectory::tidy() {
   if (const Result<ClaimLock> lock = hold("tidy " + path_)) (void)remove_leftovers();
 }
 
-Result<void> CheckpointDirectory::take(std::int64_t generation, const std::string& owner) {
+Result<void> CheckpointDirectory::take(std::int64_t generation, const std::string& owner,
+                                       const std::string& job) {
   const std::string doing = "take the directory " + path_;
   const ClaimLock lock(path_);
   const Result<CheckpointClaim> last = read_claim(path_);
@@ -312,6 +370,8 @@ Result<void> CheckpointDirectory::take(std::int64_t generation, const std::strin
     own_ = *last;
     return {};
   }
+  if (Result<void> not_displaced = expect_not_displaced(generation, job); !not_displaced)
+    return not_displaced;
   const Result<std::vector<std::string>> all = names();
   if (!all) return Error(all.error()).within(doing);
   for (const std::string& name : *all)  // of a kill within the next lines
@@ -328,24 +388,44 @@ Result<void> CheckpointDirectory::take(std::int64_t generation, const std::strin
   }
   CheckpointClaim from = *last;
   from.number = highest;
-  own_ = next_claim(from, generation, owner, std::move(present));
+  own_ = next_claim(from, generation, owner, std::move(present), job);
   if (Result<void> written = write_claim(path_, own_); !written)
     return std::move(written).error().within(doing);
   return {};
 }
 
+Result<void> CheckpointDirectory::expect_not_displaced(std::int64_t generation,
+                                                       const std::string& job) const {
+  const std::string doing = "take the directory " + path_;
+  const Result<CheckpointClaim> last = read_claim(path_);
+  if (!last) return Error(last.error()).within(doing);
+  if (!is_displaced(*last, job, generation)) return {};
+  return Error{.kind = ErrorKind::kStopped,
+               .doing = doing,
+               .cause = "job '" + last->job + "' has taken it from this job ('" + job +
+                        "'), which does not take it back: end one of the two jobs, or give each a "
+                        "directory of its own (if '" +
+                        last->job + "' has ended, start this job again)"};
+}
+
+Result<void> CheckpointDirectory::expect_own(const std::string& doing) const {
+  if (own_.number == 0) return {};
+  const Result<CheckpointClaim> now = read_claim(path_);
+  if (!now) return Error(now.error()).within(doing);
+  if (now->number == own_.number && now->owner == own_.owner) return {};
+  const bool is_other_job = !own_.job.empty() && !now->job.empty() && own_.job != now->job;
+  return Error{.kind = ErrorKind::kStopped,
+               .doing = doing,
+               .cause = "a later run (" + (is_other_job ? "job '" + now->job + "', " : "") +
+                        "generation " + std::to_string(now->generation) + ") has taken " + path_ +
+                        " from this one (generation " + std::to_string(own_.generation) +
+                        "); a run that only restores sets the option 'read_only'"};
+}
+
 Result<ClaimLock> CheckpointDirectory::hold(const std::string& doing) const {
   if (own_.number == 0) return ClaimLock();
   ClaimLock lock(path_);
-  const Result<CheckpointClaim> now = read_claim(path_);
-  if (!now) return Error(now.error()).within(doing);
-  if (now->number != own_.number || now->owner != own_.owner)
-    return Error{.kind = ErrorKind::kStopped,
-                 .doing = doing,
-                 .cause = "a later run (generation " + std::to_string(now->generation) +
-                          ") has taken " + path_ + " from this one (generation " +
-                          std::to_string(own_.generation) +
-                          "); a run that only restores sets the option 'read_only'"};
+  if (const Result<void> own = expect_own(doing); !own) return own.error();
   return lock;
 }
 
@@ -376,6 +456,16 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(CheckpointManifest man
   manifest.claim = own_.number;
   const std::string name = manifest_name(manifest.step);
   const std::string text = encode(manifest);
+  if (text.size() > kMaxManifestBytes) {
+    for (const ManifestFile& file : manifest.files) discard({file.name});
+    return Error{.kind = ErrorKind::kInvalidArgument,
+                 .doing = "announce " + path_of(name),
+                 .cause = "a manifest of " + std::to_string(manifest.files.size()) + " files has " +
+                          std::to_string(text.size()) + " bytes, " +
+                          std::to_string(kMaxManifestBytes) +
+                          " is the most that is written: save fewer shards, or a shorter "
+                          "TrainingState::data"};
+  }
   AtomicFile announcement(path_of(name));
   announcement.write(text.data(), text.size());
   announcement.put_on_disk();
@@ -412,7 +502,7 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(
 
 Result<AnnouncedCheckpoint> CheckpointDirectory::read_manifest(std::int64_t step) const {
   const std::string path = path_of(manifest_name(step));
-  const Result<std::string> text = read_text(path, kMaxManifestBytes);
+  const Result<std::string> text = read_manifest_text(path);
   if (!text) return text.error();
   Result<CheckpointManifest> manifest = decode(path, *text);
   if (!manifest) return manifest.error();

@@ -79,6 +79,9 @@ class AtomicFile {
   Beside writing_{"ddprun-disk"};
 };
 
+// The most bytes of a manifest that is announced, some 100,000 shards. It is read up to many times that.
+inline constexpr std::size_t kMaxManifestBytes = std::size_t{16} << 20;
+
 // A manifest that is whole, and a digest of it, by which ranks tell whether they mean the same.
 struct AnnouncedCheckpoint {
   CheckpointManifest manifest;
@@ -98,9 +101,12 @@ class CheckpointDirectory {
 
   // Takes the directory for a run, after which nothing of earlier ones can be announced in it
   // (core/checkpoint_claim.h): what is announced now counts, and what others announce later does
-  // not. A run that has it keeps it. owner: random, the same in the whole process. For the rank
-  // that announces, after prepare().
-  Result<void> take(std::int64_t generation, const std::string& owner);
+  // not. A run that has it keeps it. owner: random, the same in the whole process. job: the same in
+  // all generations of a job, empty if it is not known. For the rank that announces, after prepare().
+  // Errors as expect_not_displaced().
+  Result<void> take(std::int64_t generation, const std::string& owner, const std::string& job = "");
+  // kStopped: another job has taken the directory from an earlier generation of this one.
+  Result<void> expect_not_displaced(std::int64_t generation, const std::string& job) const;
   // For a rank that writes data files only: of the rank that has taken the directory.
   void share(const CheckpointClaim& claim) { own_ = claim; }
   const CheckpointClaim& own_claim() const { return own_; }
@@ -116,7 +122,7 @@ class CheckpointDirectory {
                                   const std::function<void(AtomicFile&)>& write_data);
   // Announces the data files that `manifest` names. On failure what was there before is untouched, and
   // they are removed, but for the announcement of this step itself: when its last fsync fails, the new
-  // one may be there or the old one.
+  // one may be there or the old one. kInvalidArgument: the manifest is larger than kMaxManifestBytes.
   Result<AnnouncedCheckpoint> announce(CheckpointManifest manifest);
   // Both, of one file.
   Result<AnnouncedCheckpoint> announce(CheckpointManifest manifest,
@@ -128,7 +134,8 @@ class CheckpointDirectory {
   Result<std::vector<std::int64_t>> steps() const;
 
   // kCorrupt, kNotFound or kSystem names the file and what is wrong with it; kStopped: it does not
-  // count, as it was announced by a run that did not have the directory any more.
+  // count, as it was announced by a run that did not have the directory any more; kResource: it is
+  // larger or deeper than what is read here, and may be whole: it must not be removed for that.
   Result<AnnouncedCheckpoint> read_manifest(std::int64_t step) const;
 
   // The bytes of a file of the manifest, after size and SHA-256 were found right.
@@ -140,6 +147,10 @@ class CheckpointDirectory {
 
  private:
   Result<std::vector<std::string>> names() const;
+  // kStopped if another run has taken the directory; without take() nobody is asked.
+  Result<void> expect_own(const std::string& doing) const;
+  // Looks at the claim before each name: the lock may not exist on this file system, or may have run
+  // out while this process was stopped.
   Result<void> remove(const std::vector<std::string>& names);
   Result<void> remove_leftovers();
   void tidy();

@@ -8,12 +8,13 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <limits>
 #include <set>
 
 #include "base/durable_directory.h"
 #include "base/exit_codes.h"
+#include "base/read_whole.h"
+#include "base/regular_file.h"
 #include "base/version.h"
 #include "worker_lib/checkpoint_io.h"
 #include "worker_lib/core/archive_writer.h"
@@ -92,6 +93,11 @@ ExitCode steps_of(const CheckpointDirectory& directory, std::vector<std::int64_t
   return ExitCode::kSuccess;
 }
 
+// What is beyond the reader's bounds may be whole.
+const char* word_for(const Error& error) {
+  return error.kind == ErrorKind::kResource ? "not read" : "damaged";
+}
+
 ExitCode list(const std::string& path) {
   const CheckpointDirectory directory(path);
   std::vector<std::int64_t> steps;
@@ -104,7 +110,8 @@ ExitCode list(const std::string& path) {
         checkpoint ? quick_look(directory, checkpoint->manifest) : checkpoint.error().message();
     if (!wrong.empty()) outcome = ExitCode::kUnwell;
     if (!checkpoint) {
-      std::printf("step %lld  damaged: %s\n", static_cast<long long>(step), wrong.c_str());
+      std::printf("step %lld  %s: %s\n", static_cast<long long>(step), word_for(checkpoint.error()),
+                  wrong.c_str());
       continue;
     }
     const CheckpointManifest& m = checkpoint->manifest;
@@ -121,11 +128,12 @@ ExitCode list(const std::string& path) {
 }
 
 std::optional<std::string> contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  if (file.is_open() && !file.bad() && !fs::is_directory(path)) return bytes;
-  complain("read " + path + ": " +
-           (fs::is_directory(path) ? "it is a directory" : std::strerror(errno)));
+  const Result<UniqueFd> fd = open_regular_file(path);
+  Result<std::string> bytes =
+      fd ? read_whole<std::string>(fd->get(), path, std::numeric_limits<std::uint64_t>::max())
+         : Result<std::string>(fd.error());
+  if (bytes) return *std::move(bytes);
+  complain(bytes.error().message());
   return std::nullopt;
 }
 
@@ -279,14 +287,14 @@ ExitCode verify_directory(const std::string& path) {
     const Result<AnnouncedCheckpoint> checkpoint = directory.read_manifest(step);
     std::string wrong;
     if (!checkpoint)
-      wrong = checkpoint.error().message();
+      wrong = word_for(checkpoint.error()) + (": " + checkpoint.error().message());
     else
       for (std::size_t i = 0; i < checkpoint->manifest.files.size() && wrong.empty(); ++i)
         if (const auto bytes = directory.read_data(checkpoint->manifest, i); !bytes)
-          wrong = bytes.error().message();
+          wrong = "damaged: " + bytes.error().message();
     if (!wrong.empty()) outcome = ExitCode::kUnwell;
-    std::printf("step %lld: %s%s\n", static_cast<long long>(step),
-                wrong.empty() ? "whole (SHA-256)" : "damaged: ", wrong.c_str());
+    std::printf("step %lld: %s\n", static_cast<long long>(step),
+                wrong.empty() ? "whole (SHA-256)" : wrong.c_str());
   }
   return outcome;
 }

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -44,8 +45,12 @@ class CheckpointClaims : public testing::Test {
 };
 
 TEST_F(CheckpointClaims, AreReadAsTheyWereWritten) {
-  const CheckpointClaim claim{
-      .number = 3, .generation = 2, .owner = "ab", .accepted = {{5, "five"}, {7, "seven"}}};
+  const CheckpointClaim claim{.number = 3,
+                              .generation = 2,
+                              .owner = "ab",
+                              .accepted = {{5, "five"}, {7, "seven"}},
+                              .job = "job A",
+                              .displaced = {{"job B", 3}, {"job C", 0}}};
   ASSERT_TRUE(write_claim(temporary_.path(), claim));
   EXPECT_EQ(*read_claim(temporary_.path()), claim);
   std::ofstream(temporary_ / ".claim.json") << "{\"claim\": 4";
@@ -77,6 +82,9 @@ TEST_F(CheckpointClaims, NotEvenWhatItHasOnTheDiskAlready) {
   ASSERT_TRUE(written);
   ASSERT_TRUE(new_run_.take(1, "new"));
   EXPECT_FALSE(old_run_.announce({.step = 20, .files = {*written}}));
+  EXPECT_THAT(checkpoint_files(temporary_.path()), ElementsAre("step-000000000020.pt"))
+      << "a file of this name may be the new run's";
+  ASSERT_TRUE(new_run_.prepare());
   EXPECT_THAT(checkpoint_files(temporary_.path()), IsEmpty());
 }
 
@@ -143,11 +151,63 @@ TEST_F(CheckpointClaims, ADamagedClaimIsReplacedByOneWithAHigherNumberThanAnyMan
 }
 
 TEST_F(CheckpointClaims, TheDirectoryIsNotTakenWhileAManifestCannotBeRead) {
-  fs::create_directory(temporary_ / "step-000000000010.json");
+  // A link to itself: open() fails, for root as well.
+  fs::create_symlink("step-000000000010.json", temporary_ / "step-000000000010.json");
   const Result<void> taken = new_run_.take(1, "new");
   ASSERT_FALSE(taken);
   EXPECT_THAT(taken.error().message(),
               AllOf(HasSubstr("take the directory"), HasSubstr("step-000000000010.json")));
+}
+
+// Where the lock does not exist, or has run out: the old run is stopped between its look and the removal.
+TEST_F(CheckpointClaims, ARunThatWasCutOffRemovesNothing) {
+  ASSERT_TRUE(announce(old_run_, 10, "ten"));
+  const Result<ClaimLock> lock = old_run_.hold("remove old checkpoints");
+  ASSERT_TRUE(lock);
+  ASSERT_TRUE(write_claim(temporary_.path(), {.number = 7, .generation = 1, .owner = "new"}));
+  EXPECT_EQ(old_run_.forget(10).error().kind, ErrorKind::kStopped);
+  old_run_.discard({"step-000000000010.pt"});
+  EXPECT_THAT(checkpoint_files(temporary_.path()),
+              ElementsAre("step-000000000010.json", "step-000000000010.pt"));
+}
+
+TEST_F(CheckpointClaims, AJobThatLostTheDirectoryToAnotherDoesNotTakeItBack) {
+  TemporaryDirectory temporary;
+  CheckpointDirectory first(temporary.path()), second(temporary.path());
+  ASSERT_TRUE(first.take(0, "first's process", "job A"));
+  ASSERT_TRUE(second.take(0, "second's process", "job B"));
+  EXPECT_THAT(announce(first, 10, "ten").error().message(), HasSubstr("job 'job B', generation 0"));
+  CheckpointDirectory restarted(temporary.path());
+  const Result<void> taken = restarted.take(1, "first's next process", "job A");
+  ASSERT_FALSE(taken);
+  EXPECT_EQ(taken.error().kind, ErrorKind::kStopped);
+  EXPECT_THAT(taken.error().message(),
+              AllOf(HasSubstr(temporary.path()), HasSubstr("job 'job B' has taken it"),
+                    HasSubstr("end one of the two jobs")));
+  EXPECT_TRUE(announce(second, 10, "ten")) << "the second has it still";
+  CheckpointDirectory second_restarted(temporary.path());
+  EXPECT_TRUE(second_restarted.take(1, "second's next process", "job B"));
+  EXPECT_FALSE(restarted.take(2, "first's last process", "job A"));
+  EXPECT_TRUE(restarted.take(0, "submitted again", "job A"));
+  EXPECT_FALSE(second_restarted.take(2, "second's last process", "job B"));
+}
+
+TEST_F(CheckpointClaims, WhatIsNoClaimIsNeitherReadNorWaitedFor) {
+  const std::string path = temporary_ / ".claim.json";
+  ASSERT_TRUE(announce(old_run_, 10, "ten"));
+  fs::remove(path);
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(read_claim(temporary_.path())->number, 0);
+  fs::remove(path);
+  std::ofstream(path) << std::string(1 << 20, '[');
+  EXPECT_EQ(read_claim(temporary_.path())->number, 0);
+  std::ofstream(path) << R"({"claim": -1, "generation": 0, "owner": "x", "accepted": []})";
+  EXPECT_EQ(read_claim(temporary_.path())->number, 0);
+  fs::resize_file(path, std::uintmax_t{1} << 40);
+  EXPECT_EQ(read_claim(temporary_.path())->number, 0);
+  EXPECT_TRUE(new_run_.read_manifest(10));
+  EXPECT_TRUE(new_run_.take(1, "new"));
+  EXPECT_TRUE(new_run_.read_manifest(10));
 }
 
 TEST_F(CheckpointClaims, WhatKilledTakesLeftIsRemoved) {

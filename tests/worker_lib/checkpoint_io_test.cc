@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <fstream>
@@ -227,6 +228,94 @@ TEST_F(CheckpointIo, AForgedManifestIsReadWithCare) {
   EXPECT_THAT(forge("/files/0/bytes", "many"), HasSubstr("step-000000000005.json"));
   EXPECT_THAT(forge("/format", 9), HasSubstr("format 9, this program reads format 1"));
   EXPECT_EQ(forge("/later_key", 1), "") << "keys that later versions add do not disturb";
+}
+
+TEST_F(CheckpointIo, FieldsOfTheWrongTypeAreNamedInOneLine) {
+  ASSERT_TRUE(announce(directory_, 5, "x"));
+  const std::string path = directory_.path_of("step-000000000005.json");
+  const auto original = nlohmann::json::parse(read_file(path));
+  for (const char* field :
+       {"/format", "/step", "/epoch", "/generation", "/world_size", "/claim", "/metric", "/model",
+        "/data", "/files", "/files/0", "/files/0/name", "/files/0/bytes", "/files/0/sha256"})
+    for (const nlohmann::json& value :
+         {nlohmann::json(nullptr), nlohmann::json(true), nlohmann::json(-1), nlohmann::json(1e300),
+          nlohmann::json("1"), nlohmann::json(~std::uint64_t{0}), nlohmann::json::array({1}),
+          nlohmann::json{{"a", 1}}}) {
+      const std::string name(field);
+      if (name == "/metric" && value.is_number()) continue;
+      if (value.is_string() && (name == "/model" || name == "/data")) continue;
+      nlohmann::json document = original;
+      document.erase("manifest_sha256");
+      document[nlohmann::json::json_pointer(field)] = value;
+      document["manifest_sha256"] = sha256_hex(document.dump());
+      overwrite(path, document.dump(1) + "\n");
+      const std::string wrong = damage(directory_, 5);
+      EXPECT_THAT(wrong, HasSubstr("/step-000000000005.")) << field << " " << value;
+      EXPECT_THAT(wrong, testing::Not(HasSubstr("\n"))) << field << " " << value;
+      EXPECT_THAT(wrong, testing::Not(HasSubstr("json.exception"))) << field << " " << value;
+    }
+}
+
+// A megabyte of "[" would take the parser's stack.
+TEST_F(CheckpointIo, AManifestBeyondTheReadersBoundsIsNotCalledDamaged) {
+  ASSERT_TRUE(announce(directory_, 5, "x"));
+  const std::string path = directory_.path_of("step-000000000006.json");
+  const auto error_of = [&] {
+    const auto read = directory_.read_manifest(6);
+    EXPECT_FALSE(read);
+    EXPECT_EQ(read.error().kind, ErrorKind::kResource);
+    EXPECT_THAT(read.error().message(), HasSubstr(path));
+    return read.error().message();
+  };
+  overwrite(path, std::string(1 << 20, '['));
+  EXPECT_THAT(error_of(), HasSubstr("nested deeper than 16"));
+  overwrite(path, "{\"a\":" + std::string(1 << 20, '[') + std::string(1 << 20, ']') + "}\n");
+  EXPECT_THAT(error_of(), HasSubstr("nested deeper than 16"));
+  overwrite(path, std::string(5 << 20, ','));
+  EXPECT_THAT(error_of(), HasSubstr("values"));
+  fs::resize_file(path, std::uintmax_t{1} << 40);
+  EXPECT_THAT(error_of(), HasSubstr("bytes"));
+  EXPECT_EQ(damage(directory_, 5), "");
+}
+
+TEST_F(CheckpointIo, WhatIsNoRegularFileIsRefusedAtOnce) {
+  ASSERT_TRUE(announce(directory_, 5, "x"));
+  ASSERT_EQ(mkfifo(directory_.path_of("step-000000000006.json").c_str(), 0600), 0);
+  fs::create_directory(directory_.path_of("step-000000000007.json"));
+  EXPECT_THAT(damage(directory_, 6), HasSubstr("it is a FIFO, not a regular file"));
+  EXPECT_THAT(damage(directory_, 7), HasSubstr("it is a directory, not a regular file"));
+  const std::string data = directory_.path_of("step-000000000005.pt");
+  fs::remove(data);
+  ASSERT_EQ(mkfifo(data.c_str(), 0600), 0);
+  EXPECT_THAT(damage(directory_, 5), HasSubstr(data + ": it is a FIFO"));
+}
+
+std::vector<ManifestFile> many_files(std::size_t count) {
+  std::vector<ManifestFile> files;
+  for (std::size_t i = 0; i < count; ++i)
+    files.push_back({shard_name("step-000000000100.pt", static_cast<int>(i)), 12345678901,
+                     sha256_hex(std::to_string(i))});
+  return files;
+}
+
+TEST_F(CheckpointIo, AManifestOfManyShardsIsReadAsItWasWritten) {
+  const CheckpointManifest manifest{.step = 100, .world_size = 20000, .files = many_files(20000)};
+  const auto written = directory_.announce(manifest);
+  ASSERT_TRUE(written) << written.error().message();
+  const auto read = directory_.read_manifest(100);
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(read->manifest, manifest);
+}
+
+TEST_F(CheckpointIo, AManifestThatIsTooLargeIsNotAnnounced) {
+  ASSERT_TRUE(announce(directory_, 5, "x"));
+  overwrite(directory_.path_of("step-000000000100.shard-0000.pt"), "of this save");
+  const auto written = directory_.announce({.step = 100, .files = many_files(150000)});
+  ASSERT_FALSE(written);
+  EXPECT_EQ(written.error().kind, ErrorKind::kInvalidArgument);
+  EXPECT_THAT(written.error().message(), HasSubstr("a manifest of 150000 files"));
+  EXPECT_THAT(listing(directory_.path()),
+              ElementsAre("step-000000000005.json", "step-000000000005.pt"));
 }
 
 TEST_F(CheckpointIo, PrepareRemovesLeftoversAndNothingElse) {

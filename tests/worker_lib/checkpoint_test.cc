@@ -338,9 +338,9 @@ TEST_F(CheckpointTest, RanksWithNothingInCommonDoNotStartAnew) {
 
 TEST_F(CheckpointTest, WhatCannotBeReadIsAnErrorOnEveryRankAndIsNotPassedOver) {
   save_steps({1, 2}, 2);
-  // A directory in the file's place: open() works, read() fails, for root as well.
+  // A link to itself in the file's place: open() fails, for root as well.
   fs::remove(file(2, ".pt"));
-  fs::create_directory(file(2, ".pt"));
+  fs::create_symlink(file(2, ".pt"), file(2, ".pt"));
   ThreadWorld(2).run([&](ProcessGroup& group) {
     CheckpointManager manager(group, 0, options_);
     Training training(group.rank(), 2);

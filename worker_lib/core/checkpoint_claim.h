@@ -12,25 +12,42 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "worker_lib/core/checkpoint_manifest.h"
 
 namespace ddprun {
+
+// A job that has lost the directory to another job.
+struct DisplacedJob {
+  std::string job;
+  std::int64_t generation = 0;  // its last one that had the directory
+  bool operator==(const DisplacedJob&) const = default;
+};
 
 struct CheckpointClaim {
   std::int64_t number = 0;  // from 1; 0: nobody has taken the directory
   std::int64_t generation = 0;
   std::string owner;                             // of a process, random
   std::map<std::int64_t, std::string> accepted;  // by step: identity of the manifest
+  std::string job = {};                      // the same in all its generations; empty: not known
+  std::vector<DisplacedJob> displaced = {};  // newest last, kMaxDisplaced at most
   bool operator==(const CheckpointClaim&) const = default;
 };
+inline constexpr std::size_t kMaxDisplaced = 64;
 
 // Whether the checkpoint was announced by the owner, or before it came.
 bool counts(const CheckpointClaim& claim, const CheckpointManifest& manifest,
             const std::string& identity);
 
-// The claim of a run that comes after `last`. present: the checkpoints that count.
+// Whether the generation of `job` is a restart of one that lost the directory to another job, which
+// has it since. It must not take the directory back: the two would take it from each other at every
+// restart. A job that is submitted again begins with a generation that is not later, and may.
+bool is_displaced(const CheckpointClaim& claim, const std::string& job, std::int64_t generation);
+
+// The claim of a run that comes after `last`. present: the checkpoints that count. job: empty: not known.
 CheckpointClaim next_claim(const CheckpointClaim& last, std::int64_t generation, std::string owner,
-                           std::map<std::int64_t, std::string> present);
+                           std::map<std::int64_t, std::string> present,
+                           const std::string& job = "");
 
 }  // namespace ddprun

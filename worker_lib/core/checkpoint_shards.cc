@@ -67,8 +67,8 @@ class Merger {
       if (record.name.starts_with(data))
         result_.crcs[prefix + record.name.substr(data.size())] = record.crc;
     tops_.push_back(first_node + shard.tree.top);
-    const PickleNode* number = find(s, top_of(s), "shard");
-    const PickleNode* count = find(s, top_of(s), "shards");
+    const PickleNode* number = find(s, top_of(s), "shard", PickleKind::kInteger);
+    const PickleNode* count = find(s, top_of(s), "shards", PickleKind::kInteger);
     if (number->integer != static_cast<std::int64_t>(s) ||
         count->integer != static_cast<std::int64_t>(shards_.size()))
       throw Refused{corrupt(s, "says that it is shard " + std::to_string(number->integer) + " of " +
@@ -78,9 +78,15 @@ class Merger {
 
   const PickleNode& top_of(std::size_t s) const { return result_.archive.tree[tops_[s]]; }
 
-  const PickleNode* find(std::size_t s, const PickleNode& dict, std::string_view key) const {
-    if (const PickleNode* found = result_.archive.tree.find(dict, key)) return found;
-    throw Refused{corrupt(s, "has no '" + std::string(key) + "'")};
+  const PickleNode* find(std::size_t s, const PickleNode& dict, std::string_view key,
+                         PickleKind kind) const {
+    const PickleNode* found = result_.archive.tree.find(dict, key);
+    if (!found) throw Refused{corrupt(s, "has no '" + std::string(key) + "'")};
+    if (found->kind != kind)
+      throw Refused{corrupt(s, "has a '" + std::string(key) + "' that is " +
+                                   std::string(to_text(found->kind)) + ", not " +
+                                   std::string(to_text(kind)))};
+    return found;
   }
 
   PickleNodeId add(PickleNode node) {
@@ -97,12 +103,12 @@ class Merger {
     const PickleTree& tree = result_.archive.tree;
     std::map<std::string, std::pair<PickleNodeId, PickleNodeId>> by_name;
     for (std::size_t s = 0; s < shards_.size(); ++s) {
-      const PickleNode& model = *find(s, top_of(s), "model");
+      const PickleNode& model = *find(s, top_of(s), "model", PickleKind::kDict);
       for (std::size_t i = 0; i + 1 < model.items.size(); i += 2)
         by_name[tree[model.items[i]].text] = {model.items[i], model.items[i + 1]};
     }
     PickleNode merged{.kind = PickleKind::kDict};
-    for (const PickleNodeId id : find(0, top_of(0), kModelNames)->items) {
+    for (const PickleNodeId id : find(0, top_of(0), kModelNames, PickleKind::kList)->items) {
       const auto found = by_name.find(tree[id].text);
       if (found == by_name.end())
         throw Refused{corrupt(0, "names '" + tree[id].text + "', which no shard has")};
@@ -115,7 +121,8 @@ class Merger {
     const PickleTree& tree = result_.archive.tree;
     std::map<std::int64_t, std::pair<PickleNodeId, PickleNodeId>> by_index;
     for (std::size_t s = 0; s < shards_.size(); ++s) {
-      const PickleNode& state = *find(s, *find(s, top_of(s), "optimizer"), "state");
+      const PickleNode& optimizer = *find(s, top_of(s), "optimizer", PickleKind::kDict);
+      const PickleNode& state = *find(s, optimizer, "state", PickleKind::kDict);
       for (std::size_t i = 0; i + 1 < state.items.size(); i += 2)
         by_index[tree[state.items[i]].integer] = {state.items[i], state.items[i + 1]};
     }
