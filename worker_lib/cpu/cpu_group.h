@@ -90,7 +90,7 @@ struct CallTerms {
 };
 
 // How a message's transfer ended; of a receive: who sent it. Called once, on any thread, without
-// locks; must not throw, and may start transfers but not wait for any.
+// locks. It may start transfers and wait for some. What leaves it as an exception ends the group.
 using TransferDone = std::function<void(const Result<Rank>&)>;
 
 class CpuGroup {
@@ -153,6 +153,13 @@ class CpuGroup {
                           Duration timeout, TransferDone done) = 0;
   virtual void start_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
                           Duration timeout, TransferDone done) = 0;
+
+  // Waits until none of these is in flight any more, at most so long; whether it is so. For who is about to
+  // destroy the group and has issued some. (By itself: there are none.)
+  virtual bool await_messages(Duration patience) {
+    static_cast<void>(patience);
+    return true;
+  }
 
   // Memory of zeros that the ranks of this node reach: an all_reduce of one tensor per rank that
   // lies in it on every rank is done where they lie, without staging. It may outlive the group.

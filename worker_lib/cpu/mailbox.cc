@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "base/background_thread.h"
 #include "base/poll_until.h"
@@ -122,15 +123,17 @@ Mailbox::Mailbox(GroupCore& core)
 
 Mailbox::~Mailbox() {
   Lock lock = enter();
-  if (!transfers_.empty()) {
-    core_.abort(kGroupDestroyed);
-    end_all();
-  }
+  end_here();
   closing_ = true;
   tell_driver();
   call_back(lock);
   lock.unlock();
   if (thread_.joinable()) thread_.join();
+}
+
+bool Mailbox::await_idle(Duration patience) {
+  Lock lock = enter();
+  return idle_.wait_for(lock, patience, [&] { return transfers_.empty(); });
 }
 
 Mailbox::Transfer Mailbox::make_send(const void* data, std::size_t bytes, Rank destination, int tag,
@@ -258,17 +261,44 @@ void Mailbox::run() {
   }
 }
 
+// While one thread drives. REQUIRES of all: the mutex is held.
+class Mailbox::Turn {
+ public:
+  explicit Turn(Mailbox& mailbox) : mailbox_(mailbox) { begin(); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  ~Turn() {
+    if (!is_mine_) return;
+    end();
+    mailbox_.changed_.notify_all();
+  }
+
+  void begin() { is_mine_ = mailbox_.driving_ = true; }
+  void end() { is_mine_ = mailbox_.driving_ = false; }
+
+ private:
+  Mailbox& mailbox_;
+  bool is_mine_ = false;
+};
+
 // REQUIRES: nobody drives.
 template <class Over>
 void Mailbox::drive(Lock& lock, Over over) {
-  driving_ = true;
+  Turn turn(*this);
   bool is_idle = false;
   TimePoint sleep_at{};
   while (!over()) {
     const bool moved = step();
     end_at_deadline();
     if (!moved) end_with_leavers();
-    call_back(lock);
+    if (!ended_.empty()) {
+      // Who is called back may wait for other messages, and drive meanwhile.
+      turn.end();
+      call_back(lock);
+      changed_.wait(lock, [&] { return !driving_ || over(); });
+      if (driving_) return;
+      turn.begin();
+    }
     if (over()) break;
     // The mutex goes to whoever waits for it: a thread that unlocks and locks again would win.
     if (callers_.load() > 0) {
@@ -287,8 +317,6 @@ void Mailbox::drive(Lock& lock, Over over) {
       is_idle = false;
     }
   }
-  driving_ = false;
-  changed_.notify_all();
 }
 
 // That there is something new. REQUIRES: the mutex is held.
@@ -365,14 +393,24 @@ void Mailbox::look_at_sockets(TimePoint until, Lock* lock) {
   }
 }
 
-// Tells those who are called back, without the mutex: they may start the next transfer.
+// Tells those who are called back, without the mutex: they may start the next transfer. The others are told
+// also when one throws; the group ends then, as nobody knows what the program has missed.
 void Mailbox::call_back(Lock& lock) {
   while (!ended_.empty()) {
     std::vector<Ended> ended = std::move(ended_);
     ended_.clear();
     lock.unlock();
     for (Ended& one : ended) {
-      one.done(one.result);
+      try {
+        one.done(one.result);
+      } catch (const std::exception& thrown) {
+        core_.raise(ErrorKind::kSystem, here_.rank,
+                    std::string("what is called at the end of a message threw: ") + thrown.what());
+      } catch (...) {
+        core_.raise(ErrorKind::kSystem, here_.rank,
+                    "what is called at the end of a message threw something that is no "
+                    "std::exception");
+      }
       one.done = nullptr;
     }
     lock.lock();
@@ -767,6 +805,7 @@ void Mailbox::complete(Transfer& transfer, std::optional<Error> failure) {
   }
   deadlines_.erase({transfer.deadline.when(), transfer.number});
   transfers_.erase(transfer.number);
+  if (transfers_.empty()) idle_.notify_all();
 }
 
 // This one is the group's failure.
@@ -793,6 +832,17 @@ void Mailbox::end_all() {
   while (!transfers_.empty()) {
     Transfer& transfer = transfers_.begin()->second;
     complete(transfer, core_.fail(attempt_of(transfer), WaitEnd::kFailed));
+  }
+}
+
+// Of this rank alone: the group may be whole.
+void Mailbox::end_here() {
+  is_over_ = true;
+  while (!transfers_.empty()) {
+    Transfer& transfer = transfers_.begin()->second;
+    complete(transfer, Error{.kind = ErrorKind::kStopped,
+                             .doing = attempt_of(transfer).doing() + here_.title,
+                             .cause = kGroupDestroyed});
   }
 }
 

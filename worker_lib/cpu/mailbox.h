@@ -57,8 +57,11 @@ class Mailbox {
   static constexpr std::size_t kPartBytes = std::size_t{256} << 10;
 
   explicit Mailbox(GroupCore& core);
-  // Aborts the group if anything is in flight.
+  // Ends with kStopped what is in flight; other ranks learn of it when this one leaves.
   ~Mailbox();
+
+  // Waits until nothing is in flight, at most so long; whether it is so.
+  bool await_idle(Duration patience);
 
   // See CpuGroup.
   Result<void> send(const void* data, std::size_t bytes, Rank destination, int tag,
@@ -76,6 +79,7 @@ class Mailbox {
   struct Message;
   struct Frame;
   struct Peer;
+  class Turn;
   struct Ended {
     TransferDone done;
     Result<Rank> result;
@@ -127,6 +131,7 @@ class Mailbox {
   void fail(Transfer& transfer, WaitEnd end);
   void fail_all(ErrorKind kind, int peer_rank, const std::string& cause);
   void end_all();
+  void end_here();
 
   GroupCore& core_;
   const Surroundings& here_;
@@ -136,6 +141,7 @@ class Mailbox {
   std::mutex mutex_;              // guards what follows, except while the driver sleeps: watched_
   std::condition_variable
       changed_;  // a driver stopped, a transfer ended or was posted, or closing_
+  std::condition_variable idle_;  // nothing is in flight any more
   bool driving_ = false;
   bool sleeping_ = false;  // the driver is
   bool closing_ = false;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <optional>
 
 #include "base/not_now.h"
 #include "base/pidfd.h"
@@ -24,7 +25,7 @@ namespace ddprun {
 namespace {
 
 constexpr std::size_t kFdsPerMessage = 200;  // the kernel takes at most 253
-constexpr std::size_t kMaxStrangers = 64;    // that may stand at the door at once
+constexpr std::size_t kMoreStrangers = 64;   // that may stand at the door at once, beside the ranks
 constexpr Duration kRetry = std::chrono::milliseconds(1);
 constexpr const char* kDoing = "share memory with the ranks of this node";
 
@@ -142,6 +143,25 @@ Error lost(int rank, const std::string& doing) {
                .peer_rank = rank};
 }
 
+// The user that the process at the other end of a Unix socket had when it connected or began to listen. The
+// kernel says it: the token is no proof, as whoever reaches the store can read it.
+std::optional<uid_t> user_behind(int socket) {
+  ucred other{};
+  socklen_t length = sizeof other;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &other, &length) != 0) return std::nullopt;
+  return other.uid;
+}
+
+Error other_user(int rank, std::optional<uid_t> user) {
+  return Error{.kind = ErrorKind::kProtocol,
+               .doing = kDoing,
+               .cause = "the process that listens for " + name_rank(rank) + " belongs to user " +
+                        (user ? std::to_string(*user) : "(unknown)") + ", this one to user " +
+                        std::to_string(geteuid()) +
+                        "; the ranks of a node must run as the same user",
+               .peer_rank = rank};
+}
+
 // Whether nobody listens there any more: its rank has ended, or has given the group up.
 bool is_closed(const std::string& door) {
   const UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -239,8 +259,11 @@ class Leader {
       if (!stranger.valid() && !is_not_now(errno) && errno != ECONNABORTED) {
         return system_error("let the ranks of this node in", errno);
       }
-      if (strangers_.size() == kMaxStrangers) strangers_.erase(strangers_.begin());
-      if (stranger.valid()) strangers_.push_back(std::move(stranger));
+      if (!stranger.valid() || user_behind(stranger.get()) != geteuid()) return {};
+      if (strangers_.size() == guests_.size() + kMoreStrangers) {
+        strangers_.erase(strangers_.begin());
+      }
+      strangers_.push_back(std::move(stranger));
     }
     return {};
   }
@@ -322,6 +345,8 @@ Result<UniqueFd> knock(const std::string& name, const NodeMeetingOptions& option
     return system_error("connect", errno);
   });
   if (!connected) return failure(connected.error());
+  const std::optional<uid_t> user = user_behind(socket.get());
+  if (user != geteuid()) return other_user(options.ranks[0], user);
   const Result<OwnFds> own = own_fds(options);
   if (!own) return own.error();
   const Hello hello = make_hello(options);

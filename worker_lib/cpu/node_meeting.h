@@ -7,6 +7,9 @@
 // bell and page back. A pidfd made by its own process works in every PID namespace and cannot mean
 // another process that got the same number later; no more can a page that was opened by its own.
 //
+// Both sides look at whose process the other is (SO_PEERCRED): another user gets no segment, and can plant none.
+// The segment's seals keep whoever holds it from shrinking it.
+//
 //   rank 1 ──hello, own pidfd and page─────▶ rank 0     (one message each, SOCK_SEQPACKET)
 //   rank 1 ◀─segment, pidfds, bells, pages─ rank 0     (once all have knocked)
 //
@@ -62,7 +65,8 @@ struct NodeMembers {
 };
 
 // leader_door: the name of the first rank's door. kPeerLost when the leader (or, for the leader, a
-// rank that had knocked, or whose door is closed) is gone, kTimeout names who did not come.
+// rank that had knocked, or whose door is closed) is gone, kTimeout names who did not come, kProtocol: the
+// leader's process belongs to another user, or its segment is not sealed.
 Result<NodeMembers> meet_node(const NodeDoor& door, const std::string& leader_door,
                               const NodeMeetingOptions& options);
 

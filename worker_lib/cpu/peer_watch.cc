@@ -2,8 +2,10 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <linux/sockios.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -18,6 +20,7 @@
 #include "base/deadline.h"
 #include "base/flight_words.h"
 #include "base/not_now.h"
+#include "base/poll_until.h"
 #include "base/process_stat.h"
 #include "worker_lib/cpu/rank_names.h"
 
@@ -27,6 +30,11 @@ namespace {
 constexpr std::uint32_t kMaxBodyBytes = 1 << 20;
 // While others are asked: a rank of this node may raise a failure, which tells the board alone.
 constexpr Duration kLookInterval = std::chrono::milliseconds(10);
+// What waits for a peer that does not read.
+constexpr std::size_t kMaxUnsentBytes = 1 << 20;
+// For the last words of a rank that leaves, to be acknowledged.
+constexpr Duration kDeliveryPatience = std::chrono::seconds(1);
+constexpr Duration kDeliveryInterval = std::chrono::milliseconds(1);
 // The notes of a node of a hundred ranks.
 constexpr int kSendBufferBytes = 256 << 10;
 
@@ -48,6 +56,12 @@ void ask_when_silent(int socket, Duration silence) {
   set(IPPROTO_TCP, TCP_KEEPINTVL, interval_seconds);
   set(IPPROTO_TCP, TCP_KEEPCNT, 5);
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(silence / milliseconds(1)));
+}
+
+// The other side waits for it before it closes the connection.
+void acknowledge_now(int socket) {
+  const int now = 1;
+  setsockopt(socket, IPPROTO_TCP, TCP_QUICKACK, &now, sizeof now);
 }
 
 // The state of a process that is held by a pidfd; false where /proc does not tell.
@@ -104,22 +118,23 @@ struct PeerWatch::Peer {
   UniqueFd socket;       // closed by the destructor only, as other threads write to it
   bool open = true;      // for reading; the watch's thread
   bool writable = true;  // holds speaking_
+  std::string unsent;    // frames, the first perhaps without its beginning; holds speaking_
   std::string unread;    // the beginning of a frame; the watch's thread
 };
 
 Result<std::unique_ptr<PeerWatch>> PeerWatch::start(NodeBoard& board, const RankBells& bells,
                                                     Options options) {
-  UniqueFd stop(eventfd(0, EFD_CLOEXEC));
-  if (!stop.valid()) return system_error("start the watch over other ranks", errno);
+  UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake.valid()) return system_error("start the watch over other ranks", errno);
   std::unique_ptr<PeerWatch> watch(
-      new PeerWatch(board, bells, std::move(options), std::move(stop)));
+      new PeerWatch(board, bells, std::move(options), std::move(wake)));
   const Result<void> started =
       start_thread(watch->thread_, "ddprun-watch", [raw = watch.get()] { raw->run(); });
   if (!started) return started.error();
   return watch;
 }
 
-PeerWatch::PeerWatch(NodeBoard& board, const RankBells& bells, Options options, UniqueFd stop)
+PeerWatch::PeerWatch(NodeBoard& board, const RankBells& bells, Options options, UniqueFd wake)
     : board_(board),
       bells_(bells),
       rank_(options.rank),
@@ -128,7 +143,7 @@ PeerWatch::PeerWatch(NodeBoard& board, const RankBells& bells, Options options, 
       node_ranks_(std::move(options.node_ranks)),
       lives_(std::move(options.lives)),
       pages_(std::move(options.pages)),
-      stop_(std::move(stop)) {
+      wake_(std::move(wake)) {
   for (Link& link : options.links) {
     peers_.push_back(std::make_unique<Peer>());
     peers_.back()->rank = link.rank;
@@ -140,16 +155,22 @@ PeerWatch::PeerWatch(NodeBoard& board, const RankBells& bells, Options options, 
 }
 
 PeerWatch::~PeerWatch() {
+  if (!thread_.joinable()) return;
+  if (!board_.failed()) await_delivery();
+  stops_ = true;
+  wake();
+  thread_.join();
+}
+
+// EAGAIN: it has been woken often enough.
+void PeerWatch::wake() {
   const std::uint64_t one = 1;
-  if (thread_.joinable()) {
-    while (write(stop_.get(), &one, sizeof one) < 0 && errno == EINTR) {
-    }
-    thread_.join();
+  while (write(wake_.get(), &one, sizeof one) < 0 && errno == EINTR) {
   }
 }
 
 void PeerWatch::run() {
-  std::vector<pollfd> watched{{stop_.get(), POLLIN, 0}};
+  std::vector<pollfd> watched{{wake_.get(), POLLIN, 0}};
   for (std::size_t local = 0; local < lives_.size(); ++local) {
     const bool self = static_cast<int>(local) == board_.local();
     watched.push_back({self ? -1 : lives_[local].get(), POLLIN, 0});
@@ -157,9 +178,19 @@ void PeerWatch::run() {
   const std::size_t first_link = watched.size();
   for (const auto& peer : peers_) watched.push_back({peer->socket.get(), POLLIN, 0});
 
-  for (;;) {
+  while (!stops_) {
+    {
+      const std::lock_guard lock(speaking_);
+      for (std::size_t i = first_link; i < watched.size(); ++i) {
+        const bool has_more = !peers_[i - first_link]->unsent.empty();
+        watched[i].events = static_cast<short>(has_more ? POLLIN | POLLOUT : POLLIN);
+      }
+    }
     if (::poll(watched.data(), watched.size(), -1) < 0) continue;
-    if (watched[0].revents != 0) return;
+    if (watched[0].revents != 0) {
+      eventfd_t count = 0;
+      eventfd_read(wake_.get(), &count);
+    }
     for (std::size_t i = 1; i < first_link; ++i) {
       if (watched[i].revents == 0) continue;
       watched[i].fd = -1;
@@ -168,6 +199,10 @@ void PeerWatch::run() {
     for (std::size_t i = first_link; i < watched.size(); ++i) {
       if (watched[i].revents == 0) continue;
       Peer& peer = *peers_[i - first_link];
+      if ((watched[i].revents & POLLOUT) != 0) {
+        const std::lock_guard lock(speaking_);
+        send_unsent(peer);
+      }
       read_link(peer);
       if (!peer.open) watched[i].fd = -1;
     }
@@ -236,6 +271,7 @@ bool PeerWatch::handle(Peer& peer, const FrameHead& head, const std::string& bod
     case News::kLeave:
       // Its links are not with all ranks here, and any may wait for a message of its.
       if (board_.note_departure(peer.rank)) bells_.ring_all();
+      acknowledge_now(peer.socket.get());
       return true;
     case News::kQuestion: {
       const std::string standings = frames_of(standings_here());
@@ -370,16 +406,57 @@ std::optional<std::vector<PeerWatch::Note>> PeerWatch::notes_in(const std::strin
   return notes;
 }
 
-// Links carry little, and it is read at once, so a send that does not fit means that the
-// other side has been stopped for long; it then hears of nothing until its connection is closed.
+// Links carry little, and it is read at once. Where the other side has been stopped for long, what does not fit
+// waits here. Questions and answers are left out when that is too much; a failure and the leave are not, and come
+// once each.
 void PeerWatch::send(Peer& peer, FrameHead head, const std::string& body) {
-  if (!peer.writable) return;
+  const bool comes_once = head.news == News::kFailure || head.news == News::kLeave;
+  if (!peer.writable || (!comes_once && peer.unsent.size() > kMaxUnsentBytes)) return;
   head.body_bytes = static_cast<std::uint32_t>(body.size());
-  std::string frame(reinterpret_cast<const char*>(&head), sizeof head);
-  frame += body;
-  const ssize_t sent =
-      ::send(peer.socket.get(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  peer.writable = sent == static_cast<ssize_t>(frame.size());
+  const bool is_first = peer.unsent.empty();
+  peer.unsent.append(reinterpret_cast<const char*>(&head), sizeof head);
+  peer.unsent += body;
+  if (!is_first) return;
+  send_unsent(peer);
+  if (!peer.unsent.empty()) wake();  // the thread watches for room
+}
+
+void PeerWatch::send_unsent(Peer& peer) {
+  std::size_t done = 0;
+  while (done < peer.unsent.size()) {
+    const ssize_t sent = ::send(peer.socket.get(), peer.unsent.data() + done,
+                                peer.unsent.size() - done, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && is_not_now(errno)) break;
+    if (sent < 0) {
+      peer.writable = false;
+      done = peer.unsent.size();
+      break;
+    }
+    done += static_cast<std::size_t>(sent);
+  }
+  peer.unsent.erase(0, done);
+}
+
+// Whether the other side's kernel has all that was said, or will take no more.
+bool PeerWatch::is_delivered(Peer& peer) {
+  pollfd watched{peer.socket.get(), 0, 0};
+  if (::poll(&watched, 1, 0) > 0) return true;  // POLLERR, POLLHUP: the connection is gone
+  const std::lock_guard lock(speaking_);
+  if (!peer.writable) return true;
+  int on_its_way = 0;
+  return peer.unsent.empty() &&
+         (ioctl(peer.socket.get(), SIOCOUTQ, &on_its_way) != 0 || on_its_way == 0);
+}
+
+// A connection that is closed while it has unread bytes is reset, and with it goes what is still on its way: the
+// others would take a rank for dead that has left in good order. No event tells of an acknowledgement.
+void PeerWatch::await_delivery() {
+  const Deadline patience(kDeliveryPatience);
+  for (const auto& peer : peers_) {
+    while (!is_delivered(*peer) && !patience.passed()) {
+      poll_until({}, BootClock::now() + kDeliveryInterval);
+    }
+  }
 }
 
 void PeerWatch::announce(const GroupFailure& failure) {

@@ -65,7 +65,8 @@ class PeerWatch {
   void announce(const GroupFailure& failure);
   // Tells the other nodes of the failure that is on the board, once.
   void pass_on();
-  // Tells everyone that this rank leaves in good order.
+  // Tells everyone that this rank leaves in good order. The destructor waits, for a second at most, until the
+  // kernels of the other nodes have it.
   void leave();
   // Whether a rank of another node has left in good order.
   bool has_left(int rank) const { return board_.has_departed(rank); }
@@ -102,7 +103,7 @@ class PeerWatch {
     std::string text;
   };
 
-  PeerWatch(NodeBoard& board, const RankBells& bells, Options options, UniqueFd stop);
+  PeerWatch(NodeBoard& board, const RankBells& bells, Options options, UniqueFd wake);
   void run();
   void neighbour_ended(int local);
   void read_link(Peer& peer);
@@ -116,6 +117,10 @@ class PeerWatch {
   void take(Standing standing);  // holds asking_
   void put_question(News question, Duration patience, std::unique_lock<std::mutex>& asking);
   void send(Peer& peer, FrameHead head, const std::string& body);  // holds speaking_
+  void send_unsent(Peer& peer);                                    // holds speaking_
+  void wake();
+  bool is_delivered(Peer& peer);
+  void await_delivery();
   void pass_on_holding_lock();
 
   NodeBoard& board_;
@@ -127,7 +132,8 @@ class PeerWatch {
   std::vector<UniqueFd> lives_;
   std::vector<std::optional<MappedPages>> pages_;
   std::vector<std::unique_ptr<Peer>> peers_;
-  UniqueFd stop_;
+  UniqueFd wake_;  // eventfd
+  std::atomic<bool> stops_ = false;
 
   std::mutex speaking_;  // guards writing to links, raising, and passed_on_
   bool passed_on_ = false;

@@ -52,6 +52,7 @@ class SharedGroup final : public CpuGroup {
                   TransferDone done) override;
   void start_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
                   Duration timeout, TransferDone done) override;
+  bool await_messages(Duration patience) override { return mailbox_.await_idle(patience); }
   std::shared_ptr<char> shared_memory(std::size_t bytes) override;
   void write_note(std::string_view note) override { board_.write_note(note); }
   std::vector<std::string> notes(Duration patience) override {

@@ -14,6 +14,9 @@
 namespace ddprun {
 namespace {
 
+// Its size stays what it is, for all who have it.
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
 Result<void*> map(int fd, std::size_t bytes) {
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (memory == MAP_FAILED) {
@@ -44,13 +47,19 @@ Result<ShmSegment> ShmSegment::create(std::size_t bytes) {
       ftruncate(memfd.get(), static_cast<off_t>(bytes)) != 0) {
     return system_error("size a shared segment of " + std::to_string(bytes) + " B", errno);
   }
-  if (fcntl(memfd.get(), F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
+  if (fcntl(memfd.get(), F_ADD_SEALS, kSeals) != 0) {
     return system_error("seal a shared segment", errno);
   }
   return adopt(std::move(memfd), bytes);
 }
 
 Result<ShmSegment> ShmSegment::adopt(UniqueFd memfd, std::size_t bytes) {
+  const int seals = fcntl(memfd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals) {
+    return Error{.kind = ErrorKind::kProtocol,
+                 .doing = "map the shared segment",
+                 .cause = "it is not sealed: its size could change while it is in use"};
+  }
   struct stat status {};
   if (fstat(memfd.get(), &status) != 0) return system_error("look at the shared segment", errno);
   const auto size = static_cast<std::size_t>(status.st_size);

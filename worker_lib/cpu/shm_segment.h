@@ -25,7 +25,7 @@ class ShmSegment {
  public:
   // A new segment of zeros, with a heap where there can be one.
   static Result<ShmSegment> create(std::size_t bytes);
-  // Maps a segment that another process has made; kProtocol if it is shorter than `bytes`.
+  // Maps a segment that another process has made; kProtocol if it is shorter than `bytes` or not sealed.
   static Result<ShmSegment> adopt(UniqueFd memfd, std::size_t bytes);
 
   ShmSegment(ShmSegment&& other) noexcept;

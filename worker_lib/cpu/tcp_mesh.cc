@@ -120,12 +120,15 @@ TcpMesh::End TcpMesh::exchange(std::span<const Sending> sendings,
         },
         closed_node);
     if (sent == Moved::kClosed || received == Moved::kClosed) return {WaitEnd::kLeft, closed_node};
+    if (out.finished() && in.finished()) break;
+    // Also where bytes still trickle: they are no reason to stay longer.
+    if (board_.failed()) return {WaitEnd::kFailed, -1};
     const TimePoint now = BootClock::now();
+    if (now >= deadline) return {WaitEnd::kTimedOut, -1};
     if (sent == Moved::kSome || received == Moved::kSome) {
       spin_until = now + spin_;
       continue;
     }
-    if (board_.failed()) return {WaitEnd::kFailed, -1};
     if (now < spin_until) continue;
 
     for (std::size_t node = 0; node < sockets_.size(); ++node) watched[node] = {-1, 0, 0};
@@ -136,7 +139,6 @@ TcpMesh::End TcpMesh::exchange(std::span<const Sending> sendings,
     out.for_each_unfinished([&](const Sending& to, std::size_t) { watch_for(to.node, POLLOUT); });
     in.for_each_unfinished(
         [&](const Receiving& from, std::size_t) { watch_for(from.node, POLLIN); });
-    if (now >= deadline) return {WaitEnd::kTimedOut, -1};
     poll_until(watched, std::min(deadline, now + kPatience));
   }
   out.for_each_unfinished([&](const Sending& to, std::size_t done) {

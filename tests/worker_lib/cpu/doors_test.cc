@@ -1,13 +1,17 @@
 // Who gets in when a group is formed: the ranks of the group, and nobody else.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <thread>
 
+#include "base/pidfd.h"
 #include "base/poll_until.h"
 #include "base/worker_page_file.h"
 #include "rendezvous/blocking_socket.h"
@@ -129,6 +133,156 @@ TEST(NodeMeeting, AGuestLearnsOfAnotherThatIsGone) {
   EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
   EXPECT_EQ(members.error().peer_rank, 9);
   guest.join();
+}
+
+// A rank's own words, as another program may forge them.
+struct RanksHello {
+  char token[64] = "secret";
+  std::int32_t local = 1;
+};
+
+bool say_hello(int socket, const RanksHello& hello) {
+  const UniqueFd life = pidfd_of(getpid());
+  const int fds[] = {life.get(), life.get()};
+  iovec part{const_cast<RanksHello*>(&hello), sizeof hello};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fds)] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof fds);
+  std::memcpy(CMSG_DATA(header), fds, sizeof fds);
+  return sendmsg(socket, &message, MSG_NOSIGNAL) == sizeof hello;
+}
+
+// Waits for a message; its descriptors are closed. Its bytes; 0: the connection is closed.
+ssize_t receive_and_close(int socket) {
+  std::uint32_t word = 0;
+  iovec part{&word, sizeof word};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 253)];
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  for (cmsghdr* header = got < 0 ? nullptr : CMSG_FIRSTHDR(&message); header;
+       header = CMSG_NXTHDR(&message, header)) {
+    for (std::size_t at = CMSG_LEN(0); at + sizeof(int) <= header->cmsg_len; at += sizeof(int)) {
+      int fd = -1;
+      std::memcpy(&fd, reinterpret_cast<char*>(header) + at, sizeof fd);
+      close(fd);
+    }
+  }
+  return got;
+}
+
+TEST(NodeMeeting, AllRanksOfAWideNodeMayConnectBeforeAnyOfThemSpeaks) {
+  constexpr int kRanks = 80;
+  const auto door = NodeDoor::open();
+  std::vector<UniqueFd> guests;
+  for (int local = 1; local < kRanks; ++local) guests.push_back(knock_as_a_stranger(door->name, ""));
+  const UniqueFd last = knock_as_a_stranger(door->name, "let me in");
+  std::thread leader([&] {
+    NodeMeetingOptions options = meeting(0, "secret");
+    options.ranks.resize(kRanks);
+    const auto members = meet_node(*door, door->name, options);
+    EXPECT_TRUE(members) << members.error().message();
+  });
+  EXPECT_EQ(receive_and_close(last.get()), 0) << "all before it have been let in";
+  for (int local = 1; local < kRanks; ++local) {
+    EXPECT_TRUE(say_hello(guests[local - 1].get(), {.local = local})) << local;
+  }
+  for (const UniqueFd& guest : guests) {
+    EXPECT_GT(receive_and_close(guest.get()), 0);
+    EXPECT_GT(receive_and_close(guest.get()), 0);  // 241 descriptors, in two messages
+  }
+  leader.join();
+}
+
+// What `body` returns in a process of another user.
+class AnotherUser {
+ public:
+  static constexpr uid_t kUser = 65534;
+
+  template <class Body>
+  explicit AnotherUser(Body body) : pid_(fork()) {
+    if (pid_ != 0) return;
+    _exit(setuid(kUser) == 0 && body() ? 0 : 1);
+  }
+  bool was_right() {
+    int status = -1;
+    return waitpid(pid_, &status, 0) == pid_ && status == 0;
+  }
+
+ private:
+  pid_t pid_;
+};
+
+TEST(NodeMeeting, AnotherUserWhoKnowsTheTokenGetsNothing) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const auto door = NodeDoor::open();
+  const auto other_door = NodeDoor::open();
+  AnotherUser thief([&] {
+    const UniqueFd to_door = knock_as_a_stranger(door->name, "");
+    say_hello(to_door.get(), {});  // the leader may have closed already
+    return receive_and_close(to_door.get()) <= 0;
+  });
+  std::thread leader([&] {
+    const auto members = meet_node(*door, door->name, meeting(0, "secret"));
+    EXPECT_TRUE(members) << members.error().message();
+  });
+  EXPECT_TRUE(thief.was_right());
+  std::vector<std::thread> guests;
+  for (const int local : {1, 2}) {
+    guests.emplace_back(
+        [&, local] { EXPECT_TRUE(meet_node(*other_door, door->name, meeting(local, "secret"))); });
+  }
+  for (std::thread& guest : guests) guest.join();
+  leader.join();
+}
+
+TEST(NodeMeeting, ASegmentOfAnotherUserIsNotTaken) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  int name[2], end[2];
+  ASSERT_EQ(pipe(name), 0);
+  ASSERT_EQ(pipe(end), 0);
+  const UniqueFd name_read(name[0]), name_write(name[1]), end_read(end[0]);
+  UniqueFd end_write(end[1]);
+  AnotherUser planter([&] {
+    const auto door = NodeDoor::open();
+    char byte = 0;
+    close(end_write.get());
+    return door && write(name_write.get(), door->name.data(), door->name.size()) > 0 &&
+           read(end_read.get(), &byte, 1) == 0;
+  });
+  char text[64] = {};
+  ASSERT_GT(read(name_read.get(), text, sizeof text - 1), 0);
+  const auto own = NodeDoor::open();
+  const auto members = meet_node(*own, text, meeting(1, "secret"));
+  ASSERT_FALSE(members);
+  EXPECT_EQ(members.error().kind, ErrorKind::kProtocol);
+  EXPECT_EQ(members.error().peer_rank, 3);
+  EXPECT_THAT(members.error().message(), HasSubstr("belongs to user 65534, this one to user 0"));
+  end_write = UniqueFd();
+  EXPECT_TRUE(planter.was_right());
+}
+
+TEST(ShmSegment, IsTakenOnlyWithTheSealsThatKeepItsSize) {
+  UniqueFd unsealed(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(unsealed.get(), 8192), 0);
+  const auto taken = ShmSegment::adopt(std::move(unsealed), 8192);
+  ASSERT_FALSE(taken);
+  EXPECT_EQ(taken.error().kind, ErrorKind::kProtocol);
+  EXPECT_THAT(taken.error().message(), HasSubstr("is not sealed"));
+  EXPECT_FALSE(ShmSegment::adopt(UniqueFd(open("/proc/self/exe", O_RDONLY | O_CLOEXEC)), 1));
+  auto segment = ShmSegment::create(8192);
+  ASSERT_TRUE(segment);
+  EXPECT_NE(ftruncate(segment->fd(), 4096), 0) << "it cannot be shrunk";
 }
 
 // --- the door for other nodes ---

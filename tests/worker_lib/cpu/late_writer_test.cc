@@ -6,12 +6,29 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <memory>
+#include <new>
 #include <span>
 
 #include "tests/support/child_process.h"
 #include "tests/support/program.h"
 #include "tests/worker_lib/cpu/world.h"
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+namespace {
+// Allocations of so many bytes by this thread fail; 0: none.
+thread_local std::size_t fails_for_bytes = 0;
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  void* const memory = bytes == fails_for_bytes && bytes != 0 ? nullptr : std::malloc(bytes);
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#endif
 
 namespace ddprun {
 namespace {
@@ -24,6 +41,30 @@ using testing_support::kPatience;
 using testing_support::program;
 
 constexpr std::size_t kBytes = std::size_t{8} << 20;
+
+// Sanitizers have an operator new of their own.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(CpuGroupException, InTheMiddleOfACollectiveEndsItForTheOthers) {
+  EngineWorld world("aa");
+  world.run([](CpuGroup& group, int rank) {
+    const auto memory = group.shared_memory(kBytes);
+    const auto all_reduce = [&] {
+      return group.all_reduce(list_of(WritableBytes(memory.get(), kBytes)), ElementType::kI32,
+                              ReduceOp::kSum, kPatience);
+    };
+    if (rank == 1) {
+      fails_for_bytes = sizeof(void*);  // the list of the other tensor, in the fold
+      EXPECT_THROW(static_cast<void>(all_reduce()), std::bad_alloc);
+      fails_for_bytes = 0;
+      return;
+    }
+    const Error error = all_reduce().error();
+    EXPECT_EQ(error.kind, ErrorKind::kResource) << error.message();
+    EXPECT_THAT(error.message(), HasSubstr("rank 1 cannot go on with all_reduce #1"));
+    EXPECT_FALSE(group.shared_memory(1) == nullptr) << "nobody is taken for a late writer";
+  });
+}
+#endif
 
 // Rank 0 is this test, rank 1 a process that stops in the middle of its first all_reduce.
 class LateWriter : public testing::Test {

@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <map>
 #include <numeric>
+#include <stdexcept>
 #include <tuple>
 
 #include "base/rng.h"
@@ -495,7 +496,68 @@ TEST_P(CpuGroupMessages, InFlightEndWithTheirGroupAndEverybodyLearnsOfIt) {
     }
     group.start_recv(data.data(), 4, Rank(0), 9, kPatience, transfers.next());
     EXPECT_THAT(transfers.wait()[0].error().message(),
-                HasSubstr("rank 0 aborted the group: the process group was destroyed"));
+                HasSubstr("rank 0 has left the group"));
+  });
+}
+
+TEST_P(CpuGroupMessages, ThatWereIssuedCanBeWaitedForBeforeTheirSenderLeaves) {
+  world_.run([&](CpuGroup& group, int rank) {
+    std::vector<char> data(1'000'000, rank == 0 ? 'x' : '\0');
+    char go = 0;
+    if (rank == 0) {
+      Transfers transfers;
+      group.start_send(data.data(), data.size(), Rank(1), 1, kPatience, transfers.next());
+      EXPECT_FALSE(group.await_messages(milliseconds(1))) << "nobody has asked for it";
+      EXPECT_TRUE(group.send(&go, 1, Rank(1), 2, kPatience));
+      EXPECT_TRUE(group.await_messages(kPatience));
+      transfers.expect_all_well();
+      return world_.destroy(0);
+    }
+    if (rank != 1) return;
+    EXPECT_TRUE(group.recv(&go, 1, Rank(0), 2, kPatience));
+    EXPECT_TRUE(group.recv(data.data(), data.size(), Rank(0), 1, kPatience));
+    EXPECT_EQ(std::ranges::count(data, 'x'), std::ssize(data));
+  });
+}
+
+TEST_P(CpuGroupMessages, MayBeWaitedForByWhoIsCalledBackForAnother) {
+  world_.run([](CpuGroup& group, int rank) {
+    if (rank == 1) {
+      const int one = 1, two = 2;
+      EXPECT_TRUE(group.send(&one, 4, Rank(0), 1, kPatience));
+      EXPECT_TRUE(group.send(&two, 4, Rank(0), 2, kPatience));
+    }
+    if (rank != 0) return;
+    int first = 0, second = 0, third = 0;
+    Transfers transfers;
+    group.start_recv(&first, 4, Rank(1), 1, kPatience,
+                     [&, done = transfers.next()](const Result<Rank>&) {
+                       done(group.recv(&second, 4, Rank(1), 2, milliseconds(5000)));
+                     });
+    // Another thread drives, or waits for the one that calls back.
+    EXPECT_EQ(group.recv(&third, 4, Rank(1), 3, seconds(1)).error().kind, ErrorKind::kTimeout);
+    transfers.expect_all_well();
+    EXPECT_EQ(first + second, 3);
+  });
+}
+
+TEST_P(CpuGroupMessages, EndTheGroupWhenWhatTheyCallAtTheEndThrows) {
+  world_.run([](CpuGroup& group, int rank) {
+    int value = 0;
+    const auto next = [&] { return group.recv(&value, 4, Rank(1 - rank), 2, kPatience).error(); };
+    if (rank == 1) {
+      EXPECT_TRUE(group.send(&value, 4, Rank(0), 1, kPatience));
+      EXPECT_THAT(next().message(), HasSubstr("threw: not this one"));
+    }
+    if (rank != 0) return;
+    Transfers transfers;
+    group.start_recv(&value, 4, Rank(1), 1, kPatience,
+                     [done = transfers.next()](const Result<Rank>& result) {
+                       done(result);
+                       throw std::runtime_error("not this one");
+                     });
+    transfers.expect_all_well();
+    EXPECT_THAT(next().message(), HasSubstr("threw: not this one"));
   });
 }
 

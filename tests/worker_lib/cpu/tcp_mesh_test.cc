@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/eventually.h"
@@ -78,6 +80,27 @@ TEST_F(TcpMeshTest, WhatWentAheadIsWaitedForByAnExchangeOfNothing) {
   const TcpMesh::Sending ahead{1, long_one.data(), long_one.size()};
   ASSERT_EQ(mesh_->exchange({}, {}, in(kPatience), {&ahead, 1}).how, WaitEnd::kReady);
   EXPECT_EQ(mesh_->exchange({}, {}, in(milliseconds(50))).how, WaitEnd::kTimedOut);
+}
+
+TEST_F(TcpMeshTest, ADeadlineCountsAlsoWhileBytesTrickle) {
+  int fds[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+  const UniqueFd peer(fds[1]);
+  std::vector<UniqueFd> sockets(2);
+  sockets[1] = UniqueFd(fds[0]);
+  TcpMesh spinning(std::move(sockets), board_, std::chrono::seconds(1));  // from byte to byte
+  std::atomic<bool> is_over = false;
+  std::thread trickle([&] {
+    while (!is_over) {
+      EXPECT_EQ(send(peer.get(), "x", 1, MSG_NOSIGNAL), 1);
+      testing_support::let_pass(milliseconds(1));
+    }
+  });
+  std::string much(2000, '\0');
+  const TcpMesh::Receiving receiving{1, much.data(), much.size()};
+  EXPECT_EQ(spinning.exchange({}, {&receiving, 1}, in(milliseconds(50))).how, WaitEnd::kTimedOut);
+  is_over = true;
+  trickle.join();
 }
 
 }  // namespace
