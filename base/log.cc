@@ -6,13 +6,13 @@
 #include <spdlog/sinks/base_sink.h>
 #include <unistd.h>
 
-#include "base/is_control.h"
+#include "base/terminal_text.h"
 
 namespace ddprun {
 namespace {
 
 // "ddprun: text" for information, "ddprun: warning: text" and "ddprun: error: text" above it. One
-// line, whoever wrote parts of the text; tabs and colours stay.
+// line, whoever wrote parts of the text (terminal_line()); tabs and colours stay.
 class LineFormatter final : public spdlog::formatter {
  public:
   explicit LineFormatter(std::string program) : program_(std::move(program)) {}
@@ -22,10 +22,7 @@ class LineFormatter final : public spdlog::formatter {
     append(line, ": ");
     if (message.level == spdlog::level::warn) append(line, "warning: ");
     if (message.level >= spdlog::level::err) append(line, "error: ");
-    for (const char c : std::string_view(message.payload.data(), message.payload.size())) {
-      const bool breaks = is_control(c) && c != '\t' && c != '\x1b';
-      line.push_back(breaks ? '?' : c);
-    }
+    append(line, terminal_line(std::string_view(message.payload.data(), message.payload.size())));
     append(line, "\n");
   }
 

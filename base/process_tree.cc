@@ -18,6 +18,7 @@
 #include "base/assert.h"
 #include "base/deadline.h"
 #include "base/parse_number.h"
+#include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/small_file.h"
 
@@ -97,13 +98,42 @@ std::vector<pid_t> descendants_of(pid_t root) {
   return found;
 }
 
+// Whether the process lies below this one now.
+bool is_descendant(pid_t pid) {
+  constexpr int kMostLooks = 10'000;
+  const pid_t self = getpid();
+  pid_t above = pid;
+  for (int look = 0; look < kMostLooks && above > 1; ++look) {
+    const std::optional<ProcessStat> stat = process_stat(above);
+    if (stat && stat->parent == self) return true;
+    if (!stat && above == pid) return false;
+    // One above it has ended meanwhile: it has another parent now.
+    above = stat ? stat->parent : pid;
+  }
+  return false;
+}
+
 void send(int signal, const std::vector<pid_t>& processes) {
-  for (const pid_t pid : processes) kill(pid, signal);
+  for (const pid_t pid : processes) signal_descendant(pid, signal);
   if (signal == SIGKILL) return;
-  for (const pid_t pid : processes) kill(pid, SIGCONT);
+  for (const pid_t pid : processes) signal_descendant(pid, SIGCONT);
 }
 
 }  // namespace
+
+// A process that has ended may have given its number to one of another job since the snapshot. The
+// descriptor is opened first: if the number is a descendant's afterwards, the descriptor is that one's, or
+// that of a process which has ended.
+void signal_descendant(pid_t pid, int signal) {
+  const UniqueFd process = pidfd_of(pid);
+  if (!process.valid() && errno == ESRCH) return;
+  if (!is_descendant(pid)) return;
+  if (process.valid()) {
+    syscall(SYS_pidfd_send_signal, process.get(), signal, nullptr, 0);
+  } else {
+    kill(pid, signal);  // an old kernel, or no descriptor is left
+  }
+}
 
 void become_subreaper() {
   DDPRUN_ASSERT(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0, "Linux 3.4 or newer");
@@ -117,11 +147,11 @@ void signal_descendants(int signal, std::set<pid_t>& told) {
 }
 
 void suspend_descendants() {
-  for (const pid_t pid : descendants_of(getpid())) kill(pid, SIGSTOP);
+  for (const pid_t pid : descendants_of(getpid())) signal_descendant(pid, SIGSTOP);
 }
 
 void resume_descendants() {
-  for (const pid_t pid : descendants_of(getpid())) kill(pid, SIGCONT);
+  for (const pid_t pid : descendants_of(getpid())) signal_descendant(pid, SIGCONT);
 }
 
 void signal_new_children(int signal, std::set<pid_t>& told) {
@@ -196,7 +226,7 @@ bool end_all_descendants(Duration allowed) {
   bool none_left = false;
   while (!none_left) {
     // Kill everything there is, reap what has died; orphans of the dead become our children.
-    for (const pid_t pid : descendants_of(getpid())) kill(pid, SIGKILL);
+    for (const pid_t pid : descendants_of(getpid())) signal_descendant(pid, SIGKILL);
     pid_t reaped = 0;
     while ((reaped = waitpid(-1, nullptr, WNOHANG)) > 0) {
     }

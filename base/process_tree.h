@@ -21,6 +21,10 @@ inline constexpr Duration kKillPatience = std::chrono::seconds(30);
 // Makes this process the one that orphaned descendants are given to (Linux 3.4).
 void become_subreaper();
 
+// Sends the signal to the process if it is a descendant of this one, and to no other process that was given
+// its number meanwhile.
+void signal_descendant(pid_t pid, int signal);
+
 // Sends the signal to every descendant of this process, and adds them to `told`. SIGCONT follows
 // whatever is not SIGKILL, so that stopped ones can react.
 void signal_descendants(int signal, std::set<pid_t>& told);

@@ -148,7 +148,9 @@ struct WorkerPage {
   // In the world and on its node; written only in a page that its worker has made itself.
   std::atomic<std::uint32_t> rank{0};
   std::atomic<std::uint32_t> local_rank{0};
-  std::array<std::uint64_t, 504> spare{};
+  // 1: the program has said that it reached its end. What ends the process afterwards undoes no work.
+  std::atomic<std::uint32_t> finished{0};
+  std::array<std::uint32_t, 1007> spare{};
   std::array<FlightRecord, kFlightRecords> records{};
   std::array<FlightGroup, kFlightGroups> groups{};
   std::array<FlightOrigin, kFlightOrigins> origins{};

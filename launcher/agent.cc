@@ -34,6 +34,7 @@
 #include "launcher/report_file.h"
 #include "launcher/run_directory.h"
 #include "launcher/signal_source.h"
+#include "rendezvous/core/standstill.h"
 #include "rendezvous/service_link.h"
 #include "rendezvous/tcp_address.h"
 
@@ -106,6 +107,7 @@ class Agent {
                  {.samples = [this] { return workers_.samples(); },
                   .sightings = [this] { return workers_.sightings(); },
                   .hang = [this] { feed(WorkersHang{}); },
+                  .silent = [this](const auto& workers) { tell_silent(workers); },
                   .seen = [this](const WorkersSeen& seen) { feed(seen); }}),
         terminal_(io_, console_, std::move(guards.input),
                   {.status = [this] { return status_facts(); },
@@ -383,7 +385,14 @@ class Agent {
     if (config_.control_socket.empty()) return {};
     Result<UniqueFd> listener = listen_for_control(config_.control_socket);
     if (listener) return std::move(*listener);
-    log_.debug("ddprun status and the like cannot reach this job: " + listener.error().message());
+    const std::string text =
+        "ddprun status and the like cannot reach this job: " + listener.error().message();
+    // A directory that another user put there is no accident of the system.
+    if (listener.error().kind == ErrorKind::kInvalidArgument) {
+      log_.warning(text);
+    } else {
+      log_.debug(text);
+    }
     return {};
   }
 
@@ -426,6 +435,19 @@ class Agent {
     last_output_.hurry();
     feed(UserSignal{SIGTERM, UserSignal::Way::kDirect});
     if (at_once) feed(UserSignal{SIGINT, UserSignal::Way::kDirect});
+  }
+
+  // --hang-timeout does not watch them, and the user should know.
+  void tell_silent(const std::vector<std::size_t>& workers) {
+    const int first_rank =
+        supervisor_.assignment() ? supervisor_.assignment()->first_rank.value : 0;
+    std::vector<int> ranks;
+    for (const std::size_t worker : workers) ranks.push_back(first_rank + static_cast<int>(worker));
+    log_.warning("--hang-timeout: " + std::string(ranks.size() == 1 ? "rank " : "ranks ") +
+                 rank_ranges(ranks) + (ranks.size() == 1 ? " has" : " have") +
+                 " reported no step for " + to_text(config_.options.hang_timeout) +
+                 " and cannot be watched: call report_progress() in each step (in Python see "
+                 "docs/hangs.md)");
   }
 
   // --- from outside ------------------------------------------------------------------------------

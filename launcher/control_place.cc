@@ -16,6 +16,7 @@
 
 #include "base/parse_number.h"
 #include "base/process_stat.h"
+#include "base/random_id.h"
 
 namespace ddprun {
 namespace {
@@ -53,6 +54,22 @@ std::vector<std::string> directories() {
 
 std::string directory_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
 std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+// Directories of this user that stand in for one which another user has made, in the same place: their
+// names end in letters that nobody could know before.
+std::vector<std::string> stand_ins_of(const std::string& home) {
+  const std::string base = directory_of(home);
+  const std::string prefix = home.substr(base.size() + 1) + ".";
+  std::vector<std::string> found;
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(opendir(base.c_str()), closedir);
+  while (const dirent* entry = listing ? readdir(listing.get()) : nullptr) {
+    if (std::string_view(entry->d_name).starts_with(prefix)) {
+      found.push_back(base + "/" + entry->d_name);
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
 
 // Never trusts what another user has made.
 Result<UniqueFd> open_directory(const std::string& path) {
@@ -117,7 +134,24 @@ bool is_alive(pid_t pid) {
 
 }  // namespace
 
+ControlHome find_control_home() {
+  const std::string home = directories().front();
+  const Result<UniqueFd> directory = open_directory(home);
+  if (directory || directory.error().sys_errno == ENOENT) return {home, ""};
+  const std::string& why = directory.error().cause;
+  for (const std::string& one : stand_ins_of(home)) {
+    if (open_directory(one)) return {one, home + " is not used: " + why + "; " + one + " is"};
+  }
+  const std::string other = home + "." + random_hex(8);
+  return {other,
+          home + " is not used for the socket of ddprun's commands: " + why + "; " + other + " is"};
+}
+
 std::string control_socket_path(std::string_view job, pid_t pid) {
+  return control_socket_path(find_control_home(), job, pid);
+}
+
+std::string control_socket_path(const ControlHome& home, std::string_view job, pid_t pid) {
   std::string name(job.substr(0, kJobBytesInName));
   const auto is_plain = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
@@ -125,7 +159,7 @@ std::string control_socket_path(std::string_view job, pid_t pid) {
   };
   std::replace_if(
       name.begin(), name.end(), [&](char c) { return !is_plain(c); }, '_');
-  return directories().front() + "/" + name + "." + std::to_string(pid);
+  return home.path + "/" + name + "." + std::to_string(pid);
 }
 
 Result<UniqueFd> listen_for_control(const std::string& path) {
@@ -148,7 +182,11 @@ void remove_control_socket(const std::string& path) {
 
 std::vector<ControlPlace> find_control_sockets() {
   std::vector<ControlPlace> found;
+  std::vector<std::string> homes = directories();
   for (const std::string& home : directories()) {
+    for (std::string& one : stand_ins_of(home)) homes.push_back(std::move(one));
+  }
+  for (const std::string& home : homes) {
     if (!open_directory(home)) continue;
     const std::unique_ptr<DIR, int (*)(DIR*)> listing(opendir(home.c_str()), closedir);
     if (!listing) continue;

@@ -4,8 +4,9 @@
 // The directory is the first of these that is there:
 //   $XDG_RUNTIME_DIR/ddprun and /run/user/<uid>/ddprun, where the one above it is the user's
 //   $TMPDIR/ddprun-<uid>, or /tmp/ddprun-<uid>
-// It is made with the first socket in it and removed with the last one. One that belongs to somebody
-// else, that others may enter, or that is a symbolic link is never used.
+// It is made with the first socket in it and removed with the last one. One that belongs to another user,
+// that others may enter, or that is a symbolic link is never used: a directory beside it with the same
+// name and random letters behind it is used instead, and is found by them.
 //
 // Any thread; the state is the file system's.
 #pragma once
@@ -21,8 +22,18 @@
 
 namespace ddprun {
 
+struct ControlHome {
+  std::string path;    // the directory
+  std::string remark;  // why it is another one than people expect; empty: it is not
+};
+
+// Returns the directory for new sockets. Makes nothing.
+ControlHome find_control_home();
+
 // Where the socket of the ddprun with this process id goes: <directory>/<job id>.<pid>, of the id
 // what a file name may be. Makes nothing.
+std::string control_socket_path(const ControlHome& home, std::string_view job, pid_t pid);
+// The same, in find_control_home().
 std::string control_socket_path(std::string_view job, pid_t pid);
 
 // Listens there, with mode 0600 from the first moment; nobody finds a socket that does not listen

@@ -19,6 +19,7 @@
 #include "base/pidfd.h"
 #include "base/pipe.h"
 #include "base/poll_until.h"
+#include "base/process_stat.h"
 #include "base/process_tree.h"
 #include "base/read_all.h"
 #include "base/result.h"
@@ -105,7 +106,12 @@ void say(const GuardianOptions& options, const std::string& text) {
 // A process that can be signalled without the risk that its number has been given to another one.
 class ProcessHandle {
  public:
-  explicit ProcessHandle(pid_t pid) : fd_(pidfd_of(pid)) {}
+  // Stands for nothing where the process is not a child of `parent` any more: it has ended, and its number
+  // may be another one's.
+  ProcessHandle(pid_t pid, pid_t parent) : fd_(pidfd_of(pid)) {
+    const std::optional<ProcessStat> stat = process_stat(pid);
+    if (!stat || stat->parent != parent) fd_.reset();
+  }
   void signal(int number) const {
     if (fd_.valid()) syscall(SYS_pidfd_send_signal, fd_.get(), number, nullptr, 0);
   }
@@ -285,8 +291,7 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
 
   pid_t agent_process = -1;
   read_all(agent_pid.read.get(), reinterpret_cast<char*>(&agent_process), sizeof agent_process);
-  // It cannot have ended unnoticed: until the keeper has reaped it, its number is its own.
-  const ProcessHandle agent_handle(agent_process);
+  const ProcessHandle agent_handle(agent_process, keeper);
   InputPump pump(std::move(input.write));
   give_back_code();
   std::optional<int> status;

@@ -32,6 +32,9 @@ void HangLookout::wait() {
     if (error) return;
     wait();
     if (watch_.look(events_.samples(), BootClock::now())) events_.hang();
+    if (const std::vector<std::size_t> silent = watch_.take_silent(); !silent.empty()) {
+      events_.silent(silent);
+    }
   });
 }
 

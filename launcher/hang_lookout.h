@@ -23,6 +23,8 @@ struct HangLookoutEvents {
   std::function<std::vector<Sighting>()> sightings;
   // One hangs; again with every look, until the generation ends.
   std::function<void()> hang;
+  // These have not reported a step for the timeout, and are not watched; once.
+  std::function<void(const std::vector<std::size_t>& workers)> silent;
   // What look() has seen; from the io_context, never from within look().
   std::function<void(const WorkersSeen&)> seen;
 };

@@ -3,10 +3,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <utility>
 
+#include "base/is_control.h"
 #include "base/random_id.h"
 #include "base/signal_names.h"
 #include "base/worker_env.h"
@@ -18,6 +20,7 @@
 #include "launcher/slurm_step.h"
 #include "rendezvous/key_file.h"
 #include "rendezvous/munge.h"
+#include "rendezvous/tcp_address.h"
 
 namespace ddprun {
 namespace {
@@ -228,6 +231,28 @@ PlanOptions plan_options(const AgentConfig& config, std::string log_directory) {
   return plan;
 }
 
+namespace {
+
+// One component of a path: what another user's job is called must not lead out of --log-dir.
+std::string as_file_name(std::string text) {
+  constexpr std::size_t kMostBytes = 100;
+  text.resize(std::min(text.size(), kMostBytes));
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c == '/' || is_control(c); }, '_');
+  return text;
+}
+
+// As torchrun names it; where several nodes may share the directory, with this one's name.
+std::string log_name(const AgentConfig& config) {
+  std::string name = as_file_name(config.options.rdzv_id) + "_" + random_hex(4);
+  if (config.rendezvous.mode == Rendezvous::Mode::kLocal) return name;
+  name += "_" + as_file_name(host_name());
+  if (config.options.node_rank) name += "_" + std::to_string(*config.options.node_rank);
+  return name;
+}
+
+}  // namespace
+
 Result<UniqueFd> make_log_directory(AgentConfig& config) {
   const std::string& wanted = config.options.log_dir;
   if (wanted == "/dev/null") return UniqueFd();
@@ -235,7 +260,7 @@ Result<UniqueFd> make_log_directory(AgentConfig& config) {
   if (!wanted.empty()) {
     // Absolute, because workers are told of it and may run elsewhere.
     const std::filesystem::path root = std::filesystem::absolute(wanted, error);
-    config.log_root = root.string() + "/" + config.options.rdzv_id + "_" + random_hex(4);
+    config.log_root = root.string() + "/" + log_name(config);
     std::filesystem::create_directories(config.log_root, error);
     if (error) return system_error("--log-dir: make " + config.log_root, error.value());
     return UniqueFd();

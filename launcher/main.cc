@@ -92,7 +92,9 @@ int run_job(AgentConfig config) {
   if (!log_lock) return fail(log_lock.error(), ExitCode::kFiles);
   const std::optional<RunDirectory> cgroup = make_run_cgroup();
   if (cgroup) config.cgroup = cgroup->path;
-  config.control_socket = control_socket_path(config.options.rdzv_id, getpid());
+  const ControlHome home = find_control_home();
+  if (!home.remark.empty()) config.rendezvous.remarks.push_back(home.remark);
+  config.control_socket = control_socket_path(home, config.options.rdzv_id, getpid());
   GuardianOptions guard{config.signals, config.manager, config.scratch_directory, config.cgroup,
                         config.control_socket};
   // Terminals tell their foreground group alone that they have another size, and only it may read them.

@@ -99,6 +99,7 @@ class NodeWorkers {
  private:
   Result<void> start(Worker& worker, const Assignment& assignment, ControlDesk& desk);
   void ended(std::shared_ptr<Worker> worker);
+  void spare_finished(WorkerEnd& end) const;
   void look_for_want_of_memory(WorkerEnd& end) const;
   void save_flights();
   void say_trouble(const Result<void>& written) const;

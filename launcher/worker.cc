@@ -16,6 +16,9 @@
 namespace ddprun {
 namespace {
 
+// Of 1000 that the whole memory counts: an agent outlives its workers, and tells why they ended.
+constexpr int kOomScoreRaise = 100;
+
 std::string state_after(const WorkerEnd& end) {
   if (end.kind == EndKind::kSignaled) return "killed by " + signal_name(end.code);
   return "exited with " + std::to_string(end.code);
@@ -59,6 +62,7 @@ Result<void> Worker::start(const WorkerSurroundings& around,
                           .directory = options.directory,
                           .file_mask = options.file_mask,
                           .blocked_signal = options.checkpoint_signal,
+                          .oom_score_raise = kOomScoreRaise,
                           .cgroup = cgroup.get()};
   Result<WorkerProcess> process = WorkerProcess::start(around.io, start);
   if (!process) return std::move(process).error();
@@ -107,6 +111,8 @@ std::shared_ptr<WorkerOutput> Worker::watch(const WorkerSurroundings& around, Co
   }
   const int shown_on = console == ConsoleStream::kOut ? STDOUT_FILENO : STDERR_FILENO;
   wanted.passes_rest = wanted.source.prefix.empty() || isatty(shown_on) != 0;
+  wanted.drops_cursor_moves =
+      !wanted.source.prefix.empty() && isatty(shown_on) != 0 && !around.console.is_live();
   wanted.log = std::move(stream.log);
   const bool is_out = console == ConsoleStream::kOut;
   wanted.recent =

@@ -103,6 +103,8 @@ std::vector<std::string> frames_of(const std::string& callstack) {
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with("  ")) continue;
     line.erase(0, line.find_first_not_of(' '));
+    // Python 3.11 marks the part of the line above that failed.
+    if (line.find_first_not_of("~^ ") == std::string::npos) continue;
     if (!line.empty()) frames.push_back(clipped(std::move(line), kMaxTailLineBytes));
     if (frames.size() > kMaxFrames) frames.erase(frames.begin());
   }

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <limits>
 #include <mutex>
@@ -25,6 +26,7 @@
 #include "base/small_file.h"
 #include "launcher/core/backtrace_text.h"
 #include "launcher/core/flight_record.h"
+#include "launcher/side_by_side.h"
 
 namespace ddprun {
 namespace {
@@ -93,17 +95,27 @@ bool is_python(pid_t pid) {
   return path.substr(path.rfind('/') + 1).starts_with("python");
 }
 
-std::vector<std::string> frames_of(pid_t pid, const Deadline& deadline, int stop) {
+// Puts the stack of the process, and what it waits in, into `worker`.
+void put_frames(pid_t pid, const Deadline& deadline, int stop, Sighting& worker) {
   const std::string number = std::to_string(pid);
-  std::vector<std::string> frames;
-  if (is_python(pid))
-    frames = frames_in(output_of({"py-spy", "dump", "--pid", number}, deadline, stop));
-  if (frames.empty()) {
-    frames = frames_in(
-        output_of({"gdb", "-nx", "-batch", "-p", number, "-ex", "bt 12"}, deadline, stop));
+  // Read first: a debugger that was killed at the deadline leaves its own doing there.
+  const std::vector<std::string> of_kernel = frames_in(text_of("/proc/" + number + "/stack"));
+  if (is_python(pid)) {
+    worker.frames = frames_in(output_of({"py-spy", "dump", "--pid", number}, deadline, stop));
+    worker.waits_in = distributed_call_in(worker.frames);
+    // A work's wait() and a backward pass wait in native code.
+    if (!worker.frames.empty() && worker.waits_in.empty()) {
+      worker.waits_in = distributed_call_in(
+          frames_in(output_of({"py-spy", "dump", "--native", "--pid", number}, deadline, stop)));
+    }
   }
-  if (frames.empty()) frames = frames_in(text_of("/proc/" + number + "/stack"));
-  return frames;
+  if (worker.frames.empty()) {
+    worker.frames = frames_in(output_of(
+        {"gdb", "-nx", "-iex", "set auto-load no", "-batch", "-p", number, "-ex", "bt 12"},
+        deadline, stop));
+    worker.waits_in = distributed_call_in(worker.frames);
+  }
+  if (worker.frames.empty()) worker.frames = of_kernel;
 }
 
 // One that waits in a call is where its record says, unless it is stopped.
@@ -116,7 +128,19 @@ void ask_about(Sighting& worker, const Deadline& deadline, int stop) {
   if (stat && pid != worker.pid) worker.doing += ", pid " + std::to_string(pid);
   // Debuggers would let go on what is stopped, or wait for it.
   if (!stat || worker.is_stopped || stat->state == 'Z' || deadline.passed()) return;
-  worker.frames = frames_of(pid, deadline, stop);
+  put_frames(pid, deadline, stop, worker);
+}
+
+// Debuggers of a few workers at a time: each reads the symbols of the whole program.
+void ask_about_all(std::vector<Sighting>& workers, const Deadline& deadline, int stop) {
+  constexpr std::size_t kAtOnce = 4;
+  std::atomic<std::size_t> next = 0;
+  const auto ask = [&] {
+    for (std::size_t i = next++; i < workers.size() && !is_told(stop); i = next++) {
+      if (workers[i].pid > 0) ask_about(workers[i], deadline, stop);
+    }
+  };
+  side_by_side(std::vector<std::function<void()>>(std::min(kAtOnce, workers.size()), ask));
 }
 
 // What the page says of the group that the rank was seen in.
@@ -192,12 +216,8 @@ void WorkerLook::begin(std::vector<Sighting> workers,
     if (desk->done) desk->done(std::move(*shared));
   };
   const Result<void> started = start_detached_thread("ddprun-look", [shared, desk = desk_, tell] {
-    const Deadline deadline(kPatience);
-    for (Sighting& one : *shared) {
-      if (is_told(desk->stop.get())) return;
-      if (one.pid > 0) ask_about(one, deadline, desk->stop.get());
-    }
-    tell();
+    ask_about_all(*shared, Deadline(kPatience), desk->stop.get());
+    if (!is_told(desk->stop.get())) tell();
   });
   if (!started) tell();
 }

@@ -1,8 +1,8 @@
 // WorkerLook: sees what the workers of this node do, when some of them hang: from their pages, from
 // the kernel, and where gdb or py-spy is there, from their stacks.
 //
-// A thread of its own asks kernel and debuggers, because that takes seconds; nobody waits for it. Owner: the agent, on its
-// one thread.
+// Threads of its own ask kernel and debuggers, because that takes seconds; nobody waits for them. Owner: the
+// agent, on its one thread.
 #pragma once
 
 #include <functional>
@@ -23,7 +23,7 @@ Sighting sighting_of(LocalRank worker, const WorkerPage* page, TimePoint now);
 class WorkerLook {
  public:
   // For all debuggers together.
-  static constexpr Duration kPatience = std::chrono::seconds(10);
+  static constexpr Duration kPatience = std::chrono::seconds(30);
 
   WorkerLook() = default;
   ~WorkerLook() { forget(); }

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/terminal_text.h"
 #include "launcher/pseudo_terminal.h"
 
 namespace ddprun {
@@ -145,6 +146,11 @@ void WorkerOutput::show(std::string_view piece, PieceEnd end) {
 }
 
 void WorkerOutput::pass(std::string_view piece, PieceEnd end) {
+  if (options_.drops_cursor_moves) {
+    const std::string kept = without_cursor_moves(piece);
+    if (!kept.empty()) console_.write(options_.stream, options_.source, kept, end);
+    return;
+  }
   if (!options_.wrap) return console_.write(options_.stream, options_.source, piece, end);
   std::string lines;
   while (!piece.empty()) {

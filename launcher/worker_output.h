@@ -32,6 +32,8 @@ struct WorkerOutputOptions {
   // An unfinished line is passed on as soon as the worker pauses: nobody else writes there, or people
   // look at it. An update of a progress bar always is.
   bool passes_rest = false;
+  // The console is a terminal that others write to, too, without rows of their own (LiveScreen).
+  bool drops_cursor_moves = false;
   ConsoleSource source;
   // Makes of a line, without its end, what the console gets instead; with its end. `cut`: the line goes
   // on in the next one. Empty: the line as it is.

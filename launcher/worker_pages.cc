@@ -34,6 +34,10 @@ std::optional<std::int64_t> WorkerPages::step_of(int worker) const {
   return page.step.load(std::memory_order_relaxed);
 }
 
+bool WorkerPages::has_finished(int worker) const {
+  return (*this)[worker].finished.load(std::memory_order_acquire) == 1;
+}
+
 std::optional<std::int64_t> WorkerPages::highest_step() const {
   std::optional<std::int64_t> highest;
   for (int i = 0; i < static_cast<int>(memory_.pages.count()); ++i) {

@@ -33,6 +33,8 @@ class WorkerPages {
   PageSample sample_of(int worker) const;
   // The last step that the worker has reported; nullopt: none.
   std::optional<std::int64_t> step_of(int worker) const;
+  // Whether the worker has said that it reached its end (WorkerPage::finished).
+  bool has_finished(int worker) const;
   // The highest of all.
   std::optional<std::int64_t> highest_step() const;
 

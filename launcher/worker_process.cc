@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/process/v2/posix/default_launcher.hpp>
 #include <boost/process/v2/process.hpp>
 #include <cerrno>
@@ -15,6 +16,8 @@
 #include <map>
 
 #include "base/assert.h"
+#include "base/parse_number.h"
+#include "base/small_file.h"
 #include "launcher/cpu_affinity.h"
 #include "launcher/exec_trouble.h"
 #include "launcher/shared_clone.h"
@@ -55,6 +58,7 @@ struct WorkerInitializer {
   const char* const* environment = nullptr;
   const CpuAffinity& affinity;
   const std::vector<int>& reset;
+  const std::string& oom_score;  // empty: as it is
 
   // Of what failed; the parent reads it.
   const char* step = nullptr;
@@ -71,6 +75,7 @@ struct WorkerInitializer {
     // The agent may have died before the line above: then nobody would kill this process.
     if (getppid() != agent) leave_shared(1);
     setsid();
+    raise_oom_score();
     if (!affinity.take()) return failed("bind it to its CPUs");
     if (start.has_terminal && ioctl(start.out, TIOCSCTTY, 0) != 0) {
       return failed("give it its terminal");
@@ -95,6 +100,15 @@ struct WorkerInitializer {
     return true;
   }
 
+  // Anybody may raise it; where it cannot be done the worker runs as well.
+  void raise_oom_score() const {
+    if (oom_score.empty()) return;
+    const int file = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (file < 0) return;
+    [[maybe_unused]] const ssize_t written = write(file, oom_score.data(), oom_score.size());
+    close(file);
+  }
+
   // All of ours are closed by exec; this is about what ddprun was given. Before Linux 5.9 one by
   // one, as far as it can have been given any.
   void close_all_but_streams() const {
@@ -104,6 +118,14 @@ struct WorkerInitializer {
     for (rlim_t fd = kFirst; fd < end; ++fd) close(static_cast<int>(fd));
   }
 };
+
+// What the child writes, as it cannot put text together.
+std::string raised_oom_score(int raise) {
+  constexpr int kMost = 1000;
+  const auto own = parse_number<int>(first_line_of("/proc/self/oom_score_adj"));
+  if (!own || raise <= 0) return "";
+  return std::to_string(std::min(kMost, *own + raise));
+}
 
 // This process's environment with the variables over it, as execve wants it.
 class Environment {
@@ -204,12 +226,14 @@ Result<WorkerProcess> WorkerProcess::start(boost::asio::io_context& io, const Wo
   if (!null.valid()) return system_error("open /dev/null", errno);
   const Environment environment(start.variables);
   const CpuAffinity affinity(start.cpus);
+  const std::string oom_score = raised_oom_score(start.oom_score_raise);
   WorkerInitializer initializer{.start = start,
                                 .in = start.in < 0 ? null.get() : start.in,
                                 .agent = getpid(),
                                 .environment = environment.get(),
                                 .affinity = affinity,
-                                .reset = signals_to_reset()};
+                                .reset = signals_to_reset(),
+                                .oom_score = oom_score};
   Result<Handle> handle = WorkerLauncher()(io, initializer);
   if (handle) return WorkerProcess(std::make_shared<State>(std::move(*handle)));
   if (initializer.step) return failed_step(start, initializer.step, initializer.step_errno);

@@ -41,6 +41,8 @@ struct WorkerStart {
   std::string directory;                   // --chdir; empty: this process's own
   std::optional<mode_t> file_mask;         // --umask; nullopt: this process's own
   int blocked_signal = 0;                  // that it begins with blocked; 0: none
+  int oom_score_raise =
+      0;  // over this process's own: the kernel ends it first where memory is short
   int cgroup = -1;                         // directory of its control group; -1: this process's own
 };
 

@@ -198,6 +198,7 @@ void to_json(Json& json, const Sighting& one) {
     json["group_name"] = one.group_name;
     if (!one.group_ranks.empty()) json["group_ranks"] = one.group_ranks;
   }
+  if (!one.waits_in.empty()) json["waits_in"] = one.waits_in;
   if (!one.frames.empty()) json["frames"] = one.frames;
   if (!one.stderr_tail.empty()) json["stderr_tail"] = one.stderr_tail;
 }
@@ -219,6 +220,7 @@ void from_json(const Json& json, Sighting& one) {
   if (json.contains("group")) read(json, "group", one.group);
   if (json.contains("group_name")) read(json, "group_name", one.group_name, kMaxNameBytes);
   if (json.contains("group_ranks")) json.at("group_ranks").get_to(one.group_ranks);
+  if (json.contains("waits_in")) read(json, "waits_in", one.waits_in, kMaxNameBytes);
   if (json.contains("frames")) json.at("frames").get_to(one.frames);
   if (json.contains("stderr_tail")) json.at("stderr_tail").get_to(one.stderr_tail);
 }

@@ -6,6 +6,7 @@
 
 #include "base/signal_names.h"
 #include "rendezvous/core/hints.h"
+#include "rendezvous/core/same_failure.h"
 
 namespace ddprun {
 namespace {
@@ -49,6 +50,7 @@ Json verdict_json(const Verdict& failed) {
   const std::size_t firsts = count_possible_firsts(failed.ends);
   Json first = Json::array();
   Json blamed = Json::array();
+  Json same = Json::array();
   Json victims = Json::array();
   for (std::size_t i = 0; i < failed.ends.size(); ++i) {
     Json end = json_of(failed.ends[i]);
@@ -58,11 +60,16 @@ Json verdict_json(const Verdict& failed) {
     }
     const auto after = std::chrono::duration<double>(failed.ends.front().age - failed.ends[i].age);
     end["seconds_after_first"] = after.count();
-    const bool is_victim = !is_blamed(failed.ends[i], failed.ends, firsts);
-    (is_victim ? victims : blamed).push_back(std::move(end));
+    if (is_blamed(failed.ends[i], failed.ends, firsts)) {
+      blamed.push_back(std::move(end));
+    } else {
+      const bool is_same = is_same_failure(failed.ends[i], failed.ends.front());
+      (is_same ? same : victims).push_back(std::move(end));
+    }
   }
   json["first"] = std::move(first);
   if (!blamed.empty()) json["blamed"] = std::move(blamed);
+  if (!same.empty()) json["failed_in_the_same_way"] = std::move(same);
   json["victims"] = std::move(victims);
   json["victims_not_listed"] = failed.more_ends;
   if (!failed.seen.empty()) json["seen"] = failed.seen;

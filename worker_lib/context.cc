@@ -180,6 +180,8 @@ Context::Impl::~Impl() {
   }
   const bool is_well = !(peers && peers->failure()) && std::uncaught_exceptions() == 0;
   group.reset();  // the others see at once that this rank has left
+  // What is torn down after this, at exit, may abort the process and undoes no work.
+  if (is_well) reporter->report_finished(true);
   if (!store || !is_well || store->await_leave(kSilentLeave)) return;
   TORCH_WARN("ddprun: rank 0 has ended but for the store that it hosts, and waits up to ",
              to_text(kLeavePatience), " for the ranks that are still connected to it");
@@ -201,6 +203,7 @@ Context init_with(const InitOptions& options, BackendFactory* nccl) {
     BackendChoice backends = choose(options, env.local_rank, nccl);
     std::unique_ptr<Context::Impl> impl(new Context::Impl{
         .env = env, .device = device_of(backends.device), .reporter = WorkerReporter::open(env)});
+    impl->reporter->report_finished(false);
     const Result<void> met = impl->meet(options, *plan, std::move(backends), nccl);
     if (!met) {
       throw to_dist_error(Error(met.error())

@@ -68,6 +68,12 @@ void WorkerReporter::report_activity() {
   if (WorkerPage* const page = mapped()) page->activity.fetch_add(1, std::memory_order_relaxed);
 }
 
+void WorkerReporter::report_finished(bool finished) {
+  if (WorkerPage* const page = mapped()) {
+    page->finished.store(finished ? 1 : 0, std::memory_order_release);
+  }
+}
+
 void WorkerReporter::begin_long_wait() {
   if (WorkerPage* const page = mapped()) page->patient.fetch_add(1, std::memory_order_relaxed);
 }

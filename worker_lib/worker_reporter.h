@@ -61,6 +61,8 @@ class WorkerReporter {
 
   void report_step(std::int64_t step);
   void report_activity();
+  // The program has reached its end, or (false) goes on: its Context was destroyed in good order.
+  void report_finished(bool finished);
   // A long wait for another rank begins and ends; such waits may lie in each other.
   void begin_long_wait();
   void end_long_wait();

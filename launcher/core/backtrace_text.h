@@ -13,4 +13,9 @@ namespace ddprun {
 //   /proc/<pid>/stack: "[<0>] hrtimer_nanosleep+0x9b/0x130"
 std::vector<std::string> frames_in(std::string_view text);
 
+// Returns the call of torch.distributed that a process waits in, by its frames (the innermost last):
+// "torch.distributed.all_reduce", or "c10d::Work::wait" where only native frames are known. Empty: the
+// innermost Python frame is not in torch.distributed, and no c10d or gloo frame lies inside it.
+std::string distributed_call_in(const std::vector<std::string>& frames);
+
 }  // namespace ddprun

@@ -392,6 +392,16 @@ std::optional<Finding> judge_debuggers(const DoctorFacts& facts) {
         "a hang is reported without backtraces of the workers, with what the kernel says "
         "that they wait for";
     finding.advice = "install gdb for C++, and pip install py-spy for Python";
+  } else if (!debuggers.has_py_spy) {
+    finding.level = Level::kNote;
+    finding.effect =
+        "a hang of a Python program is reported without Python's frames, and gdb needs seconds for "
+        "each worker";
+    finding.advice = "pip install py-spy, where Python programs are started";
+  } else if (!debuggers.has_gdb) {
+    finding.level = Level::kNote;
+    finding.effect = "a hang of a C++ program is reported without its stack";
+    finding.advice = "install gdb, where C++ programs are started";
   }
   return finding;
 }

@@ -113,8 +113,12 @@ std::string findings_text(const std::vector<RankFlight>& flights) {
   if (findings.empty()) {
     const bool has_any = std::ranges::any_of(
         flights, [](const RankFlight& flight) { return !flight.calls.empty(); });
-    return has_any ? "no calls differ, and none is in progress\n"
-                   : "no calls were recorded: programs of ddprun's library record theirs\n";
+    return has_any
+               ? "no calls differ, and none is in progress\n"
+               : "no calls were recorded: programs of ddprun's library record theirs. Of Python "
+                 "programs with torch.distributed, py-spy dump --pid PID shows where a rank is "
+                 "(pip install py-spy), and with TORCH_FR_BUFFER_SIZE=2000 PyTorch keeps a record "
+                 "of its own: docs/hangs.md\n";
   }
   std::string text;
   for (const FlightFinding& finding : findings) {

@@ -44,15 +44,22 @@ class HangWatch {
   Duration idle(std::size_t worker) const { return workers_[worker].idle; }
   bool hangs(std::size_t worker) const;
 
+  // Returns the workers that have lived for the timeout and have never reported a step, once: those are
+  // not watched. Empty at every other time.
+  std::vector<std::size_t> take_silent();
+
  private:
   struct Watched {
     PageSample last;
     Duration idle{};
     Duration in_call{};
+    bool is_silent = false;  // it lives and has reported nothing
   };
 
   Duration timeout_;
   TimePoint looked_;
+  Duration watched_{};            // since begin(), as far as looks tell
+  bool has_told_silent_ = false;  // of all generations
   std::vector<Watched> workers_;
 };
 

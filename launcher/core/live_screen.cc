@@ -4,8 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "base/is_control.h"
-
 namespace ddprun {
 namespace {
 
@@ -21,30 +19,13 @@ bool contains(std::string_view bytes, char c) {
   return !bytes.empty() && std::memchr(bytes.data(), c, bytes.size()) != nullptr;
 }
 
-// Length of the escape sequence at the beginning of the bytes: CSI ... letter; others are two bytes.
-std::size_t escape_length(std::string_view bytes) {
-  if (bytes.size() < 2 || bytes[1] != '[') return std::min<std::size_t>(2, bytes.size());
-  std::size_t at = 2;
-  while (at < bytes.size() && (bytes[at] < '@' || bytes[at] > '~')) ++at;
-  return std::min(at + 1, bytes.size());
-}
-
 // What can stand in a row: text and colours.
-std::string row_text(std::string_view bytes) {
-  std::string text;
-  bytes = bytes.substr(0, kMostRowBytes);
-  while (!bytes.empty()) {
-    if (bytes.front() == '\x1b') {
-      const std::size_t length = escape_length(bytes);
-      if (bytes[length - 1] == 'm') text.append(bytes.substr(0, length));
-      bytes.remove_prefix(length);
-      continue;
-    }
-    if (bytes.front() == '\t') text += ' ';
-    if (!is_control(bytes.front())) text += bytes.front();
-    bytes.remove_prefix(1);
-  }
-  return text;
+std::string row_text(std::string_view text) {
+  std::string row;
+  WorkerScreen screen;
+  screen.feed(text.substr(0, kMostRowBytes), [&](std::string_view line) { row += line; });
+  screen.finish([&](std::string_view line) { row += line; });
+  return row;
 }
 
 }  // namespace
@@ -64,56 +45,56 @@ void LiveScreen::set_status(std::string_view wanted) {
 
 void LiveScreen::add(const ConsoleSource& source, std::string_view piece, PieceEnd end) {
   changed_ = true;
-  // It would take the prefix away.
-  piece.remove_prefix(std::min(piece.find_first_not_of('\r'), piece.size()));
-  if (end == PieceEnd::kReturn) {
-    if (piece.ends_with('\r')) piece.remove_suffix(1);
-    Row& row = rows_[&source];
-    if (!piece.empty()) row.text = row_text(piece);
-    row.returned = true;
-    return;
-  }
-  if (piece.empty()) return;
-  if (const auto row = rows_.find(&source); row != rows_.end()) {
-    const bool is_rest_of_its_end = row->second.returned && piece.front() == '\n';
-    if (is_rest_of_its_end) {
-      print(source, row->second.text + "\n");
-      piece.remove_prefix(1);
-    }
-    rows_.erase(row);
-  }
+  Area& area = areas_[&source];
+  put(source, piece, end, area);
+  area.rows = area.screen.rows(kMostRowBytes);
+  if (area.screen.is_empty()) areas_.erase(&source);
+}
+
+void LiveScreen::put(const ConsoleSource& source, std::string_view piece, PieceEnd end,
+                     Area& area) {
+  const auto commit = [&](std::string_view line) { print(source, line); };
   while (!piece.empty()) {
     const std::size_t newline = piece.find('\n');
-    const std::size_t length = newline == std::string_view::npos ? piece.size() : newline + 1;
-    print(source, piece.substr(0, length));
-    piece.remove_prefix(length);
+    const bool is_line = newline != std::string_view::npos;
+    const std::string_view line = piece.substr(0, newline);
+    // Nearly all output is such lines.
+    if (is_line && area.screen.is_empty() && is_plain_line(line)) {
+      print(source, line);
+    } else {
+      area.screen.feed(piece.substr(0, is_line ? newline + 1 : newline), commit);
+    }
+    piece.remove_prefix(is_line ? newline + 1 : piece.size());
   }
+  if (end == PieceEnd::kCut) area.screen.end_row(commit);
 }
 
 void LiveScreen::show_rest(const ConsoleSource& source, std::string_view rest) {
   if (rest.find_first_not_of('\r') == std::string_view::npos) return;
-  std::string text = row_text(rest);
-  Row& row = rows_[&source];
-  if (row.text == text && !row.returned) return;
-  row = {std::move(text), false};
+  Area& area = areas_[&source];
+  std::vector<std::string> rows;
+  WorkerScreen ahead = area.screen;
+  ahead.feed(rest,
+             [&](std::string_view line) { rows.emplace_back(line.substr(0, kMostRowBytes)); });
+  for (std::string& row : ahead.rows(kMostRowBytes)) rows.push_back(std::move(row));
+  if (area.rows == rows) return;
+  area.rows = std::move(rows);
   changed_ = true;
 }
 
 void LiveScreen::finish(const ConsoleSource& source) {
-  const auto row = rows_.find(&source);
-  if (row == rows_.end()) return;
-  if (!row->second.text.empty()) print(source, row->second.text);
-  rows_.erase(row);
+  const auto area = areas_.find(&source);
+  if (area == areas_.end()) return;
+  area->second.screen.finish([&](std::string_view line) { print(source, line); });
+  areas_.erase(area);
   changed_ = true;
 }
 
 void LiveScreen::hide() { changed_ |= !std::exchange(hidden_, true); }
 void LiveScreen::show() { changed_ |= std::exchange(hidden_, false); }
 
-// A line that is colourful, or has no end, must not go on in the next one.
+// Colours must not go on in the next line.
 void LiveScreen::print(const ConsoleSource& source, std::string_view line) {
-  const bool ended = line.ends_with('\n');
-  if (ended) line.remove_suffix(1);
   lines_.append(source.prefix);
   lines_.append(line);
   if (contains(line, '\x1b')) lines_.append(kNoColours);
@@ -138,13 +119,14 @@ void LiveScreen::erase_area(OutputBuffer& out) {
 }
 
 void LiveScreen::draw_area(OutputBuffer& out) {
-  if (rows_.empty() && status_.empty()) return;
+  if (areas_.empty() && status_.empty()) return;
   out.append(kWrapOff);
-  for (const auto& [source, row] : rows_) {
-    if (drawn_ == most_rows()) break;
-    if (row.text.empty()) continue;
-    if (drawn_++ > 0) out.append("\r\n");
-    draw_row(source->prefix, row.text, out);
+  for (const auto& [source, area] : areas_) {
+    for (const std::string& row : area.rows) {
+      if (drawn_ == most_rows()) break;
+      if (drawn_++ > 0) out.append("\r\n");
+      draw_row(source->prefix, row, out);
+    }
   }
   if (!status_.empty()) {
     if (drawn_++ > 0) out.append("\r\n");

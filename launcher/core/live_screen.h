@@ -4,8 +4,8 @@
 // Each take() erases the area, prints the lines that came since, and draws the area below them. The
 // cursor stays at the end of the area's last row, so all that is ever needed is to go up as many rows as
 // were drawn. Rows are drawn with the terminal's automatic line wrap turned off: it cuts them at its own
-// edge, whatever their characters measure, and a row stays one row. What moves the cursor is taken out of
-// them; whole lines are passed on as they are.
+// edge, whatever their characters measure, and a row stays one row. What a worker does with its cursor
+// stays within its own rows (WorkerScreen); of escape sequences the terminal gets colours only.
 //
 // Pure: what happened goes in, bytes for the terminal come out. One owner thread.
 #pragma once
@@ -14,8 +14,10 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "launcher/core/console_text.h"
+#include "launcher/core/worker_screen.h"
 
 namespace ddprun {
 
@@ -51,11 +53,12 @@ class LiveScreen {
   void take(OutputBuffer& out);
 
  private:
-  struct Row {
-    std::string text;
-    bool returned = false;  // what comes next replaces it
+  struct Area {
+    WorkerScreen screen;
+    std::vector<std::string> rows;  // as they are shown: also what has come of an unfinished line
   };
 
+  void put(const ConsoleSource& source, std::string_view piece, PieceEnd end, Area& area);
   void print(const ConsoleSource& source, std::string_view line);
   void erase_area(OutputBuffer& out);
   void draw_area(OutputBuffer& out);
@@ -70,7 +73,7 @@ class LiveScreen {
 
   ScreenSize size_;
   OutputBuffer lines_;  // whole ones, which scroll by
-  std::map<const ConsoleSource*, Row, ByOrder> rows_;
+  std::map<const ConsoleSource*, Area, ByOrder> areas_;
   std::string status_;
   bool hidden_ = false;
   bool changed_ = false;

@@ -85,6 +85,7 @@ void Supervisor::on(const Assignment& assignment, TimePoint, SupervisorActions& 
   alive_ = options_.slots;
   stop_asked_ = all_well_ = killed_ = suspended_ = false;
   ends_.clear();
+  left_.clear();
   asked_for_.clear();
   checkpoints_ = 0;
   checkpoint_due_ = looking_ = false;
@@ -219,18 +220,30 @@ void Supervisor::on(const WorkersSeen& seen, TimePoint now, SupervisorActions& o
   if (!sightings_.empty()) out.push_back(SendStatus{});
 }
 
+// A rank that ended with 0 has failed where another one names it as its reason: it left early.
+void Supervisor::take_down_who_left() {
+  for (auto left = left_.begin(); left != left_.end();) {
+    const bool is_missed = std::ranges::any_of(
+        ends_, [&](const DatedEnd& dated) { return dated.end.blames == left->end.rank.value; });
+    if (is_missed) ends_.push_back(std::move(*left));
+    left = is_missed ? left_.erase(left) : left + 1;
+  }
+}
+
 void Supervisor::take_down(const WorkersEnded& ended, TimePoint now) {
   for (WorkerEnd end : ended.workers) {
     --alive_;
-    if (end.kind == EndKind::kExited && end.code == 0) continue;
     end.after_stop = stop_asked_;
     end.on_request = end.kind == EndKind::kSignaled && end.out_of_memory == OutOfMemory::kNo &&
                      asked_for_.contains({end.code, end.local_rank.value});
     end.rank = Rank(assignment_.first_rank.value + end.local_rank.value);
     end.node_rank = assignment_.node_rank;
     end.host = options_.host;
-    ends_.push_back({std::move(end), now});
+    const bool ended_well = end.kind == EndKind::kExited && end.code == 0;
+    if (ended_well && stop_asked_) continue;
+    (ended_well ? left_ : ends_).push_back({std::move(end), now});
   }
+  take_down_who_left();
   DDPRUN_ASSERT(alive_ >= 0, "a worker ends once");
 }
 

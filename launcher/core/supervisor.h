@@ -212,6 +212,7 @@ class Supervisor {
   std::optional<Verdict> own_verdict(std::string headline, TimePoint now) const;
   bool has_workers() const { return state_ == State::kRunning || state_ == State::kStopping; }
   void look(SupervisorActions& out);
+  void take_down_who_left();
   void take_down(const WorkersEnded& ended, TimePoint now);
   void declare_failure(TimePoint now, SupervisorActions& out);
   // known: the workers have the signal from somebody else.
@@ -231,6 +232,7 @@ class Supervisor {
   bool all_well_ = false;    // every worker ended with 0; leftovers are being removed
   bool killed_ = false;
   std::vector<DatedEnd> ends_;
+  std::vector<DatedEnd> left_;  // with code 0, before anything else had ended or was stopped
   std::set<std::pair<int, int>> asked_for_;  // signals sent on request, and to which local rank
   std::int64_t checkpoints_ = 0;             // announced in this generation
   TimePoint checkpoint_told_;                // when the service was told of one last

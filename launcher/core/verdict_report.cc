@@ -4,6 +4,7 @@
 
 #include "base/signal_names.h"
 #include "rendezvous/core/hints.h"
+#include "rendezvous/core/same_failure.h"
 
 namespace ddprun {
 namespace {
@@ -23,16 +24,31 @@ std::string exit_code_text(const Verdict& verdict, const WorkerEnd& first) {
   return text;
 }
 
+void tell_frames(const WorkerEnd& end, std::vector<std::string>& lines) {
+  if (end.frames.empty()) return;
+  lines.emplace_back("  where, the innermost last:");
+  for (const std::string& frame : end.frames) lines.push_back("    | " + frame);
+}
+
+// The last lines without the traceback that its message and frames tell already.
+std::vector<std::string> untold_lines(const WorkerEnd& end) {
+  std::vector<std::string> lines = end.stderr_tail;
+  if (end.message.empty() || end.frames.empty()) return lines;
+  const std::string said = end.message.substr(0, end.message.find('\n'));
+  const auto last = std::find(lines.rbegin(), lines.rend(), said);
+  if (last == lines.rend()) return lines;
+  const auto begin = std::find(last, lines.rend(), "Traceback (most recent call last):");
+  lines.erase(begin == lines.rend() ? lines.begin() : begin.base() - 1, last.base());
+  return lines;
+}
+
 void tell_first(const WorkerEnd& first, std::vector<std::string>& lines) {
   const bool has_said = first.kind == EndKind::kExited || first.kind == EndKind::kSignaled;
   if (!first.message.empty() && has_said) lines.push_back("  it said: " + first.message);
-  if (!first.frames.empty()) {
-    lines.emplace_back("  where, the innermost last:");
-    for (const std::string& frame : first.frames) lines.push_back("    | " + frame);
-  }
-  if (!first.stderr_tail.empty()) {
+  tell_frames(first, lines);
+  if (const std::vector<std::string> untold = untold_lines(first); !untold.empty()) {
     lines.emplace_back("  its last lines on stderr:");
-    for (const std::string& line : first.stderr_tail) lines.push_back("    | " + line);
+    for (const std::string& line : untold) lines.push_back("    | " + line);
   }
   if (const std::string hint = hint_for(first); !hint.empty()) lines.push_back("  hint: " + hint);
 }
@@ -43,13 +59,18 @@ void tell_ends(const Verdict& verdict, std::vector<std::string>& lines) {
   const std::size_t known = ends.size() + static_cast<std::size_t>(verdict.more_ends);
   constexpr std::size_t kFirstsShown = 4;
   constexpr std::size_t kShown = 16;
-  const std::size_t firsts = std::min(kFirstsShown, count_possible_firsts(ends));
+  const bool is_hang = first.kind == EndKind::kHung;
+  const std::size_t firsts =
+      std::min(is_hang ? kEndsInFull : kFirstsShown, count_possible_firsts(ends));
   const bool is_victim = first.blames >= 0;
   lines.push_back("first failure: " + describe(first));
+  // Of a hang each candidate's stack may show the reason.
+  if (is_hang) tell_first(first, lines);
   for (std::size_t i = 1; i < firsts; ++i) {
     lines.push_back("or, at the same time as far as one can tell: " + describe(ends[i]));
+    if (is_hang) tell_frames(ends[i], lines);
   }
-  tell_first(first, lines);
+  if (!is_hang) tell_first(first, lines);
   if (!verdict.seen.empty()) {
     lines.emplace_back("what all ranks were doing:");
     for (const std::string& one : verdict.seen) lines.push_back("  " + one);
@@ -61,10 +82,19 @@ void tell_ends(const Verdict& verdict, std::vector<std::string>& lines) {
     lines.push_back("the one that is blamed: " + fate_of_the_other(ends[i], first));
     ++blamed;
   }
-  if (known == firsts + blamed) return;
+  const auto is_same = [&](const WorkerEnd& end) {
+    return !is_blamed(end, ends, firsts) && is_same_failure(end, first);
+  };
+  std::size_t same = 0;
+  for (std::size_t i = firsts; i < shown; ++i) {
+    if (!is_same(ends[i])) continue;
+    if (same++ == 0) lines.emplace_back("failed in the same way:");
+    lines.push_back("  " + fate_of_the_other(ends[i], first));
+  }
+  if (known == firsts + blamed + same) return;
   lines.emplace_back(is_victim ? "the others:" : "the others, its victims as far as one can tell:");
   for (std::size_t i = firsts; i < shown; ++i) {
-    if (is_blamed(ends[i], ends, firsts)) continue;
+    if (is_blamed(ends[i], ends, firsts) || is_same(ends[i])) continue;
     lines.push_back("  " + fate_of_the_other(ends[i], first));
   }
   if (known > shown) lines.push_back("  ... and " + std::to_string(known - shown) + " more");

@@ -34,6 +34,25 @@ constexpr std::string_view kNcclRemote =
 constexpr std::string_view kNcclUsage =
     "the ranks call NCCL differently or with what it does not take: NCCL_DEBUG=WARN tells which";
 
+// PyTorch's threads outlive the interpreter, now and then.
+constexpr std::string_view kNotDestroyed =
+    "PyTorch aborts at exit now and then where a script ends without "
+    "torch.distributed.destroy_process_group(): call it at the end (in C++: a std::thread was not "
+    "joined)";
+// Python's fault handler has spoken already.
+constexpr std::string_view kBelowPython =
+    "a fault in native code, below the Python lines that its fault handler has printed: ulimit -c "
+    "unlimited keeps a core, gdb shows where";
+constexpr std::string_view kLeftEarly =
+    "it ended before the others were done: look for an early exit, return or break in it, or for "
+    "batches that differ in number";
+constexpr std::string_view kNoStack =
+    "no debugger has shown where it is: pip install py-spy (Python programs) or install gdb "
+    "(others) "
+    "on the nodes; ddprun doctor says whether they may attach";
+constexpr std::string_view kNoPythonStack =
+    "pip install py-spy on the nodes: the next report then shows the lines of the script";
+
 // What is said is surer than what is only a code: words come first, codes last.
 constexpr std::array kHints = std::to_array<Hint>({
     // Python
@@ -141,6 +160,15 @@ constexpr std::array kHints = std::to_array<Hint>({
      .hint =
          "mostly /dev/shm is full or small: docker run --shm-size=8g, or --ipc=host; else a file "
          "that was cut while it was mapped"},
+    {.signal = SIGABRT,
+     .text = "terminate called without an active exception",
+     .hint = kNotDestroyed},
+    {.signal = SIGABRT, .text = "destroy_process_group() was not called", .hint = kNotDestroyed},
+    {.signal = SIGABRT, .text = "process group has NOT been destroyed", .hint = kNotDestroyed},
+    {.signal = SIGABRT, .text = "Fatal Python error: PyGILState", .hint = kNotDestroyed},
+    {.signal = SIGSEGV, .text = "Fatal Python error", .hint = kBelowPython},
+    {.signal = SIGSEGV, .text = "(most recent call first)", .hint = kBelowPython},
+    {.signal = SIGSEGV, .text = "Extension modules: ", .hint = kBelowPython},
     {.signal = SIGSEGV,
      .hint =
          "a fault in native code: ulimit -c unlimited keeps a core, gdb shows where; in Python, "
@@ -169,8 +197,23 @@ std::string word_before(const std::string& line, std::size_t at) {
 bool fits(const Hint& hint, const WorkerEnd& end) {
   if (hint.exit_code && (end.kind != EndKind::kExited || end.code != *hint.exit_code)) return false;
   if (hint.signal && (end.kind != EndKind::kSignaled || end.code != *hint.signal)) return false;
+  // What it said, or whom it blames, is more than an abort tells.
+  const bool is_told = !end.message.empty() || end.blames >= 0;
+  if (hint.signal == SIGABRT && hint.text.empty() && is_told) return false;
   if (hint.out_of_memory && end.out_of_memory == OutOfMemory::kNo) return false;
   return hint.text.empty() || saying(end, hint.text) != nullptr;
+}
+
+// What would show where a rank hangs, where its stack does not.
+std::string_view hint_for_hang(const WorkerEnd& end) {
+  const auto is_of_debugger = [](const std::string& frame) {
+    return frame.find('(') != std::string::npos;
+  };
+  const auto is_of_interpreter = [](const std::string& frame) {
+    return frame.starts_with("_PyEval_") || frame.starts_with("PyEval_");
+  };
+  if (std::ranges::none_of(end.frames, is_of_debugger)) return kNoStack;
+  return std::ranges::any_of(end.frames, is_of_interpreter) ? kNoPythonStack : "";
 }
 
 }  // namespace
@@ -179,6 +222,8 @@ std::string hint_for(const WorkerEnd& end) {
   if (end.after_stop || end.on_request || end.kind == EndKind::kNodeLost ||
       end.kind == EndKind::kNotStarted)
     return "";
+  if (end.kind == EndKind::kExited && end.code == 0) return std::string(kLeftEarly);
+  if (end.kind == EndKind::kHung) return std::string(hint_for_hang(end));
   const auto found =
       std::find_if(kHints.begin(), kHints.end(), [&](const Hint& hint) { return fits(hint, end); });
   if (found == kHints.end()) return "";

@@ -777,6 +777,10 @@ Verdict Membership::verdict_of_failure() const {
   Verdict verdict;
   const WorkerEnd& first = ends_.front().end;
   verdict.exit_code = exit_code_of(first);
+  // A rank that left early with 0 comes first; the code is that of the rank which failed of it.
+  for (const DatedEnd& dated : ends_) {
+    if (verdict.exit_code == 0) verdict.exit_code = exit_code_of(dated.end);
+  }
   if (verdict.exit_code == 0) verdict.exit_code = to_int(ExitCode::kInternal);
   verdict.headline = describe(first) + blame_of(first.host);
   std::size_t known = 0;

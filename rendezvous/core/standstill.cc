@@ -43,7 +43,10 @@ std::string what_it_does(const Sighting& one) {
                                  : "in no collective; the last one was " +
                                        std::to_string(one.collective) + of_group(one);
       break;
-    case FlightState::kUnknown: text = "without a record of collectives"; break;
+    case FlightState::kUnknown:
+      text =
+          one.waits_in.empty() ? "without a record of collectives" : "waiting in " + one.waits_in;
+      break;
   }
   if (one.step) text += ", step " + std::to_string(*one.step);
   if (!one.doing.empty()) text += "; " + one.doing;
@@ -100,7 +103,8 @@ std::vector<const Sighting*> behind(const std::vector<Sighting>& all, const Sigh
   }
   if (!late.empty()) return late;
   for (const Sighting& one : all) {
-    if (one.flight == FlightState::kUnknown && one.is_late) late.push_back(&one);
+    const bool is_unknown = one.flight == FlightState::kUnknown && one.waits_in.empty();
+    if (is_unknown && one.is_late) late.push_back(&one);
   }
   return late;
 }
@@ -209,22 +213,59 @@ Guilty of_messages(const std::vector<Sighting>& all) {
   return guilty;
 }
 
+// "torch.distributed.all_reduce, where ranks 0,2 have waited 60.0 s", of each call.
+std::string distributed_waits(const std::vector<Sighting>& all) {
+  struct Waiting {
+    Ranks ranks;
+    Duration longest{};
+  };
+  std::map<std::string_view, Waiting> by_call;
+  for (const Sighting& one : all) {
+    if (one.waits_in.empty()) continue;
+    Waiting& waiting = by_call[one.waits_in];
+    waiting.ranks.push_back(one.rank.value);
+    waiting.longest = std::max(waiting.longest, one.waited);
+  }
+  std::string text;
+  for (const auto& [call, waiting] : by_call) {
+    text += (text.empty() ? "" : ", nor to ") + std::string(call) + ", where " +
+            ranks_text(waiting.ranks) + (waiting.ranks.size() == 1 ? " has" : " have") +
+            " waited " + to_text(waiting.longest);
+  }
+  return text;
+}
+
 Guilty without_records(const std::vector<Sighting>& all) {
   Guilty guilty;
   std::optional<std::int64_t> lowest;
   Duration longest{};
+  const auto waits = [](const Sighting& one) { return !one.waits_in.empty(); };
+  const bool some_wait = std::ranges::any_of(all, waits);
+  const bool all_wait = std::ranges::all_of(all, waits);
+  const auto is_candidate = [&](const Sighting& one) { return all_wait || !waits(one); };
+  // Where others wait for it, a rank is behind whenever it was active last.
   const bool some_are_late =
-      std::any_of(all.begin(), all.end(), [](const Sighting& one) { return one.is_late; });
+      !some_wait && std::ranges::any_of(all, [](const Sighting& one) { return one.is_late; });
   for (const Sighting& one : all) {
-    if (some_are_late && !one.is_late) continue;
+    if (!is_candidate(one) || (some_are_late && !one.is_late)) continue;
     longest = std::max(longest, one.waited);
     if (one.step && (!lowest || *one.step < *lowest)) lowest = one.step;
     guilty.ranks.push_back(&one);
+  }
+  if (all_wait) {
+    guilty.why =
+        "all ranks that were seen wait in torch.distributed, and nothing was reported for " +
+        to_text(longest);
+    return guilty;
   }
   const auto goes_on = [](const Sighting* one) { return !one->is_stopped; };
   if (!std::all_of(guilty.ranks.begin(), guilty.ranks.end(), goes_on)) {
     std::erase_if(guilty.ranks, goes_on);
     guilty.why = "its process is stopped, and nothing was reported for " + to_text(longest);
+    return guilty;
+  }
+  if (some_wait) {
+    guilty.why = "it has not come to " + distributed_waits(all);
     return guilty;
   }
   std::erase_if(guilty.ranks, [&](const Sighting* one) { return lowest && one->step != lowest; });
@@ -247,9 +288,11 @@ Guilty guilty_of(const std::vector<Sighting>& all) {
 }  // namespace
 
 void keep_telling(std::vector<Sighting>& sightings) {
-  std::stable_sort(sightings.begin(), sightings.end(), [](const Sighting& a, const Sighting& b) {
-    return (a.flight != FlightState::kWaiting) > (b.flight != FlightState::kWaiting);
-  });
+  const auto waits = [](const Sighting& one) {
+    return one.flight == FlightState::kWaiting || !one.waits_in.empty();
+  };
+  std::stable_sort(sightings.begin(), sightings.end(),
+                   [&](const Sighting& a, const Sighting& b) { return waits(a) < waits(b); });
   if (sightings.size() > kSightingsTold) sightings.resize(kSightingsTold);
   std::set<std::uint64_t> told_groups;
   for (std::size_t i = 0; i < sightings.size(); ++i) {
@@ -259,6 +302,7 @@ void keep_telling(std::vector<Sighting>& sightings) {
     one.host = clipped(std::move(one.host), kHostBytesShown);
     one.call = clipped(std::move(one.call), kMaxDoingBytes);
     one.doing = clipped(std::move(one.doing), kMaxDoingBytes);
+    one.waits_in = clipped(std::move(one.waits_in), kMaxDoingBytes);
     if (i >= kEndsInFull) {
       one.frames.clear();
       one.stderr_tail.clear();

@@ -46,6 +46,8 @@ struct Sighting {
   std::uint64_t group = 0;
   std::string group_name = {};
   std::vector<int> group_ranks = {};
+  // Of kUnknown: the call of torch.distributed in which it waits, by its stack; empty: none is known.
+  std::string waits_in = {};
   std::string doing = {};                     // what the kernel says of it
   std::vector<std::string> frames = {};       // where it is, the innermost last; at most kMaxFrames
   std::vector<std::string> stderr_tail = {};  // last lines, oldest first; at most kMaxTailLines
@@ -70,8 +72,9 @@ void keep_telling(std::vector<Sighting>& sightings);
 //     where all have come, those whose process is stopped. Of ranks that wait in another group instead,
 //     those whom they wait for.
 //   - Where ranks wait in send or recv only: those they wait for.
-//   - Where nobody waits, as far as the records say: those whose process is stopped, else those with the
-//     lowest step.
+//   - Where there are no records, and stacks show that some wait in torch.distributed: those that do not.
+//   - Where nobody waits, as far as records and stacks say: those whose process is stopped, else those with
+//     the lowest step.
 // Where these rules leave nobody, everybody is named. REQUIRES: there is at least one.
 std::vector<WorkerEnd> hung_ranks(const std::vector<Sighting>& sightings);
 

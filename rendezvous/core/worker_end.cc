@@ -50,10 +50,13 @@ void shorten(WorkerEnd& end, Extent extent) {
   end.host = clipped(std::move(end.host), kHostBytesShown);
   const bool full = extent == Extent::kFull;
   end.message = clipped(std::move(end.message), full ? kMaxMessageBytes : kShortMessageBytes);
-  if (!full) end.stderr_tail.clear();
   if (!full) end.frames.clear();
   keep_last_lines(end.frames, kMaxFrames);
-  keep_last_lines(end.stderr_tail, kMaxTailLines);
+  keep_last_lines(end.stderr_tail, full ? kMaxTailLines : 1);
+  // Says whether it raised what the first one raised, also where there was no error file.
+  if (!full && !end.stderr_tail.empty()) {
+    end.stderr_tail.back() = clipped(std::move(end.stderr_tail.back()), kShortMessageBytes);
+  }
 }
 
 }  // namespace
@@ -74,7 +77,8 @@ const char* kind_word(const WorkerEnd& end) {
 std::string describe(const WorkerEnd& end) {
   switch (end.kind) {
     case EndKind::kExited:
-      return subject(end) + " exited with code " + std::to_string(end.code) + blame_text(end);
+      return subject(end) + " exited with code " + std::to_string(end.code) + blame_text(end) +
+             (end.code == 0 ? " while other ranks still needed it" : "");
     case EndKind::kSignaled:
       return subject(end) + " was killed by " + signal_name(end.code) +
              (end.core_dumped ? " (core dumped)" : "") + want_of_memory(end.out_of_memory) +

@@ -22,7 +22,7 @@ TEST(Logger, MakesOneLineOfWhateverIsInTheText) {
   std::string got;
   Logger log("p", [&](std::string_view line) { got = line; });
   log.info("node\nddprun: error: not true\r\x01\x7f\tand \x1b[1mbold");
-  EXPECT_EQ(got, "p: node?ddprun: error: not true???\tand \x1b[1mbold\n");
+  EXPECT_EQ(got, "p: node?ddprun: error: not true???\tand \x1b[1mbold\x1b[0m\n");
 }
 
 TEST(Logger, SaysNothingBelowItsLevelAndDetailsOnlyWhereAskedFor) {

@@ -6,7 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -80,6 +82,56 @@ TEST_F(VerdictTest, WhoNamesTheRankThatIsGoneIsItsVictim) {
   ASSERT_EQ(failed["blamed"].size(), 1u);
   EXPECT_EQ(failed["blamed"][0]["stopped_by_ddprun"], true);
   EXPECT_TRUE(failed["victims"].empty());
+}
+
+TEST_F(VerdictTest, ARankThatLeavesEarlyWithCode0IsTheFirstFailure) {
+  auto job = start_shell({"--nproc-per-node=2", "--report-file=report.json"},
+                         "[ $RANK = 0 ] || { touch left; exit 0; }; "
+                         "until [ -e left ]; do sleep 0.02; done; sleep 0.3; "
+                         "echo 'rank 1 closed its connection' >&2; kill -ABRT $$");
+  EXPECT_EQ(job->wait(), 128 + SIGABRT) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("first failure: rank 1 (local rank 1 on "));
+  EXPECT_THAT(job->err(), HasSubstr(") exited with code 0 while other ranks still needed it"));
+  EXPECT_THAT(job->err(), testing::Not(HasSubstr("an assertion")));
+}
+
+TEST_F(VerdictTest, RanksThatRaiseTheSameExceptionAreNoVictims) {
+  auto job = start_shell({"--nproc-per-node=2", "--report-file=report.json"},
+                         "trap '' TERM; echo ValueError: bad >&2; touch up$RANK; "
+                         "until [ -e up$((1 - RANK)) ]; do sleep 0.02; done; "
+                         "[ $RANK = 0 ] || sleep 0.3; exit 1");
+  EXPECT_EQ(job->wait(), 1) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("failed in the same way:"));
+  EXPECT_THAT(job->err(), testing::Not(HasSubstr("victims")));
+  EXPECT_EQ(report()["failed_generations"][0]["failed_in_the_same_way"].size(), 1u);
+}
+
+TEST_F(VerdictTest, EscapeSequencesOfAnErrorFileDoNotReachTheTerminal) {
+  auto job = start_shell(
+      {},
+      R"(printf %s '{"message": {"message": "boom \u001b[2J\u001b]0;title\u0007", "extraInfo": {}}}' > $TORCHELASTIC_ERROR_FILE; exit 1)");
+  EXPECT_EQ(job->wait(), 1) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("it said: boom ?[2J?]0;title?"));
+  EXPECT_THAT(job->err(), testing::Not(HasSubstr("\x1b")));
+}
+
+TEST_F(VerdictTest, AJobsIdDoesNotLeadOutOfTheLogDirectory) {
+  auto job =
+      start_shell({"--log-dir=" + (directory_ / "logs"), "--rdzv-id=../out", "-r3"}, "echo x");
+  EXPECT_EQ(job->wait(), 0) << job->err();
+  std::size_t found = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(directory_ / "logs")) {
+    EXPECT_TRUE(entry.path().filename().string().starts_with(".._out_")) << entry.path();
+    ++found;
+  }
+  EXPECT_EQ(found, 1u);
+}
+
+TEST_F(VerdictTest, WorkersAreEndedBeforeTheirAgentWhereMemoryIsShort) {
+  auto job = start_shell({}, "cat /proc/self/oom_score_adj");
+  EXPECT_EQ(job->wait(), 0) << job->err();
+  const int own = std::stoi(read_file("/proc/self/oom_score_adj"));
+  EXPECT_EQ(std::stoi(job->out()), std::min(1000, own + 100));
 }
 
 TEST_F(VerdictTest, ACrashThatTookLongerThanItsVictimIsFirst) {

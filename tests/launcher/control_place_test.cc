@@ -55,6 +55,28 @@ TEST_F(ControlPlaceTest, WorksHoweverLongThePathIs) {
   remove_control_socket(path);
 }
 
+TEST_F(ControlPlaceTest, WhereTheDirectoryIsNotTheUsersAnotherOneIsUsedAndFound) {
+  EXPECT_EQ(find_control_home().remark, "");
+  std::filesystem::create_directory(home());
+  chmod(home().c_str(), 0777);
+  const ControlHome other = find_control_home();
+  EXPECT_THAT(other.path, testing::StartsWith(home() + "."));
+  EXPECT_THAT(other.remark, HasSubstr("others than its user may enter it"));
+  const std::string path = control_socket_path(other, "job", getpid());
+  const Result<UniqueFd> listener = listen_for_control(path);
+  ASSERT_TRUE(listener) << listener.error().message();
+  EXPECT_EQ(here(path), 1u);
+  EXPECT_TRUE(connect_for_control(path));
+  EXPECT_EQ(find_control_home().path, other.path) << "jobs share it";
+  remove_control_socket(path);
+  EXPECT_FALSE(std::filesystem::exists(other.path));
+  if (geteuid() == 0) {
+    ASSERT_EQ(chown(home().c_str(), 65534, 65534), 0);
+    EXPECT_THAT(find_control_home().remark, HasSubstr("it belongs to user 65534"));
+  }
+  std::filesystem::remove(home());
+}
+
 TEST_F(ControlPlaceTest, ADirectoryThatIsNotTheUsersAloneIsNotUsed) {
   const std::string path = control_socket_path("job", getpid());
   std::filesystem::create_directory(home());

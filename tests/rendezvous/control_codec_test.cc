@@ -83,6 +83,7 @@ TEST(ControlCodec, AHelloComesBackAsItWas) {
                                  .group = UINT64_MAX,
                                  .group_name = "tp0",
                                  .group_ranks = {1, 3},
+                                 .waits_in = "torch.distributed.barrier",
                                  .doing = "state S",
                                  .frames = {"main"},
                                  .stderr_tail = {"last"}},

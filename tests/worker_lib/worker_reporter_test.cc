@@ -50,6 +50,15 @@ TEST_F(WorkerReporterTest, WritesIntoThePageThatTheAgentHasMadeForIt) {
   EXPECT_EQ(page_at(reporter->place())[0].step, 8);
 }
 
+TEST_F(WorkerReporterTest, SaysThatTheProgramHasReachedItsEnd) {
+  const auto reporter = WorkerReporter::open(env_);
+  EXPECT_EQ(pages_[1].finished, 0u);
+  reporter->report_finished(true);
+  EXPECT_EQ(pages_[1].finished, 1u);
+  reporter->report_finished(false);
+  EXPECT_EQ(pages_[1].finished, 0u) << "another Context";
+}
+
 TEST_F(WorkerReporterTest, ACallIsInProgressUntilItEnds) {
   const auto reporter = WorkerReporter::open(env_);
   EXPECT_FALSE(oldest_in_progress(pages_[1]));

@@ -44,5 +44,49 @@ TEST(BacktraceText, OfAnythingElseNothing) {
   EXPECT_THAT(frames_in("ptrace: Operation not permitted.\n    indented\n#\n"), IsEmpty());
 }
 
+TEST(BacktraceText, AFrameOfTorchDistributedIsACallThatWaits) {
+  EXPECT_EQ(distributed_call_in(
+                {"<module> (train.py:9)",
+                 "_exception_logger.<locals>.wrapper (torch/distributed/c10d_logger.py:83)",
+                 "all_reduce (torch/distributed/distributed_c10d.py:3075)"}),
+            "torch.distributed.all_reduce");
+  EXPECT_EQ(distributed_call_in(
+                {"<module> (train.py:9)", "wrapper (/venv/lib/torch/distributed/c10d_logger.py:83)",
+                 "all_gather_object (/venv/lib/torch/distributed/distributed_c10d.py:1)",
+                 "wrapper (/venv/lib/torch/distributed/c10d_logger.py:83)",
+                 "all_gather (/venv/lib/torch/distributed/distributed_c10d.py:2)"}),
+            "torch.distributed.all_gather_object")
+      << "what the program has called";
+  EXPECT_EQ(
+      distributed_call_in({"_engine_run_backward (torch/autograd/graph.py:829)",
+                           "c10d::Work::wait (libtorch_cpu.so)", "pthread_cond_wait (libc.so.6)"}),
+      "c10d::Work::wait")
+      << "a backward pass, by py-spy --native";
+  EXPECT_EQ(
+      distributed_call_in({"main () at train.cc:9",
+                           "c10d::Work::wait(std::chrono::duration<long>) () from libtorch_cpu.so",
+                           "___pthread_cond_wait (cond=0x1) at ./nptl/x.c:618"}),
+      "c10d::Work::wait")
+      << "by gdb";
+}
+
+TEST(BacktraceText, WhoWorksOrWaitsElsewhereIsInNoCallOfTorchDistributed) {
+  EXPECT_EQ(distributed_call_in({}), "");
+  EXPECT_EQ(distributed_call_in({"<module> (train.py:9)", "load (data.py:3)"}), "");
+  EXPECT_EQ(distributed_call_in({"save (torch/distributed/checkpoint/state_dict_saver.py:1)",
+                                 "write (torch/distributed/checkpoint/filesystem.py:9)"}),
+            "")
+      << "it waits for a disk";
+  EXPECT_EQ(distributed_call_in({"all_reduce (torch/distributed/distributed_c10d.py:3075)",
+                                 "my_hook (train.py:4)"}),
+            "")
+      << "a hook of the program";
+  EXPECT_EQ(distributed_call_in({"c10d::PythonCommHook::runHook(c10d::GradBucket&) () from x.so",
+                                 "_PyEval_EvalFrameDefault (tstate=0x1) at ceval.c:1",
+                                 "time_sleep (self=0x1) at timemodule.c:383"}),
+            "")
+      << "the same, by gdb";
+}
+
 }  // namespace
 }  // namespace ddprun

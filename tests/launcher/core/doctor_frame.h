@@ -37,6 +37,7 @@ inline DoctorFacts healthy_facts() {
       .usable_cores = 8, .online_cores = 8, .memory = 64 * kGiB, .memory_available = 60 * kGiB};
   facts.clock = {.synchronised = true, .source = "tsc"};
   facts.debuggers.has_gdb = true;
+  facts.debuggers.has_py_spy = true;
   return facts;
 }
 

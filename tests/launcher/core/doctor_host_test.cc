@@ -245,6 +245,12 @@ TEST(DoctorDebuggers, AreNotedWhereAHangCouldNotBeLookedInto) {
   DoctorFacts facts = healthy_facts();
   facts.debuggers.ptrace_scope = 1;
   EXPECT_EQ(level_of(facts, "debuggers"), Level::kOk) << "an agent may look into its descendants";
+  facts.debuggers.has_py_spy = false;
+  EXPECT_EQ(level_of(facts, "debuggers"), Level::kNote) << "gdb shows no line of a Python program";
+  facts.debuggers.has_py_spy = true;
+  facts.debuggers.has_gdb = false;
+  EXPECT_EQ(level_of(facts, "debuggers"), Level::kNote) << "py-spy shows nothing of a C++ program";
+  facts.debuggers.has_gdb = true;
   facts.debuggers.ptrace_scope = 2;
   EXPECT_EQ(level_of(facts, "debuggers"), Level::kNote);
   facts.debuggers = {};

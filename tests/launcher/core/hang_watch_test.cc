@@ -97,6 +97,23 @@ TEST_F(HangWatchTest, ANewGenerationBeginsAnew) {
   EXPECT_FALSE(live(seconds(9)));
 }
 
+TEST_F(HangWatchTest, WorkersThatReportNoStepForTheTimeoutAreToldOnce) {
+  first_->reports = 1;
+  live(seconds(10));
+  EXPECT_TRUE(watch_.take_silent().empty()) << "they may still be loading";
+  live(seconds(1));
+  EXPECT_EQ(watch_.take_silent(), std::vector<std::size_t>{1});
+  live(seconds(1));
+  EXPECT_TRUE(watch_.take_silent().empty()) << "it is known";
+}
+
+TEST_F(HangWatchTest, WhoHasEndedOrReportedOrWaitsIsNotSilent) {
+  first_.reset();
+  second_->is_patient = true;
+  live(seconds(30));
+  EXPECT_TRUE(watch_.take_silent().empty());
+}
+
 TEST(HangWatchPeriod, IsASecondOrAQuarterOfAShorterTimeout) {
   EXPECT_EQ(HangWatch(seconds(600)).period(), seconds(1));
   EXPECT_EQ(HangWatch(seconds(2)).period(), milliseconds(500));

@@ -68,9 +68,10 @@ TEST_F(LiveScreenTest, EachBarHasARowAndBecomesALineWhenItEnds) {
   EXPECT_THAT(lines(), ElementsAre("[0] 10%", "[1] 5%", "status"));
   write(0, "20%\r", PieceEnd::kReturn);
   write(1, "a line\n", PieceEnd::kLines);
-  EXPECT_THAT(lines(), ElementsAre("[1] a line", "[0] 20%", "status"));
+  EXPECT_THAT(lines(), ElementsAre("[0] 20%", "[1] a line", "status"))
+      << "it was written over a bar, and another bar may be below";
   write(0, "\nnext\n", PieceEnd::kLines);
-  EXPECT_THAT(lines(), ElementsAre("[1] a line", "[0] 20%", "[0] next", "status"))
+  EXPECT_THAT(lines(), ElementsAre("[0] 20%", "[0] next", "[1] a line", "status"))
       << "the newline was the rest of the bar's end";
 }
 
@@ -110,16 +111,45 @@ TEST_F(LiveScreenTest, ARowIsOneRowHoweverLongItIsAndALineIsWhole) {
 
 TEST_F(LiveScreenTest, WhatMovesTheCursorIsTakenOutOfRowsAndColoursEndWithTheLine) {
   screen_.show_rest(sources_[0], "\x1b[2K\x1b[1A\x1b[31mred\x1b[5;5H\x07\tend");
-  EXPECT_THAT(lines(), ElementsAre("[0] red end"));
+  EXPECT_THAT(lines(), ElementsAre("[0] red     end"));
   write(1, "\x1b[32mgreen\n", PieceEnd::kLines);
   lines();
   EXPECT_THAT(last_, HasSubstr("\x1b[32mgreen\x1b[0m\n"));
 }
 
-TEST_F(LiveScreenTest, BytesOfWholeLinesAreNotTouched) {
+TEST_F(LiveScreenTest, WholeLinesLoseOnlyWhatIsNoText) {
   write(0, std::string("\x00\xff\xc3(\n", 5), PieceEnd::kLines);
   lines();
-  EXPECT_THAT(last_, HasSubstr(std::string("[0] \x00\xff\xc3(\n", 9)));
+  EXPECT_THAT(last_, HasSubstr("[0] \xff\xc3(\n"));
+  write(0,
+        "a\x1b]0;title\x07\x1b[1A\x1b[2Jb\xc2\x9b"
+        "1Ac\n",
+        PieceEnd::kLines);
+  lines();
+  EXPECT_THAT(last_, HasSubstr("[0]  b1Ac\x1b[0m")) << "the worker has cleared its own row";
+}
+
+// As tqdm draws them: each refresh of the lower one goes down, writes, and goes up again, in writes of its
+// own. The other rank's lines stay whole and keep their prefix.
+TEST_F(LiveScreenTest, NestedBarsStayInTheirRows) {
+  screen_.set_status("status");
+  write(0, "\rrun 0/2", PieceEnd::kReturn);
+  for (int step = 0; step < 3; ++step) {
+    const std::string bar = "\repoch " + std::to_string(step) + "/3";
+    write(0, "\n", PieceEnd::kLines);
+    screen_.show_rest(sources_[0], bar);
+    lines();
+    write(1, "line " + std::to_string(step) + "\n", PieceEnd::kLines);
+    screen_.show_rest(sources_[0], bar + "\x1b[A");
+    write(0, bar + "\x1b[A", PieceEnd::kReturn);
+    lines();
+  }
+  EXPECT_THAT(lines(), ElementsAre("[1] line 0", "[1] line 1", "[1] line 2", "[0] run 0/2",
+                                   "[0] epoch 2/3", "status"));
+  write(0, "\n\n", PieceEnd::kLines);
+  write(0, "done\n", PieceEnd::kLines);
+  EXPECT_THAT(lines(), ElementsAre("[1] line 0", "[1] line 1", "[1] line 2", "[0] run 0/2",
+                                   "[0] epoch 2/3", "[0] done", "status"));
 }
 
 TEST_F(LiveScreenTest, HalfOfTheTerminalIsForWhatScrollsBy) {

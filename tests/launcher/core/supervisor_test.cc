@@ -144,6 +144,19 @@ TEST_F(SupervisorTest, AFailureStopsTheOthersAndIsReportedWithItsRank) {
   EXPECT_EQ(status().generation, Generation(0));
 }
 
+TEST_F(SupervisorTest, ARankThatLeftEarlyWithCode0ComesFirstWhereAnotherMissesIt) {
+  run();
+  step(WorkersEnded{{one(1, EndKind::kExited, 0)}});
+  EXPECT_TRUE(status().ends.empty());
+  WorkerEnd aborted = one(0, EndKind::kSignaled, SIGABRT);
+  aborted.blames = 3;
+  step(WorkersEnded{{aborted}});
+  ASSERT_EQ(status().ends.size(), 2u);
+  EXPECT_EQ(status().ends[0].rank, Rank(3));
+  EXPECT_EQ(status().ends[1].rank, Rank(2));
+  EXPECT_THAT(said(), HasSubstr("exited with code 0 while other ranks still needed it"));
+}
+
 TEST_F(SupervisorTest, EndsSeenAtOneInstantAreJudgedTogether) {
   run();
   step(WorkersEnded{{one(0, EndKind::kExited, 1), one(1, EndKind::kSignaled, SIGKILL)}});

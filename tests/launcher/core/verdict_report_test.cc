@@ -161,5 +161,48 @@ TEST(VerdictReport, RestartsThatDidNotCountAreNotSetAgainstTheBudget) {
   EXPECT_EQ(restarts_of({.restarts_used = 7, .max_restarts = 3}), "7 restarts");
 }
 
+TEST(FailureReport, OfAHangTheStackOfEachCandidateIsTold) {
+  Verdict verdict{.success = false, .exit_code = 71, .headline = "h"};
+  verdict.ends = {worker(1, EndKind::kHung, 0, 9), worker(2, EndKind::kHung, 0, 9)};
+  verdict.ends[0].frames = {"load (a.py:1)"};
+  verdict.ends[1].frames = {"save (b.py:2)"};
+  EXPECT_THAT(
+      joined(restart_report(verdict)),
+      HasSubstr("hangs: \n  where, the innermost last:\n    | load (a.py:1)\n"
+                "or, at the same time as far as one can tell: rank 2 (local rank 2 on node0, "
+                "pid 102) hangs: \n  where, the innermost last:\n    | save (b.py:2)\n"));
+}
+
+TEST(FailureReport, RanksThatRaiseTheSameAreNoVictims) {
+  Verdict verdict{.success = false, .exit_code = 1, .headline = "h"};
+  verdict.ends = {worker(1, EndKind::kExited, 1, 50), worker(0, EndKind::kExited, 1, 40),
+                  worker(2, EndKind::kSignaled, SIGTERM, 30)};
+  for (WorkerEnd& end : verdict.ends) end.stderr_tail = {"ValueError: bad"};
+  verdict.ends[2].after_stop = true;
+  const std::string text = joined(restart_report(verdict));
+  EXPECT_THAT(text, HasSubstr("failed in the same way:\n  rank 0 (local rank 0 on node0, pid 100) "
+                              "exited with code 1, 10 ms after the first\n  rank 2 "));
+  EXPECT_THAT(text, testing::Not(HasSubstr("victims")));
+}
+
+TEST(FailureReport, ATracebackIsToldOnce) {
+  Verdict verdict{.success = false, .exit_code = 1, .headline = "h"};
+  verdict.ends = {worker(1, EndKind::kExited, 1, 50)};
+  WorkerEnd& end = verdict.ends[0];
+  end.message = "ValueError: boom";
+  end.frames = {"File \"train.py\", line 3, in main"};
+  end.stderr_tail = {"loading",
+                     "Traceback (most recent call last):", "  File \"train.py\", line 3, in main",
+                     "ValueError: boom", "bye"};
+  EXPECT_THAT(joined(restart_report(verdict)),
+              HasSubstr("  its last lines on stderr:\n    | loading\n    | bye\n"));
+  end.stderr_tail.erase(end.stderr_tail.begin(), end.stderr_tail.begin() + 2);
+  EXPECT_THAT(joined(restart_report(verdict)),
+              HasSubstr("  its last lines on stderr:\n    | bye\n"))
+      << "its beginning is cut off";
+  end.stderr_tail = {"RuntimeError: another"};
+  EXPECT_THAT(joined(restart_report(verdict)), HasSubstr("    | RuntimeError: another\n"));
+}
+
 }  // namespace
 }  // namespace ddprun

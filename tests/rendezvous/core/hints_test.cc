@@ -106,5 +106,44 @@ TEST(Hints, NothingIsSaidOfWhatNobodyKnowsOrDdprunDid) {
   EXPECT_EQ(hint_for({.kind = EndKind::kNodeLost, .message = "No space left on device"}), "");
 }
 
+TEST(Hints, AHangWithoutAStackSaysWhatToInstall) {
+  WorkerEnd hung{.kind = EndKind::kHung, .frames = {"do_syscall_64", "hrtimer_nanosleep"}};
+  EXPECT_THAT(hint_for(hung), HasSubstr("pip install py-spy (Python programs) or install gdb"));
+  hung.frames = {"_PyEval_EvalFrameDefault (tstate=0x1) at ceval.c:1", "time_sleep (self=0x1)"};
+  EXPECT_THAT(hint_for(hung), HasSubstr("pip install py-spy"));
+  hung.frames = {"main () at train.cc:3"};
+  EXPECT_EQ(hint_for(hung), "");
+  hung.frames = {"<module> (train.py:3)"};
+  EXPECT_EQ(hint_for(hung), "");
+}
+
+TEST(Hints, AnAbortOfPyTorchAtExitIsNamed) {
+  WorkerEnd end{.kind = EndKind::kSignaled, .code = SIGABRT};
+  EXPECT_THAT(hint_for(end), HasSubstr("an assertion"));
+  end.stderr_tail = {"done", "terminate called without an active exception"};
+  EXPECT_THAT(hint_for(end), HasSubstr("destroy_process_group()"));
+}
+
+TEST(Hints, AnAbortThatSaysWhyIsNotCalledAnAssertion) {
+  WorkerEnd end{
+      .kind = EndKind::kSignaled, .code = SIGABRT, .message = "DistError: rank 1 is gone"};
+  EXPECT_EQ(hint_for(end), "");
+  end = {.kind = EndKind::kSignaled, .code = SIGABRT, .blames = 1};
+  EXPECT_EQ(hint_for(end), "");
+  EXPECT_THAT(hint_for(exited(0)), HasSubstr("before the others were done"));
+}
+
+TEST(Hints, AFaultHandlerThatHasSpokenIsNotRecommended) {
+  WorkerEnd end{.kind = EndKind::kSignaled, .code = SIGSEGV};
+  EXPECT_THAT(hint_for(end), HasSubstr("PYTHONFAULTHANDLER"));
+  for (const char* line : {"Fatal Python error: Segmentation fault",
+                           "Current thread 0x00007f (most recent call first):",
+                           "Extension modules: numpy.core (total: 1)"}) {
+    end.stderr_tail = {line, "  File \"train.py\", line 3 in main"};
+    EXPECT_THAT(hint_for(end), testing::AllOf(HasSubstr("has printed"),
+                                              testing::Not(HasSubstr("PYTHONFAULTHANDLER"))));
+  }
+}
+
 }  // namespace
 }  // namespace ddprun

@@ -224,5 +224,54 @@ TEST(Standstill, RanksAreWrittenAsRanges) {
   EXPECT_EQ(rank_ranges({0, 1, 2, 5, 7, 8}), "0-2,5,7-8");
 }
 
+Sighting in_torch(int rank, const std::string& call, std::int64_t step = 9) {
+  Sighting one = without_record(rank, step);
+  one.waits_in = call;
+  return one;
+}
+
+TEST(Standstill, WhoWaitsInTorchDistributedIsNotBlamed) {
+  const std::vector<WorkerEnd> ends =
+      hung_ranks({in_torch(0, "torch.distributed.all_reduce", 7), without_record(1, 9),
+                  in_torch(2, "torch.distributed.all_reduce")});
+  ASSERT_EQ(ends.size(), 1u);
+  EXPECT_EQ(ends[0].rank, Rank(1));
+  EXPECT_EQ(ends[0].message,
+            "it has not come to torch.distributed.all_reduce, where ranks 0,2 have waited 30.0 s; "
+            "its last step was 9");
+  EXPECT_THAT(named({in_torch(0, "torch.distributed.barrier"), without_record(1, 9, false)}),
+              ElementsAre(1))
+      << "also one that reports no steps";
+}
+
+TEST(Standstill, EachRankThatWaitsNowhereIsACandidate) {
+  EXPECT_THAT(named({in_torch(0, "c10d::Work::wait"), without_record(1, 8), without_record(2, 9)}),
+              ElementsAre(1, 2));
+  Sighting stopped = without_record(2, 9);
+  stopped.is_stopped = true;
+  EXPECT_THAT(named({in_torch(0, "c10d::Work::wait"), without_record(1, 8), stopped}),
+              ElementsAre(2));
+}
+
+TEST(Standstill, WhereAllWaitInTorchDistributedAllAreNamed) {
+  const std::vector<WorkerEnd> ends = hung_ranks(
+      {in_torch(0, "torch.distributed.all_reduce"), in_torch(1, "torch.distributed.barrier", 3)});
+  ASSERT_EQ(ends.size(), 2u);
+  EXPECT_THAT(ends[0].message, HasSubstr("all ranks that were seen wait in torch.distributed"));
+  EXPECT_THAT(lines_of({in_torch(0, "torch.distributed.all_reduce")}),
+              ElementsAre(HasSubstr("rank 0: waiting in torch.distributed.all_reduce, step 9")));
+}
+
+TEST(Standstill, StacksOfThoseThatWaitAreGivenUpFirst) {
+  std::vector<Sighting> all;
+  for (int rank = 0; rank < 16; ++rank) {
+    all.push_back(rank == 15 ? without_record(rank, 9) : in_torch(rank, "c10d::Work::wait"));
+    all.back().frames = {"main"};
+  }
+  keep_telling(all);
+  EXPECT_EQ(all.front().rank, Rank(15));
+  EXPECT_THAT(all.front().frames, ElementsAre("main"));
+}
+
 }  // namespace
 }  // namespace ddprun
