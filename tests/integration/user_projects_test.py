@@ -60,6 +60,8 @@ def check_fetched(source, work):
 def check_plain_command(source, build, compiler, work):
     prefix = work / "prefix"
     run("cmake", "--install", build, "--prefix", prefix)
+    if "CMAKE_BUILD_TYPE:STRING=Release\n" in (build / "CMakeCache.txt").read_text():
+        run(source / "tests/integration/hardening_test.py", *sorted((prefix / "bin").iterdir()))
     flags = shlex.split(run("pkg-config", "--cflags", "--libs", "ddprun", env={
         "PATH": "/usr/bin:/bin:/usr/local/bin", "PKG_CONFIG_PATH": str(prefix / "lib/pkgconfig")}))
     assert str(prefix.resolve()) in str(pathlib.Path(next(f[2:] for f in flags if f.startswith("-L"))).resolve()), flags

@@ -127,6 +127,8 @@ def main() -> None:
         python = environment / "bin/python"
         run(python, "-m", "pip", "install", "--quiet", "--no-index", wheel)
         check_libraries(environment / "bin")
+        hardening_test = pathlib.Path(__file__).parent / "hardening_test.py"
+        run(sys.executable, hardening_test, *(environment / "bin" / name for name in sorted(PROGRAMS)))
         # Once more where it is to run.
         places = small_root(environment)
         run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "ddprun")
