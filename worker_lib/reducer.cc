@@ -7,17 +7,26 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
+#include <set>
 
 #include "base/assert.h"
+#include "worker_lib/cpu/rank_names.h"
 #include "worker_lib/error_bridge.h"
+#include "worker_lib/group_notes.h"
 #include "worker_lib/sparse_average.h"
+#include "worker_lib/thrown_words.h"
 
 namespace ddprun {
 namespace {
 
 constexpr const char* kDoing = "backward pass of DistributedDataParallel";
 constexpr std::size_t kMaxNames = 10;  // in one message
+// Epochs that are compared modulo this number: a word of a rank has six bits, which an average in bfloat16 keeps.
+constexpr std::int64_t kEpochsApart = 60;
+// For a call that was ended to hear why.
+constexpr auto kTimeToFail = std::chrono::seconds(10);
 
 [[noreturn]] void refuse_pass(const std::string& what,
                               DistError::Kind kind = DistError::Kind::kInvalidArgument,
@@ -47,17 +56,21 @@ torch::Tensor no_rows(const torch::Tensor& weight) {
 
 // Rides in the callback at the end of a backward pass. Autograd drops the callback uncalled when an
 // exception leaves the pass; that is how the reducer learns of it.
+//
+// The reducer shares `is_open` with it and never owns the guard itself: the last owner runs give_up(), which locks
+// the reducer's mutex.
 struct Reducer::PassGuard {
   explicit PassGuard(std::weak_ptr<Reducer> owner) : reducer(std::move(owner)) {}
   ~PassGuard() {
-    if (const auto owner = reducer.lock(); owner && is_open) owner->give_up();
+    if (!is_open->exchange(false)) return;
+    if (const auto owner = reducer.lock()) owner->give_up();
   }
   void end() {
-    is_open = false;
+    *is_open = false;
     if (const auto owner = reducer.lock()) owner->finish();
   }
   const std::weak_ptr<Reducer> reducer;
-  bool is_open = false;
+  const std::shared_ptr<std::atomic<bool>> is_open = std::make_shared<std::atomic<bool>>(false);
 };
 
 // On a gradient accumulator, after it has put the gradient into .grad.
@@ -90,9 +103,9 @@ Reducer::Reducer(std::vector<Parameter> parameters, ProcessGroup& group,
     in_a_bucket.push_back(!parameter.is_sparse);
     slots_.push_back({.parameter = std::move(parameter)});
   }
-  const std::size_t words = group.size() + (tells_used() ? slots_.size() : 0);
-  const bool places_fit = options.gradient_as_bucket_view && !options.find_unused &&
-                          !options.static_graph && group.device().is_cpu();
+  const std::size_t words = words_of_ranks() + (tells_used() ? slots_.size() : 0);
+  const bool places_fit = options.compute_in_buckets && options.gradient_as_bucket_view &&
+                          !options.find_unused && !options.static_graph && group.device().is_cpu();
   if (places_fit) placement_ = GradientPlacement::make(tensors);
   buckets_ = std::make_unique<GradientBuckets>(std::move(tensors), in_a_bucket, words, group,
                                                options.caps);
@@ -179,6 +192,11 @@ void Reducer::set_local(bool local) {
 
 void Reducer::set_hook(std::shared_ptr<CommHook> hook) { hook_ = std::move(hook); }
 
+void Reducer::compare_epochs(bool compare) {
+  const std::lock_guard lock(mutex_);
+  compares_epochs_ = compare;
+}
+
 void Reducer::set_divisor(std::optional<int> divisor) {
   const std::lock_guard lock(mutex_);
   divisor_ = divisor;
@@ -189,7 +207,8 @@ void Reducer::set_divisor(std::optional<int> divisor) {
 void Reducer::on_output() {
   const std::lock_guard lock(mutex_);
   open_scope();
-  is_pass_due_ |= is_to_accumulate();
+  if (!is_to_accumulate()) return;
+  is_pass_due_ = true;
   const bool synchronise = decision_.value_or(!local_);
   if (!placement_ || placement_->is_active() || state_ != State::kIdle || !synchronise) return;
   wait_for_buckets();  // of a pass that was given up
@@ -261,11 +280,13 @@ void Reducer::expect_usable(const Slot& slot, const torch::Tensor& gradient) con
 
 // The pass ends with the graph task that is running now, unless an outer one is to end it.
 void Reducer::open_scope() {
-  if (const auto scope = scope_.lock(); scope && scope->is_open) return;
-  const auto guard = std::make_shared<PassGuard>(weak_from_this());
-  torch::autograd::Engine::get_default_engine().queue_callback([guard] { guard->end(); });
-  guard->is_open = true;
-  scope_ = guard;
+  if (is_scope_open_ && *is_scope_open_) return;
+  auto guard = std::make_shared<PassGuard>(weak_from_this());
+  const auto is_open = guard->is_open;
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [guard = std::move(guard)] { guard->end(); });
+  *is_open = true;
+  is_scope_open_ = is_open;
   if (recorder_) recorder_->pass_begins(passes_ + 1);
 }
 
@@ -319,10 +340,7 @@ void Reducer::move_into_bucket(std::size_t index, const torch::Tensor& computed)
   slots_[index].kept.reset();  // it was excused, and came after all
   if (placement_) placement_->note_gradient(index, gradient, computed);
   if (gradient.is_same(buckets_->place(index))) return;
-  if (!buckets_->is_in_place(index, gradient)) {
-    if (placement_ && placement_->is_lent(index)) move_bucket(buckets_->bucket_of(index));
-    buckets_->place(index).copy_(gradient);
-  }
+  if (!buckets_->is_in_place(index, gradient)) place_to_write(index).copy_(gradient);
   if (options_.gradient_as_bucket_view) gradient = buckets_->place(index);
 }
 
@@ -343,6 +361,12 @@ void Reducer::move_bucket(int bucket) {
   }
 }
 
+// The gradient's place, which no other tensor lies in.
+const torch::Tensor& Reducer::place_to_write(std::size_t index) {
+  if (placement_ && placement_->is_lent(index)) move_bucket(buckets_->bucket_of(index));
+  return buckets_->place(index);
+}
+
 // Before it is reduced, which writes to all of it.
 void Reducer::vacate(int bucket) {
   if (!placement_) return;
@@ -358,13 +382,12 @@ void Reducer::contribute_without_gradient(std::size_t index) {
   Slot& slot = slots_[index];
   if (slot.parameter.is_sparse) return;
   const torch::Tensor& old = slot.parameter.tensor.grad();
-  const torch::Tensor& place = buckets_->place(index);
   if (!old.defined()) {
-    place.zero_();
+    place_to_write(index).zero_();
   } else if (buckets_->is_in_place(index, old)) {
     slot.kept = old.clone();
   } else {
-    place.copy_(old);
+    place_to_write(index).copy_(old);
   }
 }
 
@@ -380,8 +403,9 @@ void Reducer::send(int bucket, bool async) {
     try {
       finishes_.push_back(hook_->start(bucket_for_hook(bucket), group_));
     } catch (...) {
-      // Nobody knows what it has called, so the ranks cannot go on together.
-      group_.abort("the communication hook '" + hook_->name() + "' failed");
+      // It is unknown what the hook has called, so the ranks cannot go on together.
+      group_.abort("the communication hook '" + hook_->name() +
+                   "' failed: " + one_line_of(thrown_words()));
       throw;
     }
     return;
@@ -416,8 +440,10 @@ void Reducer::wait_for_buckets() {
 
 // Averages travel, so a word that one rank sets arrives as its value over the world size.
 void Reducer::set_words(Code code) {
-  std::vector<double> words(static_cast<std::size_t>(group_.size()));
-  words[static_cast<std::size_t>(group_.rank())] = static_cast<double>(code);
+  std::vector<double> words(words_of_ranks());
+  const auto rank = static_cast<std::size_t>(group_.rank());
+  words[rank] = static_cast<double>(code);
+  words[static_cast<std::size_t>(group_.size()) + rank] = epoch_word();
   if (tells_used())
     for (const Slot& slot : slots_) words.push_back(slot.is_used ? 1 : 0);
   buckets_->write_words(words);
@@ -451,6 +477,7 @@ void Reducer::finish_pass() {
     for (const std::size_t index : std::exchange(missing, {})) excuse(index);
   const std::vector<double> words = reduce_rest(missing.empty() ? Code::kComplete : Code::kMissing);
   expect_complete(words, missing);
+  expect_same_epoch(words);
   finish_buckets();
   settle_gradients(words);
   settle_sparse(words, /*is_shadow=*/false);
@@ -467,7 +494,7 @@ void Reducer::shadow_pass() {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     pass_->excuse(i);
     slots_[i].is_used = false;
-    if (buckets_->has_place(i)) buckets_->place(i).zero_();
+    if (buckets_->has_place(i)) place_to_write(i).zero_();
   }
   send_due();
   const std::vector<double> words = reduce_rest(Code::kComplete);
@@ -494,7 +521,24 @@ std::vector<double> Reducer::reduce_rest(Code code) {
   std::vector<double> words = buckets_->read_words();
   if (recorder_) recorder_->reduced();
   for (double& word : words) word *= scale;
+  expect_reduced(words);
   return words;
+}
+
+// A backend may say that a call is over which was ended early: NCCL's calls only make the stream wait. Then the
+// words are still this rank's own, and those of the other ranks are 0.
+void Reducer::expect_reduced(std::span<const double> words) const {
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const double word = words[static_cast<std::size_t>(rank)];
+    const long code = std::isfinite(word) ? std::lround(word) : 0;
+    if (code >= static_cast<long>(Code::kComplete) && code <= static_cast<long>(Code::kGivenUp))
+      continue;
+    // The call that was ended knows why, or will in a moment.
+    for (const Work& work : works_) work.wait(kTimeToFail);
+    refuse_pass("its last all_reduce ended without the word of rank " + std::to_string(rank) +
+                    ", so that gradients may not be averaged; do not use them",
+                DistError::Kind::kStopped, rank);
+  }
 }
 
 // All ranks come here, or none.
@@ -516,7 +560,7 @@ void Reducer::learn_from_first_pass() {
 // All buckets hold averages. Those of parameters that this rank did not use count if another one
 // did.
 void Reducer::settle_gradients(std::span<const double> words) {
-  const double* used = tells_used() ? words.data() + group_.size() : nullptr;
+  const double* used = tells_used() ? words.data() + words_of_ranks() : nullptr;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
     if (slot.parameter.is_sparse) continue;
@@ -536,7 +580,7 @@ void Reducer::settle_gradients(std::span<const double> words) {
 }
 
 void Reducer::settle_sparse(std::span<const double> words, bool is_shadow) {
-  const double* used = tells_used() ? words.data() + group_.size() : nullptr;
+  const double* used = tells_used() ? words.data() + words_of_ranks() : nullptr;
   std::vector<torch::Tensor*> gradients;
   std::vector<torch::Tensor> mine;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
@@ -588,6 +632,36 @@ void Reducer::expect_complete(std::span<const double> words,
     are_some_missing |= code == Code::kMissing;
   }
   if (are_some_missing) report_missing(missing);
+}
+
+// The words are so small that they survive a 16-bit average; 0: this rank has no epoch to compare.
+double Reducer::epoch_word() const {
+  const std::int64_t epoch = group_.notes()->epoch;
+  if (!compares_epochs_ || epoch == detail::GroupNotes::kNoEpoch) return 0;
+  return static_cast<double>(1 + epoch % kEpochsApart);
+}
+
+// Every rank has the same words here, too.
+void Reducer::expect_same_epoch(std::span<const double> words) {
+  const auto of_ranks = words.subspan(static_cast<std::size_t>(group_.size()),
+                                      static_cast<std::size_t>(group_.size()));
+  std::set<long> epochs;
+  for (const double word : of_ranks)
+    if (const long epoch = std::lround(word); epoch != 0) epochs.insert(epoch);
+  if (epochs.size() < 2) return;
+  const auto all = group_.all_gather_object(group_.notes()->epoch.load(), options_.timeout);
+  std::map<std::int64_t, std::vector<int>> ranks;
+  for (int rank = 0; rank < group_.size(); ++rank)
+    if (const auto epoch = all[static_cast<std::size_t>(rank)].get<std::int64_t>();
+        epoch != detail::GroupNotes::kNoEpoch)
+      ranks[epoch].push_back(rank);
+  std::string text;
+  for (const auto& [epoch, of_epoch] : ranks)
+    text += (text.empty() ? "" : ", ") + name_ranks(of_epoch) +
+            (of_epoch.size() == 1 ? " is" : " are") + " in epoch " + std::to_string(epoch);
+  refuse_pass(text +
+              " by DistributedSampler::set_epoch(); the ranks have had different numbers of batches in an epoch, "
+              "or one has left its loop early");
 }
 
 std::string Reducer::describe_missing(std::size_t index) const {
