@@ -6,10 +6,8 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <numeric>
-#include <set>
 
 #include "base/assert.h"
 #include "worker_lib/cpu/rank_names.h"
@@ -23,9 +21,7 @@ namespace {
 
 constexpr const char* kDoing = "backward pass of DistributedDataParallel";
 constexpr std::size_t kMaxNames = 10;  // in one message
-// Epochs that are compared modulo this number: a word of a rank has six bits, which an average in bfloat16 keeps.
-constexpr std::int64_t kEpochsApart = 60;
-// For a call that was ended to hear why.
+// How long a call that was ended may take to say why.
 constexpr auto kTimeToFail = std::chrono::seconds(10);
 
 [[noreturn]] void refuse_pass(const std::string& what,
@@ -103,7 +99,7 @@ Reducer::Reducer(std::vector<Parameter> parameters, ProcessGroup& group,
     in_a_bucket.push_back(!parameter.is_sparse);
     slots_.push_back({.parameter = std::move(parameter)});
   }
-  const std::size_t words = words_of_ranks() + (tells_used() ? slots_.size() : 0);
+  const std::size_t words = PassWords::count(group.size(), tells_used() ? slots_.size() : 0);
   const bool places_fit = options.compute_in_buckets && options.gradient_as_bucket_view &&
                           !options.find_unused && !options.static_graph && group.device().is_cpu();
   if (places_fit) placement_ = GradientPlacement::make(tensors);
@@ -439,14 +435,13 @@ void Reducer::wait_for_buckets() {
 }
 
 // Averages travel, so a word that one rank sets arrives as its value over the world size.
-void Reducer::set_words(Code code) {
-  std::vector<double> words(words_of_ranks());
-  const auto rank = static_cast<std::size_t>(group_.rank());
-  words[rank] = static_cast<double>(code);
-  words[static_cast<std::size_t>(group_.size()) + rank] = epoch_word();
-  if (tells_used())
-    for (const Slot& slot : slots_) words.push_back(slot.is_used ? 1 : 0);
-  buckets_->write_words(words);
+void Reducer::set_words(PassCode code) {
+  const auto used = std::make_unique<bool[]>(slots_.size());
+  for (std::size_t i = 0; i < slots_.size(); ++i) used[i] = slots_[i].is_used;
+  const std::span<const bool> told(used.get(), tells_used() ? slots_.size() : 0);
+  const std::int64_t epoch =
+      compares_epochs_ ? group_.notes()->epoch.load() : detail::GroupNotes::kNoEpoch;
+  buckets_->write_words(PassWords::of_rank(group_.rank(), group_.size(), code, epoch, told));
 }
 
 // --- its end ---
@@ -475,7 +470,7 @@ void Reducer::finish_pass() {
   std::vector<std::size_t> missing = pass_->missing();
   if (options_.find_unused || (options_.static_graph && expected_.empty()))
     for (const std::size_t index : std::exchange(missing, {})) excuse(index);
-  const std::vector<double> words = reduce_rest(missing.empty() ? Code::kComplete : Code::kMissing);
+  const PassWords words = reduce_rest(missing.empty() ? PassCode::kComplete : PassCode::kMissing);
   expect_complete(words, missing);
   expect_same_epoch(words);
   finish_buckets();
@@ -497,15 +492,15 @@ void Reducer::shadow_pass() {
     if (buckets_->has_place(i)) place_to_write(i).zero_();
   }
   send_due();
-  const std::vector<double> words = reduce_rest(Code::kComplete);
+  const PassWords words = reduce_rest(PassCode::kComplete);
   expect_complete(words, {});
   finish_buckets();
   settle_sparse(words, /*is_shadow=*/true);
   learn_from_first_pass();
 }
 
-// Returns the sums of the ranks' words.
-std::vector<double> Reducer::reduce_rest(Code code) {
+// Returns the sums of the ranks' words, which have come.
+PassWords Reducer::reduce_rest(PassCode code) {
   set_words(code);
   const int last = buckets_->count() - 1;
   try {
@@ -518,27 +513,23 @@ std::vector<double> Reducer::reduce_rest(Code code) {
   }
   wait_for_buckets();
   const double scale = divisor_ && !hook_ ? 1 : group_.size();
-  std::vector<double> words = buckets_->read_words();
+  std::vector<double> sums = buckets_->read_words();
   if (recorder_) recorder_->reduced();
-  for (double& word : words) word *= scale;
+  for (double& sum : sums) sum *= scale;
+  PassWords words(std::move(sums), group_.size());
   expect_reduced(words);
   return words;
 }
 
 // A backend may say that a call is over which was ended early: NCCL's calls only make the stream wait. Then the
-// words are still this rank's own, and those of the other ranks are 0.
-void Reducer::expect_reduced(std::span<const double> words) const {
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    const double word = words[static_cast<std::size_t>(rank)];
-    const long code = std::isfinite(word) ? std::lround(word) : 0;
-    if (code >= static_cast<long>(Code::kComplete) && code <= static_cast<long>(Code::kGivenUp))
-      continue;
-    // The call that was ended knows why, or will in a moment.
-    for (const Work& work : works_) work.wait(kTimeToFail);
-    refuse_pass("its last all_reduce ended without the word of rank " + std::to_string(rank) +
-                    ", so that gradients may not be averaged; do not use them",
-                DistError::Kind::kStopped, rank);
-  }
+// words are still this rank's own.
+void Reducer::expect_reduced(const PassWords& words) const {
+  const std::optional<int> rank = words.missing_rank();
+  if (!rank) return;
+  for (const Work& work : works_) work.wait(kTimeToFail);
+  refuse_pass("its last all_reduce ended without the word of rank " + std::to_string(*rank) +
+                  ", so that gradients may not be averaged; do not use them",
+              DistError::Kind::kStopped, *rank);
 }
 
 // All ranks come here, or none.
@@ -559,15 +550,14 @@ void Reducer::learn_from_first_pass() {
 
 // All buckets hold averages. Those of parameters that this rank did not use count if another one
 // did.
-void Reducer::settle_gradients(std::span<const double> words) {
-  const double* used = tells_used() ? words.data() + words_of_ranks() : nullptr;
+void Reducer::settle_gradients(const PassWords& words) {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
     if (slot.parameter.is_sparse) continue;
     torch::Tensor& gradient = slot.parameter.tensor.mutable_grad();
     const torch::Tensor& place = buckets_->place(i);
     const torch::Tensor kept = std::exchange(slot.kept, {});
-    if (used && used[i] == 0) {
+    if (tells_used() && !words.is_used(i)) {
       if (kept.defined()) place.copy_(kept);
     } else if (options_.gradient_as_bucket_view) {
       if (!gradient.is_same(place)) gradient = place;
@@ -579,12 +569,11 @@ void Reducer::settle_gradients(std::span<const double> words) {
   }
 }
 
-void Reducer::settle_sparse(std::span<const double> words, bool is_shadow) {
-  const double* used = tells_used() ? words.data() + words_of_ranks() : nullptr;
+void Reducer::settle_sparse(const PassWords& words, bool is_shadow) {
   std::vector<torch::Tensor*> gradients;
   std::vector<torch::Tensor> mine;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    if (!slots_[i].parameter.is_sparse || (used && used[i] == 0)) continue;
+    if (!slots_[i].parameter.is_sparse || (tells_used() && !words.is_used(i))) continue;
     const torch::Tensor& parameter = slots_[i].parameter.tensor;
     gradients.push_back(&parameter.mutable_grad());
     mine.push_back(gradients.back()->defined() && !is_shadow ? *gradients.back()
@@ -609,7 +598,7 @@ void Reducer::give_up() noexcept {
     end_pass();
     if (ended != State::kPass) return;
     for (Slot& slot : slots_) slot.kept.reset();
-    set_words(Code::kGivenUp);
+    set_words(PassCode::kGivenUp);
     for (int bucket = pass_->take_remaining(); bucket >= 0; bucket = pass_->take_remaining())
       send(bucket, /*async=*/true);
     if (hook_) reduce_words(/*async=*/true);
@@ -620,35 +609,22 @@ void Reducer::give_up() noexcept {
 }
 
 // Every rank has the same words and so takes the same way here.
-void Reducer::expect_complete(std::span<const double> words,
+void Reducer::expect_complete(const PassWords& words,
                               const std::vector<std::size_t>& missing) {
   bool are_some_missing = false;
   for (int rank = 0; rank < group_.size(); ++rank) {
-    const auto code = static_cast<Code>(std::lround(words[static_cast<std::size_t>(rank)]));
-    if (code == Code::kGivenUp)
+    if (words.code(rank) == PassCode::kGivenUp)
       refuse_pass(
           "an exception left it on rank " + std::to_string(rank) + ", whose gradients are missing",
           DistError::Kind::kInvalidArgument, rank);
-    are_some_missing |= code == Code::kMissing;
+    are_some_missing |= words.code(rank) == PassCode::kMissing;
   }
   if (are_some_missing) report_missing(missing);
 }
 
-// The words are so small that they survive a 16-bit average; 0: this rank has no epoch to compare.
-double Reducer::epoch_word() const {
-  const std::int64_t epoch = group_.notes()->epoch;
-  if (!compares_epochs_ || epoch == detail::GroupNotes::kNoEpoch) return 0;
-  return static_cast<double>(1 + epoch % kEpochsApart);
-}
-
 // Every rank has the same words here, too.
-void Reducer::expect_same_epoch(std::span<const double> words) {
-  const auto of_ranks = words.subspan(static_cast<std::size_t>(group_.size()),
-                                      static_cast<std::size_t>(group_.size()));
-  std::set<long> epochs;
-  for (const double word : of_ranks)
-    if (const long epoch = std::lround(word); epoch != 0) epochs.insert(epoch);
-  if (epochs.size() < 2) return;
+void Reducer::expect_same_epoch(const PassWords& words) {
+  if (!words.do_epochs_differ()) return;
   const auto all = group_.all_gather_object(group_.notes()->epoch.load(), options_.timeout);
   std::map<std::int64_t, std::vector<int>> ranks;
   for (int rank = 0; rank < group_.size(); ++rank)

@@ -23,10 +23,10 @@
 // dtype's range.)
 //
 // No quiet drift: every pass of every rank sends all buckets, complete or not, in list order. The
-// last one carries words from each rank: a code, so that all ranks learn in the same pass that one
-// of them has gradients missing (kMissing) or gave the pass up (kGivenUp), and all throw; the epoch
-// that its sampler is in; and, where parameters may be unused, which ones it used. No code is 0: a
-// code that has not come shows that nothing was reduced.
+// last one carries words from each rank (core/pass_words.h): a code, so that all ranks learn in the
+// same pass that one of them has gradients missing (kMissing) or gave the pass up (kGivenUp), and
+// all throw; the epoch that its sampler is in; and, where parameters may be unused, which ones it
+// used. The words also show that something was reduced at all.
 //
 // The layout of the first pass is a guess, the parameters in reverse. At its end rank 0's order of
 // readiness becomes the order of all, for good.
@@ -52,6 +52,7 @@
 #include "ddprun/step_statistics.h"
 #include "worker_lib/autograd_graph.h"
 #include "worker_lib/core/bucket_plan.h"
+#include "worker_lib/core/pass_words.h"
 #include "worker_lib/gradient_buckets.h"
 #include "worker_lib/gradient_placement.h"
 #include "worker_lib/step_recorder.h"
@@ -129,7 +130,6 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void describe(DataParallelStatistics& to);
 
  private:
-  enum class Code { kComplete = 1, kMissing = 2, kGivenUp = 3 };
   struct PassGuard;
   class GradientHook;
 
@@ -163,26 +163,23 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void reduce_words(bool async);
   void wait_for_buckets();
   bool tells_used() const { return options_.find_unused || options_.static_graph; }
-  // Of each rank a code and an epoch.
-  std::size_t words_of_ranks() const { return 2 * static_cast<std::size_t>(group_.size()); }
-  double epoch_word() const;
-  void set_words(Code code);
+  void set_words(PassCode code);
 
   void finish();
   void prepare_pass();
   void expect_no_other_hooks() const;
   void finish_pass();
   void excuse(std::size_t index);
-  std::vector<double> reduce_rest(Code code);
+  PassWords reduce_rest(PassCode code);
   void finish_buckets();
-  void settle_gradients(std::span<const double> words);
-  void settle_sparse(std::span<const double> words, bool is_shadow);
+  void settle_gradients(const PassWords& words);
+  void settle_sparse(const PassWords& words, bool is_shadow);
   void learn_from_first_pass();
   void lay_out(std::span<const std::size_t> order);
   void give_up() noexcept;
-  void expect_reduced(std::span<const double> words) const;
-  void expect_same_epoch(std::span<const double> words);
-  void expect_complete(std::span<const double> words, const std::vector<std::size_t>& missing);
+  void expect_reduced(const PassWords& words) const;
+  void expect_same_epoch(const PassWords& words);
+  void expect_complete(const PassWords& words, const std::vector<std::size_t>& missing);
   [[noreturn]] void report_missing(const std::vector<std::size_t>& missing);
   std::string describe_missing(std::size_t index) const;
   void adopt_ready_order(const std::vector<std::size_t>& own_order);
