@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "worker_lib/error_bridge.h"
 
@@ -10,18 +11,44 @@ namespace ddprun {
 
 using nlohmann::json;
 
-std::vector<bool> wishes_of_all(ProcessGroup& group, const std::vector<bool>& mine) {
-  if (group.size() == 1) return mine;
-  // Not on a GPU where the cpu will do: its stream would be waited for.
+namespace {
+
+// Not on a GPU where the cpu will do: its stream would be waited for.
+torch::Tensor as_tensor(const std::vector<bool>& wishes, const ProcessGroup& group) {
   const torch::Device where = group.takes(torch::kCPU) ? torch::kCPU : group.device();
-  const torch::Tensor wished =
-      torch::tensor(std::vector<std::int32_t>(mine.begin(), mine.end())).to(where);
-  group.all_reduce(wished, {.op = ReduceOp::kMax}).wait();
+  return torch::tensor(std::vector<std::int32_t>(wishes.begin(), wishes.end())).to(where);
+}
+
+std::vector<bool> as_wishes(const torch::Tensor& wished) {
   const torch::Tensor of_all = wished.cpu();
   std::vector<bool> result;
   for (std::int64_t i = 0; i < of_all.numel(); ++i)
     result.push_back(of_all[i].item<std::int32_t>() != 0);
   return result;
+}
+
+}  // namespace
+
+std::vector<bool> wishes_of_all(ProcessGroup& group, const std::vector<bool>& mine) {
+  if (group.size() == 1) return mine;
+  const torch::Tensor wished = as_tensor(mine, group);
+  group.all_reduce(wished, {.op = ReduceOp::kMax}).wait();
+  return as_wishes(wished);
+}
+
+std::vector<bool> LateWishes::last(const std::vector<bool>& mine) {
+  if (group_.size() == 1) return mine;
+  if (!sent_) return std::vector<bool>(mine.size());
+  const Sent sent = *std::exchange(sent_, std::nullopt);
+  sent.work.wait();
+  return as_wishes(sent.wished);
+}
+
+void LateWishes::begin(const std::vector<bool>& mine) {
+  if (group_.size() == 1) return;
+  Sent sent{.wished = as_tensor(mine, group_), .work = {}};
+  sent.work = group_.all_reduce(sent.wished, {.op = ReduceOp::kMax, .async = true});
+  sent_ = std::move(sent);
 }
 
 json to_json_report(const std::optional<DistError>& failure) {

@@ -16,6 +16,27 @@ namespace ddprun {
 // The thread of the group's calls; throws as they do.
 std::vector<bool> wishes_of_all(ProcessGroup& group, const std::vector<bool>& mine);
 
+// The same without waiting: what the ranks wish in one step is known in the next one. In a world of one there is
+// nothing to wait for. The group must outlive it; the thread of the group's calls owns it.
+class LateWishes {
+ public:
+  explicit LateWishes(ProcessGroup& group) : group_(group) {}
+
+  // What any rank gave to the last begin(); of none yet, no wish. In a world of one: `mine`. Collective where a
+  // begin() came before; throws as collectives do.
+  std::vector<bool> last(const std::vector<bool>& mine);
+  // Sends wishes, asynchronously. Collective.
+  void begin(const std::vector<bool>& mine);
+
+ private:
+  struct Sent {
+    torch::Tensor wished;
+    Work work;
+  };
+  ProcessGroup& group_;
+  std::optional<Sent> sent_;
+};
+
 // A failure for an exchange of objects; null: none. Throws it again, with whose it is in front.
 nlohmann::json to_json_report(const std::optional<DistError>& failure);
 void throw_reported(const nlohmann::json& report, const std::string& whose = "");

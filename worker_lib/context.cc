@@ -230,6 +230,10 @@ const std::string& Context::run_id() const { return impl_->env.run_id; }
 torch::Device Context::device() const { return impl_->device; }
 ProcessGroup& Context::group() { return *impl_->group; }
 
+void Context::manual_seed(std::uint64_t seed) const {
+  torch::manual_seed(seed + static_cast<std::uint64_t>(rank()));
+}
+
 std::unique_ptr<ProcessGroup> Context::new_group(const std::vector<int>& ranks,
                                                  const GroupOptions& options) {
   const auto refuse_group = [](const std::string& why) { refuse("new_group: " + why); };

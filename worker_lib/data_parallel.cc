@@ -70,42 +70,64 @@ std::string on_or_off(const char* option, bool is_on) {
   return "option '" + std::string(option) + (is_on ? "' on" : "' off");
 }
 
-// What must be the same on every rank, one line for each thing, in order.
-std::vector<std::string> describe(const torch::nn::Module& module,
-                                  const DataParallelOptions& options) {
-  std::vector<std::string> lines;
+// What must be the same on every rank: of each kind a list, in order.
+struct Description {
+  std::vector<std::string> parameters, buffers, options;
+};
+
+Description describe(const torch::nn::Module& module, const DataParallelOptions& options) {
+  Description lines;
   for (const auto& [name, p] : shared_parameters(module, options)) {
-    lines.push_back("parameter '" + name + "' " + dtype_and_shape(p) + " strides " +
+    lines.parameters.push_back("parameter '" + name + "' " + dtype_and_shape(p) + " strides " +
                     text_of(p.strides()) + " on " + c10::DeviceTypeName(p.device().type(), true) +
                     (p.requires_grad() ? " requires grad" : " requires no grad"));
   }
   for (const auto& [name, buffer] : shared_buffers(module, options))
-    lines.push_back("buffer '" + name + "' " + dtype_and_shape(buffer));
-  lines.push_back("option 'first_bucket_bytes' " + std::to_string(options.first_bucket_bytes));
-  lines.push_back("option 'bucket_bytes' " + std::to_string(options.bucket_bytes));
-  lines.push_back(on_or_off("broadcast_buffers", options.broadcast_buffers));
-  lines.push_back(on_or_off("find_unused_parameters", options.find_unused_parameters));
-  lines.push_back(on_or_off("static_graph", options.static_graph));
-  lines.push_back("option 'check_consistency_every' " +
-                  std::to_string(options.check_consistency_every));
+    lines.buffers.push_back("buffer '" + name + "' " + dtype_and_shape(buffer));
+  lines.options = {"option 'first_bucket_bytes' " + std::to_string(options.first_bucket_bytes),
+                   "option 'bucket_bytes' " + std::to_string(options.bucket_bytes),
+                   on_or_off("broadcast_buffers", options.broadcast_buffers),
+                   on_or_off("find_unused_parameters", options.find_unused_parameters),
+                   on_or_off("static_graph", options.static_graph),
+                   "option 'check_consistency_every' " +
+                       std::to_string(options.check_consistency_every)};
   return lines;
 }
 
+// The first difference of each rank's lines from rank 0's; empty: there is none. kind: "parameter".
+std::string difference_in(const std::string& kind, const std::vector<json>& of_ranks) {
+  std::size_t most = 0;
+  for (const json& lines : of_ranks) most = std::max(most, lines.size());
+  const auto line = [&](std::size_t rank, std::size_t i) {
+    const json& lines = of_ranks[rank];
+    return i < lines.size()
+               ? lines[i].get<std::string>()
+               : "only " + std::to_string(lines.size()) + " " + kind + (lines.size() == 1 ? "" : "s");
+  };
+  for (std::size_t i = 0; i < most; ++i)
+    for (std::size_t rank = 1; rank < of_ranks.size(); ++rank)
+      if (line(rank, i) != line(0, i))
+        return "rank 0 has " + line(0, i) + " where rank " + std::to_string(rank) + " has " +
+               line(rank, i);
+  return "";
+}
+
 // All ranks exchange a digest; only if it differs, the descriptions themselves.
-void expect_same_everywhere(const std::vector<std::string>& lines, ProcessGroup& group,
+void expect_same_everywhere(const Description& own, ProcessGroup& group,
                             std::optional<Timeout> timeout) {
-  const auto digests = group.all_gather_object(sha256_hex(json(lines).dump()), timeout);
+  const json lines = {
+      {"parameter", own.parameters}, {"buffer", own.buffers}, {"option", own.options}};
+  const auto digests = group.all_gather_object(sha256_hex(lines.dump()), timeout);
   if (std::ranges::all_of(digests, [&](const json& digest) { return digest == digests[0]; }))
     return;
   const auto all = group.all_gather_object(lines, timeout);
-  const auto line = [&](std::size_t rank, std::size_t i) {
-    return i < all[rank].size() ? all[rank][i].get<std::string>() : std::string("nothing more");
-  };
-  for (std::size_t i = 0; i <= lines.size(); ++i)
-    for (std::size_t rank = 1; rank < all.size(); ++rank)
-      if (line(rank, i) != line(0, i))
-        refuse_to_construct("the ranks have different modules: rank 0 has " + line(0, i) +
-                            " where rank " + std::to_string(rank) + " has " + line(rank, i));
+  for (const char* kind : {"parameter", "buffer", "option"}) {
+    std::vector<json> of_ranks;
+    for (const json& one : all) of_ranks.push_back(one.at(kind));
+    const std::string difference = difference_in(kind, of_ranks);
+    if (!difference.empty())
+      refuse_to_construct("the ranks have different modules: " + difference);
+  }
   DDPRUN_ASSERT(false, "texts with different digests differ");
 }
 
@@ -336,6 +358,7 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module, Pr
          .find_unused = options.find_unused_parameters,
          .static_graph = options.static_graph,
          .gradient_as_bucket_view = options.gradient_as_bucket_view,
+         .compute_in_buckets = options.compute_gradients_in_buckets,
          .statistics_every = options.statistics_every});
   });
 }
@@ -443,6 +466,7 @@ void DataParallelCore::begin_join(const JoinOptions& options) {
         "'divide_by_initial_world_size'");
   i.join = options;
   i.last_to_train = 0;
+  i.reducer->compare_epochs(false);  // a rank with fewer inputs may well be an epoch ahead
 }
 
 // Every round is one forward of those that have inputs left.
@@ -470,6 +494,7 @@ void DataParallelCore::shadow_others() {
 void DataParallelCore::end_join() noexcept {
   impl_->join.reset();
   impl_->reducer->set_divisor(std::nullopt);
+  impl_->reducer->compare_epochs(true);
 }
 
 }  // namespace ddprun::detail

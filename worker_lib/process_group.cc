@@ -10,6 +10,7 @@
 #include "worker_lib/argument_check.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/group_maker.h"
+#include "worker_lib/group_notes.h"
 #include "worker_lib/verification.h"
 #include "worker_lib/work_state.h"
 #include "worker_lib/worker_reporter.h"
@@ -179,7 +180,8 @@ ProcessGroup::ProcessGroup(std::unique_ptr<Backend> backend, torch::Device devic
       timeout_(timeout),
       reporter_(reporter ? std::move(reporter) : std::make_shared<WorkerReporter>()),
       identity_(std::move(identity)),
-      verify_(verify) {
+      verify_(verify),
+      notes_(std::make_shared<detail::GroupNotes>()) {
   if (!identity_.world_ranks.empty()) return;
   for (int rank = 0; rank < size(); ++rank) identity_.world_ranks.push_back(rank);
 }
@@ -187,6 +189,7 @@ ProcessGroup::ProcessGroup(std::unique_ptr<Backend> backend, torch::Device devic
 // The child of a fork has none of the backend's threads, and its peers would take it for its parent:
 // there it is left as it is.
 ProcessGroup::~ProcessGroup() {
+  notes_->has_ended = true;
   if (!reporter_->is_of_this_process()) static_cast<void>(backend_.release());
 }
 

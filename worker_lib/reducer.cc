@@ -6,18 +6,23 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cmath>
+#include <map>
 #include <numeric>
 
 #include "base/assert.h"
+#include "worker_lib/cpu/rank_names.h"
 #include "worker_lib/error_bridge.h"
+#include "worker_lib/group_notes.h"
 #include "worker_lib/sparse_average.h"
+#include "worker_lib/thrown_words.h"
 
 namespace ddprun {
 namespace {
 
 constexpr const char* kDoing = "backward pass of DistributedDataParallel";
 constexpr std::size_t kMaxNames = 10;  // in one message
+// How long a call that was ended may take to say why.
+constexpr auto kTimeToFail = std::chrono::seconds(10);
 
 [[noreturn]] void refuse_pass(const std::string& what,
                               DistError::Kind kind = DistError::Kind::kInvalidArgument,
@@ -47,17 +52,21 @@ torch::Tensor no_rows(const torch::Tensor& weight) {
 
 // Rides in the callback at the end of a backward pass. Autograd drops the callback uncalled when an
 // exception leaves the pass; that is how the reducer learns of it.
+//
+// The reducer shares `is_open` with it and never owns the guard itself: the last owner runs give_up(), which locks
+// the reducer's mutex.
 struct Reducer::PassGuard {
   explicit PassGuard(std::weak_ptr<Reducer> owner) : reducer(std::move(owner)) {}
   ~PassGuard() {
-    if (const auto owner = reducer.lock(); owner && is_open) owner->give_up();
+    if (!is_open->exchange(false)) return;
+    if (const auto owner = reducer.lock()) owner->give_up();
   }
   void end() {
-    is_open = false;
+    *is_open = false;
     if (const auto owner = reducer.lock()) owner->finish();
   }
   const std::weak_ptr<Reducer> reducer;
-  bool is_open = false;
+  const std::shared_ptr<std::atomic<bool>> is_open = std::make_shared<std::atomic<bool>>(false);
 };
 
 // On a gradient accumulator, after it has put the gradient into .grad.
@@ -90,9 +99,9 @@ Reducer::Reducer(std::vector<Parameter> parameters, ProcessGroup& group,
     in_a_bucket.push_back(!parameter.is_sparse);
     slots_.push_back({.parameter = std::move(parameter)});
   }
-  const std::size_t words = group.size() + (tells_used() ? slots_.size() : 0);
-  const bool places_fit = options.gradient_as_bucket_view && !options.find_unused &&
-                          !options.static_graph && group.device().is_cpu();
+  const std::size_t words = PassWords::count(group.size(), tells_used() ? slots_.size() : 0);
+  const bool places_fit = options.compute_in_buckets && options.gradient_as_bucket_view &&
+                          !options.find_unused && !options.static_graph && group.device().is_cpu();
   if (places_fit) placement_ = GradientPlacement::make(tensors);
   buckets_ = std::make_unique<GradientBuckets>(std::move(tensors), in_a_bucket, words, group,
                                                options.caps);
@@ -179,6 +188,11 @@ void Reducer::set_local(bool local) {
 
 void Reducer::set_hook(std::shared_ptr<CommHook> hook) { hook_ = std::move(hook); }
 
+void Reducer::compare_epochs(bool compare) {
+  const std::lock_guard lock(mutex_);
+  compares_epochs_ = compare;
+}
+
 void Reducer::set_divisor(std::optional<int> divisor) {
   const std::lock_guard lock(mutex_);
   divisor_ = divisor;
@@ -189,7 +203,8 @@ void Reducer::set_divisor(std::optional<int> divisor) {
 void Reducer::on_output() {
   const std::lock_guard lock(mutex_);
   open_scope();
-  is_pass_due_ |= is_to_accumulate();
+  if (!is_to_accumulate()) return;
+  is_pass_due_ = true;
   const bool synchronise = decision_.value_or(!local_);
   if (!placement_ || placement_->is_active() || state_ != State::kIdle || !synchronise) return;
   wait_for_buckets();  // of a pass that was given up
@@ -261,11 +276,13 @@ void Reducer::expect_usable(const Slot& slot, const torch::Tensor& gradient) con
 
 // The pass ends with the graph task that is running now, unless an outer one is to end it.
 void Reducer::open_scope() {
-  if (const auto scope = scope_.lock(); scope && scope->is_open) return;
-  const auto guard = std::make_shared<PassGuard>(weak_from_this());
-  torch::autograd::Engine::get_default_engine().queue_callback([guard] { guard->end(); });
-  guard->is_open = true;
-  scope_ = guard;
+  if (is_scope_open_ && *is_scope_open_) return;
+  auto guard = std::make_shared<PassGuard>(weak_from_this());
+  const auto is_open = guard->is_open;
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [guard = std::move(guard)] { guard->end(); });
+  *is_open = true;
+  is_scope_open_ = is_open;
   if (recorder_) recorder_->pass_begins(passes_ + 1);
 }
 
@@ -319,10 +336,7 @@ void Reducer::move_into_bucket(std::size_t index, const torch::Tensor& computed)
   slots_[index].kept.reset();  // it was excused, and came after all
   if (placement_) placement_->note_gradient(index, gradient, computed);
   if (gradient.is_same(buckets_->place(index))) return;
-  if (!buckets_->is_in_place(index, gradient)) {
-    if (placement_ && placement_->is_lent(index)) move_bucket(buckets_->bucket_of(index));
-    buckets_->place(index).copy_(gradient);
-  }
+  if (!buckets_->is_in_place(index, gradient)) place_to_write(index).copy_(gradient);
   if (options_.gradient_as_bucket_view) gradient = buckets_->place(index);
 }
 
@@ -343,6 +357,12 @@ void Reducer::move_bucket(int bucket) {
   }
 }
 
+// The gradient's place, which no other tensor lies in.
+const torch::Tensor& Reducer::place_to_write(std::size_t index) {
+  if (placement_ && placement_->is_lent(index)) move_bucket(buckets_->bucket_of(index));
+  return buckets_->place(index);
+}
+
 // Before it is reduced, which writes to all of it.
 void Reducer::vacate(int bucket) {
   if (!placement_) return;
@@ -358,13 +378,12 @@ void Reducer::contribute_without_gradient(std::size_t index) {
   Slot& slot = slots_[index];
   if (slot.parameter.is_sparse) return;
   const torch::Tensor& old = slot.parameter.tensor.grad();
-  const torch::Tensor& place = buckets_->place(index);
   if (!old.defined()) {
-    place.zero_();
+    place_to_write(index).zero_();
   } else if (buckets_->is_in_place(index, old)) {
     slot.kept = old.clone();
   } else {
-    place.copy_(old);
+    place_to_write(index).copy_(old);
   }
 }
 
@@ -380,8 +399,9 @@ void Reducer::send(int bucket, bool async) {
     try {
       finishes_.push_back(hook_->start(bucket_for_hook(bucket), group_));
     } catch (...) {
-      // Nobody knows what it has called, so the ranks cannot go on together.
-      group_.abort("the communication hook '" + hook_->name() + "' failed");
+      // It is unknown what the hook has called, so the ranks cannot go on together.
+      group_.abort("the communication hook '" + hook_->name() +
+                   "' failed: " + one_line_of(thrown_words()));
       throw;
     }
     return;
@@ -415,12 +435,13 @@ void Reducer::wait_for_buckets() {
 }
 
 // Averages travel, so a word that one rank sets arrives as its value over the world size.
-void Reducer::set_words(Code code) {
-  std::vector<double> words(static_cast<std::size_t>(group_.size()));
-  words[static_cast<std::size_t>(group_.rank())] = static_cast<double>(code);
-  if (tells_used())
-    for (const Slot& slot : slots_) words.push_back(slot.is_used ? 1 : 0);
-  buckets_->write_words(words);
+void Reducer::set_words(PassCode code) {
+  const auto used = std::make_unique<bool[]>(slots_.size());
+  for (std::size_t i = 0; i < slots_.size(); ++i) used[i] = slots_[i].is_used;
+  const std::span<const bool> told(used.get(), tells_used() ? slots_.size() : 0);
+  const std::int64_t epoch =
+      compares_epochs_ ? group_.notes()->epoch.load() : detail::GroupNotes::kNoEpoch;
+  buckets_->write_words(PassWords::of_rank(group_.rank(), group_.size(), code, epoch, told));
 }
 
 // --- its end ---
@@ -449,8 +470,9 @@ void Reducer::finish_pass() {
   std::vector<std::size_t> missing = pass_->missing();
   if (options_.find_unused || (options_.static_graph && expected_.empty()))
     for (const std::size_t index : std::exchange(missing, {})) excuse(index);
-  const std::vector<double> words = reduce_rest(missing.empty() ? Code::kComplete : Code::kMissing);
+  const PassWords words = reduce_rest(missing.empty() ? PassCode::kComplete : PassCode::kMissing);
   expect_complete(words, missing);
+  expect_same_epoch(words);
   finish_buckets();
   settle_gradients(words);
   settle_sparse(words, /*is_shadow=*/false);
@@ -467,18 +489,18 @@ void Reducer::shadow_pass() {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     pass_->excuse(i);
     slots_[i].is_used = false;
-    if (buckets_->has_place(i)) buckets_->place(i).zero_();
+    if (buckets_->has_place(i)) place_to_write(i).zero_();
   }
   send_due();
-  const std::vector<double> words = reduce_rest(Code::kComplete);
+  const PassWords words = reduce_rest(PassCode::kComplete);
   expect_complete(words, {});
   finish_buckets();
   settle_sparse(words, /*is_shadow=*/true);
   learn_from_first_pass();
 }
 
-// Returns the sums of the ranks' words.
-std::vector<double> Reducer::reduce_rest(Code code) {
+// Returns the sums of the ranks' words, which have come.
+PassWords Reducer::reduce_rest(PassCode code) {
   set_words(code);
   const int last = buckets_->count() - 1;
   try {
@@ -491,10 +513,23 @@ std::vector<double> Reducer::reduce_rest(Code code) {
   }
   wait_for_buckets();
   const double scale = divisor_ && !hook_ ? 1 : group_.size();
-  std::vector<double> words = buckets_->read_words();
+  std::vector<double> sums = buckets_->read_words();
   if (recorder_) recorder_->reduced();
-  for (double& word : words) word *= scale;
+  for (double& sum : sums) sum *= scale;
+  PassWords words(std::move(sums), group_.size());
+  expect_reduced(words);
   return words;
+}
+
+// A backend may say that a call is over which was ended early: NCCL's calls only make the stream wait. Then the
+// words are still this rank's own.
+void Reducer::expect_reduced(const PassWords& words) const {
+  const std::optional<int> rank = words.missing_rank();
+  if (!rank) return;
+  for (const Work& work : works_) work.wait(kTimeToFail);
+  refuse_pass("its last all_reduce ended without the word of rank " + std::to_string(*rank) +
+                  ", so that gradients may not be averaged; do not use them",
+              DistError::Kind::kStopped, *rank);
 }
 
 // All ranks come here, or none.
@@ -515,15 +550,14 @@ void Reducer::learn_from_first_pass() {
 
 // All buckets hold averages. Those of parameters that this rank did not use count if another one
 // did.
-void Reducer::settle_gradients(std::span<const double> words) {
-  const double* used = tells_used() ? words.data() + group_.size() : nullptr;
+void Reducer::settle_gradients(const PassWords& words) {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
     if (slot.parameter.is_sparse) continue;
     torch::Tensor& gradient = slot.parameter.tensor.mutable_grad();
     const torch::Tensor& place = buckets_->place(i);
     const torch::Tensor kept = std::exchange(slot.kept, {});
-    if (used && used[i] == 0) {
+    if (tells_used() && !words.is_used(i)) {
       if (kept.defined()) place.copy_(kept);
     } else if (options_.gradient_as_bucket_view) {
       if (!gradient.is_same(place)) gradient = place;
@@ -535,12 +569,11 @@ void Reducer::settle_gradients(std::span<const double> words) {
   }
 }
 
-void Reducer::settle_sparse(std::span<const double> words, bool is_shadow) {
-  const double* used = tells_used() ? words.data() + group_.size() : nullptr;
+void Reducer::settle_sparse(const PassWords& words, bool is_shadow) {
   std::vector<torch::Tensor*> gradients;
   std::vector<torch::Tensor> mine;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    if (!slots_[i].parameter.is_sparse || (used && used[i] == 0)) continue;
+    if (!slots_[i].parameter.is_sparse || (tells_used() && !words.is_used(i))) continue;
     const torch::Tensor& parameter = slots_[i].parameter.tensor;
     gradients.push_back(&parameter.mutable_grad());
     mine.push_back(gradients.back()->defined() && !is_shadow ? *gradients.back()
@@ -565,7 +598,7 @@ void Reducer::give_up() noexcept {
     end_pass();
     if (ended != State::kPass) return;
     for (Slot& slot : slots_) slot.kept.reset();
-    set_words(Code::kGivenUp);
+    set_words(PassCode::kGivenUp);
     for (int bucket = pass_->take_remaining(); bucket >= 0; bucket = pass_->take_remaining())
       send(bucket, /*async=*/true);
     if (hook_) reduce_words(/*async=*/true);
@@ -576,18 +609,35 @@ void Reducer::give_up() noexcept {
 }
 
 // Every rank has the same words and so takes the same way here.
-void Reducer::expect_complete(std::span<const double> words,
+void Reducer::expect_complete(const PassWords& words,
                               const std::vector<std::size_t>& missing) {
   bool are_some_missing = false;
   for (int rank = 0; rank < group_.size(); ++rank) {
-    const auto code = static_cast<Code>(std::lround(words[static_cast<std::size_t>(rank)]));
-    if (code == Code::kGivenUp)
+    if (words.code(rank) == PassCode::kGivenUp)
       refuse_pass(
           "an exception left it on rank " + std::to_string(rank) + ", whose gradients are missing",
           DistError::Kind::kInvalidArgument, rank);
-    are_some_missing |= code == Code::kMissing;
+    are_some_missing |= words.code(rank) == PassCode::kMissing;
   }
   if (are_some_missing) report_missing(missing);
+}
+
+// Every rank has the same words here, too.
+void Reducer::expect_same_epoch(const PassWords& words) {
+  if (!words.do_epochs_differ()) return;
+  const auto all = group_.all_gather_object(group_.notes()->epoch.load(), options_.timeout);
+  std::map<std::int64_t, std::vector<int>> ranks;
+  for (int rank = 0; rank < group_.size(); ++rank)
+    if (const auto epoch = all[static_cast<std::size_t>(rank)].get<std::int64_t>();
+        epoch != detail::GroupNotes::kNoEpoch)
+      ranks[epoch].push_back(rank);
+  std::string text;
+  for (const auto& [epoch, of_epoch] : ranks)
+    text += (text.empty() ? "" : ", ") + name_ranks(of_epoch) +
+            (of_epoch.size() == 1 ? " is" : " are") + " in epoch " + std::to_string(epoch);
+  refuse_pass(text +
+              " by DistributedSampler::set_epoch(); the ranks have had different numbers of batches in an epoch, "
+              "or one has left its loop early");
 }
 
 std::string Reducer::describe_missing(std::size_t index) const {

@@ -13,8 +13,8 @@
 // have a hook, too), so that gradients of a pass within it, as re-entrant checkpointing makes,
 // count for the outer one.
 //
-// Where it can, autograd computes gradients in their places (gradient_placement.h), so that nothing is
-// copied.
+// With compute_in_buckets, autograd computes gradients in their places (gradient_placement.h), so that
+// nothing is copied.
 //
 // Bits: gradients are summed in the group's order and the sum is divided by the world size, element
 // by element (ReduceOp::kAvg); where a gradient lies in which bucket, and whether it was copied
@@ -23,9 +23,10 @@
 // dtype's range.)
 //
 // No quiet drift: every pass of every rank sends all buckets, complete or not, in list order. The
-// last one carries words from each rank: a code, so that all ranks learn in the same pass that one
-// of them has gradients missing (kMissing) or gave the pass up (kGivenUp), and all throw; and,
-// where parameters may be unused, which ones it used.
+// last one carries words from each rank (core/pass_words.h): a code, so that all ranks learn in the
+// same pass that one of them has gradients missing (kMissing) or gave the pass up (kGivenUp), and
+// all throw; the epoch that its sampler is in; and, where parameters may be unused, which ones it
+// used. The words also show that something was reduced at all.
 //
 // The layout of the first pass is a guess, the parameters in reverse. At its end rank 0's order of
 // readiness becomes the order of all, for good.
@@ -36,6 +37,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -50,6 +52,7 @@
 #include "ddprun/step_statistics.h"
 #include "worker_lib/autograd_graph.h"
 #include "worker_lib/core/bucket_plan.h"
+#include "worker_lib/core/pass_words.h"
 #include "worker_lib/gradient_buckets.h"
 #include "worker_lib/gradient_placement.h"
 #include "worker_lib/step_recorder.h"
@@ -66,6 +69,8 @@ struct ReducerOptions {
   bool static_graph = false;
   // .grad is the gradient's place in its bucket. Otherwise it is copied there and back.
   bool gradient_as_bucket_view = true;
+  // Gradients are computed in their places, as far as that is possible.
+  bool compute_in_buckets = false;
   // Takes the times of every so manyth synchronised pass; 0: of none.
   std::int64_t statistics_every = 0;
 };
@@ -110,6 +115,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   // Synchronised passes that have begun here: between two collectives the same number on every rank.
   std::int64_t passes() const { return passes_; }
 
+  // Whether synchronised passes throw where the ranks' samplers are in different epochs.
+  void compare_epochs(bool compare);
+
   // Sums are divided by this number, where it is not the group's size.
   void set_divisor(std::optional<int> divisor);
 
@@ -122,7 +130,6 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void describe(DataParallelStatistics& to);
 
  private:
-  enum class Code { kComplete = 0, kMissing = 1, kGivenUp = 2 };
   struct PassGuard;
   class GradientHook;
 
@@ -148,6 +155,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void move_into_bucket(std::size_t index, const torch::Tensor& computed);
   void move_bucket(int bucket);
   void vacate(int bucket);
+  const torch::Tensor& place_to_write(std::size_t index);
   void contribute_without_gradient(std::size_t index);
   void send_due();
   void send(int bucket, bool async);
@@ -155,21 +163,23 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void reduce_words(bool async);
   void wait_for_buckets();
   bool tells_used() const { return options_.find_unused || options_.static_graph; }
-  void set_words(Code code);
+  void set_words(PassCode code);
 
   void finish();
   void prepare_pass();
   void expect_no_other_hooks() const;
   void finish_pass();
   void excuse(std::size_t index);
-  std::vector<double> reduce_rest(Code code);
+  PassWords reduce_rest(PassCode code);
   void finish_buckets();
-  void settle_gradients(std::span<const double> words);
-  void settle_sparse(std::span<const double> words, bool is_shadow);
+  void settle_gradients(const PassWords& words);
+  void settle_sparse(const PassWords& words, bool is_shadow);
   void learn_from_first_pass();
   void lay_out(std::span<const std::size_t> order);
   void give_up() noexcept;
-  void expect_complete(std::span<const double> words, const std::vector<std::size_t>& missing);
+  void expect_reduced(const PassWords& words) const;
+  void expect_same_epoch(const PassWords& words);
+  void expect_complete(const PassWords& words, const std::vector<std::size_t>& missing);
   [[noreturn]] void report_missing(const std::vector<std::size_t>& missing);
   std::string describe_missing(std::size_t index) const;
   void adopt_ready_order(const std::vector<std::size_t>& own_order);
@@ -201,8 +211,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<char> reachable_;  // from these outputs
 
   bool local_ = false;
+  bool compares_epochs_ = true;
   enum class State { kIdle, kLocalPass, kPass } state_ = State::kIdle;
-  std::weak_ptr<PassGuard> scope_;
+  std::shared_ptr<const std::atomic<bool>> is_scope_open_;  // of the last guard; null before the first one
   bool is_pass_due_ =
       false;  // a gradient of an output has come, in a pass that goes to the parameters
   std::int64_t passes_ = 0;  // that were synchronised

@@ -9,6 +9,7 @@
 
 #include "worker_lib/core/shard_order.h"
 #include "worker_lib/error_bridge.h"
+#include "worker_lib/group_notes.h"
 #include "worker_lib/sha256.h"
 
 namespace ddprun {
@@ -71,11 +72,21 @@ struct DistributedSampler::State {
   ShardOrder shard = ShardOrder(whole);
   torch::Tensor list = {};     // undefined: the dataset as it is
   std::size_t handed_out = 0;  // of this rank, by next()
-  std::size_t reported = 0;    // of this rank, by delivered()
+  std::size_t reached = 0;     // of this rank: that the loop has got
+  // The loader of this pass.
+  bool is_ahead = false;  // asks for samples before the loop wants them
+  bool is_in_order = true;
+  std::size_t requested = 0;  // handed out up to the last batch that it asked for ahead of the loop
+
+  std::shared_ptr<detail::GroupNotes> group = {};  // null: made without one
 
   std::size_t position() const {
     if (pass != Pass::kOfThisEpoch) return start;
-    return shard.dealt(options.prefetched ? reported : handed_out);
+    return shard.dealt(options.prefetched || is_ahead ? reached : handed_out);
+  }
+
+  void note_epoch() const {
+    if (group) group->epoch = epoch;
   }
 
   void choose(std::int64_t chosen_epoch, std::size_t chosen_start) {
@@ -108,11 +119,16 @@ DistributedSampler::DistributedSampler(std::size_t dataset_size,
 
 DistributedSampler::DistributedSampler(std::size_t dataset_size, const ProcessGroup& group,
                                        DistributedSamplerOptions options)
-    : DistributedSampler(dataset_size, in_group(options, group)) {}
+    : DistributedSampler(dataset_size, in_group(options, group)) {
+  follow_group(group);
+}
+
+void DistributedSampler::follow_group(const ProcessGroup& group) { state_->group = group.notes(); }
 
 void DistributedSampler::set_epoch(std::int64_t epoch) {
   if (epoch < 0) refuse_sampler("epoch " + std::to_string(epoch) + " is negative");
   if (epoch != state_->epoch) state_->choose(epoch, 0);
+  state_->note_epoch();
 }
 
 std::int64_t DistributedSampler::epoch() const { return state_->epoch; }
@@ -123,14 +139,31 @@ void DistributedSampler::delivered(std::size_t samples) {
   State& s = *state_;
   if (!s.options.prefetched)
     refuse_sampler("delivered() is for samplers with the option 'prefetched'");
-  if (samples > s.handed_out - s.reported)
+  if (samples > s.handed_out - s.reached)
     refuse_sampler("delivered(" + std::to_string(samples) + ") after only " +
-                   std::to_string(s.handed_out - s.reported) + " more samples were handed out");
-  s.reported += samples;
+                   std::to_string(s.handed_out - s.reached) + " more samples were handed out");
+  s.reached += samples;
+}
+
+void DistributedSampler::begin_loader_pass(bool is_ahead, bool is_in_order) {
+  state_->is_ahead = is_ahead;
+  state_->is_in_order = is_in_order;
+}
+
+std::size_t DistributedSampler::note_request() { return state_->requested = state_->handed_out; }
+
+void DistributedSampler::reach_loop(std::size_t samples) {
+  State& s = *state_;
+  if (!s.options.prefetched) s.reached = std::min(samples, s.handed_out);
 }
 
 nlohmann::json DistributedSampler::state() const {
   const State& s = *state_;
+  if (!s.is_in_order && s.pass == State::Pass::kOfThisEpoch && s.reached != s.requested)
+    refuse("DistributedSampler: the loader has " + std::to_string(s.requested - s.reached) +
+               " samples on the way and enforce_ordering(false), so that no position says which ones the "
+               "training loop has got; use enforce_ordering(true), or save between epochs",
+           DistError::Kind::kUnsupported);
   nlohmann::json state = s.identity;
   state["epoch"] = s.epoch;
   state["position"] = s.position();
@@ -156,6 +189,7 @@ void DistributedSampler::load_state(const nlohmann::json& saved) {
   const bool is_other_world = world_size != s.whole.world_size;
   s.choose(static_cast<std::int64_t>(epoch),
            is_other_world ? std::min(position, entries) : position);
+  s.note_epoch();
 }
 
 void DistributedSampler::reset(std::optional<std::size_t> new_size) {
@@ -171,7 +205,7 @@ void DistributedSampler::reset(std::optional<std::size_t> new_size) {
   rest.begin =
       std::exchange(s.start, 0);  // a second pass over the same epoch begins at its beginning
   s.shard = ShardOrder(rest);
-  s.handed_out = s.reported = 0;
+  s.handed_out = s.reached = s.requested = 0;
   s.pass = State::Pass::kOfThisEpoch;
   s.list = s.order ? s.order(s.epoch, s.whole.dataset_size) : torch::Tensor();
 }
@@ -272,7 +306,9 @@ DistributedWeightedSampler::DistributedWeightedSampler(std::vector<double> weigh
                                                        std::size_t samples,
                                                        const ProcessGroup& group,
                                                        DistributedWeightedSamplerOptions options)
-    : DistributedWeightedSampler(std::move(weights), samples, in_group(options, group)) {}
+    : DistributedWeightedSampler(std::move(weights), samples, in_group(options, group)) {
+  follow_group(group);
+}
 
 // --- whole batches ---
 
@@ -298,7 +334,9 @@ DistributedBatchSampler::DistributedBatchSampler(std::size_t dataset_size,
 DistributedBatchSampler::DistributedBatchSampler(std::size_t dataset_size,
                                                  const ProcessGroup& group,
                                                  DistributedBatchSamplerOptions options)
-    : DistributedBatchSampler(dataset_size, in_group(options, group)) {}
+    : DistributedBatchSampler(dataset_size, in_group(options, group)) {
+  follow_group(group);
+}
 
 std::size_t DistributedBatchSampler::batches() const {
   return drop_last_batch_ ? size() / batch_size_ : (size() + batch_size_ - 1) / batch_size_;

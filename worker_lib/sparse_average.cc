@@ -37,7 +37,9 @@ std::vector<torch::Tensor> average_sparse(const std::vector<torch::Tensor>& mine
   }
   const torch::Tensor own_lengths = torch::tensor(lengths).to(group.device());
   torch::Tensor all_lengths = for_all_ranks(own_lengths, world_size);
-  group.all_gather_into_tensor(all_lengths, own_lengths, {.timeout = timeout});
+  // Waits for the calls on the host, so that one that was ended early throws: lengths that have not come are anything.
+  const Timeout patience = timeout.value_or(group.timeout());
+  group.all_gather_into_tensor(all_lengths, own_lengths, {.timeout = timeout}).wait(patience);
   all_lengths = all_lengths.cpu();
   const auto length = [&](int rank, std::size_t i) {
     return all_lengths[rank][static_cast<std::int64_t>(i)].item<std::int64_t>();
@@ -52,7 +54,7 @@ std::vector<torch::Tensor> average_sparse(const std::vector<torch::Tensor>& mine
     inputs.push_back(padded(own[i].values(), longest));
   }
   for (const torch::Tensor& input : inputs) outputs.push_back(for_all_ranks(input, world_size));
-  group.all_gather_into_tensor_coalesced(outputs, inputs, {.timeout = timeout});
+  group.all_gather_into_tensor_coalesced(outputs, inputs, {.timeout = timeout}).wait(patience);
 
   std::vector<torch::Tensor> averages;
   for (std::size_t i = 0; i < own.size(); ++i) {

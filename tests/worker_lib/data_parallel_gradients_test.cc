@@ -213,8 +213,8 @@ TEST(DataParallelGradients, OfASharedParameterAreReducedOnce) {
     DistributedDataParallel model(net, group);
     model(torch::ones({1, 2})).sum().backward();
   });
-  // 4 elements in a slot of 16, and a code for each rank.
-  EXPECT_THAT(sizes_of(world, "all_reduce"), testing::ElementsAre(18 * 4));
+  // 4 elements in a slot of 16, and two words of each rank.
+  EXPECT_THAT(sizes_of(world, "all_reduce"), testing::ElementsAre(20 * 4));
 }
 
 // --- computed in their places
@@ -238,7 +238,9 @@ class FreshGradients {
 TEST(DataParallelGradients, AreComputedInTheirBuckets) {
   ThreadWorld(2).run([](ProcessGroup& group) {
     auto net = make_mlp();
-    DistributedDataParallel model(net, group, {.first_bucket_bytes = 100, .bucket_bytes = 300});
+    DistributedDataParallel model(
+        net, group,
+        {.first_bucket_bytes = 100, .bucket_bytes = 300, .compute_gradients_in_buckets = true});
     const FreshGradients fresh(*net);
     backward(model, group);
     EXPECT_NE(fresh.places(), places(*net));
@@ -315,7 +317,9 @@ TEST(DataParallelGradients, DoNoHarmToWhatTookTheirPlaces) {
     ThreadWorld(2).run([&](ProcessGroup& group) {
       const auto net = std::make_shared<GreedyMlp>();
       DistributedDataParallel model(net, group,
-                                    {.first_bucket_bytes = bytes, .bucket_bytes = bytes});
+                                    {.first_bucket_bytes = bytes,
+                                     .bucket_bytes = bytes,
+                                     .compute_gradients_in_buckets = true});
       std::set<const void*> homes;
       for (int step = 0; step < 6; ++step) {
         net->zero_grad();
@@ -331,10 +335,59 @@ TEST(DataParallelGradients, DoNoHarmToWhatTookTheirPlaces) {
     });
 }
 
-TEST(DataParallelGradients, ThatAHookKeepsStayLocal) {
+TEST(DataParallelGradients, AreNotComputedThereUnlessAskedFor) {
   ThreadWorld(2).run([](ProcessGroup& group) {
     auto net = make_mlp();
     DistributedDataParallel model(net, group);
+    const FreshGradients fresh(*net);
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      backward(model, group, step);
+      for (std::size_t i = 0; i < fresh.places().size(); ++i)
+        EXPECT_NE(fresh.places()[i], places(*net)[i]) << step;
+    }
+  });
+}
+
+struct SquareImpl : torch::nn::Module {
+  SquareImpl() { w = register_parameter("w", torch::ones({64, 64})); }
+  torch::Tensor forward(const torch::Tensor& x) { return x.mm(w); }
+  torch::Tensor w;
+};
+TORCH_MODULE(Square);
+
+// A gradient of the input's, of the size of a parameter's, is the program's own: it stays what it is through the
+// passes in which this rank answers the others.
+TEST(DataParallelGradients, OfOtherTensorsSurviveTheEndOfAJoin) {
+  for (const bool computed_in_buckets : {true, false})
+    ThreadWorld(2).run([&](ProcessGroup& group) {
+      Square net;
+      DistributedDataParallel model(net, group,
+                                    {.compute_gradients_in_buckets = computed_in_buckets});
+      const int inputs = group.rank() == 0 ? 6 : 3;
+      torch::Tensor kept;
+      model.join([&] {
+        for (int i = 0; i < inputs; ++i) {
+          net->zero_grad();
+          const bool is_last = group.rank() == 1 && i == inputs - 1;
+          torch::Tensor x = torch::ones({64, 64});
+          if (is_last) x.requires_grad_(true);
+          const torch::Tensor loss = model(x).sum();
+          loss.backward({}, /*retain_graph=*/is_last, false, std::vector<torch::Tensor>{net->w});
+          net->zero_grad();
+          if (is_last) kept = torch::autograd::grad({loss}, {x})[0];
+        }
+      });
+      if (group.rank() == 1) {
+        EXPECT_TRUE(torch::equal(kept, torch::full({64, 64}, 64.f)));
+      }
+    });
+}
+
+TEST(DataParallelGradients, ThatAHookKeepsStayLocal) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    auto net = make_mlp();
+    DistributedDataParallel model(net, group, {.compute_gradients_in_buckets = true});
     Tensors kept;
     net->parameters()[2].register_hook(
         [&](const torch::Tensor& gradient) { kept.push_back(gradient); });
@@ -384,7 +437,9 @@ TEST(DataParallelGradients, ThatAreViewsOfWhatOtherLayersNeedAreNotReducedUnderT
   ThreadWorld world(2);
   world.run([&](ProcessGroup& group) {
     Embedded net;
-    DistributedDataParallel model(net, group, {.first_bucket_bytes = 1, .bucket_bytes = 1});
+    DistributedDataParallel model(
+        net, group,
+        {.first_bucket_bytes = 1, .bucket_bytes = 1, .compute_gradients_in_buckets = true});
     for (int step = 0; step < 4; ++step) {
       net->zero_grad();
       const torch::Tensor factors = data(static_cast<std::uint64_t>(group.rank()), {6, 4});
@@ -407,7 +462,7 @@ TEST(DataParallelGradients, ThatAreViewsOfWhatOtherLayersNeedAreNotReducedUnderT
 TEST(DataParallelGradients, MayHaveTheSizeOfMemoryThatNoTensorHolds) {
   ThreadWorld(2).run([](ProcessGroup& group) {
     const auto net = std::make_shared<GreedyMlp>();
-    DistributedDataParallel model(net, group);
+    DistributedDataParallel model(net, group, {.compute_gradients_in_buckets = true});
     const auto bytes = static_cast<std::int64_t>(net->like[0].nbytes());
     // Behind the second layer, as Greedy is.
     for (int step = 0; step < 4; ++step) {

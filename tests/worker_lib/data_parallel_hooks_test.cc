@@ -175,7 +175,8 @@ TEST(CommHooks, ThatThrowEndTheGroupOnEveryRank) {
     pass(model, group);
   });
   EXPECT_THAT(errors[0],
-              HasSubstr("rank 1 aborted the group: the communication hook 'recorder' failed"));
+              HasSubstr("rank 1 aborted the group: the communication hook 'recorder' failed: "
+                        "std::runtime_error: a hook of the user's"));
   EXPECT_THAT(errors[1], HasSubstr("a hook of the user's"));
 }
 

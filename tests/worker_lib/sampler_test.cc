@@ -184,6 +184,78 @@ TEST(DistributedSampler, WithLoaderThreadsThePositionIsWhatTheLoopGot) {
   EXPECT_EQ(seen, one_pass(whole));
 }
 
+// Breaks out of a pass after each number of batches; what the loop got and what a sampler that resumes there deals
+// must be the epoch, once each.
+template <class Sampler, class Make>
+void expect_nothing_lost(const Make& make, const torch::data::DataLoaderOptions& options,
+                         std::size_t batches) {
+  Sampler whole = make();
+  const std::vector<std::size_t> epoch = one_pass(whole);
+  for (std::size_t stop = 0; stop <= batches; ++stop) {
+    Sampler sampler = make(), resumed = make();
+    auto loader = torch::data::make_data_loader(Numbers(64), sampler, options);
+    std::vector<std::size_t> seen;
+    std::size_t got = 0;
+    json saved = sampler.state();
+    for (auto& batch : *loader) {
+      if (got == stop) break;
+      ++got;
+      seen.insert(seen.end(), batch.begin(), batch.end());
+      saved = sampler.state();
+      EXPECT_EQ(saved.at("position"), 2 * seen.size());
+    }
+    ASSERT_EQ(got, stop);
+    resumed.load_state(saved);
+    auto rest = torch::data::make_data_loader(Numbers(64), resumed, options);
+    for (auto& batch : *rest) seen.insert(seen.end(), batch.begin(), batch.end());
+    EXPECT_EQ(seen, epoch) << "stopped after " << stop << " batches";
+  }
+}
+
+TEST(DistributedSampler, ALoaderWithThreadsNeedsNoOptionForThePosition) {
+  for (const std::size_t workers : {0, 1, 3})
+    for (const std::optional<std::size_t> jobs : {std::optional<std::size_t>(), {1}, {20}}) {
+      torch::data::DataLoaderOptions options(4);
+      options.workers(workers);
+      if (workers > 0) options.max_jobs(jobs);
+      expect_nothing_lost<DistributedSampler>(
+          [] { return DistributedSampler(64, {.seed = 4, .rank = 1, .world_size = 2}); }, options, 8);
+    }
+}
+
+TEST(DistributedSampler, NeitherDoLoadersOfTheOtherSamplers) {
+  const auto options = torch::data::DataLoaderOptions(4).workers(2);
+  expect_nothing_lost<DistributedWeightedSampler>(
+      [] {
+        std::vector<double> weights(64, 1);
+        return DistributedWeightedSampler(weights, 40, {.seed = 4, .rank = 1, .world_size = 2});
+      },
+      options, 5);
+  expect_nothing_lost<DistributedBatchSampler>(
+      [] {
+        return DistributedBatchSampler(
+            64, {.batch_size = 5, .of_samples = {.seed = 4, .rank = 1, .world_size = 2}});
+      },
+      options, 7);
+}
+
+TEST(DistributedSampler, ALoaderInAnyOrderHasNoPositionInThePass) {
+  DistributedSampler sampler(32, {});
+  auto loader = torch::data::make_data_loader(
+      Numbers(32), sampler,
+      torch::data::DataLoaderOptions(5).workers(2).enforce_ordering(false).drop_last(true));
+  std::size_t got = 0;
+  for (const auto& batch : *loader) {
+    if (++got == 1)
+      EXPECT_DIST_ERROR(sampler.state(), Kind::kUnsupported, HasSubstr("enforce_ordering(false)"));
+    EXPECT_EQ(batch.size(), 5u);
+  }
+  EXPECT_EQ(got, 6u);
+  EXPECT_EQ(sampler.state().at("position"), 30);  // all that was asked for has come
+  sampler.set_epoch(1);
+  EXPECT_EQ(sampler.state().at("position"), 0);
+}
+
 TEST(DistributedSampler, DeliveredIsCheckedAgainstWhatWasHandedOut) {
   DistributedSampler plain(8, {}), prefetched(8, {.prefetched = true});
   prefetched.reset();

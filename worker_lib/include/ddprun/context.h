@@ -10,6 +10,11 @@
 // as long as anything made from it. One thread makes and destroys it; its getters may be called
 // from any thread.
 //
+// Random numbers: a program that calls torch::manual_seed(1) on every rank draws the same dropout masks and
+// the same noise on every rank, so that the world trains on fewer different samples than it seems to. Call
+//   ctx.manual_seed(1);
+// instead, once, before the model is made. DistributedDataParallel makes the weights rank 0's anyway.
+//
 // Where rank 0 hosts the store (no launcher does), its Context's end waits for the others' ends, a
 // minute at most, because they may still form groups; not where the group has failed, or while an
 // exception passes. When its Context has ended, a process may call init() again, if all ranks do.
@@ -95,6 +100,13 @@ class Context {
 
   // The group of all ranks.
   ProcessGroup& group();
+
+  // Seeds LibTorch's random generators, of the CPU and of every GPU, with seed + rank: each rank draws numbers
+  // of its own (dropout, noise, augmentation), the same ones in every run. Rank 0 draws what
+  // torch::manual_seed(seed) gives. Weights that are drawn afterwards differ by rank, until
+  // DistributedDataParallel or a broadcast makes them rank 0's. What all ranks must draw alike (a sampler's
+  // order) takes a seed of its own. A checkpoint holds the generators of every rank.
+  void manual_seed(std::uint64_t seed) const;
 
   // The group of these ranks, in ascending order; null on ranks that are not among them. Only members
   // need to call it; they call it in the same order where they make several groups of the same ranks. It

@@ -54,6 +54,17 @@ struct DataParallelOptions {
   // The .grad of a parameter is its place in a bucket, so that nothing is copied back. Otherwise
   // gradients stay where they are, and take memory twice.
   bool gradient_as_bucket_view = true;
+  // Autograd computes gradients in their buckets, so that they need not be copied there. On a CPU with
+  // gradient_as_bucket_view, and neither find_unused_parameters nor static_graph; elsewhere it does nothing.
+  // It saves one copy of each gradient in a pass. Measure whether your net gains from it (docs/ddp.md). Its hazards:
+  //   - It replaces LibTorch's allocator of host memory, for the whole process and until its end. Another
+  //     library that does the same must come first.
+  //   - It guesses which allocation of a pass becomes a gradient: the k-th one of so many bytes, as in the first
+  //     pass. Where the guess is wrong, another tensor gets memory of a bucket. The bucket moves before anything
+  //     is written to it, so that tensor keeps its values, but it keeps the whole old bucket alive.
+  //   - What a tensor's storage shares is judged by reference counts. Code that keeps a raw pointer into a
+  //     gradient, and no tensor, reads what the bucket holds later.
+  bool compute_gradients_in_buckets = false;
   // Parameters may get no gradient, on some ranks or on all. Before a backward pass the graph is
   // walked from the tensors that forward returned (output_tensors.h), so that buckets do not wait
   // for what cannot come; what else has not come by the end of the pass counts as unused, too. An
@@ -187,7 +198,9 @@ class DistributedDataParallel {
   // Calls the module's forward. The first backward pass over its output averages the gradients, if
   // grad mode is on and no NoSync lives. That pass throws, on every rank:
   //   kInvalidArgument  on some rank a parameter got no gradient (the message names it), an
-  //                     exception left the pass, or a gradient came twice (a pass within another)
+  //                     exception left the pass, or a gradient came twice (a pass within another); or the ranks
+  //                     are in different epochs, by DistributedSampler::set_epoch() of samplers that were made
+  //                     with this group (not inside join())
   //   kUnsupported      create_graph; a sparse gradient, but of an Embedding or EmbeddingBag that was
   //                     made with sparse(true)
   //   as collectives    when the group fails

@@ -63,6 +63,9 @@
 namespace ddprun {
 
 class GroupMaker;
+namespace detail {
+struct GroupNotes;
+}
 using Timeout = std::chrono::nanoseconds;
 
 // premul_factor: of ReduceOp::kPremulSum, this rank's own.
@@ -169,6 +172,8 @@ class ProcessGroup {
   const std::string& name() const { return identity_.name; }
   // The rank in the world of each rank of the group.
   const std::vector<int>& world_ranks() const { return identity_.world_ranks; }
+  // For ddprun's own classes: what they know of each other by way of the group. Outlives it.
+  const std::shared_ptr<detail::GroupNotes>& notes() const { return notes_; }
 
   // Parts the group: the ranks that give the same color are a group, in the order of their keys and,
   // where these are equal, of their ranks here. A negative color: in none of them; returns null.
@@ -353,6 +358,7 @@ class ProcessGroup {
   std::shared_ptr<WorkerReporter> reporter_;  // never null
   GroupIdentity identity_;
   const Verify verify_;
+  const std::shared_ptr<detail::GroupNotes> notes_;  // never null
   std::atomic<bool> is_called_ = false;  // by one thread, which is in it
   std::atomic<std::uint64_t> collectives_ = 0;  // begun
 };

@@ -16,6 +16,10 @@
 //
 // A loader takes a copy of its sampler. All copies share one state, so set_epoch(), state() and
 // load_state() on any of them mean all of them. The thread that iterates over the loader owns it.
+//
+// A loader with worker threads asks for samples before the training loop gets them. The loaders of
+// torch::data::make_data_loader() tell the sampler which batches the loop has got (sampler_loader.h), so
+// that the position is the loop's.
 #pragma once
 
 #include <torch/data/samplers/base.h>
@@ -28,14 +32,19 @@
 
 #include "ddprun/process_group.h"
 
+namespace torch::data {
+template <typename Dataset, typename Sampler>
+class StatelessDataLoader;
+}
+
 namespace ddprun {
 
 struct DistributedSamplerOptions {
   std::int64_t seed = 0;  // the same on every rank; only its low 32 bits count, as in PyTorch
   bool shuffle = true;
   bool drop_last = false;
-  // The loader has worker threads, and so asks for samples before the training loop gets them. The
-  // loop then has to call delivered() after each batch, else the position would be ahead of it.
+  // The loop calls delivered() after each batch, and only this moves the position. For loaders of the
+  // program's own that call next() ahead of the loop; make_data_loader()'s do not need it.
   bool prefetched = false;
   // Taken from the group where one is given.
   int rank = 0;
@@ -54,6 +63,8 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
   // the loader has the same order, and a checkpoint that is made between two passes cannot tell
   // whether the first one is to go on (with nothing, at its end) or the second to begin: call it
   // also where nothing is shuffled.
+  // Of a sampler that was made with a group: DistributedDataParallel over this group compares the epochs of
+  // the ranks in each synchronised pass, and throws kInvalidArgument on every rank where they differ.
   void set_epoch(std::int64_t epoch);
   std::int64_t epoch() const;
 
@@ -66,7 +77,8 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
 
   // Where the epoch stands: epoch, position (samples that the whole world has got in it) and what
   // the order depends on. Part of a checkpoint; the same on every rank that has done the same
-  // steps.
+  // steps. Throws kUnsupported in the middle of a pass of a loader with several worker threads and
+  // enforce_ordering(false): the loop gets batches in any order, so that no position says which.
   nlohmann::json state() const;
 
   // Continues where state() was taken: the next pass over the loader begins with the sample after
@@ -88,8 +100,21 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
   explicit DistributedSampler(std::shared_ptr<State> state);
   // Samples that next() can still hand out in this pass.
   std::size_t left();
+  // From now on the ranks of this group compare their epochs.
+  void follow_group(const ProcessGroup& group);
 
  private:
+  template <typename Dataset, typename Sampler>
+  friend class torch::data::StatelessDataLoader;
+
+  // What make_data_loader()'s loader says. A pass begins, in which it asks for samples ahead of the loop or not,
+  // and gives batches in order or not.
+  void begin_loader_pass(bool is_ahead, bool is_in_order);
+  // It has asked for a batch ahead of the loop. Returns how many samples of this pass next() has handed out.
+  std::size_t note_request();
+  // So many of them have reached the loop.
+  void reach_loop(std::size_t samples);
+
   std::shared_ptr<State> state_;
 };
 
@@ -175,3 +200,5 @@ class DistributedEvalSampler final
 std::size_t per_rank(std::size_t batch_size, int world_size);
 
 }  // namespace ddprun
+
+#include "ddprun/sampler_loader.h"

@@ -1,0 +1,21 @@
+// GroupNotes: what ddprun's classes that use one ProcessGroup tell each other by way of it.
+//
+// Owned jointly by the group and by those who look at it, because samplers and layers may outlive the group.
+// Any thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace ddprun::detail {
+
+struct GroupNotes {
+  static constexpr std::int64_t kNoEpoch = -1;
+
+  // What set_epoch() of a sampler that was made with the group has chosen last.
+  std::atomic<std::int64_t> epoch = kNoEpoch;
+  // The group has been destroyed.
+  std::atomic<bool> has_ended = false;
+};
+
+}  // namespace ddprun::detail
