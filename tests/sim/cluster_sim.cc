@@ -238,8 +238,13 @@ void ClusterSim::restart_service() {
   });
 }
 
-// As the service's timer does.
+// As the service's timer does, as long as there is anything to come.
 void ClusterSim::pulse() {
+  const bool all_gone = std::all_of(nodes_.begin(), nodes_.end(), [](const Node& node) {
+    return !node.agent || node.agent->exited;
+  });
+  const bool nobody_comes = now_ > faults_until_ + seconds(60) && all_gone;
+  if (nobody_comes && (has_ended() || !service_->find(kJob))) return;
   if (service_runs()) take(service_->pulse(now_));
   at(service_->pulse_period(), [this] { pulse(); });
 }
@@ -788,7 +793,9 @@ void ClusterSim::close(const std::shared_ptr<Connection>& connection, const std:
       if (life == life_ && service_is_up_ && !service_runs()) {
         return at(held_up_until_ - now_ + milliseconds(1),
                   [this, id, life] {
-                    if (life == life_) take(service_->disconnected(id, now_));
+                    if (life != life_) return;
+                    take(service_->disconnected(id, now_));
+                    arm_service();
                   });
       }
       const bool is_late =
