@@ -189,8 +189,9 @@ void AgentLink::pause(TimePoint now) {
 void AgentLink::try_failed(Try how, TimePoint now, LinkActions& out) {
   if (is_another_program(how, now)) return not_a_service(last_trouble_, out);
   if (is_host_without_service(how, now)) {
-    return give_up("the rendezvous service at " + options_.service + " is gone: connections have "
-                   "been refused for " + to_text(now - *refused_since_) + where_it_ran(),
+    return give_up("the rendezvous service at " + options_.service +
+                       " is gone: it has not answered for " +
+                       to_text(now - confirmed_) + ", and connections are refused" + where_it_ran(),
                    ExitCode::kServiceLost, out);
   }
   const bool is_stranger = instance_.empty() && !has_spoken_;
@@ -214,7 +215,8 @@ bool AgentLink::is_another_program(Try how, TimePoint now) {
 bool AgentLink::is_host_without_service(Try how, TimePoint now) {
   if (how != Try::kRefused) refused_since_.reset();
   if (how != Try::kRefused || embedded_on_.empty()) return false;
-  if (!refused_since_) refused_since_ = now;
+  // Nothing has answered since then: the first refusal comes when the lease is a heartbeat old.
+  if (!refused_since_) refused_since_ = welcome_ ? confirmed_ : now;
   return now >= *refused_since_ + kRefusedFor;
 }
 

@@ -88,7 +88,8 @@ class AgentLink {
   static constexpr int kMaxDeafTries = 3;
   static constexpr Duration kRefusedAtFirst = std::chrono::seconds(1);
   static constexpr Duration kEndedEarly = std::chrono::seconds(5);
-  // A host that has refused connections for so long does not run the agent with the service any more.
+  // A host that has refused every connection for so long, since the service was last heard, does not run
+  // the agent with the service any more.
   static constexpr Duration kRefusedFor = std::chrono::seconds(10);
   // Nodes do not start at the same moment. After this without a service idle agents say why they wait.
   static constexpr Duration kQuietTime = std::chrono::seconds(3);
