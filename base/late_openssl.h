@@ -42,6 +42,7 @@
   X(SSL_CTX_get0_param)                 \
   X(SSL_CTX_load_verify_locations)      \
   X(SSL_CTX_new)                        \
+  X(SSL_CTX_set_cipher_list)            \
   X(SSL_CTX_set_client_CA_list)         \
   X(SSL_CTX_set_default_passwd_cb)      \
   X(SSL_CTX_set_default_verify_paths)   \

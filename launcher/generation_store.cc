@@ -50,6 +50,8 @@ void GenerationStore::serve(const Assignment& assignment) {
     options.allow = config_.store_allow;
     for (const std::string& address : assignment.peers) options.allow->add(address);
   }
+  // Other nodes may start their workers as other users, and nobody here can tell.
+  options.this_user_only = assignment.node_count == 1;
   // Told from within the store's own work: what follows may close it.
   options.watched_key = "/" + std::string(kCheckpointKey);
   options.watched_key_set = [this, generation = assignment.generation] {

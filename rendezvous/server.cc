@@ -1,5 +1,7 @@
 #include "rendezvous/server.h"
 
+#include <sys/socket.h>
+
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -15,12 +17,14 @@
 #include "rendezvous/core/failure_rate.h"
 #include "rendezvous/core/first_bytes.h"
 #include "rendezvous/core/handshake.h"
+#include "rendezvous/core/handshake_turns.h"
 #include "rendezvous/core/metrics_page.h"
 #include "rendezvous/core/outbox.h"
 #include "rendezvous/http_entry.h"
 #include "rendezvous/limited_log.h"
 #include "rendezvous/munge_desk.h"
 #include "rendezvous/page_cache.h"
+#include "rendezvous/process_figures.h"
 #include "rendezvous/state_keeper.h"
 #include "rendezvous/status_page.h"
 #include "rendezvous/store_server.h"
@@ -35,8 +39,6 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 namespace {
-
-constexpr auto kLagPeriod = std::chrono::seconds(1);
 
 // One agent on TCP. Lives as long as an operation of its socket does.
 struct Session : std::enable_shared_from_this<Session> {
@@ -64,6 +66,7 @@ struct Session : std::enable_shared_from_this<Session> {
   bool is_pending = true;   // no Hello of it was taken
   bool close_when_sent = false;
   bool is_unflushed = false;
+  bool has_turn = false;  // its TLS handshake has begun (HandshakeTurns)
 };
 using SessionPtr = std::shared_ptr<Session>;
 
@@ -81,6 +84,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         timer_(io),
         lag_timer_(io),
         http_(std::in_place, [this](const HttpRequest& request) { return page(request); }),
+        turn_timer_(io),
         drain_timer_(io) {
     if (kept) {
       table_.note_safe(0);
@@ -102,6 +106,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   void start() {
     if (acceptor_) {
       acceptor_->open();
+      perform(table_.pulse(BootClock::now()));
       measure_lag();
     }
     arm();  // jobs of an earlier life have deadlines already
@@ -114,6 +119,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     timer_.cancel();
     lag_timer_.cancel();
     drain_timer_.cancel();
+    turn_timer_.cancel();
+    waiting_.clear();
     keeper_.reset();
     munge_.reset();
     for (auto& [id, session] : sessions_) {
@@ -184,10 +191,6 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   void welcome(tcp::socket socket, const SocketAddress& peer) {
     const std::string peer_host = peer.host();
-    if (failures_.is_blocked(peer_host, BootClock::now())) {
-      ++counters_.blocked;
-      return;
-    }
     if (pending_.size() >= kMaxPending) make_room();
     auto session = std::make_shared<Session>(std::move(socket), next_id(), keys_, munge_user());
     session->peer = peer;
@@ -301,7 +304,9 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     using What = ServiceHandshake::Step::What;
     switch (step.what) {
       case What::kPass: return;
-      case What::kRefuse: return refuse(session, step.answer);
+      case What::kRefuse:
+        return step.is_wrong_proof ? refuse_proof(session, step.answer)
+                                   : refuse(session, step.answer);
       case What::kPutOff: return put_off(session, step.answer);
       case What::kAskMunge: return ask_munge(session, step.task);
       case What::kAnswer:
@@ -318,9 +323,20 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     });
   }
 
-  // A stranger, or somebody with the wrong key.
+  // Whoever tries keys learns nothing more after a while. A right proof is never looked at here.
+  void refuse_proof(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
+    const std::string& job = session->handshake.job();
+    const std::string who = session->peer_host + " " + job;
+    const bool too_often = failures_.is_blocked(who, BootClock::now());
+    failures_.note(who, BootClock::now());
+    if (!too_often) return refuse(session, answer);
+    ++counters_.blocked;
+    ++counters_.closed_before_hello;
+    put_off(session, Silence{"too many wrong proofs for job '" + job + "' came from " +
+                             session->peer_host + ": try later"});
+  }
+
   void refuse(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
-    failures_.note(session->peer_host, BootClock::now());
     ++counters_.closed_before_hello;
     warn_of(session, std::get<Refused>(answer).reason);
     session->close_when_sent = true;
@@ -335,6 +351,10 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void identify(const SessionPtr& session, std::string_view bytes) {
+    if (std::exchange(session->has_turn, false)) {  // what comes inside TLS comes after its handshake
+      turns_.complete(session->peer_host);
+      serve_waiting();
+    }
     session->first_bytes += bytes;
     const std::optional<Caller> caller = caller_of(session->first_bytes);
     if (!caller) return read(session);
@@ -373,8 +393,60 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       return fail(session, "it speaks TLS, and this service has no --rdzv-tls-cert");
     }
     session->identified = false;
+    if (turns_.begin(session->peer_host, BootClock::now())) return shake_hands(session, first_bytes);
+    session->first_bytes = first_bytes;
+    std::vector<std::weak_ptr<Session>>& waiting = waiting_[session->peer_host];
+    if (waiting.size() >= kMaxPending) {
+      std::erase_if(waiting, [](const auto& one) { return one.expired(); });
+    }
+    waiting.push_back(session);
+    serve_waiting();
+  }
+
+  void shake_hands(const SessionPtr& session, const std::string& first_bytes) {
+    session->has_turn = true;
     session->wire->start_tls(TlsChannel::service(tls_), first_bytes);
     read(session);
+  }
+
+  // Handshakes that wait for a turn of their address: the newest first, because the older ones may
+  // have been given up, and without those whose client is gone.
+  void serve_waiting() {
+    const TimePoint now = BootClock::now();
+    std::optional<TimePoint> next;
+    for (auto it = waiting_.begin(); it != waiting_.end();) {
+      auto& [address, waiting] = *it;
+      while (!waiting.empty()) {
+        const SessionPtr session = waiting.back().lock();
+        const bool is_here = session && sessions_.contains(session->id);
+        if (is_here && !has_ended(session->wire->socket().native_handle())) {
+          if (!turns_.begin(address, now)) break;
+          waiting.pop_back();
+          shake_hands(session, std::exchange(session->first_bytes, {}));
+          continue;
+        }
+        waiting.pop_back();
+        if (is_here) drop(session, "");
+      }
+      if (waiting.empty()) {
+        it = waiting_.erase(it);
+        continue;
+      }
+      const TimePoint free = turns_.free_at(address, now);
+      if (!next || free < *next) next = free;
+      ++it;
+    }
+    if (!next) return;
+    turn_timer_.expires_after(*next - now);
+    turn_timer_.async_wait([self = shared_from_this()](error_code error) {
+      if (!error && !self->stopped_) self->serve_waiting();
+    });
+  }
+
+  // The peer has closed its side; nobody reads this socket now.
+  static bool has_ended(int socket) {
+    char byte = 0;
+    return recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
   }
 
   // It is another server's from now on.
@@ -439,14 +511,17 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     Figures figures{.service = counters_, .http = http_->counters(), .store = std::nullopt};
     figures.service.connections = sessions_.size();
     if (shown_store_) figures.store = shown_store_->counters();
+    figures.process = process_figures();
+    figures.state_writable = !table_.why_closed().has_value();
     return figures;
   }
 
   void measure_lag() {
-    lag_timer_.expires_after(kLagPeriod);
+    lag_timer_.expires_after(table_.pulse_period());
     lag_timer_.async_wait([self = shared_from_this()](error_code error) {
       if (error || self->stopped_) return;
       self->counters_.lag.note(std::chrono::steady_clock::now() - self->lag_timer_.expiry());
+      if (!self->draining_) self->perform(self->table_.pulse(BootClock::now()));
       self->measure_lag();
     });
   }
@@ -615,10 +690,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   // For what it sent, or did not send in time.
-  void fail(const SessionPtr& session, const std::string& why) {
-    if (session->is_pending) failures_.note(session->peer_host, BootClock::now());
-    drop(session, why);
-  }
+  void fail(const SessionPtr& session, const std::string& why) { drop(session, why); }
 
   // `why` is empty where the peer has simply gone.
   void drop(SessionPtr session, const std::string& why) {
@@ -675,7 +747,10 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   Keyring keys_;
   std::optional<MungeDesk> munge_;
   TlsContextPtr tls_;
-  FailureRate failures_;  // before a hello
+  FailureRate failures_;  // wrong proofs, by address and job
+  HandshakeTurns turns_;
+  // TLS handshakes that have not begun, by address, the newest last.
+  std::map<std::string, std::vector<std::weak_ptr<Session>>> waiting_;
   std::map<AgentConnectionId, std::shared_ptr<std::function<void(const ServiceMessage&)>>> locals_;
   StoreServer* store_ = nullptr;  // of the same port
   const StoreServer* shown_store_ = nullptr;
@@ -691,6 +766,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   Outbox outbox_;
   LimitedLog trouble_{log_, 5, std::chrono::minutes(1)};
   LimitedLog strangers_{log_, 10, std::chrono::seconds(10)};
+  asio::steady_timer turn_timer_;
   asio::steady_timer drain_timer_;
   std::function<void()> drained_;
   bool draining_ = false;

@@ -4,6 +4,7 @@
 #include <netinet/tcp.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -95,11 +96,16 @@ tcp::endpoint endpoint_of(const SocketAddress& address) {
 
 // What a cut cable has swallowed TCP sends again after ever longer pauses: it may be whole again for
 // long before that is noticed. So the connection ends when the other host has not confirmed what
-// was sent for so long, and AgentLink makes a new one, with many tries. A service that is only slow
-// lives on a host that confirms.
-void end_when_cut_off(int socket) {
-  const unsigned milliseconds = 1000;
-  setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
+// was sent for a quarter of the patience, and AgentLink makes a new one, with many tries. A service that
+// is only slow lives on a host that confirms, once it has accepted the connection. Before the Welcome
+// it may not have: where thousands of agents come at once, its queue is full, and its host confirms
+// nothing.
+void end_when_cut_off(int socket, Duration patience) {
+  using std::chrono::milliseconds;
+  const auto quarter = std::chrono::duration_cast<milliseconds>(patience / 4);
+  const unsigned count = static_cast<unsigned>(std::clamp<milliseconds::rep>(
+      quarter.count(), 100, std::chrono::milliseconds(std::chrono::minutes(1)).count()));
+  setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &count, sizeof count);
 }
 
 // Within this a service that is not busy answers a heartbeat, on the same host or over a good network.
@@ -330,10 +336,12 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     asio::async_connect(wire->socket(), endpoints_,
                         [self = shared_from_this(), wire](error_code failed, const tcp::endpoint&) {
                           if (self->over_ || self->wire_ != wire) return;
+                          if (failed == asio::error::connection_refused) {
+                            return self->broken(failed.message(), LinkFailure::kRefused);
+                          }
                           if (failed) return self->broken(failed.message());
                           self->reached_ = true;
                           send_at_once(wire->socket().native_handle());
-                          end_when_cut_off(wire->socket().native_handle());
                           self->frames_ = FrameReader();
                           self->handshake_.reset();
                           self->perform(self->link_.connected(BootClock::now()));
@@ -370,6 +378,9 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
         // A service of a later version may have more to say than this agent understands.
         if (message.error().kind == ErrorKind::kUnsupported) continue;
         return garbled(message.error().message());
+      }
+      if (const Welcome* welcome = std::get_if<Welcome>(&*message)) {
+        end_when_cut_off(wire->socket().native_handle(), welcome->agent_patience);
       }
       if (std::holds_alternative<HeartbeatAck>(*message)) {
         answers_soon_ = BootClock::now() - beat_sent_ <= 2 * kAnswerTime;
@@ -416,9 +427,9 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     perform(link_.without_tls(error.message(), BootClock::now()));
   }
 
-  void broken(const std::string& why) {
+  void broken(const std::string& why, LinkFailure failure = LinkFailure::kOther) {
     close();
-    perform(link_.disconnected(why, BootClock::now()));
+    perform(link_.disconnected(why, BootClock::now(), failure));
   }
 
   void garbled(const std::string& why) {

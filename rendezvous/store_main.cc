@@ -34,7 +34,8 @@ void add_limits(CLI::App& app, ddprun::StoreServerOptions& options) {
       {"--max-request-bytes", options.request.request_bytes, "Of one request"},
       {"--max-reply-bytes", options.state.reply_bytes,
        "Of one reply; so much, and 256 KiB, is held for a client that does not read"},
-      {"--max-held-bytes", options.state.held_bytes, "Of all that the store holds"},
+      {"--max-held-bytes", options.state.held_bytes, "Of all that the store holds; beside it up to twice --max-request-bytes for each client "
+       "whose request is not complete"},
       {"--max-connections", options.connections, "Clients at a time"},
   };
   for (const LimitOption& one : limits) {

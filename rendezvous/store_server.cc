@@ -1,6 +1,7 @@
 #include "rendezvous/store_server.h"
 
 #include <malloc.h>
+#include <unistd.h>
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
@@ -12,6 +13,7 @@
 
 #include "base/random_id.h"
 #include "base/usable_cpus.h"
+#include "rendezvous/connection_owner.h"
 #include "rendezvous/limited_log.h"
 #include "rendezvous/tcp_acceptor.h"
 #include "rendezvous/tcp_address.h"
@@ -90,6 +92,9 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
       return note(peer, {Refusal::kNotAllowed,
                          "it is no address of a node of this job, and not in --store-allow"});
     }
+    if (const std::string why = why_not_this_user(socket, peer); !why.empty()) {
+      return note(peer, {Refusal::kNotAllowed, why});
+    }
     if (connections_.size() >= options_.connections) {
       return note(peer,
                   {Refusal::kTooManyConnections,
@@ -126,6 +131,18 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
  private:
+  // Empty: it may connect.
+  std::string why_not_this_user(tcp::socket& socket, const SocketAddress& peer) const {
+    if (!options_.this_user_only) return "";
+    const SocketAddress local = local_address_of(socket.native_handle());
+    if (!is_within_this_host(peer, local)) return "";
+    const Result<uid_t> owner = owner_of_connection(peer, local);
+    if (!owner) return "it serves one user's processes, and " + owner.error().cause;
+    if (*owner == geteuid() || *owner == 0) return "";
+    return "it belongs to user " + std::to_string(*owner) + ", and this store serves user " +
+           std::to_string(geteuid()) + "'s processes";
+  }
+
   // --- one connection: read, serve, and again ---
 
   // Only a connection that has taken all its replies is read. So when its peer has closed its

@@ -11,8 +11,8 @@
 // PyTorch up to 2.0 stays idle, and its thread spins when the server closes it.
 //
 // Peers are named by their numeric address; no name is ever looked up. The protocol knows no keys:
-// who may connect may read and write every key. So who may connect can be bounded (`allow`); from
-// loopback one always may.
+// who may connect may read and write every key. So who may connect can be bounded: by address
+// (`allow`; from loopback one always may), and on this host by user (`this_user_only`).
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -42,6 +42,9 @@ struct StoreServerOptions {
   std::size_t connections = 65536;
   std::optional<AddressSet> allow =
       std::nullopt;  // whose connections are taken; nullopt: everyone's
+  // Of connections from this host, those of this user's processes and of root's only
+  // (rendezvous/connection_owner.h). One whose owner cannot be told is closed.
+  bool this_user_only = false;
   // For so long after a request the loop looks for the next one without sleeping, unless there is
   // only one CPU: most clients ask again as soon as they have their answer, and to be woken takes a
   // third of the time of a request. Zero: it sleeps at once.

@@ -34,6 +34,9 @@ Result<ssl_ctx_st*> make_context() {
                  .cause = take_openssl_reason("no reason is known")};
   }
   openssl().SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, nullptr);
+  // TLS 1.3 always has forward secrecy. Of TLS 1.2, what sends the secret under the certificate's key
+  // would let whoever gets that key later read what was recorded.
+  openssl().SSL_CTX_set_cipher_list(context, "DEFAULT:!kRSA:!kPSK:!kRSAPSK:!kSRP");
   // Every connection is a full handshake: what a session ticket would save is not worth a secret
   // that outlives the connection.
   openssl().SSL_CTX_set_options(context,

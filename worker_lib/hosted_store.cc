@@ -50,8 +50,11 @@ Result<std::unique_ptr<HostedStore>> HostedStore::start(Listener listener) {
     impl->address = listener.address;
     // The training's process, not a store's: nothing is set for all of it, and the thread sleeps
     // when nobody asks.
+    // On loopback all ranks are on this host.
     impl->server.emplace(impl->io, &warn, std::move(listener.socket),
-                         StoreServerOptions{.alertness = Duration(0), .owns_process = false});
+                         StoreServerOptions{.this_user_only = is_loopback_host(listener.address.host),
+                                            .alertness = Duration(0),
+                                            .owns_process = false});
     impl->server->start();
     const Result<void> started =
         start_thread(impl->thread, "ddprun-store", [&io = impl->io] { io.run(); });

@@ -25,6 +25,7 @@ LinkActions AgentLink::looked_up(TimePoint now) {
 
 LinkActions AgentLink::connected(TimePoint now) {
   if (state_ != State::kConnecting) return {};
+  refused_since_.reset();
   state_ = State::kGreeting;
   unsaid_.reset();
   hello_sent_ = now;
@@ -33,11 +34,13 @@ LinkActions AgentLink::connected(TimePoint now) {
   return {LinkHello{}};
 }
 
-LinkActions AgentLink::disconnected(const std::string& why, TimePoint now) {
+LinkActions AgentLink::disconnected(const std::string& why, TimePoint now, LinkFailure failure) {
   LinkActions out;
   if (state_ == State::kOver) return out;
   last_trouble_ = why;
-  try_failed(now, out);
+  Try how = state_ == State::kGreeting ? Try::kEndedEarly : Try::kOther;
+  if (failure == LinkFailure::kRefused) how = Try::kRefused;
+  try_failed(how, now, out);
   if (state_ != State::kOver) check_patience(now, out);
   return out;
 }
@@ -84,6 +87,7 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
     state_ = State::kUp;
     silence_reason_.clear();
     welcome_ = *welcome;
+    embedded_on_ = welcome->embedded ? welcome->host : "";
     instance_ = welcome->instance;
     confirmed_ = hello_sent_;
     beats_.clear();
@@ -146,7 +150,7 @@ LinkActions AgentLink::tick(TimePoint now) {
       last_trouble_ = state_ == State::kConnecting ? "no connection within " : "no welcome within ";
       last_trouble_ += to_text(try_allowed_);
       out.push_back(LinkClose{});
-      try_failed(now, out);
+      try_failed(state_ == State::kGreeting ? Try::kSilent : Try::kOther, now, out);
       break;
     case State::kUp:
       if (now < next_beat_) break;
@@ -178,13 +182,18 @@ void AgentLink::pause(TimePoint now) {
   const Duration backoff = backoff_.next();
   // A service that is there for a moment only is not to be missed while the lease runs out.
   retry_at_ = now + (welcome_ ? std::min(backoff, welcome_->agent_patience / 16) : backoff);
+  if (refused_since_) retry_at_ = std::min(retry_at_, std::max(now, *refused_since_ + kRefusedFor));
   beats_.clear();
 }
 
-void AgentLink::try_failed(TimePoint now, LinkActions& out) {
-  // Who has spoken the protocol once is a service, however long it is silent now.
-  const bool deaf = options_.must_answer && state_ == State::kGreeting && !has_spoken_;
-  if (deaf && ++deaf_tries_ == kMaxDeafTries) return not_a_service(last_trouble_, out);
+void AgentLink::try_failed(Try how, TimePoint now, LinkActions& out) {
+  if (is_another_program(how, now)) return not_a_service(last_trouble_, out);
+  if (is_host_without_service(how, now)) {
+    return give_up("the rendezvous service at " + options_.service +
+                       " is gone: it has not answered for " +
+                       to_text(now - confirmed_) + ", and connections are refused" + where_it_ran(),
+                   ExitCode::kServiceLost, out);
+  }
   const bool is_stranger = instance_.empty() && !has_spoken_;
   if (is_stranger && !has_told_ && now >= join_until_ - options_.join_timeout + kQuietTime) {
     has_told_ = true;
@@ -192,6 +201,23 @@ void AgentLink::try_failed(TimePoint now, LinkActions& out) {
         Wait{"no rendezvous service answers at " + options_.service + " yet: " + last_trouble_}});
   }
   pause(now);
+}
+
+// A service that has spoken the protocol once is one, however long it is silent now.
+bool AgentLink::is_another_program(Try how, TimePoint now) {
+  if (!options_.must_answer || has_spoken_ || how == Try::kOther) return false;
+  if (!deaf_since_) deaf_since_ = now;
+  if (++deaf_tries_ < kMaxDeafTries) return false;
+  if (how == Try::kRefused) return now - *deaf_since_ >= kRefusedAtFirst;
+  return how == Try::kSilent || now - *deaf_since_ >= kEndedEarly;
+}
+
+bool AgentLink::is_host_without_service(Try how, TimePoint now) {
+  if (how != Try::kRefused) refused_since_.reset();
+  if (how != Try::kRefused || embedded_on_.empty()) return false;
+  // Nothing has answered since then: the first refusal comes when the lease is a heartbeat old.
+  if (!refused_since_) refused_since_ = welcome_ ? confirmed_ : now;
+  return now >= *refused_since_ + kRefusedFor;
 }
 
 void AgentLink::not_a_service(const std::string& why, LinkActions& out) {
@@ -208,26 +234,17 @@ void AgentLink::give_up(std::string reason, ExitCode code, LinkActions& out) {
 
 void AgentLink::check_patience(TimePoint now, LinkActions& out) {
   if (!welcome_) {
-    if (now < join_until_) return;
-    if (state_ == State::kLookingUp) last_trouble_ = "the name service has not answered";
-    return give_up("no rendezvous service answered at " + options_.service + " within " +
-                       to_text(options_.join_timeout) +
-                       " (--rdzv-conf=join_timeout): " + last_trouble_ + what_it_said(),
-                   ExitCode::kJoinTimeout, out);
+    if (now >= join_until_) give_up_at_deadline(now, out);
+    return;
   }
   if (now < confirmed_ + welcome_->agent_patience) return;
-  const bool embedded = welcome_->embedded;
   const std::string reason = "the rendezvous service at " + options_.service +
                              " has not answered for " + to_text(now - confirmed_) + what_it_said();
-  if (embedded) {
-    return give_up(reason + "; it ran inside the agent on " + welcome_->host +
-                       ", so the job ends with that node",
-                   ExitCode::kServiceLost, out);
-  }
   welcome_.reset();
-  join_until_ = now + options_.join_timeout;
+  join_until_ = std::max(now, confirmed_ + options_.join_timeout);
   if (state_ == State::kUp) {
     out.push_back(LinkClose{});
+    last_trouble_ = "no answer came";
     pause(now);
   }
   out.push_back(ServiceLost{
@@ -235,8 +252,27 @@ void AgentLink::check_patience(TimePoint now, LinkActions& out) {
       ExitCode::kServiceLost});
 }
 
+void AgentLink::give_up_at_deadline(TimePoint now, LinkActions& out) {
+  if (state_ == State::kLookingUp) last_trouble_ = "the name service has not answered";
+  const std::string tail =
+      " (--rdzv-conf=join_timeout): " + last_trouble_ + what_it_said() + where_it_ran();
+  if (instance_.empty()) {
+    return give_up("no rendezvous service answered at " + options_.service + " within " +
+                       to_text(options_.join_timeout) + tail,
+                   ExitCode::kJoinTimeout, out);
+  }
+  give_up("the rendezvous service at " + options_.service + " has not answered for " +
+              to_text(now - confirmed_) + tail,
+          ExitCode::kServiceLost, out);
+}
+
 std::string AgentLink::what_it_said() const {
   return silence_reason_.empty() ? "" : " (it said: " + silence_reason_ + ")";
+}
+
+std::string AgentLink::where_it_ran() const {
+  if (embedded_on_.empty()) return "";
+  return "; it ran inside the agent on " + embedded_on_ + ", so the job ends with that node";
 }
 
 }  // namespace ddprun

@@ -16,8 +16,10 @@
 // The lease, from the agent's side: confirmed() is the sending time of the latest message that the
 // service has answered. When it is older than the agent's patience, the service may soon believe
 // that this node is gone and go on without it. So the agent is told Lost and kills its workers. An
-// agent cannot tell a dead service from a cut cable. It goes on trying to come back until its join
-// timeout, except when the service was embedded in an agent: then the job is over with it.
+// agent cannot tell a dead service from a cut cable, or from a host that was stopped for a while. So
+// it goes on trying to come back until the service has been silent for the join timeout. A service
+// inside an agent dies with that agent. It is given up earlier, when its host has refused connections
+// for kRefusedFor: the host runs, and the agent does not.
 //
 // Invariants: Lost is given out at most once between two Welcomes; a heartbeat is under way in kUp,
 // or due at a known time; every state but kOver has a deadline.
@@ -60,21 +62,35 @@ using LinkAction = std::variant<LinkLookUp, LinkConnect, LinkClose, LinkHello, L
                                 LinkDeliver, LinkHandOn, ServiceLost, ServiceRefused>;
 using LinkActions = std::vector<LinkAction>;
 
+// How a try or a connection ended.
+enum class LinkFailure {
+  kRefused,  // the host answered that nobody listens on the port
+  kOther,
+};
+
 struct AgentLinkOptions {
   std::string service;  // "node0:29400", for messages
   Duration join_timeout = kDefaultJoinTimeout;
   // Of one try, and of the Welcome after it. While a lease is held a try gets an eighth of the
   // patience at most.
   Duration connect_timeout = std::chrono::seconds(3);
-  // Somebody listens there already: if he does not say Welcome, kMaxDeafTries times, he is no
-  // rendezvous service, and waiting for one is of no use.
+  // The port is taken on this host. If what holds it does not answer as a service does, another
+  // program has it, and waiting is of no use.
   bool must_answer = false;
   BackoffOptions backoff = {.first = std::chrono::milliseconds(50)};
 };
 
 class AgentLink {
  public:
+  // With AgentLinkOptions::must_answer the link gives up after so many tries without an answer. They
+  // must last for at least kRefusedAtFirst where they are refused, and kEndedEarly where the other
+  // side closes the connection: a service that is overrun closes some, too.
   static constexpr int kMaxDeafTries = 3;
+  static constexpr Duration kRefusedAtFirst = std::chrono::seconds(1);
+  static constexpr Duration kEndedEarly = std::chrono::seconds(5);
+  // A host that has refused every connection for so long, since the service was last heard, does not run
+  // the agent with the service any more.
+  static constexpr Duration kRefusedFor = std::chrono::seconds(10);
   // Nodes do not start at the same moment. After this without a service idle agents say why they wait.
   static constexpr Duration kQuietTime = std::chrono::seconds(3);
 
@@ -87,7 +103,8 @@ class AgentLink {
   // The connection that LinkConnect asked for is there.
   LinkActions connected(TimePoint now);
   // The look-up or the try failed, or the connection broke; it is closed already.
-  LinkActions disconnected(const std::string& why, TimePoint now);
+  LinkActions disconnected(const std::string& why, TimePoint now,
+                           LinkFailure failure = LinkFailure::kOther);
   // A message came: a Directive is delivered, a HeartbeatAck prolongs the lease, a Welcome begins
   // it, a Refused ends everything. A Silence changes nothing but what is said later: idle agents say
   // why they wait, and an agent that gives up says what the service said.
@@ -126,11 +143,16 @@ class AgentLink {
   };
 
   void pause(TimePoint now);
-  void try_failed(TimePoint now, LinkActions& out);
+  enum class Try { kRefused, kEndedEarly, kSilent, kOther };
+  void try_failed(Try how, TimePoint now, LinkActions& out);
+  bool is_another_program(Try how, TimePoint now);
+  bool is_host_without_service(Try how, TimePoint now);
   void not_a_service(const std::string& why, LinkActions& out);
   void give_up(std::string reason, ExitCode code, LinkActions& out);
   void check_patience(TimePoint now, LinkActions& out);
+  void give_up_at_deadline(TimePoint now, LinkActions& out);
   std::string what_it_said() const;
+  std::string where_it_ran() const;
   Duration beat_pause(const HeartbeatAck& ack) const;
 
   AgentLinkOptions options_;
@@ -147,7 +169,10 @@ class AgentLink {
   std::deque<Beat> beats_;  // sent and not answered, oldest first; bounded by patience / interval
   std::uint64_t next_number_ = 1;
   std::optional<Welcome> welcome_;  // the last one; set while the lease is held
+  std::string embedded_on_;         // the host of the agent that it runs in; empty: none, or not known
+  std::optional<TimePoint> refused_since_;  // every try since then was refused
   int deaf_tries_ = 0;
+  std::optional<TimePoint> deaf_since_;  // the first of them
   bool has_spoken_ = false;     // it is a rendezvous service, if a silent one
   std::string silence_reason_;  // of the last Silence since the last Welcome
   std::string instance_;

@@ -57,7 +57,7 @@ struct LoopLag {
 struct ServiceCounters {
   std::uint64_t closed_before_hello =
       0;                             // connections: for what they sent, or did not send in time
-  std::uint64_t blocked = 0;         // connections of addresses that had failed too often
+  std::uint64_t blocked = 0;         // wrong proofs that were told to try later
   std::uint64_t bytes_received = 0;  // from agents on TCP, and so below
   std::uint64_t bytes_sent = 0;
   std::size_t connections = 0;  // now

@@ -1,4 +1,6 @@
-// FailureRate: who has failed too often of late to be listened to, by address.
+// FailureRate: who has failed too often of late to be told more than to try later. The service counts
+// wrong proofs by address and job, and asks after a proof has failed: the holder of a key is never
+// kept out by the failures of others.
 //
 // Each address may fail kBurst times in a row, and once more per kPause from then on. An address
 // that has not failed for long is forgotten; past kAddresses of them the one is forgotten that

@@ -87,8 +87,8 @@ ServiceHandshake::Step ServiceHandshake::prove(const Proof& proof) {
     return {.what = Step::What::kAskMunge, .task = ReadCredential{proof.proof}};
   }
   if (!is_same_secret(proof.proof, proof_of(Side::kAgent, key_, introduction_))) {
-    return refuse("the key of this node is not the key that this service has for job '" +
-                  introduction_.job + "'");
+    return refuse_proof("the key of this node is not the key that this service has for job '" +
+                        introduction_.job + "'");
   }
   state_ = State::kProven;
   return answer(Proven{proof_of(Side::kService, key_, introduction_)});
@@ -99,7 +99,7 @@ ServiceHandshake::Step ServiceHandshake::answered(const MungeOutcome& outcome) {
   if (!outcome) {
     const bool is_peers = state_ == State::kReading && outcome.error().kind == ErrorKind::kProtocol;
     if (is_peers) {
-      return refuse("munge does not vouch for this node here: " + outcome.error().cause);
+      return refuse_proof("munge does not vouch for this node here: " + outcome.error().cause);
     }
     return {.what = Step::What::kPutOff,
             .answer = Silence{"munge is in trouble there: " + outcome.error().message()}};
@@ -109,7 +109,7 @@ ServiceHandshake::Step ServiceHandshake::answered(const MungeOutcome& outcome) {
     return answer(Proven{outcome->text});
   }
   if (!is_same_secret(outcome->text, statement_of(Side::kAgent, introduction_))) {
-    return refuse("munge's credential was made for another connection");
+    return refuse_proof("munge's credential was made for another connection");
   }
   agent_user_ = outcome->maker;
   state_ = State::kMaking;

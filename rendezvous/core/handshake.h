@@ -89,6 +89,7 @@ class ServiceHandshake {
     What what = What::kPass;
     ServiceHandshakeMessage answer = {};
     MungeTask task = {};
+    bool is_wrong_proof = false;  // of kRefuse: the peer has not what it must prove for job()
   };
   Step receive(const AgentHandshakeMessage& message);
   // REQUIRES: the last step was kAskMunge.
@@ -98,6 +99,8 @@ class ServiceHandshake {
   // (Introduction::channel). REQUIRES: nothing was received yet.
   void bind_to(std::string channel) { introduction_.channel = std::move(channel); }
 
+  // That the peer has knocked for; empty: it has not yet.
+  const std::string& job() const { return introduction_.job; }
   // Nothing but handshake messages is welcome yet.
   bool is_closed() const { return (!keys_.empty() || munge_user_) && state_ != State::kProven; }
   // Whether an agent of that job may speak here.
@@ -116,6 +119,11 @@ class ServiceHandshake {
   }
   static Step answer(ServiceHandshakeMessage message) {
     return {.what = Step::What::kAnswer, .answer = std::move(message)};
+  }
+  static Step refuse_proof(std::string reason) {
+    Step step = refuse(std::move(reason));
+    step.is_wrong_proof = true;
+    return step;
   }
   Step without_proof(const AgentHandshakeMessage& message);
   Step knocked(const Knock& knock);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "base/exit_codes.h"
 
 namespace ddprun {
 namespace {
@@ -56,6 +57,7 @@ JobTable::JobTable(ServiceOptions options, const ServiceState& past, TimePoint n
 
 ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& message, TimePoint now) {
   ServiceOutput out;
+  notice_time(now, out);
   if (const Hello* first = std::get_if<Hello>(&message)) {
     hello(origin, *first, now, out);
     return out;
@@ -341,6 +343,7 @@ void JobTable::refuse(AgentConnectionId connection, std::string reason, ServiceO
 
 ServiceOutput JobTable::disconnected(AgentConnectionId connection, TimePoint now) {
   ServiceOutput out;
+  notice_time(now, out);
   watchers_.erase(connection);
   hand_on(inquiries_.reader_gone(connection), out);
   const auto found = agents_.find(connection);
@@ -354,8 +357,26 @@ ServiceOutput JobTable::disconnected(AgentConnectionId connection, TimePoint now
   return out;
 }
 
+ServiceOutput JobTable::pulse(TimePoint now) {
+  ServiceOutput out;
+  if (!awake_) awake_ = now;
+  notice_time(now, out);
+  return out;
+}
+
+// Half a patience is more than what a busy machine takes, and less than what costs a node its workers.
+void JobTable::notice_time(TimePoint now, ServiceOutput& out) {
+  if (!awake_) return;
+  const Duration gap = now - *std::exchange(awake_, now);
+  if (gap <= options_.times.patience() / 2) return;
+  out.log.push_back("this service did not run for " + to_text(gap) +
+                    ": no node is counted as lost for that");
+  for (auto& [id, job] : jobs_) job.membership.was_held_up(gap, now);
+}
+
 ServiceOutput JobTable::tick(TimePoint now) {
   ServiceOutput out;
+  notice_time(now, out);
   for (auto& [id, job] : jobs_) {
     const std::optional<TimePoint> due = job.membership.deadline();
     if (due && *due <= now) forward(id, job.membership.tick(now), now, out);
@@ -466,12 +487,25 @@ void JobTable::forward(const std::string& job_id, MembershipOutput&& from, TimeP
   counts_.generations_formed += static_cast<std::uint64_t>(from.generations_formed);
   counts_.restarts += static_cast<std::uint64_t>(from.restarts);
   counts_.lease_losses += static_cast<std::uint64_t>(from.lease_losses);
+  for (const std::string& kind : from.failures) ++counts_.failures[kind];
   if (from.generations_formed > 0) see_nodes(job_id, now, out);
   const bool over = job.membership.phase() == JobPhase::kEnded;
   if (!over) return;
   hand_on(inquiries_.job_ended(job_id, *job.membership.verdict(), job.last_change, now), out);
-  if (std::find(ended_.begin(), ended_.end(), job_id) == ended_.end()) ended_.push_back(job_id);
+  if (std::find(ended_.begin(), ended_.end(), job_id) == ended_.end()) {
+    ended_.push_back(job_id);
+    count_end(*job.membership.verdict());
+  }
   tell_watchers(job_id, End{*job.membership.verdict()}, job.last_change, out);
+}
+
+// A job that was stopped has failed with nobody's end, and with no timeout of its own.
+void JobTable::count_end(const Verdict& verdict) {
+  const bool was_stopped =
+      verdict.ends.empty() && verdict.exit_code != to_int(ExitCode::kJoinTimeout);
+  ++(verdict.success ? counts_.jobs_succeeded
+     : was_stopped   ? counts_.jobs_stopped
+                     : counts_.jobs_failed);
 }
 
 void JobTable::forget_deserted_jobs(TimePoint now, ServiceOutput& out) {

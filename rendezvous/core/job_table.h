@@ -25,6 +25,7 @@
 // must be safe on the disk before it leaves. A service without a disk sends at once.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <limits>
@@ -96,6 +97,10 @@ struct JobCounts {
   std::uint64_t restarts = 0;
   std::uint64_t lease_losses = 0;
   std::uint64_t refusals = 0;  // of agents
+  std::uint64_t jobs_succeeded = 0;
+  std::uint64_t jobs_failed = 0;   // because of what their workers or nodes did
+  std::uint64_t jobs_stopped = 0;  // because a person, or a signal to a node, has ended them
+  std::map<std::string, std::uint64_t> failures;  // of generations, by kind_word()
 };
 
 class JobTable {
@@ -128,6 +133,12 @@ class JobTable {
   ServiceOutput all_sent(AgentConnectionId connection, TimePoint now);
   // Time has passed: to be called at deadline(), harmless at other times.
   ServiceOutput tick(TimePoint now);
+  // The service's process runs. A service that calls it calls it at least every pulse_period() from
+  // then on. When nothing was called for longer, the process did not run, and no node is lost for that.
+  ServiceOutput pulse(TimePoint now);
+  Duration pulse_period() const {
+    return std::min<Duration>(std::chrono::seconds(1), options_.times.lease / 5);
+  }
   // When tick() has something to do; nullopt: not before another event.
   std::optional<TimePoint> deadline() const;
 
@@ -202,7 +213,11 @@ class JobTable {
   // Whoever has left one for longer than a lease may begin it anew; strangers cannot fill the table.
   void forget_deserted_jobs(TimePoint now, ServiceOutput& out);
 
+  void notice_time(TimePoint now, ServiceOutput& out);
+  void count_end(const Verdict& verdict);
+
   ServiceOptions options_;
+  std::optional<TimePoint> awake_;  // the last call, once pulse() was called
   std::map<std::string, Job> jobs_;
   std::uint64_t jobs_begun_ = 0;
   std::uint64_t changes_ = 0;

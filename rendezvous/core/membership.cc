@@ -267,6 +267,8 @@ MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint no
   MembershipOutput out;
   Member& member = members_[hello.node.agent_id];
   const bool is_new = member.node.agent_id.empty();
+  const bool was_awaited = member.awaited;
+  const TimePoint last_heard = member.last_heard;
   member.node = hello.node;
   member.local = local;
   member.connected = true;
@@ -283,6 +285,7 @@ MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint no
          now, out);
   }
   if (recall_until_) recall(member, hello);
+  if (!is_new && !was_awaited) note_cut_off(member, hello, last_heard, now);
   MembershipOutput then = status(hello.node.agent_id, hello.status, now);
   then.log.insert(then.log.begin(), out.log.begin(), out.log.end());
   out = std::move(then);
@@ -332,13 +335,15 @@ MembershipOutput Membership::status(const std::string& agent_id, const AgentStat
   if (phase_ == JobPhase::kRunning && member.assignment) {
     const bool stopped_by_itself =
         current && (status.phase == AgentPhase::kIdle || status.phase == AgentPhase::kStopping);
-    if (stopped_by_itself && ends_.empty()) {
-      WorkerEnd end{.kind = EndKind::kNodeLost, .message = "its agent has ended its workers"};
-      end.node_rank = member.assignment->node_rank;
-      end.host = member.node.host;
-      ends_.push_back({end, now});
+    const bool has_ended = stopped_by_itself || !ends_.empty();
+    const bool by_outage = has_ended && ended_by_outage(member, now, out);
+    if (!by_outage && stopped_by_itself && ends_.empty()) {
+      add_lost_node(
+          member, {.kind = EndKind::kNodeLost, .message = "its agent has ended its workers"}, now);
     }
-    if (!ends_.empty()) {
+    if (by_outage) {
+      // The generation is being ended already.
+    } else if (!ends_.empty()) {
       failed_ = true;
       begin_forming("failure", now, out);
     } else if (current && !status.sightings.empty()) {
@@ -521,12 +526,10 @@ void Membership::lose(Members::iterator it, std::string how, TimePoint now, Memb
   WorkerEnd end{.kind = EndKind::kNodeLost, .message = std::move(how)};
   // The longest time between two heartbeats (LeaseTimes::longest_heartbeat).
   if (fell_silent) end.unseen = options_.lease / 4;
-  end.node_rank = member.assignment->node_rank;
-  end.host = member.node.host;
   missing_.push_back(member.node.host);
-  note(describe(end), now, out);
   // It was alive when it was last heard; what its loss did to others came after that.
-  ends_.push_back({std::move(end), member.last_heard});
+  add_lost_node(member, std::move(end), member.last_heard);
+  note(describe(ends_.back().end), now, out);
   if (phase_ != JobPhase::kRunning) return;
   failed_ = true;
   begin_forming("a node was lost", now, out);
@@ -560,6 +563,7 @@ void Membership::advance(TimePoint now, MembershipOutput& out) {
   if (phase_ == JobPhase::kRunning) return advance_running(now, out);
   if (phase_ == JobPhase::kEnded || anyone_busy()) return;
   if (ending_) return end(std::move(*ending_), now, out);
+  if (ended_by_outage_ && has_failed_itself()) failed_ = true;
   if (failed_ && !settle_failure(now, out)) return;
 
   const std::size_t here = tally_.available;
@@ -620,6 +624,8 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
   look_ = false;
   missing_.clear();
   checkpoints_ = 0;
+  outage_.reset();
+  ended_by_outage_ = false;
   for (auto& [id, member] : members_) member.checkpoints_seen = 0;
 
   const Member& host = here[order.front()]->second;
@@ -709,8 +715,9 @@ std::optional<std::int64_t> Membership::reached() const {
 
 // The generation that failed is gone from every node. True: the job goes on.
 bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
-  failed_ = false;
+  failed_ = ended_by_outage_ = false;
   judge_hang(now);
+  blame_cut_off_service();
   std::vector<WorkerEnd> ends;
   for (const DatedEnd& dated : ends_) ends.push_back(dated.as_of(now));
   put_cause_first(ends);
@@ -722,6 +729,7 @@ bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
   DDPRUN_ASSERT(!ends_.empty(), "a failed generation has an end that made it fail");
   const WorkerEnd& first = ends_.front().end;
   blame(first, now, out);
+  out.failures.emplace_back(kind_word(first));
   std::optional<Duration> lived;
   if (formed_at_) lived = now - *formed_at_;
   const RestartBudget::Decision decision = budget_.decide(first, lived, reached(), now);

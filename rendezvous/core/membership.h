@@ -38,6 +38,13 @@
 // generation is ended and the next one formed, which uses budget unless all there was is the
 // outage. What was used before is known from the same Hellos.
 //
+// Silence. A node that was not heard for most of its lease and comes back without workers has been
+// cut off: it is a lost node that dates from when it was last heard, so that it is blamed rather than
+// the workers of others that noticed it. Where the service lives in an agent and every other node was
+// cut off, that agent's node is the one that is blamed. Where the service itself did not run (its
+// process was stopped, its machine paused) nobody is blamed, leases begin anew, and a generation that
+// ends because of it uses no budget.
+//
 // Restarts. Whether a generation that failed is followed by another one, and after which pause, says
 // the RestartBudget (rendezvous/core/restart_budget.h).
 //
@@ -105,6 +112,7 @@ struct MembershipOutput {
   int generations_formed = 0;
   int restarts = 0;
   int lease_losses = 0;
+  std::vector<std::string> failures;  // kind_word() of the first end of a generation that failed
 };
 
 class Membership {
@@ -173,6 +181,9 @@ class Membership {
   // Whose nodes run the workers of the newest generation, or have run them; or the worker of this
   // rank.
   std::vector<std::string> nodes_of(std::optional<Rank> rank) const;
+  // The service's process did not run for so long, until now: whatever was said to it then was not
+  // heard. To be called before everything else that happens now.
+  void was_held_up(Duration time, TimePoint now);
   // Time has passed: to be called at deadline(), harmless at other times.
   MembershipOutput tick(TimePoint now);
 
@@ -246,6 +257,11 @@ class Membership {
   bool someone_may_join_now() const;
 
   void collect(const Member& member, TimePoint now);
+  void note_cut_off(const Member& member, const Hello& hello, TimePoint last_heard, TimePoint now);
+  bool ended_by_outage(const Member& member, TimePoint now, MembershipOutput& out);
+  bool has_failed_itself() const;
+  void add_lost_node(const Member& member, WorkerEnd end, TimePoint when);
+  void blame_cut_off_service();
   void take_down(const WorkerEnd& end, TimePoint when, TimePoint now);
   void recall(Member& member, const Hello& hello);
   JobPhase durable_phase() const;
@@ -305,6 +321,12 @@ class Membership {
   bool remembers_ = false;                 // the job's past is known from its JobState
   bool told_to_wait_ = false;              // those who are left know that others must come first
   bool failed_ = false;            // the generation that is being ended failed: budget is due
+  struct Outage {                  // was_held_up()
+    TimePoint began;
+    TimePoint ended;
+  };
+  std::optional<Outage> outage_;  // the last one in this generation
+  bool ended_by_outage_ = false;  // the generation is being ended for it
   std::optional<Verdict> ending_;  // the job ends with this once every member is idle
   bool at_once_ = false;           // without grace, because a person has asked for it
   bool look_ = false;              // it hung: every agent is to say what its workers do

@@ -1,6 +1,7 @@
 // The part of Membership that says what each member is told: what to run, whom to call, and in words
 // why it waits.
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <string>
@@ -97,9 +98,18 @@ std::string Membership::presence() const {
 }
 
 // Who was there and is gone; of a job whose nodes all ask for a rank, which ranks nobody has asked
-// for. Empty where nobody can know.
+// for. Empty where nobody can know. A host that is here is not missing: an agent that was lost may be
+// replaced by another one on the same host before its lease runs out.
 std::string Membership::missing() const {
-  if (!missing_.empty()) return list_of(missing_);
+  std::vector<std::string> gone;
+  std::set<std::string> here;
+  for (const auto& [id, member] : members_) {
+    if (!missing_.empty() && member.connected) here.insert(member.node.host);
+  }
+  std::copy_if(missing_.begin(), missing_.end(), std::back_inserter(gone),
+               [&](const std::string& host) { return !here.contains(host); });
+  if (!gone.empty()) return list_of(gone);
+  if (!missing_.empty()) return "";
   if (is_elastic()) return "";
   std::set<int> asked;
   for (const auto& [id, member] : members_) {

@@ -12,6 +12,10 @@
 namespace ddprun {
 namespace {
 
+// What kind_word() gives.
+constexpr const char* kFailureKinds[] = {"exit_code",     "exception",  "signal",    "out_of_memory",
+                                         "start_failure", "lease_lost", "node_lost", "hang"};
+
 // Of a job's id in a label.
 constexpr std::size_t kLabelBytes = 256;
 
@@ -140,6 +144,17 @@ void add_jobs(Page& page, const JobTable& table) {
   page.counter("ddprun_lease_losses_total",
                "Nodes given up because they were not heard for their lease.", counts.lease_losses);
 
+  page.family("ddprun_jobs_ended_total", Kind::kCounter, "Jobs that have ended, by outcome.");
+  page.sample(label("outcome", "success"), counts.jobs_succeeded);
+  page.sample(label("outcome", "failure"), counts.jobs_failed);
+  page.sample(label("outcome", "stopped"), counts.jobs_stopped);
+  page.family("ddprun_failures_total", Kind::kCounter,
+              "Generations that failed, by the kind of the first failure.");
+  for (const char* kind : kFailureKinds) {
+    const auto found = counts.failures.find(kind);
+    page.sample(label("kind", kind), found == counts.failures.end() ? 0 : found->second);
+  }
+
   const ListedJobs listed = list_jobs(jobs);
   by_job(page, listed, "ddprun_job_generation", "The job's newest generation; -1: none yet.",
          [](const Membership& job) { return job.generation().value; });
@@ -159,7 +174,7 @@ void add_connections(Page& page, const JobTable& table, const Figures& figures) 
                "Agents that were refused, and connections closed before an agent had said hello.",
                table.counts().refusals + service.closed_before_hello);
   page.counter("ddprun_blocked_connections_total",
-               "Connections closed at once, of addresses that had failed too often.",
+               "Wrong proofs answered with \"try later\": too many from one address for one job.",
                service.blocked);
   page.gauge("ddprun_control_connections",
              "Connections of agents, and those that have not said yet what they are.",
@@ -178,7 +193,7 @@ void add_connections(Page& page, const JobTable& table, const Figures& figures) 
 
 void add_lag(Page& page, const LoopLag& lag) {
   page.family("ddprun_event_loop_lag_seconds", Kind::kHistogram,
-              "How late a timer of one second was served by the thread that does everything.");
+              "How late a timer was served by the thread that does everything.");
   std::uint64_t below = 0;
   for (std::size_t i = 0; i < LoopLag::kBounds.size(); ++i) {
     below += lag.within[i];
@@ -187,6 +202,17 @@ void add_lag(Page& page, const LoopLag& lag) {
   page.sample(label("le", "+Inf"), std::to_string(lag.measured), "_bucket");
   page.sample("", in_seconds(lag.sum), "_sum");
   page.sample("", std::to_string(lag.measured), "_count");
+}
+
+void add_process(Page& page, const ProcessFigures& process) {
+  page.family("process_cpu_seconds_total", Kind::kCounter, "User and system time.");
+  page.sample("", in_seconds(process.cpu));
+  page.gauge("process_resident_memory_bytes", "Resident memory.", process.resident_bytes);
+  page.gauge("process_virtual_memory_bytes", "Virtual memory.", process.virtual_bytes);
+  page.gauge("process_open_fds", "Open descriptors.", process.open_descriptors);
+  page.gauge("process_max_fds", "Descriptors that may be open.", process.max_descriptors);
+  page.gauge("process_start_time_seconds", "When the process was started, since 1970.",
+             process.started);
 }
 
 void add_store(Page& page, const StoreCounters& store) {
@@ -220,6 +246,10 @@ std::string metrics_page(const JobTable& jobs, const Figures& figures) {
   add_jobs(page, jobs);
   add_connections(page, jobs, figures);
   add_lag(page, figures.service.lag);
+  page.gauge("ddprun_state_writable",
+             "1: the state can be written, or none is kept; 0: it cannot be written.",
+             figures.state_writable ? 1 : 0);
+  add_process(page, figures.process);
   if (figures.store) add_store(page, *figures.store);
   return page.take();
 }

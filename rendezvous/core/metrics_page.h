@@ -17,10 +17,22 @@ namespace ddprun {
 inline constexpr std::size_t kJobsListed = 100;
 inline constexpr std::size_t kMaxMetricsBytes = 1 << 20;
 
+// Of the process that serves the page, by the names that Prometheus' client libraries give.
+struct ProcessFigures {
+  Duration cpu{};
+  std::uint64_t resident_bytes = 0;
+  std::uint64_t virtual_bytes = 0;
+  std::uint64_t open_descriptors = 0;
+  std::uint64_t max_descriptors = 0;
+  std::uint64_t started = 0;  // seconds since 1970
+};
+
 struct Figures {
   ServiceCounters service;
   HttpCounters http;
   std::optional<StoreCounters> store;  // of the process that serves the page, if it has one
+  ProcessFigures process = {};
+  bool state_writable = true;  // also where none is kept
 };
 
 std::string metrics_page(const JobTable& jobs, const Figures& figures);

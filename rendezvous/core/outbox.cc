@@ -5,15 +5,28 @@
 namespace ddprun {
 
 std::optional<Outbox::Send> Outbox::put(Send send) {
-  if (send.after <= safe_) return send;
+  const bool passes_on = std::holds_alternative<PassOn>(send.message);
+  const auto before = waiting_.find(send.connection);
+  // A signal for workers must not come before what starts them.
+  if (send.after <= safe_ && !(passes_on && before != waiting_.end())) return send;
   std::deque<Send>& waiting = waiting_[send.connection];
-  if (!directive_of(send.message)) {
-    const auto answers = std::count_if(waiting.begin(), waiting.end(), [](const Send& one) {
-      return std::holds_alternative<Answer>(one.message);
-    });
-    if (static_cast<std::size_t>(answers) >= kAnswers) return std::nullopt;
-  } else if (!waiting.empty() && directive_of(waiting.back().message)) {
-    waiting.pop_back();
+  const auto count = [&](auto is_one) {
+    return static_cast<std::size_t>(std::count_if(waiting.begin(), waiting.end(), is_one));
+  };
+  const auto is_passed_on = [](const Send& one) {
+    return std::holds_alternative<PassOn>(one.message);
+  };
+  if (passes_on) {
+    if (count(is_passed_on) >= kPassOns) return std::nullopt;
+  } else if (directive_of(send.message)) {
+    const auto last = std::find_if_not(waiting.rbegin(), waiting.rend(), is_passed_on);
+    if (last != waiting.rend() && directive_of(last->message)) {
+      *last = std::move(send);
+      return std::nullopt;
+    }
+  } else if (count([](const Send& one) { return std::holds_alternative<Answer>(one.message); }) >=
+             kAnswers) {
+    return std::nullopt;
   }
   waiting.push_back(std::move(send));
   return std::nullopt;

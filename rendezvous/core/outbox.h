@@ -3,6 +3,8 @@
 // Owner: RendezvousServer, on its one thread. Pure. A directive says all there is to say, so for
 // each connection only the newest one waits, behind its Welcome at most and between answers to
 // requests, of which kAnswers may wait: who asks for more while the disk does not answer gets none.
+// A signal that is passed on to workers waits behind the directive that starts them; kPassOns of them at
+// most.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +21,7 @@ class Outbox {
  public:
   using Send = ServiceOutput::Send;
   static constexpr std::size_t kAnswers = 16;
+  static constexpr std::size_t kPassOns = 16;
 
   // What may leave at once; nullopt: it waits.
   std::optional<Send> put(Send send);

@@ -109,6 +109,13 @@ TEST_F(HttpExchangeTest, BadRequestsAre400AndTheLast) {
       get("/page", "Host: here\r\nContent-Length: -1\r\n"),
       get("/page", "Host: here\r\nContent-Length: 1\r\nContent-Length: 2\r\n"),
       get("/page", "Host: here\r\nTransfer-Encoding: chunked\r\n"),
+      get("/page", "Host: here\r\nTransfer-Encoding: xchunked\r\n"),
+      get("/page", "Host: here\r\nTransfer-Encoding: chunked, identity\r\n"),
+      get("/page", "Host: here\r\nTransfer-Encoding: identity\r\n"),
+      get("/page", "Host: here\r\nTransfer-Encoding:\r\n"),
+      get("/page", "Host: here\r\nX-One: a\r\n b\r\n"),
+      get("/page", "Host: here\r\nX-One: a\r\n\tb\r\n"),
+      get("/page", " Host: here\r\n"),
   };
   for (const std::string& bytes : bad) {
     HttpExchange exchange(page, 100);

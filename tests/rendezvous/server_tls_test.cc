@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "rendezvous/core/handshake_turns.h"
 #include "rendezvous/server.h"
 #include "rendezvous/store_server.h"
 #include "tests/support/certificates.h"
@@ -151,6 +152,21 @@ TEST_F(ServerWithTls, AKeyIsProvedForTheConnectionThatItIsProvedOn) {
   EXPECT_TRUE(std::holds_alternative<Refused>(prove(other.channel().binding(), middle)));
   RawTlsClient without(service_.port(), agent());
   EXPECT_TRUE(std::holds_alternative<Refused>(prove("", without)));
+}
+
+// Each handshake that begins costs the service a signature.
+TEST_F(ServerWithTls, HandshakesThatAreAbandonedWaitForTheirTurnAndOthersDoNotWaitForThem) {
+  std::vector<std::unique_ptr<RawTcpClient>> abandoned;
+  for (std::size_t i = 0; i < HandshakeTurns::kTurns + 20; ++i) {
+    abandoned.push_back(std::make_unique<RawTcpClient>(service_.port()));
+    TlsChannel hello = TlsChannel::agent(agent(), "localhost");
+    abandoned.back()->send(hello.take_wire());
+  }
+  EXPECT_EQ(http_get(service_.port(), "/healthz").status, 200);
+  EXPECT_NE(abandoned.front()->receive_some(), "");
+  EXPECT_NE(abandoned.back()->receive_some(), "") << "its turn comes when the first are old";
+  abandoned.clear();
+  EXPECT_EQ(status_over_tls("/healthz"), 200);
 }
 
 TEST_F(ServerWithTls, NewCertificatesCountForThoseWhoComeThen) {

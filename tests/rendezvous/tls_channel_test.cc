@@ -212,6 +212,22 @@ TEST_F(TlsChannelTest, Tls12IsGoodEnough) {
   EXPECT_FALSE(meet(agent_, service_).are_open());
 }
 
+// Of a cipher without it the other side has to be willing, and it is not.
+TEST_F(TlsChannelTest, Tls12WithoutForwardSecrecyIsRefusedByEitherSide) {
+  for (const bool of_agent : {true, false}) {
+    const TlsContextPtr agent = agent_context(ours_.ca_file());
+    const TlsContextPtr service = service_context(ours_.issue("service", {.rsa = true}));
+    SSL_CTX_set_max_proto_version(agent->get(), TLS1_2_VERSION);
+    ssl_ctx_st* const willing = (of_agent ? agent : service)->get();
+    ASSERT_EQ(SSL_CTX_set_cipher_list(willing, "AES128-GCM-SHA256:AES256-GCM-SHA384"), 1);
+    EXPECT_FALSE(meet(agent, service).are_open()) << of_agent;
+    // With the certificates of this test it is that, and nothing else.
+    ssl_ctx_st* const other = (of_agent ? service : agent)->get();
+    ASSERT_EQ(SSL_CTX_set_cipher_list(other, "AES128-GCM-SHA256:AES256-GCM-SHA384"), 1);
+    EXPECT_TRUE(meet(agent, service).are_open()) << of_agent;
+  }
+}
+
 TEST_F(TlsChannelTest, BothEndsCallTheConnectionTheSameAndNoOtherOne) {
   const Ends one = meet(agent_, service_);
   const Ends other = meet(agent_, service_);

@@ -98,7 +98,10 @@ ClusterSim::ClusterSim(std::uint64_t seed) : rng_(seed) {
   crash_rate_ = rng_.chance(0.3) ? 0.0 : 0.3;
   if (is_large) crash_rate_ /= kManyAgents;
   keeps_state_ = rng_.chance(0.5);
+  is_embedded_ = !keeps_state_ && rng_.chance(0.5);
+  if (is_embedded_) saw(Happening::kEmbeddedService);
   begin_service();
+  pulse();
   const int spares = rng_.chance(0.5) ? 0 : 1 + static_cast<int>(rng_.below(is_large ? 10 : 2));
   for (int i = 0; i < node_count + spares; ++i) {
     Node node;
@@ -186,7 +189,7 @@ Duration ClusterSim::lateness(const Node& node) {
 
 void ClusterSim::begin_service() {
   const bool is_first = life_ == 0;
-  ServiceOptions options{.service_id = "sim" + std::to_string(life_)};
+  ServiceOptions options{.embedded = is_embedded_, .service_id = "sim" + std::to_string(life_)};
   ServiceState past;
   if (keeps_state_) {
     const Result<JournalReading> reading = read_journal(journal_);
@@ -214,9 +217,11 @@ void ClusterSim::begin_service() {
 }
 
 void ClusterSim::restart_service() {
-  if (!service_is_up_ || job_is_over()) return;
+  // One inside an agent ends with it, for good.
+  if (!service_is_up_ || is_embedded_ || job_is_over()) return;
   note("the service is killed");
   ++life_;
+  held_up_until_ = now_;
   saw(Happening::kServiceRestart);
   service_is_up_ = false;
   const std::size_t written = rng_.below(frame_.size() + 1);
@@ -231,6 +236,26 @@ void ClusterSim::restart_service() {
     note("the service is back");
     begin_service();
   });
+}
+
+// As the service's timer does, as long as there is anything to come.
+void ClusterSim::pulse() {
+  const bool all_gone = std::all_of(nodes_.begin(), nodes_.end(), [](const Node& node) {
+    return !node.agent || node.agent->exited;
+  });
+  const bool nobody_comes = now_ > faults_until_ + seconds(60) && all_gone;
+  if (nobody_comes && (has_ended() || !service_->find(kJob))) return;
+  if (service_runs()) take(service_->pulse(now_));
+  at(service_->pulse_period(), [this] { pulse(); });
+}
+
+// Its process is stopped: what is said to it waits, and so do its own deadlines.
+void ClusterSim::hold_up_service() {
+  if (!service_runs()) return;
+  saw(Happening::kServiceHeldUp);
+  const Duration time = between(500, 30000);
+  note("the service is stopped for " + to_text(time));
+  held_up_until_ = now_ + time;
 }
 
 void ClusterSim::write_journal() {
@@ -253,7 +278,7 @@ void ClusterSim::write_journal() {
 
 void ClusterSim::end_write(int life) {
   if (life != life_) return;
-  if (disk_is_full_) {
+  if (disk_is_full_ || !service_runs()) {
     at(milliseconds(500), [this, life] { end_write(life); });
     return;
   }
@@ -264,7 +289,7 @@ void ClusterSim::end_write(int life) {
 }
 
 void ClusterSim::fill_disk() {
-  if (!keeps_state_ || !service_is_up_ || disk_is_full_) return;
+  if (!keeps_state_ || !service_runs() || disk_is_full_) return;
   note("the disk of the service is full");
   saw(Happening::kFullDisk);
   disk_is_full_ = true;
@@ -725,7 +750,8 @@ void ClusterSim::connect(Agent& agent) {
     if (!connecting || connecting->exited) return;
     if (nodes_[connecting->node].cut()) return;  // the try hangs until the link ends it
     if (!service_is_up_) {
-      take(*connecting, connecting->link.disconnected("Connection refused", now_));
+      take(*connecting,
+           connecting->link.disconnected("Connection refused", now_, LinkFailure::kRefused));
       arm(*connecting);
       return;
     }
@@ -764,6 +790,14 @@ void ClusterSim::close(const std::shared_ptr<Connection>& connection, const std:
   }
   if (!nodes_[connection->node].cut_up) {
     at(connection->lingers ? between(500, 3000) : between(0, 20), [this, connection, id, life] {
+      if (life == life_ && service_is_up_ && !service_runs()) {
+        return at(held_up_until_ - now_ + milliseconds(1),
+                  [this, id, life] {
+                    if (life != life_) return;
+                    take(service_->disconnected(id, now_));
+                    arm_service();
+                  });
+      }
       const bool is_late =
           std::exchange(connection->lingers, false) && life == life_ && service_is_up_;
       for (const AgentMessage& message : std::exchange(connection->to_service, {})) {
@@ -802,7 +836,7 @@ void ClusterSim::pump(const std::shared_ptr<Connection>& connection, bool to_ser
     busy = false;
     if (!connection->open) return;
     const Node& node = nodes_[connection->node];
-    if (to_service ? node.cut_up : node.cut_down) {  // TCP tries again
+    if (to_service ? node.cut_up || !service_runs() : node.cut_down) {  // TCP tries again
       busy = true;
       at(milliseconds(200), [this, connection, to_service] {
         (to_service ? connection->pumping_service : connection->pumping_agent) = false;
@@ -884,9 +918,10 @@ void ClusterSim::arm_service() {
   if (!service_is_up_ || !due ||
       (service_armed_ && *service_armed_ <= *due && *service_armed_ >= now_))
     return;
-  service_armed_ = std::max(*due, now_);
+  service_armed_ = std::max({*due, now_, held_up_until_});
   at(*service_armed_ - now_, [this] {
     service_armed_.reset();
+    if (service_is_up_ && !service_runs()) return arm_service();
     if (service_is_up_) take(service_->tick(now_));
     arm_service();
   });
@@ -905,7 +940,7 @@ void ClusterSim::inject_fault() {
   const std::size_t index = rng_.below(nodes_.size());
   Node& node = nodes_[index];
   const bool is_large = nodes_.size() >= static_cast<std::size_t>(kManyAgents);
-  const std::uint64_t kind = rng_.below(13);
+  const std::uint64_t kind = rng_.below(14);
   if (kind < 2) {
     kill_agent(index);
   } else if (kind < 5 && !node.cut()) {
@@ -926,6 +961,8 @@ void ClusterSim::inject_fault() {
     fill_disk();
   } else if (kind == 12) {
     ask_for_restart(node);
+  } else if (kind == 13) {
+    if (!is_large || rng_.chance(0.2)) hold_up_service();
   } else if (kind > 9 && !node.slow) {
     saw(Happening::kSlowAgent);
     note(node.name + " is slow");

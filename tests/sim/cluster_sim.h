@@ -6,7 +6,8 @@
 // killed (their workers die with them) and come back as new agents or never; agents that are slow;
 // cables that are cut, both ways or one, and healed; connections that are reset, with what was under
 // way lost, or arriving late, behind the next connection's first words; messages that come twice;
-// slow messages and name servers; a service that is killed and comes back, in one half of the seeds
+// slow messages and name servers; a service that is stopped for a while, as if it lived in an agent or by
+// itself; a service that is killed and comes back, in one half of the seeds
 // knowing nothing, in the other with the journal it wrote, whose last write may be torn; its disk,
 // which may be slow or full. Jobs are of fixed size or elastic, with spares, with every --on-join, and
 // with workers that announce checkpoints. After every event the invariants of membership.h and
@@ -65,6 +66,8 @@ enum class Happening {
   kSignal,
   kRestartAsked,
   kServiceRestart,
+  kServiceHeldUp,
+  kEmbeddedService,
   kTornWrite,
   kSlowDisk,
   kFullDisk,
@@ -75,7 +78,7 @@ enum class Happening {
   kTakeOver,
   kJobEndedWell,
 };
-inline constexpr Words<Happening, 24> kHappenings{{
+inline constexpr Words<Happening, 26> kHappenings{{
     {Happening::kWorkerCrash, "worker crashes"},
     {Happening::kStubbornWorker, "workers that ignore SIGTERM"},
     {Happening::kBrokenNode, "nodes where workers always crash"},
@@ -91,6 +94,8 @@ inline constexpr Words<Happening, 24> kHappenings{{
     {Happening::kSignal, "signals to agents"},
     {Happening::kRestartAsked, "restarts that a user asked for"},
     {Happening::kServiceRestart, "services killed"},
+    {Happening::kServiceHeldUp, "services stopped for a while"},
+    {Happening::kEmbeddedService, "services inside an agent"},
     {Happening::kTornWrite, "torn writes"},
     {Happening::kSlowDisk, "slow writes"},
     {Happening::kFullDisk, "full disks"},
@@ -142,6 +147,9 @@ class ClusterSim {
 
   void begin_service();
   void restart_service();
+  void hold_up_service();
+  void pulse();
+  bool service_runs() const { return service_is_up_ && now_ >= held_up_until_; }
   void write_journal();
   void end_write(int life);
   void fill_disk();
@@ -206,6 +214,8 @@ class ClusterSim {
   std::priority_queue<Event> events_;
   std::unique_ptr<JobTable> service_;
   bool service_is_up_ = false;
+  bool is_embedded_ = false;  // says the service
+  TimePoint held_up_until_;   // its process is stopped
   bool over_ = false;  // the job has ended; a stranger on the way may begin another
   std::optional<TimePoint> service_armed_;
   bool keeps_state_ = false;

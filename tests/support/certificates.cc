@@ -5,6 +5,7 @@
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/rand.h>
+#include <openssl/rsa.h>
 #include <openssl/x509v3.h>
 #include <sys/stat.h>
 
@@ -22,6 +23,16 @@ Key make_key() {
   EVP_PKEY_CTX* context = EVP_PKEY_CTX_new_id(EVP_PKEY_EC, nullptr);
   EXPECT_EQ(EVP_PKEY_keygen_init(context), 1);
   EXPECT_EQ(EVP_PKEY_CTX_set_ec_paramgen_curve_nid(context, NID_X9_62_prime256v1), 1);
+  EXPECT_EQ(EVP_PKEY_keygen(context, &key), 1);
+  EVP_PKEY_CTX_free(context);
+  return {key, EVP_PKEY_free};
+}
+
+Key make_rsa_key() {
+  EVP_PKEY* key = nullptr;
+  EVP_PKEY_CTX* context = EVP_PKEY_CTX_new_id(EVP_PKEY_RSA, nullptr);
+  EXPECT_EQ(EVP_PKEY_keygen_init(context), 1);
+  EXPECT_EQ(EVP_PKEY_CTX_set_rsa_keygen_bits(context, 2048), 1);
   EXPECT_EQ(EVP_PKEY_keygen(context, &key), 1);
   EVP_PKEY_CTX_free(context);
   return {key, EVP_PKEY_free};
@@ -88,7 +99,7 @@ Authority::Authority(std::string directory, std::string name)
 }
 
 IssuedFiles Authority::issue(const std::string& file, const CertificateOptions& options) const {
-  const Key key = make_key();
+  const Key key = options.rsa ? make_rsa_key() : make_key();
   const Certificate certificate = make_certificate(key, {.subject = file,
                                                          .issuer = certificate_.get(),
                                                          .issuer_key = key_.get(),

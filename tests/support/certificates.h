@@ -23,6 +23,7 @@ struct CertificateOptions {
   std::string names = "DNS:localhost,IP:127.0.0.1,IP:::1";
   // From now; in the past: it has expired.
   Duration valid_for = std::chrono::hours(1);
+  bool rsa = false;  // else P-256
 };
 
 // An authority whose certificate is DIR/NAME.ca.

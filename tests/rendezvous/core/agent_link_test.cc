@@ -222,14 +222,76 @@ TEST_F(AgentLinkTest, AShortOutageGoesUnnoticed) {
   EXPECT_EQ(lost_count_, 0);
 }
 
-TEST_F(AgentLinkTest, LosingAnEmbeddedServiceIsForGoodAndNamesItsNode) {
+// A cut, or a host that was stopped for a while, looks the same as an agent that is gone.
+TEST_F(AgentLinkTest, AnEmbeddedServiceThatIsSilentIsTriedUntilTheJoinTimeout) {
   bring_up(true);
-  take(link_->disconnected("connection refused", now_));
   pass(seconds(5), false);
   ASSERT_EQ(lost_count_, 1);
+  EXPECT_FALSE(lost_->for_good);
+  pass(seconds(30), false);
+  take(link_->connected(now_));
+  take(link_->received(welcome_, now_));
+  pass(seconds(20), true);
+  EXPECT_EQ(lost_count_, 1) << "after 35 s of silence it is as before";
+
+  SetUp();
+  lost_count_ = 0;
+  bring_up(true);
+  pass(milliseconds(59'900), false);
+  EXPECT_EQ(lost_count_, 1);
+  pass(milliseconds(200), false);
+  ASSERT_EQ(lost_count_, 2);
   EXPECT_TRUE(lost_->for_good);
+  EXPECT_EQ(lost_->code, ExitCode::kServiceLost);
+  EXPECT_THAT(lost_->reason, HasSubstr("has not answered for 60.0 s"));
   EXPECT_THAT(lost_->reason, HasSubstr("agent on node0"));
   EXPECT_FALSE(link_->deadline());
+}
+
+TEST_F(AgentLinkTest, AHostThatRefusesConnectionsForTenSecondsHasLostItsEmbeddedService) {
+  bring_up(true);
+  take(link_->disconnected("End of file", now_));
+  TimePoint first_refused;
+  while (now_ < TimePoint(seconds(1030)) && !(lost_ && lost_->for_good)) {
+    const int before = connects_;
+    pass(milliseconds(10), false);
+    if (connects_ == before) continue;
+    if (first_refused == TimePoint()) first_refused = now_;
+    take(link_->disconnected("Connection refused", now_, LinkFailure::kRefused));
+  }
+  EXPECT_EQ(lost_count_, 2) << "at its patience, and for good";
+  EXPECT_TRUE(lost_->for_good);
+  EXPECT_EQ(lost_->code, ExitCode::kServiceLost);
+  EXPECT_THAT(lost_->reason, HasSubstr("refused"));
+  EXPECT_THAT(lost_->reason, HasSubstr("agent on node0"));
+  EXPECT_LE(now_ - first_refused, seconds(10) + milliseconds(100));
+}
+
+TEST_F(AgentLinkTest, OnlyRefusalsInARowSayThatAnEmbeddedServiceIsGone) {
+  bring_up(true);
+  take(link_->disconnected("End of file", now_));
+  for (int i = 0; i < 40; ++i) {
+    next_try();
+    const bool refused = i % 8 != 0;
+    take(link_->disconnected(refused ? "Connection refused" : "No route to host", now_,
+                             refused ? LinkFailure::kRefused : LinkFailure::kOther));
+  }
+  EXPECT_FALSE(lost_->for_good);
+}
+
+// A daemon may be started again.
+TEST_F(AgentLinkTest, ADaemonThatRefusesConnectionsIsTriedUntilTheJoinTimeout) {
+  bring_up(false);
+  take(link_->disconnected("End of file", now_));
+  while (now_ < TimePoint(seconds(1059))) {
+    next_try();
+    take(link_->disconnected("Connection refused", now_, LinkFailure::kRefused));
+    ASSERT_FALSE(lost_ && lost_->for_good);
+  }
+  pass(seconds(2), false);
+  EXPECT_TRUE(lost_->for_good);
+  EXPECT_EQ(lost_->code, ExitCode::kServiceLost);
+  EXPECT_THAT(lost_->reason, HasSubstr("Connection refused"));
 }
 
 TEST_F(AgentLinkTest, AServiceThatNeverAnswersIsGivenUpAtTheJoinDeadline) {
@@ -280,21 +342,54 @@ TEST_F(AgentLinkTest, ANameServiceThatNeverAnswersIsNamedAtTheJoinDeadline) {
   EXPECT_THAT(lost_->reason, HasSubstr("name service"));
 }
 
-TEST_F(AgentLinkTest, WhoListensButNeverSaysWelcomeIsNoService) {
-  AgentLinkOptions options;
-  options.service = "node0:29400";
-  options.must_answer = true;
-  link_.emplace(options, Rng(1), now_);
-  take(link_->start(now_));
+class TakenPort : public AgentLinkTest {
+ protected:
+  void SetUp() override {
+    AgentLinkOptions options;
+    options.service = "node0:29400";
+    options.must_answer = true;
+    link_.emplace(options, Rng(1), now_);
+    take(link_->start(now_));
+  }
+  void expect_that_another_program_has_it() {
+    ASSERT_EQ(lost_count_, 1);
+    EXPECT_TRUE(lost_->for_good);
+    EXPECT_EQ(lost_->code, ExitCode::kAddress);
+    EXPECT_THAT(lost_->reason, HasSubstr("no rendezvous service"));
+  }
+  const TimePoint begun_ = now_;
+};
+
+TEST_F(TakenPort, ByAProgramThatSaysNothingIsNoService) {
   for (int i = 0; i < AgentLink::kMaxDeafTries; ++i) {
     EXPECT_EQ(lost_count_, 0);
     take(link_->connected(now_));
-    take(link_->disconnected("Connection reset by peer", now_));
-    pass(milliseconds(500), false);
+    pass(milliseconds(3000), false);
+    if (i + 1 < AgentLink::kMaxDeafTries) next_try();
   }
-  ASSERT_EQ(lost_count_, 1);
-  EXPECT_EQ(lost_->code, ExitCode::kAddress);
-  EXPECT_THAT(lost_->reason, HasSubstr("no rendezvous service"));
+  expect_that_another_program_has_it();
+}
+
+// A service closes connections early, too, when it is overrun.
+TEST_F(TakenPort, ByAProgramThatClosesConnectionsIsTriedForSeconds) {
+  while (lost_count_ == 0 && now_ < begun_ + seconds(20)) {
+    take(link_->connected(now_));
+    take(link_->disconnected("Connection reset by peer", now_));
+    if (lost_count_ == 0) next_try();
+  }
+  EXPECT_GE(now_ - begun_, AgentLink::kEndedEarly);
+  EXPECT_LE(now_ - begun_, AgentLink::kEndedEarly + seconds(2));
+  expect_that_another_program_has_it();
+}
+
+// It holds the port on another address of this host, or does not listen.
+TEST_F(TakenPort, ByAProgramThatRefusesIsNoService) {
+  while (lost_count_ == 0 && now_ < begun_ + seconds(20)) {
+    take(link_->disconnected("Connection refused", now_, LinkFailure::kRefused));
+    if (lost_count_ == 0) next_try();
+  }
+  EXPECT_LE(now_ - begun_, AgentLink::kRefusedAtFirst + seconds(2));
+  expect_that_another_program_has_it();
 }
 
 // A daemon on the agent's own host that is stopped for a while still listens, and is a service.

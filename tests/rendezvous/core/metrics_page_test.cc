@@ -110,6 +110,30 @@ TEST_F(MetricsPageTest, ShowsJobsGenerationsMembersRestartsAndLosses) {
   EXPECT_EQ(seen.value("ddprun_job_restarts_used{job=\"one\"}"), "1");
   EXPECT_EQ(seen.value("ddprun_job_restarts_allowed{job=\"one\"}"), "3");
   EXPECT_EQ(seen.value("ddprun_jobs_not_listed"), "0");
+  EXPECT_EQ(seen.value("ddprun_jobs_ended_total{outcome=\"success\"}"), "1");
+  EXPECT_EQ(seen.value("ddprun_jobs_ended_total{outcome=\"failure\"}"), "0");
+  EXPECT_EQ(seen.value("ddprun_failures_total{kind=\"signal\"}"), "1");
+  EXPECT_EQ(seen.value("ddprun_failures_total{kind=\"hang\"}"), "0");
+}
+
+TEST_F(MetricsPageTest, AJobThatWasStoppedHasNotFailed) {
+  hello(1, "one", "a");
+  table_.receive(
+      {.connection = AgentConnectionId(1)},
+      AgentStatus{.phase = AgentPhase::kIdle, .generation = Generation(0), .leaving = 15}, now_);
+  EXPECT_EQ(page().value("ddprun_jobs_ended_total{outcome=\"stopped\"}"), "1");
+  EXPECT_EQ(page().value("ddprun_jobs_ended_total{outcome=\"failure\"}"), "0");
+}
+
+TEST_F(MetricsPageTest, ShowsTheProcessAndWhetherItsStateCanBeWritten) {
+  EXPECT_EQ(page().value("ddprun_state_writable"), "1");
+  figures_.state_writable = false;
+  figures_.process = {.cpu = milliseconds(1500), .resident_bytes = 4096, .open_descriptors = 7};
+  const ParsedPage seen = page();
+  EXPECT_EQ(seen.value("ddprun_state_writable"), "0");
+  EXPECT_EQ(seen.value("process_cpu_seconds_total"), "1.5");
+  EXPECT_EQ(seen.value("process_resident_memory_bytes"), "4096");
+  EXPECT_EQ(seen.value("process_open_fds"), "7");
 }
 
 TEST_F(MetricsPageTest, CountsRefusalsOfAgentsAndOfOtherConnectionsTogether) {

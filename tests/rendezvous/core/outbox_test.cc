@@ -71,6 +71,23 @@ TEST_F(OutboxTest, NoDirectiveGivesWayToAnAnswerNorTheOtherWayRound) {
   EXPECT_EQ(std::get<Wait>(taken[2].message).reason, "new");
 }
 
+TEST_F(OutboxTest, ASignalForWorkersDoesNotOvertakeWhatStartsThem) {
+  const auto signal = [](int number) {
+    return Outbox::Send{AgentConnectionId(1), PassOn{.signal = number}, 0};
+  };
+  EXPECT_TRUE(leaves(signal(1))) << "nothing waits";
+  EXPECT_FALSE(leaves(directive(1, "old", 2)));
+  EXPECT_FALSE(leaves(signal(2)));
+  EXPECT_FALSE(leaves(directive(1, "new", 3)));
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(leaves(signal(3)));
+  EXPECT_TRUE(box_.take_safe(2).empty());
+  const std::vector<Outbox::Send> taken = box_.take_safe(3);
+  ASSERT_EQ(taken.size(), 1 + Outbox::kPassOns);
+  EXPECT_EQ(std::get<Wait>(taken[0].message).reason, "new");
+  EXPECT_EQ(std::get<PassOn>(taken[1].message).signal, 2);
+  EXPECT_TRUE(leaves(signal(4))) << "nothing waits any more";
+}
+
 TEST_F(OutboxTest, FewAnswersWait) {
   for (int i = 0; i < 100; ++i) leaves({AgentConnectionId(1), Answer{.number = 1}, 2});
   EXPECT_EQ(box_.take_safe(2).size(), Outbox::kAnswers);

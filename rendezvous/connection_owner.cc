@@ -1,0 +1,173 @@
+#include "rendezvous/connection_owner.h"
+
+#include <arpa/inet.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "base/unique_fd.h"
+
+namespace ddprun {
+namespace {
+
+constexpr const char* kDoing = "find out whose process a local connection belongs to";
+
+// An address as sock_diag and /proc have it: four words in network order, an IPv4 address in the first
+// one, also where it is written inside an IPv6 one.
+struct RawAddress {
+  bool is_v6 = false;
+  std::array<std::uint32_t, 4> words{};
+  std::uint16_t port = 0;  // in network order
+};
+
+RawAddress raw_of(const SocketAddress& address) {
+  RawAddress raw;
+  if (address.family() == AF_INET) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address.storage);
+    raw.words[0] = v4->sin_addr.s_addr;
+    raw.port = v4->sin_port;
+    return raw;
+  }
+  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
+  std::memcpy(raw.words.data(), &v6->sin6_addr, sizeof v6->sin6_addr);
+  raw.port = v6->sin6_port;
+  raw.is_v6 = !IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr);
+  if (!raw.is_v6) raw.words = {raw.words[3], 0, 0, 0};
+  return raw;
+}
+
+struct DiagRequest {
+  nlmsghdr header{};
+  inet_diag_req_v2 body{};
+};
+
+DiagRequest request_for(const RawAddress& peer, const RawAddress& local) {
+  DiagRequest request;
+  request.header.nlmsg_len = sizeof request;
+  request.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
+  request.header.nlmsg_flags = NLM_F_REQUEST;
+  request.body.sdiag_family = peer.is_v6 ? AF_INET6 : AF_INET;
+  request.body.sdiag_protocol = IPPROTO_TCP;
+  request.body.idiag_states = ~0U;
+  inet_diag_sockid& id = request.body.id;
+  id.idiag_sport = peer.port;
+  id.idiag_dport = local.port;
+  std::memcpy(id.idiag_src, peer.words.data(), sizeof id.idiag_src);
+  std::memcpy(id.idiag_dst, local.words.data(), sizeof id.idiag_dst);
+  id.idiag_cookie[0] = id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+  return request;
+}
+
+Error not_held() {
+  return Error{.kind = ErrorKind::kNotFound,
+               .doing = kDoing,
+               .cause = "no process on this host holds its other end"};
+}
+
+// kUnsupported: this kernel cannot be asked so.
+Result<uid_t> owner_by_sock_diag(const RawAddress& peer, const RawAddress& local) {
+  const auto unsupported = [](int error) {
+    Error found = system_error(kDoing, error);
+    found.kind = ErrorKind::kUnsupported;
+    return found;
+  };
+  const UniqueFd netlink(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
+  if (!netlink.valid()) return unsupported(errno);
+  const DiagRequest request = request_for(peer, local);
+  if (send(netlink.get(), &request, sizeof request, 0) != ssize_t{sizeof request}) {
+    return unsupported(errno);
+  }
+  // The kernel has answered within send().
+  alignas(nlmsghdr) std::array<char, 4096> answer;
+  const ssize_t size = recv(netlink.get(), answer.data(), answer.size(), MSG_DONTWAIT);
+  if (size < ssize_t{sizeof(nlmsghdr)}) return unsupported(size < 0 ? errno : EPROTO);
+  const auto* header = reinterpret_cast<const nlmsghdr*>(answer.data());
+  if (header->nlmsg_type == NLMSG_ERROR) {
+    const auto* failed = static_cast<const nlmsgerr*>(NLMSG_DATA(header));
+    // ENOENT is also what a kernel without the module for TCP says: /proc knows.
+    return unsupported(-failed->error);
+  }
+  if (header->nlmsg_type != SOCK_DIAG_BY_FAMILY ||
+      size < static_cast<ssize_t>(NLMSG_LENGTH(sizeof(inet_diag_msg)))) {
+    return unsupported(EPROTO);
+  }
+  const auto* found = static_cast<const inet_diag_msg*>(NLMSG_DATA(header));
+  // A socket that its process has closed counts as root's, and has no inode.
+  if (found->idiag_inode == 0) return not_held();
+  return static_cast<uid_t>(found->idiag_uid);
+}
+
+std::string hexadecimal(const RawAddress& address, bool in_v6_table) {
+  std::array<char, 64> text{};
+  const unsigned port = ntohs(address.port);
+  if (address.is_v6) {
+    std::snprintf(text.data(), text.size(), "%08X%08X%08X%08X:%04X", address.words[0],
+                  address.words[1], address.words[2], address.words[3], port);
+  } else if (in_v6_table) {
+    std::snprintf(text.data(), text.size(), "%08X%08X%08X%08X:%04X", 0U, 0U, htonl(0xffffU),
+                  address.words[0], port);
+  } else {
+    std::snprintf(text.data(), text.size(), "%08X:%04X", address.words[0], port);
+  }
+  return text.data();
+}
+
+// sl local remote state queues timer retransmits uid timeout inode
+Result<uid_t> owner_in(const char* path, const std::string& local, const std::string& remote) {
+  std::ifstream table(path);
+  std::string line;
+  while (std::getline(table, line)) {
+    if (line.find(local + " " + remote) == line.npos) continue;
+    std::array<char, 64> here{};
+    std::array<char, 64> there{};
+    unsigned uid = 0;
+    unsigned long inode = 0;
+    const int read = std::sscanf(line.c_str(), " %*d: %63s %63s %*x %*x:%*x %*x:%*x %*x %u %*d %lu",
+                                 here.data(), there.data(), &uid, &inode);
+    if (read != 4 || local != here.data() || remote != there.data() || inode == 0) continue;
+    return static_cast<uid_t>(uid);
+  }
+  return not_held();
+}
+
+}  // namespace
+
+// The table is read in pieces, between which the kernel may move a connection past us.
+Result<uid_t> owner_by_proc(const SocketAddress& peer, const SocketAddress& local) {
+  constexpr int kReadings = 3;
+  const RawAddress from = raw_of(peer);
+  const RawAddress to = raw_of(local);
+  for (int i = 0; i < kReadings; ++i) {
+    if (!from.is_v6) {
+      Result<uid_t> owner =
+          owner_in("/proc/net/tcp", hexadecimal(from, false), hexadecimal(to, false));
+      if (owner) return owner;
+    }
+    Result<uid_t> owner =
+        owner_in("/proc/net/tcp6", hexadecimal(from, true), hexadecimal(to, true));
+    if (owner) return owner;
+  }
+  return not_held();
+}
+
+Result<uid_t> owner_of_connection(const SocketAddress& peer, const SocketAddress& local) {
+  Result<uid_t> owner = owner_by_sock_diag(raw_of(peer), raw_of(local));
+  if (owner || owner.error().kind != ErrorKind::kUnsupported) return owner;
+  return owner_by_proc(peer, local);
+}
+
+bool is_within_this_host(const SocketAddress& peer, const SocketAddress& local) {
+  return is_loopback_address(peer) || peer.host() == local.host() || is_local_address(peer);
+}
+
+}  // namespace ddprun

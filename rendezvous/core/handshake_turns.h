@@ -1,0 +1,65 @@
+// HandshakeTurns: how many TLS handshakes an address may have begun and not completed. The first flight
+// of a handshake costs the service a signature, and its client nothing.
+//
+// A turn is free again when its handshake is complete, and kHold after it began: a client that
+// abandons or stalls a handshake keeps others of its address out for no longer. A value machine
+// without a clock; one owner thread.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+
+namespace ddprun {
+
+class HandshakeTurns {
+ public:
+  static constexpr std::size_t kTurns = 100;
+  static constexpr Duration kHold = std::chrono::seconds(1);
+
+  // Takes a turn for a handshake that begins now. False: all turns of the address are taken.
+  bool begin(const std::string& address, TimePoint now) {
+    std::deque<TimePoint>& begun = begun_[address];
+    while (!begun.empty() && begun.front() + kHold <= now) begun.pop_front();
+    if (begun.size() >= kTurns) return false;
+    begun.push_back(now);
+    if (begun_.size() > kAddresses) forget_old(now);
+    return true;
+  }
+
+  // A handshake of that address is complete.
+  void complete(const std::string& address) {
+    const auto found = begun_.find(address);
+    if (found == begun_.end() || found->second.empty()) return;
+    found->second.pop_front();
+    if (found->second.empty()) begun_.erase(found);
+  }
+
+  // When the address has a turn again at the latest.
+  TimePoint free_at(const std::string& address, TimePoint now) const {
+    const auto found = begun_.find(address);
+    const bool is_full = found != begun_.end() && found->second.size() >= kTurns;
+    return is_full ? std::max(now, found->second.front() + kHold) : now;
+  }
+
+  std::size_t addresses() const { return begun_.size(); }
+
+ private:
+  static constexpr std::size_t kAddresses = 1024;
+
+  // What is past its time bounds nobody. Others stay: they are as many as there are handshakes.
+  void forget_old(TimePoint now) {
+    std::erase_if(begun_, [&](const auto& entry) {
+      return entry.second.empty() || entry.second.back() + kHold <= now;
+    });
+  }
+
+  std::map<std::string, std::deque<TimePoint>> begun_;
+};
+
+}  // namespace ddprun
