@@ -36,7 +36,7 @@ int main() {
       auto loss = torch::cross_entropy_loss(model(batch.data), batch.target);
       loss.backward();
       optimizer.step();
-      checkpoints.maybe_save(++step, state);
+      if (checkpoints.maybe_save(++step, state).leave) return 0;
       loss_sum += loss.item<double>();
     }
     std::cout << "epoch " << epoch << "  sum of losses " << loss_sum << std::endl;
