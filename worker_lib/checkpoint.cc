@@ -14,6 +14,7 @@
 #include "worker_lib/checkpoint_search.h"
 #include "worker_lib/checkpoint_state.h"
 #include "worker_lib/consistency_guard.h"
+#include "worker_lib/core/training_position.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/optimizer_state.h"
 #include "worker_lib/rank_state.h"
@@ -29,6 +30,21 @@ using nlohmann::json;
 
 constexpr const char* kSaving = "save a checkpoint";
 constexpr const char* kRestoring = "restore a checkpoint";
+
+std::optional<SamplerPosition> position_of(const DistributedSampler* sampler) {
+  if (!sampler) return std::nullopt;
+  const json state = sampler->state();
+  return SamplerPosition{.epoch = state.at("epoch"), .position = state.at("position")};
+}
+
+TrainingPosition position_of(const TrainingState& state, std::int64_t step) {
+  return {.step = step, .epoch = state.epoch, .sampler = position_of(state.sampler)};
+}
+
+// Where all ranks come out the same, one of them says it.
+void warn(const ProcessGroup& group, const std::string& text) {
+  if (group.rank() == 0) TORCH_WARN(text);
+}
 
 // One for this process, whose managers share the directories that they have taken.
 const std::string& own_name() {
@@ -55,6 +71,9 @@ struct CheckpointManager::Impl {
   // Steps that restore() passed over: they may be damaged, and a later save may replace them.
   std::set<std::int64_t> passed_over = {};
   TimePoint last_save = BootClock::now();
+  PositionWatch watch = {};
+  bool was_told_to_leave = false;
+  bool was_warned_of_leave = false;
   // Of the threads that write shards, who tell each other what they have written; null: there are
   // no shards.
   std::unique_ptr<ProcessGroup> writers = {};
@@ -75,8 +94,9 @@ struct CheckpointManager::Impl {
   };
   Gathered gather(std::int64_t step, const TrainingState& state) const;
   // The generators of every rank, and whether they all have the same of what they may have of their
-  // own (as a hash). Throws on every rank if they are not at the same step, or one has failed.
-  std::pair<std::vector<PickleDict>, bool> exchange(std::int64_t step, std::int64_t own_hash,
+  // own (as a hash). Throws on every rank if they are not at the same position, or one has failed.
+  std::pair<std::vector<PickleDict>, bool> exchange(const TrainingPosition& position,
+                                                    std::int64_t own_hash,
                                                     const std::optional<DistError>& failure) const;
 
   bool would_skip() const { return options.skip_when_busy && !writer.is_idle(); }
@@ -95,7 +115,7 @@ struct CheckpointManager::Impl {
   void settle();
   void settle_everywhere();
   void retire(std::int64_t step);
-  std::vector<RatedStep> rated_steps() const;
+  std::vector<RatedStep> rated(const std::vector<std::int64_t>& steps) const;
   void expect_no_later_step(std::int64_t step) const;
   // Runs rank 0's part of a call; its result, or what it threw, on every rank.
   bool on_rank_0(const char* doing, const std::function<bool()>& part);
@@ -110,11 +130,15 @@ CheckpointManager::Impl::~Impl() {
 }
 
 std::pair<std::vector<PickleDict>, bool> CheckpointManager::Impl::exchange(
-    std::int64_t step, std::int64_t own_hash, const std::optional<DistError>& failure) const {
+    const TrainingPosition& position, std::int64_t own_hash,
+    const std::optional<DistError>& failure) const {
   const std::vector<RankGenerator> generators = generators_of(group);
-  constexpr std::int64_t kWordBytes = 3 * 8;
+  constexpr std::int64_t kWordBytes = 6 * 8;
+  const SamplerPosition sampler = position.sampler.value_or(SamplerPosition{-1, -1});
   std::vector<torch::Tensor> parts{
-      torch::tensor({step, own_hash, std::int64_t{failure.has_value()}}, torch::kInt64)
+      torch::tensor({position.step, position.epoch, sampler.epoch, sampler.position, own_hash,
+                     std::int64_t{failure.has_value()}},
+                    torch::kInt64)
           .view(torch::kUInt8)};
   for (const RankGenerator& one : generators) parts.push_back(state_of(one.generator));
   const torch::Tensor own = torch::cat(parts).to(group.device());
@@ -124,16 +148,19 @@ std::pair<std::vector<PickleDict>, bool> CheckpointManager::Impl::exchange(
   std::vector<PickleDict> result;
   std::set<std::int64_t> hashes;
   bool has_failed = false;
+  std::optional<std::string> difference;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const torch::Tensor theirs = all[rank].cpu();
     const torch::Tensor words = theirs.narrow(0, 0, kWordBytes).view(torch::kInt64);
-    const auto their_step = words[0].item<std::int64_t>();
-    if (their_step != step)
-      refuse(std::string(kSaving) + ": rank " + std::to_string(rank) + " is at step " +
-             std::to_string(their_step) + ", rank " + std::to_string(group.rank()) + " at step " +
-             std::to_string(step));
-    hashes.insert(words[1].item<std::int64_t>());
-    has_failed = has_failed || words[2].item<std::int64_t>() != 0;
+    const auto word = [&](std::int64_t i) { return words[i].item<std::int64_t>(); };
+    TrainingPosition theirs_is{.step = word(0), .epoch = word(1), .sampler = {}};
+    if (word(2) >= 0) theirs_is.sampler = SamplerPosition{word(2), word(3)};
+    if (const auto differs = difference_between(position, theirs_is); differs && !difference)
+      difference = std::string(kSaving) + ": rank " + std::to_string(rank) + " " + differs->other +
+                   ", rank " + std::to_string(group.rank()) + " " + differs->own +
+                   ": ranks that are apart cannot be restored as one; do the same steps on each";
+    hashes.insert(word(4));
+    has_failed = has_failed || word(5) != 0;
     PickleDict of_rank = make_string_dict();
     std::int64_t begin = kWordBytes;
     for (std::size_t i = 0; i < generators.size(); ++i) {
@@ -148,6 +175,7 @@ std::pair<std::vector<PickleDict>, bool> CheckpointManager::Impl::exchange(
       if (failure) throw *failure;
       return nullptr;
     });
+  if (difference) refuse(*difference);
   return {std::move(result), hashes.size() == 1};
 }
 
@@ -156,13 +184,17 @@ CheckpointManager::Impl::Gathered CheckpointManager::Impl::gather(
   PickleDict own = make_string_dict();
   std::vector<NamedHash> hashes;
   std::optional<DistError> failure;
+  const TrainingPosition position = position_of(state, step);
   try {
+    expect_sound_names(state);
+    for (const auto& [name, tensor] : state.tensors)
+      if (!tensor.defined()) refuse("TrainingState::tensors: '" + name + "' is undefined");
     if (group.size() > 1) own = with_dist_errors(kSaving, [&] { return own_state(state); });
     hashes = hashes_of(own);
   } catch (const DistError& thrown) {
     failure = thrown;
   }
-  auto [generators, are_equal] = exchange(step, combined(hashes), failure);
+  auto [generators, are_equal] = exchange(position, combined(hashes), failure);
   Gathered result{.facts = {.step = step,
                             .generation = generation,
                             .world_size = group.size(),
@@ -174,6 +206,9 @@ CheckpointManager::Impl::Gathered CheckpointManager::Impl::gather(
     const json of_rank_0 = group.broadcast_object(to_json(HashTable(hashes)));
     result.own = differences(own, *table_of(of_rank_0));
   }
+  for (const auto& [name, optimizer] : state.optimizers)
+    if (auto all = gather_optimizer_states(*optimizer))
+      result.facts.named_optimizer_states.emplace(name, *std::move(all));
   if (writers) return result;
   if (!are_equal)
     result.facts.of_ranks = gather_values(group, result.own, "the state", options.disk_timeout);
@@ -200,7 +235,7 @@ CheckpointManifest CheckpointManager::Impl::manifest_of(const TrainingState& sta
                               .generation = generation,
                               .world_size = group.size(),
                               .metric = state.metric,
-                              .model = state.model ? model_hash(*state.model) : "",
+                              .model = hash_of_models(state),
                               .data = state.data};
   if (manifest.metric && !std::isfinite(*manifest.metric)) manifest.metric.reset();
   return manifest;
@@ -336,36 +371,38 @@ void CheckpointManager::Impl::announced(std::int64_t step) {
   if (announce) announce(step);
 }
 
-// Removes what the new checkpoint makes superfluous, and what does not count. That it cannot be
+// Removes what the new checkpoint makes superfluous, and what does not count. What is beyond the reader's
+// bounds may be whole: it stays, and takes no place among those that are kept. That it cannot be
 // removed does not undo the save, and the next one tries again.
 void CheckpointManager::Impl::retire(std::int64_t step) {
   const Result<ClaimLock> mine = directory.hold("remove old checkpoints");
   const auto steps = directory.steps();
   if (!mine || !steps) return;
-  for (const std::int64_t other : *steps)
-    if (const auto checkpoint = directory.read_manifest(other);
-        !checkpoint && checkpoint.error().kind == ErrorKind::kStopped)
-      passed_over.insert(other);
-  for (const std::int64_t other : passed_over)
-    if (other != step) (void)directory.forget(other);
-  passed_over.clear();
+  std::vector<std::int64_t> read_here;
+  for (const std::int64_t other : *steps) {
+    const auto checkpoint = directory.read_manifest(other);
+    const bool is_beyond = !checkpoint && checkpoint.error().kind == ErrorKind::kResource;
+    if (!checkpoint && checkpoint.error().kind == ErrorKind::kStopped) passed_over.insert(other);
+    const bool is_gone = other != step && !is_beyond && passed_over.contains(other) &&
+                         directory.forget(other).has_value();
+    if (is_gone || other == step) passed_over.erase(other);
+    if (!is_gone && !is_beyond && !passed_over.contains(other)) read_here.push_back(other);
+  }
   const auto better = options.higher_is_better ? Better::kHigher : Better::kLower;
   for (const std::int64_t old :
-       steps_to_forget(rated_steps(), options.keep_last, options.keep_best, better))
+       steps_to_forget(rated(read_here), options.keep_last, options.keep_best, better))
     (void)directory.forget(old);
 }
 
-// Newest first; none if the directory cannot be read.
-std::vector<RatedStep> CheckpointManager::Impl::rated_steps() const {
-  const auto steps = directory.steps();
-  if (!steps) return {};
+std::vector<RatedStep> CheckpointManager::Impl::rated(
+    const std::vector<std::int64_t>& steps) const {
   std::vector<RatedStep> result;
-  for (const std::int64_t step : *steps) {
-    RatedStep rated{.step = step};
+  for (const std::int64_t step : steps) {
+    RatedStep one{.step = step};
     if (options.keep_best > 0)
       if (const auto checkpoint = directory.read_manifest(step))
-        rated.metric = checkpoint->manifest.metric;
-    result.push_back(rated);
+        one.metric = checkpoint->manifest.metric;
+    result.push_back(one);
   }
   return result;
 }
@@ -405,13 +442,19 @@ std::string digest_of(const torch::nn::Module& module) {
 
 CheckpointManager::CheckpointManager(Context& context, const CheckpointOptions& options)
     : CheckpointManager(context.group(), context.generation(), options,
-                        context.checkpoint_announcer()) {
+                        context.checkpoint_announcer(), job_name(context.run_id())) {
   impl_->may_be_asked = context.may_be_asked_to_save();
 }
 
 CheckpointManager::CheckpointManager(ProcessGroup& group, std::int64_t generation,
                                      const CheckpointOptions& options,
                                      std::function<void(std::int64_t)> announce)
+    : CheckpointManager(group, generation, options, std::move(announce), "") {}
+
+CheckpointManager::CheckpointManager(ProcessGroup& group, std::int64_t generation,
+                                     const CheckpointOptions& options,
+                                     std::function<void(std::int64_t)> announce,
+                                     const std::string& job)
     : impl_(new Impl{group, generation, options, CheckpointDirectory(options.directory),
                      std::move(announce)}) {
   const auto refuse_option = [](const char* option, std::int64_t value, const char* least) {
@@ -426,8 +469,10 @@ CheckpointManager::CheckpointManager(ProcessGroup& group, std::int64_t generatio
   if (options.read_only) return;
   const auto begin = [&]() -> json {
     if (group.rank() != 0) return nullptr;
+    // Before anything of the job that has it is removed.
+    value_or_throw(impl_->directory.expect_not_displaced(generation, job));
     value_or_throw(impl_->directory.prepare());
-    value_or_throw(impl_->directory.take(generation, own_name()));
+    value_or_throw(impl_->directory.take(generation, own_name(), job));
     return to_json(impl_->directory.own_claim());
   };
   if (!options.sharded || group.size() == 1) {
@@ -449,6 +494,9 @@ bool CheckpointManager::save(std::int64_t step, const TrainingState& state) {
     if (step < 0) refuse(std::string(kSaving) + ": step " + std::to_string(step) + " is negative");
     if (impl_->options.read_only) refuse(std::string(kSaving) + ": the option 'read_only' is on");
     const Impl::Gathered gathered = impl_->gather(step, state);
+    for (const std::string& warning :
+         impl_->watch.saving(position_of(state, step), state.has_position))
+      warn(impl_->group, std::string(kSaving) + ": " + warning);
     if (impl_->writers) return impl_->save_share(state, gathered);
     return impl_->on_rank_0(kSaving, [&] { return impl_->begin_save(state, gathered.facts); });
   });
@@ -458,8 +506,16 @@ MaybeSaved CheckpointManager::maybe_save(std::int64_t step, const TrainingState&
   return with_dist_errors(kSaving, [&] {
     const CheckpointOptions& options = impl_->options;
     bool due = options.every_steps > 0 && step % options.every_steps == 0;
-    MaybeSaved done{.leave = impl_->may_be_asked && save_was_requested()};
-    if (options.every.count() > 0 || impl_->may_be_asked) {
+    const bool goes_on = impl_->was_told_to_leave;
+    if (goes_on && !std::exchange(impl_->was_warned_of_leave, true))
+      warn(
+          impl_->group,
+          "maybe_save() returned `leave` and the training goes on: ddprun was asked to save and to "
+          "end (--checkpoint-signal), and will say that the job is to be started again; end with "
+          "0 when maybe_save(...).leave is true");
+    const bool may_be_asked = impl_->may_be_asked && !goes_on;
+    MaybeSaved done{.leave = may_be_asked && save_was_requested()};
+    if (options.every.count() > 0 || may_be_asked) {
       // Rank 0's clock counts: others may have started later. What would be skipped stays due.
       const bool is_time = options.every.count() > 0 && impl_->group.rank() == 0 &&
                            BootClock::now() - impl_->last_save >= options.every &&
@@ -471,6 +527,8 @@ MaybeSaved CheckpointManager::maybe_save(std::int64_t step, const TrainingState&
     if (done.leave) wait();  // so that it is not skipped as busy
     if (due || done.leave) done.saved = save(step, state);
     if (done.leave) wait();
+    done.leave = done.leave || goes_on;
+    impl_->was_told_to_leave = done.leave;
     return done;
   });
 }
@@ -496,13 +554,17 @@ std::string CheckpointManager::best() const {
 Restored CheckpointManager::restore(TrainingState& state) {
   return with_dist_errors(kRestoring, [&] {
     wait();
+    expect_sound_names(state);
     const LongWait for_the_disk(impl_->group);
     Restored result;
     const std::optional<LoadedCheckpoint> found =
         find_common(impl_->group, impl_->directory, impl_->options.disk_timeout, result.skipped);
     for (const std::int64_t step : value_or_throw(impl_->directory.steps()))
       if (!found || step > found->manifest.step) impl_->passed_over.insert(step);
-    if (!found) return result;
+    if (!found) {
+      impl_->watch.restored(position_of(state, 0));
+      return result;
+    }
     result.file = found->file;
     result.step = found->manifest.step;
     const int world_size = found->manifest.world_size;
@@ -513,6 +575,12 @@ Restored CheckpointManager::restore(TrainingState& state) {
                                ": what is left of the epoch is dealt to it, and the bits of a "
                                "training that was not resized are not to be expected");
     fill(state, contents_of(*found), found->file, impl_->group, result.remarks);
+    const TrainingPosition position = position_of(state, result.step);
+    impl_->watch.restored(position);
+    if (const auto contradiction = epoch_contradiction(position)) {
+      result.remarks.push_back(result.file + ": " + *contradiction);
+      warn(impl_->group, std::string(kRestoring) + ": " + result.remarks.back());
+    }
     return result;
   });
 }

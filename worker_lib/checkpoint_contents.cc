@@ -3,9 +3,14 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
+#include <type_traits>
+
+#include "base/parse_number.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/optimizer_state.h"
 #include "worker_lib/rank_state.h"
+#include "worker_lib/sha256.h"
+#include "worker_lib/tensor_facts.h"
 
 namespace ddprun {
 namespace {
@@ -27,7 +32,7 @@ PickleDict to_dict(const HookState& state, const std::string& name) {
 // What a rank compares with its own; nothing where both say the same.
 void expect_same(const c10::IValue& top, const char* key, const std::string& own, const char* noun,
                  const std::string& file) {
-  const std::string saved = entry_of(top, key, file).toStringRef();
+  const std::string saved = as_text(entry_of(top, key, file), key, file);
   if (saved != own)
     refuse("restore " + file + ": it holds the state of " + saved + ", this " + noun + " is " +
            own);
@@ -36,7 +41,7 @@ void expect_same(const c10::IValue& top, const char* key, const std::string& own
 void expect_same_data(const c10::IValue& top, const std::string& own, const std::string& file) {
   const auto data = find_entry(top, "data");  // files of earlier versions have none
   if (!data || own.empty()) return;
-  const std::string& saved = data->toStringRef();
+  const std::string saved = as_text(*data, "data", file);
   if (!saved.empty() && saved != own)
     refuse("restore " + file + ": it was trained on the data '" + saved + "', this run's is '" +
            own + "'");
@@ -44,13 +49,13 @@ void expect_same_data(const c10::IValue& top, const std::string& own, const std:
 
 void fill_generators(const c10::IValue& top, const std::string& file, const ProcessGroup& group,
                      std::vector<std::string>& remarks) {
-  const c10::IValue rng = entry_of(top, "rng", file);
-  if (rng.toListRef().empty()) refuse("restore " + file + ": it has no random generators");
+  const std::vector<c10::IValue> rng = as_list(entry_of(top, "rng", file), "rng", file);
+  if (rng.empty()) refuse("restore " + file + ": it has no random generators");
   for (const RankGenerator& own : generators_of(group)) {
     std::vector<torch::Tensor> saved;
-    for (const c10::IValue& of_rank : rng.toListRef())
+    for (const c10::IValue& of_rank : rng)
       if (const auto state_there = find_entry(of_rank, own.key))
-        saved.push_back(state_there->toTensor());
+        saved.push_back(as_tensor(*state_there, own.key, file));
     if (saved.empty()) {  // saved by ranks without a GPU
       remarks.push_back(file + " has no " + own.key + " generators: those stay as they are");
       continue;
@@ -64,7 +69,7 @@ void fill_generators(const c10::IValue& top, const std::string& file, const Proc
 void fill_hook(TrainingState& state, const c10::IValue& top, const RankView& view,
                const std::string& file, std::vector<std::string>& remarks) {
   const auto saved = find_entry(top, "comm_hook");
-  const std::string saved_name = saved ? entry_of(*saved, "name", file).toStringRef() : "";
+  const std::string saved_name = saved ? as_text(entry_of(*saved, "name", file), "name", file) : "";
   if (!saved && state.hook)
     remarks.push_back(file + " has no state of a communication hook: '" + state.hook->name() +
                       "' begins anew");
@@ -74,10 +79,11 @@ void fill_hook(TrainingState& state, const c10::IValue& top, const RankView& vie
   if (!saved || !state.hook) return;
   expect_same(*saved, "name", state.hook->name(), "communication hook", file);
   if (!state.model) refuse("restore " + file + ": a hook's state needs TrainingState::model");
-  HookState own{.values = to_json(entry_of(*saved, "values", file)), .tensors = {}};
-  const auto of_rank_0 = entry_of(*saved, "tensors", file).toGenericDict();
+  HookState own{.values = to_json(entry_of(*saved, "values", file), file), .tensors = {}};
+  const auto of_rank_0 = as_dict(entry_of(*saved, "tensors", file), "tensors", file);
   for (const auto& entry : view.averaged_section("comm_hook", of_rank_0))
-    own.tensors.emplace(entry.key().toStringRef(), entry.value().toTensor());
+    own.tensors.emplace(as_text(entry.key(), "comm_hook", file),
+                        as_tensor(entry.value(), "comm_hook", file));
   with_dist_errors("restore " + file, [&] { state.hook->load_state(own, *state.model); });
 }
 
@@ -85,7 +91,7 @@ void fill_averager(TrainingState& state, const c10::IValue& top, const std::stri
                    std::vector<std::string>& remarks) {
   if (!state.averager) return;
   if (const auto saved = find_entry(top, "averager"))
-    with_dist_errors("restore " + file, [&] { state.averager->load_state(to_json(*saved)); });
+    with_dist_errors("restore " + file, [&] { state.averager->load_state(to_json(*saved, file)); });
   else
     remarks.push_back(file + " has no state of a PeriodicModelAverager: it begins anew");
 }
@@ -124,6 +130,34 @@ PickleDict tensors_of_share(const TrainingState& state, const CheckpointShare* s
   return top;
 }
 
+// What TrainingState names, by name. Of shards all of it is shard 0's.
+void add_named_parts(PickleDict& top, const TrainingState& state, const CheckpointFacts& facts) {
+  PickleDict models = make_string_dict(), optimizers = make_string_dict(),
+             classes = make_string_dict(), schedules = make_string_dict(),
+             schedule_classes = make_string_dict(), tensors = make_string_dict();
+  for (const auto& [name, model] : state.models) models.insert(name, module_state(*model));
+  for (const auto& [name, optimizer] : state.optimizers) {
+    PickleDict its_state = optimizer_state(*optimizer);
+    if (const auto all = facts.named_optimizer_states.find(name);
+        all != facts.named_optimizer_states.end())
+      its_state.insert_or_assign("state", all->second);
+    optimizers.insert(name, its_state);
+    classes.insert(name, optimizer_class(*optimizer));
+  }
+  for (const auto& [name, scheduler] : state.schedulers) {
+    schedules.insert(name, from_json(scheduler->state()));
+    schedule_classes.insert(name, scheduler->class_name());
+  }
+  for (const auto& [name, tensor] : state.tensors) tensors.insert(name, tensor_for_file(tensor));
+  for (const auto& [key, parts] : {std::pair<const char*, PickleDict>{"models", models},
+                                   {"optimizers", optimizers},
+                                   {"optimizer_classes", classes},
+                                   {"lr_schedulers", schedules},
+                                   {"lr_scheduler_classes", schedule_classes},
+                                   {"tensors", tensors}})
+    if (!parts.empty()) top.insert(key, parts);
+}
+
 PickleDict whole_contents(const TrainingState& state, const CheckpointFacts& facts,
                           const CheckpointShare* share) {
   PickleDict top = tensors_of_share(state, share);
@@ -152,7 +186,10 @@ PickleDict whole_contents(const TrainingState& state, const CheckpointFacts& fac
     top.insert("comm_hook", to_dict(state.hook->state(*state.model), state.hook->name()));
   }
   if (state.averager) top.insert("averager", from_json(state.averager->state()));
-  if (state.model && state.gradients) top.insert("gradients", gradients_of(*state.model));
+  if ((state.model || !state.models.empty()) && state.gradients)
+    top.insert("gradients", gradients_of(state));
+  add_named_parts(top, state, facts);
+  if (state.batch_size > 0) top.insert("batch_size", state.batch_size);
   if (!facts.of_ranks.empty()) {
     auto ranks = make_list();
     for (const c10::IValue& of_rank : facts.of_ranks) ranks.push_back(of_rank);
@@ -162,6 +199,34 @@ PickleDict whole_contents(const TrainingState& state, const CheckpointFacts& fac
 }
 
 }  // namespace
+
+namespace {
+
+template <class Part>
+void expect_sound(const char* list, const std::map<std::string, Part>& parts) {
+  for (const auto& [name, part] : parts) {
+    const std::string text = std::string("TrainingState::") + list + ": ";
+    if (name.empty()) refuse(text + "a name is empty");
+    if (name.find('/') != std::string::npos) refuse(text + "the name '" + name + "' holds a '/'");
+    if constexpr (std::is_pointer_v<Part>)
+      if (!part) refuse(text + "'" + name + "' is null");
+  }
+}
+
+}  // namespace
+
+void expect_sound_names(const TrainingState& state) {
+  expect_sound("models", state.models);
+  expect_sound("optimizers", state.optimizers);
+  expect_sound("schedulers", state.schedulers);
+  expect_sound("tensors", state.tensors);
+}
+
+std::string hash_of_models(const TrainingState& state) {
+  std::string hash = state.model ? model_hash(*state.model) : "";
+  for (const auto& [name, model] : state.models) hash += " " + name + " " + model_hash(*model);
+  return state.models.empty() ? hash : sha256_hex(hash).substr(0, 16);
+}
 
 PickleDict contents_of(const TrainingState& state, const CheckpointFacts& facts) {
   return whole_contents(state, facts, nullptr);
@@ -182,6 +247,108 @@ PickleDict shard_of(const TrainingState& state, const CheckpointFacts& facts,
   return top;
 }
 
+namespace {
+
+// Of one list of TrainingState: the file must have the same names.
+template <class Part>
+PickleDict parts_in(const c10::IValue& top, const char* key, const std::map<std::string, Part>& own,
+                    const std::string& file) {
+  const auto found = find_entry(top, key);
+  PickleDict saved = found ? as_dict(*found, key, file) : make_string_dict();
+  std::string missing, unexpected;
+  for (const auto& [name, part] : own)
+    if (!saved.contains(name)) missing += " '" + name + "'";
+  for (const auto& entry : saved)
+    if (const std::string name = as_text(entry.key(), key, file); !own.contains(name))
+      unexpected += " '" + name + "'";
+  if (!missing.empty() || !unexpected.empty())
+    refuse("restore " + file + ": of '" + key + "'" +
+           (missing.empty() ? "" : " it has no" + missing) +
+           (!missing.empty() && !unexpected.empty() ? ", and" : "") +
+           (unexpected.empty() ? "" : " this training has no" + unexpected));
+  return saved;
+}
+
+void fill_named_tensors(TrainingState& state, const c10::IValue& top, const RankView& view,
+                        const std::string& file) {
+  const PickleDict tensors = view.section("tensors", parts_in(top, "tensors", state.tensors, file));
+  const torch::NoGradGuard no_grad;
+  for (auto& [name, own] : state.tensors) {
+    const torch::Tensor saved = as_tensor(entry_of(tensors, name, file), name, file);
+    if (!own.defined()) {
+      own = saved.clone();
+      continue;
+    }
+    if (saved.sizes() != own.sizes() || saved.dtype() != own.dtype())
+      refuse("restore " + file + ": the tensor '" + name + "' is " + dtype_and_shape(saved) +
+             " in the file, " + dtype_and_shape(own) + " in this training");
+    own.copy_(saved);
+  }
+}
+
+void fill_named_parts(TrainingState& state, const c10::IValue& top, const RankView& view,
+                      const std::string& file) {
+  const PickleDict models = parts_in(top, "models", state.models, file);
+  const PickleDict optimizers = parts_in(top, "optimizers", state.optimizers, file);
+  const PickleDict classes = parts_in(top, "optimizer_classes", state.optimizers, file);
+  const PickleDict schedules = parts_in(top, "lr_schedulers", state.schedulers, file);
+  const PickleDict schedule_classes = parts_in(top, "lr_scheduler_classes", state.schedulers, file);
+  for (const auto& [name, optimizer] : state.optimizers)
+    expect_same(classes, name.c_str(), optimizer_class(*optimizer), "optimizer", file);
+  for (const auto& [name, scheduler] : state.schedulers)
+    expect_same(schedule_classes, name.c_str(), scheduler->class_name(), "schedule", file);
+  PickleDict of_models = make_string_dict(), of_optimizers = make_string_dict();
+  for (const auto& [name, model] : state.models)
+    add_named(of_models, name, as_dict(models.at(name), name, file));
+  for (const auto& [name, optimizer] : state.optimizers)
+    add_named(of_optimizers, name,
+              as_dict(entry_of(optimizers.at(name), "state", file), "state", file));
+  of_models = view.section("models", of_models);
+  of_optimizers = view.section("optimizers", of_optimizers);
+  for (const auto& [name, model] : state.models)
+    load_module_state(*model, part_named(of_models, name), file + ", model '" + name + "'");
+  for (const auto& [name, optimizer] : state.optimizers) {
+    PickleDict by_index = make_int_dict();
+    for (const auto& entry : part_named(of_optimizers, name))
+      if (const auto index = parse_number<std::int64_t>(entry.key().toStringRef()))
+        by_index.insert(*index, entry.value());
+    PickleDict its_state = as_dict(optimizers.at(name), name, file).copy();
+    its_state.insert_or_assign("state", by_index);
+    load_optimizer_state(*optimizer, its_state, file + ", optimizer '" + name + "'");
+  }
+  for (const auto& [name, scheduler] : state.schedulers)
+    scheduler->load_state(to_json(schedules.at(name), file));
+  fill_named_tensors(state, top, view, file);
+}
+
+void fill_gradients(TrainingState& state, const c10::IValue& top, const RankView& view,
+                    const std::string& file) {
+  const auto saved = find_entry(top, "gradients");
+  state.gradients = saved.has_value();
+  if (!saved) return;
+  const PickleDict gradients =
+      view.averaged_section("gradients", as_dict(*saved, "gradients", file));
+  if (state.model) load_gradients(*state.model, gradients, file);
+  for (const auto& [name, model] : state.models)
+    load_gradients(*model, part_named(gradients, name), file);
+}
+
+void remark_on_differences(const TrainingState& state, const c10::IValue& top,
+                           const std::string& file, std::vector<std::string>& remarks) {
+  if (const auto threads = find_entry(top, "threads");
+      threads && as_integer(*threads, "threads", file) != torch::get_num_threads())
+    remarks.push_back(file + " was saved by workers of " + std::to_string(threads->toInt()) +
+                      " threads, these have " + std::to_string(torch::get_num_threads()) +
+                      ": sums may be rounded otherwise");
+  if (const auto batch = find_entry(top, "batch_size");
+      batch && state.batch_size > 0 && as_integer(*batch, "batch_size", file) != state.batch_size)
+    remarks.push_back(file + " was saved with batches of " + std::to_string(batch->toInt()) +
+                      " samples, these have " + std::to_string(state.batch_size) +
+                      ": steps and learning rates that depend on the batch mean something else");
+}
+
+}  // namespace
+
 void fill(TrainingState& state, const c10::IValue& top, const std::string& file,
           const ProcessGroup& group, std::vector<std::string>& remarks) {
   if (state.optimizer)
@@ -189,37 +356,31 @@ void fill(TrainingState& state, const c10::IValue& top, const std::string& file,
   if (state.scheduler)
     expect_same(top, "lr_scheduler_class", state.scheduler->class_name(), "schedule", file);
   expect_same_data(top, state.data, file);
-  if (const auto threads = find_entry(top, "threads");
-      threads && threads->toInt() != torch::get_num_threads())
-    remarks.push_back(file + " was saved by workers of " + std::to_string(threads->toInt()) +
-                      " threads, these have " + std::to_string(torch::get_num_threads()) +
-                      ": sums may be rounded otherwise");
+  remark_on_differences(state, top, file, remarks);
   const RankView view(top, group.rank(), group.size(), file);
   if (view.has_own() && !view.is_same_world())
     remarks.push_back(file +
                       " has what each rank had of its own: here all take rank 0's buffers and "
                       "parameters, and of gradients and what a hook carries the average");
   if (state.model) {
-    const auto model = entry_of(top, "model", file);
-    load_module_state(*state.model, view.section("model", model.toGenericDict()), file);
+    const PickleDict model = as_dict(entry_of(top, "model", file), "model", file);
+    load_module_state(*state.model, view.section("model", model), file);
   }
   if (state.optimizer) {
-    PickleDict optimizer = entry_of(top, "optimizer", file).toGenericDict().copy();
-    const auto of_rank_0 = entry_of(optimizer, "state", file).toGenericDict();
+    PickleDict optimizer = as_dict(entry_of(top, "optimizer", file), "optimizer", file).copy();
+    const auto of_rank_0 = as_dict(entry_of(optimizer, "state", file), "state", file);
     optimizer.insert_or_assign("state", view.section("optimizer", of_rank_0));
     load_optimizer_state(*state.optimizer, optimizer, file);
   }
-  if (state.scheduler) state.scheduler->load_state(to_json(entry_of(top, "lr_scheduler", file)));
-  if (state.sampler) state.sampler->load_state(to_json(entry_of(top, "sampler", file)));
+  if (state.scheduler)
+    state.scheduler->load_state(to_json(entry_of(top, "lr_scheduler", file), file));
+  if (state.sampler) state.sampler->load_state(to_json(entry_of(top, "sampler", file), file));
+  fill_named_parts(state, top, view, file);
   fill_hook(state, top, view, file, remarks);
   fill_averager(state, top, file, remarks);
-  const auto gradients = find_entry(top, "gradients");
-  state.gradients = gradients.has_value();
-  if (state.model && gradients)
-    load_gradients(*state.model, view.averaged_section("gradients", gradients->toGenericDict()),
-                   file);
-  state.epoch = entry_of(top, "epoch", file).toInt();
-  state.extra = to_json(entry_of(top, "extra", file));
+  fill_gradients(state, top, view, file);
+  state.epoch = as_integer(entry_of(top, "epoch", file), "epoch", file);
+  state.extra = to_json(entry_of(top, "extra", file), file);
   fill_generators(top, file, group, remarks);
 }
 

@@ -4,6 +4,7 @@
 // Free functions; the thread that trains. Failures throw DistError.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,9 +30,17 @@ struct CheckpointFacts {
   int world_size = 1;
   std::vector<PickleDict> generators;          // of every rank, in rank order
   std::optional<PickleDict> optimizer_states;  // if they are dealt out to the ranks: of all of them
+  std::map<std::string, PickleDict> named_optimizer_states =
+      {};  // the same, by TrainingState's names
   // What differs from rank 0's, by rank (rank_state.h); empty: nothing.
   std::vector<c10::IValue> of_ranks;
 };
+
+// Throws kInvalidArgument for names and pointers in TrainingState's lists that cannot be meant.
+void expect_sound_names(const TrainingState& state);
+
+// For the manifest: model_hash() of the one model, or a hash over all of them with their names.
+std::string hash_of_models(const TrainingState& state);
 
 PickleDict contents_of(const TrainingState& state, const CheckpointFacts& facts);
 

@@ -23,10 +23,10 @@ struct Search {
   std::optional<DistError> failure;
 };
 
-// kStopped: it does not count.
-bool is_damage(const Error& error) {
+// kStopped: it does not count. kResource: more than is read here; it is passed over and stays.
+bool is_passed_over(const Error& error) {
   return error.kind == ErrorKind::kCorrupt || error.kind == ErrorKind::kNotFound ||
-         error.kind == ErrorKind::kStopped;
+         error.kind == ErrorKind::kStopped || error.kind == ErrorKind::kResource;
 }
 
 Result<std::vector<std::vector<char>>> read_files(const CheckpointDirectory& directory,
@@ -60,7 +60,7 @@ Search search(const CheckpointDirectory& directory, std::int64_t bound) {
                                       *std::move(data)};
       return result;
     }
-    if (!is_damage(data.error())) {
+    if (!is_passed_over(data.error())) {
       result.failure = to_dist_error(data.error());
       return result;
     }

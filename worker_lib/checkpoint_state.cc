@@ -235,7 +235,7 @@ c10::IValue from_json(const nlohmann::json& value) {
   return from_json(value, 0);
 }
 
-nlohmann::json to_json(const c10::IValue& value) {
+nlohmann::json to_json(const c10::IValue& value, const std::string& what) {
   if (value.isNone()) return nullptr;
   if (value.isBool()) return value.toBool();
   if (value.isInt()) return value.toInt();
@@ -243,14 +243,57 @@ nlohmann::json to_json(const c10::IValue& value) {
   if (value.isString()) return value.toStringRef();
   if (value.isList()) {
     auto array = nlohmann::json::array();
-    for (const c10::IValue& element : value.toListRef()) array.push_back(to_json(element));
+    for (const c10::IValue& element : value.toListRef()) array.push_back(to_json(element, what));
     return array;
   }
-  if (!value.isGenericDict()) refuse("read a JSON value: it is a " + value.tagKind());
+  if (!value.isGenericDict())
+    refuse("read " + what + ": it holds a " + value.tagKind(), DistError::Kind::kCorrupt);
   auto object = nlohmann::json::object();
-  for (const auto& entry : value.toGenericDict())
-    object[entry.key().toStringRef()] = to_json(entry.value());
+  for (const auto& entry : value.toGenericDict()) {
+    if (!entry.key().isString())
+      refuse("read " + what + ": a key is a " + entry.key().tagKind() + ", not text",
+             DistError::Kind::kCorrupt);
+    object[entry.key().toStringRef()] = to_json(entry.value(), what);
+  }
   return object;
+}
+
+namespace {
+
+void expect_type(bool is_right, const c10::IValue& value, const std::string& what,
+                 const char* expected, const std::string& file) {
+  if (!is_right)
+    corrupt(file, "'" + what + "' is a " + value.tagKind() + ", " + expected + " was expected");
+}
+
+}  // namespace
+
+std::int64_t as_integer(const c10::IValue& value, const std::string& what,
+                        const std::string& file) {
+  expect_type(value.isInt(), value, what, "an integer", file);
+  return value.toInt();
+}
+
+std::string as_text(const c10::IValue& value, const std::string& what, const std::string& file) {
+  expect_type(value.isString(), value, what, "text", file);
+  return value.toStringRef();
+}
+
+PickleDict as_dict(const c10::IValue& value, const std::string& what, const std::string& file) {
+  expect_type(value.isGenericDict(), value, what, "a dict", file);
+  return value.toGenericDict();
+}
+
+std::vector<c10::IValue> as_list(const c10::IValue& value, const std::string& what,
+                                 const std::string& file) {
+  expect_type(value.isList(), value, what, "a list", file);
+  return value.toListRef().vec();
+}
+
+torch::Tensor as_tensor(const c10::IValue& value, const std::string& what,
+                        const std::string& file) {
+  expect_type(value.isTensor(), value, what, "a tensor", file);
+  return value.toTensor();
 }
 
 namespace {

@@ -67,10 +67,20 @@ c10::IValue entry_of(const c10::IValue& dict, const std::string& key, const std:
 // The entry of a dict, or nullopt where there is none (or no dict).
 std::optional<c10::IValue> find_entry(const c10::IValue& dict, const std::string& key);
 
+// What a value of a file must be, or throws kCorrupt that names `file`, `what` it is and what it was
+// expected to be.
+std::int64_t as_integer(const c10::IValue& value, const std::string& what, const std::string& file);
+std::string as_text(const c10::IValue& value, const std::string& what, const std::string& file);
+PickleDict as_dict(const c10::IValue& value, const std::string& what, const std::string& file);
+std::vector<c10::IValue> as_list(const c10::IValue& value, const std::string& what,
+                                 const std::string& file);
+torch::Tensor as_tensor(const c10::IValue& value, const std::string& what, const std::string& file);
+
 // JSON as Python's own values. Throws kInvalidArgument for what a pickle cannot hold: integers past
 // int64, text that is not UTF-8, binary values, nesting deeper than 64.
 c10::IValue from_json(const nlohmann::json& value);
-nlohmann::json to_json(const c10::IValue& value);
+// Throws kCorrupt for what is no JSON; what: of which file, for the error.
+nlohmann::json to_json(const c10::IValue& value, const std::string& what = "a JSON value");
 
 // Parameters and buffers by name: what Python calls the state dict, on the CPU. keeps: which are
 // wanted, by name; empty: all are.

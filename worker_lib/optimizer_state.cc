@@ -276,34 +276,52 @@ struct Reader {
   // learning rate can be.
   double number(const char* key) const {
     const c10::IValue found = (*this)[key];
-    return found.isTensor() ? found.toTensor().item<double>() : found.toScalar().toDouble();
+    const bool is_tensor = found.isTensor() && found.toTensor().numel() == 1;
+    if (!is_tensor && !found.isInt() && !found.isDouble() && !found.isBool())
+      wrong_type(key, found, "a number");
+    return is_tensor ? found.toTensor().item<double>() : found.toScalar().toDouble();
   }
 
   void operator()(const char* key, double& value) const { value = number(key); }
-  void operator()(const char* key, bool& value) const { value = (*this)[key].toBool(); }
+  void operator()(const char* key, bool& value) const {
+    const c10::IValue found = (*this)[key];
+    if (!found.isBool()) wrong_type(key, found, "a truth value");
+    value = found.toBool();
+  }
   void operator()(const char* key, std::tuple<double, double>& value) const {
-    const auto pair = (*this)[key].toTuple();
-    value = {pair->elements().at(0).toDouble(), pair->elements().at(1).toDouble()};
+    const c10::IValue found = (*this)[key];
+    const bool is_pair = found.isTuple() && found.toTupleRef().elements().size() == 2 &&
+                         found.toTupleRef().elements()[0].isDouble() &&
+                         found.toTupleRef().elements()[1].isDouble();
+    if (!is_pair) wrong_type(key, found, "a pair of numbers");
+    const auto& pair = found.toTupleRef().elements();
+    value = {pair[0].toDouble(), pair[1].toDouble()};
   }
   void operator()(const char* key, std::int64_t& value) const {
     value = static_cast<std::int64_t>(number(key));
   }
   void operator()(const char* key, torch::Tensor& value) const {
     value.reset();
-    if (!dict.toGenericDict().contains(key)) return;  // amsgrad and the like are off
-    if ((*this)[key].isNone()) return;                // so Python's SGD says that it has none yet
-    const torch::Tensor saved = (*this)[key].toTensor();
+    if (!as_dict(dict, "state", file).contains(key)) return;  // amsgrad and the like are off
+    if ((*this)[key].isNone()) return;  // so Python's SGD says that it has none yet
+    const torch::Tensor saved = as_tensor((*this)[key], key, file);
     if (saved.sizes() != parameter.sizes())
       refuse("restore the optimizer from " + file + ": '" + key +
              "' has not the shape of its parameter");
     value = saved.to(parameter.device());
   }
-  void operator()(const char* key, Count count) const { count.value = (*this)[key].toInt(); }
+  void operator()(const char* key, Count count) const {
+    count.value = as_integer((*this)[key], key, file);
+  }
   void operator()(const char* key, std::optional<std::int64_t>& value) const {
-    value = (*this)[key].toOptional<std::int64_t>();
+    const c10::IValue found = (*this)[key];
+    value.reset();
+    if (!found.isNone()) value = as_integer(found, key, file);
   }
   void operator()(const char* key, std::optional<std::string>& value) const {
-    value = (*this)[key].toOptional<std::string>();
+    const c10::IValue found = (*this)[key];
+    value.reset();
+    if (!found.isNone()) value = as_text(found, key, file);
   }
   void operator()(const char* key, Flat flat) const { flat.value = flat_of(key, (*this)[key]); }
   void operator()(const char* key, Number number) const {
@@ -317,21 +335,31 @@ struct Reader {
   }
 
  private:
+  [[noreturn]] void wrong_type(const char* key, const c10::IValue& found,
+                               const char* expected) const {
+    refuse("read " + file + ": '" + key + "' is a " + found.tagKind() + ", " + expected +
+               " was expected",
+           DistError::Kind::kCorrupt);
+  }
   [[noreturn]] void refuse_entry(const char* key, const std::string& what) const {
     refuse("restore the optimizer from " + file + ": '" + key + "' " + what);
   }
   torch::Tensor flat_of(const char* key, const c10::IValue& saved) const {
-    const torch::Tensor tensor = saved.toTensor();
+    const torch::Tensor tensor = as_tensor(saved, key, file);
     if (tensor.dim() != 1 || tensor.numel() != all_elements)
       refuse_entry(key, "is not a vector over all parameters");
     return tensor.to(parameter.device());
   }
   torch::Tensor number_of(const char* key, const c10::IValue& saved) const {
+    if (!saved.isTensor() && !saved.isInt() && !saved.isDouble())
+      wrong_type(key, saved, "a number");
     if (!saved.isTensor()) return torch::scalar_tensor(saved.toScalar(), parameter.options());
     if (saved.toTensor().dim() != 0) refuse_entry(key, "is not a number");
     return saved.toTensor().to(parameter.device());
   }
-  std::vector<c10::IValue> list_of(const char* key) const { return (*this)[key].toListRef().vec(); }
+  std::vector<c10::IValue> list_of(const char* key) const {
+    return as_list((*this)[key], key, file);
+  }
 };
 
 template <class D>
@@ -369,14 +397,14 @@ PickleDict saved_state(const Optimizer& optimizer, const std::function<bool(std:
 
 template <class D>
 void load_groups(Optimizer& optimizer, const c10::IValue& saved, const std::string& file) {
-  const auto groups = entry_of(saved, "param_groups", file).toList();
+  const auto groups = as_list(entry_of(saved, "param_groups", file), "param_groups", file);
   auto& own = optimizer.param_groups();
   if (groups.size() != own.size())
     refuse("restore the optimizer from " + file + ": it has " + std::to_string(groups.size()) +
            " parameter groups, this optimizer has " + std::to_string(own.size()));
   for (std::size_t g = 0; g < own.size(); ++g) {
-    const c10::IValue group = groups.get(g);
-    const std::size_t params = entry_of(group, "params", file).toListRef().size();
+    const c10::IValue& group = groups[g];
+    const std::size_t params = as_list(entry_of(group, "params", file), "params", file).size();
     if (params != own[g].params().size())
       refuse("restore the optimizer from " + file + ": group " + std::to_string(g) + " has " +
              std::to_string(params) + " parameters, this optimizer's has " +
@@ -394,7 +422,7 @@ bool is_own(const Optimizer& optimizer, std::size_t index) {
 
 template <class D>
 void load_states(Optimizer& optimizer, const c10::IValue& saved, const std::string& file) {
-  const auto states = entry_of(saved, "state", file).toGenericDict();
+  const auto states = as_dict(entry_of(saved, "state", file), "state", file);
   std::int64_t index = -1;
   std::int64_t all_elements = 0;
   for (const auto& group : optimizer.param_groups())

@@ -53,6 +53,20 @@ torch::Tensor average(const std::vector<torch::Tensor>& tensors) {
 
 }  // namespace
 
+void add_named(PickleDict& section, const std::string& name, const PickleDict& entries) {
+  for (const auto& entry : entries)
+    section.insert(name + "/" + text_of_key(entry.key()), entry.value());
+}
+
+PickleDict part_named(const PickleDict& section, const std::string& name) {
+  PickleDict part = make_string_dict();
+  for (const auto& entry : section) {
+    const std::string key = text_of_key(entry.key());
+    if (key.starts_with(name + "/")) part.insert(key.substr(name.size() + 1), entry.value());
+  }
+  return part;
+}
+
 bool may_differ_anywhere(const TrainingState& state) {
   return state.ranks_differ == RanksDiffer::kAnywhere ||
          (state.hook && !state.hook->keeps_ranks_equal());
@@ -76,7 +90,22 @@ PickleDict own_state(const TrainingState& state) {
       tensors.insert(name, tensor_for_file(tensor));
     add("comm_hook", tensors);
   }
-  if (state.model && state.gradients) add("gradients", gradients_of(*state.model));
+  PickleDict models = make_string_dict(), optimizers = make_string_dict(),
+             tensors = make_string_dict();
+  for (const auto& [name, model] : state.models) {
+    if (anywhere) add_named(models, name, module_state(*model));
+    if (!anywhere && state.ranks_differ == RanksDiffer::kInBuffers)
+      add_named(models, name, buffers_of(*model));
+  }
+  for (const auto& [name, optimizer] : state.optimizers)
+    if (anywhere && !owners_of_states(*optimizer))
+      add_named(optimizers, name, optimizer_state(*optimizer).at("state").toGenericDict());
+  if (state.ranks_differ != RanksDiffer::kNowhere)
+    for (const auto& [name, tensor] : state.tensors) tensors.insert(name, tensor_for_file(tensor));
+  add("models", models);
+  add("optimizers", optimizers);
+  add("tensors", tensors);
+  if (state.gradients) add("gradients", gradients_of(state));
   return own;
 }
 
@@ -129,8 +158,9 @@ std::vector<c10::IValue> gather_values(ProcessGroup& group, const PickleDict& ow
 
 RankView::RankView(const c10::IValue& top, int rank, int world_size, std::string file)
     : rank_(rank), world_size_(world_size), file_(std::move(file)) {
-  saved_world_ = static_cast<int>(entry_of(top, "world_size", file_).toInt());
-  if (const auto ranks = find_entry(top, "ranks")) ranks_ = ranks->toListRef().vec();
+  saved_world_ =
+      static_cast<int>(as_integer(entry_of(top, "world_size", file_), "world_size", file_));
+  if (const auto ranks = find_entry(top, "ranks")) ranks_ = as_list(*ranks, "ranks", file_);
   if (!ranks_.empty() && static_cast<int>(ranks_.size()) != saved_world_)
     refuse("read " + file_ + ": it has the state of " + std::to_string(ranks_.size()) +
                " ranks, of a world of " + std::to_string(saved_world_),
@@ -143,7 +173,7 @@ PickleDict RankView::of_rank(int rank, const std::string& key, const PickleDict&
                        : std::nullopt;
   if (!own) return of_rank_0;
   PickleDict result = of_rank_0.copy();
-  for (const auto& entry : own->toGenericDict()) {
+  for (const auto& entry : as_dict(*own, key, file_)) {
     if (entry.value().isNone())
       (void)result.erase(entry.key());
     else
@@ -161,7 +191,7 @@ PickleDict RankView::averaged_section(const std::string& key, const PickleDict& 
   std::map<std::string, std::vector<torch::Tensor>> by_name;
   for (int rank = 0; rank < saved_world_; ++rank)
     for (const auto& entry : of_rank(rank, key, of_rank_0))
-      by_name[entry.key().toStringRef()].push_back(entry.value().toTensor());
+      by_name[as_text(entry.key(), key, file_)].push_back(as_tensor(entry.value(), key, file_));
   PickleDict result = make_string_dict();
   for (auto& [name, tensors] : by_name) {
     // A rank without counts as zeros.
@@ -186,6 +216,13 @@ PickleDict gradients_of(const torch::nn::Module& model) {
   return result;
 }
 
+PickleDict gradients_of(const TrainingState& state) {
+  PickleDict result = make_string_dict();
+  if (state.model) result = gradients_of(*state.model);
+  for (const auto& [name, model] : state.models) add_named(result, name, gradients_of(*model));
+  return result;
+}
+
 void load_gradients(torch::nn::Module& model, const PickleDict& gradients,
                     const std::string& file) {
   const torch::NoGradGuard no_grad;
@@ -197,7 +234,7 @@ void load_gradients(torch::nn::Module& model, const PickleDict& gradients,
       gradient.reset();
       continue;
     }
-    const torch::Tensor saved = found->value().toTensor();
+    const torch::Tensor saved = as_tensor(found->value(), item.key(), file);
     if (saved.sizes() != parameter.sizes() || saved.dtype() != parameter.dtype())
       refuse("restore " + file + ": the gradient of '" + item.key() + "' is " +
              dtype_and_shape(saved) + " in the file, the parameter is " +

@@ -7,6 +7,9 @@
 //   "ranks": [{}, {"model": {name: tensor}, "optimizer": {i: {...}}, "comm_hook": {name: tensor},
 //                  "gradients": {name: tensor}}, ...]
 //
+// What TrainingState names has sections "models", "optimizers" and "tensors", with keys "NAME/ENTRY" (of
+// tensors "NAME"); gradients of named models have such keys in "gradients".
+//
 // Element r is rank r's: sections with what is not equal, bit for bit, to rank 0's, which stands
 // under the file's other keys. None: rank 0 has it and this rank has not. Where nothing differs the
 // key is missing.
@@ -71,8 +74,14 @@ class RankView {
   std::vector<c10::IValue> ranks_;
 };
 
+// The entries of a named part in a section that holds those of all: "NAME/ENTRY".
+void add_named(PickleDict& section, const std::string& name, const PickleDict& entries);
+PickleDict part_named(const PickleDict& section, const std::string& name);
+
 // Gradients by name of the parameter.
 PickleDict gradients_of(const torch::nn::Module& model);
+// Of all models of the state.
+PickleDict gradients_of(const TrainingState& state);
 // Every parameter gets the gradient that the dict has for it, or none. Throws kInvalidArgument that
 // names `file`.
 void load_gradients(torch::nn::Module& model, const PickleDict& gradients, const std::string& file);

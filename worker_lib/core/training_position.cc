@@ -38,7 +38,7 @@ std::optional<PositionDifference> difference_between(const TrainingPosition& own
 }
 
 void PositionWatch::restored(const TrainingPosition& position) {
-  first_ = position;
+  first_ = last_ = position;
   has_moved_ = false;
 }
 
@@ -48,8 +48,10 @@ std::vector<std::string> PositionWatch::saving(const TrainingPosition& position,
   if (const auto contradiction = epoch_contradiction(position);
       contradiction && !std::exchange(told_contradiction_, true))
     warnings.push_back(*contradiction);
+  const TrainingPosition last = std::exchange(last_, position);
   if (!position.sampler) {
-    if (needs_sampler && position.step > 0 && !std::exchange(told_no_sampler_, true))
+    const bool is_within_epoch = position.epoch == last.epoch && position.step > last.step;
+    if (needs_sampler && is_within_epoch && !std::exchange(told_no_sampler_, true))
       warnings.push_back(
           "TrainingState::sampler is null: the position in the epoch's data is missing, and a "
           "resumed "

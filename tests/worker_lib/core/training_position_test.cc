@@ -60,6 +60,13 @@ TEST(PositionWatch, SaysOnceThatThereIsNoSampler) {
   EXPECT_THAT(watch.saving({.step = 20}, true), IsEmpty());
 }
 
+TEST(PositionWatch, SavesBetweenEpochsNeedNoSampler) {
+  PositionWatch watch;
+  EXPECT_THAT(watch.saving({.step = 10, .epoch = 1}, true), IsEmpty());
+  EXPECT_THAT(watch.saving({.step = 20, .epoch = 2}, true), IsEmpty());
+  EXPECT_THAT(watch.saving({.step = 25, .epoch = 2}, true), ElementsAre(HasSubstr("is null")));
+}
+
 TEST(PositionWatch, SaysOnceThatTheSamplerDoesNotMove) {
   const auto unused = ElementsAre(HasSubstr("has not moved since step 30 (epoch 1, position 8)"));
   PositionWatch watch;

@@ -16,7 +16,8 @@
 // "optimizer_class", "lr_scheduler" (one that Python's scheduler loads), "lr_scheduler_class",
 // "epoch", "step", "rng" (per rank), "sampler", "extra", "world_size", "generation", "threads",
 // "data", and where they are: "comm_hook", "averager", "gradients", "ranks" (what ranks have of
-// their own). Beside it lies a manifest with size and SHA-256, written last: a checkpoint exists
+// their own), "models", "optimizers", "optimizer_classes", "lr_schedulers", "lr_scheduler_classes",
+// "tensors" (by name), "batch_size". Beside it lies a manifest with size and SHA-256, written last: a checkpoint exists
 // iff its manifest is whole and the file matches. docs/checkpoints.md has the format and the
 // guarantees.
 //
@@ -35,6 +36,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -114,6 +116,21 @@ struct TrainingState {
   // accumulation, after passes in no_sync(). restore() fills .grad if the checkpoint has them, and
   // says so here.
   bool gradients = false;
+  // More of each, by name: the networks of a GAN, averaged weights, a teacher, an actor and a critic, with
+  // or without the ones above. They are saved with everything else as one checkpoint. A name is not
+  // empty and has no '/'. restore() demands the same names.
+  std::map<std::string, torch::nn::Module*> models = {};
+  std::map<std::string, torch::optim::Optimizer*> optimizers = {};
+  std::map<std::string, SavedScheduler*> schedulers = {};
+  // The program's own (fixed noise, a queue, a replay buffer). restore() copies into them; an undefined
+  // one becomes a tensor of its own, on the CPU. What ranks have of their own is saved for each.
+  std::map<std::string, torch::Tensor> tensors = {};
+  // Whether a resumed run must find its place in the data. save() warns, once, where there is no sampler.
+  // false: there is no place to find (generated data), or the program keeps it in `extra`.
+  bool has_position = true;
+  // Samples in a batch, in whatever way the program counts them, 0: not said. restore() remarks on another
+  // one than was saved.
+  std::int64_t batch_size = 0;
 };
 
 // What restore() did.
@@ -144,7 +161,7 @@ class CheckpointManager {
   // On rank 0, takes the directory: from now on no earlier run can announce a checkpoint in it,
   // such as one of a generation that was cut off. Removes what saves that were killed left there.
   // Throws kInvalidArgument for options that cannot be meant, kSystem if the directory cannot be
-  // made or written.
+  // made or written, kStopped if another job has taken it from an earlier generation of this one.
   CheckpointManager(Context& context, const CheckpointOptions& options);
   // For a group without a Context.
   // announce: called on rank 0 when a checkpoint is whole, with its step, by the thread that wrote it;
@@ -167,15 +184,16 @@ class CheckpointManager {
   // (skip_when_busy).
   // Throws on every rank, naming file and cause, when it or the one before cannot be written;
   // earlier checkpoints are then as they were.
-  // kInvalidArgument if the ranks differ in `step`, or if the directory holds a later step that
+  // kInvalidArgument if the ranks differ in `step`, epoch or the sampler's position, or if the directory holds a later step that
   // this run did not restore (it belongs to another run, and would be restored instead);
   // kUnsupported for another optimizer; kStopped if a later run has taken the directory.
   bool save(std::int64_t step, const TrainingState& state);
 
   // After each step: saves if it is time to (every_steps, every), or if ddprun was told to ask for it
   // (--checkpoint-signal), which it then waits for. Costs nothing but for `every` or --checkpoint-signal: then a
-  // small all-reduce. Returns and throws the same on every rank.
-  MaybeSaved maybe_save(std::int64_t step, const TrainingState& state);
+  // small all-reduce. Returns and throws the same on every rank. A training that goes on after it was told to
+  // leave is warned once, and saves as if nobody had asked.
+  [[nodiscard]] MaybeSaved maybe_save(std::int64_t step, const TrainingState& state);
 
   // Returns on every rank when all that was saved is announced and on the disk. Throws on every rank when it
   // cannot be written.
@@ -198,6 +216,10 @@ class CheckpointManager {
   Restored restore(TrainingState& state);
 
  private:
+  // job: of a Context, the same in all its generations; empty: not known.
+  CheckpointManager(ProcessGroup& group, std::int64_t generation, const CheckpointOptions& options,
+                    std::function<void(std::int64_t step)> announce, const std::string& job);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -1,0 +1,75 @@
+// The example dcgan as real processes: the same bits after kills, and what lies in its checkpoint.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "tests/support/child_process.h"
+#include "tests/support/eventually.h"
+#include "tests/support/number_after.h"
+#include "tests/support/program.h"
+#include "tests/support/temporary_directory.h"
+
+namespace ddprun {
+namespace {
+
+using std::chrono::seconds;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing_support::Arguments;
+using testing_support::ChildProcess;
+using testing_support::digest_after;
+using testing_support::eventually;
+using testing_support::joined;
+using testing_support::program;
+using testing_support::TemporaryDirectory;
+
+std::string output_of_two(const Arguments& options) {
+  ChildProcess job(joined({program("ddprun"), "--standalone", "--nproc-per-node=2",
+                           "--max-restarts=1", program("dcgan"), "--epochs=2"},
+                          options));
+  EXPECT_EQ(job.wait(seconds(120)), 0) << job.out() << job.err();
+  return job.out();
+}
+
+TEST(Dcgan, EndsWithTheSameBitsWhenAWorkerWasKilled) {
+  const TemporaryDirectory directory;
+  const std::string expected = digest_after(output_of_two({}));
+  EXPECT_FALSE(expected.empty());
+  const std::string checkpoints = "--checkpoint-dir=" + directory / "run";
+  const std::string killed =
+      output_of_two({checkpoints, "--checkpoint-every=10", "--crash-rank=1", "--crash-step=33"});
+  EXPECT_THAT(killed, HasSubstr("resumed at step "));
+  EXPECT_EQ(digest_after(killed), expected);
+  ChildProcess show({program("ddprun-ckpt"), "show", directory / "run"});
+  EXPECT_EQ(show.wait(), 0) << show.err();
+  EXPECT_THAT(show.out(), AllOf(HasSubstr("models"), HasSubstr("generator"),
+                                HasSubstr("discriminator"), HasSubstr("fixed_noise")));
+}
+
+// The first ends with the reason, and its restarts do not take the directory back.
+TEST(Dcgan, TheSecondOfTwoJobsInOneDirectoryHasIt) {
+  const TemporaryDirectory directory;
+  const auto start = [&](const std::string& epochs) {
+    return std::make_unique<ChildProcess>(
+        Arguments{program("ddprun"), "--standalone", "--nproc-per-node=1", "--max-restarts=2",
+                  program("dcgan"), "--checkpoint-every=5", "--checkpoint-dir=" + directory / "run",
+                  "--epochs=" + epochs});
+  };
+  auto first = start("100000");
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(directory / "run/.claim.json"); }))
+      << first->err();
+  auto second = start("100000");
+  EXPECT_TRUE(first->wait(seconds(60)).value_or(0) != 0) << first->err();
+  EXPECT_THAT(first->err(),
+              AllOf(HasSubstr("has taken " + directory / "run" + " from this one"),
+                    HasSubstr("has taken it from this job"), HasSubstr("end one of the two jobs")));
+  EXPECT_FALSE(second->wait(std::chrono::milliseconds(1))) << second->err();
+  second->signal(SIGTERM);
+  EXPECT_TRUE(second->wait(seconds(30)));
+  EXPECT_THAT(second->err(), testing::Not(HasSubstr("restart 1 of 2"))) << "it was left alone";
+}
+
+}  // namespace
+}  // namespace ddprun
