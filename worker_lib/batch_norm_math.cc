@@ -118,15 +118,17 @@ Tensor along_channels(const Tensor& values, const Tensor& tensor) {
   return values.view(shape);
 }
 
-Tensor float64_rows(const Tensor& tensor, std::int64_t first, std::int64_t rows) {
-  return tensor.narrow(0, first, rows).to(torch::kFloat64);
+// In the dtype that is computed in.
+Tensor wide_rows(const Tensor& tensor, std::int64_t first, std::int64_t rows,
+                 torch::ScalarType type) {
+  return tensor.narrow(0, first, rows).to(type);
 }
 
 Moments moments_of_blocks(const Tensor& input) {
   Moments result(static_cast<std::size_t>(input.size(1)));
   const auto dimensions = reduced_dimensions(input);
   for_each_block(input, [&](std::int64_t first, std::int64_t rows) {
-    const Tensor block = float64_rows(input, first, rows);
+    const Tensor block = wide_rows(input, first, rows, torch::kFloat64);
     const Tensor mean = block.mean(dimensions).cpu();
     const Tensor squares =
         (block - along_channels(mean.to(input.device()), input)).square_().sum(dimensions).cpu();
@@ -146,10 +148,35 @@ Moments moments_of(const Tensor& input) {
   return has_planes(input) ? moments_of_planes(input) : moments_of_blocks(input);
 }
 
+Tensor moments_row(const Tensor& input, double flag) {
+  const auto type = input.scalar_type() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
+  const std::int64_t channels = input.size(1);
+  const auto count = static_cast<double>(input.numel() / channels);
+  const Tensor row = torch::zeros({2 * channels + 2}, input.options().dtype(type));
+  if (input.numel() > 0) {
+    const auto [variance, mean] =
+        torch::var_mean(input.to(type), reduced_dimensions(input), /*correction=*/0);
+    row.narrow(0, 0, channels).copy_(mean);
+    row.narrow(0, channels, channels).copy_(variance.mul_(count));
+  }
+  row.narrow(0, 2 * channels, 1).fill_(count);
+  row.narrow(0, 2 * channels + 1, 1).fill_(flag);
+  return row;
+}
+
+CombinedMoments combined_moments(const Tensor& rows) {
+  const std::int64_t channels = rows.size(1) / 2 - 1;
+  const Tensor means = rows.narrow(1, 0, channels), squares = rows.narrow(1, channels, channels);
+  const Tensor counts = rows.narrow(1, 2 * channels, 1);
+  const Tensor count = counts.sum();
+  const Tensor mean = (means * counts).sum(0) / count;
+  return {mean, (squares + (means - mean).square_().mul_(counts)).sum(0), count};
+}
+
 Tensor normalized(const Tensor& input, const Tensor& mean, const Tensor& scale,
                   const Tensor& bias) {
   Tensor output = torch::empty_like(input);
-  if (has_planes(input)) {
+  if (has_planes(input) && mean.scalar_type() == torch::kFloat64) {
     const auto means = values_of(mean), scales = values_of(scale), biases = values_of(bias);
     with_type(input, [&](auto type) {
       using T = decltype(type);
@@ -164,7 +191,8 @@ Tensor normalized(const Tensor& input, const Tensor& mean, const Tensor& scale,
     return output;
   }
   for_each_block(input, [&](std::int64_t first, std::int64_t rows) {
-    Tensor block = float64_rows(input, first, rows) - along_channels(mean, input);
+    Tensor block =
+        wide_rows(input, first, rows, mean.scalar_type()) - along_channels(mean, input);
     block.mul_(along_channels(scale, input)).add_(along_channels(bias, input));
     output.narrow(0, first, rows).copy_(block);
   });
@@ -173,7 +201,7 @@ Tensor normalized(const Tensor& input, const Tensor& mean, const Tensor& scale,
 
 Tensor gradient_sums(const Tensor& gradient, const Tensor& input, const Tensor& mean) {
   Tensor sums = torch::zeros({2, input.size(1)}, mean.options());
-  if (has_planes(input)) {
+  if (has_planes(input) && mean.scalar_type() == torch::kFloat64) {
     const Tensor plain = gradient.contiguous();
     const auto means = values_of(mean);
     double* of_gradient = sums.mutable_data_ptr<double>();
@@ -192,8 +220,9 @@ Tensor gradient_sums(const Tensor& gradient, const Tensor& input, const Tensor& 
   }
   const auto dimensions = reduced_dimensions(input);
   for_each_block(input, [&](std::int64_t first, std::int64_t rows) {
-    const Tensor g = float64_rows(gradient, first, rows);
-    const Tensor distance = float64_rows(input, first, rows) - along_channels(mean, input);
+    const Tensor g = wide_rows(gradient, first, rows, mean.scalar_type());
+    const Tensor distance =
+        wide_rows(input, first, rows, mean.scalar_type()) - along_channels(mean, input);
     sums[0] += g.sum(dimensions);
     sums[1] += (g * distance).sum(dimensions);
   });
@@ -203,7 +232,7 @@ Tensor gradient_sums(const Tensor& gradient, const Tensor& input, const Tensor& 
 Tensor input_gradient(const Tensor& gradient, const Tensor& input, const Tensor& mean,
                       const Tensor& scale, const Tensor& constant, const Tensor& slope) {
   Tensor result = torch::empty_like(input);
-  if (has_planes(input)) {
+  if (has_planes(input) && mean.scalar_type() == torch::kFloat64) {
     const Tensor plain = gradient.contiguous();
     const auto means = values_of(mean), scales = values_of(scale), constants = values_of(constant),
                slopes = values_of(slope);
@@ -222,9 +251,10 @@ Tensor input_gradient(const Tensor& gradient, const Tensor& input, const Tensor&
     return result;
   }
   for_each_block(input, [&](std::int64_t first, std::int64_t rows) {
-    Tensor block = float64_rows(input, first, rows) - along_channels(mean, input);
+    Tensor block =
+        wide_rows(input, first, rows, mean.scalar_type()) - along_channels(mean, input);
     block.mul_(along_channels(slope, input)).add_(along_channels(constant, input));
-    torch::sub_out(block, float64_rows(gradient, first, rows), block);
+    torch::sub_out(block, wide_rows(gradient, first, rows, mean.scalar_type()), block);
     result.narrow(0, first, rows).copy_(block.mul_(along_channels(scale, input)));
   });
   return result;

@@ -1,9 +1,10 @@
 // The arithmetic of batch normalization on one rank's tensors, between the exchanges of SyncBatchNorm.
 //
-// Every sum and every intermediate value is float64; what has the shape of the input is rounded to its
-// dtype once. Tensors on a CPU whose channels lie in long planes (float or double, contiguous) go through
-// core/channel_loops, everything else (16-bit, other memory formats, other devices) through LibTorch's
-// functions, block by block. Vectors with a value for each channel are float64, on the input's device.
+// Every sum and every intermediate value has the dtype of the vectors with a value for each channel; what has the
+// shape of the input is rounded to its dtype once. On a CPU they are float64: tensors whose channels lie in long
+// planes (float or double, contiguous) go through core/channel_loops, everything else (16-bit, other memory
+// formats) through LibTorch's functions, block by block. On other devices they are float32, or float64 for a
+// float64 input, on the input's device, and nothing here waits for the device.
 //
 // Pure functions; any thread, without recording gradients.
 #pragma once
@@ -19,7 +20,18 @@ namespace ddprun {
 // The values of a contiguous float64 tensor on the CPU, which must outlive them.
 std::span<const double> values_of(const torch::Tensor& float64_on_cpu);
 
+// Of an input on the CPU.
 Moments moments_of(const torch::Tensor& input);
+
+// For inputs on other devices: [2C + 2], the means, the sums of squared distances from them, the number of values
+// of a channel, and `flag`. Its dtype is that of the vectors.
+torch::Tensor moments_row(const torch::Tensor& input, double flag);
+
+// The moments of all ranks' batches together, of their rows, [ranks, 2C + 2]. count has no dimensions.
+struct CombinedMoments {
+  torch::Tensor mean, squares, count;
+};
+CombinedMoments combined_moments(const torch::Tensor& rows);
 
 // (x - mean) * scale + bias.
 torch::Tensor normalized(const torch::Tensor& input, const torch::Tensor& mean,

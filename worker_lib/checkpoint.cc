@@ -68,6 +68,7 @@ struct CheckpointManager::Impl {
   CheckpointDirectory directory;
   std::function<void(std::int64_t)> announce;
   bool may_be_asked = false;  // to save and to leave
+  LateWishes wishes{group};
   // Steps that restore() passed over: they may be damaged, and a later save may replace them.
   std::set<std::int64_t> passed_over = {};
   TimePoint last_save = BootClock::now();
@@ -514,19 +515,24 @@ MaybeSaved CheckpointManager::maybe_save(std::int64_t step, const TrainingState&
           "end (--checkpoint-signal), and will say that the job is to be started again; end with "
           "0 when maybe_save(...).leave is true");
     const bool may_be_asked = impl_->may_be_asked && !goes_on;
-    MaybeSaved done{.leave = may_be_asked && save_was_requested()};
-    if (options.every.count() > 0 || may_be_asked) {
+    MaybeSaved done;
+    const bool asks = options.every.count() > 0 || may_be_asked;
+    const auto own_wishes = [&]() -> std::vector<bool> {
       // Rank 0's clock counts: others may have started later. What would be skipped stays due.
       const bool is_time = options.every.count() > 0 && impl_->group.rank() == 0 &&
                            BootClock::now() - impl_->last_save >= options.every &&
                            !impl_->would_skip();
-      const std::vector<bool> wishes = wishes_of_all(impl_->group, {is_time, done.leave});
+      return {is_time, may_be_asked && save_was_requested()};
+    };
+    if (asks) {
+      const std::vector<bool> wishes = impl_->wishes.last(own_wishes());
       due = due || wishes[0];
       done.leave = wishes[1];
     }
     if (done.leave) wait();  // so that it is not skipped as busy
     if (due || done.leave) done.saved = save(step, state);
     if (done.leave) wait();
+    if (asks && !done.leave) impl_->wishes.begin(own_wishes());  // of the state after a save
     done.leave = done.leave || goes_on;
     impl_->was_told_to_leave = done.leave;
     return done;

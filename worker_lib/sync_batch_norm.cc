@@ -4,6 +4,8 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <chrono>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <span>
@@ -11,6 +13,8 @@
 #include "worker_lib/batch_norm_math.h"
 #include "worker_lib/core/moments.h"
 #include "worker_lib/error_bridge.h"
+#include "worker_lib/group_notes.h"
+#include "worker_lib/late_checks.h"
 #include "worker_lib/tensor_facts.h"
 
 namespace ddprun {
@@ -18,18 +22,56 @@ namespace {
 
 using torch::Tensor;
 
-// What a rank's forward records, so which collectives its backward pass can take part in.
-enum class Recorded { kNothing, kParameters, kInput };
+// For a call that was ended to hear why.
+constexpr auto kTimeToFail = std::chrono::seconds(10);
 
-// What all ranks agree on in a forward; the backward pass uses it again.
+// What a rank's forward records, so which collectives its backward pass can take part in. None is 0: a rank whose
+// number has not come shows that nothing was exchanged.
+enum class Recorded { kNothing = 1, kParameters, kInput };
+
+// What all ranks agree on in a forward; the backward pass uses it again, when the group may have ended.
 struct Normalization : torch::CustomClassHolder {
-  explicit Normalization(ProcessGroup& group_) : group(group_) {}
+  explicit Normalization(const detail::BatchNormParts& parts)
+      : name(parts.name), group(parts.group), checks(parts.checks) {}
 
-  ProcessGroup& group;
-  Tensor mean, invstd;     // float64, on the input's device
-  double count = 0;        // values of a channel on all ranks
+  const std::string name;
+  const detail::GroupOfLayers group;
+  const std::shared_ptr<detail::LateChecks> checks;  // null: errors are thrown at once
+  Tensor mean, invstd;                               // on the input's device
+  Tensor count;            // values of a channel on all ranks, without dimensions
   bool exchanges = false;  // the backward pass has a collective
 };
+
+// A backend may say that a call is over which was ended early: NCCL's calls only make the stream wait. The call
+// knows why it ended, or will in a moment.
+[[noreturn]] void refuse_unexchanged(const std::string& doing, const Work& work) {
+  work.wait(kTimeToFail);
+  refuse(doing + ": its collective ended without the values of all ranks; do not use the result",
+         DistError::Kind::kStopped);
+}
+
+Tensor or_nan(const Tensor& is_right, const Tensor& values) {
+  return torch::where(is_right, values, std::numeric_limits<double>::quiet_NaN());
+}
+
+// Sums over the ranks, [2, C]. Each rank adds 1 to one more value, which shows that all of them took part.
+Tensor exchanged(const Normalization& all, const Tensor& own) {
+  const std::string doing = "backward pass of " + all.name;
+  ProcessGroup& group = all.group.get(doing);
+  const Tensor flat = torch::cat({own.flatten(), torch::ones({1}, own.options())});
+  const Work work = group.all_reduce(flat);
+  const Tensor ranks = flat.narrow(0, own.numel(), 1);
+  const Tensor sums = flat.narrow(0, 0, own.numel()).view(own.sizes());
+  const auto look = [doing, work, size = group.size()](const Tensor& on_host) {
+    if (on_host.item<double>() != size) refuse_unexchanged(doing, work);
+  };
+  if (all.checks) {
+    all.checks->add(ranks, look);
+    return or_nan(ranks == group.size(), sums);
+  }
+  look(ranks);
+  return sums;
+}
 
 // y = (x - mean) * invstd * weight + bias; its derivative after x is
 // invstd * weight * (g - mean of g - (x - mean) * invstd^2 * mean of g (x - mean)).
@@ -43,7 +85,8 @@ class Normalize : public torch::autograd::Function<Normalize> {
     const Tensor weight = weight_or_none.value_or(Tensor()), bias = bias_or_none.value_or(Tensor());
     context->save_for_backward({input, weight});
     context->saved_data["all"] = c10::IValue::make_capsule(all);
-    const Tensor shift = bias.defined() ? bias.to(torch::kFloat64) : torch::zeros_like(all->mean);
+    const Tensor shift =
+        bias.defined() ? bias.to(all->mean.scalar_type()) : torch::zeros_like(all->mean);
     return normalized(input, all->mean, scale_of(*all, weight), shift);
   }
 
@@ -58,14 +101,14 @@ class Normalize : public torch::autograd::Function<Normalize> {
     const auto capsule = context->saved_data["all"].toCapsule();
     const auto& all = static_cast<const Normalization&>(*capsule);
     const Tensor& gradient = gradients[0];
-    const Tensor sums = gradient_sums(gradient, input, all.mean);
+    Tensor sums = gradient_sums(gradient, input, all.mean);
     Tensor of_weight, of_bias;
     if (weight.defined()) {
       of_weight = (sums[1] * all.invstd).to(weight.scalar_type());
       of_bias = sums[0].to(weight.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
     }
     if (!all.exchanges) return {Tensor(), of_weight, of_bias, Tensor()};
-    all.group.all_reduce(sums);
+    sums = exchanged(all, sums);
     // The means over all ranks of g, and of g * (x - mean).
     const Tensor of_g = sums[0] / all.count, of_product = sums[1] / all.count;
     return {input_gradient(gradient, input, all.mean, scale_of(all, weight), of_g,
@@ -100,27 +143,57 @@ bool agree_on_exchange(const std::string& doing, std::span<const Recorded> of_ra
   return std::ranges::find(of_ranks, Recorded::kInput) != of_ranks.end();
 }
 
-// One row for each rank: means, squares, count, what it recorded.
-Tensor gather_moments(const Moments& own, Recorded recorded, ProcessGroup& group,
-                      torch::Device device) {
+Tensor row_of(const Moments& own, Recorded recorded) {
   std::vector<double> row = own.mean();
   row.insert(row.end(), own.squares().begin(), own.squares().end());
   row.push_back(own.count());
   row.push_back(static_cast<double>(recorded));
-  const Tensor mine = torch::tensor(row, torch::kFloat64).to(device);
-  const Tensor all = torch::empty({group.size(), mine.numel()}, mine.options());
-  group.all_gather_into_tensor(all, mine);
-  return all.cpu();
+  return torch::tensor(row, torch::kFloat64);
 }
 
+// Every rank's row: means, squares, count, what it recorded. Zeros where nothing has come.
+struct GatheredRows {
+  Tensor rows;
+  Work work;
+
+  // Count, and what it recorded.
+  Tensor numbers() const { return rows.narrow(1, rows.size(1) - 2, 2); }
+};
+
+GatheredRows gather_rows(const Tensor& mine, ProcessGroup& group) {
+  GatheredRows all{torch::zeros({group.size(), mine.numel()}, mine.options()), {}};
+  all.work = group.all_gather_into_tensor(all.rows, mine);
+  return all;
+}
+
+// Throws what the ranks refuse together. numbers: on the CPU. Whether the backward pass has a collective.
+bool expect_sound(const std::string& doing, const Tensor& numbers, const Work& work) {
+  double count = 0;
+  std::vector<Recorded> recorded;
+  for (std::int64_t rank = 0; rank < numbers.size(0); ++rank) {
+    count += numbers[rank][0].item<double>();
+    recorded.push_back(static_cast<Recorded>(numbers[rank][1].item<double>()));
+    if (recorded.back() < Recorded::kNothing || recorded.back() > Recorded::kInput)
+      refuse_unexchanged(doing, work);
+  }
+  if (count < 2)
+    refuse(doing + ": the batches of all ranks have " + std::to_string(static_cast<int>(count)) +
+           " values for each channel, training needs at least 2");
+  return agree_on_exchange(doing, recorded);
+}
+
+// is_right: without dimensions; where it is false nothing changes.
 void update_running_statistics(const detail::BatchNormParts& parts, const Tensor& mean,
-                               const Tensor& unbiased_variance) {
+                               const Tensor& unbiased_variance, const Tensor& is_right) {
   if (!parts.running_mean.defined()) return;
   Tensor batches = parts.num_batches_tracked;
-  batches += 1;
-  const double m = parts.options.momentum().value_or(1 / batches.item<double>());
-  const auto update = [m](Tensor running, const Tensor& value) {
-    running.copy_(running.to(torch::kFloat64) * (1 - m) + value * m);
+  batches += is_right.to(batches.scalar_type());
+  const Tensor m = parts.options.momentum()
+                       ? torch::full({}, *parts.options.momentum(), mean.options())
+                       : batches.to(mean.scalar_type()).reciprocal();
+  const auto update = [&](Tensor running, const Tensor& value) {
+    const Tensor next = running.to(mean.scalar_type()) * (1 - m) + value * m;
+    running.copy_(torch::where(is_right, next, running.to(mean.scalar_type())));
   };
   update(parts.running_mean, mean);
   update(parts.running_var, unbiased_variance);
@@ -131,27 +204,48 @@ c10::intrusive_ptr<Normalization> normalization_of(const std::string& doing, con
                                                    const detail::BatchNormParts& parts) {
   const Recorded own = recorded_by(input, parts);
   const torch::NoGradGuard no_grad;
-  const Tensor all = gather_moments(moments_of(input), own, parts.group, input.device());
+  const GatheredRows all =
+      gather_rows(row_of(moments_of(input), own), parts.group.get(doing));
+  auto result = c10::make_intrusive<Normalization>(parts);
+  result->exchanges = expect_sound(doing, all.numbers(), all.work);
   const auto channels = static_cast<std::size_t>(input.size(1));
   Moments total(channels);
-  std::vector<Recorded> recorded;
-  for (std::int64_t rank = 0; rank < all.size(0); ++rank) {
-    const std::span<const double> row = values_of(all[rank]);
+  for (std::int64_t rank = 0; rank < all.rows.size(0); ++rank) {
+    const std::span<const double> row = values_of(all.rows[rank]);
     total.merge(row[2 * channels], row.first(channels), row.subspan(channels, channels));
-    recorded.push_back(static_cast<Recorded>(row[2 * channels + 1]));
   }
-  if (total.count() < 2)
-    refuse(doing + ": the batches of all ranks have " +
-           std::to_string(static_cast<int>(total.count())) +
-           " values for each channel, training needs at least 2");
-
-  auto result = c10::make_intrusive<Normalization>(parts.group);
-  result->exchanges = agree_on_exchange(doing, recorded);
-  result->count = total.count();
-  result->mean = torch::tensor(total.mean(), torch::kFloat64).to(input.device());
-  const Tensor squares = torch::tensor(total.squares(), torch::kFloat64).to(input.device());
+  result->count = torch::scalar_tensor(total.count(), torch::kFloat64);
+  result->mean = torch::tensor(total.mean(), torch::kFloat64);
+  const Tensor squares = torch::tensor(total.squares(), torch::kFloat64);
   result->invstd = (squares / total.count() + parts.options.eps()).rsqrt();
-  update_running_statistics(parts, result->mean, squares / (total.count() - 1));
+  update_running_statistics(parts, result->mean, squares / (total.count() - 1),
+                            torch::scalar_tensor(true, torch::kBool));
+  return result;
+}
+
+// The same on another device, without waiting for it. The host sees the ranks' numbers in the next forward; until
+// then NaN says that something is wrong. The backward pass always has a collective, because the host does not know
+// whether another rank needs it.
+c10::intrusive_ptr<Normalization> normalization_on_device(const std::string& doing,
+                                                          const Tensor& input,
+                                                          const detail::BatchNormParts& parts) {
+  parts.checks->settle();
+  const Recorded own = recorded_by(input, parts);
+  const torch::NoGradGuard no_grad;
+  const GatheredRows all =
+      gather_rows(moments_row(input, static_cast<double>(own)), parts.group.get(doing));
+  parts.checks->add(all.numbers(), [doing, work = all.work](const Tensor& on_host) {
+    expect_sound(doing, on_host, work);
+  });
+  const CombinedMoments total = combined_moments(all.rows);
+  const Tensor has_come = (all.numbers().select(1, 1) >= static_cast<double>(Recorded::kNothing)).all();
+  const Tensor is_right = has_come.logical_and(total.count >= 2);
+  auto result = c10::make_intrusive<Normalization>(parts);
+  result->exchanges = true;
+  result->count = total.count;
+  result->mean = or_nan(is_right, total.mean);
+  result->invstd = (total.squares / total.count + parts.options.eps()).rsqrt();
+  update_running_statistics(parts, total.mean, total.squares / (total.count - 1), is_right);
   return result;
 }
 
@@ -235,6 +329,14 @@ std::size_t replace_below(torch::nn::Module& module, ProcessGroup& group, Conver
 
 namespace detail {
 
+ProcessGroup& GroupOfLayers::get(const std::string& doing) const {
+  if (notes_->has_ended)
+    refuse(doing + ": the group that the layer was made with has ended", DistError::Kind::kStopped);
+  return *group_;
+}
+
+std::shared_ptr<LateChecks> make_late_checks() { return std::make_shared<LateChecks>(); }
+
 Tensor sync_batch_norm(const Tensor& input, const BatchNormParts& parts) {
   const std::string doing = "forward of " + parts.name;
   return with_dist_errors(doing, [&] {
@@ -243,7 +345,8 @@ Tensor sync_batch_norm(const Tensor& input, const BatchNormParts& parts) {
       return tensor.defined() ? std::optional(tensor) : std::nullopt;
     };
     return Normalize::apply(input, optional(parts.weight), optional(parts.bias),
-                            normalization_of(doing, input, parts));
+                            parts.checks ? normalization_on_device(doing, input, parts)
+                                         : normalization_of(doing, input, parts));
   });
 }
 

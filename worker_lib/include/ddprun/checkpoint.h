@@ -191,8 +191,9 @@ class CheckpointManager {
 
   // After each step: saves if it is time to (every_steps, every), or if ddprun was told to ask for it
   // (--checkpoint-signal), which it then waits for. Costs nothing but for `every` or --checkpoint-signal: then a
-  // small all-reduce. Returns and throws the same on every rank. A training that goes on after it was told to
-  // leave is warned once, and saves as if nobody had asked.
+  // small all-reduce that nothing waits for, so that time and signal are followed one call later (in a world of one
+  // at once). Returns and throws the same on every rank. A training that goes on after it was told to leave is
+  // warned once, and saves as if nobody had asked.
   [[nodiscard]] MaybeSaved maybe_save(std::int64_t step, const TrainingState& state);
 
   // Returns on every rank when all that was saved is announced and on the disk. Throws on every rank when it

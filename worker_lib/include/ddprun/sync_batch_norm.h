@@ -15,21 +15,25 @@
 // one rank, it is torch::nn::BatchNorm, bit for bit.
 //
 // Formulas and semantics: torch.nn.SyncBatchNorm of PyTorch 2.11, which serves CUDA tensors only;
-// this one serves the devices of its group. Everything between the ranks, and all sums, are float64;
-// output and input gradients are computed in float64 and rounded once. Batch normalization: Ioffe and
-// Szegedy, 2015. Merging of the ranks' variances: Chan, Golub and LeVeque, 1979.
+// this one serves the devices of its group. Batch normalization: Ioffe and Szegedy, 2015. Merging of the
+// ranks' variances: Chan, Golub and LeVeque, 1979.
+//
+// On a CPU everything between the ranks, and all sums, are float64; output and input gradients are computed in
+// float64 and rounded once. On a GPU all of it is float32 (float64 for float64 inputs), as PyTorch's, and no
+// call waits for what it has just launched. So what the ranks refuse together (below) is thrown in the layer's
+// next forward in training. Until then the output is NaN, and running statistics stay as they are.
 //
 // A forward in training is one collective on the group (2C + 2 values of each rank), a backward one
-// more (2C values) if the input of any rank requires a gradient. So all ranks call the layers in the
-// same order. The group:
+// more (2C + 1 values) if the input of any rank requires a gradient (on a GPU always). So all ranks call the layers
+// in the same order. The group:
 //   - That of DistributedDataParallel is right only where each rank's backward pass visits the same
 //     layers in the same order, because its buckets are sent from the same pass; and a layer then
 //     waits until the buckets in front of it are through.
 //   - One of its own, as above, is always right, is not slowed down by buckets, and serves all
 //     layers of a model. That is what to use.
 //
-// The thread that trains owns a layer; a backward pass uses the group from its own thread. The group
-// must outlive the layer, its copies, and every backward pass through it.
+// The thread that trains owns a layer; a backward pass uses the group from its own thread. A forward in training
+// and a backward pass throw kStopped when the group has ended; it must not end while one of them runs.
 #pragma once
 
 #include <torch/nn/modules/batchnorm.h>
@@ -46,15 +50,33 @@ namespace ddprun {
 
 namespace detail {
 
-// What a layer lends for the length of a call. The last five are undefined where the options leave
+class LateChecks;
+
+// A group that may end before its layers.
+class GroupOfLayers {
+ public:
+  explicit GroupOfLayers(ProcessGroup& group) : group_(&group), notes_(group.notes()) {}
+  // Throws kStopped when it has ended. doing: for the error.
+  ProcessGroup& get(const std::string& doing) const;
+
+ private:
+  ProcessGroup* group_;
+  std::shared_ptr<GroupNotes> notes_;
+};
+
+// What a layer lends for the length of a call. The last five tensors are undefined where the options leave
 // them out.
 struct BatchNormParts {
   std::string name;
-  ProcessGroup& group;
+  GroupOfLayers group;
   const torch::nn::BatchNormOptions& options;
   torch::Tensor weight, bias;
   torch::Tensor running_mean, running_var, num_batches_tracked;
+  // Of the layer: what is checked one forward late, as on a GPU. Null: at once, as on a CPU.
+  std::shared_ptr<LateChecks> checks;
 };
+
+std::shared_ptr<LateChecks> make_late_checks();
 
 // A forward in training over all ranks' batches.
 torch::Tensor sync_batch_norm(const torch::Tensor& input, const BatchNormParts& parts);
@@ -70,7 +92,7 @@ class SyncBatchNormImplBase : public torch::nn::BatchNormImplBase<D, Derived> {
 
  public:
   SyncBatchNormImplBase(const torch::nn::BatchNormOptions& options, ProcessGroup& group)
-      : Base(options), group_(&group) {}
+      : Base(options), group_(group), checks_(detail::make_late_checks()) {}
 
   // input: floating-point, [N, C] or [N, C, L] (1d), [N, C, H, W] (2d), [N, C, D, H, W] (3d), of any
   // memory format, which the output has, too. 16-bit inputs with float32 parameters are fine.
@@ -79,11 +101,11 @@ class SyncBatchNormImplBase : public torch::nn::BatchNormImplBase<D, Derived> {
   // record gradients and some do not; as collectives when the group fails. With an output that was
   // recorded, a backward pass throws kUnsupported for create_graph.
   torch::Tensor forward(const torch::Tensor& input) {
-    if (!this->is_training() || group_->size() == 1) return Base::forward(input);
+    if (!this->is_training() || group().size() == 1) return Base::forward(input);
     _check_input_dim(input);
     return detail::sync_batch_norm(
-        input, {kind(), *group_, this->options, this->weight, this->bias, this->running_mean,
-                this->running_var, this->num_batches_tracked});
+        input, {kind(), group_, this->options, this->weight, this->bias, this->running_mean,
+                this->running_var, this->num_batches_tracked, input.is_cpu() ? nullptr : checks_});
   }
 
   // As torch::nn::BatchNorm writes itself, under its own name.
@@ -98,7 +120,8 @@ class SyncBatchNormImplBase : public torch::nn::BatchNormImplBase<D, Derived> {
            << ", track_running_stats=" << this->options.track_running_stats() << ")";
   }
 
-  ProcessGroup& group() const { return *group_; }
+  // Throws kStopped when it has ended.
+  ProcessGroup& group() const { return group_.get(kind()); }
 
   // Takes over another layer's parameters (the same tensors), the memory of its buffers, and its
   // mode. `other` has the same options.
@@ -122,7 +145,8 @@ class SyncBatchNormImplBase : public torch::nn::BatchNormImplBase<D, Derived> {
  private:
   static std::string kind() { return "SyncBatchNorm" + std::to_string(D) + "d"; }
 
-  ProcessGroup* group_;  // never null
+  detail::GroupOfLayers group_;
+  std::shared_ptr<detail::LateChecks> checks_;
 };
 
 class SyncBatchNorm1dImpl : public SyncBatchNormImplBase<1, SyncBatchNorm1dImpl> {
