@@ -19,6 +19,7 @@ timespec to_timespec(Duration duration) {
 }
 
 std::string to_text(Duration duration) {
+  if (duration < Duration::zero()) return "-" + to_text(-duration);
   const double seconds = std::chrono::duration<double>(duration).count();
   char text[32];
   if (seconds < 0.001) {

@@ -101,12 +101,13 @@ void Options::check() const {
         std::to_string(lr_decay_steps) + " is less than " + std::to_string(all_steps()) + " steps");
 }
 
-examples::Gpt make_net(const Options& options, const examples::Text& text) {
+examples::Gpt make_net(const Options& options, const examples::Text& text, torch::Device device) {
   torch::manual_seed(options.seed);
   examples::GptSizes sizes = options.net;
   sizes.vocabulary = text.vocabulary_size();
   examples::Gpt net(sizes);
   if (!options.init.empty()) ddprun::load_into(*net, ddprun::load_state_dict(options.init));
+  net->to(device);
   return net;
 }
 
@@ -162,7 +163,7 @@ class Training {
         ctx_(ctx),
         training_(text, Blocks::Part::kTraining, options.net.block),
         validation_(text, Blocks::Part::kValidation, options.net.block),
-        net_(make_net(options, text)),
+        net_(make_net(options, text, ctx.device())),
         model_(net_, ctx.group()),
         optimizer_(parameter_groups(net_, options.lr)),
         schedule_(optimizer_, rates(options)),
@@ -220,7 +221,8 @@ class Training {
   }
 
   void take_step(const torch::data::Example<>& batch) {
-    const torch::Tensor loss = loss_of(model_(batch.data), batch.target);
+    const torch::Device device = ctx_.device();
+    const torch::Tensor loss = loss_of(model_(batch.data.to(device)), batch.target.to(device));
     clock_.end("forward");
     optimizer_.zero_grad();
     loss.backward();
@@ -248,7 +250,9 @@ class Training {
     auto loader = torch::data::make_data_loader(
         validation_, ddprun::DistributedEvalSampler(*validation_.size(), ctx_.group()), kBlocks);
     for (auto& batch : *loader)
-      metrics_.add_mean("val_loss", loss_of(net_(batch.data), batch.target).item<double>(),
+      metrics_.add_mean("val_loss",
+                        loss_of(net_(batch.data.to(ctx_.device())), batch.target.to(ctx_.device()))
+                            .item<double>(),
                         static_cast<double>(batch.data.size(0)));
     const ddprun::MetricAccumulator all = metrics_.merged(ctx_.group());
     report_.end_epoch(step_, {{"loss", all.mean("loss")}, {"val_loss", all.mean("val_loss")}});

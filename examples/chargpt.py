@@ -135,6 +135,12 @@ def endless(blocks: Blocks, sampler: DistributedSampler, batch_size: int):
         epoch += 1
 
 
+def device_of_rank() -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+
+
 class Training:
     def __init__(self, options: argparse.Namespace, rank: int, world_size: int) -> None:
         self.options, self.rank, self.world_size = options, rank, world_size
@@ -147,11 +153,13 @@ class Training:
         self.steps = options.warmup + options.steps if options.breakdown else options.steps
 
         torch.manual_seed(options.seed)
+        self.device = device_of_rank()
         self.net = Gpt(len(places), options)
         if options.init:
             self.net.load_state_dict(torch.load(options.init))
         if options.save_init and rank == 0:
             torch.save(self.net.state_dict(), options.save_init)
+        self.net.to(self.device)
         self.model = self.net
         if world_size > 1:
             self.model = nn.parallel.DistributedDataParallel(self.net, gradient_as_bucket_view=True)
@@ -187,7 +195,7 @@ class Training:
 
         data, target = next(self.batches)
         end("data")
-        loss = loss_of(self.model(data), target)
+        loss = loss_of(self.model(data.to(self.device)), target.to(self.device))
         end("forward")
         self.optimizer.zero_grad()
         loss.backward()
@@ -202,11 +210,11 @@ class Training:
     def report(self, step: int, losses: list, start: float) -> None:
         """Each worker looks at its share of the last tenth of the text."""
         mine = range(self.rank, len(self.validation), self.world_size)
-        sums = torch.tensor([sum(losses), len(losses), 0, len(mine)], dtype=torch.float64)
+        sums = torch.tensor([sum(losses), len(losses), 0, len(mine)], dtype=torch.float64, device=self.device)
         for first in range(0, len(mine), 64):
             indices = list(mine[first:first + 64])
             data, target = self.validation.__getitems__(indices)
-            sums[2] += loss_of(self.net(data), target).item() * len(indices)
+            sums[2] += loss_of(self.net(data.to(self.device)), target.to(self.device)).item() * len(indices)
         if self.world_size > 1:
             dist.all_reduce(sums)
         if self.rank != 0:
@@ -228,7 +236,10 @@ def main() -> None:
     if options.batch_size % world_size != 0:
         sys.exit(f"chargpt.py: --batch-size {options.batch_size} does not divide by {world_size} workers")
     if world_size > 1:
-        dist.init_process_group("gloo")
+        device = device_of_rank()
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     Training(options, rank, world_size).run()
     if world_size > 1:
         dist.destroy_process_group()

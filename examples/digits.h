@@ -43,7 +43,8 @@ template <class Net>
 double accuracy(Net& net, const Digits& digits) {
   torch::NoGradGuard no_grad;
   net->eval();
-  const torch::Tensor guesses = net->forward(digits.images()).argmax(1);
+  const torch::Device device = net->parameters()[0].device();
+  const torch::Tensor guesses = net->forward(digits.images().to(device)).argmax(1).cpu();
   net->train();
   return guesses.eq(digits.labels()).to(torch::kFloat64).mean().template item<double>();
 }

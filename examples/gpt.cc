@@ -74,7 +74,9 @@ torch::Tensor drawn_tokens(Gpt& net, std::int64_t first, std::int64_t count, std
   torch::Tensor tokens = torch::full({count + 1}, first, torch::kInt64);
   for (std::int64_t done = 1; done <= count; ++done) {
     const std::int64_t seen = std::min(done, net->block);
-    const torch::Tensor scores = net(tokens.narrow(0, done - seen, seen).unsqueeze(0));
+    const torch::Device device = net->parameters()[0].device();
+    const torch::Tensor scores =
+        net(tokens.narrow(0, done - seen, seen).unsqueeze(0).to(device)).cpu();
     tokens[done] = scores[0][seen - 1].softmax(0).multinomial(1, false, generator)[0];
   }
   return tokens.narrow(0, 1, count);

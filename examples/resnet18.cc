@@ -96,7 +96,8 @@ class Batches {
                  {.batch_size = static_cast<std::size_t>(options.batch_size),
                   .drop_last_batch = true,
                   .of_samples = {.seed = options.seed}}),
-        loader_(torch::data::make_data_loader(digits, sampler_, options.batch_size)) {
+        loader_(torch::data::make_data_loader(digits, sampler_, options.batch_size)),
+        device_(group.device()) {
     if (per_epoch() == 0)
       throw std::runtime_error("--batch-size=" + std::to_string(options.batch_size) +
                                ": each worker has only " + std::to_string(sampler_.size()) +
@@ -118,7 +119,7 @@ class Batches {
     if (given_ == per_epoch()) begin_epoch(epoch_ + 1);
     if (given_++ > 0) ++*position_;
     const torch::data::Example<>& batch = **position_;
-    return {examples::jittered(batch.data), batch.target};
+    return {examples::jittered(batch.data).to(device_), batch.target.to(device_)};
   }
 
  private:
@@ -127,6 +128,7 @@ class Batches {
       torch::data::StatelessDataLoader<examples::Digits, ddprun::DistributedBatchSampler>>
       loader_;
   std::optional<torch::data::Iterator<torch::data::Example<>>> position_;
+  torch::Device device_;
   std::int64_t epoch_ = 0, given_ = 0;
 };
 
@@ -143,6 +145,7 @@ class Learner {
         optimizer_(
             net_->parameters(),
             torch::optim::SGDOptions(options.lr).momentum(kMomentum).weight_decay(kWeightDecay)) {
+    net_->to(group.device());
     if (averaging == "ddp") ddp_.emplace(net_, group);
     if (averaging == "after") after_.emplace(*net_, group);
     if (averaging == "hooks") hooks_.emplace(*net_, group);
@@ -268,7 +271,8 @@ class Training {
     auto loader = torch::data::make_data_loader(
         test_, ddprun::DistributedEvalSampler(*test_.size(), ctx_.group()), 500);
     for (auto& batch : *loader) {
-      const torch::Tensor output = net(batch.data);
+      const torch::Tensor output = net(batch.data.to(ctx_.device()));
+      batch.target = batch.target.to(ctx_.device());
       const auto count = static_cast<double>(batch.data.size(0));
       metrics.add_mean("test_loss", torch::cross_entropy_loss(output, batch.target).item<double>(),
                        count);
@@ -333,7 +337,8 @@ double greatest_distance(const std::vector<Contestant>& all, ddprun::ProcessGrou
       greatest = std::max(greatest, std::isnan(distance) ? HUGE_VAL : distance);
     }
   }
-  const torch::Tensor of_all = torch::full({1}, greatest, torch::kFloat64);
+  const torch::Tensor of_all =
+      torch::full({1}, greatest, torch::dtype(torch::kFloat64).device(group.device()));
   group.all_reduce(of_all, {.op = ddprun::ReduceOp::kMax});
   return of_all.item<double>();
 }
@@ -401,6 +406,7 @@ void breakdown(const Options& options, ddprun::Context& ctx) {
   ctx.group().barrier();
   const auto start = std::chrono::steady_clock::now();
   const examples::StepClock clock = timed_steps(setting, *learner, options.steps);
+  if (ctx.device().is_cuda()) torch::cuda::synchronize();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   nlohmann::json parts = clock.breakdown_ms();
   if (learner->ddp()) {

@@ -99,13 +99,20 @@ class Gathered(Dataset):
         return self.images.index_select(0, places), self.labels.index_select(0, places)
 
 
+def device_of_rank() -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+
+
 class Training:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.train = read_digits(options.data, "train")
         images, labels = self.train.tensors
         torch.manual_seed(options.seed)
-        self.net = ResNet18(images.size(1), options.width, int(labels.max()) + 1)
+        self.device = device_of_rank()
+        self.net = ResNet18(images.size(1), options.width, int(labels.max()) + 1).to(self.device)
         if options.compare_with:
             self.net.load_state_dict(torch.load(options.compare_with / "initial.pt", weights_only=True), strict=True)
         self.model = DistributedDataParallel(self.net, gradient_as_bucket_view=True)
@@ -119,7 +126,7 @@ class Training:
     def epoch(self, number: int):
         self.sampler.set_epoch(number)
         for images, labels in self.loader:
-            yield jittered(images), labels
+            yield jittered(images).to(self.device), labels.to(self.device)
 
     def batches(self):
         return itertools.chain.from_iterable(map(self.epoch, itertools.count()))
@@ -140,14 +147,15 @@ class Training:
 
 def train(options: argparse.Namespace) -> None:
     training = Training(options)
-    test = read_digits(options.data, "t10k")
+    test = TensorDataset(*(part.to(training.device) for part in read_digits(options.data, "t10k").tensors))
     schedule = torch.optim.lr_scheduler.StepLR(training.optimizer, 1, GAMMA)
     for number in range(options.epochs):
         start = time.monotonic()
         losses = [training.step(*batch) for batch in training.epoch(number)]
         took = time.monotonic() - start
         schedule.step()
-        mean = torch.tensor(sum(losses) / len(losses) / dist.get_world_size(), dtype=torch.float64)
+        mean = torch.tensor(sum(losses) / len(losses) / dist.get_world_size(), dtype=torch.float64,
+                            device=training.device)
         dist.all_reduce(mean)
         if dist.get_rank() == 0:
             rate = len(losses) * options.batch_size * dist.get_world_size() / took
@@ -215,6 +223,8 @@ def breakdown(options: argparse.Namespace) -> None:
     dist.barrier()
     start = time.perf_counter()
     parts = timed_steps(training, batches, options.steps)
+    if training.device.type == "cuda":
+        torch.cuda.synchronize(training.device)
     took = time.perf_counter() - start
     with training.model.no_sync():
         timed_steps(training, batches, 1)
@@ -229,7 +239,10 @@ def main() -> None:
     options = parse_arguments()
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    device = device_of_rank()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     if options.compare_with:
         compare(options)
     elif options.breakdown:

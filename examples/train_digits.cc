@@ -72,6 +72,11 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
+Net on_device(Net net, torch::Device device) {
+  net->to(device);
+  return net;
+}
+
 // Counts the steps that were really executed, over all restarts of the job: those done after the
 // last checkpoint are lost with a kill, and done again. The count lies in a file, which survives
 // SIGKILL; one write of fixed width replaces it as a whole.
@@ -108,7 +113,7 @@ class Training {
         ctx_(ctx),
         train_(options.data, "train"),
         test_(options.data, "t10k"),
-        net_(train_.images().size(2), train_.images().size(3)),
+        net_(on_device(Net(train_.images().size(2), train_.images().size(3)), ctx.device())),
         model_(net_, ctx.group()),  // (*) averages gradients
         optimizer_(net_->parameters(), torch::optim::SGDOptions(options.lr).momentum(0.9)),
         sampler_(*train_.size(), ctx.group(), {.seed = options.seed}),  // (*) deals the images
@@ -174,8 +179,8 @@ class Training {
     const double done = static_cast<double>(step_) / static_cast<double>(all_steps);
     optimizer_.param_groups()[0].options().set_lr(options_.lr * (1 - done));
     optimizer_.zero_grad();
-    torch::Tensor loss =
-        torch::cross_entropy_loss(model_(examples::jittered(batch.data)), batch.target);
+    torch::Tensor loss = torch::cross_entropy_loss(
+        model_(examples::jittered(batch.data).to(ctx_.device())), batch.target.to(ctx_.device()));
     loss.backward();
     optimizer_.step();
     ctx_.report_progress(++step_);

@@ -10,6 +10,7 @@
 
 #include "base/is_control.h"
 #include "base/random_id.h"
+#include "base/seconds.h"
 #include "base/signal_names.h"
 #include "base/worker_env.h"
 #include "launcher/binding.h"
@@ -63,6 +64,31 @@ std::vector<std::string> remarks_on_ranks(const LaunchOptions& options, int slot
   return remarks;
 }
 
+// What -t puts in front of a line. The host is the same for all workers of this agent.
+std::string tee_pattern_of(const LaunchOptions& options) {
+  constexpr std::string_view kHost = "${hostname}";
+  std::string pattern = options.line_prefix;
+  if (pattern.empty()) pattern = variable("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+  for (std::size_t at = pattern.find(kHost); at != pattern.npos; at = pattern.find(kHost, at)) {
+    const std::string host = host_name();
+    pattern.replace(at, kHost.size(), host);
+    at += host.size();
+  }
+  return pattern;
+}
+
+// torchrun's names for --shutdown-grace.
+Result<void> read_shutdown_timeout(LaunchOptions& options) {
+  constexpr const char* kVariable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
+  if (options.shutdown_timeout) options.grace = options.shutdown_timeout;
+  if (const std::string text = variable(kVariable); !options.grace && !text.empty()) {
+    Result<Duration> read = parse_seconds(text);
+    if (!read) return std::move(read).error().within(kVariable);
+    options.grace = *read;
+  }
+  return {};
+}
+
 Result<AgentConfig> plan(LaunchOptions options) {
   AgentConfig config;
   Result<Rendezvous> rendezvous = plan_rendezvous(options);
@@ -89,6 +115,7 @@ Result<AgentConfig> plan(LaunchOptions options) {
   Result<std::vector<std::string>> devices = own_devices(options, *slots);
   if (!devices) return std::move(devices).error();
   config.own_devices = std::move(*devices);
+  if (const Result<void> read = read_shutdown_timeout(options); !read) return read.error();
   Result<Binding> binding = bind_workers(options, *slots);
   if (!binding) return std::move(binding).error();
   config.binding = std::move(*binding);
@@ -121,7 +148,7 @@ Result<AgentConfig> plan(LaunchOptions options) {
   config.manager = slurm_manager();
   if (config.manager != 0) config.default_grace = kDefaultGraceUnderSlurm;
   look_at_console(config);
-  config.tee_pattern = variable("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+  config.tee_pattern = tee_pattern_of(config.options);
   config.inherits_omp_threads = std::getenv("OMP_NUM_THREADS") != nullptr;
   config.inherited_nccl_async_error_handling = variable("TORCH_NCCL_ASYNC_ERROR_HANDLING");
   return config;

@@ -111,6 +111,13 @@ int run(const std::vector<std::string>& arguments) {
           arguments.empty() ? nullptr : find_subcommand(arguments.front())) {
     return command->run({arguments.begin() + 1, arguments.end()});
   }
+  if (const Subcommand* meant = arguments.empty() ? nullptr : meant_subcommand(arguments.front())) {
+    const std::string& word = arguments.front();
+    return fail(
+        invalid_argument("'" + word + "' is no command; type: ddprun " + std::string(meant->name) +
+                         " (to run a program of this name: ddprun ./" + word + ")"),
+        ExitCode::kUsage);
+  }
   Result<CommandLine> line = parse_command_line(arguments);
   if (!line) return fail(line.error(), ExitCode::kUsage);
   const Wish wish = line->options.wish;

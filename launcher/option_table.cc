@@ -92,14 +92,11 @@ Setter integer_into(T LaunchOptions::*member, int min, int max) {
   };
 }
 
-// Accepted because torchrun has it, checked by `check`, and without effect: the user is told why.
-Setter without_effect(const char* name, const char* why,
-                      std::function<Result<void>(const std::string&)> check) {
-  return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
-    if (Result<void> good = check(text); !good) return good;
-    options.remarks.push_back("--" + std::string(name) + " does nothing here: " + why);
-    return {};
-  };
+// Accepted because torchrun has it, checked by `check`, and without effect. Nothing is said at the start: with what
+// `check` lets pass, the job runs as it would under torchrun.
+Setter without_effect(std::function<Result<void>(const std::string&)> check) {
+  return
+      [check = std::move(check)](LaunchOptions&, const std::string& text) { return check(text); };
 }
 
 // What is asked for instead of running a job.
@@ -203,6 +200,8 @@ const std::vector<OptionSpec>& option_table() {
        .set = parsed(&LaunchOptions::grace, parse_seconds),
        .fallback =
            in_seconds(kDefaultGrace) + ", under srun " + in_seconds(kDefaultGraceUnderSlurm)},
+      {"Workers", "shutdown-timeout", "", "SECONDS", "torchrun's name for --shutdown-grace",
+       "--shutdown-timeout=120", parsed(&LaunchOptions::shutdown_timeout, parse_seconds)},
       {.group = "Workers",
        .name = "hang-timeout",
        .placeholder = "SECONDS",
@@ -221,19 +220,15 @@ const std::vector<OptionSpec>& option_table() {
        .choices = {"USR1", "USR2", "TERM"}},
       {"Workers", "monitor-interval", "", "SECONDS",
        "accepted; the kernel reports ends at once, nothing is polled", "--monitor-interval=0.1",
-       without_effect("monitor-interval", "the kernel reports ends at once, nothing is polled",
-                      check_seconds)},
+       without_effect(check_seconds)},
       {"Workers", "signals-to-handle", "", "SIGNALS",
        "accepted; SIGTERM, SIGINT, SIGHUP and SIGQUIT always end the job, SIGUSR1 and SIGUSR2 are "
        "passed on",
-       "--signals-to-handle=SIGTERM,SIGINT",
-       without_effect("signals-to-handle", "SIGTERM, SIGINT, SIGHUP and SIGQUIT always end the job",
-                      check_signals)},
+       "--signals-to-handle=SIGTERM,SIGINT", without_effect(check_signals)},
       {"Workers", "start-method", "", "METHOD",
        "accepted; workers are programs that are executed, not forks of an interpreter",
        "--start-method=spawn",
-       without_effect("start-method", "workers are executed, not forked from an interpreter",
-                      check_word({"spawn", "fork", "forkserver"},
+       without_effect(check_word({"spawn", "fork", "forkserver"},
                                  "torchrun knows spawn, fork and forkserver"))},
       {"Workers", "run-path", "", "", "the program is a Python script, whatever its name ends with",
        "--run-path train", switch_into(&LaunchOptions::run_path)},
@@ -422,20 +417,24 @@ const std::vector<OptionSpec>& option_table() {
       {"Output", "event-log-handler", "", "NAME",
        "accepted where it is null; /status.json and /metrics of the service say what happens",
        "--event-log-handler=null",
-       without_effect("event-log-handler", "there is nothing to be turned off",
-                      check_word({"null"},
+       without_effect(check_word({"null"},
                                  "/status.json and /metrics of the service say what "
                                  "happens (docs/monitoring.md)"))},
       {"Output", "logs-specs", "", "NAME",
        "accepted where it is default; -r, -t and --log-dir say where logs go",
        "--logs-specs=default",
-       without_effect("logs-specs", "there are no others",
-                      check_word({"default"}, "-r, -t and --log-dir say where logs go"))},
+       without_effect(check_word({"default"}, "-r, -t and --log-dir say where logs go"))},
       {"Output", "redirects", "r", "STREAMS",
        "into log files only: 1 stdout, 2 stderr, 3 both, or RANK:N,...", "-r 3",
        parsed(&LaunchOptions::redirects, parse_streams)},
       {"Output", "tee", "t", "STREAMS", "into log files and to the console, with torchrun's prefix",
        "-t 0:3,1:2", parsed(&LaunchOptions::tee, parse_streams)},
+      {"Output", "log-line-prefix-template", "", "TEXT",
+       "what -t puts in front of a line, with ${role_name}, ${rank}, ${local_rank} and "
+       "${hostname}; "
+       "else TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+       "--log-line-prefix-template='${hostname}:${rank}: '", text_into(&LaunchOptions::line_prefix),
+       "[${role_name}${local_rank}]:"},
       {.group = "Output",
        .name = "report-file",
        .placeholder = "FILE",
@@ -495,7 +494,10 @@ std::span<const std::string_view> torchrun_options() {
                                                                         "logs-specs",
                                                                         "numa-binding",
                                                                         "signals-to-handle",
-                                                                        "virtual-local-rank"});
+                                                                        "virtual-local-rank",
+                                                                        "shutdown-timeout",
+                                                                        "log-line-prefix-template",
+                                                                        "print-completion"});
   return kNames;
 }
 
@@ -503,6 +505,7 @@ const RefusedOption* find_refused(const std::string& name) {
   static const std::vector<RefusedOption> table{
       {"duplicate-stdout-filters", "give -t 1 and search its files"},
       {"duplicate-stderr-filters", "give -t 2 and search its files"},
+      {"print-completion", "ddprun completion bash, or zsh, prints it"},
   };
   const auto found = std::find_if(table.begin(), table.end(),
                                   [&](const RefusedOption& one) { return one.name == name; });

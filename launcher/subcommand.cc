@@ -41,4 +41,9 @@ const Subcommand* find_subcommand(std::string_view name) {
   return found == table.end() ? nullptr : &*found;
 }
 
+const Subcommand* meant_subcommand(std::string_view word) {
+  constexpr std::array<std::string_view, 4> kOfStatus{"list", "ps", "top", "ls"};
+  return std::ranges::count(kOfStatus, word) > 0 ? find_subcommand("status") : nullptr;
+}
+
 }  // namespace ddprun

@@ -20,6 +20,10 @@ struct Subcommand {
 // In the order of --help.
 std::span<const Subcommand> subcommands();
 
+// The command that a word means which is none and which no training is called: `list` for `status`; null: it is a
+// program's name.
+const Subcommand* meant_subcommand(std::string_view word);
+
 // Null where there is none of this name.
 const Subcommand* find_subcommand(std::string_view name);
 

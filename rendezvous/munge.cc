@@ -1,6 +1,8 @@
 #include "rendezvous/munge.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -9,6 +11,9 @@
 #include "base/background_thread.h"
 #include "base/late_openssl.h"
 #include "base/library_function.h"
+#include "base/read_whole.h"
+#include "base/unique_fd.h"
+#include "rendezvous/core/slurm_conf.h"
 
 namespace ddprun {
 namespace {
@@ -183,8 +188,22 @@ FoundMunge ask_munge(const MungeOptions& options) {
   return {munge, ""};
 }
 
-FoundMunge find_munge(const MungeOptions& options, Duration allowed) {
+std::string munge_socket_of_slurm() {
+  constexpr std::uint64_t kMostBytes = std::uint64_t{4} << 20;
+  const char* named = std::getenv("SLURM_CONF");
+  const std::string path = named && *named ? named : "/etc/slurm/slurm.conf";
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return "";
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.valid()) return "";
+  const Result<std::string> text = read_whole<std::string>(file.get(), path, kMostBytes);
+  return text ? munge_socket_of(*text) : "";
+}
+
+FoundMunge find_munge(const MungeOptions& given, Duration allowed) {
+  MungeOptions options = given;
   if (options.socket == kNoMunge) return {nullptr, "--munge-socket none"};
+  if (options.socket.empty()) options.socket = munge_socket_of_slurm();
   const auto answer =
       result_within<FoundMunge>(allowed, "munge-ask", [options] { return ask_munge(options); });
   if (!answer) return {nullptr, "munged has not answered within " + to_text(allowed)};

@@ -22,7 +22,8 @@ inline bool is_named(const std::string& munge_socket) {
 }
 
 struct MungeOptions {
-  std::string socket;                     // munged's; empty: where munge itself looks for it
+  // munged's; empty: the one that AuthInfo in slurm.conf names, else munge's own default.
+  std::string socket;
   std::string library = "libmunge.so.2";  // tests name one that does not exist
   // Of a credential. The nonces in it keep replays out, so this is only for how far the clocks of
   // two nodes may be apart.
@@ -59,6 +60,10 @@ struct FoundMunge {
   std::shared_ptr<const Munge> munge;  // null: it is of no use here
   std::string why_not;                 // then: one line
 };
+
+// Returns munged's socket as slurm.conf has it: the file that SLURM_CONF names, else /etc/slurm/slurm.conf.
+// Empty where there is no such file, or it names none.
+std::string munge_socket_of_slurm();
 
 // Munge as it is used without being asked for: usable if the library can be loaded and munged there
 // makes a credential and reads it again. Blocks for `allowed` at most; a munged that hangs counts as

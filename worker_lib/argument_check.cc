@@ -365,7 +365,7 @@ void ArgumentCheck::tag(int tag) const {
 
 Duration ArgumentCheck::timeout(std::optional<Duration> asked, Duration of_group) const {
   if (asked && *asked <= Duration::zero()) {
-    refuse("timeout must be more than zero, but is " + std::to_string(asked->count()) + " ns");
+    refuse("timeout must be more than zero, but is " + to_text(*asked));
   }
   return std::min(asked.value_or(of_group), kLongestTimeout);
 }

@@ -322,7 +322,8 @@ SpawnContext spawn_context(const std::function<void(int rank)>& fn, int nprocs,
   };
   if (!fn) refuse("fn is empty: give it what a rank does");
   if (nprocs < 1) refuse("nprocs " + std::to_string(nprocs) + " is less than 1");
-  if (options.grace < Duration::zero()) refuse("grace must not be negative");
+  if (options.grace < Duration::zero())
+    refuse("grace must not be negative, but is " + to_text(options.grace));
   value_for_spawn(check_can_fork_now());
   const std::string range = environment_variable("DDPRUN_PORT_RANGE").value_or("");
   const PortRange ports =

@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include "base/host_port.h"
+#include "base/nearest_word.h"
 #include "base/parse_number.h"
 #include "base/seconds.h"
 #include "base/signal_names.h"
@@ -218,7 +219,22 @@ Result<void> check_node_rank(const LaunchOptions& options) {
       .within("--node-rank");
 }
 
+// torchrun passes all keys on to its backend, which ignores those that it does not know.
+std::string remark_on_unknown_conf(const std::vector<std::string>& unknown) {
+  static const std::vector<std::string> kKnown{"join_timeout", "last_call_timeout"};
+  std::string text = "--rdzv-conf: unknown keys are ignored, as by torchrun: ";
+  for (const std::string& key : unknown) {
+    if (&key != &unknown.front()) text += ", ";
+    text += quoted(key);
+    if (const std::string near = nearest_word(key, kKnown); !near.empty()) {
+      text += " (did you mean " + near + "?)";
+    }
+  }
+  return text;
+}
+
 Result<void> apply_conf(const LaunchOptions& options, Rendezvous& plan) {
+  std::vector<std::string> unknown;
   for (const auto& [key, value] : options.rdzv_conf) {
     const auto seconds = [&](Duration& target) -> Result<void> {
       const Result<Duration> parsed = parse_seconds(value);
@@ -232,20 +248,18 @@ Result<void> apply_conf(const LaunchOptions& options, Rendezvous& plan) {
     } else if (key == "last_call_timeout") {
       ok = seconds(plan.last_call);
     } else {
-      bool known = false;
-      for (const auto& [foreign, why] : kForeignConf) {
-        if (key != foreign) continue;
-        known = true;
-        plan.remarks.push_back("--rdzv-conf " + key + " does nothing here: " + std::string(why));
-      }
-      if (!known) {
-        ok = invalid_argument("unknown key " + quoted(key) +
-                              "; join_timeout and last_call_timeout are known")
-                 .within("--rdzv-conf");
+      const auto foreign =
+          std::ranges::find(kForeignConf, key, [](const auto& row) { return row.first; });
+      if (foreign == kForeignConf.end()) {
+        unknown.push_back(key);
+      } else {
+        plan.remarks.push_back("--rdzv-conf " + key +
+                               " does nothing here: " + std::string(foreign->second));
       }
     }
     if (!ok) return ok;
   }
+  if (!unknown.empty()) plan.remarks.push_back(remark_on_unknown_conf(unknown));
   return {};
 }
 
@@ -295,6 +309,10 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   }
   if (options.bind && options.numa_binding) {
     return invalid_argument("--bind is given, too: give one of them").within("--numa-binding");
+  }
+  if (options.grace && options.shutdown_timeout) {
+    return invalid_argument("--shutdown-grace is given, too: give one of them")
+        .within("--shutdown-timeout");
   }
   if (options.run_path && options.module) {
     return invalid_argument("it cannot be used with -m: a module has no path").within("--run-path");

@@ -161,6 +161,8 @@ struct LaunchOptions {
   std::string role = kDefaultRole;
   std::string report_file;  // empty: none
   std::optional<Duration> grace;
+  std::optional<Duration> shutdown_timeout;  // as given; plan_rendezvous() sees that grace is not
+  std::string line_prefix;                   // of -t; empty: the variable, or torchrun's own
   Duration hang_timeout{};            // zero: nobody looks for hangs
   int checkpoint_signal = 0;          // 0: none
   std::string directory;              // --chdir, where workers run; empty: where ddprun runs

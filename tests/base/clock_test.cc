@@ -22,5 +22,11 @@ TEST(Clock, TheNanosecondsOfANegativeTimespecArePositive) {
   EXPECT_EQ(past.tv_nsec, 500'000'000);
 }
 
+TEST(Clock, ANegativeDurationHasTheUnitOfItsSize) {
+  EXPECT_EQ(to_text(-seconds(1)), "-1.0 s");
+  EXPECT_EQ(to_text(-milliseconds(250)), "-250 ms");
+  EXPECT_EQ(to_text(Duration::zero()), "0 us");
+}
+
 }  // namespace
 }  // namespace ddprun

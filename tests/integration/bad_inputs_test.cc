@@ -325,7 +325,13 @@ ddprun --master-port=99999 true
 ddprun --port-range=29599-29500 true
 ddprun --port-range=0 true
 ddprun --rdzv-conf=join_timeout true
-ddprun --rdzv-conf=joint_timeout=60 true
+ddprun --shutdown-timeout=-1 true
+ddprun --shutdown-timeout=1 --shutdown-grace=1 true
+ddprun --print-completion=bash true
+ddprun list
+ddprun ps
+ddprun top
+ddprun ls -l
 ddprun --rdzv-conf=join_timeout=soon true
 ddprun --local-addr=10.1.0.0/99 true
 ddprun --local-addr=203.0.113.0/24 true

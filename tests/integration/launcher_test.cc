@@ -325,10 +325,53 @@ TEST_F(LauncherTest, WithVirtualLocalRanksEachWorkerSeesADeviceOfItsOwn) {
 }
 
 TEST_F(LauncherTest, WhatDoesNothingHereIsSaidInOneLine) {
-  auto job = start(Arguments{"--standalone", "--start-method=fork", "true"});
+  auto job = start(Arguments{"--standalone", "--rdzv-conf=close_timeout=3", "true"});
   EXPECT_EQ(job->wait(), 0);
-  EXPECT_THAT(job->err(), HasSubstr("--start-method does nothing here: workers are executed"));
+  EXPECT_THAT(job->err(),
+              HasSubstr("--rdzv-conf close_timeout does nothing here: a job is closed"));
   EXPECT_EQ(lines_of(job->err()).size(), 1u) << job->err();
+}
+
+TEST_F(LauncherTest, UnknownKeysOfRdzvConfAreIgnoredWithOneWarning) {
+  auto job =
+      start(Arguments{"--standalone", "--rdzv-conf=use_agent_store=1,joint_timeout=5", "true"});
+  EXPECT_EQ(job->wait(), 0) << job->err();
+  EXPECT_THAT(job->err(),
+              HasSubstr("unknown keys are ignored, as by torchrun: 'joint_timeout' (did you "
+                        "mean join_timeout?), 'use_agent_store'\n"));
+  EXPECT_EQ(lines_of(job->err()).size(), 1u) << job->err();
+}
+
+TEST_F(LauncherTest, OptionsOfTorchrunThatDoNoHarmSayNothing) {
+  auto job = start(Arguments{"--monitor-interval=0.1", "--start-method=fork",
+                             "--signals-to-handle=SIGTERM,SIGINT", "--event-log-handler=null",
+                             "--logs-specs=default", "true"});
+  EXPECT_EQ(job->wait(), 0) << job->err();
+  EXPECT_EQ(job->err(), "");
+}
+
+TEST_F(LauncherTest, ATemplateGivenAsOptionIsThePrefixOfTee) {
+  auto job =
+      start_shell({"--nproc-per-node=1", "-t1", "--role=trainer",
+                   "--log-line-prefix-template=<${role_name} ${rank} ${local_rank} ${hostname}> "},
+                  "echo line", {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "no "}});
+  EXPECT_EQ(job->wait(), 0) << job->err();
+  char host[256] = {};
+  ASSERT_EQ(gethostname(host, sizeof host - 1), 0);
+  EXPECT_THAT(job->out(), HasSubstr("<trainer 0 0 " + std::string(host) + "> line\n"));
+}
+
+// Workers that ignore SIGTERM are killed after this time; the default is longer than the test waits.
+TEST_F(LauncherTest, TorchrunsShutdownTimeoutIsTheTimeUntilSigkill) {
+  for (const auto& [options, variables] :
+       {std::pair<Arguments, Variables>{{"--shutdown-timeout=0.2"}, {}},
+        {{}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "0.2"}}}}) {
+    auto job = start_shell(options, "trap '' TERM; echo up; exec sleep 60", variables);
+    ASSERT_TRUE(job->wait_for_out("up")) << job->err();
+    job->signal(SIGTERM);
+    job->wait(std::chrono::seconds(8));
+    EXPECT_THAT(job->err(), HasSubstr("did not end within 200 ms: SIGKILL"));
+  }
 }
 
 TEST_F(LauncherTest, OutputOfRanksThatDoNotRunHereIsNoSilentWish) {

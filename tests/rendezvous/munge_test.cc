@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <fstream>
+
 #include "tests/support/eventually.h"
 #include "tests/support/private_munged.h"
 
@@ -47,6 +50,19 @@ TEST_F(MungeTest, SaysWhatWasStatedAndByWhom) {
   ASSERT_TRUE(read) << read.error().message();
   EXPECT_EQ(read->text, "a statement");
   EXPECT_EQ(read->maker, UserId(geteuid()));
+}
+
+TEST_F(MungeTest, IsFoundAtTheSocketThatSlurmConfNames) {
+  const testing_support::TemporaryDirectory directory;
+  const std::string path = directory / "slurm.conf";
+  std::ofstream(path) << "ClusterName=c\nAuthInfo=socket=" << node_->socket() << ",ttl=60\n";
+  setenv("SLURM_CONF", path.c_str(), 1);
+  EXPECT_EQ(munge_socket_of_slurm(), node_->socket());
+  EXPECT_TRUE(find_munge({}).munge) << find_munge({}).why_not;
+  EXPECT_FALSE(find_munge({.socket = directory / "another"}).munge) << "what is named wins";
+  setenv("SLURM_CONF", directory.path().c_str(), 1);
+  EXPECT_EQ(munge_socket_of_slurm(), "") << "no regular file";
+  unsetenv("SLURM_CONF");
 }
 
 TEST_F(MungeTest, VouchesOnceOnEachNodeSoThatNoncesAreNeeded) {

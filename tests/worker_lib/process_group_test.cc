@@ -565,8 +565,10 @@ TEST_F(ProcessGroupTest, RefusesRanksTagsTimesAndOpsThatCannotBeMeant) {
                  [](auto& group) { group.recv(torch::zeros({2}), 1); }},
        WrongCall{"send: tag -1 must not be negative",
                  [](auto& group) { group.send(torch::zeros({2}), 0, {.tag = -1}); }},
-       WrongCall{"barrier: timeout must be more than zero, but is 0 ns",
+       WrongCall{"barrier: timeout must be more than zero, but is 0 us",
                  [](auto& group) { group.barrier({.timeout = nanoseconds(0)}); }},
+       WrongCall{"barrier: timeout must be more than zero, but is -1.0 s",
+                 [](auto& group) { group.barrier({.timeout = std::chrono::seconds(-1)}); }},
        WrongCall{
            "all_reduce: op avg needs a floating-point or complex tensor, but this one is Long",
            [](auto& group) {

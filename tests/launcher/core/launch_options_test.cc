@@ -186,6 +186,17 @@ TEST(PlanRendezvous, ReadsTimesFromTheConfAndRemarksOnWhatDoesNothing) {
   EXPECT_EQ(plan.remarks.size(), 1u);
 }
 
+// As torchrun does.
+TEST(PlanRendezvous, RemarksOnceOnAllUnknownKeysOfTheConf) {
+  LaunchOptions options = with({2, 4}, "node0");
+  options.rdzv_conf = {{"joint_timeout", "7"}, {"use_agent_store", "1"}};
+  const Rendezvous plan = *plan_rendezvous(options);
+  ASSERT_EQ(plan.remarks.size(), 1u);
+  EXPECT_EQ(plan.remarks[0],
+            "--rdzv-conf: unknown keys are ignored, as by torchrun: 'joint_timeout' (did you mean "
+            "join_timeout?), 'use_agent_store'");
+}
+
 TEST(PlanRendezvous, NamesTheOptionThatDoesNotFit) {
   struct Case {
     LaunchOptions options;
@@ -223,8 +234,9 @@ TEST(PlanRendezvous, NamesTheOptionThatDoesNotFit) {
   bad = with({2, 2}, "node0");
   bad.rdzv_conf = {{"join_timeout", "soon"}};
   cases.push_back({bad, "--rdzv-conf"});
-  bad.rdzv_conf = {{"nonsense", "1"}};
-  cases.push_back({bad, "--rdzv-conf"});
+  bad = with({1, 1});
+  bad.grace = bad.shutdown_timeout = seconds(1);
+  cases.push_back({bad, "--shutdown-timeout"});
   bad = with({1, 2}, "node0");
   bad.node_rank = 2;
   cases.push_back({bad, "--node-rank: 2 is too large: --nnodes=2 allows for 0 to 1"});

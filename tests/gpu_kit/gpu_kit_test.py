@@ -1,0 +1,79 @@
+"""A small GPU kit is packed, unpacked elsewhere and run: gpu_kit_test.py SOURCE_DIR BIN_DIR
+
+On a machine without a GPU every part says so, the report has both forms, a kit for another PyTorch says at once that it
+does not fit, a part that hangs does not keep the report away, and the probe's comparisons hold on the CPU.
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+PROGRAMS = "ddprun,nccl_real_test,gpu_probe"
+
+
+def run_kit(kit, out, *options, python=sys.executable):
+    done = subprocess.run([kit / "run.sh", "--out", out, *options], text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=150, check=False, env=os.environ | {"PYTHON": str(python)})
+    report = json.loads((out / "report.json").read_text())
+    return done, report, (out / "report.md").read_text()
+
+
+def part(report, name):
+    [found] = [one for one in report["parts"] if one["name"] == name]
+    return found
+
+
+def main():
+    source, binaries = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
+    with tempfile.TemporaryDirectory() as folder:
+        work = pathlib.Path(folder)
+        archive = work / "kit.tar.xz"
+        subprocess.run([source / "scripts/gpu-kit", "--no-build", "--build", binaries.parent, "--programs", PROGRAMS,
+                        "--nccl", "none", "--out", archive], check=True)
+        with tarfile.open(archive) as packed:
+            packed.extractall(work)
+        kit = work / "ddprun-gpu-kit"
+
+        done, report, page = run_kit(kit, work / "plain")
+        has_gpu = bool(report["found"]["gpu"])
+        assert page.startswith(f"# GPU kit: {report['verdict']}\n"), page[:200]
+        assert "| GPU |" in page and "| C++ ABI" in page, page
+        if not has_gpu:
+            assert part(report, "NCCL is loaded")["status"] == "passed", done.stdout
+            for name in ("SyncBatchNorm", "overhead of a step", "samples/s of resnet18"):
+                assert part(report, name)["status"] == "no GPU", done.stdout
+            # What this small kit lacks is a failure of its part, and the rest goes on.
+            assert "is not in this kit" in part(report, "conformance, nccl")["found"][0], done.stdout
+            assert done.returncode == 1 and report["parts"][-1]["name"].startswith("conformance, cpu"), done.stdout
+            print("without a GPU: every part says so, and a part that fails does not end the rest")
+
+        names = ["SyncBatchNorm", "checkpoints with the generators of CUDA", "DDP equality with PyTorch's, 2 ranks"]
+        done, report, page = run_kit(kit, work / "cpu", "--cpu", *[f"--part={name}" for name in names])
+        assert done.returncode == 0 and [one["status"] for one in report["parts"]] == ["passed"] * 3, done.stdout + page
+        print("the probe's comparisons hold:", done.stdout)
+
+        probe = kit / "bin/gpu_probe"
+        probe.rename(work / "gpu_probe")
+        probe.write_text("#!/bin/sh\ntrap '' TERM\nsleep 100\n")
+        probe.chmod(0o755)
+        done, report, page = run_kit(kit, work / "hang", "--cpu", "--limit=2", "--part=SyncBatchNorm", "--part=overhead of a step")
+        assert [one["status"] for one in report["parts"]] == ["timeout"] * 2 and done.returncode == 1, done.stdout
+        (work / "gpu_probe").replace(probe)
+        print("parts that hang are ended, and both files are there")
+
+        done, report, page = run_kit(kit, work / "nothing", python=work / "no-python")
+        assert done.returncode != 0 and report["verdict"] == "not run" and "PYTHON" in page, (done.stdout, page)
+
+        facts = json.loads((kit / "kit.json").read_text())
+        (kit / "kit.json").write_text(json.dumps(facts | {"torch": "1.2.3", "cxx11_abi": False}))
+        done, report, page = run_kit(kit, work / "unfit")
+        assert done.returncode == 3 and report["verdict"] == "does not fit", done.stdout
+        assert "do not fit this machine: PyTorch" in page.split("| found")[0] and "_GLIBCXX_USE_CXX11_ABI" in page, page
+        assert {one["status"] for one in report["parts"]} == {"does not fit"}, done.stdout
+        print("a kit for another PyTorch says so at once")
+
+
+main()

@@ -1,0 +1,177 @@
+// A rank of what the GPU kit measures and compares (docs/testing.md). Runs on the CPU where there is no GPU.
+//
+//   gpu_probe sync_batch_norm      SyncBatchNorm over the ranks' halves against batch norm over the whole batch
+//   gpu_probe checkpoint DIR       a restore brings back the generators' state: the CPU's and the GPU's
+//   gpu_probe ddp FILE             trains a net on made-up data, as ddp_twin.py does with PyTorch; rank 0 writes FILE
+//   gpu_probe overhead             what DistributedDataParallel adds to a step
+//
+// Rank 0's last line is JSON: {"device": "cuda:0", "ranks": 2, ...}. Exit code 1: what was compared differs.
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <ddprun/ddprun.hpp>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace {
+
+using nlohmann::json;
+using torch::Tensor;
+
+// The same numbers as formula() in ddp_twin.py, without a random generator.
+Tensor formula(double phase, std::vector<std::int64_t> sizes, torch::Device device) {
+  const Tensor numbers =
+      torch::arange(c10::multiply_integers(sizes), torch::kFloat64).mul(0.7).add(phase).sin();
+  return numbers.to(torch::kFloat32).reshape(sizes).to(device);
+}
+
+// The greatest difference, as a part of the greatest value.
+double distance(const Tensor& a, const Tensor& b) {
+  const Tensor difference = (a.to(torch::kFloat64) - b.to(torch::kFloat64)).abs().max();
+  return difference.item<double>() / std::max(b.abs().max().item<double>(), 1e-30);
+}
+
+json sync_batch_norm(ddprun::Context& ctx) {
+  constexpr std::int64_t kChannels = 8, kOfRank = 4;
+  const auto statistics = ctx.group().split(0, 0, {.name = "batch norm"});
+  ddprun::SyncBatchNorm2d layer(kChannels, *statistics);
+  torch::nn::BatchNorm2d plain(kChannels);
+  layer->to(ctx.device());
+  plain->to(ctx.device());
+  const Tensor all = formula(1, {kOfRank * ctx.world_size(), kChannels, 5, 5}, ctx.device());
+  const Tensor weights = formula(2, all.sizes().vec(), ctx.device());
+  const auto of_rank = [&](const Tensor& t) { return t.narrow(0, kOfRank * ctx.rank(), kOfRank); };
+  const Tensor own = of_rank(all).clone().requires_grad_();
+  const Tensor whole = all.clone().requires_grad_();
+  const Tensor output = layer(own);
+  const Tensor expected = plain(whole);
+  (output * of_rank(weights)).sum().backward();
+  (expected * weights).sum().backward();
+  double apart = distance(output, of_rank(expected));
+  apart = std::max(apart, distance(own.grad(), of_rank(whole.grad())));
+  apart = std::max(apart, distance(layer->running_var, plain->running_var));
+  return {{"apart", apart}, {"good", apart < 1e-4}};
+}
+
+json checkpoint(ddprun::Context& ctx, const std::string& directory) {
+  torch::manual_seed(17 + ctx.rank());
+  torch::nn::Linear net(4, 4);
+  net->to(ctx.device());
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  const ddprun::TrainingState state{.model = net.get(), .optimizer = &optimizer};
+  const auto draw = [&] {
+    return torch::cat({torch::rand({100}), torch::rand({100}, ctx.device()).cpu()});
+  };
+  draw();
+  Tensor drawn;
+  {
+    ddprun::CheckpointManager checkpoints(ctx, {.directory = directory});
+    checkpoints.save(1, state);
+    checkpoints.wait();
+    drawn = draw();
+  }
+  ddprun::CheckpointManager checkpoints(ctx, {.directory = directory});
+  ddprun::TrainingState again = state;
+  const bool restored = checkpoints.restore(again).step == 1;
+  const bool same = torch::equal(drawn, draw());
+  const bool differs_later = !torch::equal(drawn, draw());
+  return {
+      {"restored", restored}, {"same_numbers", same}, {"good", restored && same && differs_later}};
+}
+
+torch::nn::Sequential make_net(torch::Device device) {
+  torch::nn::Sequential net{torch::nn::Linear(16, 64), torch::nn::Tanh(), torch::nn::Linear(64, 64),
+                            torch::nn::ReLU(), torch::nn::Linear(64, 4)};
+  const torch::NoGradGuard no_grad;
+  double phase = 0;
+  for (Tensor& parameter : net->parameters())
+    parameter.copy_(formula(phase++, parameter.sizes().vec(), torch::kCPU) * 0.2);
+  net->to(device);
+  return net;
+}
+
+json ddp(ddprun::Context& ctx, const std::string& file) {
+  constexpr int kSteps = 50;
+  torch::nn::Sequential net = make_net(ctx.device());
+  ddprun::DistributedDataParallel model(net, ctx.group());
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  for (int step = 0; step < kSteps; ++step) {
+    const double phase = 100 * step + 10 * ctx.rank();
+    optimizer.zero_grad();
+    torch::mse_loss(model(formula(phase, {8, 16}, ctx.device())),
+                    formula(phase + 1, {8, 4}, ctx.device()))
+        .backward();
+    optimizer.step();
+  }
+  if (ctx.rank() == 0) ddprun::save_state_dict(file, *net);
+  return {{"steps", kSteps}, {"good", true}};
+}
+
+json overhead(ddprun::Context& ctx) {
+  constexpr int kRounds = 5;
+  const int warmup = ctx.device().is_cuda() ? 5 : 1;
+  const int steps = ctx.device().is_cuda() ? 40 : 2;
+  constexpr std::int64_t kWidth = 512;
+  torch::nn::Sequential net;
+  for (int layer = 0; layer < 7; ++layer) net->push_back(torch::nn::Linear(kWidth, kWidth));
+  net->to(ctx.device());
+  const Tensor input = formula(1, {16, kWidth}, ctx.device());
+  torch::optim::SGD optimizer(net->parameters(), 1e-3);
+  const auto settle = [&] {
+    if (ctx.device().is_cuda()) torch::cuda::synchronize();
+  };
+  const auto us_of_step = [&](auto& model) {
+    const auto step = [&] {
+      optimizer.zero_grad();
+      model->forward(input).square().mean().backward();
+      optimizer.step();
+    };
+    for (int i = 0; i < warmup; ++i) step();
+    settle();
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < steps; ++i) step();
+    settle();
+    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
+    return took.count() / steps;
+  };
+  std::vector<double> plain, with;
+  for (int round = 0; round < kRounds; ++round) {
+    plain.push_back(us_of_step(net));
+    ddprun::DistributedDataParallel model(net, ctx.group());
+    auto* const wrapped = &model;
+    with.push_back(us_of_step(wrapped));
+  }
+  std::ranges::sort(plain);
+  std::ranges::sort(with);
+  return {{"plain_us", plain[kRounds / 2]}, {"ddp_us", with[kRounds / 2]}, {"good", true}};
+}
+
+int run(const std::vector<std::string>& words) {
+  auto ctx = ddprun::init();
+  json found;
+  if (words == std::vector<std::string>{"sync_batch_norm"}) {
+    found = sync_batch_norm(ctx);
+  } else if (words.size() == 2 && words[0] == "checkpoint") {
+    found = checkpoint(ctx, words[1]);
+  } else if (words.size() == 2 && words[0] == "ddp") {
+    found = ddp(ctx, words[1]);
+  } else if (words == std::vector<std::string>{"overhead"}) {
+    found = overhead(ctx);
+  } else {
+    std::fprintf(stderr,
+                 "usage: gpu_probe sync_batch_norm | checkpoint DIR | ddp FILE | overhead\n");
+    return 2;
+  }
+  found["device"] = ctx.device().str();
+  found["ranks"] = ctx.world_size();
+  const bool is_good = found.at("good").get<bool>();
+  if (ctx.rank() == 0 || !is_good) std::printf("%s\n", found.dump().c_str());
+  return is_good ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return run({argv + 1, argv + argc}); }
