@@ -95,12 +95,29 @@ bool is_python(pid_t pid) {
   return path.substr(path.rfind('/') + 1).starts_with("python");
 }
 
+// gdb reads the symbols of every library, of a Python program with PyTorch those of a gigabyte. There the
+// libraries that hold the frames of a wait are enough.
+std::vector<std::string> gdb_command(const std::string& pid, bool of_python) {
+  std::vector<std::string> command{"gdb", "-nx", "-iex", "set auto-load no"};
+  if (of_python) command.insert(command.end(), {"-iex", "set auto-solib-add off"});
+  command.insert(command.end(), {"-batch", "-p", pid});
+  if (of_python) {
+    for (const char* library :
+         {"libc.so", "libstdc", "libpython", "libc10.so", "libtorch_cpu", "libtorch_python"}) {
+      command.insert(command.end(), {"-ex", std::string("sharedlibrary ") + library});
+    }
+  }
+  command.insert(command.end(), {"-ex", "bt 12"});
+  return command;
+}
+
 // Puts the stack of the process, and what it waits in, into `worker`.
 void put_frames(pid_t pid, const Deadline& deadline, int stop, Sighting& worker) {
   const std::string number = std::to_string(pid);
   // Read first: a debugger that was killed at the deadline leaves its own doing there.
   const std::vector<std::string> of_kernel = frames_in(text_of("/proc/" + number + "/stack"));
-  if (is_python(pid)) {
+  const bool of_python = is_python(pid);
+  if (of_python) {
     worker.frames = frames_in(output_of({"py-spy", "dump", "--pid", number}, deadline, stop));
     worker.waits_in = distributed_call_in(worker.frames);
     // A work's wait() and a backward pass wait in native code.
@@ -110,9 +127,7 @@ void put_frames(pid_t pid, const Deadline& deadline, int stop, Sighting& worker)
     }
   }
   if (worker.frames.empty()) {
-    worker.frames = frames_in(output_of(
-        {"gdb", "-nx", "-iex", "set auto-load no", "-batch", "-p", number, "-ex", "bt 12"},
-        deadline, stop));
+    worker.frames = frames_in(output_of(gdb_command(number, of_python), deadline, stop));
     worker.waits_in = distributed_call_in(worker.frames);
   }
   if (worker.frames.empty()) worker.frames = of_kernel;

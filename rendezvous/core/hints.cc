@@ -210,7 +210,7 @@ std::string_view hint_for_hang(const WorkerEnd& end) {
     return frame.find('(') != std::string::npos;
   };
   const auto is_of_interpreter = [](const std::string& frame) {
-    return frame.starts_with("_PyEval_") || frame.starts_with("PyEval_");
+    return frame.starts_with("_Py") || frame.starts_with("Py");
   };
   if (std::ranges::none_of(end.frames, is_of_debugger)) return kNoStack;
   return std::ranges::any_of(end.frames, is_of_interpreter) ? kNoPythonStack : "";
