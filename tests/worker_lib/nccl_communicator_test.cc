@@ -288,6 +288,17 @@ TEST_P(NcclParts, ACommunicatorWhoseCallIsInProgressIsAbortedAndNotRevoked) {
   EXPECT_EQ(cuda_.count("comm_revoke"), 0);
 }
 
+TEST_P(NcclParts, ACommunicatorThatHasFailedIsAbortedAndNotRevoked) {
+  auto backend = world_.ranks.make(0, 1);
+  sum_on(*backend, torch::ones({4})).wait(seconds(30));
+  cuda_.fail_job_of_next("all_reduce", NcclResult::kRemoteError);
+  EXPECT_THAT(failure_of(sum_on(*backend, torch::ones({4}))).what(),
+              HasSubstr("a failure that was planned"));
+  backend.reset();
+  EXPECT_EQ(cuda_.count("comm_revoke"), 0);
+  EXPECT_EQ(cuda_.count("comm_abort"), 1);
+}
+
 // Rank 1 comes to form the communicator, and not to the first collective, in which ranks connect.
 TEST_P(NcclParts, TheFirstCallNamesTheRanksThatDoNotConnect) { miss_the_first_collective(world_); }
 

@@ -152,7 +152,8 @@ struct NcclDoubleTable {
   }
 
   static NcclResult collective(NcclComm handle, CudaStream stream, NcclDouble::Collective what) {
-    return self().issue(what.kind, handle, [&](Comm& comm, NcclDouble::Group& group) {
+    const std::string kind = what.kind;  // `what` is moved from before the call is over
+    return self().issue(kind, handle, [&](Comm& comm, NcclDouble::Group& group) {
       return self().add_collective(comm, group, stream, std::move(what));
     });
   }
