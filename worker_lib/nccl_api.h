@@ -59,7 +59,8 @@ struct NcclApi {
   // --- NCCL: communicators ---
   NcclResult (*get_unique_id)(NcclUniqueId* id);
   // ncclCommInitRankConfig with a non-blocking communicator: it, and all that is called with it,
-  // may answer kInProgress and then wants comm_get_async_error until that says otherwise.
+  // may answer kInProgress and then wants comm_get_async_error until that says otherwise. With
+  // NCCL_COMM_BLOCKING=1 in the environment the calls block instead.
   NcclResult (*comm_init_rank)(NcclComm* comm, int size, const NcclUniqueId& id, int rank);
   NcclResult (*comm_get_async_error)(NcclComm comm, NcclResult* state);
   NcclResult (*comm_finalize)(NcclComm comm);
@@ -69,9 +70,12 @@ struct NcclApi {
   // 2.23: as comm_init_rank with as many ids as there are roots of the bootstrap.
   NcclResult (*comm_init_rank_scalable)(NcclComm* comm, int size, int rank, const NcclUniqueId* ids,
                                         int id_count);
-  // 2.18: `part` is written when `comm` is no longer in progress; -1 for a color: no part.
+  // 2.18: answers kSuccess while `comm` is in progress; `part` is null, and written before `comm`
+  // is no longer in progress, also where the split has failed. -1 for a color: no part, and a
+  // crash where the split fails or is aborted (2.28.9, 2.30.7).
   NcclResult (*comm_split)(NcclComm comm, int color, int key, NcclComm* part);
-  // 2.28: stops what is on the device; in progress until that is quiet.
+  // 2.28: stops what is on the device; in progress until that is quiet. Legal only when
+  // comm_get_async_error has said kSuccess after the last call: NCCL crashes otherwise.
   NcclResult (*comm_revoke)(NcclComm comm);
   const char* (*get_error_string)(NcclResult result);
   const char* (*get_last_error)(NcclComm comm);  // comm may be null
@@ -110,7 +114,9 @@ struct NcclApi {
   // --- CUDA run-time ---
   CudaResult (*get_device_count)(int* count);
   CudaResult (*get_device)(int* device);
-  CudaResult (*set_device)(int device);
+  CudaResult (*set_device)(int device);  // makes a context there
+  // Back to the device that was the current one; makes no context there. Null: set_device.
+  CudaResult (*restore_device)(int device);
   // A stream of the highest priority that does not wait for the default one.
   CudaResult (*stream_create)(CudaStream* stream);
   CudaResult (*stream_destroy)(CudaStream stream);

@@ -1,4 +1,5 @@
 // The table of the real functions, in the library behind ddprun::worker_cuda.
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -140,6 +141,13 @@ CudaResult event_query(CudaEvent event) {
   return ours(result);
 }
 
+CudaResult get_device(int* device) {
+  c10::DeviceIndex current = 0;
+  const cudaError_t result = c10::cuda::GetDevice(&current);
+  *device = current;
+  return ours(result);
+}
+
 CudaResult stream_create(CudaStream* stream) {
   int lowest = 0;
   int highest = 0;
@@ -226,8 +234,16 @@ const NcclApi kRealApi{
         },
 
     .get_device_count = [](int* count) { return ours(cudaGetDeviceCount(count)); },
-    .get_device = [](int* device) { return ours(cudaGetDevice(device)); },
-    .set_device = [](int device) { return ours(cudaSetDevice(device)); },
+    // LibTorch's own: they know of a device that was restored without a context.
+    .get_device = get_device,
+    .set_device =
+        [](int device) {
+          return ours(c10::cuda::SetDevice(static_cast<c10::DeviceIndex>(device)));
+        },
+    .restore_device =
+        [](int device) {
+          return ours(c10::cuda::MaybeSetDevice(static_cast<c10::DeviceIndex>(device)));
+        },
     .stream_create = stream_create,
     .stream_destroy = [](CudaStream stream) { return ours(cudaStreamDestroy(stream)); },
     .stream_wait_event =

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
+#include <limits>
 
 #include "base/background_thread.h"
 #include "worker_lib/cpu/cpu_group.h"
@@ -16,12 +17,9 @@ namespace {
 
 // A wait at the store ends so much later than what it waits for has become pointless.
 constexpr Duration kGlanceAtFate = std::chrono::milliseconds(200);
-// Of ncclCommRevoke; an abort follows anyway.
-constexpr Duration kRevokePatience = std::chrono::milliseconds(500);
 
-bool is_failure(NcclResult result) {
-  return result != NcclResult::kSuccess && result != NcclResult::kInProgress;
-}
+// Memory is told to NCCL if its turn comes within so long; later is soon enough.
+constexpr Duration kTurnPatience = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -51,6 +49,7 @@ bool NcclFate::fail(const Error& failure) {
   const std::lock_guard lock(mutex_);
   if (failure_) return false;
   failure_ = failure;
+  left_.notify_all();
   return true;
 }
 
@@ -64,6 +63,37 @@ Result<void> NcclFate::check() const {
   if (!peers_) return {};
   if (std::optional<Error> lost = peers_->failure()) return *lost;
   return {};
+}
+
+Result<void> NcclFate::enter(const Deadline& deadline) {
+  std::unique_lock lock(mutex_);
+  const bool is_free = left_.wait_for(lock, deadline.remaining(),
+                                      [this] { return !is_inside_ || failure_.has_value(); });
+  if (failure_) return *failure_;
+  if (!is_free) {
+    return timeout_error("", "another thread is inside NCCL", deadline.waited(),
+                         deadline.allowed());
+  }
+  is_inside_ = true;
+  return {};
+}
+
+bool NcclFate::try_enter() {
+  const std::lock_guard lock(mutex_);
+  if (is_inside_ || failure_) return false;
+  is_inside_ = true;
+  return true;
+}
+
+void NcclFate::leave() {
+  const std::lock_guard lock(mutex_);
+  is_inside_ = false;
+  left_.notify_all();
+}
+
+bool NcclFate::wait_until_left(Duration allowed) {
+  std::unique_lock lock(mutex_);
+  return left_.wait_for(lock, allowed, [this] { return !is_inside_; });
 }
 
 // --- forming ---
@@ -176,92 +206,193 @@ Result<void> NcclCommunicator::delete_id(Store& store) const {
 
 Result<void> NcclCommunicator::init(const std::vector<NcclUniqueId>& ids,
                                     const Deadline& deadline) {
-  NcclResult started = NcclResult::kSuccess;
+  const auto call = [&api = api_, ids, size = options_.world_size, rank = options_.rank](
+                        NcclComm* made) {
+    if (ids.size() == 1) return api.comm_init_rank(made, size, ids[0], rank);
+    return api.comm_init_rank_scalable(made, size, rank, ids.data(),
+                                       static_cast<int>(ids.size()));
+  };
+  const Result<NcclResult> started = call_aside(call, deadline);
+  if (!started) return started.error();
   {
     const std::lock_guard lock(fate_->mutex_);
-    started = ids.size() == 1
-                  ? api_.comm_init_rank(&comm_, options_.world_size, ids[0], options_.rank)
-                  : api_.comm_init_rank_scalable(&comm_, options_.world_size, options_.rank,
-                                                 ids.data(), static_cast<int>(ids.size()));
+    if (fate_->failure_) return *fate_->failure_;
+    comm_ = std::exchange(aside_, nullptr)->take();
   }
   NcclCommunicator* const self[] = {this};
-  return settle(self, started, deadline);
+  return settle(self, *started, deadline);
+}
+
+// NCCL answers with success at once, and this communicator is in progress until the part is there.
+// A rank without a color gets a part of its own, which nobody uses: without one NCCL would crash
+// where the split fails.
+Result<NcclComm> NcclCommunicator::make_part(int color, int key, const Deadline& deadline) {
+  NcclCommunicator* const self[] = {this};
+  set_settled(self, false);
+  const int its_color = color < 0 ? std::numeric_limits<int>::max() - options_.rank : color;
+  const Result<NcclResult> started = call_aside(
+      [&api = api_, comm = handle(), its_color, key](NcclComm* made) {
+        return api.comm_split(comm, its_color, key, made);
+      },
+      deadline);
+  if (!started) return started.error();
+  if (is_failure(*started)) {
+    // It has not begun: whether that has spoilt this communicator is for NCCL to say.
+    if (fate_->try_enter()) {
+      const NcclResult state = state_of(self);
+      fate_->leave();
+      set_settled(self, state == NcclResult::kSuccess);
+    }
+    return nccl_error(*started);
+  }
+  const Result<void> done = settle(self, NcclResult::kInProgress, deadline);
+  if (!done) return done.error();
+  const std::lock_guard lock(fate_->mutex_);
+  if (fate_->failure_) return *fate_->failure_;
+  const NcclComm made = std::exchange(aside_, nullptr)->take();
+  if (!made) return nccl_error(NcclResult::kInternalError);
+  return made;
 }
 
 Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::split(int color, int key,
                                                                   const Deadline& deadline) {
-  constexpr int kNoColor = -1;  // NCCL_SPLIT_NOCOLOR
-  std::unique_ptr<NcclCommunicator> part(new NcclCommunicator(
-      api_, std::make_shared<NcclFate>(), {.abort_grace = options_.abort_grace}, device_));
-  NcclCommunicator* const self[] = {this};
-  // NCCL writes the part's handle when the split is done, however late that is.
-  NcclComm* const made = &part->comm_;
-  Result<void> done = launch(
-      self, [&] { return api_.comm_split(comm_, color < 0 ? kNoColor : color, key, made); },
-      deadline);
-  NcclCommunicator* const its[] = {part.get()};
-  if (done && color >= 0) done = settle(its, NcclResult::kInProgress, deadline);
-  if (!done) {
-    unmade_ = std::move(part);  // whoever gives up does not keep NCCL from going on
-    return Error(done.error())
+  Result<NcclComm> made = make_part(color, key, deadline);
+  if (!made) {
+    return Error(made.error())
         .within("split the NCCL communicator of " + std::to_string(options_.world_size) + " ranks");
   }
-  if (color < 0) part = nullptr;
+  NcclCommunicatorOptions options{.rank = options_.rank, .abort_grace = options_.abort_grace};
+  std::unique_ptr<NcclCommunicator> part(new NcclCommunicator(
+      api_, std::make_shared<NcclFate>(), std::move(options), device_));
+  part->comm_ = *made;
+  part->is_settled_ = true;
+  if (color < 0) {
+    part->close(deadline);
+    part = nullptr;
+  }
   return part;
+}
+
+bool NcclCommunicator::is_usable() const {
+  const std::lock_guard lock(fate_->mutex_);
+  return is_settled_ && !fate_->failure_;
 }
 
 // --- calls ---
 
+// Returns when the call does, when the deadline has passed or when the group has failed. A call that
+// is given up keeps the turn, and aside_ for the abort.
+Result<NcclResult> NcclCommunicator::call_aside(AsideCall call, const Deadline& deadline) {
+  if (const Result<void> mine = fate_->enter(deadline); !mine) return mine.error();
+  const auto aside = std::make_shared<Aside>();
+  {
+    const std::lock_guard lock(fate_->mutex_);
+    aside_ = aside;
+  }
+  const auto run = [&api = api_, device = device_, fate = fate_, aside, call = std::move(call)] {
+    api.set_device(device);
+    const NcclResult result = call(&aside->made);
+    fate->leave();
+    const std::lock_guard lock(aside->mutex);
+    aside->result = result;
+    aside->came.notify_all();
+  };
+  const Result<void> started = start_detached_thread("ddprun-nccl-aux", run);
+  if (!started) {
+    fate_->leave();
+    return started.error();
+  }
+  while (!aside->wait(std::min(deadline.remaining(), kGlanceAtFate))) {
+    if (const Result<void> good = fate_->check(); !good) return good.error();
+    if (deadline.passed()) {
+      return timeout_error("", "NCCL has not returned; a rank has not come, or is stuck",
+                           deadline.waited(), deadline.allowed());
+    }
+  }
+  return *aside->result;
+}
+
 Result<void> NcclCommunicator::launch(std::span<NcclCommunicator* const> on, const Issue& issue,
                                       const Deadline& deadline) {
   NcclFate& fate = *on[0]->fate_;
-  NcclResult issued = NcclResult::kSuccess;
-  {
-    const std::lock_guard lock(fate.mutex_);
-    if (fate.failure_) return *fate.failure_;
-    issued = issue();
-  }
+  if (const Result<void> mine = fate.enter(deadline); !mine) return mine;
+  set_settled(on, false);
+  const NcclResult issued = issue();
+  fate.leave();
   return settle(on, issued, deadline);
 }
 
+void NcclCommunicator::set_settled(std::span<NcclCommunicator* const> on, bool is_settled) {
+  const std::lock_guard lock(on[0]->fate_->mutex_);
+  for (NcclCommunicator* one : on) one->is_settled_ = is_settled;
+}
+
+// A failure counts more than "in progress", that more than success. REQUIRES: the turn.
+NcclResult NcclCommunicator::state_of(std::span<NcclCommunicator* const> on) {
+  NcclResult result = NcclResult::kSuccess;
+  for (NcclCommunicator* one : on) {
+    const NcclResult state = one->state_now();
+    if (is_failure(state)) return state;
+    if (state == NcclResult::kInProgress) result = state;
+  }
+  return result;
+}
+
+// The state is asked for at least once: only then has NCCL joined the thread of the call.
 Result<void> NcclCommunicator::settle(std::span<NcclCommunicator* const> on, NcclResult result,
                                       const Deadline& deadline) {
   NcclFate& fate = *on[0]->fate_;
   NcclPause pause;
-  while (result == NcclResult::kInProgress) {
+  for (bool is_first = true; !is_failure(result); is_first = false) {
+    if (!is_first) pause.take();
+    if (const std::optional<Error> first = fate.failure()) return *first;
+    if (fate.try_enter()) {
+      result = state_of(on);
+      fate.leave();
+      if (result == NcclResult::kSuccess) {
+        set_settled(on, true);
+        return {};
+      }
+      if (is_failure(result)) break;
+    }
     if (deadline.passed()) {
       return timeout_error("", "NCCL is not done; a rank has not come, or is stuck",
                            deadline.waited(), deadline.allowed());
     }
     if (const Result<void> good = fate.check(); !good) return good;
-    pause.take();
-    const std::lock_guard lock(fate.mutex_);
-    if (fate.failure_) return *fate.failure_;
-    result = NcclResult::kSuccess;
-    for (NcclCommunicator* one : on) {
-      const NcclResult state = one->state_now();
-      if (is_failure(state) || result == NcclResult::kSuccess) result = state;
-      if (is_failure(result)) break;
-    }
   }
-  if (result != NcclResult::kSuccess) return on[0]->nccl_error(result);
-  return {};
+  // What ends a call is told, rather than that it was ended.
+  if (const std::optional<Error> first = fate.failure()) return *first;
+  return on[0]->nccl_error(result);
 }
 
-// REQUIRES: the fate's mutex is held, and nothing has failed.
+NcclComm NcclCommunicator::handle() const {
+  const std::lock_guard lock(fate_->mutex_);
+  return comm_;
+}
+
+// REQUIRES: the turn.
 NcclResult NcclCommunicator::state_now() {
-  if (!comm_) return NcclResult::kInternalError;  // it was split off without an error, but not made
+  const NcclComm comm = handle();
+  if (!comm) return NcclResult::kInternalError;  // NCCL has said that it made one, and has not
   NcclResult state = NcclResult::kSuccess;
-  const NcclResult asked = api_.comm_get_async_error(comm_, &state);
+  const NcclResult asked = api_.comm_get_async_error(comm, &state);
   return asked == NcclResult::kSuccess ? state : asked;
 }
 
+// Where another thread has the turn, that thread finds out.
 Result<void> NcclCommunicator::check() {
-  const std::lock_guard lock(fate_->mutex_);
-  if (fate_->failure_) return *fate_->failure_;
-  if (!comm_) return {};  // it was closed
+  {
+    const std::lock_guard lock(fate_->mutex_);
+    if (fate_->failure_) return *fate_->failure_;
+    if (!comm_) return {};  // it was closed
+  }
+  if (!fate_->try_enter()) return {};
   const NcclResult state = state_now();
+  fate_->leave();
   if (!is_failure(state)) return {};
+  NcclCommunicator* const self[] = {this};
+  set_settled(self, false);
   return nccl_error(state);
 }
 
@@ -279,136 +410,33 @@ Error NcclCommunicator::nccl_error(NcclResult result) const {
 // --- memory ---
 
 void NcclCommunicator::enroll(void* memory, std::size_t bytes) {
-  const std::lock_guard lock(fate_->mutex_);
-  if (!comm_ || fate_->failure_ || !api_.comm_register) return;
-  void* handle = nullptr;
-  if (api_.comm_register(comm_, memory, bytes, &handle) == NcclResult::kSuccess) {
-    enrolled_[memory] = handle;
+  if (!api_.comm_register || !fate_->enter(Deadline(kTurnPatience))) return;
+  void* known_by = nullptr;
+  const NcclComm comm = handle();
+  if (comm && api_.comm_register(comm, memory, bytes, &known_by) == NcclResult::kSuccess) {
+    const std::lock_guard lock(fate_->mutex_);
+    enrolled_[memory] = known_by;
   }
+  fate_->leave();
 }
 
-void NcclCommunicator::withdraw(void* memory) {
-  const std::lock_guard lock(fate_->mutex_);
-  const auto found = enrolled_.find(memory);
-  if (found == enrolled_.end()) return;
-  if (comm_ && !fate_->failure_) api_.comm_deregister(comm_, found->second);
-  enrolled_.erase(found);
-}
-
-// --- the end ---
-
-struct NcclEnding::State {
-  std::mutex mutex;
-  std::condition_variable changed;
-  int not_quiet = 0;
-  int not_over = 0;
-
-  void lower(int State::*count) {
-    const std::lock_guard lock(mutex);
-    --(this->*count);
-    changed.notify_all();
-  }
-  bool wait(int State::*count, Duration allowed) {
-    std::unique_lock lock(mutex);
-    return changed.wait_for(lock, allowed, [&] { return this->*count == 0; });
-  }
-};
-
-bool NcclEnding::wait_until_quiet(Duration allowed) {
-  return !state_ || state_->wait(&State::not_quiet, allowed);
-}
-
-bool NcclEnding::wait_until_over(Duration allowed) {
-  return !state_ || state_->wait(&State::not_over, allowed);
-}
-
-// Nobody can reach them any more, so no lock is held while NCCL frees them, which can take long, or
-// for ever, when a peer is gone. A thread that is stuck in the driver is left behind: nothing can
-// end it. A communicator that was revoked is quiet before it is freed.
-NcclEnding NcclCommunicator::abort(std::span<NcclCommunicator* const> all,
-                                   std::shared_ptr<const void> keep) {
-  NcclEnding ending;
-  ending.state_ = std::make_shared<NcclEnding::State>();
-  using State = NcclEnding::State;
-  struct Action {
-    const NcclApi& api;
-    int device;
-    std::function<void()> run;
-  };
-  std::vector<Action> actions;
-  for (NcclCommunicator* one : all) {
-    NcclComm comm = nullptr;
-    std::shared_ptr<NcclCommunicator> unmade;
-    {
-      const std::lock_guard lock(one->fate_->mutex_);
-      comm = std::exchange(one->comm_, nullptr);
-      unmade = std::move(one->unmade_);
-      one->enrolled_.clear();
-    }
-    if (!comm) continue;
-    ++ending.state_->not_quiet;
-    ++ending.state_->not_over;
-    const auto run = [&api = one->api_, comm, unmade, state = ending.state_, keep] {
-      bool is_quiet = false;
-      if (api.comm_revoke && !is_failure(api.comm_revoke(comm))) {
-        const Deadline deadline(kRevokePatience);
-        NcclPause pause;
-        NcclResult now = NcclResult::kInProgress;
-        while (now == NcclResult::kInProgress && !deadline.passed()) {
-          pause.take();
-          if (is_failure(api.comm_get_async_error(comm, &now))) break;
-        }
-        is_quiet = now == NcclResult::kSuccess;
-        if (is_quiet) state->lower(&State::not_quiet);
-      }
-      api.comm_abort(comm);
-      // NCCL has written the part by now, whole or not.
-      if (unmade && unmade->comm_) api.comm_abort(std::exchange(unmade->comm_, nullptr));
-      if (!is_quiet) state->lower(&State::not_quiet);
-      state->lower(&State::not_over);
-    };
-    actions.push_back({one->api_, one->device_, run});
-  }
-  for (const Action& action : actions) {
-    const auto on_its_device = [action] {
-      action.api.set_device(action.device);
-      action.run();
-    };
-    if (start_detached_thread("ddprun-abort", on_its_device)) continue;
-    const DeviceGuard guard(action.api, action.device);  // there is no thread for it
-    action.run();
-  }
-  return ending;
-}
-
-void NcclCommunicator::close(const Deadline& deadline) {
-  NcclCommunicator* const self[] = {this};
-  const auto finalize = [this] {
-    for (const auto& [memory, handle] : std::exchange(enrolled_, {})) {
-      api_.comm_deregister(comm_, handle);
-    }
-    return api_.comm_finalize(comm_);
-  };
-  if (!launch(self, finalize, deadline)) return;
+bool NcclCommunicator::withdraw(void* memory) {
+  if (const Result<void> mine = fate_->enter(Deadline(kTurnPatience)); !mine) return false;
+  void* known_by = nullptr;
   NcclComm comm = nullptr;
   {
     const std::lock_guard lock(fate_->mutex_);
-    if (fate_->failure_) return;
-    comm = std::exchange(comm_, nullptr);
+    comm = comm_;
+    if (auto known = enrolled_.extract(memory)) known_by = known.mapped();
   }
-  // As bounded as an abort: the driver may be stuck.
-  const auto destroy = [&api = api_, device = device_, comm]() -> Result<bool> {
-    api.set_device(device);
-    api.comm_destroy(comm);
-    return true;
-  };
-  const auto done = result_within<bool>(deadline.remaining(), "ddprun-close", destroy);
-  if (done && !*done) static_cast<void>(destroy());
+  if (comm && known_by) api_.comm_deregister(comm, known_by);
+  fate_->leave();
+  return true;
 }
 
-NcclCommunicator::~NcclCommunicator() {
-  NcclCommunicator* const self[] = {this};
-  abort(self, nullptr).wait_until_over(options_.abort_grace);
+void NcclCommunicator::set_captured() {
+  const std::lock_guard lock(fate_->mutex_);
+  is_captured_ = true;
 }
 
 }  // namespace ddprun

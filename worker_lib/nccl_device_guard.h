@@ -1,5 +1,6 @@
 // DeviceGuard: the device is the current one of this thread while the guard lives: streams, events
-// and NCCL calls belong to the current device, and the caller's may be another. One thread.
+// and NCCL calls belong to the current device, and the caller's may be another. It makes no context
+// on the caller's device. One thread.
 #pragma once
 
 #include "worker_lib/nccl_api.h"
@@ -13,7 +14,8 @@ class DeviceGuard {
     if (before_ != device_) api_.set_device(device_);
   }
   ~DeviceGuard() {
-    if (before_ != device_) api_.set_device(before_);
+    if (before_ == device_) return;
+    (api_.restore_device ? api_.restore_device : api_.set_device)(before_);
   }
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;

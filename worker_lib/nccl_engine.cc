@@ -60,7 +60,8 @@ NcclEngine::~NcclEngine() {
   memory_->end();
   for (const auto& lane : lanes_) {
     const DeviceGuard guard(api_, lane->device);
-    for (CudaEvent event : lane->events) api_.event_destroy(event);
+    lane->free_events.clear();
+    lane->captured.clear();
     if (lane->stream) api_.stream_destroy(lane->stream);
   }
 }
@@ -78,7 +79,7 @@ Result<void> NcclEngine::drain(const Deadline& deadline) {
       const auto busy =
           std::ranges::find_if(lanes_, [](const auto& lane) { return !lane->in_flight.empty(); });
       if (busy == lanes_.end()) return {};
-      oldest = (*busy)->in_flight.front();
+      oldest = (*busy)->in_flight.front().first;
     }
     if (deadline.passed()) {
       return timeout_error("", words_of(oldest->call()) + " is not complete", deadline.waited(),
@@ -123,7 +124,7 @@ void NcclEngine::stop(const std::shared_ptr<NcclWork>& begun) {
   {
     const std::lock_guard lock(mutex_);
     for (const auto& lane : lanes_) {
-      doomed.insert(doomed.end(), lane->in_flight.begin(), lane->in_flight.end());
+      for (const auto& [work, event] : lane->in_flight) doomed.push_back(work);
     }
     all = communicators();
   }
@@ -215,7 +216,7 @@ Result<bool> NcclEngine::is_captured(const NcclIssue& issue) {
 Result<std::shared_ptr<NcclWork>> NcclEngine::enqueue(NcclIssue& issue, bool is_captured,
                                                       const Deadline& deadline,
                                                       std::shared_ptr<NcclWork>& work) {
-  const Result<void> watched = start_watcher();
+  const Result<void> watched = start_watcher(issue.device);
   if (!watched) return watched.error();
   const Result<Lane*> found = lane_of(issue.device);
   if (!found) return found.error();
@@ -233,32 +234,41 @@ Result<std::shared_ptr<NcclWork>> NcclEngine::enqueue(NcclIssue& issue, bool is_
   }
   const Result<void> joined = join(lane, issue, is_captured, deadline);
   if (!joined) return joined.error();
-  const Result<CudaEvent> event = take_event(lane, is_captured);
-  if (!event) return event.error();
+  const Result<std::shared_ptr<NcclEvent>> taken = take_event(lane, is_captured);
+  if (!taken) return taken.error();
+  const CudaEvent event = (*taken)->get();
   const CudaStream caller = api_.current_stream(lane.device);
   work = std::make_shared<NcclWork>(issue.what,
                                     NcclWork::Stream{.api = api_,
                                                      .device = lane.device,
                                                      .caller = caller,
-                                                     .event = *event,
+                                                     .event = *taken,
                                                      .is_captured = is_captured},
                                     std::move(issue.keep), issue.host_wait, deadline);
 
-  CudaResult done = api_.event_record(*event, caller);
-  if (done == CudaResult::kSuccess) done = api_.stream_wait_event(lane.stream, *event);
+  CudaResult done = api_.event_record(event, caller);
+  if (done == CudaResult::kSuccess) done = api_.stream_wait_event(lane.stream, event);
   if (done == CudaResult::kSuccess) done = copy(issue.copies_ahead, lane.stream);
   if (done != CudaResult::kSuccess) return cuda_error(api_, "", done);
 
-  const Result<void> launched = put_on_stream(lane, issue, deadline);
-  if (!launched) return launched.error();
+  const Result<void> launched = put_on_stream(lane, issue, is_captured, deadline);
+  if (!launched) {
+    // Ranks connect in the first call, so one that has not come is found out here.
+    const bool is_late = launched.error().kind == ErrorKind::kTimeout && !fate_->failure();
+    return is_late ? deadline_passed(issue.what, deadline) : launched.error();
+  }
 
   done = copy(issue.copies_behind, lane.stream);
-  if (done == CudaResult::kSuccess) done = api_.event_record(*event, lane.stream);
+  if (done == CudaResult::kSuccess) done = api_.event_record(event, lane.stream);
   if (done != CudaResult::kSuccess) return cuda_error(api_, "", done);
   const std::lock_guard lock(mutex_);
   // Whoever reported it has not seen this call, which may have been ended with the others.
   if (const std::optional<Error> first = fate_->failure()) return *first;
-  if (!is_captured) lane.in_flight.push_back(work);
+  if (is_captured) {
+    lane.captured.push_back(*taken);
+  } else {
+    lane.in_flight.push_back({work, *taken});
+  }
   changed_.notify_all();
   return work;
 }
@@ -318,7 +328,7 @@ Result<void> NcclEngine::join(Lane& lane, const NcclIssue& issue, bool is_captur
   }
   if (lane.communicator) {
     const bool is_told = is_captured || lane.device != memory_->device() || !memory_->has_news();
-    if (!is_told) memory_->tell(*lane.communicator);
+    if (!is_told) memory_->tell(*lane.communicator, lane.stream);
     return {};
   }
   // In ascending order on all ranks, so that no circle of ranks waits for each other.
@@ -362,35 +372,50 @@ Result<std::unique_ptr<NcclCommunicator>> NcclEngine::meet(NcclCommunicatorOptio
   return made;
 }
 
-Result<void> NcclEngine::put_on_stream(Lane& lane, const NcclIssue& issue,
+Result<void> NcclEngine::put_on_stream(Lane& lane, const NcclIssue& issue, bool is_captured,
                                        const Deadline& deadline) {
-  if (issue.messages.empty()) {
-    NcclCommunicator* const on[] = {lane.communicator.get()};
-    return NcclCommunicator::launch(
-        on,
-        [&] {
-          return issue.launch({lane.communicator->handle(), lane.stream, lane.premul_sum});
-        },
-        deadline);
-  }
   std::vector<NcclCommunicator*> on;
   std::vector<std::function<NcclResult()>> passes;
-  for (const NcclIssue::Message& message : issue.messages) {
-    NcclCommunicator* with = lane.communicator.get();
-    int peer = message.peer;
-    if (!with) {
-      with = lane.pairs.at(peer).get();
-      peer = peer < options_.rank ? 0 : 1;
-    }
-    if (std::ranges::find(on, with) == on.end()) on.push_back(with);
-    passes.push_back([&message, with, peer, stream = lane.stream] {
-      return message.pass(with->handle(), peer, stream);
+  // None where the communicator has been given up in this moment.
+  const auto with = [](NcclCommunicator& communicator, const auto& call) {
+    const NcclComm comm = communicator.handle();
+    return comm ? call(comm) : NcclResult::kInternalError;
+  };
+  if (issue.messages.empty()) {
+    on.push_back(lane.communicator.get());
+    passes.push_back([&] {
+      return with(*lane.communicator, [&](NcclComm comm) {
+        return issue.launch({comm, lane.stream, lane.premul_sum});
+      });
     });
   }
-  return NcclCommunicator::launch(
+  for (const NcclIssue::Message& message : issue.messages) {
+    NcclCommunicator* by = lane.communicator.get();
+    int peer = message.peer;
+    if (!by) {
+      by = lane.pairs.at(peer).get();
+      peer = peer < options_.rank ? 0 : 1;
+    }
+    if (std::ranges::find(on, by) == on.end()) on.push_back(by);
+    passes.push_back([&with, &message, by, peer, stream = lane.stream] {
+      return with(*by, [&](NcclComm comm) { return message.pass(comm, peer, stream); });
+    });
+  }
+  if (is_captured) {
+    for (NcclCommunicator* one : on) one->set_captured();
+  }
+  const auto set_launching = [this](std::optional<Launching> call) {
+    const std::lock_guard lock(mutex_);
+    launching_ = call;
+    if (launching_) changed_.notify_all();
+  };
+  set_launching(Launching{issue.what, deadline});
+  Result<void> launched = NcclCommunicator::launch(
       on,
       [&] { return nccl_group(api_, passes.size(), [&](std::size_t i) { return passes[i](); }); },
       deadline);
+  set_launching(std::nullopt);
+  return launched;
 }
 
 CudaResult NcclEngine::copy(const std::vector<NcclIssue::Copy>& copies, CudaStream stream) {
@@ -402,20 +427,18 @@ CudaResult NcclEngine::copy(const std::vector<NcclIssue::Copy>& copies, CudaStre
 }
 
 // The event of a capture belongs to it for ever: it is not used again.
-Result<CudaEvent> NcclEngine::take_event(Lane& lane, bool is_captured) {
-  const std::lock_guard lock(mutex_);
+Result<std::shared_ptr<NcclEvent>> NcclEngine::take_event(Lane& lane, bool is_captured) {
   const Result<void> reaped = reap(lane);
   if (!reaped) return reaped.error();
-  if (is_captured || lane.free_events.empty()) {
-    CudaEvent made = nullptr;
-    const CudaResult result = api_.event_create(&made);
-    if (result != CudaResult::kSuccess) return cuda_error(api_, "make an event", result);
-    lane.events.push_back(made);
-    return made;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!is_captured && !lane.free_events.empty()) {
+      std::shared_ptr<NcclEvent> event = std::move(lane.free_events.back());
+      lane.free_events.pop_back();
+      return event;
+    }
   }
-  const CudaEvent event = lane.free_events.back();
-  lane.free_events.pop_back();
-  return event;
+  return NcclEvent::make(api_, lane.device);
 }
 
 Result<void> NcclEngine::monitored_barrier(CallOptions call) {
@@ -463,8 +486,7 @@ Result<std::shared_ptr<NcclSeed>> NcclEngine::split_off(int color, int key, Call
     return error;
   }
   Result<std::unique_ptr<NcclCommunicator>> part = first->communicator->split(color, key, deadline);
-  const bool is_fatal = !part && part.error().kind != ErrorKind::kSystem;
-  if (is_fatal) {
+  if (!part && !first->communicator->is_usable()) {
     const Error error = with_cause(part.error());
     end(error);
     return error;

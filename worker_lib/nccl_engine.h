@@ -12,7 +12,8 @@
 // communicators and everything in flight with them; the peers, a CpuGroup of the same ranks, tell
 // the other ranks. Several times a second it compares the ledgers of the ranks (call_ledger.h,
 // ledger_watch.h), which they show each other as notes: ranks that disagree in what they call,
-// which NCCL does not notice, are told so.
+// which NCCL does not notice, are told so. A call that NCCL does not return from has its deadline,
+// too.
 //
 // Owned by an NcclBackend. One thread at a time launches and splits; end(): any thread.
 #pragma once
@@ -134,9 +135,15 @@ class NcclEngine {
     std::unique_ptr<NcclCommunicator> communicator = {};
     std::map<int, std::unique_ptr<NcclCommunicator>> pairs = {};  // by the other rank
     std::optional<NcclOp> premul_sum = {};
-    std::deque<std::shared_ptr<NcclWork>> in_flight = {};  // in the order of the stream
-    std::vector<CudaEvent> events = {};                    // all that were made
-    std::vector<CudaEvent> free_events = {};               // those that mark nothing now
+    // In the order of the stream, with the events behind them.
+    std::deque<std::pair<std::shared_ptr<NcclWork>, std::shared_ptr<NcclEvent>>> in_flight = {};
+    std::vector<std::shared_ptr<NcclEvent>> free_events = {};  // those that mark nothing now
+    std::vector<std::shared_ptr<NcclEvent>> captured = {};     // by graphs
+  };
+  // A call that the caller's thread is inside NCCL with.
+  struct Launching {
+    NcclCall call;
+    Deadline deadline;
   };
 
   void stop(const std::shared_ptr<NcclWork>& begun = nullptr);
@@ -151,22 +158,24 @@ class NcclEngine {
   Result<void> join(Lane& lane, const NcclIssue& issue, bool is_captured, const Deadline& deadline);
   Result<std::unique_ptr<NcclCommunicator>> meet(NcclCommunicatorOptions as,
                                                  const Deadline& deadline);
-  Result<void> put_on_stream(Lane& lane, const NcclIssue& issue, const Deadline& deadline);
+  Result<void> put_on_stream(Lane& lane, const NcclIssue& issue, bool is_captured,
+                             const Deadline& deadline);
   CudaResult copy(const std::vector<NcclIssue::Copy>& copies, CudaStream stream);
-  Result<CudaEvent> take_event(Lane& lane, bool is_captured);
+  Result<std::shared_ptr<NcclEvent>> take_event(Lane& lane, bool is_captured);
 
-  Result<void> start_watcher();
-  void watch();
+  Result<void> start_watcher(int device);
+  void watch(int device);
   bool is_idle() const;
   Result<void> inspect();
   Result<void> reap(Lane& lane);
   void call_back();
-  Error deadline_passed(const NcclWork& work);
+  Error deadline_passed(const NcclCall& call, const Deadline& deadline);
   std::string who_is_missing(const NcclCall& call, int& first);
   std::string whose_ends_are_missing(const NcclCall& call, int& first);
   void show_ledger();
   Result<void> compare_ledgers(bool was_idle);
   std::vector<NcclCommunicator*> communicators();  // holds mutex_
+  std::vector<Lane*> lanes();
   Result<void> drain(const Deadline& deadline);
   Error with_cause(Error error) const;
 
@@ -184,11 +193,12 @@ class NcclEngine {
   std::vector<NcclEnding> endings_;
   std::weak_ptr<std::vector<torch::Tensor>> kept_;  // by aborts that are not over
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards what follows; never held while NCCL or CUDA is called
   std::condition_variable changed_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // by place
   CallLedger ledger_;
   bool is_meeting_ = false;      // the caller's thread makes a communicator
+  std::optional<Launching> launching_;
   std::uint64_t reaped_ = 0;     // calls that are over
   NcclWork::Callbacks to_call_;  // of those: the watcher's task
   std::uint64_t shown_ = 0;      // calls that the others can read of

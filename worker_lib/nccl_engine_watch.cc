@@ -1,6 +1,7 @@
 // The part of NcclEngine that its watcher's thread carries out: it lets go of calls that are over, and finds
 // those that have failed, are late, or do not belong together.
 #include <algorithm>
+#include <iterator>
 
 #include "base/background_thread.h"
 #include "worker_lib/cpu/rank_names.h"
@@ -10,23 +11,29 @@ namespace ddprun {
 namespace {
 
 constexpr Duration kWatchInterval = std::chrono::milliseconds(20);
+// The caller's thread is left so long to find out by itself that its call has not begun in time.
+constexpr Duration kLaunchSlack = std::chrono::milliseconds(100);
 
 }  // namespace
 
 // --- the watcher ---
 
-Result<void> NcclEngine::start_watcher() {
+Result<void> NcclEngine::start_watcher(int device) {
   if (watcher_.joinable()) return {};
-  return start_thread(watcher_, "ddprun-nccl", [this] { watch(); });
+  return start_thread(watcher_, "ddprun-nccl", [this, device] { watch(device); });
 }
 
 // REQUIRES: mutex_ is held.
 bool NcclEngine::is_idle() const {
-  return !is_meeting_ &&
+  return !is_meeting_ && !launching_ &&
          std::ranges::all_of(lanes_, [](const auto& lane) { return lane->in_flight.empty(); });
 }
 
-void NcclEngine::watch() {
+// A thread begins with device 0 as its current one, where CUDA would make a context for it.
+void NcclEngine::watch(int device) {
+  int current = 0;
+  const bool is_known = api_.get_device(&current) == CudaResult::kSuccess;
+  if (!is_known || current != device) api_.set_device(device);
   std::unique_lock lock(mutex_);
   if (peers_ && options_.compare_calls && options_.world_size > 1) {
     ledger_watch_.emplace(options_.rank, BootClock::now());
@@ -51,18 +58,27 @@ void NcclEngine::watch() {
 }
 
 // Lets go of what is over, the oldest first. Callbacks are left to the watcher: they may make calls,
-// and whoever reaps may be in the middle of one. REQUIRES: mutex_ is held.
+// and whoever reaps may be in the middle of one. Several threads may reap.
 Result<void> NcclEngine::reap(Lane& lane) {
-  while (!lane.in_flight.empty()) {
-    const Result<bool> is_over = lane.in_flight.front()->poll(to_call_);
+  for (;;) {
+    std::shared_ptr<NcclWork> oldest;
+    {
+      const std::lock_guard lock(mutex_);
+      if (lane.in_flight.empty()) return {};
+      oldest = lane.in_flight.front().first;
+    }
+    NcclWork::Callbacks then;
+    const Result<bool> is_over = oldest->poll(then);
+    const std::lock_guard lock(mutex_);
+    std::ranges::move(then, std::back_inserter(to_call_));
+    if (!to_call_.empty()) changed_.notify_all();
     if (!is_over) return is_over.error();
-    if (!*is_over) break;
-    lane.free_events.push_back(lane.in_flight.front()->event());
+    if (!*is_over) return {};
+    if (lane.in_flight.empty() || lane.in_flight.front().first != oldest) continue;
+    lane.free_events.push_back(std::move(lane.in_flight.front().second));
     lane.in_flight.pop_front();
     ++reaped_;
   }
-  if (!to_call_.empty()) changed_.notify_all();
-  return {};
 }
 
 // REQUIRES: mutex_ is not held.
@@ -77,24 +93,28 @@ void NcclEngine::call_back() {
 
 // Finds what has failed that nobody may have noticed yet.
 Result<void> NcclEngine::inspect() {
-  std::shared_ptr<NcclWork> late;
+  for (Lane* lane : lanes()) {
+    const Result<void> reaped = reap(*lane);
+    if (!reaped) return reaped;
+  }
+  std::optional<Launching> late;
   std::vector<NcclCommunicator*> all;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& lane : lanes_) {
-      const Result<void> reaped = reap(*lane);
-      if (!reaped) return reaped;
-      for (const auto& work : lane->in_flight) {
-        if (!late && work->deadline().passed()) late = work;
+      for (const auto& [work, event] : lane->in_flight) {
+        if (!late && work->deadline().passed()) late = {work->call(), work->deadline()};
       }
     }
+    const bool is_stuck = launching_ && BootClock::now() > launching_->deadline.when() + kLaunchSlack;
+    if (!late && is_stuck) late = launching_;
     all = communicators();
   }
   // First: peers that have noticed the same have told it to this rank, too.
   if (const Result<void> good = fate_->check(); !good) {
     return Error(good.error()).within("nccl group");
   }
-  if (late) return deadline_passed(*late);
+  if (late) return deadline_passed(late->call, late->deadline);
   for (NcclCommunicator* one : all) {
     const Result<void> checked = one->check();
     if (!checked) return with_cause(checked.error()).within("nccl group");
@@ -102,13 +122,19 @@ Result<void> NcclEngine::inspect() {
   return {};
 }
 
-Error NcclEngine::deadline_passed(const NcclWork& work) {
-  const Deadline& deadline = work.deadline();
+std::vector<NcclEngine::Lane*> NcclEngine::lanes() {
+  const std::lock_guard lock(mutex_);
+  std::vector<Lane*> all;
+  for (const auto& lane : lanes_) all.push_back(lane.get());
+  return all;
+}
+
+Error NcclEngine::deadline_passed(const NcclCall& call, const Deadline& deadline) {
   int first = -1;
-  std::string who = who_is_missing(work.call(), first);
+  std::string who = who_is_missing(call, first);
   if (who.empty()) who = "a rank has not come, or is not done";
-  Error error = timeout_error(words_of(work.call()), "it is not complete; " + who,
-                              deadline.waited(), deadline.allowed());
+  Error error = timeout_error(words_of(call), "it is not complete; " + who, deadline.waited(),
+                              deadline.allowed());
   error.peer_rank = first;
   return error;
 }
@@ -160,14 +186,14 @@ void NcclEngine::show_ledger() {
     std::uint64_t oldest_call = UINT64_MAX;  // messages counted
     for (const auto& lane : lanes_) {
       if (lane->in_flight.empty()) continue;
-      oldest_call = std::min(oldest_call, lane->in_flight.front()->call().number);
-      for (const auto& work : lane->in_flight) {
+      oldest_call = std::min(oldest_call, lane->in_flight.front().first->call().number);
+      for (const auto& [work, event] : lane->in_flight) {
         if (work->call().collective == 0) continue;
         oldest = std::min(oldest, work->call().collective);
         break;  // those behind it are younger
       }
     }
-    ledger_.end_before(is_meeting_ ? std::min(oldest, ledger_.called()) : oldest);
+    ledger_.end_before(is_meeting_ || launching_ ? std::min(oldest, ledger_.called()) : oldest);
     ledger_.end_messages_before(oldest_call);
     shown_ = ledger_.entered();
     if (ledger_watch_) note = ledger_.note();

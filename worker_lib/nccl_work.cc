@@ -6,6 +6,7 @@
 
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/nccl_communicator.h"
+#include "worker_lib/nccl_device_guard.h"
 #include "worker_lib/nccl_pause.h"
 
 namespace ddprun {
@@ -20,6 +21,18 @@ std::string to_text(const NcclCall& call) {
   if (call.op) text += std::string(" (") + to_text(*call.op) + ")";
   if (call.peer >= 0) text += ", peer " + std::to_string(call.peer);
   return text;
+}
+
+Result<std::shared_ptr<NcclEvent>> NcclEvent::make(const NcclApi& api, int device) {
+  CudaEvent made = nullptr;
+  const CudaResult result = api.event_create(&made);
+  if (result != CudaResult::kSuccess) return cuda_error(api, "make an event", result);
+  return std::shared_ptr<NcclEvent>(new NcclEvent(api, device, made));
+}
+
+NcclEvent::~NcclEvent() {
+  const DeviceGuard guard(api_, device_);
+  api_.event_destroy(event_);
 }
 
 void NcclWork::wait(std::optional<Duration> timeout) {
@@ -41,25 +54,33 @@ void NcclWork::wait(std::optional<Duration> timeout) {
 // handed out again too early. On another stream it would be, so there the tensors are kept until
 // the call is seen to be over.
 bool NcclWork::wait_on_stream() {
-  const std::lock_guard lock(mutex_);
-  if (is_over_ || is_doomed_) return false;
+  std::shared_ptr<NcclEvent> event;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_over_ || is_doomed_) return false;
+    event = stream_.event;
+  }
+  const DeviceGuard guard(stream_.api, stream_.device);
   const CudaStream current = stream_.api.current_stream(stream_.device);
-  const CudaResult waits = stream_.api.stream_wait_event(current, stream_.event);
+  const CudaResult waits = stream_.api.stream_wait_event(current, event->get());
   if (waits != CudaResult::kSuccess) {
     throw to_dist_error(cuda_error(stream_.api, "wait for " + to_text(call_), waits));
   }
-  if (current == stream_.caller) keep_.clear();
+  std::vector<torch::Tensor> done_with;  // let go of without the lock
+  const std::lock_guard lock(mutex_);
+  if (is_doomed_ || failure_) return false;
+  if (current == stream_.caller) done_with.swap(keep_);
   return true;
 }
 
 // Outside of the capture there is nothing to wait for: whoever runs the graph waits for that.
 void NcclWork::join_capture() {
-  const std::lock_guard lock(mutex_);
+  const DeviceGuard guard(stream_.api, stream_.device);
   const CudaStream current = stream_.api.current_stream(stream_.device);
   bool is_capturing = false;
   CudaResult done = stream_.api.stream_is_capturing(current, &is_capturing);
   if (done == CudaResult::kSuccess && is_capturing) {
-    done = stream_.api.stream_wait_event(current, stream_.event);
+    done = stream_.api.stream_wait_event(current, stream_.event->get());
   }
   if (done != CudaResult::kSuccess) {
     throw to_dist_error(cuda_error(stream_.api, "wait for " + to_text(call_), done));
@@ -73,15 +94,28 @@ Result<bool> NcclWork::poll() {
   return is_over;
 }
 
+// The query may block in the driver, and would then keep those from ending the call who have given up
+// on it. An event that comes after doom() may have come because of the abort.
 Result<bool> NcclWork::poll(Callbacks& then) {
+  std::shared_ptr<NcclEvent> event;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_over_ || is_doomed_) return failure_ ? Result<bool>(*failure_) : Result<bool>(is_over_);
+    event = stream_.event;
+  }
+  CudaResult seen = CudaResult::kNotReady;
+  {
+    const DeviceGuard guard(stream_.api, stream_.device);
+    seen = stream_.api.event_query(event->get());
+  }
+  std::vector<torch::Tensor> done_with;  // let go of without the lock
   const std::lock_guard lock(mutex_);
-  if (!is_over_ && !is_doomed_) {
-    const CudaResult seen = stream_.api.event_query(stream_.event);
-    if (seen == CudaResult::kSuccess) {
-      finish(std::nullopt, then);
-    } else if (seen != CudaResult::kNotReady) {
-      finish(cuda_error(stream_.api, to_text(call_), seen), then);
-    }
+  if (!is_over_ && !is_doomed_ && seen != CudaResult::kNotReady) {
+    const bool has_come = seen == CudaResult::kSuccess;
+    finish(has_come ? std::nullopt
+                    : std::optional(cuda_error(stream_.api, to_text(call_), seen)),
+           then);
+    done_with.swap(keep_);
   }
   return failure_ ? Result<bool>(*failure_) : Result<bool>(is_over_);
 }
@@ -126,21 +160,26 @@ void NcclWork::doom(std::vector<torch::Tensor>& keep) {
 
 void NcclWork::fail(const Error& failure) {
   Callbacks then;
+  std::vector<torch::Tensor> done_with;       // let go of without the lock,
+  std::shared_ptr<NcclEvent> no_longer_used;  // as CUDA is called then
   {
     const std::lock_guard lock(mutex_);
+    no_longer_used = stream_.event;
     if (!is_over_) finish(failure, then);
+    done_with.swap(keep_);
   }
   for (const auto& one : then) one();
 }
 
-// then: gets what is to be called when the mutex is free. REQUIRES: mutex_ is held.
+// then: gets what is to be called when the mutex is free. keep_ is left to the caller. REQUIRES: mutex_ is
+// held.
 void NcclWork::finish(std::optional<Error> failure, Callbacks& then) {
   std::ranges::move(std::exchange(then_, {}), std::back_inserter(then));
   is_over_ = true;
   failure_ = std::move(failure);
   for (FlightTicket& ticket : tickets_) ticket.end(failure_.has_value());
   tickets_.clear();
-  keep_.clear();
+  if (!stream_.is_captured) stream_.event = nullptr;
 }
 
 }  // namespace ddprun

@@ -41,6 +41,26 @@ struct NcclCall {
 // "nccl all_reduce #12 of 1000 Float (sum)", "nccl call 17, send of 1000 Float, peer 2".
 std::string to_text(const NcclCall& call);
 
+// A CUDA event of a device. Shared, because no lock is held while it is asked for: a thread may
+// still ask when the call is over for the others. api outlives it.
+class NcclEvent {
+ public:
+  static Result<std::shared_ptr<NcclEvent>> make(const NcclApi& api, int device);
+  ~NcclEvent();
+  NcclEvent(const NcclEvent&) = delete;
+  NcclEvent& operator=(const NcclEvent&) = delete;
+
+  CudaEvent get() const { return event_; }
+
+ private:
+  NcclEvent(const NcclApi& api, int device, CudaEvent event)
+      : api_(api), device_(device), event_(event) {}
+
+  const NcclApi& api_;
+  const int device_;
+  const CudaEvent event_;
+};
+
 class NcclWork final : public detail::WorkState {
  public:
   enum class HostWait {
@@ -52,8 +72,8 @@ class NcclWork final : public detail::WorkState {
   struct Stream {
     const NcclApi& api;
     int device;
-    CudaStream caller;  // the current stream at the time of the call
-    CudaEvent event;    // recorded behind the call
+    CudaStream caller;                 // the current stream at the time of the call
+    std::shared_ptr<NcclEvent> event;  // recorded behind the call; let go of when that is over
     bool is_captured = false;
   };
 
@@ -61,7 +81,7 @@ class NcclWork final : public detail::WorkState {
            const Deadline& deadline)
       : call_(call),
         deadline_(deadline),
-        stream_(stream),
+        stream_(std::move(stream)),
         host_wait_(host_wait),
         keep_(std::move(keep)),
         is_over_(stream.is_captured) {}
@@ -89,7 +109,6 @@ class NcclWork final : public detail::WorkState {
 
   const NcclCall& call() const { return call_; }
   const Deadline& deadline() const { return deadline_; }
-  CudaEvent event() const { return stream_.event; }
 
  private:
   bool wait_on_stream();
@@ -98,9 +117,9 @@ class NcclWork final : public detail::WorkState {
 
   const NcclCall call_;
   const Deadline deadline_;
-  const Stream stream_;
+  Stream stream_;  // its event is guarded by mutex_
   const HostWait host_wait_;
-  std::mutex mutex_;  // guards what follows, and the event until the call is over
+  std::mutex mutex_;  // guards what follows; never held while CUDA is called
   std::vector<torch::Tensor> keep_;
   bool is_doomed_ = false;
   bool is_over_;

@@ -39,15 +39,19 @@ DistError failure_of(const Work& work) {
   return dist_error_of([&] { work.wait(seconds(30)); });
 }
 
-class NcclGroups : public testing::Test {
+class NcclGroups : public testing::TestWithParam<NcclVersion> {
  protected:
-  NcclDoubleWorld world_;
+  NcclDoubleWorld world_{GetParam()};
   NcclDouble& cuda_ = world_.cuda;
 };
 
+INSTANTIATE_TEST_SUITE_P(Of, NcclGroups,
+                         testing::Values(NcclVersion::k2_28_9, NcclVersion::k2_30_7),
+                         [](const auto& one) { return std::string(to_name(one.param)); });
+
 // --- communicators
 
-TEST_F(NcclGroups, FormingAGroupMakesNoCommunicatorAndTheFirstCallMakesOne) {
+TEST_P(NcclGroups, FormingAGroupMakesNoCommunicatorAndTheFirstCallMakesOne) {
   run_ranks(3, [&](int rank) {
     const auto backend = world_.ranks.make(rank, 3);
     EXPECT_EQ(cuda_.count("comm_init_rank"), 0);
@@ -64,7 +68,7 @@ TEST_F(NcclGroups, FormingAGroupMakesNoCommunicatorAndTheFirstCallMakesOne) {
   EXPECT_EQ(cuda_.count("comm_abort"), 0);
 }
 
-TEST_F(NcclGroups, ARankMayUseSeveralDevices) {
+TEST_P(NcclGroups, ARankMayUseSeveralDevices) {
   cuda_.set_device_count(4);
   run_ranks(2, [&](int rank) {
     const auto backend = world_.ranks.make(rank, 2);
@@ -86,7 +90,7 @@ TEST_F(NcclGroups, ARankMayUseSeveralDevices) {
   EXPECT_EQ(cuda_.count("comm_abort"), 0);
 }
 
-TEST_F(NcclGroups, RanksThatComeToUseTheirDevicesInAnotherOrderAreTold) {
+TEST_P(NcclGroups, RanksThatComeToUseTheirDevicesInAnotherOrderAreTold) {
   cuda_.set_device_count(2);
   std::latch done(2);
   run_ranks(2, [&](int rank) {
@@ -102,7 +106,7 @@ TEST_F(NcclGroups, RanksThatComeToUseTheirDevicesInAnotherOrderAreTold) {
   });
 }
 
-TEST_F(NcclGroups, AMessageBeforeTheFirstCollectiveNeedsItsTwoRanksOnly) {
+TEST_P(NcclGroups, AMessageBeforeTheFirstCollectiveNeedsItsTwoRanksOnly) {
   run_ranks(4, [&](int rank) {
     const auto backend = world_.ranks.make(rank, 4);
     const Tensor tensor = torch::full({4}, static_cast<float>(rank));
@@ -126,7 +130,7 @@ TEST_F(NcclGroups, AMessageBeforeTheFirstCollectiveNeedsItsTwoRanksOnly) {
   EXPECT_EQ(cuda_.count("comm_init_rank"), 3 * 2 + 4);
 }
 
-TEST_F(NcclGroups, ManyRanksMeetAtSeveralRoots) {
+TEST_P(NcclGroups, ManyRanksMeetAtSeveralRoots) {
   constexpr int kRanks = 7;
   run_ranks(kRanks, [&](int rank) {
     const auto backend = world_.ranks.make_alone(rank, kRanks, {.ranks_per_root = 3});
@@ -144,7 +148,7 @@ TEST_F(NcclGroups, ManyRanksMeetAtSeveralRoots) {
   EXPECT_EQ(cuda_.count("get_unique_id"), 3);
 }
 
-TEST_F(NcclGroups, MoreThan128RanksMeetAtSeveralRootsByThemselves) {
+TEST_P(NcclGroups, MoreThan128RanksMeetAtSeveralRootsByThemselves) {
   constexpr int kRanks = 130;
   run_ranks(kRanks, [&](int rank) {
     const auto backend = world_.ranks.make_alone(rank, kRanks);
@@ -154,7 +158,7 @@ TEST_F(NcclGroups, MoreThan128RanksMeetAtSeveralRootsByThemselves) {
   EXPECT_EQ(cuda_.count("get_unique_id"), 2);
 }
 
-TEST_F(NcclGroups, AnOldNcclHasOneRootForAll) {
+TEST_P(NcclGroups, AnOldNcclHasOneRootForAll) {
   run_ranks(4, [&](int rank) {
     const auto backend = world_.old_ranks.make(rank, 4, {.ranks_per_root = 2});
     sum_on(*backend, torch::ones({4})).wait(seconds(30));
@@ -167,7 +171,7 @@ TEST_F(NcclGroups, AnOldNcclHasOneRootForAll) {
   EXPECT_EQ(cuda_.count("comm_init_rank"), 4);
 }
 
-TEST_F(NcclGroups, RanksThatDoNotComeToTheFirstCallAreNamed) {
+TEST_P(NcclGroups, RanksThatDoNotComeToTheFirstCallAreNamed) {
   std::latch over(2);
   run_ranks(4, [&](int rank) {
     const auto backend = world_.ranks.make(rank, 4);
@@ -184,7 +188,7 @@ TEST_F(NcclGroups, RanksThatDoNotComeToTheFirstCallAreNamed) {
   EXPECT_EQ(cuda_.count("comm_abort"), 2);
 }
 
-TEST_F(NcclGroups, ARankZeroThatDoesNotComeIsNamed) {
+TEST_P(NcclGroups, ARankZeroThatDoesNotComeIsNamed) {
   const auto backend = world_.ranks.make_alone(1, 2);
   const DistError late =
       failure_of(sum_on(*backend, torch::ones({4}), {.timeout = milliseconds(50), .async = true}));
@@ -193,7 +197,7 @@ TEST_F(NcclGroups, ARankZeroThatDoesNotComeIsNamed) {
   EXPECT_THAT(late.what(), HasSubstr("wait for the unique id of rank 0"));
 }
 
-TEST_F(NcclGroups, NobodyWaitsForAnIdThatRankZeroCannotMake) {
+TEST_P(NcclGroups, NobodyWaitsForAnIdThatRankZeroCannotMake) {
   cuda_.fail_next("get_unique_id", NcclResult::kSystemError);
   run_ranks(3, [&](int rank) {
     const auto backend = world_.ranks.make_alone(rank, 3);
@@ -203,128 +207,16 @@ TEST_F(NcclGroups, NobodyWaitsForAnIdThatRankZeroCannotMake) {
   });
 }
 
-TEST_F(NcclGroups, AStreamThatCannotBeMadeEndsTheGroup) {
+TEST_P(NcclGroups, AStreamThatCannotBeMadeEndsTheGroup) {
   cuda_.fail_next("stream_create", static_cast<CudaResult>(2));
   const auto backend = world_.ranks.make(0, 1);
   EXPECT_THAT(failure_of(sum_on(*backend, torch::ones({4}))).what(),
               HasSubstr("make a stream for NCCL"));
 }
 
-// --- parts
-
-TEST_F(NcclGroups, APartBeginsWithACommunicatorThatIsSplitOff) {
-  run_ranks(4, [&](int rank) {
-    const auto all = world_.ranks.make(rank, 4);
-    sum_on(*all, torch::ones({4})).wait(seconds(30));
-    // Rank 3 is in no part; the others are put in order backwards.
-    std::shared_ptr<void> seed;
-    all->split_off(rank == 3 ? -1 : 5, -rank, &seed, kCall).wait();
-    ASSERT_EQ(seed != nullptr, rank != 3);
-    EXPECT_EQ(cuda_.count("get_unique_id"), 1);
-    if (rank != 3) {
-      NcclBackend part(NcclDouble::api(), nullptr,
-                       {.rank = 2 - rank, .world_size = 3, .device = torch::kCPU}, nullptr,
-                       std::static_pointer_cast<NcclSeed>(seed));
-      const Tensor tensor = torch::full({4}, static_cast<float>(rank));
-      part.broadcast(list_of_one(tensor), 0, kCall).wait(seconds(30));
-      EXPECT_EQ(tensor[0].item<float>(), 2);
-      // The group that it is of goes on beside it.
-      sum_on(part, tensor).wait(seconds(30));
-    }
-    sum_on(*all, torch::ones({4})).wait(seconds(30));
-  });
-  EXPECT_EQ(cuda_.count("comm_split"), 4);
-  EXPECT_EQ(cuda_.count("comm_init_rank"), 4);
-  EXPECT_EQ(cuda_.count("comm_abort"), 0);
-}
-
-TEST_F(NcclGroups, WithoutACommunicatorThereIsNothingToSplit) {
-  run_ranks(2, [&](int rank) {
-    const auto all = world_.ranks.make(rank, 2);
-    std::shared_ptr<void> seed;
-    all->split_off(0, rank, &seed, kCall).wait();
-    EXPECT_EQ(seed, nullptr);
-    sum_on(*all, torch::ones({4})).wait(seconds(30));
-  });
-  EXPECT_EQ(cuda_.count("comm_split"), 0);
-}
-
-TEST_F(NcclGroups, ASplitThatFailsIsToldAndTheGroupGoesOn) {
-  const auto all = world_.ranks.make(0, 1);
-  sum_on(*all, torch::ones({4})).wait(seconds(30));
-  cuda_.fail_next("comm_split", NcclResult::kSystemError);
-  std::shared_ptr<void> seed;
-  EXPECT_THAT(
-      failure_of(all->split_off(0, 0, &seed, kCall)).what(),
-      HasSubstr("split the NCCL communicator of 1 ranks: NCCL: a failure that was planned"));
-  EXPECT_EQ(seed, nullptr);
-  sum_on(*all, torch::ones({4})).wait(seconds(30));
-  all->split_off(0, 0, &seed, kCall).wait();
-  EXPECT_NE(seed, nullptr);
-  seed.reset();
-  EXPECT_EQ(cuda_.count("comm_abort"), 1) << "what nobody took is freed";
-}
-
-TEST_F(NcclGroups, ASplitWaitsForWhatIsInFlight) {
-  const auto all = world_.ranks.make(0, 1);
-  sum_on(*all, torch::ones({4})).wait(seconds(30));
-  cuda_.close_stream();
-  sum_on(*all, torch::ones({4}));
-  std::shared_ptr<void> seed;
-  std::thread splitter([&] { all->split_off(0, 0, &seed, kCall).wait(); });
-  EXPECT_FALSE(eventually([&] { return cuda_.count("comm_split") > 0; }, milliseconds(50)));
-  cuda_.open_stream();
-  splitter.join();
-  EXPECT_NE(seed, nullptr);
-}
-
-TEST_F(NcclGroups, ASplitThatWaitsInVainSaysForWhat) {
-  const auto all = world_.ranks.make(0, 1);
-  sum_on(*all, torch::ones({4})).wait(seconds(30));
-  cuda_.close_stream();
-  const Work work = sum_on(*all, torch::ones({8}));
-  std::shared_ptr<void> seed;
-  const DistError late =
-      failure_of(all->split_off(0, 0, &seed, {.timeout = milliseconds(50), .async = true}));
-  EXPECT_EQ(late.kind(), DistError::Kind::kTimeout);
-  EXPECT_THAT(late.what(), HasSubstr("split: nccl all_reduce #2 of 8 Float (sum) is not complete"));
-  EXPECT_EQ(failure_of(work).kind(), DistError::Kind::kTimeout);
-  cuda_.open_stream();
-}
-
-TEST_F(NcclGroups, APartOfASplitThatIsGivenUpLivesUntilNcclIsDone) {
-  run_ranks(2, [&](int rank) {
-    const auto all = world_.ranks.make(rank, 2);
-    sum_on(*all, torch::ones({4})).wait(seconds(30));
-    if (rank == 1) {
-      EXPECT_TRUE(eventually([&] { return cuda_.count("comm_split") == 1; }));
-      all->abort("enough");
-      return;
-    }
-    std::shared_ptr<void> seed;
-    EXPECT_THAT(failure_of(all->split_off(0, 0, &seed, kCall)).what(), HasSubstr("enough"));
-    EXPECT_EQ(seed, nullptr);
-  });
-  EXPECT_EQ(cuda_.count("comm_abort"), 3) << "NCCL leaves a part behind, which is freed, too";
-}
-
-TEST_F(NcclGroups, APartThatNobodyUsesIsClosedWithItsGroup) {
-  run_ranks(2, [&](int rank) {
-    const auto all = world_.ranks.make(rank, 2);
-    sum_on(*all, torch::ones({4})).wait(seconds(30));
-    std::shared_ptr<void> seed;
-    all->split_off(0, rank, &seed, kCall).wait();
-    const NcclBackend part(NcclDouble::api(), nullptr,
-                           {.rank = rank, .world_size = 2, .device = torch::kCPU}, nullptr,
-                           std::static_pointer_cast<NcclSeed>(seed));
-  });
-  EXPECT_EQ(cuda_.count("comm_abort"), 0);
-  EXPECT_EQ(cuda_.count("comm_destroy"), 4);
-}
-
 // --- failures
 
-TEST_F(NcclGroups, ADeadlineNamesWhoHasNotComeAndWhatTheyCalledLast) {
+TEST_P(NcclGroups, ADeadlineNamesWhoHasNotComeAndWhatTheyCalledLast) {
   std::latch over(3);
   run_ranks(3, [&](int rank) {
     const auto backend = world_.ranks.make(rank, 3);
@@ -347,7 +239,7 @@ TEST_F(NcclGroups, ADeadlineNamesWhoHasNotComeAndWhatTheyCalledLast) {
   });
 }
 
-TEST_F(NcclGroups, TheDeadlineOfABatchNamesThoseWhoseEndsHaveNotCome) {
+TEST_P(NcclGroups, TheDeadlineOfABatchNamesThoseWhoseEndsHaveNotCome) {
   std::latch over(4);
   run_ranks(4, [&](int rank) {
     const auto backend = world_.ranks.make(rank, 4);
@@ -371,7 +263,7 @@ TEST_F(NcclGroups, TheDeadlineOfABatchNamesThoseWhoseEndsHaveNotCome) {
   });
 }
 
-TEST_F(NcclGroups, EveryRankIsToldWhoCalledWhatWhenTheyDisagree) {
+TEST_P(NcclGroups, EveryRankIsToldWhoCalledWhatWhenTheyDisagree) {
   std::latch over(4);
   run_ranks(4, [&](int rank) {
     const auto backend = world_.ranks.make(rank, 4);
@@ -403,7 +295,7 @@ TEST_F(NcclGroups, EveryRankIsToldWhoCalledWhatWhenTheyDisagree) {
   });
 }
 
-TEST_F(NcclGroups, BarriersOfTwoKindsDisagree) {
+TEST_P(NcclGroups, BarriersOfTwoKindsDisagree) {
   std::latch over(2);
   run_ranks(2, [&](int rank) {
     const auto backend = world_.ranks.make(rank, 2);
@@ -418,7 +310,7 @@ TEST_F(NcclGroups, BarriersOfTwoKindsDisagree) {
   });
 }
 
-TEST_F(NcclGroups, ComparingCallsCanBeSwitchedOff) {
+TEST_P(NcclGroups, ComparingCallsCanBeSwitchedOff) {
   std::latch over(2);
   run_ranks(2, [&](int rank) {
     const auto backend = world_.ranks.make(rank, 2, {.compare_calls = false});
@@ -432,7 +324,7 @@ TEST_F(NcclGroups, ComparingCallsCanBeSwitchedOff) {
   });
 }
 
-TEST_F(NcclGroups, ARevokedCommunicatorIsQuietBeforeItIsFreed) {
+TEST_P(NcclGroups, ARevokedCommunicatorIsQuietBeforeItIsFreed) {
   auto backend = world_.ranks.make(0, 1);
   cuda_.close_stream();
   const Work work = sum_on(*backend, torch::ones({4}));
@@ -447,7 +339,7 @@ TEST_F(NcclGroups, ARevokedCommunicatorIsQuietBeforeItIsFreed) {
   EXPECT_EQ(cuda_.count("comm_abort returned"), 1);
 }
 
-TEST_F(NcclGroups, AnAbortThatDoesNotReturnKeepsTheTensorsAndNobodyElse) {
+TEST_P(NcclGroups, AnAbortThatDoesNotReturnKeepsTheTensorsAndNobodyElse) {
   auto backend = world_.old_ranks.make(
       0, 1, {.stop_grace = milliseconds(100), .abort_grace = milliseconds(200)});
   cuda_.close_stream();
@@ -469,7 +361,7 @@ TEST_F(NcclGroups, AnAbortThatDoesNotReturnKeepsTheTensorsAndNobodyElse) {
   EXPECT_TRUE(eventually([&] { return seen.expired(); }));
 }
 
-TEST_F(NcclGroups, AnAbortThatDoesNotReturnKeepsTheTensorsOfACallThatWasNotMadeYet) {
+TEST_P(NcclGroups, AnAbortThatDoesNotReturnKeepsTheTensorsOfACallThatWasNotMadeYet) {
   auto backend = world_.old_ranks.make(
       0, 1, {.stop_grace = milliseconds(100), .abort_grace = milliseconds(200)});
   backend->barrier(kCall).wait(seconds(30));
@@ -487,7 +379,7 @@ TEST_F(NcclGroups, AnAbortThatDoesNotReturnKeepsTheTensorsOfACallThatWasNotMadeY
   EXPECT_TRUE(eventually([&] { return seen.expired(); }));
 }
 
-TEST_F(NcclGroups, ADestructorDoesNotWaitForADestroyThatHangs) {
+TEST_P(NcclGroups, ADestructorDoesNotWaitForADestroyThatHangs) {
   auto backend = world_.ranks.make(0, 1);
   sum_on(*backend, torch::ones({4})).wait(seconds(30));
   cuda_.make_abort_hang();
@@ -500,7 +392,7 @@ TEST_F(NcclGroups, ADestructorDoesNotWaitForADestroyThatHangs) {
 
 // --- memory
 
-TEST_F(NcclGroups, SharedTensorsAreNcclsMemoryThatItsCommunicatorKnows) {
+TEST_P(NcclGroups, SharedTensorsAreNcclsMemoryThatItsCommunicatorKnows) {
   run_ranks(2, [&](int rank) {
     const auto backend = world_.ranks.make(rank, 2);
     Tensor early = backend->shared_empty({2, 3}, torch::kFloat32);
@@ -522,7 +414,7 @@ TEST_F(NcclGroups, SharedTensorsAreNcclsMemoryThatItsCommunicatorKnows) {
   });
 }
 
-TEST_F(NcclGroups, ASharedTensorMayOutliveItsGroup) {
+TEST_P(NcclGroups, ASharedTensorMayOutliveItsGroup) {
   auto backend = world_.ranks.make(0, 1);
   Tensor tensor = backend->shared_empty({4}, torch::kFloat32);
   tensor.fill_(7);
@@ -536,7 +428,7 @@ TEST_F(NcclGroups, ASharedTensorMayOutliveItsGroup) {
   EXPECT_EQ(cuda_.memory_count(), 0);
 }
 
-TEST_F(NcclGroups, ASharedTensorThatIsLetGoOfIsKeptUntilItsStreamHasPassed) {
+TEST_P(NcclGroups, ASharedTensorThatIsLetGoOfIsKeptUntilItsStreamHasPassed) {
   const auto backend = world_.ranks.make(0, 1);
   sum_on(*backend, torch::ones({4})).wait(seconds(30));
   Tensor tensor = backend->shared_empty({4}, torch::kFloat32);
@@ -551,7 +443,7 @@ TEST_F(NcclGroups, ASharedTensorThatIsLetGoOfIsKeptUntilItsStreamHasPassed) {
   EXPECT_EQ(cuda_.memory_count(), 0);
 }
 
-TEST_F(NcclGroups, WithoutNcclsMemoryASharedTensorIsAnOrdinaryOne) {
+TEST_P(NcclGroups, WithoutNcclsMemoryASharedTensorIsAnOrdinaryOne) {
   const auto backend = world_.ranks.make(0, 1);
   cuda_.fail_next("mem_alloc", NcclResult::kUnhandledCudaError);
   EXPECT_FALSE(backend->shared_empty({4}, torch::kFloat32).defined());
@@ -562,7 +454,7 @@ TEST_F(NcclGroups, WithoutNcclsMemoryASharedTensorIsAnOrdinaryOne) {
 
 // --- CUDA graphs
 
-TEST_F(NcclGroups, CallsAreCapturedIntoAGraphAndRunWithIt) {
+TEST_P(NcclGroups, CallsAreCapturedIntoAGraphAndRunWithIt) {
   run_ranks(1, [&](int) {
     const auto backend = world_.ranks.make(0, 1);
     const Tensor warm = torch::ones({4});
@@ -590,7 +482,7 @@ TEST_F(NcclGroups, CallsAreCapturedIntoAGraphAndRunWithIt) {
   EXPECT_EQ(cuda_.count("comm_abort"), 0);
 }
 
-TEST_F(NcclGroups, WhatIsCalledBehindACapturedCallIsCapturedBehindIt) {
+TEST_P(NcclGroups, WhatIsCalledBehindACapturedCallIsCapturedBehindIt) {
   const auto backend = world_.ranks.make(0, 1);
   sum_on(*backend, torch::ones({4})).wait(seconds(30));
   const Tensor tensor = torch::ones({4});
@@ -600,7 +492,7 @@ TEST_F(NcclGroups, WhatIsCalledBehindACapturedCallIsCapturedBehindIt) {
   cuda_.end_capture();
 }
 
-TEST_F(NcclGroups, ASharedTensorInACaptureIsAnOrdinaryOne) {
+TEST_P(NcclGroups, ASharedTensorInACaptureIsAnOrdinaryOne) {
   const auto backend = world_.ranks.make(0, 1);
   cuda_.begin_capture();
   EXPECT_FALSE(backend->shared_empty({4}, torch::kFloat32).defined());
@@ -608,7 +500,7 @@ TEST_F(NcclGroups, ASharedTensorInACaptureIsAnOrdinaryOne) {
   EXPECT_TRUE(backend->shared_empty({4}, torch::kFloat32).defined());
 }
 
-TEST_F(NcclGroups, WhatCannotBeCapturedIsRefusedAndTheGroupGoesOn) {
+TEST_P(NcclGroups, WhatCannotBeCapturedIsRefusedAndTheGroupGoesOn) {
   const auto backend = world_.ranks.make(0, 1);
   cuda_.begin_capture();
   const DistError first = failure_of(sum_on(*backend, torch::ones({4})));
@@ -626,7 +518,7 @@ TEST_F(NcclGroups, WhatCannotBeCapturedIsRefusedAndTheGroupGoesOn) {
 
 // --- the factory
 
-TEST_F(NcclGroups, AFactoryWithoutADriverSeesNoDevices) {
+TEST_P(NcclGroups, AFactoryWithoutADriverSeesNoDevices) {
   const BackendFactory factory(NcclDouble::api());
   cuda_.set_device_count(2);
   EXPECT_EQ(factory.device_count(), 2);

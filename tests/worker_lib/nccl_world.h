@@ -9,6 +9,8 @@
 namespace ddprun {
 
 struct NcclDoubleWorld {
+  explicit NcclDoubleWorld(NcclVersion version = NcclVersion::k2_30_7) : cuda(version) {}
+
   NcclDouble cuda;
   NcclRanks ranks{NcclDouble::api(), torch::kCPU};
   NcclRanks old_ranks{NcclDouble::old_api(), torch::kCPU};
