@@ -3,6 +3,7 @@
 //
 //   plain    forward, backward, a step of SGD, without communication
 //   ddp      the same with DistributedDataParallel
+//   placed   the same with compute_gradients_in_buckets
 //   noop     the same with its hooks and buckets, but nothing is sent
 //   reduce   all_reduce of the gradients alone, in memory that the ranks share
 //   within   a plain step with such an all_reduce, of other numbers, between backward and SGD
@@ -71,8 +72,10 @@ class StepsRank final : public MeasuredSystem {
     auto& [training, model] = made_[{order.call, order.bytes}];
     if (!training) {
       training = std::make_unique<Training>(order.bytes, group_.rank());
-      const bool is_wrapped = order.call == "ddp" || order.call == "noop";
-      if (is_wrapped) model = std::make_unique<Model>(training->net(), group_);
+      if (is_wrapped(order.call))
+        model = std::make_unique<Model>(
+            training->net(), group_,
+            DataParallelOptions{.compute_gradients_in_buckets = order.call == "placed"});
       if (order.call == "noop") model->register_comm_hook(std::make_shared<NoopHook>());
     }
     if (order.call == "plain") return [one = training.get()] { one->step(one->net()); };
@@ -80,7 +83,7 @@ class StepsRank final : public MeasuredSystem {
       return [one = training.get(), reduce = reduction(order.bytes)] {
         one->step(one->net(), reduce);
       };
-    if (order.call == "ddp" || order.call == "noop")
+    if (is_wrapped(order.call))
       return [one = training.get(), wrapped = model.get()] { one->step(wrapped); };
     return nullptr;
   }
@@ -88,6 +91,10 @@ class StepsRank final : public MeasuredSystem {
   void barrier() override { group_.barrier(); }
 
  private:
+  static bool is_wrapped(const std::string& call) {
+    return call == "ddp" || call == "placed" || call == "noop";
+  }
+
   using Model = DistributedDataParallel<torch::nn::Sequential>;
   struct Made {
     std::unique_ptr<Training> training;

@@ -24,8 +24,7 @@ void average_gradients(torch::nn::Sequential& net, ddprun::ProcessGroup& group) 
 
 void train(const examples::TrainingOptions& options) {
   ddprun::Context ctx = ddprun::init();
-  torch::manual_seed(options.seed +
-                     ctx.rank());  // weights of its own, which the broadcast replaces
+  ctx.manual_seed(options.seed);  // weights of its own, which the broadcast replaces
   const examples::Digits digits(options.data, "train");
   torch::nn::Sequential net = examples::small_net(digits);
   ctx.group().broadcast_coalesced(net->parameters());  // (1)

@@ -101,7 +101,7 @@ class Training {
     schedule_.emplace(*optimizer_, ddprun::StepLR{.step_size = 1, .gamma = options.gamma});
     sampler_.emplace(*train_.size(), ctx.group(),
                      ddprun::DistributedSamplerOptions{.seed = options.seed});
-    torch::manual_seed(options.seed + ctx.rank());  // dropout and jitter
+    ctx.manual_seed(options.seed);  // dropout and jitter, of its own on each rank
     state_ = {.model = net_.get(),
               .optimizer = &*optimizer_,
               .scheduler = &*schedule_,

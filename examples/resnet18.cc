@@ -199,7 +199,7 @@ struct Setting {
   std::unique_ptr<Learner> learner(const std::string& averaging) {
     torch::manual_seed(options.seed);
     auto made = std::make_unique<Learner>(options, averaging, train, ctx.group(), *statistics);
-    torch::manual_seed(options.seed + ctx.rank());
+    ctx.manual_seed(options.seed);
     return made;
   }
 

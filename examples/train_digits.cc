@@ -119,7 +119,7 @@ class Training {
         sampler_(*train_.size(), ctx.group(), {.seed = options.seed}),  // (*) deals the images
         state_{.model = net_.get(), .optimizer = &optimizer_, .sampler = &sampler_},
         report_(options.metrics, ctx.rank() == 0, ctx.world_size()) {
-    torch::manual_seed(options.seed + ctx.rank());  // for dropout and jitter, which differ by rank
+    ctx.manual_seed(options.seed);  // (*) for dropout and jitter, which differ by rank
     if (!options.checkpoint_dir.empty()) resume();
   }
 
