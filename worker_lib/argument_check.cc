@@ -13,10 +13,18 @@
 namespace ddprun {
 namespace {
 
-constexpr std::array kKnownDtypes{torch::kBool,    torch::kUInt8,        torch::kInt8,
-                                  torch::kInt16,   torch::kInt32,        torch::kInt64,
-                                  torch::kFloat16, torch::kBFloat16,     torch::kFloat32,
-                                  torch::kFloat64, torch::kComplexFloat, torch::kComplexDouble};
+constexpr std::array kKnownDtypes{
+    torch::kBool,           torch::kUInt8,          torch::kInt8,
+    torch::kInt16,          torch::kInt32,          torch::kInt64,
+    torch::kFloat16,        torch::kBFloat16,       torch::kFloat32,
+    torch::kFloat64,        torch::kComplexFloat,   torch::kComplexDouble,
+    torch::kUInt16,         torch::kUInt32,         torch::kUInt64,
+    torch::kFloat8_e5m2,    torch::kFloat8_e4m3fn,  torch::kFloat8_e5m2fnuz,
+    torch::kFloat8_e4m3fnuz,
+#if DDPRUN_HAS_FLOAT8_E8M0
+    torch::kFloat8_e8m0fnu,
+#endif
+};
 
 constexpr bool is_known_dtype(torch::ScalarType type) {
   return std::ranges::find(kKnownDtypes, type) != kKnownDtypes.end();
@@ -314,6 +322,11 @@ void ArgumentCheck::op(ReduceOp op, double factor, const torch::Tensor& tensor) 
     refuse(std::string("op ") + to_text(op) + " needs " + needed + ", but this one is " +
            c10::toString(type));
   };
+  if (!is_reducible(element_type_of(type))) {
+    refuse(std::string("op ") + to_text(op) + " cannot reduce " + c10::toString(type) +
+           ": tensors of this dtype can be moved (broadcast, all_gather, send, ...), but not reduced; "
+           "convert it");
+  }
   if (factor != 1 && op != ReduceOp::kPremulSum) {
     refuse(std::string("premul_factor is for op premul_sum, not ") + to_text(op));
   }

@@ -72,16 +72,25 @@ bool needs_products(const Reduction& how) {
 // mode, which is not that of the thread that carries asynchronous calls out.
 using WithoutAutograd = at::AutoDispatchBelowADInplaceOrView;
 
+// Complex numbers as pairs: LibTorch would multiply with the complex number factor + 0i, which makes NaN of
+// an infinite part.
+torch::Tensor parts_of(const torch::Tensor& tensor) {
+  return tensor.is_complex() ? torch::view_as_real(tensor) : tensor;
+}
+
 void multiply_in_place(const Reduction& how, TensorList tensors) {
   if (!needs_products(how)) return;
   const WithoutAutograd guard;
-  for (torch::Tensor one : tensors) one.mul_(how.factor);
+  for (const torch::Tensor& one : tensors) parts_of(one).mul_(how.factor);
 }
 
 std::vector<torch::Tensor> multiplied(const Reduction& how, TensorList tensors) {
   const WithoutAutograd guard;
   std::vector<torch::Tensor> products;
-  for (const torch::Tensor& one : tensors) products.push_back(one * how.factor);
+  for (const torch::Tensor& one : tensors) {
+    products.push_back(torch::empty_like(one));
+    parts_of(products.back()).copy_(parts_of(one) * how.factor);
+  }
   return products;
 }
 
@@ -116,7 +125,11 @@ CpuBackend::CpuBackend(std::shared_ptr<CpuGroup> group, std::vector<torch::Devic
 // Who drops a Work and leaves has issued the call all the same: the others are, or will be, in it. An
 // exception that passes is news that they should not wait for.
 CpuBackend::~CpuBackend() {
-  if (std::uncaught_exceptions() == 0) executor_.await_idle(close_grace_);
+  if (std::uncaught_exceptions() == 0) {
+    const Deadline grace(close_grace_);
+    executor_.await_idle(grace.remaining());
+    group_->await_messages(grace.remaining());
+  }
   if (!executor_.is_idle()) group_->abort(kGroupDestroyed);
 }
 

@@ -24,8 +24,8 @@ class CpuBackend final : public Backend {
   explicit CpuBackend(std::shared_ptr<CpuGroup> group,
                       std::vector<torch::DeviceType> devices = {torch::kCPU},
                       Duration close_grace = std::chrono::seconds(5));
-  // Waits for collectives in progress, at most close_grace and not while an exception passes; ends what is
-  // left with kStopped.
+  // Waits for collectives and messages in progress, at most close_grace and not while an exception passes; ends
+  // what is left with kStopped. Other ranks that wait for such a message learn that this one has left.
   ~CpuBackend() override;
 
   const std::string& name() const override { return name_; }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torch/types.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -14,6 +15,8 @@
 #include "ddprun/backend.h"
 #include "worker_lib/cpu/call_header.h"
 #include "worker_lib/cpu/element_type.h"
+
+#define DDPRUN_HAS_FLOAT8_E8M0 (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 7)
 
 namespace ddprun {
 
@@ -49,6 +52,16 @@ inline ElementType element_type_of(torch::ScalarType type) {
     case torch::kFloat64: return ElementType::kF64;
     case torch::kComplexFloat: return ElementType::kC64;
     case torch::kComplexDouble: return ElementType::kC128;
+    case torch::kUInt16: return ElementType::kU16;
+    case torch::kUInt32: return ElementType::kU32;
+    case torch::kUInt64: return ElementType::kU64;
+    case torch::kFloat8_e5m2: return ElementType::kF8E5M2;
+    case torch::kFloat8_e4m3fn: return ElementType::kF8E4M3;
+    case torch::kFloat8_e5m2fnuz: return ElementType::kF8E5M2Fnuz;
+    case torch::kFloat8_e4m3fnuz: return ElementType::kF8E4M3Fnuz;
+#if DDPRUN_HAS_FLOAT8_E8M0
+    case torch::kFloat8_e8m0fnu: return ElementType::kF8E8M0;
+#endif
     default: DDPRUN_ASSERT(false, "ProcessGroup has checked the dtype");
   }
 }

@@ -36,7 +36,9 @@ NanFound find_nan(TensorList tensors) {
   NanFound found;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!can_hold_nan(tensors[i])) continue;
-    const torch::Tensor where = torch::isnan(tensors[i].cpu()).view({-1}).nonzero();
+    torch::Tensor host = tensors[i].cpu();
+    if (c10::isFloat8Type(host.scalar_type())) host = host.to(torch::kFloat32);
+    const torch::Tensor where = torch::isnan(host).view({-1}).nonzero();
     if (found.count == 0 && where.numel() > 0) {
       found.tensor = static_cast<std::int64_t>(i);
       found.element = where[0].item<std::int64_t>();

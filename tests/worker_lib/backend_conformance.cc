@@ -285,6 +285,62 @@ TEST_P(BackendConformance, PremulSumMultipliesWhatEachRankHas) {
   });
 }
 
+const std::vector<torch::ScalarType> kMovedDtypes{
+    torch::kUInt16,         torch::kUInt32,          torch::kUInt64,
+    torch::kFloat8_e5m2,    torch::kFloat8_e4m3fn,   torch::kFloat8_e5m2fnuz,
+    torch::kFloat8_e4m3fnuz, torch::kFloat8_e8m0fnu};
+
+// Every bit pattern of a byte, from another one on for each rank and partner.
+Tensor bytes_as(torch::ScalarType type, int from, int to = 0) {
+  return ((torch::arange(256, torch::kInt64) + 7 * from + 50 * to) % 256)
+      .to(torch::kUInt8)
+      .view(type);
+}
+
+void expect_same_bytes(const Tensor& there, const Tensor& expected, const std::string& what) {
+  EXPECT_TRUE(torch::equal(there.cpu().view(torch::kUInt8), expected.view(torch::kUInt8)))
+      << what << " of " << c10::toString(expected.scalar_type());
+}
+
+TEST_P(BackendConformance, DtypesThatCannotBeReducedAreMovedWithEveryBit) {
+  in_every_world([&](ProcessGroup& group) {
+    const int size = group.size(), rank = group.rank(), root = size - 1;
+    for (const torch::ScalarType type : kMovedDtypes) {
+      const auto room = [&] { return put(torch::zeros_like(bytes_as(type, 0))); };
+      const auto room_for_all = [&] {
+        Tensors all;
+        for (int r = 0; r < size; ++r) all.push_back(room());
+        return all;
+      };
+      const Tensor own = put(bytes_as(type, rank));
+      const Tensor copy = put(bytes_as(type, rank));
+      group.broadcast(copy, {.root = root});
+      const Tensors gathered = room_for_all(), at_root = rank == root ? room_for_all() : Tensors();
+      group.all_gather(gathered, own);
+      group.gather(at_root, own, {.root = root});
+      Tensors outgoing;
+      for (int r = 0; r < size; ++r) outgoing.push_back(put(bytes_as(type, rank, r)));
+      const Tensor share = room();
+      group.scatter(share, rank == root ? outgoing : Tensors(), {.root = root});
+      const Tensors incoming = room_for_all();
+      group.all_to_all(incoming, outgoing);
+      const Tensor message = room();
+      if (size > 1 && rank == 0) group.send(own, root);
+      if (size > 1 && rank == root) group.recv(message, 0);
+      synchronize();
+      expect_same_bytes(copy, bytes_as(type, root), "broadcast");
+      expect_same_bytes(share, bytes_as(type, root, rank), "scatter");
+      for (int r = 0; r < size; ++r) {
+        const auto at = static_cast<std::size_t>(r);
+        expect_same_bytes(gathered[at], bytes_as(type, r), "all_gather");
+        if (rank == root) expect_same_bytes(at_root[at], bytes_as(type, r), "gather");
+        expect_same_bytes(incoming[at], bytes_as(type, r, rank), "all_to_all");
+      }
+      if (size > 1 && rank == root) expect_same_bytes(message, bytes_as(type, 0), "send");
+    }
+  });
+}
+
 TEST_P(BackendConformance, CoalescedCallsDoForEachTensorWhatASingleOneDoes) {
   in_every_world([&](ProcessGroup& group) {
     const std::vector<std::int64_t> counts{5, 0, 1000, 1};

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <limits>
 #include <mutex>
 #include <thread>
 
@@ -210,6 +211,21 @@ TEST_F(CpuBackendTest, EveryDtypeHasItsElementType) {
     backend_->all_reduce(list_of_one(torch::zeros({1}, dtype)), {ReduceOp::kSum}, kBlocking);
     EXPECT_THAT(engine_.calls.back(), testing::EndsWith(" of " + name));
   }
+}
+
+// Part by part: an infinite part makes no NaN of the other one.
+TEST_F(CpuBackendTest, ComplexNumbersAreMultipliedPartByPart) {
+  const Reduction halves{.op = ReduceOp::kPremulSum, .factor = 0.5};
+  const double infinite = std::numeric_limits<double>::infinity();
+  const auto values = [&](double real, double imaginary) {
+    return torch::view_as_complex(torch::tensor({{real, imaginary}}, torch::kFloat64));
+  };
+  const torch::Tensor in_place = values(infinite, 1);
+  backend_->all_reduce(list_of_one(in_place), halves, kBlocking);
+  EXPECT_TRUE(torch::equal(in_place, values(infinite, 0.5))) << in_place;
+  const torch::Tensor read = values(1, -infinite), share = values(0, 0);
+  backend_->reduce_scatter(list_of_one(share), list_of_one(read), halves, kBlocking);
+  EXPECT_TRUE(torch::equal(read, values(1, -infinite)));
 }
 
 // The engine has no such operation. What is only read must not change.

@@ -385,8 +385,17 @@ TEST_F(ProcessGroupTest, RefusesTensorsThatNoBackendCanTakeByName) {
                  [](auto& group) { group.broadcast(torch::empty({2}, torch::kMeta)); }},
        WrongCall{
            "reduce: tensor is ComplexHalf; collectives know Bool, Byte, Char, Short, Int, Long, "
-           "Half, BFloat16, Float, Double, ComplexFloat and ComplexDouble",
+           "Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble, UInt16, UInt32, UInt64, "
+           "Float8_e5m2, Float8_e4m3fn, Float8_e5m2fnuz, Float8_e4m3fnuz and Float8_e8m0fnu",
            [](auto& group) { group.reduce(torch::empty({2}, torch::kComplexHalf)); }},
+       WrongCall{"all_reduce: op sum cannot reduce UInt16: tensors of this dtype can be moved "
+                 "(broadcast, all_gather, send, ...), but not reduced; convert it",
+                 [](auto& group) { group.all_reduce(torch::empty({2}, torch::kUInt16)); }},
+       WrongCall{"reduce: op max cannot reduce Float8_e4m3fn: tensors of this dtype can be moved "
+                 "(broadcast, all_gather, send, ...), but not reduced; convert it",
+                 [](auto& group) {
+                   group.reduce(torch::empty({2}, torch::kFloat8_e4m3fn), {.op = ReduceOp::kMax});
+                 }},
        WrongCall{"send: tensor must be contiguous, but has strides [1, 3] for shape [3, 2]; pass "
                  "tensor.contiguous(), and copy the result back where it is written",
                  [](auto& group) {

@@ -177,6 +177,7 @@ Bytes random_elements(Rng& rng, ElementType type, std::size_t count) {
         break;
       case ElementType::kC64:
       case ElementType::kC128: break;  // see above
+      default: break;                  // cannot be reduced
     }
   }
   return repeat(bytes, count * size_of(type));
@@ -203,8 +204,8 @@ Bytes reference_reduction(const std::string& letters, const std::vector<Bytes>& 
       return reduce<std::uint16_t, float>(letters, by_rank, op, decode<Half>, encode<Half>);
     case ElementType::kBF16:
       return reduce<std::uint16_t, float>(letters, by_rank, op, decode<Brain>, encode<Brain>);
+    default: return {};  // cannot be reduced
   }
-  return {};
 }
 
 }  // namespace ddprun
