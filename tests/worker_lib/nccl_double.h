@@ -38,8 +38,8 @@
 
 namespace ddprun {
 
-// k2_31_2 differs by one rule, from its release notes: a communicator that was shrunk with ABORT is
-// released by abort only.
+// k2_31_2 differs by one rule: a communicator that was shrunk with ABORT is released by abort only. Its source was
+// not at hand; the rule is what is known of it.
 enum class NcclVersion { k2_28_9, k2_30_7, k2_31_2 };
 const char* to_name(NcclVersion version);  // of a test: "2_28_9"
 
