@@ -34,6 +34,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--lr-warmup", default=100, type=int, help="steps in which the rate rises")
     parser.add_argument("--lr-decay-steps", default=0, type=int, help="steps after which it has fallen; 0: all")
     parser.add_argument("--seed", default=1, type=int)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="with cuda, one GPU for each rank")
     parser.add_argument("--eval-every", default=250, type=int, help="steps from one validation to the next")
     parser.add_argument("--metrics", type=pathlib.Path,
                         help="file to which a line of JSON is added for each validation")
@@ -135,8 +136,8 @@ def endless(blocks: Blocks, sampler: DistributedSampler, batch_size: int):
         epoch += 1
 
 
-def device_of_rank() -> torch.device:
-    if not torch.cuda.is_available():
+def device_of_rank(options: argparse.Namespace) -> torch.device:
+    if options.device == "cpu":
         return torch.device("cpu")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
 
@@ -153,7 +154,7 @@ class Training:
         self.steps = options.warmup + options.steps if options.breakdown else options.steps
 
         torch.manual_seed(options.seed)
-        self.device = device_of_rank()
+        self.device = device_of_rank(options)
         self.net = Gpt(len(places), options)
         if options.init:
             self.net.load_state_dict(torch.load(options.init))
@@ -236,7 +237,7 @@ def main() -> None:
     if options.batch_size % world_size != 0:
         sys.exit(f"chargpt.py: --batch-size {options.batch_size} does not divide by {world_size} workers")
     if world_size > 1:
-        device = device_of_rank()
+        device = device_of_rank(options)
         if device.type == "cuda":
             torch.cuda.set_device(device)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")

@@ -85,7 +85,7 @@ class Training {
     initialize(*discriminator_);
     generator_model_.emplace(generator_, ctx.group());          // (*) averages gradients
     discriminator_model_.emplace(discriminator_, ctx.group());  // (*)
-    torch::manual_seed(options.seed + ctx.rank());              // for noise, which differs by rank
+    ctx.manual_seed(options.seed);                              // for noise, which differs by rank
     if (options.checkpoint_dir.empty()) return;
     checkpoints_.emplace(ctx, ddprun::CheckpointOptions{// (*)
                                                         .directory = options.checkpoint_dir,

@@ -34,6 +34,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", default=32, type=int, help="images of each worker in a step")
     parser.add_argument("--lr", default=0.05, type=float)
     parser.add_argument("--seed", default=1, type=int)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="with cuda, one GPU for each rank")
     parser.add_argument("--width", default=16, type=int, help="channels of the first of the four stages; 64 is ResNet-18")
     parser.add_argument("--batch-norm", default="plain", choices=["plain"])
     parser.add_argument("--compare-with", type=pathlib.Path, help="folder that resnet18 --compare --record has written")
@@ -99,8 +100,8 @@ class Gathered(Dataset):
         return self.images.index_select(0, places), self.labels.index_select(0, places)
 
 
-def device_of_rank() -> torch.device:
-    if not torch.cuda.is_available():
+def device_of_rank(options: argparse.Namespace) -> torch.device:
+    if options.device == "cpu":
         return torch.device("cpu")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
 
@@ -111,7 +112,7 @@ class Training:
         self.train = read_digits(options.data, "train")
         images, labels = self.train.tensors
         torch.manual_seed(options.seed)
-        self.device = device_of_rank()
+        self.device = device_of_rank(options)
         self.net = ResNet18(images.size(1), options.width, int(labels.max()) + 1).to(self.device)
         if options.compare_with:
             self.net.load_state_dict(torch.load(options.compare_with / "initial.pt", weights_only=True), strict=True)
@@ -239,7 +240,7 @@ def main() -> None:
     options = parse_arguments()
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
-    device = device_of_rank()
+    device = device_of_rank(options)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")

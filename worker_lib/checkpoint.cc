@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/durable_directory.h"
 #include "base/random_id.h"
 #include "worker_lib/any_rank.h"
 #include "worker_lib/checkpoint_contents.h"
@@ -185,8 +186,9 @@ CheckpointManager::Impl::Gathered CheckpointManager::Impl::gather(
   PickleDict own = make_string_dict();
   std::vector<NamedHash> hashes;
   std::optional<DistError> failure;
-  const TrainingPosition position = position_of(state, step);
+  TrainingPosition position{.step = step, .epoch = state.epoch, .sampler = {}};
   try {
+    position = position_of(state, step);
     expect_sound_names(state);
     for (const auto& [name, tensor] : state.tensors)
       if (!tensor.defined()) refuse("TrainingState::tensors: '" + name + "' is undefined");
@@ -382,7 +384,7 @@ void CheckpointManager::Impl::retire(std::int64_t step) {
   std::vector<std::int64_t> read_here;
   for (const std::int64_t other : *steps) {
     const auto checkpoint = directory.read_manifest(other);
-    const bool is_beyond = !checkpoint && checkpoint.error().kind == ErrorKind::kResource;
+    const bool is_beyond = !checkpoint && is_beyond_reader(checkpoint.error());
     if (!checkpoint && checkpoint.error().kind == ErrorKind::kStopped) passed_over.insert(other);
     const bool is_gone = other != step && !is_beyond && passed_over.contains(other) &&
                          directory.forget(other).has_value();
@@ -471,9 +473,10 @@ CheckpointManager::CheckpointManager(ProcessGroup& group, std::int64_t generatio
   const auto begin = [&]() -> json {
     if (group.rank() != 0) return nullptr;
     // Before anything of the job that has it is removed.
-    value_or_throw(impl_->directory.expect_not_displaced(generation, job));
-    value_or_throw(impl_->directory.prepare());
+    value_or_throw(make_durable_directory(options.directory));
     value_or_throw(impl_->directory.take(generation, own_name(), job));
+    // After the claim: before it, files that look unneeded may belong to a running job.
+    value_or_throw(impl_->directory.prepare());
     return to_json(impl_->directory.own_claim());
   };
   if (!options.sharded || group.size() == 1) {
@@ -511,9 +514,9 @@ MaybeSaved CheckpointManager::maybe_save(std::int64_t step, const TrainingState&
     if (goes_on && !std::exchange(impl_->was_warned_of_leave, true))
       warn(
           impl_->group,
-          "maybe_save() returned `leave` and the training goes on: ddprun was asked to save and to "
-          "end (--checkpoint-signal), and will say that the job is to be started again; end with "
-          "0 when maybe_save(...).leave is true");
+          "the training continues after maybe_save() returned `leave` (--checkpoint-signal): ddprun "
+          "will exit with 75, as if the job were to be started again; leave the loop and return 0 when "
+          "maybe_save(...).leave is true");
     const bool may_be_asked = impl_->may_be_asked && !goes_on;
     MaybeSaved done;
     const bool asks = options.every.count() > 0 || may_be_asked;
@@ -530,9 +533,17 @@ MaybeSaved CheckpointManager::maybe_save(std::int64_t step, const TrainingState&
       done.leave = wishes[1];
     }
     if (done.leave) wait();  // so that it is not skipped as busy
-    if (due || done.leave) done.saved = save(step, state);
+    const auto send_wishes = [&] {
+      if (asks && !done.leave) impl_->wishes.begin(own_wishes());
+    };
+    try {
+      if (due || done.leave) done.saved = save(step, state);
+    } catch (const DistError&) {
+      send_wishes();  // all ranks do, also where the save failed on one of them only
+      throw;
+    }
     if (done.leave) wait();
-    if (asks && !done.leave) impl_->wishes.begin(own_wishes());  // of the state after a save
+    send_wishes();  // of the state after a save
     done.leave = done.leave || goes_on;
     impl_->was_told_to_leave = done.leave;
     return done;
@@ -583,7 +594,7 @@ Restored CheckpointManager::restore(TrainingState& state) {
     fill(state, contents_of(*found), found->file, impl_->group, result.remarks);
     const TrainingPosition position = position_of(state, result.step);
     impl_->watch.restored(position);
-    if (const auto contradiction = epoch_contradiction(position)) {
+    if (const auto contradiction = epoch_contradiction(position); contradiction && state.has_position) {
       result.remarks.push_back(result.file + ": " + *contradiction);
       warn(impl_->group, std::string(kRestoring) + ": " + result.remarks.back());
     }

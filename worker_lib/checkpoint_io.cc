@@ -129,18 +129,18 @@ struct WrongField {
   std::string what;
 };
 
-std::int64_t integer(const nlohmann::json& object, const char* key) {
+std::int64_t integer(const nlohmann::json& object, const char* key, std::int64_t least = 0) {
   const auto found = object.find(key);
   const bool fits = found != object.end() && found->is_number_integer() &&
                     (!found->is_number_unsigned() ||
                      found->get<std::uint64_t>() <=
                          static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()));
-  if (fits && found->get<std::int64_t>() >= 0) return found->get<std::int64_t>();
+  if (fits && found->get<std::int64_t>() >= least) return found->get<std::int64_t>();
   throw WrongField{std::string("its '") + key + "' is " +
                    (found == object.end() ? "missing"
-                    : fits                ? "negative"
+                    : fits                ? std::to_string(found->get<std::int64_t>())
                                           : std::string("a ") + found->type_name()) +
-                   ", an integer of at least 0 was expected"};
+                   ", an integer of at least " + std::to_string(least) + " was expected"};
 }
 
 std::string text_in(const nlohmann::json& object, const char* key) {
@@ -176,9 +176,10 @@ Result<CheckpointManifest> decode(const std::string& path, const std::string& te
   const std::int64_t world_size = integer(document, "world_size");
   if (world_size < 1 || world_size > std::numeric_limits<int>::max())
     throw WrongField{"its 'world_size' is " + std::to_string(world_size) + ", which no world has"};
+  constexpr auto kAny = std::numeric_limits<std::int64_t>::min();
   CheckpointManifest manifest{.step = integer(document, "step"),
-                              .epoch = integer(document, "epoch"),
-                              .generation = integer(document, "generation"),
+                              .epoch = integer(document, "epoch", kAny),  // programs may count from -1
+                              .generation = integer(document, "generation", kAny),
                               .world_size = static_cast<int>(world_size)};
   if (const auto metric = document.find("metric"); metric != document.end()) {
     if (!metric->is_number()) throw WrongField{"its 'metric' is no number"};
@@ -380,7 +381,7 @@ Result<void> CheckpointDirectory::take(std::int64_t generation, const std::strin
   std::int64_t highest = last->number;
   for (const std::int64_t step : announced_steps(*all)) {
     const Result<AnnouncedCheckpoint> checkpoint = read_manifest(step);
-    if (!checkpoint && checkpoint.error().kind == ErrorKind::kSystem)
+    if (!checkpoint && !is_passed_over(checkpoint.error()))
       return Error(checkpoint.error()).within(doing);  // it may be whole
     if (!checkpoint) continue;
     present.emplace(step, checkpoint->identity);
@@ -403,9 +404,9 @@ Result<void> CheckpointDirectory::expect_not_displaced(std::int64_t generation,
   return Error{.kind = ErrorKind::kStopped,
                .doing = doing,
                .cause = "job '" + last->job + "' has taken it from this job ('" + job +
-                        "'), which does not take it back: end one of the two jobs, or give each a "
-                        "directory of its own (if '" +
-                        last->job + "' has ended, start this job again)"};
+                        "'), and a restart does not take it back: give each job a directory of its own, or end "
+                        "one of the two jobs (if '" +
+                        last->job + "' has ended, submit this job again or remove .claim.json)"};
 }
 
 Result<void> CheckpointDirectory::expect_own(const std::string& doing) const {

@@ -82,6 +82,18 @@ class AtomicFile {
 // The most bytes of a manifest that is announced, some 100,000 shards. It is read up to many times that.
 inline constexpr std::size_t kMaxManifestBytes = std::size_t{16} << 20;
 
+// Tells whether read_manifest() met its own bounds. What is beyond them may be whole. A lack of memory or
+// descriptors is kResource, too, but comes from the system.
+inline bool is_beyond_reader(const Error& error) {
+  return error.kind == ErrorKind::kResource && error.sys_errno == 0;
+}
+// Tells whether a search goes on with an older checkpoint: this one is damaged, incomplete or beyond the reader's
+// bounds, or does not count (kStopped). After any other error it may be whole and must not be passed over.
+inline bool is_passed_over(const Error& error) {
+  return error.kind == ErrorKind::kCorrupt || error.kind == ErrorKind::kNotFound ||
+         error.kind == ErrorKind::kStopped || is_beyond_reader(error);
+}
+
 // A manifest that is whole, and a digest of it, by which ranks tell whether they mean the same.
 struct AnnouncedCheckpoint {
   CheckpointManifest manifest;

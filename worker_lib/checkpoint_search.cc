@@ -23,12 +23,6 @@ struct Search {
   std::optional<DistError> failure;
 };
 
-// kStopped: it does not count. kResource: more than is read here; it is passed over and stays.
-bool is_passed_over(const Error& error) {
-  return error.kind == ErrorKind::kCorrupt || error.kind == ErrorKind::kNotFound ||
-         error.kind == ErrorKind::kStopped || error.kind == ErrorKind::kResource;
-}
-
 Result<std::vector<std::vector<char>>> read_files(const CheckpointDirectory& directory,
                                                   const CheckpointManifest& manifest) {
   std::vector<std::vector<char>> result;

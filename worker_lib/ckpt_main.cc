@@ -95,7 +95,7 @@ ExitCode steps_of(const CheckpointDirectory& directory, std::vector<std::int64_t
 
 // What is beyond the reader's bounds may be whole.
 const char* word_for(const Error& error) {
-  return error.kind == ErrorKind::kResource ? "not read" : "damaged";
+  return is_beyond_reader(error) ? "not read" : "damaged";
 }
 
 ExitCode list(const std::string& path) {

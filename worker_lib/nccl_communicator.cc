@@ -299,6 +299,10 @@ Result<NcclResult> NcclCommunicator::call_aside(AsideCall call, const Deadline& 
   };
   const Result<void> started = start_detached_thread("ddprun-nccl-aux", run);
   if (!started) {
+    {
+      const std::lock_guard lock(fate_->mutex_);
+      aside_ = nullptr;
+    }
     fate_->leave();
     return started.error();
   }

@@ -515,6 +515,9 @@ PassWords Reducer::reduce_rest(PassCode code) {
   const double scale = divisor_ && !hook_ ? 1 : group_.size();
   std::vector<double> sums = buckets_->read_words();
   if (recorder_) recorder_->reduced();
+  // NCCL's calls only make the stream wait, and an abort may end a call when its last elements, the words, are
+  // reduced already. Now that the words have been read each call has ended.
+  for (const Work& work : works_) work.wait(kTimeToFail);
   for (double& sum : sums) sum *= scale;
   PassWords words(std::move(sums), group_.size());
   expect_reduced(words);
@@ -526,7 +529,6 @@ PassWords Reducer::reduce_rest(PassCode code) {
 void Reducer::expect_reduced(const PassWords& words) const {
   const std::optional<int> rank = words.missing_rank();
   if (!rank) return;
-  for (const Work& work : works_) work.wait(kTimeToFail);
   refuse_pass("its last all_reduce ended without the word of rank " + std::to_string(*rank) +
                   ", so that gradients may not be averaged; do not use them",
               DistError::Kind::kStopped, *rank);

@@ -76,6 +76,7 @@ struct DistributedSampler::State {
   // The loader of this pass.
   bool is_ahead = false;  // asks for samples before the loop wants them
   bool is_in_order = true;
+  bool is_announced = false;  // by a loader, whose reset() comes next
   std::size_t requested = 0;  // handed out up to the last batch that it asked for ahead of the loop
 
   std::shared_ptr<detail::GroupNotes> group = {};  // null: made without one
@@ -148,6 +149,7 @@ void DistributedSampler::delivered(std::size_t samples) {
 void DistributedSampler::begin_loader_pass(bool is_ahead, bool is_in_order) {
   state_->is_ahead = is_ahead;
   state_->is_in_order = is_in_order;
+  state_->is_announced = true;
 }
 
 std::size_t DistributedSampler::note_request() { return state_->requested = state_->handed_out; }
@@ -206,6 +208,10 @@ void DistributedSampler::reset(std::optional<std::size_t> new_size) {
       std::exchange(s.start, 0);  // a second pass over the same epoch begins at its beginning
   s.shard = ShardOrder(rest);
   s.handed_out = s.reached = s.requested = 0;
+  if (!std::exchange(s.is_announced, false)) {  // a pass without a loader
+    s.is_ahead = false;
+    s.is_in_order = true;
+  }
   s.pass = State::Pass::kOfThisEpoch;
   s.list = s.order ? s.order(s.epoch, s.whole.dataset_size) : torch::Tensor();
 }

@@ -325,9 +325,10 @@ class Kit:
     def speed(self, example, *arguments):
         def body(record, seconds):
             steps = ["--breakdown", "--steps=3", "--warmup=1"] if self.on_cpu else ["--breakdown", "--steps=60", "--warmup=15"]
+            device = [] if self.on_cpu else ["--device=cuda"]
             rates = {}
             for name, command in (("C++ under ddprun", self.ddprun(1, self.program(f"gpu_{example}"), *arguments, *steps)),
-                                  ("Python under torchrun", self.torchrun(1, HERE / f"examples/{example}.py", *arguments, *steps))):
+                                  ("Python under torchrun", self.torchrun(1, HERE / f"examples/{example}.py", *arguments, *steps, *device))):
                 outcome = run(command, seconds / 2, self.machine.environment())
                 found = outcome.last_json() or {}
                 self.finish(record, outcome)

@@ -53,10 +53,10 @@ void miss_the_first_collective(NcclDoubleWorld& world) {
     } else {
       const TimePoint start = BootClock::now();
       const DistError late = failure_of(
-          sum_on(*backend, torch::ones({4}), {.timeout = milliseconds(400), .async = true}));
+          sum_on(*backend, torch::ones({4}), {.timeout = seconds(2), .async = true}));
       EXPECT_EQ(late.kind(), DistError::Kind::kTimeout) << late.what();
       EXPECT_THAT(late.what(), HasSubstr("rank 1 has not come"));
-      EXPECT_LT(BootClock::now() - start, seconds(5));
+      EXPECT_LT(BootClock::now() - start, seconds(10));
     }
     over.arrive_and_wait();
   });
@@ -267,7 +267,7 @@ TEST_P(NcclParts, ACommunicatorThatNeverFormedIsAbortedAndNotRevoked) {
     const auto backend = world_.ranks.make(rank, 3);
     if (rank < 2) {
       const DistError late = failure_of(
-          sum_on(*backend, torch::ones({4}), {.timeout = milliseconds(200), .async = true}));
+          sum_on(*backend, torch::ones({4}), {.timeout = seconds(2), .async = true}));
       EXPECT_EQ(late.kind(), DistError::Kind::kTimeout) << late.what();
       over.count_down();
     }
@@ -312,10 +312,10 @@ TEST_P(NcclParts, ABlockingInitEndsAtTheDeadlineOfItsCall) {
     if (rank == 0) {
       const TimePoint start = BootClock::now();
       const DistError late = failure_of(
-          sum_on(*backend, torch::ones({4}), {.timeout = milliseconds(300), .async = true}));
+          sum_on(*backend, torch::ones({4}), {.timeout = seconds(2), .async = true}));
       EXPECT_EQ(late.kind(), DistError::Kind::kTimeout) << late.what();
       EXPECT_THAT(late.what(), HasSubstr("rank 1 has not come"));
-      EXPECT_LT(BootClock::now() - start, seconds(3));
+      EXPECT_LT(BootClock::now() - start, seconds(10));
     }
     over.arrive_and_wait();
   });
@@ -363,7 +363,7 @@ TEST_P(NcclParts, AQueryThatBlocksInTheDriverDoesNotKeepTheGroupFromEnding) {
   cuda_.make_event_query_hang();
   const TimePoint start = BootClock::now();
   backend->abort("enough");
-  EXPECT_LT(BootClock::now() - start, seconds(5));
+  EXPECT_LT(BootClock::now() - start, seconds(10));
   EXPECT_NE(work.exception(), nullptr);
   cuda_.let_event_query_return();
   cuda_.open_stream();
@@ -380,7 +380,7 @@ TEST_P(NcclParts, AGraphThatOutlivesItsGroupCostsHalfASecondAndKeepsTheCommunica
   cuda_.end_capture();
   const TimePoint start = BootClock::now();
   backend.reset();
-  EXPECT_LT(BootClock::now() - start, seconds(5));
+  EXPECT_LT(BootClock::now() - start, seconds(10));
   EXPECT_EQ(cuda_.count("comm_abort"), 0);
   EXPECT_EQ(cuda_.count("comm_destroy"), 0) << "the graph may still run";
 }

@@ -43,19 +43,20 @@ void PositionWatch::restored(const TrainingPosition& position) {
 }
 
 std::vector<std::string> PositionWatch::saving(const TrainingPosition& position,
-                                               bool needs_sampler) {
+                                               bool has_position) {
   std::vector<std::string> warnings;
+  const std::optional<TrainingPosition> last = std::exchange(last_, position);
+  if (!has_position) return warnings;
   if (const auto contradiction = epoch_contradiction(position);
       contradiction && !std::exchange(told_contradiction_, true))
     warnings.push_back(*contradiction);
-  const TrainingPosition last = std::exchange(last_, position);
   if (!position.sampler) {
-    const bool is_within_epoch = position.epoch == last.epoch && position.step > last.step;
-    if (needs_sampler && is_within_epoch && !std::exchange(told_no_sampler_, true))
+    const bool is_within_epoch =
+        last && position.epoch == last->epoch && position.step > last->step;
+    if (is_within_epoch && !std::exchange(told_no_sampler_, true))
       warnings.push_back(
           "TrainingState::sampler is null: the position in the epoch's data is missing, and a "
-          "resumed "
-          "run begins the epoch again with samples that it has trained on (where there is no such "
+          "resumed run begins the epoch again with samples that it has trained on (where there is no such "
           "position, set TrainingState::has_position to false)");
     return warnings;
   }

@@ -40,13 +40,13 @@ class PositionWatch {
  public:
   // restore() is done, whether or not it found a checkpoint.
   void restored(const TrainingPosition& position);
-  // needs_sampler: a training without a sampler repeats data when it is resumed, but for one that saves
-  // between its epochs only, which has counted on since the last save.
-  std::vector<std::string> saving(const TrainingPosition& position, bool needs_sampler);
+  // has_position: false where the program keeps its position itself; then nothing is returned. Without a sampler there
+  // is a warning if the epoch has not changed since the last save.
+  std::vector<std::string> saving(const TrainingPosition& position, bool has_position);
 
  private:
   std::optional<TrainingPosition> first_;
-  TrainingPosition last_;   // of the last save
+  std::optional<TrainingPosition> last_;  // of the last save, or of restore()
   bool has_moved_ = false;  // the sampler since then
   bool told_contradiction_ = false, told_no_sampler_ = false, told_unused_ = false;
 };

@@ -227,6 +227,7 @@ Result<void> Mailbox::post(Transfer& posted) {
   if (core_.board().failed()) {  // else there is no need to put into words what this is
     if (const Result<void> may = core_.may_begin(attempt_of(posted)); !may) return may.error();
   }
+  if (is_over_) return destroyed(posted);
   const std::uint64_t number = next_number_++;
   posted.number = number;
   Transfer& transfer = transfers_.emplace(number, std::move(posted)).first->second;
@@ -292,8 +293,9 @@ void Mailbox::drive(Lock& lock, Over over) {
     end_at_deadline();
     if (!moved) end_with_leavers();
     if (!ended_.empty()) {
-      // Who is called back may wait for other messages, and drive meanwhile.
+      // A callback may wait for other messages, and drive meanwhile; or another thread that waits drives.
       turn.end();
+      changed_.notify_all();
       call_back(lock);
       changed_.wait(lock, [&] { return !driving_ || over(); });
       if (driving_) return;
@@ -835,14 +837,18 @@ void Mailbox::end_all() {
   }
 }
 
+Error Mailbox::destroyed(const Transfer& transfer) const {
+  return {.kind = ErrorKind::kStopped,
+          .doing = attempt_of(transfer).doing() + here_.title,
+          .cause = kGroupDestroyed};
+}
+
 // Of this rank alone: the group may be whole.
 void Mailbox::end_here() {
   is_over_ = true;
   while (!transfers_.empty()) {
     Transfer& transfer = transfers_.begin()->second;
-    complete(transfer, Error{.kind = ErrorKind::kStopped,
-                             .doing = attempt_of(transfer).doing() + here_.title,
-                             .cause = kGroupDestroyed});
+    complete(transfer, destroyed(transfer));
   }
 }
 

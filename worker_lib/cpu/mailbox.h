@@ -132,6 +132,8 @@ class Mailbox {
   void fail_all(ErrorKind kind, int peer_rank, const std::string& cause);
   void end_all();
   void end_here();
+  // What a transfer ends with when its group is destroyed.
+  Error destroyed(const Transfer& transfer) const;
 
   GroupCore& core_;
   const Surroundings& here_;

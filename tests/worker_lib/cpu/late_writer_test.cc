@@ -33,7 +33,7 @@ void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 namespace ddprun {
 namespace {
 
-using std::chrono::milliseconds;
+using std::chrono::seconds;
 using testing::HasSubstr;
 using testing::StartsWith;
 using testing_support::ChildProcess;
@@ -76,6 +76,7 @@ class LateWriter : public testing::Test {
     EXPECT_TRUE(group_->barrier(kPatience));
     memory_ = group_->shared_memory(kBytes);
     std::ranges::fill(numbers(), 1);
+    EXPECT_TRUE(group_->barrier(kPatience)) << "rank 1 is about to begin, too";
   }
 
   std::span<std::int32_t> numbers() {
@@ -85,7 +86,7 @@ class LateWriter : public testing::Test {
 
   Result<void> all_reduce() {
     return group_->all_reduce(list_of(WritableBytes(memory_.get(), kBytes)), ElementType::kI32,
-                              ReduceOp::kSum, milliseconds(300));
+                              ReduceOp::kSum, seconds(2));
   }
 
   testing_support::RunningStore store_;

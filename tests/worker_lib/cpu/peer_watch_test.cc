@@ -134,7 +134,7 @@ TEST_F(PeerWatchTest, APeerHearsOfALeaveAlsoWhereItSaysMoreThanTheLeaverReads) {
   // Unread when the connection is closed, which then is reset.
   const FrameHead late{.news = News::kAnswer};
   auto talk = std::async(std::launch::async, [&] {
-    while (gone.wait_for(seconds(0)) != std::future_status::ready) {
+    while (gone.wait_for(milliseconds(1)) != std::future_status::ready) {
       if (send(here_.get(), &late, sizeof late, MSG_NOSIGNAL) < 0) return;
     }
   });

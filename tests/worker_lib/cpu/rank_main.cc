@@ -161,6 +161,7 @@ class Scenarios {
     shared_ = group_.shared_memory(bytes);
     const std::span<std::int32_t> data(reinterpret_cast<std::int32_t*>(shared_.get()), count_);
     std::ranges::copy(of(group_.rank(), count_), data.begin());
+    if (const Result<void> met = group_.barrier(timeout_); !met) return met;
     stop_when_touched(shared_.get() + bytes / n() * group_.rank());  // the share that this rank folds
     return sum_up(list_of(WritableBytes(shared_.get(), bytes)));
   }
