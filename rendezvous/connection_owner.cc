@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -81,6 +82,7 @@ Result<uid_t> owner_by_sock_diag(const RawAddress& peer, const RawAddress& local
     found.kind = ErrorKind::kUnsupported;
     return found;
   };
+  static std::atomic<bool> has_answered{false};  // about any connection
   const UniqueFd netlink(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
   if (!netlink.valid()) return unsupported(errno);
   const DiagRequest request = request_for(peer, local);
@@ -94,7 +96,8 @@ Result<uid_t> owner_by_sock_diag(const RawAddress& peer, const RawAddress& local
   const auto* header = reinterpret_cast<const nlmsghdr*>(answer.data());
   if (header->nlmsg_type == NLMSG_ERROR) {
     const auto* failed = static_cast<const nlmsgerr*>(NLMSG_DATA(header));
-    // ENOENT is also what a kernel without the module for TCP says: /proc knows.
+    // ENOENT is also what a kernel without the module for TCP says: then /proc is read, which takes milliseconds.
+    if (failed->error == -ENOENT && has_answered) return not_held();
     return unsupported(-failed->error);
   }
   if (header->nlmsg_type != SOCK_DIAG_BY_FAMILY ||
@@ -102,6 +105,9 @@ Result<uid_t> owner_by_sock_diag(const RawAddress& peer, const RawAddress& local
     return unsupported(EPROTO);
   }
   const auto* found = static_cast<const inet_diag_msg*>(NLMSG_DATA(header));
+  has_answered = true;
+  // Where the connection is gone, the kernel may find a listener at its port.
+  if (found->idiag_state == TCP_LISTEN || found->id.idiag_dport != local.port) return not_held();
   // A socket that its process has closed counts as root's, and has no inode.
   if (found->idiag_inode == 0) return not_held();
   return static_cast<uid_t>(found->idiag_uid);

@@ -134,6 +134,7 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
   // Empty: it may connect.
   std::string why_not_this_user(tcp::socket& socket, const SocketAddress& peer) const {
     if (!options_.this_user_only) return "";
+    if (peer.family() == AF_UNSPEC) return "its other end is gone";
     const SocketAddress local = local_address_of(socket.native_handle());
     if (!is_within_this_host(peer, local)) return "";
     const Result<uid_t> owner = owner_of_connection(peer, local);

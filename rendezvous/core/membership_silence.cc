@@ -62,6 +62,7 @@ void Membership::was_held_up(Duration time, TimePoint now) {
   if (recall_until_) *recall_until_ += time;
   forming_since_ = std::min(now, forming_since_ + time);
   const TimePoint began = now - time;
+  if (time < earliest_patience(options_.lease)) return find_first_lease();  // no agent has ended workers
   const bool goes_on = outage_ && began <= outage_->ended + options_.lease;
   outage_ = {goes_on ? outage_->began : began, now};
   find_first_lease();

@@ -1,5 +1,6 @@
 #include "rendezvous/connection_owner.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -45,10 +46,12 @@ class ConnectionOwner : public testing::TestWithParam<const char*> {
     const auto listener = listen_tcp({GetParam(), 0});
     if (!listener) GTEST_SKIP() << listener.error().message();
     listener_ = UniqueFd(dup(listener->socket.get()));
+    ASSERT_EQ(fcntl(listener_.get(), F_SETFL, 0), 0);  // accept() waits
     address_ = local_address_of(listener_.get());
   }
   UniqueFd accept_one() {
     UniqueFd accepted(accept(listener_.get(), nullptr, nullptr));
+    EXPECT_TRUE(accepted.valid());
     peer_ = peer_address_of(accepted.get());
     local_ = local_address_of(accepted.get());
     return accepted;
@@ -128,7 +131,7 @@ TEST_F(PrivateStore, ServesThisUserAndClosesTheConnectionsOfOthers) {
     while (!status) {
       io_.run_for(std::chrono::milliseconds(20));
       int raw = 0;
-      if (waitpid(child, &raw, WNOHANG) == child) status = WEXITSTATUS(raw);
+      if (waitpid(child, &raw, WNOHANG) == child) status = WIFEXITED(raw) ? WEXITSTATUS(raw) : -1;
     }
     EXPECT_EQ(*status, user == 0 ? 0 : 1) << user << " " << said_;
   }
