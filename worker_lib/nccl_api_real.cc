@@ -141,6 +141,17 @@ CudaResult event_query(CudaEvent event) {
   return ours(result);
 }
 
+// LibTorch's calls throw where they cannot report, as on a host without a driver.
+template <class Call>
+CudaResult without_exceptions(const Call& call) {
+  try {
+    return ours(call());
+  } catch (const c10::Error&) {
+    const cudaError_t last = cudaGetLastError();
+    return ours(last == cudaSuccess ? cudaErrorUnknown : last);
+  }
+}
+
 CudaResult get_device(int* device) {
   c10::DeviceIndex current = 0;
   const cudaError_t result = c10::cuda::GetDevice(&current);
@@ -238,11 +249,13 @@ const NcclApi kRealApi{
     .get_device = get_device,
     .set_device =
         [](int device) {
-          return ours(c10::cuda::SetDevice(static_cast<c10::DeviceIndex>(device)));
+          return without_exceptions(
+              [=] { return c10::cuda::SetDevice(static_cast<c10::DeviceIndex>(device)); });
         },
     .restore_device =
         [](int device) {
-          return ours(c10::cuda::MaybeSetDevice(static_cast<c10::DeviceIndex>(device)));
+          return without_exceptions(
+              [=] { return c10::cuda::MaybeSetDevice(static_cast<c10::DeviceIndex>(device)); });
         },
     .stream_create = stream_create,
     .stream_destroy = [](CudaStream stream) { return ours(cudaStreamDestroy(stream)); },

@@ -434,10 +434,12 @@ ddprun --nnodes=2 --node-rank=0 --rdzv-endpoint=$FREE --rdzv-conf=join_timeout=0
     auto keyed = serve("KEYED", {"ddp-rendezvous", "--rdzv-key-file=key"});
     auto tls = serve("TLS", {"ddp-rendezvous", "--rdzv-tls-cert=node.crt",
                              "--rdzv-tls-key=node.key", "--rdzv-tls-ca=ours.ca"});
+    section("A port at which another program ends each connection", Lines::kSeveral, R"(
+ddprun --rdzv-endpoint=$STORE true
+)");
     section("Peers: a port that is taken, services that refuse, none at all", R"(
 ddprun --master-port=$TAKEN true
 ddprun --port-range=$TAKEN true
-ddprun --rdzv-endpoint=$STORE true
 ddprun --nnodes=2 --node-rank=1 --master-addr=127.0.0.1 --master-port=1 --rdzv-conf=timeout=0.5 true
 ddprun --rdzv-endpoint=$KEYED true
 ddprun --rdzv-endpoint=$KEYED --rdzv-key-file=wrong.key true

@@ -23,6 +23,7 @@ namespace ddprun::testing_support {
 namespace {
 
 using nlohmann::json;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -320,16 +321,30 @@ TEST_F(ControlTest, NonsenseIsAnsweredInOneLineAndSilenceHoldsNobodyUp) {
 }
 
 TEST_F(ControlTest, AJobRunsWhereNoSocketCanBeMade) {
-  std::ofstream(sockets()) << "a file, where the directory would be";
+  std::filesystem::remove(runtime());
+  std::ofstream(runtime()) << "a file, where the directory would be";
   auto job = running_job("train", {"--verbose"});
   const Told none = told({"status"});
   EXPECT_EQ(none.code, to_int(ExitCode::kNoJob));
-  EXPECT_THAT(job->err(), HasSubstr("ddprun status and the like cannot reach this job: use " +
-                                    sockets() + " for the socket of ddprun's commands: "))
+  EXPECT_THAT(job->err(),
+              AllOf(HasSubstr("ddprun status and the like cannot reach this job: use " + sockets()),
+                    HasSubstr(" for the socket of ddprun's commands: ")))
       << "whoever asks is told why";
   let_go();
   EXPECT_EQ(job->wait(), 0) << job->err();
-  std::filesystem::remove(sockets());
+  std::filesystem::remove(runtime());
+  std::filesystem::create_directory(runtime());
+}
+
+TEST_F(ControlTest, AnotherPlaceIsUsedAndFoundWhereTheDirectoryCannotBe) {
+  std::ofstream(sockets()) << "a file, where the directory would be";
+  auto job = running_job("train");
+  EXPECT_EQ(told({"status"}).code, 0);
+  EXPECT_THAT(job->err(), HasSubstr(sockets() + " is not used for the socket of ddprun's commands: "));
+  let_go();
+  EXPECT_EQ(job->wait(), 0) << job->err();
+  std::filesystem::remove_all(runtime());
+  std::filesystem::create_directory(runtime());
 }
 
 // --- through the service ---

@@ -244,6 +244,7 @@ TEST_F(CheckpointIo, FieldsOfTheWrongTypeAreNamedInOneLine) {
       const std::string name(field);
       if (name == "/metric" && value.is_number()) continue;
       if (value.is_string() && (name == "/model" || name == "/data")) continue;
+      if (value == -1 && (name == "/epoch" || name == "/generation")) continue;  // some count from -1
       nlohmann::json document = original;
       document.erase("manifest_sha256");
       document[nlohmann::json::json_pointer(field)] = value;

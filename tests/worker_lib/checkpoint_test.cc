@@ -354,7 +354,7 @@ TEST_F(CheckpointTest, AWorldOfAnotherSizeGoesOn) {
   ThreadWorld(2).run([&](ProcessGroup& group) {
     CheckpointManager manager(group, 0, options_);
     Training training(group.rank(), 2);
-    training.sampler.set_epoch(1);
+    training.sampler.set_epoch(training.state.epoch = 1);
     for (int step = 0; step < 3; ++step) training.step();
     if (group.rank() == 0) weight = training.weight().clone();
     manager.save(3, training.state);

@@ -72,7 +72,7 @@ std::vector<std::string> code_below(const std::string& heading, const std::strin
   std::istringstream lines(page.substr(page.find("\n" + heading + "\n") + heading.size() + 2));
   std::vector<std::string> code;
   bool is_code = false;
-  for (std::string line; std::getline(lines, line) && !line.starts_with("#");) {
+  for (std::string line; std::getline(lines, line) && (is_code || !line.starts_with("#"));) {
     if (line.starts_with("```")) {
       is_code = !is_code;
     } else if (is_code && line.find_first_not_of(' ') != std::string::npos) {
