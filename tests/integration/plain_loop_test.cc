@@ -19,7 +19,7 @@ using testing::Not;
 
 class PlainLoop : public LauncherTest {
  protected:
-  // Its job, over.
+  // Runs the program as a job of two ranks and waits for its end.
   std::unique_ptr<ChildProcess> run(const std::string& name, const Arguments& options,
                                     int restarts = 0) const {
     auto job = start(
@@ -31,14 +31,14 @@ class PlainLoop : public LauncherTest {
   }
   std::string checkpoints(const std::string& name) const { return directory_ / name; }
 
-  // "STEPS sha256 DIGEST" of a job that came to its end.
+  // Returns "steps N sha256 DIGEST" of a job that succeeded.
   static std::string end_of(ChildProcess& job) {
     EXPECT_EQ(job.wait(seconds(1)), 0) << job.err();
     const std::size_t at = job.out().find("steps ");
     return at == std::string::npos ? "" : job.out().substr(at, job.out().find('\n', at) - at);
   }
 
-  // The steps of the checkpoints, in their order.
+  // Returns the steps of the checkpoints, sorted.
   std::vector<std::int64_t> saved_steps(const std::string& name) const {
     std::vector<std::int64_t> steps;
     ChildProcess list({program("ddprun-ckpt"), "ls", checkpoints(name)});
@@ -49,7 +49,7 @@ class PlainLoop : public LauncherTest {
     return steps;
   }
 
-  // A rank has left its loop early: the job fails, and what was saved was saved before.
+  // Expects that the job failed and that no checkpoint is later than the early exit.
   void expect_nothing_saved_after(const std::string& name, ChildProcess& job) const {
     EXPECT_THAT(job.wait(seconds(1)), testing::Optional(Not(0))) << job.err();
     const double left_at = number_after(job.out(), "left its loop after step ");
@@ -98,9 +98,12 @@ TEST_F(PlainLoop, SoItIsInTheLastEpoch) {
 TEST_F(PlainLoop, AnEpochVariableOfItsOwnIsWarnedOfWhenItSavesAndWhenItResumes) {
   const auto job = run("own", {"--own-epoch", "--kill-step=37"}, /*restarts=*/1);
   EXPECT_THAT(job->out(), HasSubstr("resumed at step 30"));
-  const std::string warning = "TrainingState::epoch is 0, but its sampler is in epoch ";
-  EXPECT_THAT(job->err(), AllOf(HasSubstr(warning + "1: a resumed run begins at epoch 0"),
-                                HasSubstr(warning + "2: a resumed run begins at epoch 0"),
+  const std::string warning = ": TrainingState::epoch is 0, but its sampler is in ";
+  const std::string of_save = "save a checkpoint" + warning;
+  const std::string of_restore = ".pt" + warning;
+  EXPECT_THAT(job->err(), AllOf(HasSubstr(of_save + "epoch 1: a resumed run begins at epoch 0"),
+                                HasSubstr("restore a checkpoint: " + checkpoints("own")),
+                                HasSubstr(of_restore + "epoch 2: a resumed run begins at epoch 0"),
                                 HasSubstr("let the loop count in TrainingState::epoch")));
   EXPECT_THAT(run("counted", {})->err(), Not(HasSubstr("TrainingState::epoch is")));
 }

@@ -30,9 +30,9 @@ struct Options : examples::TrainingOptions {
     app.add_option("--checkpoint-every", checkpoint_every, "steps; 0: at the end of each epoch");
     app.add_option("--loader-workers", loader_workers, "threads of the data loader");
     app.add_option("--kill-step", kill_step, "rank 1 kills itself after it, in generation 0");
-    app.add_option("--stop-rank", stop_rank, "leaves its loop over batches when it is good enough");
-    app.add_option("--stop-epoch", stop_epoch, "the first epoch in which it does");
-    app.add_option("--stop-accuracy", stop_accuracy, "of a batch, above which it is");
+    app.add_option("--stop-rank", stop_rank, "this rank leaves its loop over batches early");
+    app.add_option("--stop-epoch", stop_epoch, "first epoch in which --stop-rank may leave");
+    app.add_option("--stop-accuracy", stop_accuracy, "of a batch, above which --stop-rank leaves");
     app.add_flag("--own-epoch", own_epoch, "counts epochs in a variable of its own");
   }
 };
@@ -65,7 +65,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// The share of the batch that the net named right.
+// Returns the share of the batch that the net classified correctly.
 double accuracy_of(const torch::Tensor& output, const torch::Tensor& target) {
   return output.argmax(1).eq(target).to(torch::kFloat64).mean().item<double>();
 }
