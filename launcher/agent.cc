@@ -228,7 +228,7 @@ class Agent {
     store_.serve(start.assignment);
     let_go_of_workers();
     generation_since_ = BootClock::now();
-    workers_.start(start.assignment, *desk_);
+    workers_.start(start.assignment, meeting_.link().instance(), *desk_);
     steps_ = {};
     lookout_.begin(generation_, static_cast<std::size_t>(config_.slots));
     terminal_.update_status();

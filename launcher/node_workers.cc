@@ -29,12 +29,14 @@ NodeWorkers::NodeWorkers(const AgentConfig& config, const NodeWorkersParts& part
                          NodeWorkersEvents events)
     : config_(config), parts_(parts), events_(std::move(events)) {}
 
-void NodeWorkers::start(const Assignment& assignment, ControlDesk& desk) {
+void NodeWorkers::start(const Assignment& assignment, const std::string& submission,
+                        ControlDesk& desk) {
   attempt_directory_ =
       config_.log_root.empty()
           ? ""
           : attempt_directory(config_.log_root, assignment.restart_count, assignment.generation);
   PlanOptions plan = plan_options(config_, attempt_directory_);
+  plan.submission = submission;
   pages_.reset();
   if (Result<WorkerPages> pages = WorkerPages::make(config_.slots); pages) {
     pages_ = std::move(*pages);
