@@ -422,7 +422,10 @@ Result<void> CheckpointDirectory::expect_own(const std::string& doing) const {
                .cause = "a later run (" + (is_other_job ? "job '" + now->job + "', " : "") +
                         "generation " + std::to_string(now->generation) + ") has taken " + path_ +
                         " from this one (generation " + std::to_string(own_.generation) + "); " +
-                        (is_other_job ? std::string(kFinalError) + "; " : "") +
+                        (is_other_job
+                             ? std::string(kFinalError) +
+                                   ": give each job a directory of its own, or end one of the two; "
+                             : "") +
                         "a run that only restores sets the option 'read_only'"};
 }
 
