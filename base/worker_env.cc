@@ -89,6 +89,7 @@ std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& e
     variables.emplace_back("CUDA_VISIBLE_DEVICES", env.cuda_visible_devices);
   }
   variables.emplace_back("DDPRUN_GENERATION", to_text(env.generation));
+  if (!env.submission.empty()) variables.emplace_back("DDPRUN_SUBMISSION", env.submission);
   variables.emplace_back("DDPRUN_LEASE_MS", std::to_string(to_ms(env.lease)));
   if (env.ports != PortRange{}) variables.emplace_back("DDPRUN_PORT_RANGE", to_text(env.ports));
   if (env.checkpoint_signal != 0) {
@@ -154,6 +155,7 @@ Result<std::optional<WorkerEnv>> read_worker_env(const EnvLookup& lookup) {
   env.master_addr = lookup("MASTER_ADDR").value_or("127.0.0.1");
   env.agent_store = lookup("TORCHELASTIC_USE_AGENT_STORE") == "True";
   env.run_id = lookup("TORCHELASTIC_RUN_ID").value_or(env.run_id);
+  env.submission = lookup("DDPRUN_SUBMISSION").value_or("");
   env.role = lookup("ROLE_NAME").value_or(env.role);
   env.error_file = lookup("TORCHELASTIC_ERROR_FILE").value_or("");
   return std::optional<WorkerEnv>(std::move(env));

@@ -58,6 +58,7 @@ inline constexpr std::array kWorkerVariables = std::to_array<std::string_view>({
     "OMP_NUM_THREADS",
     "CUDA_VISIBLE_DEVICES",
     "DDPRUN_GENERATION",
+    "DDPRUN_SUBMISSION",
     "DDPRUN_LEASE_MS",
     "DDPRUN_PORT_RANGE",
     "DDPRUN_CHECKPOINT_SIGNAL",
@@ -86,6 +87,8 @@ struct WorkerEnv {
   std::string omp_num_threads;
   std::string cuda_visible_devices;
   Generation generation{0};
+  // The same in all generations of a job and in no other job of its id; empty: not known.
+  std::string submission;
   Duration lease = kDefaultLease;
   PortRange ports;
   int checkpoint_signal = 0;  // that asks this worker to save and to leave; 0: none

@@ -23,6 +23,7 @@
 #include "launcher/core/step_rate.h"
 #include "launcher/core/supervisor.h"
 #include "launcher/core/verdict_report.h"
+#include "launcher/file_work.h"
 #include "launcher/generation_store.h"
 #include "launcher/give_back_code.h"
 #include "launcher/hang_lookout.h"
@@ -100,7 +101,7 @@ class Agent {
         store_(io_, log_, config, meeting_,
                [this](Generation generation) { feed(CheckpointAnnounced{generation}); }),
         workers_(
-            config, {io_, log_, console_, logs_, interrupts_, json_, descriptor_limit_},
+            config, {io_, log_, console_, logs_, interrupts_, json_, files_, descriptor_limit_},
             {.ended = [this](const WorkersEnded& ended) { feed(ended); },
              .is_running = [this] { return supervisor_.state() == Supervisor::State::kRunning; }}),
         lookout_(io_, config.options.hang_timeout,
@@ -128,7 +129,7 @@ class Agent {
       last_output_.hurry();
     }
     over_ = true;
-    write_report();
+    write_last_report();
     store_.close();
     meeting_.close();
     let_go_of_workers();
@@ -227,8 +228,9 @@ class Agent {
     json_.set_place(node_rank_, generation_);
     store_.serve(start.assignment);
     let_go_of_workers();
+    files_.set_lease(start.assignment.lease);
     generation_since_ = BootClock::now();
-    workers_.start(start.assignment, *desk_);
+    workers_.start(start.assignment, meeting_.link().instance(), *desk_);
     steps_ = {};
     lookout_.begin(generation_, static_cast<std::size_t>(config_.slots));
     terminal_.update_status();
@@ -279,9 +281,8 @@ class Agent {
   void act(const ReportRestart& restart) {
     for (const std::string& line : restart_report(restart.failed)) log_.error(line);
     if (!writes_report()) return;
-    if (const Result<void> written = report_file_.add_failure(restart.failed); !written) {
-      log_.warning(written.error().message());
-    }
+    report_file_.add_failure(restart.failed);
+    write_report([report = report_file_] { return report.write_running(); });
   }
   void act(const Exit& exit) {
     exit_code_ = exit.code;
@@ -350,13 +351,20 @@ class Agent {
     if (exit_code_ == 0) {
       exit_code_ = to_int(ExitCode::kFiles);
       lost_output_ = "output of workers was lost: what their console leads to did not take it";
-      write_report();
+      write_last_report();
     }
     last_output_.flush();
   }
 
-  void write_report() {
-    if (!writes_report() && report_file_.is_anothers(is_rank_0_lost())) return;
+  void write_report(std::function<Result<void>()> write) {
+    const std::string& path = report_file_.path();
+    if (path.empty()) return;
+    const Result<void> written = files_.run("--report-file: write " + path, std::move(write));
+    if (!written) log_.warning(written.error().message());
+  }
+
+  void write_last_report() {
+    files_.forget_lease();
     std::string headline = last_trouble_;
     if (verdict_) {
       headline = verdict_->headline;
@@ -364,9 +372,12 @@ class Agent {
       headline = "ddprun was told to end by " + signal_name(exit_code_ - exit_code_of_signal(0));
     }
     if (!lost_output_.empty()) headline = lost_output_;
-    const Result<void> written =
-        report_file_.end({.exit_code = exit_code_, .headline = headline, .verdict = verdict_});
-    if (!written) log_.warning(written.error().message());
+    const JobOutcome outcome{.exit_code = exit_code_, .headline = headline, .verdict = verdict_};
+    write_report([report = report_file_, outcome, is_ours = writes_report(),
+                  rank_0_is_lost = is_rank_0_lost()]() -> Result<void> {
+      if (!is_ours && report.is_anothers(rank_0_is_lost)) return {};
+      return report.end(outcome);
+    });
   }
 
   void arm_timer() {
@@ -545,6 +556,7 @@ class Agent {
   Logger log_;
   InterruptTracebacks interrupts_;
   LogWriter logs_;
+  FileWork files_;
   Supervisor supervisor_;
   asio::steady_timer timer_;
   asio::posix::stream_descriptor signals_;

@@ -108,6 +108,7 @@ std::string dry_run_text(const AgentConfig& config) {
       const auto told = known.find(name);
       text += "  " + name + "=" + (told == known.end() ? value : told->second) + "\n";
     }
+    text += "  DDPRUN_SUBMISSION=<made at the start>\n";
     text += "  DDPRUN_WORKER_PAGE=<made at the start>\n";
   }
   return text;

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "base/background_thread.h"
-#include "base/is_lack_of_room.h"
 #include "base/write_all.h"
 #include "launcher/core/log_rotation.h"
 #include "launcher/core/output_gap.h"
@@ -34,23 +33,22 @@ class LogFile {
 
   // --- under the lock ---
   std::string queued;
+  bool is_new = true;  // it has to be made
   bool ended = false;
   bool was_full = false;
   bool gave_up = false;        // nobody waits for the disk until the queue is empty
   std::uint64_t overflow = 0;  // bytes dropped meanwhile
 
   // --- the thread's ---
-  void open_first(UniqueFd fd, int sys_errno) {
-    fd_ = std::move(fd);
-    if (!fd_.valid()) begin_missing(system_error("", sys_errno).cause);
-  }
-  // bytes: what comes next; overflowed: what was dropped after it; ended: it was the last.
+  // Makes the file, the first time. bytes: what comes next; overflowed: what was dropped after it;
+  // is_end: it was the last.
   void put(std::string_view bytes, std::uint64_t overflowed, bool is_end);
   // What people should know, since the last call.
   std::vector<std::string> take_news() { return std::exchange(news_, {}); }
   const std::string& path() const { return path_; }
 
  private:
+  void make();
   void write(std::string_view bytes);
   void rotate();
   void begin_missing(const std::string& why);
@@ -59,6 +57,7 @@ class LogFile {
   std::size_t write_now(std::string_view bytes);
 
   std::string path_;
+  bool was_made_ = false;
   UniqueFd fd_;
   LogRotation rotation_;
   std::string held_;  // an unfinished line
@@ -67,7 +66,16 @@ class LogFile {
   std::vector<std::string> news_;
 };
 
+void LogFile::make() {
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), error);
+  fd_ = create(path_);
+  const int reason = error ? error.value() : errno;
+  if (!fd_.valid()) begin_missing(system_error("", reason).cause);
+}
+
 void LogFile::put(std::string_view bytes, std::uint64_t overflowed, bool is_end) {
+  if (!std::exchange(was_made_, true)) make();
   const std::string begun = held_.empty() ? "" : held_.append(bytes);
   std::string_view left = begun.empty() ? bytes : begun;
   while (true) {
@@ -159,7 +167,7 @@ struct LogWriter::State {
 
   std::shared_ptr<LogFile> next() const {
     const auto found = std::find_if(files.begin(), files.end(), [](const auto& file) {
-      return file->ended || !file->queued.empty() || file->overflow > 0;
+      return file->is_new || file->ended || !file->queued.empty() || file->overflow > 0;
     });
     return found == files.end() ? nullptr : *found;
   }
@@ -189,22 +197,17 @@ LogWriter::~LogWriter() {
 }
 
 Result<std::shared_ptr<LogFile>> LogWriter::open(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-  UniqueFd fd = create(path);
-  const int sys_errno = fd.valid() ? 0 : errno;
-  if (!fd.valid() && !is_lack_of_room(error ? error.value() : sys_errno)) {
-    return system_error("open the log file " + path, sys_errno);
-  }
   auto file = std::make_shared<LogFile>(path, state_->options.max_bytes);
-  file->open_first(std::move(fd), error ? error.value() : sys_errno);
   if (!thread_.joinable()) {
     const Result<void> started =
         start_thread(thread_, "ddprun-logs", [state = state_] { run(*state); });
     if (!started) return started.error();
   }
-  const std::lock_guard lock(state_->mutex);
-  state_->files.push_back(file);
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->files.push_back(file);
+  }
+  state_->wake.notify_one();
   return file;
 }
 
@@ -258,6 +261,7 @@ void LogWriter::run(State& state) {
     if (state.over) return;
     bytes.clear();
     bytes.swap(file->queued);
+    file->is_new = false;
     const std::uint64_t overflow = std::exchange(file->overflow, 0);
     const bool ended = file->ended;
     // The others have their turn before this one has it again.

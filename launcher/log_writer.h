@@ -47,8 +47,8 @@ class LogWriter {
   LogWriter(const LogWriter&) = delete;
   LogWriter& operator=(const LogWriter&) = delete;
 
-  // Begins a file, which is emptied. A disk without room is no error: see above. Any other one names
-  // what cannot be made; its sys_errno says why.
+  // Begins a file: the thread makes it, or empties it. A file that cannot be made is left out like
+  // one that cannot be written: see above. Fails only where the thread cannot be started.
   Result<std::shared_ptr<LogFile>> open(const std::string& path);
   void write(LogFile& file, std::string_view bytes);
   // Nothing follows.

@@ -85,7 +85,7 @@ int run_job(AgentConfig config) {
   // From here on there is something to remove at the end, so no signal may end this process by
   // itself: they wait for the guardian.
   block_signals(config.signals);
-  if (const Result<void> begun = report_of(config.options).begin(); !begun) {
+  if (const Result<void> begun = report_of(config.options).write_running(); !begun) {
     return fail(begun.error(), ExitCode::kFiles);
   }
   const Result<UniqueFd> log_lock = make_log_directory(config);

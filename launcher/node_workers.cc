@@ -29,12 +29,11 @@ NodeWorkers::NodeWorkers(const AgentConfig& config, const NodeWorkersParts& part
                          NodeWorkersEvents events)
     : config_(config), parts_(parts), events_(std::move(events)) {}
 
-void NodeWorkers::start(const Assignment& assignment, ControlDesk& desk) {
-  attempt_directory_ =
-      config_.log_root.empty()
-          ? ""
-          : attempt_directory(config_.log_root, assignment.restart_count, assignment.generation);
+void NodeWorkers::start(const Assignment& assignment, const std::string& submission,
+                        ControlDesk& desk) {
+  attempt_directory_ = attempt_directory(assignment);
   PlanOptions plan = plan_options(config_, attempt_directory_);
+  plan.submission = submission;
   pages_.reset();
   if (Result<WorkerPages> pages = WorkerPages::make(config_.slots); pages) {
     pages_ = std::move(*pages);
@@ -44,10 +43,13 @@ void NodeWorkers::start(const Assignment& assignment, ControlDesk& desk) {
   }
   for (WorkerPlan& one : plan_workers(plan, assignment)) {
     workers_.push_back(std::make_shared<Worker>(std::move(one)));
-    const Result<void> started = start(*workers_.back(), assignment, desk);
+  }
+  const Result<void> made = make_directories();
+  for (const auto& worker : workers_) {
+    const Result<void> started = made ? start(*worker, assignment, desk) : made;
     if (started) continue;
     WorkerEnd end;
-    end.local_rank = workers_.back()->local_rank();
+    end.local_rank = worker->local_rank();
     end.kind = EndKind::kNotStarted;
     end.code = started.error().sys_errno;
     end.message = started.error().message();
@@ -56,6 +58,34 @@ void NodeWorkers::start(const Assignment& assignment, ControlDesk& desk) {
   oom_kills_before_ = oom_kills_of_machine();
   if (not_started_.empty()) return;
   asio::post(parts_.io, [this] { events_.ended({std::exchange(not_started_, {})}); });
+}
+
+// Returns <log root>/attempt_N, or attempt_N.gG where an earlier generation of the same attempt has
+// left its logs: they are kept.
+std::string NodeWorkers::attempt_directory(const Assignment& assignment) {
+  if (config_.log_root.empty()) return "";
+  const int attempt = assignment.restart_count;
+  const std::string path = config_.log_root + "/attempt_" + std::to_string(attempt);
+  return attempts_.insert(attempt).second ? path : path + ".g" + to_text(assignment.generation);
+}
+
+// A disk that does not answer keeps no worker from its start: the log writer makes its files later.
+Result<void> NodeWorkers::make_directories() {
+  std::vector<std::string> directories;
+  for (const auto& worker : workers_) {
+    if (!worker->directory().empty()) directories.push_back(worker->directory());
+  }
+  if (directories.empty()) return {};
+  Result<void> made = with_files<void>("make the log directories in " + attempt_directory_,
+                                       [directories] { return make_log_directories(directories); });
+  if (made || made.error().kind != ErrorKind::kTimeout) return made;
+  parts_.log.warning(made.error().message() + "; the workers start without them");
+  return {};
+}
+
+template <class T>
+Result<T> NodeWorkers::with_files(const std::string& doing, std::function<Result<T>()> body) {
+  return config_.scratch_directory.empty() ? parts_.files.run(doing, std::move(body)) : body();
 }
 
 Result<void> NodeWorkers::start(Worker& worker, const Assignment& assignment, ControlDesk& desk) {
@@ -112,14 +142,34 @@ void NodeWorkers::ended(std::shared_ptr<Worker> worker) {
   if (newly_ended_.size() > 1) return;
   asio::post(parts_.io, [this] {
     WorkersEnded event;
+    std::vector<OwnWords> words = last_words_of(newly_ended_);
     for (const auto& one : std::exchange(newly_ended_, {})) {
-      event.workers.push_back(one->describe_end());
+      event.workers.push_back(one->describe_end(std::move(words[event.workers.size()])));
       if (pages_) event.workers.back().step = pages_->step_of(one->local_rank().value);
       look_for_want_of_memory(event.workers.back());
       spare_finished(event.workers.back());
     }
     if (!event.workers.empty()) events_.ended(event);
   });
+}
+
+std::vector<OwnWords> NodeWorkers::last_words_of(
+    const std::vector<std::shared_ptr<Worker>>& ended) {
+  std::vector<std::string> paths;
+  for (const auto& worker : ended) paths.push_back(worker->error_file());
+  using AllWords = std::vector<OwnWords>;
+  if (std::ranges::all_of(paths, &std::string::empty)) return AllWords(paths.size());
+  Result<AllWords> read = with_files<AllWords>(
+      "read the error files in " + attempt_directory_, [paths]() -> Result<AllWords> {
+        AllWords words;
+        for (const std::string& path : paths) {
+          words.push_back(path.empty() ? OwnWords() : read_error_file(path));
+        }
+        return words;
+      });
+  if (read) return std::move(*read);
+  parts_.log.warning(read.error().message() + "; the report goes without them");
+  return AllWords(paths.size());
 }
 
 // A program that crashes while it is torn down, after it has said that it reached its end, has failed in

@@ -24,8 +24,10 @@
 #include "launcher/control_protocol.h"
 #include "launcher/core/flight_record.h"
 #include "launcher/core/supervisor.h"
+#include "launcher/file_work.h"
 #include "launcher/flight_file.h"
 #include "launcher/worker.h"
+#include "launcher/worker_files.h"
 #include "launcher/worker_pages.h"
 
 namespace ddprun {
@@ -40,6 +42,7 @@ struct NodeWorkersParts {
   LogWriter& logs;
   InterruptTracebacks& interrupts;
   JsonLines& json;
+  FileWork& files;
   std::optional<rlimit> descriptor_limit;  // what workers get
 };
 
@@ -55,9 +58,9 @@ class NodeWorkers {
   // REQUIRES: config outlives it.
   NodeWorkers(const AgentConfig& config, const NodeWorkersParts& parts, NodeWorkersEvents events);
 
-  // Starts those of a generation. desk: that keeps their last output.
+  // Starts those of a generation. submission: WorkerEnv's. desk: that keeps their last output.
   // REQUIRES: none is left of an earlier one.
-  void start(const Assignment& assignment, ControlDesk& desk);
+  void start(const Assignment& assignment, const std::string& submission, ControlDesk& desk);
   // Their processes have ended, or cannot be ended. Nothing of them is reported any more. Where they have
   // recorded calls, and one of them has not ended well, their flight records go to a file beside their logs.
   void let_go();
@@ -99,6 +102,12 @@ class NodeWorkers {
  private:
   Result<void> start(Worker& worker, const Assignment& assignment, ControlDesk& desk);
   void ended(std::shared_ptr<Worker> worker);
+  std::string attempt_directory(const Assignment& assignment);
+  Result<void> make_directories();
+  std::vector<OwnWords> last_words_of(const std::vector<std::shared_ptr<Worker>>& ended);
+  // As FileWork::run() for the user's --log-dir; calls `body` at once for the temporary directory.
+  template <class T>
+  Result<T> with_files(const std::string& doing, std::function<Result<T>()> body);
   void spare_finished(WorkerEnd& end) const;
   void look_for_want_of_memory(WorkerEnd& end) const;
   void save_flights();
@@ -109,6 +118,7 @@ class NodeWorkers {
   NodeWorkersEvents events_;
   std::optional<WorkerPages> pages_;  // nullopt: none can be had
   std::string attempt_directory_;     // of the log files; empty: there is none
+  std::set<int> attempts_;            // that have had a directory
   FlightFile flight_file_;
   std::vector<std::shared_ptr<Worker>> workers_;
   std::vector<std::shared_ptr<Worker>> newly_ended_;  // not reported yet

@@ -53,16 +53,14 @@ const char* kind_of(const JobOutcome& outcome) {
 ReportFile::ReportFile(std::string path, std::string job_id, std::string host)
     : path_(std::move(path)), job_id_(std::move(job_id)), host_(std::move(host)) {}
 
-Result<void> ReportFile::begin() { return write(text(nullptr)); }
+Result<void> ReportFile::write_running() const { return write(text(nullptr)); }
 
-Result<void> ReportFile::add_failure(const Verdict& generation) {
-  if (path_.empty()) return {};
+void ReportFile::add_failure(const Verdict& generation) {
   failures_.push_back(generation);
   if (failures_.size() > kFailuresKept) failures_.erase(failures_.begin());
-  return write(text(nullptr));
 }
 
-Result<void> ReportFile::end(const JobOutcome& outcome) { return write(text(&outcome)); }
+Result<void> ReportFile::end(const JobOutcome& outcome) const { return write(text(&outcome)); }
 
 bool ReportFile::is_anothers(bool rank_0_is_lost) const {
   const Json there = Json::parse(text_of(path_), nullptr, false);

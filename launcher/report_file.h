@@ -1,7 +1,8 @@
 // The file of --report-file: what became of a job, as one JSON object (docs/verdicts.md). Written when the
 // job starts, after each generation that failed, and at the end; whoever reads it finds a whole one.
 //
-// Owner: the agent, on its one thread, or main before there is one.
+// Owner: the agent, on its one thread, or main before there is one. The agent's thread must not wait
+// for a disk: a copy writes there (FileWork).
 #pragma once
 
 #include <optional>
@@ -26,10 +27,14 @@ class ReportFile {
   // path: empty: there is none, and nothing below does anything.
   ReportFile(std::string path, std::string job_id, std::string host);
 
-  // Each writes the file anew; the error names it.
-  Result<void> begin();
-  Result<void> add_failure(const Verdict& generation);
-  Result<void> end(const JobOutcome& outcome);
+  // Remembers a generation that failed, for what is written from now on.
+  void add_failure(const Verdict& generation);
+
+  // Each writes the file anew, as one of a job that runs or has ended; the error names it.
+  Result<void> write_running() const;
+  Result<void> end(const JobOutcome& outcome) const;
+
+  const std::string& path() const { return path_; }
 
   // For a node that is not node rank 0: whether the file is another one's. It tells a job's end already,
   // or, with one file system for all nodes, another host has written it last, and will again.

@@ -140,7 +140,7 @@ std::vector<std::string> Worker::stderr_tail() const {
   return out_ ? out_->tail() : std::vector<std::string>();
 }
 
-WorkerEnd Worker::describe_end() {
+WorkerEnd Worker::describe_end(OwnWords words) {
   WorkerEnd end;
   end.local_rank = plan_.local_rank;
   end.pid = process_->id();
@@ -159,8 +159,6 @@ WorkerEnd Worker::describe_end() {
   if (err_) err_->drain();
   if (end.kind == EndKind::kExited && end.code == 0) return end;
   end.stderr_tail = stderr_tail();
-  OwnWords words;
-  if (!plan_.error_file.empty()) words = read_error_file(plan_.error_file);
   end.message = std::move(words.message);
   end.frames = std::move(words.frames);
   end.blames = words.blames;

@@ -80,8 +80,11 @@ class Worker : public std::enable_shared_from_this<Worker> {
   // REQUIRES: is_open().
   pid_t pid() const { return process_->id(); }
 
-  // How it ended, with its last words. REQUIRES: when_ended was called; not twice.
-  WorkerEnd describe_end();
+  // Where it may have said why it failed; empty: nowhere, or it ended well.
+  std::string error_file() const { return wait_status_ == 0 ? "" : plan_.error_file; }
+  const std::string& directory() const { return plan_.directory; }
+  // How it ended. words: of its error file. REQUIRES: when_ended was called; not twice.
+  WorkerEnd describe_end(OwnWords words);
 
   // The console or a log file has room again.
   void resume_output();

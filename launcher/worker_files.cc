@@ -59,13 +59,6 @@ Result<WorkerStreams> open_terminal(const WorkerFilesOptions& options, LogWriter
 }  // namespace
 
 Result<WorkerStreams> open_streams(const WorkerFilesOptions& options, LogWriter& logs) {
-  if (!options.directory.empty()) {
-    std::error_code error;
-    std::filesystem::create_directories(options.directory, error);
-    if (error && !is_lack_of_room(error.value())) {
-      return system_error("make the log directory " + options.directory, error.value());
-    }
-  }
   if (options.terminal) return open_terminal(options, logs);
   WorkerStreams streams;
   const auto open_one = [&](WorkerStream& stream, const char* name, bool redirect,
@@ -86,12 +79,15 @@ Result<WorkerStreams> open_streams(const WorkerFilesOptions& options, LogWriter&
   return streams;
 }
 
-std::string attempt_directory(const std::string& root, int attempt, Generation generation) {
-  std::string path = root + "/attempt_" + std::to_string(attempt);
-  std::error_code error;
-  if (std::filesystem::exists(path, error)) path += ".g" + to_text(generation);
-  std::filesystem::create_directories(path, error);
-  return path;
+Result<void> make_log_directories(const std::vector<std::string>& directories) {
+  for (const std::string& directory : directories) {
+    std::error_code error;
+    std::filesystem::create_directories(directory, error);
+    if (error && !is_lack_of_room(error.value())) {
+      return system_error("make the log directory " + directory, error.value());
+    }
+  }
+  return {};
 }
 
 namespace {

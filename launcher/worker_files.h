@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/result.h"
@@ -40,13 +41,13 @@ struct WorkerFilesOptions {
   std::optional<ScreenSize> terminal;
 };
 
-// Opens what -r, -t and --pty ask for, in torchrun's layout: <directory>/stdout.log and stderr.log. The
-// error names the file, pipe or terminal that is not to be had; its sys_errno says why.
+// Touches no disk: LogWriter makes the files. Opens what -r, -t and --pty ask for, in torchrun's layout: <directory>/stdout.log and stderr.log. The
+// error names the pipe or terminal that is not to be had; its sys_errno says why.
 Result<WorkerStreams> open_streams(const WorkerFilesOptions& options, LogWriter& logs);
 
-// Makes and returns <root>/attempt_N, or <root>/attempt_N.gG where an earlier generation of the
-// same attempt has left its logs there: they are kept.
-std::string attempt_directory(const std::string& root, int attempt, Generation generation);
+// Makes the directories of log and error files. The error names the one that cannot be made; a disk
+// without room is none.
+Result<void> make_log_directories(const std::vector<std::string>& directories);
 
 // What a worker says of its own failure in its error file, as PyTorch's @record and ddprun's library
 // write it.

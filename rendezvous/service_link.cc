@@ -55,6 +55,8 @@ class LocalLink final : public ServiceLink {
 
   void tell(const OutputPage& page) override { send(page); }
 
+  std::string instance() const override { return instance_; }
+
   void leave(std::optional<Leave> leave, std::function<void()> then) override {
     if (connection_) {
       if (leave) server_.receive(*connection_, *leave);
@@ -66,6 +68,7 @@ class LocalLink final : public ServiceLink {
 
  private:
   void take(const ServiceMessage& message) {
+    if (const Welcome* welcome = std::get_if<Welcome>(&message)) instance_ = welcome->instance;
     if (const Refused* refused = std::get_if<Refused>(&message))
       return events_.refused({refused->reason});
     if (const Answer* answer = std::get_if<Answer>(&message)) return events_.answer(*answer);
@@ -79,6 +82,7 @@ class LocalLink final : public ServiceLink {
   RendezvousServer& server_;
   ServiceLinkEvents events_;
   std::optional<AgentConnectionId> connection_;
+  std::string instance_;
 };
 
 // Where the answer of a look-up goes. Its thread may outlive the link and the io_context.
@@ -126,6 +130,8 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   }
 
   void start() { perform(link_.start(BootClock::now())); }
+
+  const std::string& instance() const { return link_.instance(); }
 
   void send(const AgentMessage& message) { perform(link_.send(message)); }
 
@@ -490,6 +496,7 @@ class RemoteLink final : public ServiceLink {
   void send(const AgentMessage& message) override { impl_->send(message); }
   bool ask(const UserRequest& request) override { return impl_->send_now(request); }
   void tell(const OutputPage& page) override { impl_->send_now(page); }
+  std::string instance() const override { return impl_->instance(); }
   void leave(std::optional<Leave> leave, std::function<void()> then) override {
     impl_->leave(std::move(leave), std::move(then));
   }

@@ -44,6 +44,8 @@ class ServiceLink {
   virtual bool ask(const UserRequest& request) = 0;
   // To a TellOutput, on the same connection; lost with it.
   virtual void tell(const OutputPage& page) = 0;
+  // Returns the instance of the job (Welcome::instance); empty before the first Welcome.
+  virtual std::string instance() const = 0;
   // Goodbye; `then` is called when it has been sent, or cannot be.
   virtual void leave(std::optional<Leave> leave, std::function<void()> then) = 0;
 };

@@ -591,7 +591,9 @@ Restored CheckpointManager::restore(TrainingState& state) {
                                std::to_string(impl_->group.size()) +
                                ": what is left of the epoch is dealt to it, and the bits of a "
                                "training that was not resized are not to be expected");
-    fill(state, contents_of(*found), found->file, impl_->group, result.remarks);
+    const ExtraNames extra =
+        impl_->options.read_only ? ExtraNames::kRemark : ExtraNames::kRefuse;
+    fill(state, contents_of(*found), found->file, impl_->group, extra, result.remarks);
     const TrainingPosition position = position_of(state, result.step);
     impl_->watch.restored(position);
     if (const auto contradiction = epoch_contradiction(position); contradiction && state.has_position) {

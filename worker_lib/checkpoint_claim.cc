@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <nlohmann/json.hpp>
@@ -15,6 +14,7 @@
 #include "base/worker_env.h"
 #include "worker_lib/checkpoint_io.h"
 #include "worker_lib/core/json_bounds.h"
+#include "worker_lib/sha256.h"
 
 namespace ddprun {
 namespace {
@@ -83,15 +83,10 @@ Result<void> write_claim(const std::string& directory, const CheckpointClaim& cl
 }
 
 std::string job_name(const std::string& run_id) {
-  if (run_id != kDefaultJobId) return run_id;
-  const std::string page = environment_variable("DDPRUN_WORKER_PAGE").value_or("");
-  const std::size_t at = page.find("@/proc/"), end = page.find("/fd/");
-  if (environment_variable("GROUP_WORLD_SIZE") != "1" || at == std::string::npos ||
-      end == std::string::npos)
-    return "";
-  char host[256] = "";
-  if (::gethostname(host, sizeof host - 1) != 0) return "";
-  return std::string(host) + ":" + page.substr(at + 7, end - at - 7);
+  constexpr std::size_t kDigits = 12;
+  const std::string submission = environment_variable("DDPRUN_SUBMISSION").value_or("");
+  if (!submission.empty()) return run_id + ":" + sha256_hex(submission).substr(0, kDigits);
+  return run_id == kDefaultJobId ? "" : run_id;
 }
 
 ClaimLock::ClaimLock(const std::string& directory)

@@ -28,9 +28,8 @@ Result<CheckpointClaim> read_claim(const std::string& directory);
 // Atomic, and on the disk when it returns. kInvalidArgument: too many checkpoints for one claim.
 Result<void> write_claim(const std::string& directory, const CheckpointClaim& claim);
 
-// What is the same in all generations of a job and in no other job's; empty: not known. A job of one node
-// without an id of its own has its launcher's process id, which the name of the launcher's memory holds
-// (DDPRUN_WORKER_PAGE).
+// Returns the id and a digest of DDPRUN_SUBMISSION: the same in all generations of a job. Without that
+// variable (another launcher, no launcher) the id alone; empty: nothing tells the jobs apart.
 std::string job_name(const std::string& run_id);
 
 // Held by one process at a time, for the moment of a rename. Waits 10 s at most.

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <type_traits>
+#include <utility>
 
 #include "base/parse_number.h"
 #include "worker_lib/error_bridge.h"
@@ -249,29 +250,68 @@ PickleDict shard_of(const TrainingState& state, const CheckpointFacts& facts,
 
 namespace {
 
-// Of one list of TrainingState: the file must have the same names.
-template <class Part>
-PickleDict parts_in(const c10::IValue& top, const char* key, const std::map<std::string, Part>& own,
-                    const std::string& file) {
+PickleDict list_in(const c10::IValue& top, const char* key, const std::string& file) {
   const auto found = find_entry(top, key);
-  PickleDict saved = found ? as_dict(*found, key, file) : make_string_dict();
+  return found ? as_dict(*found, key, file) : make_string_dict();
+}
+
+// Compares the names of one list of TrainingState with the file's. Names that only the file has are
+// refused, or added to `extra`.
+template <class Part>
+void expect_same_names(const c10::IValue& top, const char* key,
+                       const std::map<std::string, Part>& own, const std::string& file,
+                       std::string* extra) {
+  const PickleDict saved = list_in(top, key, file);
   std::string missing, unexpected;
   for (const auto& [name, part] : own)
     if (!saved.contains(name)) missing += " '" + name + "'";
   for (const auto& entry : saved)
     if (const std::string name = as_text(entry.key(), key, file); !own.contains(name))
       unexpected += " '" + name + "'";
+  if (extra && !unexpected.empty())
+    *extra += (extra->empty() ? "" : ", ") + std::string(key) + std::exchange(unexpected, "");
   if (!missing.empty() || !unexpected.empty())
     refuse("restore " + file + ": of '" + key + "'" +
            (missing.empty() ? "" : " it has no" + missing) +
            (!missing.empty() && !unexpected.empty() ? ", and" : "") +
-           (unexpected.empty() ? "" : " this training has no" + unexpected));
-  return saved;
+           (unexpected.empty() ? ""
+                               : " this training has no" + unexpected +
+                                     " (to restore some of the names, set "
+                                     "CheckpointOptions::read_only)"));
+}
+
+// Refuses what another training has saved, as far as names and classes tell.
+void expect_fitting(const TrainingState& state, const c10::IValue& top, const std::string& file,
+                    ExtraNames extra, std::vector<std::string>& remarks) {
+  if (state.optimizer)
+    expect_same(top, "optimizer_class", optimizer_class(*state.optimizer), "optimizer", file);
+  if (state.scheduler)
+    expect_same(top, "lr_scheduler_class", state.scheduler->class_name(), "schedule", file);
+  for (const auto& [key, is_needed] : {std::pair<const char*, bool>{"model", state.model},
+                                       {"optimizer", state.optimizer},
+                                       {"lr_scheduler", state.scheduler},
+                                       {"sampler", state.sampler}})
+    if (is_needed) (void)entry_of(top, key, file);
+  std::string only_in_file;
+  std::string* const list = extra == ExtraNames::kRemark ? &only_in_file : nullptr;
+  expect_same_names(top, "models", state.models, file, list);
+  expect_same_names(top, "optimizers", state.optimizers, file, list);
+  expect_same_names(top, "lr_schedulers", state.schedulers, file, list);
+  expect_same_names(top, "tensors", state.tensors, file, list);
+  if (!only_in_file.empty())
+    remarks.push_back(file + " also holds " + only_in_file + ", which are not restored");
+  const PickleDict classes = list_in(top, "optimizer_classes", file);
+  for (const auto& [name, optimizer] : state.optimizers)
+    expect_same(classes, name.c_str(), optimizer_class(*optimizer), "optimizer", file);
+  const PickleDict schedule_classes = list_in(top, "lr_scheduler_classes", file);
+  for (const auto& [name, scheduler] : state.schedulers)
+    expect_same(schedule_classes, name.c_str(), scheduler->class_name(), "schedule", file);
+  expect_same_data(top, state.data, file);
 }
 
 void fill_named_tensors(TrainingState& state, const c10::IValue& top, const RankView& view,
                         const std::string& file) {
-  const PickleDict tensors = view.section("tensors", parts_in(top, "tensors", state.tensors, file));
+  const PickleDict tensors = view.section("tensors", list_in(top, "tensors", file));
   const torch::NoGradGuard no_grad;
   for (auto& [name, own] : state.tensors) {
     const torch::Tensor saved = as_tensor(entry_of(tensors, name, file), name, file);
@@ -288,15 +328,9 @@ void fill_named_tensors(TrainingState& state, const c10::IValue& top, const Rank
 
 void fill_named_parts(TrainingState& state, const c10::IValue& top, const RankView& view,
                       const std::string& file) {
-  const PickleDict models = parts_in(top, "models", state.models, file);
-  const PickleDict optimizers = parts_in(top, "optimizers", state.optimizers, file);
-  const PickleDict classes = parts_in(top, "optimizer_classes", state.optimizers, file);
-  const PickleDict schedules = parts_in(top, "lr_schedulers", state.schedulers, file);
-  const PickleDict schedule_classes = parts_in(top, "lr_scheduler_classes", state.schedulers, file);
-  for (const auto& [name, optimizer] : state.optimizers)
-    expect_same(classes, name.c_str(), optimizer_class(*optimizer), "optimizer", file);
-  for (const auto& [name, scheduler] : state.schedulers)
-    expect_same(schedule_classes, name.c_str(), scheduler->class_name(), "schedule", file);
+  const PickleDict models = list_in(top, "models", file);
+  const PickleDict optimizers = list_in(top, "optimizers", file);
+  const PickleDict schedules = list_in(top, "lr_schedulers", file);
   PickleDict of_models = make_string_dict(), of_optimizers = make_string_dict();
   for (const auto& [name, model] : state.models)
     add_named(of_models, name, as_dict(models.at(name), name, file));
@@ -333,30 +367,47 @@ void fill_gradients(TrainingState& state, const c10::IValue& top, const RankView
     load_gradients(*model, part_named(gradients, name), file);
 }
 
-void remark_on_differences(const TrainingState& state, const c10::IValue& top,
-                           const std::string& file, std::vector<std::string>& remarks) {
+void remark_on_threads(const c10::IValue& top, const std::string& file,
+                       std::vector<std::string>& remarks) {
   if (const auto threads = find_entry(top, "threads");
       threads && as_integer(*threads, "threads", file) != torch::get_num_threads())
     remarks.push_back(file + " was saved by workers of " + std::to_string(threads->toInt()) +
                       " threads, these have " + std::to_string(torch::get_num_threads()) +
                       ": sums may be rounded otherwise");
-  if (const auto batch = find_entry(top, "batch_size");
-      batch && state.batch_size > 0 && as_integer(*batch, "batch_size", file) != state.batch_size)
-    remarks.push_back(file + " was saved with batches of " + std::to_string(batch->toInt()) +
-                      " samples, these have " + std::to_string(state.batch_size) +
+}
+
+// REQUIRES: the sampler's state is loaded.
+void remark_on_batches(const TrainingState& state, const c10::IValue& top, const std::string& file,
+                       std::vector<std::string>& remarks) {
+  const auto remark = [&](std::uint64_t saved, std::uint64_t own, const char* where) {
+    if (saved == 0 || own == 0 || saved == own) return;
+    remarks.push_back(file + " was saved with batches of " + std::to_string(saved) + " samples" +
+                      where + ", these have " + std::to_string(own) +
                       ": steps and learning rates that depend on the batch mean something else");
+  };
+  const auto batch = find_entry(top, "batch_size");
+  if (batch && state.batch_size > 0)
+    return remark(static_cast<std::uint64_t>(as_integer(*batch, "batch_size", file)),
+                  static_cast<std::uint64_t>(state.batch_size), "");
+  if (!state.sampler) return;
+  const auto over_all_ranks = [](const nlohmann::json& sampler) {
+    const auto number = [&](const char* key) {
+      const auto found = sampler.find(key);
+      const bool is_there = found != sampler.end() && found->is_number_integer();
+      return is_there ? found->get<std::uint64_t>() : std::uint64_t{0};
+    };
+    return number("batch_size") * number("world_size");
+  };
+  remark(over_all_ranks(to_json(entry_of(top, "sampler", file), file)),
+         over_all_ranks(state.sampler->state()), " over all ranks");
 }
 
 }  // namespace
 
 void fill(TrainingState& state, const c10::IValue& top, const std::string& file,
-          const ProcessGroup& group, std::vector<std::string>& remarks) {
-  if (state.optimizer)
-    expect_same(top, "optimizer_class", optimizer_class(*state.optimizer), "optimizer", file);
-  if (state.scheduler)
-    expect_same(top, "lr_scheduler_class", state.scheduler->class_name(), "schedule", file);
-  expect_same_data(top, state.data, file);
-  remark_on_differences(state, top, file, remarks);
+          const ProcessGroup& group, ExtraNames extra, std::vector<std::string>& remarks) {
+  expect_fitting(state, top, file, extra, remarks);
+  remark_on_threads(top, file, remarks);
   const RankView view(top, group.rank(), group.size(), file);
   if (view.has_own() && !view.is_same_world())
     remarks.push_back(file +
@@ -375,6 +426,7 @@ void fill(TrainingState& state, const c10::IValue& top, const std::string& file,
   if (state.scheduler)
     state.scheduler->load_state(to_json(entry_of(top, "lr_scheduler", file), file));
   if (state.sampler) state.sampler->load_state(to_json(entry_of(top, "sampler", file), file));
+  remark_on_batches(state, top, file, remarks);
   fill_named_parts(state, top, view, file);
   fill_hook(state, top, view, file, remarks);
   fill_averager(state, top, file, remarks);

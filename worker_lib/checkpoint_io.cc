@@ -14,6 +14,7 @@
 
 #include "base/durable_directory.h"
 #include "base/file_calls.h"
+#include "base/final_error.h"
 #include "base/random_id.h"
 #include "base/read_all.h"
 #include "base/read_whole.h"
@@ -383,6 +384,7 @@ Result<void> CheckpointDirectory::take(std::int64_t generation, const std::strin
     const Result<AnnouncedCheckpoint> checkpoint = read_manifest(step);
     if (!checkpoint && !is_passed_over(checkpoint.error()))
       return Error(checkpoint.error()).within(doing);  // it may be whole
+    if (!checkpoint && is_beyond_reader(checkpoint.error())) present.emplace(step, kUnreadIdentity);
     if (!checkpoint) continue;
     present.emplace(step, checkpoint->identity);
     highest = std::max(highest, checkpoint->manifest.claim);
@@ -403,9 +405,9 @@ Result<void> CheckpointDirectory::expect_not_displaced(std::int64_t generation,
   if (!is_displaced(*last, job, generation)) return {};
   return Error{.kind = ErrorKind::kStopped,
                .doing = doing,
-               .cause = "job '" + last->job + "' has taken it from this job ('" + job +
-                        "'), and a restart does not take it back: give each job a directory of its own, or end "
-                        "one of the two jobs (if '" +
+               .cause = "job '" + last->job + "' has taken it from this job ('" + job + "'); " +
+                        std::string(kFinalError) +
+                        ": give each job a directory of its own, or end one of the two jobs (if '" +
                         last->job + "' has ended, submit this job again or remove .claim.json)"};
 }
 
@@ -419,8 +421,12 @@ Result<void> CheckpointDirectory::expect_own(const std::string& doing) const {
                .doing = doing,
                .cause = "a later run (" + (is_other_job ? "job '" + now->job + "', " : "") +
                         "generation " + std::to_string(now->generation) + ") has taken " + path_ +
-                        " from this one (generation " + std::to_string(own_.generation) +
-                        "); a run that only restores sets the option 'read_only'"};
+                        " from this one (generation " + std::to_string(own_.generation) + "); " +
+                        (is_other_job
+                             ? std::string(kFinalError) +
+                                   ": give each job a directory of its own, or end one of the two; "
+                             : "") +
+                        "a run that only restores sets the option 'read_only'"};
 }
 
 Result<ClaimLock> CheckpointDirectory::hold(const std::string& doing) const {
@@ -453,6 +459,14 @@ Result<ManifestFile> CheckpointDirectory::write_data(
   return written;
 }
 
+Result<void> CheckpointDirectory::set_aside_unread(std::int64_t step) {
+  const auto old = read_manifest(step);
+  if (old || !is_beyond_reader(old.error())) return {};
+  const std::string path = path_of(manifest_name(step)), aside = path + std::string(kUnreadSuffix);
+  if (file_calls().rename(path.c_str(), aside.c_str()) == 0) return {};
+  return system_error("rename " + path, errno);
+}
+
 Result<AnnouncedCheckpoint> CheckpointDirectory::announce(CheckpointManifest manifest) {
   manifest.claim = own_.number;
   const std::string name = manifest_name(manifest.step);
@@ -477,6 +491,8 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(CheckpointManifest man
   }
   const bool replaces = ::access(path_of(name).c_str(), F_OK) == 0;
   const auto announced = [&]() -> Result<void> {
+    if (replaces)
+      if (const Result<void> done = set_aside_unread(manifest.step); !done) return done;
     const Result<ManifestFile> committed = announcement.commit();
     if (!committed) return committed.error();
     return flush_directory(path_);

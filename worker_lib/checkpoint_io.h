@@ -164,6 +164,8 @@ class CheckpointDirectory {
   // Looks at the claim before each name: the lock may not exist on this file system, or may have run
   // out while this process was stopped.
   Result<void> remove(const std::vector<std::string>& names);
+  // Renames the step's manifest if it exceeds the reader's bounds: a save is about to replace it.
+  Result<void> set_aside_unread(std::int64_t step);
   Result<void> remove_leftovers();
   void tidy();
 

@@ -15,6 +15,7 @@
 #include "base/exit_codes.h"
 #include "base/read_whole.h"
 #include "base/regular_file.h"
+#include "base/terminal_text.h"
 #include "base/version.h"
 #include "worker_lib/checkpoint_io.h"
 #include "worker_lib/core/archive_writer.h"
@@ -30,7 +31,15 @@ namespace fs = std::filesystem;
 constexpr const char* kName = "ddprun-ckpt";
 constexpr std::size_t kShown = 40;  // entries of one dict or list
 
-void complain(const std::string& what) { std::fprintf(stderr, "%s: %s\n", kName, what.c_str()); }
+// Makes text of files fit for a terminal: no escape sequences, not even colours.
+std::string plain(std::string text) {
+  std::ranges::replace(text, '\x1b', '?');
+  return terminal_line(text);
+}
+
+void complain(const std::string& what) {
+  std::fprintf(stderr, "%s: %s\n", kName, plain(what).c_str());
+}
 
 std::string time_text(const std::string& path) {
   struct stat facts {};
@@ -111,7 +120,7 @@ ExitCode list(const std::string& path) {
     if (!wrong.empty()) outcome = ExitCode::kUnwell;
     if (!checkpoint) {
       std::printf("step %lld  %s: %s\n", static_cast<long long>(step), word_for(checkpoint.error()),
-                  wrong.c_str());
+                  plain(wrong).c_str());
       continue;
     }
     const CheckpointManifest& m = checkpoint->manifest;
@@ -121,8 +130,8 @@ ExitCode list(const std::string& path) {
                 static_cast<long long>(m.step), static_cast<long long>(m.epoch),
                 time_text(directory.path_of(manifest_name(step))).c_str(),
                 size_text(bytes_of(m)).c_str(), m.world_size, static_cast<long long>(m.generation),
-                model.c_str(), data.c_str(), files_text(m).c_str(),
-                wrong.empty() ? "" : "  damaged: ", wrong.c_str());
+                plain(model).c_str(), plain(data).c_str(), plain(files_text(m)).c_str(),
+                wrong.empty() ? "" : "  damaged: ", plain(wrong).c_str());
   }
   return outcome;
 }
@@ -227,10 +236,10 @@ ExitCode show(const std::string& path, bool all) {
   Opened opened;
   if (const ExitCode bad = open_any(path, opened); bad != ExitCode::kSuccess) return bad;
   const std::string and_others = opened.shards.size() > 1 ? " and its other shards" : std::string();
-  std::printf("%s%s: %s\n", opened.name.c_str(), and_others.c_str(),
+  std::printf("%s%s: %s\n", plain(opened.name).c_str(), and_others.c_str(),
               size_text(opened.bytes).c_str());
   for (const std::string& line : to_lines(opened.merged.archive.tree, all ? 0 : kShown))
-    std::printf("%s\n", line.c_str());
+    std::printf("%s\n", plain(line).c_str());
   return ExitCode::kSuccess;
 }
 
@@ -260,7 +269,7 @@ ExitCode merge(const std::string& path, std::optional<std::int64_t> step, const 
     complain(flushed.error().message());
     return ExitCode::kFiles;
   }
-  std::printf("%s: step %lld, %s\n", out.c_str(), static_cast<long long>(manifest.step),
+  std::printf("%s: step %lld, %s\n", plain(out).c_str(), static_cast<long long>(manifest.step),
               size_text(written->bytes).c_str());
   return ExitCode::kSuccess;
 }
@@ -270,10 +279,11 @@ ExitCode verify_file(const std::string& path) {
   if (!bytes) return ExitCode::kFiles;
   const Result<StateArchive> archive = read_state_archive(*bytes, RecordCrcs::kCheck);
   if (!archive) {
-    std::printf("%s: damaged: %s\n", path.c_str(), archive.error().message().c_str());
+    std::printf("%s: damaged: %s\n", plain(path).c_str(),
+                plain(archive.error().message()).c_str());
     return ExitCode::kUnwell;
   }
-  std::printf("%s: whole (CRC of %zu records)\n", path.c_str(), archive->records.size());
+  std::printf("%s: whole (CRC of %zu records)\n", plain(path).c_str(), archive->records.size());
   return ExitCode::kSuccess;
 }
 
@@ -282,7 +292,7 @@ ExitCode verify_directory(const std::string& path) {
   std::vector<std::int64_t> steps;
   if (const ExitCode bad = steps_of(directory, steps); bad != ExitCode::kSuccess) return bad;
   ExitCode outcome = ExitCode::kSuccess;
-  if (steps.empty()) std::printf("%s: no checkpoint\n", path.c_str());
+  if (steps.empty()) std::printf("%s: no checkpoint\n", plain(path).c_str());
   for (const std::int64_t step : steps) {
     const Result<AnnouncedCheckpoint> checkpoint = directory.read_manifest(step);
     std::string wrong;
@@ -294,7 +304,7 @@ ExitCode verify_directory(const std::string& path) {
           wrong = "damaged: " + bytes.error().message();
     if (!wrong.empty()) outcome = ExitCode::kUnwell;
     std::printf("step %lld: %s\n", static_cast<long long>(step),
-                wrong.empty() ? "whole (SHA-256)" : wrong.c_str());
+                wrong.empty() ? "whole (SHA-256)" : plain(wrong).c_str());
   }
   return outcome;
 }

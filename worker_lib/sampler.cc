@@ -78,12 +78,17 @@ struct DistributedSampler::State {
   bool is_in_order = true;
   bool is_announced = false;  // by a loader, whose reset() comes next
   std::size_t requested = 0;  // handed out up to the last batch that it asked for ahead of the loop
+  std::size_t last_batch = 0;  // handed out by the last next()
+  std::size_t missed = 0;      // of it, as the dataset failed to make the batch
+  // Samples of a rank's batch, and of all ranks' where the loaded state was saved; 0: not known.
+  std::size_t batch_size = 0;
+  std::size_t saved_global_batch = 0;
 
   std::shared_ptr<detail::GroupNotes> group = {};  // null: made without one
 
   std::size_t position() const {
     if (pass != Pass::kOfThisEpoch) return start;
-    return shard.dealt(options.prefetched || is_ahead ? reached : handed_out);
+    return shard.dealt(options.prefetched || is_ahead ? reached : handed_out - missed);
   }
 
   void note_epoch() const {
@@ -159,6 +164,19 @@ void DistributedSampler::reach_loop(std::size_t samples) {
   if (!s.options.prefetched) s.reached = std::min(samples, s.handed_out);
 }
 
+void DistributedSampler::miss_batch() { state_->missed = state_->last_batch; }
+
+void DistributedSampler::note_batch_size(std::size_t samples) {
+  State& s = *state_;
+  s.batch_size = samples;
+  const std::size_t saved = std::exchange(s.saved_global_batch, 0);
+  const std::size_t own = samples * s.whole.world_size;
+  if (saved != 0 && saved != own && s.whole.rank == 0)
+    TORCH_WARN("DistributedSampler: the saved state is of batches of ", saved,
+               " samples over all ranks, this loader makes ", own,
+               ": steps and learning rates that depend on the batch size mean something else");
+}
+
 nlohmann::json DistributedSampler::state() const {
   const State& s = *state_;
   if (!s.is_in_order && s.pass == State::Pass::kOfThisEpoch && s.reached != s.requested)
@@ -170,6 +188,7 @@ nlohmann::json DistributedSampler::state() const {
   state["epoch"] = s.epoch;
   state["position"] = s.position();
   state["world_size"] = s.options.world_size;
+  if (s.batch_size > 0) state["batch_size"] = s.batch_size;
   return state;
 }
 
@@ -188,6 +207,8 @@ void DistributedSampler::load_state(const nlohmann::json& saved) {
     refuse_sampler("the saved state has position " + std::to_string(position) + "; a world of " +
                    std::to_string(world_size) + " deals " + std::to_string(entries) +
                    " samples, and some again to fill up");
+  if (s.batch_size == 0 && saved.contains("batch_size"))  // else restore() has remarked on it
+    s.saved_global_batch = count(saved, "batch_size") * world_size;
   const bool is_other_world = world_size != s.whole.world_size;
   s.choose(static_cast<std::int64_t>(epoch),
            is_other_world ? std::min(position, entries) : position);
@@ -207,7 +228,7 @@ void DistributedSampler::reset(std::optional<std::size_t> new_size) {
   rest.begin =
       std::exchange(s.start, 0);  // a second pass over the same epoch begins at its beginning
   s.shard = ShardOrder(rest);
-  s.handed_out = s.reached = s.requested = 0;
+  s.handed_out = s.reached = s.requested = s.missed = 0;
   if (!std::exchange(s.is_announced, false)) {  // a pass without a loader
     s.is_ahead = false;
     s.is_in_order = true;
@@ -222,7 +243,9 @@ std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t bat
   const std::size_t end = std::min(s.handed_out + batch_size, s.shard.size());
   if (s.handed_out == end) return std::nullopt;
   std::vector<std::size_t> indices;
-  indices.reserve(end - s.handed_out);
+  s.last_batch = end - s.handed_out;
+  s.missed = 0;
+  indices.reserve(s.last_batch);
   for (; s.handed_out < end; ++s.handed_out) indices.push_back(s.sample(s.handed_out));
   return indices;
 }
@@ -335,6 +358,7 @@ DistributedBatchSampler::DistributedBatchSampler(std::size_t dataset_size,
       drop_last_batch_(options.drop_last_batch) {
   if (batch_size_ == 0)
     refuse("DistributedBatchSampler: a batch of 0 samples; at least 1 is needed");
+  note_batch_size(batch_size_);
 }
 
 DistributedBatchSampler::DistributedBatchSampler(std::size_t dataset_size,

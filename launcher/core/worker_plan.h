@@ -23,6 +23,7 @@ struct PlanOptions {
   int slots = 1;
   std::string role = kDefaultRole;
   std::string run_id = kDefaultJobId;
+  std::string submission;  // WorkerEnv's
   int max_restarts = 0;
   PortRange ports;
   int checkpoint_signal = 0;  // 0: none

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/final_error.h"
 #include "base/seconds.h"
 
 namespace ddprun {
@@ -10,6 +11,13 @@ namespace {
 bool is_of_a_worker(const WorkerEnd& end) {
   return end.kind == EndKind::kExited || end.kind == EndKind::kSignaled ||
          end.kind == EndKind::kHung;
+}
+
+bool says_final_error(const WorkerEnd& end) {
+  const auto says = [](const std::string& text) {
+    return text.find(kFinalError) != std::string::npos;
+  };
+  return says(end.message) || std::ranges::any_of(end.stderr_tail, says);
 }
 
 }  // namespace
@@ -23,6 +31,9 @@ RestartBudget::Decision RestartBudget::decide(const WorkerEnd& first, std::optio
   if (const int code = exit_code_of(first);
       is_of_a_worker(first) && contains(rules_.final_codes, code)) {
     return {.why_not = "exit code " + std::to_string(code) + " is one of --no-restart-on"};
+  }
+  if (is_of_a_worker(first) && says_final_error(first)) {
+    return {.why_not = "its error says that " + std::string(kFinalError)};
   }
   if (rules_.on_progress && strikes_.in_a_row >= kStrikes) {
     return {.why_not = "failure struck " + std::to_string(strikes_.in_a_row) +

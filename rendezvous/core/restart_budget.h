@@ -5,6 +5,7 @@
 //                       at which the last failure struck; but the third failure in a row at the same step
 //                       is followed by none, because what it meets there will not go away
 //   final_codes         a first failure with one of these exit codes is never followed by a restart
+//   a final error       a first failure that says kFinalError (base/final_error.h) gets no restart
 //   a quick failure     of a generation that lived less than kQuick: after the first one in a row there is
 //                       a pause before the next start, kFirstPause, doubled each time up to kLongestPause.
 //                       So a cause that lasts for seconds (a port in use, a disk that is not mounted

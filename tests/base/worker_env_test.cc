@@ -41,6 +41,7 @@ WorkerEnv example() {
   env.omp_num_threads = "1";
   env.cuda_visible_devices = "3";
   env.generation = Generation(6);
+  env.submission = "service-1";
   env.lease = std::chrono::milliseconds(7500);
   env.ports = {29500, 29599};
   env.checkpoint_signal = 10;
@@ -77,6 +78,7 @@ TEST(WorkerEnv, TheWorkerReadsBackWhatTheLauncherWrote) {
   EXPECT_EQ((*read)->restart_count, 2);
   EXPECT_EQ((*read)->generation, Generation(6));
   EXPECT_EQ((*read)->run_id, "job");
+  EXPECT_EQ((*read)->submission, "service-1");
 }
 
 TEST(WorkerEnv, WithoutALauncherThereIsNone) {

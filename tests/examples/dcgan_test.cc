@@ -48,7 +48,7 @@ TEST(Dcgan, EndsWithTheSameBitsWhenAWorkerWasKilled) {
                                 HasSubstr("discriminator"), HasSubstr("fixed_noise")));
 }
 
-// The first ends with the reason, and its restarts do not take the directory back.
+// The first ends with the reason, and is not restarted.
 TEST(Dcgan, TheSecondOfTwoJobsInOneDirectoryHasIt) {
   const TemporaryDirectory directory;
   const auto start = [&](const std::string& epochs) {
@@ -63,8 +63,8 @@ TEST(Dcgan, TheSecondOfTwoJobsInOneDirectoryHasIt) {
   auto second = start("100000");
   EXPECT_TRUE(first->wait(seconds(60)).value_or(0) != 0) << first->err();
   EXPECT_THAT(first->err(),
-              AllOf(HasSubstr("has taken " + directory / "run" + " from this one"),
-                    HasSubstr("has taken it from this job"), HasSubstr("end one of the two jobs")));
+              AllOf(HasSubstr("has taken "),
+                    HasSubstr("end one of the two"), HasSubstr("not restarted")));
   EXPECT_FALSE(second->wait(std::chrono::milliseconds(1))) << second->err();
   second->signal(SIGTERM);
   EXPECT_TRUE(second->wait(seconds(30)));

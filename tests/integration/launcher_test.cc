@@ -238,6 +238,29 @@ TEST_F(LauncherTest, RestartsEveryWorkerUntilTheBudgetIsUsedUp) {
   EXPECT_THAT(job->err(), HasSubstr("failed after 2 of 2 restarts"));
 }
 
+TEST_F(LauncherTest, AFinalErrorOfAWorkerUsesNoRestart) {
+  auto job = start_shell({"--nproc-per-node=2", "--max-restarts=3"},
+                         "[ $RANK = 1 ] && exec sleep 1000; echo gen $DDPRUN_GENERATION; "
+                         "echo 'run1: a restart would fail in the same way: give it up' >&2; exit 4");
+  EXPECT_EQ(job->wait(), 4);
+  EXPECT_THAT(job->out(), Not(HasSubstr("gen 1")));
+  EXPECT_THAT(job->err(), HasSubstr("not restarted: its error says that a restart would fail"));
+}
+
+TEST_F(LauncherTest, ASubmissionHasOneNameInAllGenerations) {
+  std::vector<std::set<std::string>> names;
+  for (int submission = 0; submission < 2; ++submission) {
+    auto job = start_shell({"--nproc-per-node=2", "--max-restarts=1", "--rdzv-id=same"},
+                           "echo $DDPRUN_SUBMISSION; exit $((1 - DDPRUN_GENERATION))");
+    ASSERT_EQ(job->wait(), 0) << job->err();
+    std::set<std::string>& its = names.emplace_back();
+    for (const std::string& line : lines_of(job->out())) its.insert(line.substr(line.rfind(' ')));
+    ASSERT_EQ(its.size(), 1u) << job->out();
+    EXPECT_GT(its.begin()->size(), 8u);
+  }
+  EXPECT_NE(names[0], names[1]);
+}
+
 TEST_F(LauncherTest, AJobThatRecoversEndsWell) {
   auto job = start_shell({"--nproc-per-node=2", "--max-restarts=3"},
                          "[ $DDPRUN_GENERATION = 0 ] && [ $RANK = 1 ] && kill -9 $$; "

@@ -9,11 +9,13 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "base/parse_number.h"
 #include "base/poll_until.h"
 #include "rendezvous/control_codec.h"
 #include "rendezvous/listen.h"
+#include "rendezvous/tcp_address.h"
 #include "tests/integration/meeting_frame.h"
 #include "tests/support/client_of.h"
 #include "tests/support/held_port.h"
@@ -161,8 +163,9 @@ TEST_F(TwoAgents, ANewcomerJoinsWhenTheWorkersAnnounceACheckpoint) {
   const std::string endpoint = start_service();
   const std::string script =
       until_go_after("echo gen $DDPRUN_GENERATION world $WORLD_SIZE at $MASTER_PORT.");
-  const Arguments options{"--nnodes=1:2", "--on-join=checkpoint",
-                          "--rdzv-conf=last_call_timeout=0"};
+  const std::string logs = directory_ / "logs";
+  const Arguments options{"--nnodes=1:2", "--on-join=checkpoint", "--rdzv-conf=last_call_timeout=0",
+                          "--log-dir=" + logs, "-t1"};
   auto a = start(of_two_workers(endpoint, options, script));
   ASSERT_TRUE(a->wait_for_out("gen 0 world 2 at ")) << a->err();
   auto b = start(of_two_workers(endpoint, options, script));
@@ -179,6 +182,39 @@ TEST_F(TwoAgents, ANewcomerJoinsWhenTheWorkersAnnounceACheckpoint) {
   let_go();
   EXPECT_EQ(a->wait(), 0) << a->err();
   EXPECT_EQ(b->wait(), 0) << b->err();
+  // No restart was used: the second generation of an attempt does not replace the logs of the first.
+  std::multiset<std::string> attempts;
+  for (const auto& node : std::filesystem::directory_iterator(logs)) {
+    for (const std::string& attempt : listing(node.path())) attempts.insert(attempt);
+  }
+  EXPECT_THAT(attempts, testing::UnorderedElementsAre("attempt_0", "attempt_0", "attempt_0.g1"));
+}
+
+// On one file system for all nodes each has a directory of its own, which says whose it is.
+TEST_F(TwoAgents, LogsOfSeveralNodesInOneDirectoryNameTheirHostAndNode) {
+  const std::string endpoint = start_service();
+  const std::string logs = directory_ / "logs";
+  const Arguments options{"--log-dir=" + logs, "-r3"};
+  const std::string script = "echo out of rank $RANK; echo err of rank $RANK >&2";
+  auto zero = start(of_two_workers(endpoint, joined(options, {"--node-rank=0"}), script));
+  auto one = start(of_two_workers(endpoint, joined(options, {"--node-rank=1"}), script));
+  ASSERT_EQ(zero->wait(), 0) << zero->err();
+  ASSERT_EQ(one->wait(), 0) << one->err();
+  const std::vector<std::string> nodes = listing(logs);
+  ASSERT_EQ(nodes.size(), 2u);
+  for (int node = 0; node < 2; ++node) {
+    const std::string ending = "_" + host_name() + "_" + std::to_string(node);
+    const auto found = std::ranges::find_if(
+        nodes, [&](const std::string& name) { return name.ends_with(ending); });
+    ASSERT_NE(found, nodes.end()) << ending << ": " << testing::PrintToString(nodes);
+    EXPECT_THAT(*found, testing::StartsWith("job_"));
+    for (int local = 0; local < 2; ++local) {
+      const std::string worker = logs + "/" + *found + "/attempt_0/" + std::to_string(local);
+      const std::string rank = std::to_string(2 * node + local);
+      EXPECT_EQ(read_file(worker + "/stdout.log"), "out of rank " + rank + "\n");
+      EXPECT_EQ(read_file(worker + "/stderr.log"), "err of rank " + rank + "\n");
+    }
+  }
 }
 
 TEST_F(TwoAgents, TheLeaseOfTheServiceReachesTheWorkers) {

@@ -41,10 +41,11 @@ class ReportFileTest : public testing::Test {
 };
 
 TEST_F(ReportFileTest, IsWholeFromTheStartToTheEnd) {
-  ASSERT_TRUE(report_.begin());
+  ASSERT_TRUE(report_.write_running());
   EXPECT_EQ(read()["state"], "running");
   EXPECT_EQ(read()["job"], "job1");
-  ASSERT_TRUE(report_.add_failure(failed(0, {worker(1, EndKind::kExited, 3)})));
+  report_.add_failure(failed(0, {worker(1, EndKind::kExited, 3)}));
+  ASSERT_TRUE(report_.write_running());
   EXPECT_EQ(read()["failed_generations"].size(), 1u);
   ASSERT_TRUE(report_.end({.exit_code = 0,
                            .headline = "every worker ended with 0",
@@ -97,7 +98,7 @@ TEST_F(ReportFileTest, AProgramThatIsNotThereIsAFailureOfTheStart) {
 TEST_F(ReportFileTest, BelongsToWhoWroteItLastUntilTheEndIsTold) {
   ReportFile other(path_, "job1", "node1");
   EXPECT_FALSE(other.is_anothers(false)) << "there is none";
-  ASSERT_TRUE(other.begin());
+  ASSERT_TRUE(other.write_running());
   EXPECT_FALSE(other.is_anothers(false));
   EXPECT_TRUE(report_.is_anothers(false));
   EXPECT_FALSE(report_.is_anothers(true)) << "who would write it is gone";
@@ -115,13 +116,13 @@ TEST_F(ReportFileTest, ALostLeaseIsToldFromANodeThatSaysGoodbye) {
 
 TEST_F(ReportFileTest, WithoutAPathThereIsNone) {
   ReportFile none("", "j", "h");
-  EXPECT_TRUE(none.begin());
+  EXPECT_TRUE(none.write_running());
   EXPECT_TRUE(none.end({.exit_code = 1}));
 }
 
 TEST_F(ReportFileTest, WhatCannotBeWrittenIsNamed) {
   ReportFile nowhere(directory_ / "no" + "/such/report.json", "j", "h");
-  const Result<void> begun = nowhere.begin();
+  const Result<void> begun = nowhere.write_running();
   ASSERT_FALSE(begun);
   EXPECT_THAT(begun.error().message(), HasSubstr("--report-file: write "));
   EXPECT_THAT(begun.error().message(), HasSubstr("No such file or directory"));
@@ -132,7 +133,7 @@ TEST_F(ReportFileTest, ADeviceOrALinkIsNotReplaced) {
   for (const char* place : {"/dev/null", "/dev/full"}) {
     std::filesystem::create_symlink(place, directory_ / "link");
     ReportFile report(directory_ / "link", "j", "h");
-    const Result<void> begun = report.begin();
+    const Result<void> begun = report.write_running();
     ASSERT_FALSE(begun);
     EXPECT_THAT(begun.error().message(), HasSubstr("it is there and no regular file"));
     EXPECT_TRUE(std::filesystem::is_symlink(directory_ / "link"));

@@ -6,9 +6,13 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
+#include "base/final_error.h"
+#include "base/worker_env.h"
+#include "tests/support/read_file.h"
 #include "tests/support/temporary_directory.h"
 #include "worker_lib/checkpoint_io.h"
 
@@ -159,6 +163,23 @@ TEST_F(CheckpointClaims, TheDirectoryIsNotTakenWhileAManifestCannotBeRead) {
               AllOf(HasSubstr("take the directory"), HasSubstr("step-000000000010.json")));
 }
 
+// The manifest exceeds the bounds of the version that takes the directory, but not those of a later one:
+// here the same file, too deep in the meantime.
+TEST_F(CheckpointClaims, WhatThisVersionCannotReadCountsForALaterOne) {
+  ASSERT_TRUE(announce(old_run_, 10, "ten"));
+  ASSERT_TRUE(announce(old_run_, 20, "twenty"));
+  const std::string path = temporary_ / "step-000000000020.json";
+  const std::string whole = testing_support::read_file(path);
+  std::ofstream(path) << std::string(1 << 20, '[');
+  CheckpointDirectory third(temporary_.path());
+  ASSERT_TRUE(new_run_.take(1, "new"));
+  ASSERT_TRUE(third.take(2, "third"));
+  std::ofstream(path) << whole;
+  const auto read = third.read_manifest(20);
+  EXPECT_TRUE(read) << read.error().message();
+  EXPECT_TRUE(third.read_manifest(10));
+}
+
 // Where the lock does not exist, or has run out: the old run is stopped between its look and the removal.
 TEST_F(CheckpointClaims, ARunThatWasCutOffRemovesNothing) {
   ASSERT_TRUE(announce(old_run_, 10, "ten"));
@@ -176,20 +197,45 @@ TEST_F(CheckpointClaims, AJobThatLostTheDirectoryToAnotherDoesNotTakeItBack) {
   CheckpointDirectory first(temporary.path()), second(temporary.path());
   ASSERT_TRUE(first.take(0, "first's process", "job A"));
   ASSERT_TRUE(second.take(0, "second's process", "job B"));
-  EXPECT_THAT(announce(first, 10, "ten").error().message(), HasSubstr("job 'job B', generation 0"));
+  EXPECT_THAT(announce(first, 10, "ten").error().message(),
+              AllOf(HasSubstr("job 'job B', generation 0"), HasSubstr(kFinalError)));
   CheckpointDirectory restarted(temporary.path());
   const Result<void> taken = restarted.take(1, "first's next process", "job A");
   ASSERT_FALSE(taken);
   EXPECT_EQ(taken.error().kind, ErrorKind::kStopped);
   EXPECT_THAT(taken.error().message(),
               AllOf(HasSubstr(temporary.path()), HasSubstr("job 'job B' has taken it"),
-                    HasSubstr("end one of the two jobs")));
+                    HasSubstr("end one of the two jobs"), HasSubstr(kFinalError)));
   EXPECT_TRUE(announce(second, 10, "ten")) << "the second has it still";
   CheckpointDirectory second_restarted(temporary.path());
   EXPECT_TRUE(second_restarted.take(1, "second's next process", "job B"));
   EXPECT_FALSE(restarted.take(2, "first's last process", "job A"));
   EXPECT_TRUE(restarted.take(0, "submitted again", "job A"));
   EXPECT_FALSE(second_restarted.take(2, "second's last process", "job B"));
+}
+
+// The first generation of a submission may end before it reaches the checkpoints.
+TEST_F(CheckpointClaims, AJobThatIsSubmittedAgainMayTakeTheDirectoryInAnyGeneration) {
+  const auto name_of = [](const char* submission) {
+    EXPECT_EQ(setenv("DDPRUN_SUBMISSION", submission, 1), 0);
+    const std::string name = job_name("job A");
+    EXPECT_EQ(name, job_name("job A")) << "the same in all generations";
+    return name;
+  };
+  const std::string first_time = name_of("service-1"), again = name_of("service-2");
+  EXPECT_NE(first_time, again);
+  EXPECT_NE(job_name(kDefaultJobId), "");
+  unsetenv("DDPRUN_SUBMISSION");
+  EXPECT_EQ(job_name("job A"), "job A");
+  EXPECT_EQ(job_name(kDefaultJobId), "") << "nothing tells the jobs apart";
+  TemporaryDirectory temporary;
+  CheckpointDirectory first(temporary.path()), second(temporary.path());
+  ASSERT_TRUE(first.take(0, "first's process", first_time));
+  ASSERT_TRUE(second.take(0, "second's process", "job B"));
+  EXPECT_FALSE(CheckpointDirectory(temporary.path()).take(1, "first's next process", first_time));
+  CheckpointDirectory third(temporary.path());
+  EXPECT_TRUE(third.take(1, "of the new submission", again)) << "its generation 0 has died";
+  EXPECT_FALSE(second.take(1, "second's next process", "job B"));
 }
 
 TEST_F(CheckpointClaims, WhatIsNoClaimIsNeitherReadNorWaitedFor) {

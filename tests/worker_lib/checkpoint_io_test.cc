@@ -279,6 +279,18 @@ TEST_F(CheckpointIo, AManifestBeyondTheReadersBoundsIsNotCalledDamaged) {
   EXPECT_EQ(damage(directory_, 5), "");
 }
 
+TEST_F(CheckpointIo, ASaveOfTheSameStepSetsAsideWhatIsBeyondTheReadersBounds) {
+  ASSERT_TRUE(announce(directory_, 5, "of a later version"));
+  overwrite(directory_.path_of("step-000000000005.json"), std::string(1 << 20, '['));
+  for (const char* text : {"first", "again"}) ASSERT_TRUE(announce(directory_, 5, text));
+  ASSERT_TRUE(announce(directory_, 6, "next"));
+  ASSERT_TRUE(directory_.prepare());
+  EXPECT_EQ(damage(directory_, 5), "");
+  EXPECT_EQ(fs::file_size(directory_.path_of("step-000000000005.json.unread")), 1u << 20);
+  EXPECT_EQ(testing_support::read_file(directory_.path_of("step-000000000005.pt")),
+            "of a later version");
+}
+
 TEST_F(CheckpointIo, WhatIsNoRegularFileIsRefusedAtOnce) {
   ASSERT_TRUE(announce(directory_, 5, "x"));
   ASSERT_EQ(mkfifo(directory_.path_of("step-000000000006.json").c_str(), 0600), 0);

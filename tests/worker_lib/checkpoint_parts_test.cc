@@ -184,7 +184,7 @@ TEST_F(CheckpointParts, NamesThatDoNotAgreeAreAClearError) {
   refused([](Gan& gan) { gan.state.models["ema"] = gan.generator.ptr().get(); },
           AllOf(HasSubstr(file_), HasSubstr("of 'models' it has no 'ema'")));
   refused([](Gan& gan) { gan.state.models.erase("generator"); },
-          HasSubstr("of 'models' this training has no 'generator'"));
+          AllOf(HasSubstr("of 'models' this training has no 'generator'"), HasSubstr("read_only")));
   refused(
       [](Gan& gan) {
         gan.state.tensors = {{"other", torch::rand(3)}};
@@ -196,6 +196,48 @@ TEST_F(CheckpointParts, NamesThatDoNotAgreeAreAClearError) {
           AllOf(HasSubstr("Adam"), HasSubstr("SGD")));
   refused([](Gan& gan) { gan.state.models["generator"] = gan.discriminator.ptr().get(); },
           HasSubstr("model 'generator'"));
+}
+
+TEST_F(CheckpointParts, NamesAreComparedBeforeAnythingIsFilled) {
+  Gan saved;
+  saved.step();
+  save(saved);
+  const std::function<void(Gan&)> changes[] = {
+      [](Gan& gan) { gan.state.tensors["other"] = torch::rand(3); },
+      [](Gan& gan) { gan.state.tensors.erase("noise"); },
+      [](Gan& gan) { gan.state.schedulers["discriminator"] = &gan.schedule; },
+      [](Gan& gan) { gan.state.optimizers["discriminator"] = &gan.of_generator; }};
+  for (const auto& change : changes) {
+    Gan gan(3);
+    change(gan);
+    const std::string before = gan.digest();
+    ThreadWorld(1).run([&](ProcessGroup& group) {
+      CheckpointManager manager(group, 0, options_);
+      EXPECT_THROW(manager.restore(gan.state), DistError);
+    });
+    EXPECT_EQ(gan.digest(), before);
+  }
+}
+
+TEST_F(CheckpointParts, AReaderMayAskForSomeOfTheNames) {
+  Gan saved;
+  saved.step();
+  save(saved);
+  Gan gan(3);
+  TrainingState state{.models = {{"generator", gan.generator.ptr().get()}}};
+  ThreadWorld(1).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, {.directory = directory_.path(), .read_only = true});
+    EXPECT_THAT(
+        manager.restore(state).remarks,
+        ElementsAre(AllOf(HasSubstr("models 'discriminator'"), HasSubstr("tensors 'noise' 'queue'"),
+                          HasSubstr("optimizers 'discriminator' 'generator'"),
+                          HasSubstr("lr_schedulers 'generator'"),
+                          HasSubstr("which are not restored"))));
+    state.models["ema"] = gan.generator.ptr().get();
+    EXPECT_DIST_ERROR(manager.restore(state), Kind::kInvalidArgument,
+                      HasSubstr("of 'models' it has no 'ema'"));
+  });
+  EXPECT_EQ(digest_of(*gan.generator), digest_of(*saved.generator));
 }
 
 TEST_F(CheckpointParts, NamesThatCannotBeMeantAreRefused) {
@@ -329,6 +371,31 @@ TEST_F(PositionWarnings, AnotherBatchSizeIsRemarkedOn) {
                 ElementsAre(AllOf(HasSubstr("batches of 50 samples"), HasSubstr("these have 25"))));
     state.batch_size = 0;
     EXPECT_THAT(manager.restore(state).remarks, IsEmpty());
+  });
+}
+
+// One example after the other.
+class Numbers : public torch::data::datasets::Dataset<Numbers, int> {
+ public:
+  int get(std::size_t index) override { return static_cast<int>(index); }
+  std::optional<std::size_t> size() const override { return 64; }
+};
+
+TEST_F(PositionWarnings, AnotherBatchSizeOfTheLoaderIsRemarkedOn) {
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    CheckpointManager manager(group, 0, options_);
+    const auto remarks_with = [&](std::size_t batch) {
+      DistributedSampler sampler(64, group);
+      TrainingState state{.sampler = &sampler};
+      const auto loader = torch::data::make_data_loader(Numbers(), sampler, batch);
+      const std::vector<std::string> remarks = manager.restore(state).remarks;
+      if (batch == 8) manager.save(2, state);
+      return remarks;
+    };
+    EXPECT_THAT(remarks_with(8), IsEmpty());
+    EXPECT_THAT(remarks_with(8), IsEmpty());
+    EXPECT_THAT(remarks_with(4), ElementsAre(AllOf(HasSubstr("batches of 16 samples over all ranks"),
+                                                   HasSubstr("these have 8"))));
   });
 }
 

@@ -109,6 +109,23 @@ TEST_F(CheckpointTool, ListsWhatThereIsNewestFirst) {
   EXPECT_THAT(answer.err, IsEmpty());
 }
 
+TEST_F(CheckpointTool, SendsNoEscapeSequencesOfFilesToTheTerminal) {
+  ThreadWorld(1).run([&](ProcessGroup& group) {
+    TrainingState state{.extra = {{"\x1b[2Jkey", "\xc2\x9b" "2Jtext"}},
+                        .data = "\x1b]0;title\a\x1b[31mdigits\r",
+                        .has_position = false};
+    CheckpointManager(group, 0, {.directory = run_}).save(1, state);
+  });
+  for (const char* command : {"ls", "show", "verify"}) {
+    const Answer answer = run({command, run_});
+    EXPECT_EQ(answer.code, 0) << answer.err;
+    for (const char* bad : {"\x1b", "\a", "\r", "\xc2\x9b"})
+      EXPECT_THAT(answer.out, testing::Not(HasSubstr(bad))) << command;
+  }
+  EXPECT_THAT(run({"ls", run_}).out, HasSubstr("data '?]0;title??[31mdigits?'"));
+  EXPECT_THAT(run({"ls", "no\x1b[2Jwhere"}).err, HasSubstr("no?[2Jwhere"));
+}
+
 TEST_F(CheckpointTool, ShowsAFileAndADirectorysNewestWholeCheckpoint) {
   save({1, 2});
   fs::resize_file(file_of(2), 100);

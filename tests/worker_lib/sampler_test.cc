@@ -239,6 +239,73 @@ TEST(DistributedSampler, NeitherDoLoadersOfTheOtherSamplers) {
       options, 7);
 }
 
+// Fails to make the batch with one of its examples.
+class Damaged : public torch::data::datasets::Dataset<Damaged, std::size_t> {
+ public:
+  Damaged(std::size_t size, std::size_t bad, bool is_exception)
+      : size_(size), bad_(bad), is_exception_(is_exception) {}
+  std::size_t get(std::size_t index) override {
+    if (index == bad_ && is_exception_) throw std::runtime_error("damaged");
+    if (index == bad_) throw 5;
+    return index;
+  }
+  std::optional<std::size_t> size() const override { return size_; }
+
+ private:
+  std::size_t size_, bad_;
+  bool is_exception_;
+};
+
+TEST(DistributedSampler, ABatchThatTheDatasetDoesNotMakeDoesNotReachTheLoop) {
+  const DistributedSamplerOptions place{.seed = 4, .rank = 1, .world_size = 2};
+  DistributedSampler whole(64, place);
+  const std::vector<std::size_t> epoch = one_pass(whole);  // 8 batches of 4
+  for (const std::size_t workers : {0, 1, 3})
+    for (const bool is_exception : {true, false}) {
+      DistributedSampler sampler(64, place);
+      auto loader = torch::data::make_data_loader(
+          Damaged(64, epoch[10], is_exception), sampler,
+          torch::data::DataLoaderOptions(4).workers(workers));
+      std::size_t batch = 0;
+      const auto position = [&] { return sampler.state().at("position").get<std::size_t>(); };
+      for (auto it = loader->begin(); it != loader->end();) {
+        EXPECT_EQ(it->front(), epoch[4 * batch]);
+        EXPECT_EQ(position(), 8 * (batch + 1)) << workers << " workers, batch " << batch;
+        ++batch;
+        try {
+          ++it;
+        } catch (...) {
+          EXPECT_EQ(batch, 2u);
+          EXPECT_EQ(position(), 16u) << "a run that resumes here tries the batch again";
+          ++batch;
+          ++it;
+        }
+      }
+      EXPECT_EQ(batch, 8u);
+      EXPECT_EQ(position(), 64u);
+    }
+}
+
+TEST(DistributedSampler, KnowsTheBatchSizeOfItsLoader) {
+  DistributedSampler sampler(64, {.rank = 0, .world_size = 2}), resumed(64, {}), same(64, {});
+  EXPECT_FALSE(sampler.state().contains("batch_size"));
+  const auto loader = torch::data::make_data_loader(Numbers(64), sampler, 4);
+  EXPECT_EQ(sampler.state().at("batch_size"), 4);
+  DistributedBatchSampler whole_batches(64, {.batch_size = 5});
+  const auto other = torch::data::make_data_loader(Numbers(64), whole_batches, 9);
+  EXPECT_EQ(whole_batches.state().at("batch_size"), 5);
+  // Loaders that are made after the state was loaded.
+  const auto warning_of = [&](DistributedSampler& one, std::size_t batch) {
+    one.load_state(sampler.state());
+    testing::internal::CaptureStderr();
+    const auto made = torch::data::make_data_loader(Numbers(64), one, batch);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(warning_of(same, 8), testing::IsEmpty());
+  EXPECT_THAT(warning_of(resumed, 4),
+              testing::AllOf(HasSubstr("batches of 8 samples"), HasSubstr("makes 4")));
+}
+
 TEST(DistributedSampler, ALoaderInAnyOrderHasNoPositionInThePass) {
   DistributedSampler sampler(32, {});
   auto loader = torch::data::make_data_loader(

@@ -10,7 +10,8 @@ bool counts(const CheckpointClaim& claim, const CheckpointManifest& manifest,
             const std::string& identity) {
   if (claim.number == 0 || manifest.claim >= claim.number) return true;
   const auto accepted = claim.accepted.find(manifest.step);
-  return accepted != claim.accepted.end() && accepted->second == identity;
+  return accepted != claim.accepted.end() &&
+         (accepted->second == identity || accepted->second == kUnreadIdentity);
 }
 
 bool is_displaced(const CheckpointClaim& claim, const std::string& job, std::int64_t generation) {

@@ -2,7 +2,8 @@
 //
 // Each run (each generation of a job, each start by hand) takes the directory before it reads or
 // writes it, by a claim with the next number and a list of the checkpoints that are there. From
-// that instant a manifest counts if it bears the number of the claim or is on the list. So what a
+// that instant a manifest counts if it bears the number of the claim or is on the list. What this
+// version cannot read because of its own bounds is on the list, too, by its step alone. So what a
 // rank 0 that was cut off writes later is recognised whatever its step, without a lock: it bears an
 // older number, and nobody has accepted it.
 //
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "worker_lib/core/checkpoint_manifest.h"
@@ -35,6 +37,9 @@ struct CheckpointClaim {
   bool operator==(const CheckpointClaim&) const = default;
 };
 inline constexpr std::size_t kMaxDisplaced = 64;
+// The identity, in CheckpointClaim::accepted, of a manifest that exceeded the reader's bounds when
+// the directory was taken. A version with larger bounds accepts the manifest of that step.
+inline constexpr std::string_view kUnreadIdentity = "unread";
 
 // Whether the checkpoint was announced by the owner, or before it came.
 bool counts(const CheckpointClaim& claim, const CheckpointManifest& manifest,
@@ -42,7 +47,8 @@ bool counts(const CheckpointClaim& claim, const CheckpointManifest& manifest,
 
 // Whether the generation of `job` is a restart of one that lost the directory to another job, which
 // has it since. It must not take the directory back: the two would take it from each other at every
-// restart. A job that is submitted again begins with a generation that is not later, and may.
+// restart. A job that is submitted again has another name, or begins with a generation that is not
+// later, and may.
 bool is_displaced(const CheckpointClaim& claim, const std::string& job, std::int64_t generation);
 
 // The claim of a run that comes after `last`. present: the checkpoints that count. job: empty: not known.

@@ -117,10 +117,25 @@ std::vector<std::int64_t> announced_steps(std::span<const std::string> names) {
   return steps;
 }
 
+namespace {
+
+std::set<std::int64_t> steps_set_aside(std::span<const std::string> names) {
+  std::set<std::int64_t> steps;
+  for (std::string_view name : names)
+    if (take_suffix(name, kUnreadSuffix))
+      if (const auto file = parse_file_name(name);
+          file && file->kind == CheckpointFileName::Kind::kManifest)
+        steps.insert(file->step);
+  return steps;
+}
+
+}  // namespace
+
 std::vector<std::string> leftovers(std::span<const std::string> names,
                                    const std::map<std::int64_t, std::set<std::string>>& named_by) {
   using Kind = CheckpointFileName::Kind;
   const std::vector<std::int64_t> announced = announced_steps(names);
+  const std::set<std::int64_t> set_aside = steps_set_aside(names);
   std::vector<std::string> result;
   for (const std::string& name : names) {
     const auto file = parse_file_name(name);
@@ -129,7 +144,7 @@ std::vector<std::string> leftovers(std::span<const std::string> names,
       const auto named = named_by.find(file->step);
       const bool unreadable =
           named == named_by.end() && std::ranges::count(announced, file->step) > 0;
-      if (unreadable || (named != named_by.end() && named->second.contains(name))) continue;
+      if (unreadable || set_aside.contains(file->step) || (named != named_by.end() && named->second.contains(name))) continue;
     }
     result.push_back(name);
   }

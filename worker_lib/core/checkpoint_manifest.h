@@ -6,6 +6,7 @@
 //   step-000000000120.json   the manifest: size and SHA-256 of each file
 //   step-000000000120-2.pt   the state, when the first name belonged to another save of step 120
 //   step-000000000120.shard-0003.pt   rank 3's share of the state, where each rank writes its own
+//   step-000000000120.json.unread   a manifest beyond the reader's bounds, set aside by a save
 //   *.<unique>.tmp           being written
 //
 // A checkpoint exists iff its manifest is whole and every file it names matches.
@@ -51,6 +52,10 @@ struct CheckpointManifest {
 
 // "step-000000000120.json".
 std::string manifest_name(std::int64_t step);
+
+// What is appended to the name of a manifest that exceeds the reader's bounds, when a save of the same
+// step would replace it. The data files of that step stay as well.
+inline constexpr std::string_view kUnreadSuffix = ".unread";
 
 // The first of "step-000000000120.pt", "step-000000000120-2.pt", ... that is not in `taken`: a save
 // never writes over a file that an announced checkpoint may need.

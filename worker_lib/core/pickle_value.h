@@ -3,14 +3,16 @@
 // The nodes lie in one vector and refer to each other by number, so that a tree of any depth is
 // destroyed without recursion. A node that the pickle refers to more than once is there once: a
 // PickleTree is a graph without cycles, at most kMaxPickleDepth deep, and at most
-// kMaxPickleNodes in size even if every shared node is counted each time that it is met. So walking
-// it by recursion is safe.
+// max_pickle_nodes() in size even if every shared node is counted each time that it is met. So
+// walking it by recursion is safe.
 //
 // Plain values; any thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,7 +20,17 @@
 namespace ddprun {
 
 inline constexpr std::size_t kMaxPickleDepth = 100;
-inline constexpr std::size_t kMaxPickleNodes = std::size_t{1} << 22;
+inline constexpr std::size_t kMaxPickleNodes = std::size_t{1} << 22;  // of a small pickle
+// A byte of a pickle makes at most 3 nodes and items, unless it copies what was there before.
+inline constexpr std::size_t kPickleNodesPerByte = 4;
+
+// Returns the bound for a pickle of so many bytes. It grows with them, so that what can be written can
+// be read, up to the range of PickleNodeId.
+constexpr std::size_t max_pickle_nodes(std::size_t bytes) {
+  constexpr std::size_t kMost = std::numeric_limits<std::uint32_t>::max();
+  if (bytes > kMost / kPickleNodesPerByte) return kMost;
+  return std::max(kMaxPickleNodes, bytes * kPickleNodesPerByte);
+}
 
 // A dtype of PyTorch: its name ("float32") and the size of an element.
 struct PickleDtype {

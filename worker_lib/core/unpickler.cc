@@ -192,7 +192,8 @@ struct Extent {
 
 class Machine {
  public:
-  explicit Machine(std::string_view pickle) : all_(pickle), left_(pickle) {}
+  explicit Machine(std::string_view pickle)
+      : all_(pickle), left_(pickle), most_(max_pickle_nodes(pickle.size())) {}
 
   Result<PickleTree> run() {
     try {
@@ -312,8 +313,9 @@ class Machine {
   // and again.
   void charge(std::size_t values) {
     charged_ += values;
-    if (charged_ > kMaxPickleNodes)
-      unsupported("it has more than " + std::to_string(kMaxPickleNodes) + " values");
+    if (charged_ > most_)
+      unsupported("it has more than " + std::to_string(most_) +
+                  " values, the most for a pickle of its size");
   }
 
   bool push(PickleNode node) {
@@ -675,8 +677,9 @@ class Machine {
       const Extent under = check_tree(item, depth + 1);
       found.size += under.size;
       found.height = std::max(found.height, under.height + 1);
-      if (found.size > kMaxPickleNodes)
-        unsupported("it has more than " + std::to_string(kMaxPickleNodes) + " values");
+      if (found.size > most_)
+        unsupported("it has more than " + std::to_string(most_) +
+                    " values, the most for a pickle of its size");
     }
     if (it.kind == PickleKind::kDict || it.kind == PickleKind::kSet) check_keys(it);
     return its = found;
@@ -729,6 +732,7 @@ class Machine {
 
   std::string_view all_;
   std::string_view left_;
+  std::size_t most_;  // nodes
   std::size_t opcode_at_ = 0;
   PickleTree tree_;
   std::vector<Entry> stack_;

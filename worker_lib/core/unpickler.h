@@ -6,7 +6,7 @@
 // and refuses every other by its name: there is no way from a name in a file to code. What it allows
 // is what torch.load allows with weights_only=True, less sparse and quantized tensors.
 //
-// For hostile input: memory is in proportion to the input and bounded by kMaxPickleNodes; nothing is
+// For hostile input: memory is in proportion to the input (max_pickle_nodes()); nothing is
 // taken on a length's word alone; depth is bounded; no tensor reaches beyond its storage (whether the storage
 // has as many bytes as it says is for who reads the archive). Pure; any thread.
 #pragma once

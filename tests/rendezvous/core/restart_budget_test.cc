@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/final_error.h"
+
 namespace ddprun {
 namespace {
 
@@ -47,6 +49,22 @@ TEST(RestartBudget, GoesOnInAnotherLifeOfTheService) {
   EXPECT_FALSE(after.decide(exited(1), kLong, std::nullopt, kStart + seconds(510)).restart);
   EXPECT_TRUE(after.decide(exited(1), kLong, std::nullopt, kStart + seconds(535)).restart);
   EXPECT_EQ(after.used(), 3);
+}
+
+TEST(RestartBudget, AFinalErrorUsesNoRestart) {
+  const std::string words = "take the directory run1: job 'B' has it; " + std::string(kFinalError);
+  RestartBudget budget(9, {});
+  WorkerEnd said = killed(6), printed = exited(1), lost{.kind = EndKind::kNodeLost};
+  said.message = "ddprun::DistError: " + words;
+  printed.stderr_tail = {"error: " + words + ": end one of the two", "bye"};
+  lost.message = words;
+  for (const WorkerEnd& end : {said, printed}) {
+    const RestartBudget::Decision decision = budget.decide(end, kLong, std::nullopt, kStart);
+    EXPECT_FALSE(decision.restart);
+    EXPECT_EQ(decision.why_not, "its error says that a restart would fail in the same way");
+  }
+  EXPECT_EQ(budget.used(), 0);
+  EXPECT_TRUE(budget.decide(lost, kLong, std::nullopt, kStart).restart);
 }
 
 TEST(RestartBudget, AFinalCodeEndsTheJobWhateverIsLeft) {

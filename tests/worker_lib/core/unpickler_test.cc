@@ -101,6 +101,16 @@ TEST(Unpickler, DepthAndSizeAreBounded) {
   expect_refused(pickled("(" + list + "t"), ErrorKind::kUnsupported, "values");
 }
 
+// So that what is written can be read, however many values it has.
+TEST(Unpickler, ALargerPickleMayHaveMoreValues) {
+  constexpr std::size_t kValues = kMaxPickleNodes + 10;
+  const auto tree = unpickle(pickled("](" + std::string(kValues, 'N') + "e"));
+  ASSERT_TRUE(tree) << tree.error().message();
+  EXPECT_EQ((*tree)[tree->top].items.size(), kValues);
+  EXPECT_EQ(max_pickle_nodes(100), kMaxPickleNodes);
+  EXPECT_EQ(max_pickle_nodes(std::size_t{1} << 40), std::size_t{0xffffffff});
+}
+
 TEST(Unpickler, NoTensorReachesBeyondItsStorage) {
   const std::int64_t huge = INT64_MAX;
   for (const auto& wrong :

@@ -17,8 +17,8 @@
 // "epoch", "step", "rng" (per rank), "sampler", "extra", "world_size", "generation", "threads",
 // "data", and where they are: "comm_hook", "averager", "gradients", "ranks" (what ranks have of
 // their own), "models", "optimizers", "optimizer_classes", "lr_schedulers", "lr_scheduler_classes",
-// "tensors" (by name), "batch_size". Beside it lies a manifest with size and SHA-256, written last: a checkpoint exists
-// iff its manifest is whole and the file matches. docs/checkpoints.md has the format and the
+// "tensors" (by name), "batch_size". A manifest with size and SHA-256 is written last: a checkpoint
+// exists iff its manifest is whole and the file matches. docs/checkpoints.md has the format and the
 // guarantees.
 //
 // save(), maybe_save(), wait() and restore() are collective: every rank calls them at the same point,
@@ -118,18 +118,20 @@ struct TrainingState {
   bool gradients = false;
   // More of each, by name: the networks of a GAN, averaged weights, a teacher, an actor and a critic, with
   // or without the ones above. They are saved with everything else as one checkpoint. A name is not
-  // empty and has no '/'. restore() demands the same names.
+  // empty and has no '/'. restore() needs every name in the file. Names that are only in the file are
+  // an error, because the next save would drop them; with the option read_only they are a remark.
   std::map<std::string, torch::nn::Module*> models = {};
   std::map<std::string, torch::optim::Optimizer*> optimizers = {};
   std::map<std::string, SavedScheduler*> schedulers = {};
   // The program's own (fixed noise, a queue, a replay buffer). restore() copies into them; an undefined
   // one becomes a tensor of its own, on the CPU. What ranks have of their own is saved for each.
   std::map<std::string, torch::Tensor> tensors = {};
-  // Whether a resumed run must find its place in the data. save() warns, once, where there is no sampler.
-  // false: there is no place to find (generated data), or the program keeps it in `extra`.
+  // Whether a resumed run needs a position in its data. save() then warns once if `sampler` is null or
+  // does not move. Set it to false for generated data, or if `extra` holds the position.
   bool has_position = true;
-  // Samples in a batch, in whatever way the program counts them, 0: not said. restore() remarks on another
-  // one than was saved.
+  // Samples in a batch, by the program's own count; 0: not given. restore() adds a remark if the saved
+  // number is another one. Needed only for loaders that are not made by make_data_loader() with
+  // `sampler`: of these the size is known.
   std::int64_t batch_size = 0;
 };
 
@@ -189,11 +191,13 @@ class CheckpointManager {
   // kUnsupported for another optimizer; kStopped if a later run has taken the directory.
   bool save(std::int64_t step, const TrainingState& state);
 
-  // After each step: saves if it is time to (every_steps, every), or if ddprun was told to ask for it
-  // (--checkpoint-signal), which it then waits for. Costs nothing but for `every` or --checkpoint-signal: then a
-  // small all-reduce that nothing waits for, so that time and signal are followed one call later (in a world of one
-  // at once). Returns and throws the same on every rank. A training that goes on after it was told to leave is
-  // warned once, and saves as if nobody had asked.
+  // Call it after each step. Saves if `every_steps` or `every` says so, or if ddprun asks for it
+  // (--checkpoint-signal); in the latter case it waits until the checkpoint is on the disk.
+  // With `every` or --checkpoint-signal each call starts a small all-reduce and does not wait for it:
+  // the next call uses its result, so such a save comes one step late (in a world of one at once).
+  // Without them, a call that saves nothing does not communicate.
+  // Returns and throws the same on every rank. If the training continues after `leave`, it warns once;
+  // later calls save by `every_steps` and `every` only.
   [[nodiscard]] MaybeSaved maybe_save(std::int64_t step, const TrainingState& state);
 
   // Returns on every rank when all that was saved is announced and on the disk. Throws on every rank when it
@@ -212,8 +216,8 @@ class CheckpointManager {
   // buffers rank 0's: make it before. Throws on every rank: kSystem if a file cannot be read for
   // another reason (rights, a failing disk), or if some ranks have checkpoints and no two the same
   // (a directory that is not shared); kInvalidArgument if it belongs to another model, optimizer or
-  // data, kUnsupported if to another format. After these two `state` may be filled in part: it is
-  // not fit for training.
+  // data, kUnsupported if to another format. Names are compared before anything is filled. After the
+  // other failures of these two kinds `state` may be filled in part and must not be trained on.
   Restored restore(TrainingState& state);
 
  private:

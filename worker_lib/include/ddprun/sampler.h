@@ -75,8 +75,9 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
   // kInvalidArgument without `prefetched`, or for more samples than were handed out.
   void delivered(std::size_t samples);
 
-  // Where the epoch stands: epoch, position (samples that the whole world has got in it) and what
-  // the order depends on. Part of a checkpoint; the same on every rank that has done the same
+  // Where the epoch stands: epoch, position (samples that the whole world has got in it), what the
+  // order depends on, and the batch size of a rank if a loader of make_data_loader() or a
+  // DistributedBatchSampler has set it. Part of a checkpoint; the same on every rank after the same
   // steps. Throws kUnsupported in the middle of a pass of a loader with several worker threads and
   // enforce_ordering(false): the loop gets batches in any order, so that no position says which.
   nlohmann::json state() const;
@@ -102,6 +103,9 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
   std::size_t left();
   // From now on the ranks of this group compare their epochs.
   void follow_group(const ProcessGroup& group);
+  // Notes how many samples a batch of this rank has, for state(). Warns once if a state was loaded
+  // that was saved with another global batch.
+  void note_batch_size(std::size_t samples);
 
  private:
   template <typename Dataset, typename Sampler>
@@ -114,6 +118,8 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
   std::size_t note_request();
   // So many of them have reached the loop.
   void reach_loop(std::size_t samples);
+  // The batch that next() has handed out last was not made: the dataset has thrown.
+  void miss_batch();
 
   std::shared_ptr<State> state_;
 };

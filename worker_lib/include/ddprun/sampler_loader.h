@@ -5,14 +5,19 @@
 // loop gets is followed by one request, and it is the oldest batch that was asked for. Without worker threads
 // there is one request for each batch, when the loop wants it.
 //
+// If the dataset throws, the batch does not reach the loop, and the position stays before it. If the
+// loop catches the exception and continues, the next batch moves the position past both.
+//
 // The thread that iterates over the loader owns it.
 #pragma once
 
 #include <torch/data/dataloader/stateless.h>
+#include <torch/data/worker_exception.h>
 
 #include <concepts>
 #include <cstddef>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -32,13 +37,44 @@ class StatelessDataLoader<Dataset, Sampler>
 
   StatelessDataLoader(Dataset dataset, Sampler sampler, DataLoaderOptions options)
       : super(options), sampler_(std::move(sampler)) {
+    // That one decides on its batches itself.
+    if constexpr (!std::same_as<Sampler, ddprun::DistributedBatchSampler>)
+      position().note_batch_size(this->options_.batch_size);
     for (std::size_t i = 0; i < this->options_.workers; ++i)
       this->workers_.emplace_back([this, dataset]() mutable { this->worker_thread(dataset); });
     if (this->options_.workers == 0)
       this->main_thread_dataset_ = std::make_unique<Dataset>(std::move(dataset));
   }
 
+  // Hides the base's, to learn of batches that were not made.
+  Iterator<typename Dataset::BatchType> begin() {
+    using Batch = typename Dataset::BatchType;
+    (void)super::begin();  // checks that no pass is in progress, and resets
+    return Iterator<Batch>(
+        std::make_unique<detail::ValidIterator<Batch>>([this] { return next_batch(); }));
+  }
+
  private:
+  std::optional<typename Dataset::BatchType> next_batch() {
+    try {
+      return this->next();
+    } catch (const WorkerException&) {
+      miss_batch();
+      throw;
+    } catch (const std::exception&) {  // with threads a timeout: the batch may still come
+      if (!is_ahead()) miss_batch();
+      throw;
+    } catch (...) {
+      miss_batch();
+      throw;
+    }
+  }
+
+  void miss_batch() {
+    if (!is_ahead()) return position().miss_batch();
+    if (!requested_.empty()) requested_.pop_front();
+  }
+
   bool is_ahead() const { return this->options_.workers > 0; }
   ddprun::DistributedSampler& position() { return sampler_; }
 
