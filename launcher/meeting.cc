@@ -171,7 +171,7 @@ void Meeting::connect(bool must_answer) {
   options.link.service = to_text(plan.meeting_point);
   options.link.join_timeout = plan.join_timeout;
   options.link.must_answer = must_answer;
-  options.key = config_.keys.key_of(config_.options.rdzv_id).value_or("");
+  options.key = config_.keys.key_of(config_.options.rdzv_id).value_or(Secret());
   options.munge = config_.munge.munge;
   options.demands_proof = config_.options.require_auth;
   options.tls = config_.tls;

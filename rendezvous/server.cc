@@ -514,7 +514,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     constexpr std::string_view kScheme = "Bearer ";
     if (!keys_.for_every_job() || !authorization.starts_with(kScheme)) return false;
     return is_same_secret(authorization.substr(kScheme.size()),
-                          read_token_of(*keys_.for_every_job()));
+                          read_token_of(keys_.for_every_job()->view()));
   }
 
   template <class Make>
