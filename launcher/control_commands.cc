@@ -292,7 +292,7 @@ int ask_service(ControlOptions options) {
     return refuse(options, config.error().message(), usage_or(ExitCode::kFiles, config.error()));
   ServiceCall call;
   call.address = config->rendezvous.meeting_point;
-  call.key = config->keys.key_of(options.job).value_or("");
+  call.key = config->keys.key_of(options.job).value_or(Secret());
   call.munge = config->munge.munge;
   call.demands_proof = config->options.require_auth;
   call.tls = config->tls;

@@ -122,8 +122,8 @@ Result<void> find_endpoint(DoctorWish& wish) {
   }
   const Result<FoundKeys> found = find_keys(options.rdzv_key_file);
   if (!found) return found.error();
-  endpoint.key = found->keys.key_of(options.rdzv_id).value_or("");
-  endpoint.key_for_all = found->keys.for_every_job().value_or("");
+  endpoint.key = found->keys.key_of(options.rdzv_id).value_or(Secret());
+  endpoint.key_for_all = found->keys.for_every_job().value_or(Secret());
   wish.several_nodes = options.nodes.max > 1 || !is_loopback_host(endpoint.address.host);
   wish.endpoint = std::move(endpoint);
   return {};

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/secret.h"
 #include "launcher/core/doctor_facts.h"
 #include "launcher/core/launch_options.h"
 #include "rendezvous/tcp_address.h"
@@ -18,8 +19,8 @@ struct EndpointWish {
   NodeRange nodes;
   std::string job;
   TlsContextPtr tls;        // null: without
-  std::string key;          // of the job; empty: none
-  std::string key_for_all;  // that the service's pages are read with; empty: none
+  Secret key;               // of the job; empty: none
+  Secret key_for_all;       // that the service's pages are read with; empty: none
 };
 
 struct EndpointSeen {

@@ -142,7 +142,7 @@ ServiceAnswer read_page(const ServiceQuestion& question) {
   std::string request = "GET /status.json HTTP/1.1\r\nHost: " + to_text(question.named) +
                         "\r\nUser-Agent: ddprun-doctor\r\nConnection: close\r\n";
   if (!question.key_for_all.empty()) {
-    request += "Authorization: Bearer " + read_token_of(question.key_for_all) + "\r\n";
+    request += "Authorization: Bearer " + read_token_of(question.key_for_all.view()) + "\r\n";
   }
   const Result<void> sent = conversation->send(request + "\r\n", deadline);
   if (!sent) return failed(sent.error(), deadline, at_fault);

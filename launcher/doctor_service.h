@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/host_port.h"
+#include "base/secret.h"
 #include "launcher/core/doctor_facts.h"
 #include "rendezvous/tcp_address.h"
 #include "rendezvous/tls_context.h"
@@ -20,8 +21,8 @@ struct ServiceQuestion {
   HostPort named;  // as the user has named it: for TLS
   std::string job;
   TlsContextPtr tls;        // null: without
-  std::string key;          // of the job; empty: none
-  std::string key_for_all;  // that the service's pages are read with; empty: none
+  Secret key;               // of the job; empty: none
+  Secret key_for_all;       // that the service's pages are read with; empty: none
 };
 
 // Reads the service's status page and, where there is a key, goes through the handshake of an agent,

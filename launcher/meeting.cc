@@ -1,13 +1,17 @@
 #include "launcher/meeting.h"
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cerrno>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/deadline.h"
 #include "base/random_id.h"
 #include "base/version.h"
 #include "launcher/agent.h"
+#include "rendezvous/blocking_socket.h"
 #include "rendezvous/key_file.h"
 #include "rendezvous/local_address.h"
 #include "rendezvous/tcp_address.h"
@@ -19,6 +23,10 @@ namespace asio = boost::asio;
 using boost::system::error_code;
 
 constexpr Duration kResolveTimeout = std::chrono::seconds(20);
+// A port of this host that is taken, and where connections are refused, is asked for again.
+constexpr Duration kPortIsGivenBack = std::chrono::seconds(1);
+constexpr Duration kLookAgain = std::chrono::milliseconds(50);
+constexpr Duration kAcceptTimeout = std::chrono::seconds(1);
 // Other agents hear the verdict and go; the embedded service does not wait longer for them.
 constexpr Duration kDrainTimeout = std::chrono::seconds(10);
 
@@ -30,6 +38,15 @@ std::vector<std::string> addresses_of_this_node() {
     if (!is_loopback_address(one.address)) found.push_back(one.address.host());
   }
   return found;
+}
+
+// All that are of this host.
+bool refuse_connections(const std::vector<SocketAddress>& addresses) {
+  return std::none_of(addresses.begin(), addresses.end(), [](const SocketAddress& address) {
+    if (!is_local_address(address)) return false;
+    const auto tried = BlockingSocket::connect(address, Deadline(kAcceptTimeout));
+    return tried || tried.error().sys_errno != ECONNREFUSED;
+  });
 }
 
 }  // namespace
@@ -66,12 +83,23 @@ Result<void> Meeting::meet_dynamic() {
   }
   const std::string host =
       listening_host({plan.meeting_point.host, here->host()}, config_.options.nodes);
-  Result<Listener> listener = listen_tcp({host, plan.meeting_point.port});
-  if (listener) return embed(std::move(*listener), here->host());
-  if (listener.error().sys_errno != EADDRINUSE) {
-    return std::move(listener).error().within("--rdzv-endpoint");
+  // A program that has the port and refuses connections may be about to end.
+  for (const Deadline deadline(kPortIsGivenBack);; std::this_thread::sleep_for(kLookAgain)) {
+    Result<Listener> listener = listen_tcp({host, plan.meeting_point.port});
+    if (listener) return embed(std::move(*listener), here->host());
+    if (listener.error().sys_errno != EADDRINUSE) {
+      return std::move(listener).error().within("--rdzv-endpoint");
+    }
+    // Taken: by a ddp-rendezvous, or by another agent of this host. Else it will not say welcome.
+    if (!refuse_connections(*addresses)) break;
+    if (deadline.passed()) {
+      return Error{.kind = ErrorKind::kConnection,
+                   .doing = "--rdzv-endpoint",
+                   .cause = to_text(plan.meeting_point) +
+                            " is taken by something that is no rendezvous service (it does not "
+                            "accept connections here): choose another port"};
+    }
   }
-  // Taken: by a ddp-rendezvous, or by another agent of this host. Else it will not say welcome.
   connect(true);
   return {};
 }
@@ -143,7 +171,7 @@ void Meeting::connect(bool must_answer) {
   options.link.service = to_text(plan.meeting_point);
   options.link.join_timeout = plan.join_timeout;
   options.link.must_answer = must_answer;
-  options.key = config_.keys.key_of(config_.options.rdzv_id).value_or("");
+  options.key = config_.keys.key_of(config_.options.rdzv_id).value_or(Secret());
   options.munge = config_.munge.munge;
   options.demands_proof = config_.options.require_auth;
   options.tls = config_.tls;

@@ -4,7 +4,8 @@
 // It decides which of the two it is from what --rdzv-endpoint or --master-addr lead to, and owns
 // the listener, the server and the link. What is said on the link is the agent's.
 //
-// Owner: Agent, on its one thread; only meet() blocks, while names are looked up.
+// Owner: Agent, on its one thread; only meet() blocks: while names are looked up, and for a
+// second where a port is taken and connections are refused.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

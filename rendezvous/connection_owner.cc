@@ -7,18 +7,27 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <sstream>
 #include <string>
 
 #include "base/unique_fd.h"
 
 namespace ddprun {
+
+namespace fs = std::filesystem;
+
 namespace {
 
 constexpr const char* kDoing = "find out whose process a local connection belongs to";
@@ -76,7 +85,7 @@ Error not_held() {
 }
 
 // kUnsupported: this kernel cannot be asked so.
-Result<uid_t> owner_by_sock_diag(const RawAddress& peer, const RawAddress& local) {
+Result<SocketOwner> owner_by_sock_diag(const RawAddress& peer, const RawAddress& local) {
   const auto unsupported = [](int error) {
     Error found = system_error(kDoing, error);
     found.kind = ErrorKind::kUnsupported;
@@ -110,7 +119,7 @@ Result<uid_t> owner_by_sock_diag(const RawAddress& peer, const RawAddress& local
   if (found->idiag_state == TCP_LISTEN || found->id.idiag_dport != local.port) return not_held();
   // A socket that its process has closed counts as root's, and has no inode.
   if (found->idiag_inode == 0) return not_held();
-  return static_cast<uid_t>(found->idiag_uid);
+  return SocketOwner{static_cast<uid_t>(found->idiag_uid), found->idiag_inode};
 }
 
 std::string hexadecimal(const RawAddress& address, bool in_v6_table) {
@@ -129,7 +138,7 @@ std::string hexadecimal(const RawAddress& address, bool in_v6_table) {
 }
 
 // sl local remote state queues timer retransmits uid timeout inode
-Result<uid_t> owner_in(const char* path, const std::string& local, const std::string& remote) {
+Result<SocketOwner> owner_in(const char* path, const std::string& local, const std::string& remote) {
   std::ifstream table(path);
   std::string line;
   while (std::getline(table, line)) {
@@ -141,25 +150,37 @@ Result<uid_t> owner_in(const char* path, const std::string& local, const std::st
     const int read = std::sscanf(line.c_str(), " %*d: %63s %63s %*x %*x:%*x %*x:%*x %*x %u %*d %lu",
                                  here.data(), there.data(), &uid, &inode);
     if (read != 4 || local != here.data() || remote != there.data() || inode == 0) continue;
-    return static_cast<uid_t>(uid);
+    return SocketOwner{static_cast<uid_t>(uid), inode};
   }
   return not_held();
+}
+
+std::string contents_of(const char* path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// kOverflow where the kernel does not say.
+unsigned long number_in(const std::string& text) {
+  constexpr unsigned long kOverflow = 65534;
+  const unsigned long number = std::strtoul(text.c_str(), nullptr, 10);
+  return number == 0 ? kOverflow : number;
 }
 
 }  // namespace
 
 // The table is read in pieces, between which the kernel may move a connection past us.
-Result<uid_t> owner_by_proc(const SocketAddress& peer, const SocketAddress& local) {
+Result<SocketOwner> owner_by_proc(const SocketAddress& peer, const SocketAddress& local) {
   constexpr int kReadings = 3;
   const RawAddress from = raw_of(peer);
   const RawAddress to = raw_of(local);
   for (int i = 0; i < kReadings; ++i) {
     if (!from.is_v6) {
-      Result<uid_t> owner =
+      Result<SocketOwner> owner =
           owner_in("/proc/net/tcp", hexadecimal(from, false), hexadecimal(to, false));
       if (owner) return owner;
     }
-    Result<uid_t> owner =
+    Result<SocketOwner> owner =
         owner_in("/proc/net/tcp6", hexadecimal(from, true), hexadecimal(to, true));
     if (owner) return owner;
   }
@@ -167,9 +188,43 @@ Result<uid_t> owner_by_proc(const SocketAddress& peer, const SocketAddress& loca
 }
 
 Result<uid_t> owner_of_connection(const SocketAddress& peer, const SocketAddress& local) {
-  Result<uid_t> owner = owner_by_sock_diag(raw_of(peer), raw_of(local));
-  if (owner || owner.error().kind != ErrorKind::kUnsupported) return owner;
-  return owner_by_proc(peer, local);
+  Result<SocketOwner> owner = owner_by_sock_diag(raw_of(peer), raw_of(local));
+  if (!owner && owner.error().kind == ErrorKind::kUnsupported) owner = owner_by_proc(peer, local);
+  if (!owner) return std::move(owner).error();
+  const uid_t overflow = static_cast<uid_t>(number_in(contents_of("/proc/sys/kernel/overflowuid")));
+  if (names_one_user(owner->user, overflow, contents_of("/proc/self/uid_map"))) return owner->user;
+  if (may_see_holder(owner->inode)) return geteuid();
+  return Error{.kind = ErrorKind::kNotFound,
+               .doing = kDoing,
+               .cause = "this user namespace has no id for the user of its other end"};
+}
+
+bool names_one_user(uid_t user, uid_t overflow, std::string_view uid_map) {
+  constexpr std::uint64_t kAll = 0xffffffff;
+  if (user != overflow) return true;
+  // inside outside count
+  std::istringstream lines{std::string(uid_map)};
+  std::uint64_t mapped = 0;
+  for (std::uint64_t inside = 0, outside = 0, count = 0; lines >> inside >> outside >> count;) {
+    mapped += count;
+  }
+  return mapped >= kAll;
+}
+
+bool may_see_holder(std::uint64_t inode) {
+  const std::string wanted = "socket:[" + std::to_string(inode) + "]";
+  std::error_code error;
+  for (fs::directory_iterator process("/proc", error), end; !error && process != end;
+       process.increment(error)) {
+    if (std::isdigit(static_cast<unsigned char>(process->path().filename().c_str()[0])) == 0) continue;
+    std::error_code hidden;
+    for (fs::directory_iterator fd(process->path() / "fd", hidden); !hidden && fd != end;
+         fd.increment(hidden)) {
+      std::error_code closed;
+      if (fs::read_symlink(fd->path(), closed) == wanted) return true;
+    }
+  }
+  return false;
 }
 
 bool is_within_this_host(const SocketAddress& peer, const SocketAddress& local) {

@@ -6,6 +6,9 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
+#include <string_view>
+
 #include "base/result.h"
 #include "rendezvous/tcp_address.h"
 
@@ -13,11 +16,23 @@ namespace ddprun {
 
 // The user of the socket at `peer` that is connected to our `local`. An error where nobody holds that
 // socket any more (its process has closed it), where it is on another host or in another network
-// namespace, and where the kernel does not say.
+// namespace, where the kernel does not say, and where this user namespace has no id for the user.
 Result<uid_t> owner_of_connection(const SocketAddress& peer, const SocketAddress& local);
 
+struct SocketOwner {
+  uid_t user;           // as this user namespace calls it
+  std::uint64_t inode;  // of the socket
+};
 // The same by /proc/net/tcp and tcp6 alone; for tests.
-Result<uid_t> owner_by_proc(const SocketAddress& peer, const SocketAddress& local);
+Result<SocketOwner> owner_by_proc(const SocketAddress& peer, const SocketAddress& local);
+
+// Whether the id means one user. The kernel gives the overflow id for each user that a user namespace has
+// no id for. uid_map: as /proc/self/uid_map has it.
+bool names_one_user(uid_t user, uid_t overflow, std::string_view uid_map);
+
+// Whether a process that this one may look into has the socket open. Those are processes of the same
+// user, whatever its id is; root may look into others.
+bool may_see_holder(std::uint64_t inode);
 
 // Whether both ends of the connection are on this host.
 bool is_within_this_host(const SocketAddress& peer, const SocketAddress& local);

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -17,30 +18,33 @@ namespace {
 
 constexpr std::size_t kMaxFileBytes = 1 << 20;
 
-std::string taken_from_environment() {
+Secret taken_from_environment() {
   char* value = std::getenv(kKeyVariable);
-  if (!value) return "";
-  std::string text(value);
+  if (!value) return {};
+  Secret text(value);
   explicit_bzero(value, std::strlen(value));
   unsetenv(kKeyVariable);
   return text;
 }
 
 // The file may be a pipe, whose size nobody knows before its end.
-Result<std::string> contents_of(const UniqueFd& file, const std::string& doing) {
-  std::string text(kMaxFileBytes + 1, '\0');
-  const ssize_t size = read_all(file.get(), text.data(), text.size());
-  if (size < 0) return system_error(doing, errno);
-  if (static_cast<std::size_t>(size) > kMaxFileBytes) {
+Result<Secret> contents_of(const UniqueFd& file, const std::string& doing) {
+  int failed = 0;
+  Secret text = Secret::filled(kMaxFileBytes + 1, [&](char* place) {
+    const ssize_t size = read_all(file.get(), place, kMaxFileBytes + 1);
+    if (size < 0) failed = errno;
+    return static_cast<std::size_t>(std::max<ssize_t>(0, size));
+  });
+  if (failed != 0) return system_error(doing, failed);
+  if (text.view().size() > kMaxFileBytes) {
     return invalid_argument("more than " + std::to_string(kMaxFileBytes) + " bytes are no keys")
         .within(doing);
   }
-  text.resize(static_cast<std::size_t>(size));
   return text;
 }
 
 // What is proved with them needs OpenSSL.
-Result<Keyring> read_keys(const std::string& text) {
+Result<Keyring> read_keys(const Secret& text) {
   Result<Keyring> keys = Keyring::parse(text);
   if (!keys) return keys;
   if (Result<void> there = load_openssl(); !there) return std::move(there).error();
@@ -50,7 +54,7 @@ Result<Keyring> read_keys(const std::string& text) {
 }  // namespace
 
 Result<FoundKeys> find_keys(const std::string& path) {
-  const std::string variable = taken_from_environment();
+  const Secret variable = taken_from_environment();
   FoundKeys found;
   if (path.empty()) {
     if (variable.empty()) return found;
@@ -62,7 +66,7 @@ Result<FoundKeys> find_keys(const std::string& path) {
   const std::string doing = "--rdzv-key-file: read the keys in " + path;
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) return system_error(doing, errno);
-  Result<std::string> text = contents_of(file, doing);
+  Result<Secret> text = contents_of(file, doing);
   if (!text) return std::move(text).error();
   Result<Keyring> keys = read_keys(*text);
   if (!keys) return std::move(keys).error().within(doing);

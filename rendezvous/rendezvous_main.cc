@@ -111,7 +111,7 @@ std::optional<int> print_read_token(const Options& given) {
   if (!found) {
     return fail(kName, found.error(), usage_or(ExitCode::kFiles, found.error()));
   }
-  const std::optional<std::string>& key = found->keys.for_every_job();
+  const std::optional<Secret>& key = found->keys.for_every_job();
   if (!key) {
     return fail(kName,
                 invalid_argument("the token follows from the key for every job, and there is none: "
@@ -119,7 +119,7 @@ std::optional<int> print_read_token(const Options& given) {
                     .within("--print-read-token"),
                 ExitCode::kUsage);
   }
-  std::printf("%s\n", read_token_of(*key).c_str());
+  std::printf("%s\n", read_token_of(key->view()).c_str());
   return to_int(ExitCode::kSuccess);
 }
 

@@ -5,6 +5,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -69,6 +70,12 @@ struct Session : std::enable_shared_from_this<Session> {
   bool has_turn = false;  // its TLS handshake has begun (HandshakeTurns)
 };
 using SessionPtr = std::shared_ptr<Session>;
+
+// A TLS handshake that has not begun, because its address has too many in flight.
+struct Waiting {
+  std::weak_ptr<Session> session;
+  TimePoint since;
+};
 
 }  // namespace
 
@@ -395,12 +402,19 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     session->identified = false;
     if (turns_.begin(session->peer_host, BootClock::now())) return shake_hands(session, first_bytes);
     session->first_bytes = first_bytes;
-    std::vector<std::weak_ptr<Session>>& waiting = waiting_[session->peer_host];
-    if (waiting.size() >= kMaxPending) {
-      std::erase_if(waiting, [](const auto& one) { return one.expired(); });
-    }
-    waiting.push_back(session);
+    std::deque<Waiting>& waiting = waiting_[session->peer_host];
+    waiting.push_back({session, BootClock::now()});
+    if (waiting.size() > HandshakeTurns::kWaiting) turn_away_oldest(waiting);
     serve_waiting();
+  }
+
+  // An agent comes again; it must not take the silence for another program's.
+  void turn_away_oldest(std::deque<Waiting>& waiting) {
+    const SessionPtr session = waiting.front().session.lock();
+    waiting.pop_front();
+    if (!session || !sessions_.contains(session->id)) return;
+    session->wire->write_now(kTryLater);
+    drop(session, "too many TLS handshakes of its address are in flight: it was told to try later");
   }
 
   void shake_hands(const SessionPtr& session, const std::string& first_bytes) {
@@ -416,24 +430,17 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     std::optional<TimePoint> next;
     for (auto it = waiting_.begin(); it != waiting_.end();) {
       auto& [address, waiting] = *it;
-      while (!waiting.empty()) {
-        const SessionPtr session = waiting.back().lock();
-        const bool is_here = session && sessions_.contains(session->id);
-        if (is_here && !has_ended(session->wire->socket().native_handle())) {
-          if (!turns_.begin(address, now)) break;
-          waiting.pop_back();
-          shake_hands(session, std::exchange(session->first_bytes, {}));
-          continue;
-        }
-        waiting.pop_back();
-        if (is_here) drop(session, "");
+      while (!waiting.empty() && serve_newest(address, waiting, now)) continue;
+      while (!waiting.empty() && waiting.front().since + HandshakeTurns::kWait <= now) {
+        turn_away_oldest(waiting);
       }
       if (waiting.empty()) {
         it = waiting_.erase(it);
         continue;
       }
-      const TimePoint free = turns_.free_at(address, now);
-      if (!next || free < *next) next = free;
+      const TimePoint due = std::min(turns_.free_at(address, now),
+                                     waiting.front().since + HandshakeTurns::kWait);
+      if (!next || due < *next) next = due;
       ++it;
     }
     if (!next) return;
@@ -441,6 +448,18 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     turn_timer_.async_wait([self = shared_from_this()](error_code error) {
       if (!error && !self->stopped_) self->serve_waiting();
     });
+  }
+
+  // False: it waits on, because the address has no turn now.
+  bool serve_newest(const std::string& address, std::deque<Waiting>& waiting, TimePoint now) {
+    const SessionPtr session = waiting.back().session.lock();
+    const bool is_here = session && sessions_.contains(session->id);
+    const bool is_gone = is_here && has_ended(session->wire->socket().native_handle());
+    if (is_here && !is_gone && !turns_.begin(address, now)) return false;
+    waiting.pop_back();
+    if (is_gone) drop(session, "");
+    if (is_here && !is_gone) shake_hands(session, std::exchange(session->first_bytes, {}));
+    return true;
   }
 
   // The peer has closed its side; nobody reads this socket now.
@@ -495,7 +514,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     constexpr std::string_view kScheme = "Bearer ";
     if (!keys_.for_every_job() || !authorization.starts_with(kScheme)) return false;
     return is_same_secret(authorization.substr(kScheme.size()),
-                          read_token_of(*keys_.for_every_job()));
+                          read_token_of(keys_.for_every_job()->view()));
   }
 
   template <class Make>
@@ -749,8 +768,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   TlsContextPtr tls_;
   FailureRate failures_;  // wrong proofs, by address and job
   HandshakeTurns turns_;
-  // TLS handshakes that have not begun, by address, the newest last.
-  std::map<std::string, std::vector<std::weak_ptr<Session>>> waiting_;
+  std::map<std::string, std::deque<Waiting>> waiting_;  // by address, the newest last
   std::map<AgentConnectionId, std::shared_ptr<std::function<void(const ServiceMessage&)>>> locals_;
   StoreServer* store_ = nullptr;  // of the same port
   const StoreServer* shown_store_ = nullptr;

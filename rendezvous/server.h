@@ -13,11 +13,13 @@
 // With keys, an agent and the service first prove to each other that they hold the job's
 // (rendezvous/core/handshake.h), and pages that show more than health want a token. Without keys,
 // but with munge, agents prove what user they are instead; pages are open then. Unauthenticated
-// connections are kept cheap: each has hello_timeout for everything up to its Hello, of those that are
-// not there yet at most kMaxPending are kept, and an address has a bounded number of TLS handshakes in
-// flight (rendezvous/core/handshake_turns.h); more of them wait. Wrong proofs are counted by address
-// and job (rendezvous/core/failure_rate.h): past a bound they are answered with "try later". Nothing
-// that an address sends keeps its other connections out.
+// connections are kept cheap:
+//   - Each has hello_timeout for everything up to its Hello. At most kMaxPending are kept.
+//   - An address has a bounded number of TLS handshakes in flight. A bounded number more wait for a
+//     second at most (rendezvous/core/handshake_turns.h). The others are told to try later.
+//   - Wrong proofs are counted by address and job (rendezvous/core/failure_rate.h). Past a bound they
+//     are answered with "try later".
+// Connections without TLS are not delayed by any of this. An agent that is told to try later does so.
 //
 // With TLS (rendezvous/wire.h) agents and HTTP begin inside it, and without they are sent away; what
 // a probe asks for is told to everybody.

@@ -13,6 +13,7 @@
 
 #include "base/host_port.h"
 #include "base/result.h"
+#include "base/secret.h"
 #include "rendezvous/core/control_message.h"
 #include "rendezvous/tls_context.h"
 
@@ -22,7 +23,7 @@ class Munge;
 
 struct ServiceCall {
   HostPort address;
-  std::string key;                     // of the job; empty: none
+  Secret key;                          // of the job; empty: none
   std::shared_ptr<const Munge> munge;  // null: without a key neither side proves anything
   bool demands_proof = false;          // of a service without a key, too
   TlsContextPtr tls;                   // of an agent; null: without TLS

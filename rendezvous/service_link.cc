@@ -5,7 +5,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <boost/asio/connect.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -16,6 +15,7 @@
 #include "base/random_id.h"
 #include "rendezvous/blocking_socket.h"
 #include "rendezvous/control_codec.h"
+#include "rendezvous/icmp_error.h"
 #include "rendezvous/munge_desk.h"
 #include "rendezvous/server.h"
 #include "rendezvous/tcp_address.h"
@@ -336,22 +336,39 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   void connect() {
     close();
     if (std::exchange(has_tried_, true)) renew_tls();
-    auto wire = std::make_shared<Wire>(tcp::socket(io_));
-    wire_ = wire;
+    wire_ = std::make_shared<Wire>(tcp::socket(io_));
     reached_ = false;
-    asio::async_connect(wire->socket(), endpoints_,
-                        [self = shared_from_this(), wire](error_code failed, const tcp::endpoint&) {
-                          if (self->over_ || self->wire_ != wire) return;
-                          if (failed == asio::error::connection_refused) {
-                            return self->broken(failed.message(), LinkFailure::kRefused);
-                          }
-                          if (failed) return self->broken(failed.message());
-                          self->reached_ = true;
-                          send_at_once(wire->socket().native_handle());
-                          self->frames_ = FrameReader();
-                          self->handshake_.reset();
-                          self->perform(self->link_.connected(BootClock::now()));
-                        });
+    connect_to({endpoints_.rbegin(), endpoints_.rend()}, LinkFailure::kRefused);
+  }
+
+  // Tries one after another, the last one first. It was refused where each of them was.
+  void connect_to(std::vector<tcp::endpoint> endpoints, LinkFailure so_far) {
+    const tcp::endpoint endpoint = endpoints.back();
+    endpoints.pop_back();
+    tcp::socket& socket = wire_->socket();
+    error_code ignored;  // async_connect() finds out about it, too
+    socket.close(ignored);
+    socket.open(endpoint.protocol(), ignored);
+    keep_icmp_errors(socket.native_handle());
+    socket.async_connect(endpoint, [self = shared_from_this(), wire = wire_, so_far,
+                                    rest = std::move(endpoints)](error_code failed) {
+      if (self->over_ || self->wire_ != wire) return;
+      const int fd = wire->socket().native_handle();
+      if (!failed) return self->connected(fd);
+      const bool is_refused = failed == asio::error::connection_refused && !has_icmp_error(fd);
+      const LinkFailure how = is_refused ? so_far : LinkFailure::kOther;
+      if (!rest.empty()) return self->connect_to(rest, how);
+      self->broken(failed.message(), how);
+    });
+  }
+
+  void connected(int socket) {
+    ignore_icmp_errors(socket);
+    reached_ = true;
+    send_at_once(socket);
+    frames_ = FrameReader();
+    handshake_.reset();
+    perform(link_.connected(BootClock::now()));
   }
 
   void renew_tls() {
@@ -426,8 +443,9 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     if (when_sent_) std::exchange(when_sent_, nullptr)();
   }
 
-  // TLS that does not come about does not come about the next time, either.
+  // TLS that does not come about does not come about the next time, either, unless the service says so.
   void failed(const Error& error) {
+    if (error.kind == ErrorKind::kResource) return broken(error.message(), LinkFailure::kPutOff);
     if (error.kind != ErrorKind::kProtocol) return broken(error.message());
     close();
     perform(link_.without_tls(error.message(), BootClock::now()));

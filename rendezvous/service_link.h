@@ -11,6 +11,7 @@
 
 #include "base/host_port.h"
 #include "base/log.h"
+#include "base/secret.h"
 #include "rendezvous/core/agent_link.h"
 #include "rendezvous/core/control_message.h"
 #include "rendezvous/tcp_address.h"
@@ -60,7 +61,7 @@ struct RemoteLinkOptions {
   HostPort address;
   AgentLinkOptions link;
   // The job's key, which the service must have, too; empty: munge, if it is there.
-  std::string key;
+  Secret key;
   std::shared_ptr<const Munge> munge;  // null: without a key neither side proves anything
   bool demands_proof = false;          // of a service without a key, too
   // Of an agent; null: without TLS. The files that it was made of are read again for each connection

@@ -26,6 +26,7 @@ std::string advice_on(int alert) {
     case SSL_AD_CERTIFICATE_REQUIRED:
     case SSL_AD_HANDSHAKE_FAILURE:
       return " (if it wants a certificate: --rdzv-tls-cert and --rdzv-tls-key)";
+    case SSL_AD_INTERNAL_ERROR: return " (a service with too many handshakes says so: try later)";
     case SSL_AD_UNKNOWN_CA: return " (our certificate does not come from its --rdzv-tls-ca)";
     default: return "";
   }
@@ -151,7 +152,8 @@ Error TlsChannel::failure(int code) {
   } else if (reason > SSL_AD_REASON_OFFSET) {
     cause = "the peer says: " + cause + advice_on(reason - SSL_AD_REASON_OFFSET);
   }
-  return Error{.kind = ErrorKind::kProtocol,
+  const bool is_put_off = reason == SSL_AD_REASON_OFFSET + SSL_AD_INTERNAL_ERROR;
+  return Error{.kind = is_put_off ? ErrorKind::kResource : ErrorKind::kProtocol,
                .doing = is_open_ ? "TLS" : "TLS handshake",
                .cause = std::move(cause)};
 }

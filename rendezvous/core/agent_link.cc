@@ -40,6 +40,7 @@ LinkActions AgentLink::disconnected(const std::string& why, TimePoint now, LinkF
   last_trouble_ = why;
   Try how = state_ == State::kGreeting ? Try::kEndedEarly : Try::kOther;
   if (failure == LinkFailure::kRefused) how = Try::kRefused;
+  if (failure == LinkFailure::kPutOff) how = Try::kPutOff;
   try_failed(how, now, out);
   if (state_ != State::kOver) check_patience(now, out);
   return out;
@@ -205,10 +206,15 @@ void AgentLink::try_failed(Try how, TimePoint now, LinkActions& out) {
 
 // A service that has spoken the protocol once is one, however long it is silent now.
 bool AgentLink::is_another_program(Try how, TimePoint now) {
-  if (!options_.must_answer || has_spoken_ || how == Try::kOther) return false;
+  if (!options_.must_answer || has_spoken_) return false;
+  if (how == Try::kOther) return false;
+  if (how == Try::kRefused || how == Try::kPutOff) {
+    deaf_tries_ = 0;
+    deaf_since_.reset();
+    return false;
+  }
   if (!deaf_since_) deaf_since_ = now;
   if (++deaf_tries_ < kMaxDeafTries) return false;
-  if (how == Try::kRefused) return now - *deaf_since_ >= kRefusedAtFirst;
   return how == Try::kSilent || now - *deaf_since_ >= kEndedEarly;
 }
 

@@ -64,7 +64,8 @@ using LinkActions = std::vector<LinkAction>;
 
 // How a try or a connection ended.
 enum class LinkFailure {
-  kRefused,  // the host answered that nobody listens on the port
+  kRefused,  // the host answered that nobody listens on the port, at each of its addresses
+  kPutOff,   // the service has too much to do, and says: try later
   kOther,
 };
 
@@ -82,11 +83,10 @@ struct AgentLinkOptions {
 
 class AgentLink {
  public:
-  // With AgentLinkOptions::must_answer the link gives up after so many tries without an answer. They
-  // must last for at least kRefusedAtFirst where they are refused, and kEndedEarly where the other
-  // side closes the connection: a service that is overrun closes some, too.
+  // With AgentLinkOptions::must_answer the link gives up after so many connections without an answer.
+  // They must last for at least kEndedEarly where the other side closes them: a service that is
+  // overrun closes some, too. A refusal says that the port is not taken any more.
   static constexpr int kMaxDeafTries = 3;
-  static constexpr Duration kRefusedAtFirst = std::chrono::seconds(1);
   static constexpr Duration kEndedEarly = std::chrono::seconds(5);
   // A host that has refused every connection for so long, since the service was last heard, does not run
   // the agent with the service any more.
@@ -143,7 +143,7 @@ class AgentLink {
   };
 
   void pause(TimePoint now);
-  enum class Try { kRefused, kEndedEarly, kSilent, kOther };
+  enum class Try { kRefused, kPutOff, kEndedEarly, kSilent, kOther };
   void try_failed(Try how, TimePoint now, LinkActions& out);
   bool is_another_program(Try how, TimePoint now);
   bool is_host_without_service(Try how, TimePoint now);

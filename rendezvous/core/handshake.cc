@@ -62,7 +62,7 @@ ServiceHandshake::Step ServiceHandshake::knocked(const Knock& knock) {
     if (knock.method != ProofMethod::kKey) {
       return refuse(kKeyWanted);
     }
-    const std::optional<std::string> key = keys_.key_of(knock.job);
+    const std::optional<Secret> key = keys_.key_of(knock.job);
     if (!key) return refuse("this service has no key for job '" + knock.job + "'");
     key_ = *key;
   } else {
@@ -86,12 +86,12 @@ ServiceHandshake::Step ServiceHandshake::prove(const Proof& proof) {
     state_ = State::kReading;
     return {.what = Step::What::kAskMunge, .task = ReadCredential{proof.proof}};
   }
-  if (!is_same_secret(proof.proof, proof_of(Side::kAgent, key_, introduction_))) {
+  if (!is_same_secret(proof.proof, proof_of(Side::kAgent, key_.view(), introduction_))) {
     return refuse_proof("the key of this node is not the key that this service has for job '" +
                         introduction_.job + "'");
   }
   state_ = State::kProven;
-  return answer(Proven{proof_of(Side::kService, key_, introduction_)});
+  return answer(Proven{proof_of(Side::kService, key_.view(), introduction_)});
 }
 
 ServiceHandshake::Step ServiceHandshake::answered(const MungeOutcome& outcome) {
@@ -145,7 +145,7 @@ Knock with_method(Knock knock, ProofMethod method) {
 
 }  // namespace
 
-AgentHandshake::AgentHandshake(std::string key, Knock knock, std::string channel)
+AgentHandshake::AgentHandshake(Secret key, Knock knock, std::string channel)
     : key_(std::move(key)),
       knock_(with_method(std::move(knock), ProofMethod::kKey)),
       introduction_(introduction_of(knock_, std::move(channel))) {}
@@ -181,7 +181,7 @@ Result<AgentHandshake::Step> AgentHandshake::challenged(const Challenge& challen
   introduction_.service_nonce = challenge.nonce;
   if (knock_.method == ProofMethod::kKey) {
     state_ = State::kAnswered;
-    return Step(Proof{proof_of(Side::kAgent, key_, introduction_)});
+    return Step(Proof{proof_of(Side::kAgent, key_.view(), introduction_)});
   }
   if (!challenge.user) return bad("it does not say what user it runs as");
   service_user_ = *challenge.user;
@@ -202,7 +202,7 @@ Result<AgentHandshake::Step> AgentHandshake::prove(const std::string& proof) {
     state_ = State::kReading;
     return Step(MungeTask(ReadCredential{proof}));
   }
-  if (!is_same_secret(proof, proof_of(Side::kService, key_, introduction_))) {
+  if (!is_same_secret(proof, proof_of(Side::kService, key_.view(), introduction_))) {
     return bad("it does not hold the key of this job");
   }
   state_ = State::kOver;

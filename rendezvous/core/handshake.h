@@ -27,6 +27,7 @@
 #include <variant>
 
 #include "base/result.h"
+#include "base/secret.h"
 #include "base/words.h"
 #include "rendezvous/core/control_message.h"
 #include "rendezvous/core/credential.h"
@@ -133,7 +134,7 @@ class ServiceHandshake {
   std::string nonce_;
   std::optional<UserId> munge_user_;
   State state_ = State::kFresh;
-  std::string key_;
+  Secret key_;
   Introduction introduction_;
   std::optional<UserId> agent_user_;
 };
@@ -147,7 +148,7 @@ constexpr bool is_believable(UserId service, UserId own) {
 class AgentHandshake {
  public:
   // key: of the job. nonce: random, of this connection alone. channel: of Introduction.
-  AgentHandshake(std::string key, Knock knock, std::string channel = {});
+  AgentHandshake(Secret key, Knock knock, std::string channel = {});
   // By munge, where there is no key.
   struct ByMunge {
     UserId own;                  // the agent's user
@@ -178,7 +179,7 @@ class AgentHandshake {
   Result<Step> challenged(const Challenge& challenge);
   Result<Step> prove(const std::string& proof);
 
-  std::string key_;
+  Secret key_;
   ByMunge munge_;
   Knock knock_;
   Introduction introduction_;

@@ -21,6 +21,9 @@ class HandshakeTurns {
  public:
   static constexpr std::size_t kTurns = 100;
   static constexpr Duration kHold = std::chrono::seconds(1);
+  // Handshakes of an address that wait for a turn, and for how long. Others are told to try later.
+  static constexpr std::size_t kWaiting = 100;
+  static constexpr Duration kWait = std::chrono::seconds(1);
 
   // Takes a turn for a handshake that begins now. False: all turns of the address are taken.
   bool begin(const std::string& address, TimePoint now) {

@@ -7,7 +7,7 @@
 // A key is one word of kMinKeyBytes or more: 32 random bytes in hexadecimal, say. The same text
 // serves the service and the agents.
 //
-// A value type; any thread.
+// Keys are kept out of core dumps (base/secret.h). A value type; any thread.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "base/secret.h"
 
 namespace ddprun {
 
@@ -25,16 +26,16 @@ class Keyring {
   static constexpr std::size_t kMinKeyBytes = 16;
 
   // kInvalidArgument names the line and what is wrong with it, never what is written there.
-  static Result<Keyring> parse(std::string_view text);
+  static Result<Keyring> parse(const Secret& text);
 
   bool empty() const { return !for_all_ && by_job_.empty(); }
   // The job's own key, else the one for every job; nullopt: neither.
-  std::optional<std::string> key_of(const std::string& job) const;
-  const std::optional<std::string>& for_every_job() const { return for_all_; }
+  std::optional<Secret> key_of(const std::string& job) const;
+  const std::optional<Secret>& for_every_job() const { return for_all_; }
 
  private:
-  std::optional<std::string> for_all_;
-  std::map<std::string, std::string> by_job_;
+  std::optional<Secret> for_all_;
+  std::map<std::string, Secret> by_job_;
 };
 
 }  // namespace ddprun

@@ -493,6 +493,11 @@ void Membership::collect(const Member& member, TimePoint now) {
   }
 }
 
+bool Membership::has_failed_before_stop() const {
+  return std::any_of(ends_.begin(), ends_.end(),
+                     [](const DatedEnd& dated) { return !dated.end.after_stop; });
+}
+
 // What is kept is bounded, whatever agents send: past kEndsKept the least likely cause goes.
 void Membership::take_down(const WorkerEnd& end, TimePoint when, TimePoint now) {
   ends_.push_back({bounded(end), when});
@@ -564,6 +569,7 @@ void Membership::advance(TimePoint now, MembershipOutput& out) {
   if (phase_ == JobPhase::kEnded || anyone_busy()) return;
   if (ending_) return end(std::move(*ending_), now, out);
   if (ended_by_outage_ && has_failed_itself()) failed_ = true;
+  if (std::exchange(judges_recalled_, false) && has_failed_before_stop()) failed_ = true;
   if (failed_ && !settle_failure(now, out)) return;
 
   const std::size_t here = tally_.available;
@@ -625,7 +631,7 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
   missing_.clear();
   checkpoints_ = 0;
   outage_.reset();
-  ended_by_outage_ = false;
+  ended_by_outage_ = judges_recalled_ = false;
   for (auto& [id, member] : members_) member.checkpoints_seen = 0;
 
   const Member& host = here[order.front()]->second;

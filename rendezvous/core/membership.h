@@ -42,8 +42,9 @@
 // cut off: it is a lost node that dates from when it was last heard, so that it is blamed rather than
 // the workers of others that noticed it. Where the service lives in an agent and every other node was
 // cut off, that agent's node is the one that is blamed. Where the service itself did not run (its
-// process was stopped, its machine paused) nobody is blamed, leases begin anew, and a generation that
-// ends because of it uses no budget.
+// process was stopped, its machine paused) no worker is blamed, leases begin anew, and a generation that
+// ends because of it uses no budget. That is granted once in kFreeAgain, so a service that stops again
+// and again cannot restart the workers for ever.
 //
 // Restarts. Whether a generation that failed is followed by another one, and after which pause, says
 // the RestartBudget (rendezvous/core/restart_budget.h).
@@ -151,6 +152,8 @@ class Membership {
   static constexpr std::size_t kEndsOfOlder = 4;
   static constexpr std::size_t kEndsInWords = 1;
   static constexpr std::size_t kSeenKept = 32;  // of the newest
+  // Between two restarts that use no budget because the service did not run.
+  static constexpr Duration kFreeAgain = std::chrono::minutes(10);
 
   Membership(JobSpec spec, MembershipOptions options, TimePoint now);
   // Goes on with a job of an earlier life of the service: its nodes have a lease from now to come.
@@ -260,6 +263,7 @@ class Membership {
   void note_cut_off(const Member& member, const Hello& hello, TimePoint last_heard, TimePoint now);
   bool ended_by_outage(const Member& member, TimePoint now, MembershipOutput& out);
   bool has_failed_itself() const;
+  bool has_failed_before_stop() const;
   void add_lost_node(const Member& member, WorkerEnd end, TimePoint when);
   void blame_cut_off_service();
   void take_down(const WorkerEnd& end, TimePoint when, TimePoint now);
@@ -318,6 +322,7 @@ class Membership {
   int recalled_nodes_ = 0;                 // of the generation that is recalled; 0: not known
   bool recall_broken_ = false;             // it cannot go on, and everyone is told to stop
   bool was_forming_ = false;               // the earlier life had begun to end the generation
+  bool judges_recalled_ = false;           // its ends say whether it failed, once all are known
   bool remembers_ = false;                 // the job's past is known from its JobState
   bool told_to_wait_ = false;              // those who are left know that others must come first
   bool failed_ = false;            // the generation that is being ended failed: budget is due
@@ -327,6 +332,7 @@ class Membership {
   };
   std::optional<Outage> outage_;  // the last one in this generation
   bool ended_by_outage_ = false;  // the generation is being ended for it
+  std::optional<TimePoint> last_free_;  // when a generation last ended so without using budget
   std::optional<Verdict> ending_;  // the job ends with this once every member is idle
   bool at_once_ = false;           // without grace, because a person has asked for it
   bool look_ = false;              // it hung: every agent is to say what its workers do

@@ -74,10 +74,10 @@ bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
     take_over(now, out);
     return true;
   }
-  // Whether the generation failed is known where the earlier life has ended it.
-  failed_ = failed_ ||
-            (!was_forming_ && std::any_of(ends_.begin(), ends_.end(),
-                                          [](const auto& one) { return !one.end.after_stop; }));
+  // Whether the generation failed is known where the earlier life has ended it. Else a node that is
+  // still ending its workers may say so later.
+  judges_recalled_ = !was_forming_;
+  if (judges_recalled_ && has_failed_before_stop()) failed_ = true;
   if (ended && !std::exchange(recall_broken_, true)) {
     begin_forming(kServiceRestarted, now, out);
   }

@@ -76,19 +76,32 @@ bool Membership::has_failed_itself() const {
   });
 }
 
-// The member's workers have ended, and the reason is that the service did not run: then the generation
-// is ended, and nobody is blamed. REQUIRES: kRunning, and what the member says is collected.
+// The member's workers have ended, and the reason is that the service did not run. Then the generation
+// is ended, and no worker is blamed. No restart is used, unless this happened within kFreeAgain before.
+// REQUIRES: kRunning, and what the member says is collected.
 bool Membership::ended_by_outage(const Member& member, TimePoint now, MembershipOutput& out) {
   if (!outage_ || now > outage_->ended + options_.lease || member.local) return false;
   if (has_failed_itself()) return false;
+  const Member* host = &member;
   std::string where;
   for (const auto& [id, other] : members_) {
-    if (other.local) where = " on " + other.node.host;
+    if (!other.local) continue;
+    where = " on " + other.node.host;
+    if (other.assignment) host = &other;
   }
-  ended_by_outage_ = true;
-  begin_forming("the rendezvous service" + where + " did not run for " +
-                    ddprun::to_text(outage_->ended - outage_->began),
-                now, out);
+  const std::string what = "the rendezvous service" + where + " did not run for " +
+                           ddprun::to_text(outage_->ended - outage_->began);
+  if (last_free_ && now < *last_free_ + kFreeAgain) {
+    add_lost_node(*host,
+                  {.kind = EndKind::kNodeLost,
+                   .message = what + ", for the second time within " + ddprun::to_text(kFreeAgain)},
+                  outage_->began);
+    failed_ = true;
+  } else {
+    last_free_ = now;
+    ended_by_outage_ = true;
+  }
+  begin_forming(what, now, out);
   return true;
 }
 

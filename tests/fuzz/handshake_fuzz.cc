@@ -76,9 +76,9 @@ class CheckedService {
 
  private:
   std::string proof_with(std::string_view nonce) const {
-    const std::optional<std::string> key = keys_.key_of(challenged_->job);
+    const std::optional<Secret> key = keys_.key_of(challenged_->job);
     DDPRUN_ASSERT(key, "no job without a key is asked");
-    return proof_of(Side::kAgent, *key,
+    return proof_of(Side::kAgent, key->view(),
                     {.protocol = challenged_->protocol,
                      .version = challenged_->version,
                      .job = challenged_->job,
@@ -170,7 +170,7 @@ void tell(std::string_view story, const Keyring& keys) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ddprun;
   const std::string_view story(reinterpret_cast<const char*>(data), size);
-  tell(story, *Keyring::parse(kKeys));
+  tell(story, *Keyring::parse(Secret(kKeys)));
   tell(story, Keyring());
   return 0;
 }

@@ -3,12 +3,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <fstream>
+#include <optional>
 
 #include "base/host_port.h"
+#include "base/unique_fd.h"
 #include "rendezvous/core/proof.h"
 #include "tests/integration/meeting_frame.h"
 #include "tests/support/held_port.h"
@@ -22,6 +28,32 @@ using testing::Not;
 
 constexpr const char* kKey = "0123456789abcdef-of-the-test";
 constexpr const char* kWrongKey = "fedcba9876543210-of-the-test";
+
+// Whether the text is in memory that a core dump of the process would hold; also where the program's
+// file is mapped, which a core dump leaves out. nullopt: the memory of the process cannot be read.
+std::optional<bool> is_in_memory(pid_t pid, const std::string& text) {
+  const std::string process = "/proc/" + std::to_string(pid);
+  const UniqueFd memory(open((process + "/mem").c_str(), O_RDONLY | O_CLOEXEC));
+  std::ifstream maps(process + "/smaps");
+  if (!memory.valid() || !maps) return std::nullopt;
+  unsigned long begin = 0, end = 0, resident = 0;
+  bool is_found = false;
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long first = 0, last = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &first, &last) == 2) {
+      begin = first;
+      end = last;
+    }
+    std::sscanf(line.c_str(), "Rss: %lu kB", &resident);
+    const bool is_last = line.starts_with("VmFlags:");
+    if (!is_last || resident == 0 || line.find(" dd") != line.npos) continue;
+    std::string bytes(end - begin, '\0');
+    const ssize_t size = pread(memory.get(), bytes.data(), bytes.size(), static_cast<off_t>(begin));
+    bytes.resize(static_cast<std::size_t>(std::max<ssize_t>(0, size)));
+    is_found = is_found || bytes.find(text) != bytes.npos;
+  }
+  return is_found;
+}
 
 class Keys : public MeetingTest {
  protected:
@@ -42,12 +74,14 @@ TEST_F(Keys, NodesThatHaveItMeetAndItIsFoundNowhere) {
   ASSERT_TRUE(a->wait_for_out("ready")) << a->err();
   ASSERT_TRUE(b->wait_for_out("ready")) << b->err();
   const std::vector<pid_t> all = left_behind();
+  EXPECT_EQ(is_in_memory(getpid(), kKey), true) << "this process has it in plain memory";
   EXPECT_GE(all.size(), 9u) << "the service, and of each node guardian, keeper, agent, worker";
   for (const pid_t pid : all) {
     for (const char* what : {"/environ", "/cmdline"}) {
       EXPECT_THAT(read_file("/proc/" + std::to_string(pid) + what), Not(HasSubstr(kKey)))
           << describe_processes({pid});
     }
+    EXPECT_NE(is_in_memory(pid, kKey), true) << describe_processes({pid});
   }
   let_go();
   EXPECT_EQ(a->wait(), 0) << a->err();

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -12,7 +13,9 @@
 #include <set>
 
 #include "base/rng.h"
+#include "base/unique_fd.h"
 #include "rendezvous/listen.h"
+#include "rendezvous/tcp_address.h"
 #include "tests/integration/launcher_frame.h"
 #include "tests/support/test_seed.h"
 
@@ -483,6 +486,32 @@ TEST_F(LauncherTest, AnEndpointTakenBySomethingElseIsNamed) {
   EXPECT_THAT(job->err(), HasSubstr("no rendezvous service"));
   store.signal(SIGTERM);
   store.wait();
+}
+
+// Bound, and nobody listens; listen_tcp() does not share it.
+class LauncherAndATakenPort : public LauncherTest {
+ protected:
+  LauncherAndATakenPort() : taken_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const auto any = numeric_address({"127.0.0.1", 0});
+    EXPECT_EQ(bind(taken_.get(), any->get(), any->size), 0);
+    endpoint_ = "--rdzv-endpoint=" + to_text(local_address_of(taken_.get()));
+  }
+  UniqueFd taken_;
+  std::string endpoint_;
+};
+
+TEST_F(LauncherAndATakenPort, WhereNobodyAnswersIsNamedAtOnce) {
+  auto job = start({endpoint_, "true"});
+  EXPECT_EQ(job->wait(seconds(20)), 69) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("is taken by something that is no rendezvous service"));
+}
+
+// By an agent of an earlier job, say.
+TEST_F(LauncherAndATakenPort, ThatIsGivenBackSoonIsTaken) {
+  auto job = start({endpoint_, "true"});
+  let_pass(std::chrono::milliseconds(300));
+  taken_.reset();
+  EXPECT_EQ(job->wait(), 0) << job->err();
 }
 
 TEST_F(LauncherTest, HelpAndVersionGoToStandardOutput) {

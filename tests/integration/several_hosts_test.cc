@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
 
 #include "base/rng.h"
 #include "tests/integration/several_hosts.h"
@@ -188,8 +189,13 @@ TEST_F(SeveralHosts, LosingTheHostOfAnEmbeddedServiceEndsTheJobEverywhereWith67)
   }
 }
 
+// DDPRUN_OUTAGE_SECONDS says how long the outages last.
 class EmbeddedServiceOutage : public SeveralHosts {
  protected:
+  static seconds outage() {
+    const char* given = std::getenv("DDPRUN_OUTAGE_SECONDS");
+    return given ? seconds(std::atoi(given)) : seconds(5);
+  }
   void start_job() {
     start_hosts(3, false);
     for (int node = 0; node < 3; ++node) {
@@ -211,7 +217,7 @@ class EmbeddedServiceOutage : public SeveralHosts {
 TEST_F(EmbeddedServiceOutage, ACutOfANodeThatHostsNothingCostsOneRestart) {
   start_job();
   cluster_->cut(1);
-  let_pass(seconds(6));
+  let_pass(outage());
   cluster_->heal(1);
   expect_one_restart();
   EXPECT_THAT(jobs_[0]->err(), HasSubstr("node 1 (node1) was lost"));
@@ -221,7 +227,7 @@ TEST_F(EmbeddedServiceOutage, ACutOfANodeThatHostsNothingCostsOneRestart) {
 TEST_F(EmbeddedServiceOutage, ACutOfTheNodeWithTheServiceIsBlamedOnIt) {
   start_job();
   cluster_->cut(0);
-  let_pass(seconds(6));
+  let_pass(outage());
   cluster_->heal(0);
   expect_one_restart();
   EXPECT_THAT(jobs_[0]->err(), HasSubstr("(node0) was lost: it runs the rendezvous service"));
@@ -230,7 +236,7 @@ TEST_F(EmbeddedServiceOutage, ACutOfTheNodeWithTheServiceIsBlamedOnIt) {
 TEST_F(EmbeddedServiceOutage, AnAgentWithTheServiceThatIsStoppedForAWhileCostsNoNode) {
   start_job();
   signal_agent(0, "-STOP");
-  let_pass(seconds(6));
+  let_pass(outage());
   signal_agent(0, "-CONT");
   expect_one_restart();
   EXPECT_THAT(jobs_[0]->err(), HasSubstr("the rendezvous service on node0 did not run for"));

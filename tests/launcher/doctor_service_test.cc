@@ -95,7 +95,7 @@ TEST(AskService, ProvesAKeyThatIsTheJobsAlone) {
   RunningService service;
   service.set_keys("job a_key_of_this_job_alone");
   ServiceQuestion question = question_of(service.port(), "a_key_of_this_job_alone");
-  question.key_for_all.clear();
+  question.key_for_all = Secret();
   const ServiceAnswer answer = ask_service(question);
   EXPECT_EQ(answer.outcome, Outcome::kService) << answer.why;
   EXPECT_TRUE(answer.has_proved);

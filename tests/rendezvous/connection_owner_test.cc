@@ -2,10 +2,12 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -40,6 +42,12 @@ int status_of(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+using Ask = std::function<Result<uid_t>(const SocketAddress&, const SocketAddress&)>;
+const Ask kWays[] = {owner_of_connection, [](const SocketAddress& peer, const SocketAddress& local) {
+                       const Result<SocketOwner> owner = owner_by_proc(peer, local);
+                       return owner ? Result<uid_t>(owner->user) : Result<uid_t>(owner.error());
+                     }};
+
 class ConnectionOwner : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -65,7 +73,7 @@ class ConnectionOwner : public testing::TestWithParam<const char*> {
 TEST_P(ConnectionOwner, IsTheUserOfTheProcessThatConnected) {
   testing_support::RawTcpClient own(address_.port(), GetParam());
   const UniqueFd accepted = accept_one();
-  for (const auto& ask : {owner_of_connection, owner_by_proc}) {
+  for (const Ask& ask : kWays) {
     const Result<uid_t> owner = ask(peer_, local_);
     ASSERT_TRUE(owner) << owner.error().message();
     EXPECT_EQ(*owner, geteuid());
@@ -77,7 +85,7 @@ TEST_P(ConnectionOwner, IsAnotherUserWhereItIsOne) {
   if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
   const pid_t child = stranger(address_, "", kStranger);
   UniqueFd accepted = accept_one();
-  for (const auto& ask : {owner_of_connection, owner_by_proc}) {
+  for (const Ask& ask : kWays) {
     const Result<uid_t> owner = ask(peer_, local_);
     EXPECT_TRUE(owner) << (owner ? "" : owner.error().message());
     if (owner) {
@@ -93,9 +101,41 @@ TEST_P(ConnectionOwner, IsNobodyWhereTheProcessIsGone) {
   std::optional<testing_support::RawTcpClient> own(std::in_place, address_.port(), GetParam());
   const UniqueFd accepted = accept_one();
   own.reset();
-  for (const auto& ask : {owner_of_connection, owner_by_proc}) {
+  for (const Ask& ask : kWays) {
     EXPECT_FALSE(ask(peer_, local_));
   }
+}
+
+// In a user namespace without ids every user is called 65534, this one, too.
+TEST_P(ConnectionOwner, IsNotThisUserBecauseNeitherHasAnId) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
+  const pid_t other = stranger(address_, "", kStranger);
+  UniqueFd accepted = accept_one();
+  const SocketAddress others = peer_;
+  testing_support::RawTcpClient own(address_.port(), GetParam());
+  const UniqueFd accepted_own = accept_one();
+  const pid_t child = fork();
+  if (child == 0) {
+    if (unshare(CLONE_NEWUSER) != 0) _exit(77);
+    const Result<uid_t> mine = owner_of_connection(peer_, local_);
+    const bool is_mine = mine && *mine == geteuid();
+    const bool is_theirs = owner_of_connection(others, local_).has_value();
+    _exit((is_mine ? 0 : 1) + (is_theirs ? 2 : 0));
+  }
+  const int status = status_of(child);
+  accepted.reset();
+  status_of(other);
+  if (status == 77) GTEST_SKIP() << "this system makes no user namespaces";
+  EXPECT_EQ(status, 0);
+}
+
+TEST(NamesOneUser, WhereEveryUserHasAnIdOrTheIdIsNotTheOverflowId) {
+  constexpr uid_t kOverflow = 65534;
+  EXPECT_TRUE(names_one_user(kOverflow, kOverflow, "         0          0 4294967295\n"));
+  EXPECT_FALSE(names_one_user(kOverflow, kOverflow, "0 100000 65536\n"));
+  EXPECT_FALSE(names_one_user(kOverflow, kOverflow, "0 1000 1\n1 100000 65535\n"));
+  EXPECT_FALSE(names_one_user(kOverflow, kOverflow, ""));
+  EXPECT_TRUE(names_one_user(1000, kOverflow, "0 100000 65536\n"));
 }
 
 INSTANTIATE_TEST_SUITE_P(OnLoopback, ConnectionOwner, testing::Values("127.0.0.1", "::1"));

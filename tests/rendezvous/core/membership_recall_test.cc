@@ -110,6 +110,17 @@ TEST_F(RecallTest, AFailureDuringTheOutageUsesBudget) {
 }
 
 // Agents say so once: this one said it to nobody.
+// Its agent was ending the other workers when it came back, and said what had happened after that.
+TEST_F(RecallTest, AFailureDuringTheOutageThatIsToldLateUsesBudget) {
+  restart_service({2, 2}, 3);
+  come_back("a", 0, AgentPhase::kIdle, 7);
+  come_back("b", 1, AgentPhase::kStopping, 7);
+  say("b", AgentPhase::kIdle, 7, {killed(1)});
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->generation, Generation(8));
+  EXPECT_EQ(told<Assignment>("a")->restart_count, 3);
+}
+
 TEST_F(RecallTest, AHangThatBeganDuringTheOutageIsEnded) {
   restart_service({2, 2}, 3);
   Hello back = hello_again("a", AgentPhase::kRunning, 7);

@@ -3,6 +3,7 @@
 
 #include <csignal>
 
+#include "base/exit_codes.h"
 #include "tests/rendezvous/core/membership_fixture.h"
 
 namespace ddprun {
@@ -144,6 +145,37 @@ TEST_F(MembershipSilence, LongAfterAnOutageANodeThatIsCutOffIsBlamedAgain) {
   say("node0", AgentPhase::kIdle, 0);
   say("node1", AgentPhase::kIdle, 0);
   EXPECT_THAT(reason(), HasSubstr("node 2 (node2) was lost: it was cut off"));
+}
+
+// The service stops again and again: only the first restart in ten minutes is free.
+TEST_F(MembershipSilence, AServiceThatDoesNotRunAgainAndAgainUsesRestarts) {
+  int generation = 0;
+  const auto outage = [&] {
+    now_ += seconds(30);
+    job_->was_held_up(seconds(30), now_);
+    for (const char* host : {"node1", "node2"}) {
+      take(job_->joined(hello_again(host, AgentPhase::kIdle, generation), false, now_));
+    }
+    say("node0", AgentPhase::kIdle, generation);
+    const Assignment* next = told<Assignment>("node0");
+    if (!next || next->generation != Generation(++generation)) return std::string();
+    for (const char* host : {"node0", "node1", "node2"}) {
+      say(host, AgentPhase::kRunning, generation);
+    }
+    return next->reason;
+  };
+  EXPECT_THAT(outage(), HasSubstr("did not run for 30.0 s"));
+  EXPECT_EQ(job_->restarts_used(), 0);
+  EXPECT_THAT(outage(), HasSubstr("restart 1 of 3: node 0 (node0) was lost: the rendezvous service "
+                                  "on node0 did not run for 30.0 s, for the second time within"));
+  live(Membership::kFreeAgain);
+  EXPECT_THAT(outage(), Not(HasSubstr("restart")));
+  EXPECT_EQ(job_->restarts_used(), 1);
+  outage();
+  outage();
+  EXPECT_EQ(outage(), "") << "no restart is left";
+  ASSERT_TRUE(job_->verdict());
+  EXPECT_EQ(job_->verdict()->exit_code, to_int(ExitCode::kNodeLost));
 }
 
 TEST_F(MembershipSilence, AHostIsNotHereAndMissingAtOnce) {

@@ -1,0 +1,44 @@
+#include "base/secret.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+#include <new>
+
+#include "base/assert.h"
+
+namespace ddprun {
+
+Secret::Secret(std::string_view bytes) {
+  if (bytes.empty()) return;
+  *this = filled(bytes.size(), [&](char* place) {
+    std::memcpy(place, bytes.data(), bytes.size());
+    return bytes.size();
+  });
+}
+
+// Pages of a mapping of its own: malloc's neighbours would be left out of the core, too.
+Secret Secret::filled(std::size_t room, const std::function<std::size_t(char*)>& fill) {
+  void* pages = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED) throw std::bad_alloc();
+  char* place = static_cast<char*>(pages);
+  Secret secret;
+  secret.pages_ = std::shared_ptr<const char>(place, [place, room](const char*) {
+    explicit_bzero(place, room);
+    munmap(place, room);
+  });
+  madvise(pages, room, MADV_DONTDUMP);
+  const std::size_t size = fill(place);
+  DDPRUN_ASSERT(size <= room, "what was written fits");
+  secret.view_ = {place, size};
+  return secret;
+}
+
+Secret Secret::part(std::string_view part) const {
+  Secret secret;
+  secret.pages_ = pages_;
+  secret.view_ = part;
+  return secret;
+}
+
+}  // namespace ddprun
