@@ -1,11 +1,15 @@
 #include "worker_lib/any_rank.h"
 
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "worker_lib/error_bridge.h"
+#include "worker_lib/late_checks.h"
 
 namespace ddprun {
 
@@ -13,10 +17,29 @@ using nlohmann::json;
 
 namespace {
 
-// Not on a GPU where the cpu will do: its stream would be waited for.
+// How long a call that was ended may take to say why.
+constexpr auto kTimeToFail = std::chrono::seconds(10);
+
+// Not on a GPU where the cpu will do. The copy to a GPU does not wait for its stream.
 torch::Tensor as_tensor(const std::vector<bool>& wishes, const ProcessGroup& group) {
-  const torch::Device where = group.takes(torch::kCPU) ? torch::kCPU : group.device();
-  return torch::tensor(std::vector<std::int32_t>(wishes.begin(), wishes.end())).to(where);
+  const torch::Tensor values =
+      torch::tensor(std::vector<std::int32_t>(wishes.begin(), wishes.end()));
+  if (group.takes(torch::kCPU)) return values;
+  const torch::Tensor wished =
+      torch::empty(values.sizes(), values.options().device(group.device()));
+  wished.copy_(detail::host_tensor_for(wished).copy_(values), /*non_blocking=*/true);
+  return wished;
+}
+
+// Returns what the call has written on a device. By a stream that has nothing else to do: the
+// caller's may hold the work of a whole step.
+torch::Tensor result_on_host(const Work& work, const torch::Tensor& values) {
+  const c10::impl::VirtualGuardImpl device(values.device().type());
+  const c10::StreamGuard aside(device.getStreamFromGlobalPool(values.device()));
+  work.wait();
+  const torch::Tensor result = detail::HostCopy(values).wait();
+  work.wait(kTimeToFail);  // an aborted call lets the copy come, too
+  return result;
 }
 
 std::vector<bool> as_wishes(const torch::Tensor& wished) {
@@ -40,6 +63,7 @@ std::vector<bool> LateWishes::last(const std::vector<bool>& mine) {
   if (group_.size() == 1) return mine;
   if (!sent_) return std::vector<bool>(mine.size());
   const Sent sent = *std::exchange(sent_, std::nullopt);
+  if (!sent.wished.is_cpu()) return as_wishes(result_on_host(sent.work, sent.wished));
   sent.work.wait();
   return as_wishes(sent.wished);
 }

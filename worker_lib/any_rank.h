@@ -16,8 +16,10 @@ namespace ddprun {
 // The thread of the group's calls; throws as they do.
 std::vector<bool> wishes_of_all(ProcessGroup& group, const std::vector<bool>& mine);
 
-// The same without waiting: what the ranks wish in one step is known in the next one. In a world of one there is
-// nothing to wait for. The group must outlive it; the thread of the group's calls owns it.
+// The same without waiting: what the ranks wish in one step is known in the next one. In a world of
+// one there is nothing to wait for. On a GPU neither call waits for the caller's stream; last()
+// waits until the device has exchanged the wishes of the step before. The group must outlive it;
+// the thread of the group's calls owns it.
 class LateWishes {
  public:
   explicit LateWishes(ProcessGroup& group) : group_(group) {}

@@ -17,6 +17,7 @@
 #include "worker_lib/consistency_guard.h"
 #include "worker_lib/core/training_position.h"
 #include "worker_lib/error_bridge.h"
+#include "worker_lib/group_notes.h"
 #include "worker_lib/optimizer_state.h"
 #include "worker_lib/rank_state.h"
 #include "worker_lib/save_request.h"
@@ -188,6 +189,8 @@ CheckpointManager::Impl::Gathered CheckpointManager::Impl::gather(
   std::optional<DistError> failure;
   TrainingPosition position{.step = step, .epoch = state.epoch, .sampler = {}};
   try {
+    // What the last passes have left on a device may say that the state is of no use.
+    with_dist_errors(kSaving, [&] { group.notes()->late_checks->settle(); });
     position = position_of(state, step);
     expect_sound_names(state);
     for (const auto& [name, tensor] : state.tensors)

@@ -89,6 +89,7 @@ Description describe(const torch::nn::Module& module, const DataParallelOptions&
                    on_or_off("broadcast_buffers", options.broadcast_buffers),
                    on_or_off("find_unused_parameters", options.find_unused_parameters),
                    on_or_off("static_graph", options.static_graph),
+                   on_or_off("check_passes_late", options.check_passes_late),
                    "option 'check_consistency_every' " +
                        std::to_string(options.check_consistency_every)};
   return lines;
@@ -359,6 +360,7 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module, Pr
          .static_graph = options.static_graph,
          .gradient_as_bucket_view = options.gradient_as_bucket_view,
          .compute_in_buckets = options.compute_gradients_in_buckets,
+         .looks_late = options.check_passes_late && !group.device().is_cpu(),
          .statistics_every = options.statistics_every});
   });
 }

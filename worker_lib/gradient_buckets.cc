@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "worker_lib/late_checks.h"
+
 namespace ddprun {
 namespace {
 
@@ -56,6 +58,7 @@ void GradientBuckets::move(int bucket) {
 void GradientBuckets::set_flat(int bucket, const torch::Tensor& flat) {
   const auto index = static_cast<std::size_t>(bucket);
   flats_[index] = flat;
+  firsts_.clear();
   for (const BucketSlot& slot : layout_[index].slots) {
     places_[slot.gradient] = make_place(slot.gradient, flat, slot.offset_bytes);
     bucket_of_[slot.gradient] = bucket;
@@ -88,26 +91,44 @@ torch::Tensor GradientBuckets::payload(int bucket) const {
 }
 
 void GradientBuckets::write_words(std::span<const double> words) {
-  if (!words_.is_cpu()) {
-    words_.copy_(torch::tensor(c10::ArrayRef<double>(words.data(), words.size())));
-    return;
-  }
+  const torch::Tensor host = words_.is_cpu() ? words_ : detail::host_tensor_for(words_);
   AT_DISPATCH_FLOATING_TYPES_AND2(
-      torch::kFloat16, torch::kBFloat16, words_.scalar_type(), "words", [&] {
-        std::ranges::transform(words, words_.mutable_data_ptr<scalar_t>(),
+      torch::kFloat16, torch::kBFloat16, host.scalar_type(), "words", [&] {
+        std::ranges::transform(words, host.mutable_data_ptr<scalar_t>(),
                                [](double word) { return static_cast<scalar_t>(word); });
       });
+  if (!words_.is_cpu()) words_.copy_(host, /*non_blocking=*/true);
 }
 
-std::vector<double> GradientBuckets::read_words() const {
-  const torch::Tensor host = words_.cpu();
-  std::vector<double> words;
-  AT_DISPATCH_FLOATING_TYPES_AND2(torch::kFloat16, torch::kBFloat16, host.scalar_type(), "words",
+std::vector<double> GradientBuckets::numbers_in(const torch::Tensor& words) {
+  std::vector<double> numbers;
+  AT_DISPATCH_FLOATING_TYPES_AND2(torch::kFloat16, torch::kBFloat16, words.scalar_type(), "words",
                                   [&] {
-                                    const auto* first = host.const_data_ptr<scalar_t>();
-                                    words.assign(first, first + host.numel());
+                                    const auto* first = words.const_data_ptr<scalar_t>();
+                                    numbers.assign(first, first + words.numel());
                                   });
-  return words;
+  return numbers;
+}
+
+// One call for each bucket, whose gradients have one dtype.
+void GradientBuckets::multiply_first_elements(const torch::Tensor& factor) {
+  firsts_.resize(layout_.size());
+  for (int bucket = 0; bucket < count(); ++bucket) {
+    std::vector<torch::Tensor>& firsts = firsts_[static_cast<std::size_t>(bucket)];
+    if (firsts.empty()) firsts = first_elements(bucket);
+    if (!firsts.empty()) at::_foreach_mul_(firsts, factor.to(flat(bucket).scalar_type()));
+  }
+}
+
+std::vector<torch::Tensor> GradientBuckets::first_elements(int bucket) const {
+  const torch::Tensor& all = flat(bucket);
+  std::vector<torch::Tensor> result;
+  for (const BucketSlot& slot : layout_[static_cast<std::size_t>(bucket)].slots) {
+    if (parameters_[slot.gradient].numel() == 0) continue;
+    const std::uint64_t at = slot.offset_bytes / c10::elementSize(all.scalar_type());
+    result.push_back(all.narrow(0, static_cast<std::int64_t>(at), 1));
+  }
+  return result;
 }
 
 }  // namespace ddprun

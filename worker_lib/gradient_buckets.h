@@ -52,12 +52,18 @@ class GradientBuckets {
   // Without them.
   torch::Tensor payload(int bucket) const;
   const torch::Tensor& words() const { return words_; }
-  // All of them; each step does this, so without an operator of LibTorch's where they are on the host.
+  // All of them; each step does this, so without an operator of LibTorch's where they are on the
+  // host. Waits for no stream of a GPU.
   void write_words(std::span<const double> words);
-  std::vector<double> read_words() const;
+  // words: such a block, on the host.
+  static std::vector<double> numbers_in(const torch::Tensor& words);
+  // Multiplies the first element of each gradient by the factor, one element of the dtype float on
+  // the group's device.
+  void multiply_first_elements(const torch::Tensor& factor);
 
  private:
   void set_flat(int bucket, const torch::Tensor& flat);
+  std::vector<torch::Tensor> first_elements(int bucket) const;
   torch::Tensor make_place(std::size_t gradient, const torch::Tensor& flat,
                            std::uint64_t offset_bytes) const;
 
@@ -71,6 +77,7 @@ class GradientBuckets {
   std::vector<torch::Tensor> places_;  // by gradient
   std::vector<int> bucket_of_;
   torch::Tensor words_;
+  std::vector<std::vector<torch::Tensor>> firsts_;  // by bucket; empty until they are wanted
 };
 
 }  // namespace ddprun

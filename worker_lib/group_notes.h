@@ -6,6 +6,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+
+#include "worker_lib/late_checks.h"
 
 namespace ddprun::detail {
 
@@ -14,6 +17,8 @@ struct GroupNotes {
 
   // What set_epoch() of a sampler that was made with the group has chosen last.
   std::atomic<std::int64_t> epoch = kNoEpoch;
+  // What a checkpoint must look at first. Groups that are split off share it.
+  std::shared_ptr<LateChecksOfGroup> late_checks = std::make_shared<LateChecksOfGroup>();
   // The group has been destroyed.
   std::atomic<bool> has_ended = false;
 };

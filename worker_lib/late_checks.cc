@@ -7,19 +7,32 @@
 
 namespace ddprun::detail {
 
-void LateChecks::add(const torch::Tensor& values, Look look) {
-  Check check{.on_host = {}, .copied = {}, .look = std::move(look)};
-  if (values.is_cuda()) {
-    // A copy into ordinary memory would wait for the stream.
-    check.on_host =
-        torch::empty(values.sizes(), values.options().device(torch::kCPU).pinned_memory(true));
-    check.on_host.copy_(values, /*non_blocking=*/true);
-    check.copied.emplace(values.device().type());
-    check.copied->record(
-        c10::impl::VirtualGuardImpl(values.device().type()).getStream(values.device()));
-  } else {
-    check.on_host = values.is_cpu() ? values.clone() : values.cpu();
+// A copy to or from ordinary memory would wait for the stream of a GPU.
+torch::Tensor host_tensor_for(const torch::Tensor& on_device) {
+  return torch::empty(on_device.sizes(), torch::TensorOptions(on_device.scalar_type())
+                                             .pinned_memory(on_device.is_cuda()));
+}
+
+HostCopy::HostCopy(const torch::Tensor& values) {
+  if (values.is_cpu()) {
+    on_host_ = values.clone();
+    return;
   }
+  on_device_ = values;
+  on_host_ = host_tensor_for(values);
+  on_host_.copy_(values, /*non_blocking=*/true);
+  const torch::Device device = values.device();
+  copied_.emplace(device.type());
+  copied_->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+}
+
+const torch::Tensor& HostCopy::wait() const {
+  if (copied_) copied_->synchronize();
+  return on_host_;
+}
+
+void LateChecks::add(const torch::Tensor& values, Look look) {
+  Check check{HostCopy(values), std::move(look)};
   const std::lock_guard lock(mutex_);
   checks_.push_back(std::move(check));
 }
@@ -30,10 +43,23 @@ void LateChecks::settle() {
     const std::lock_guard lock(mutex_);
     due.swap(checks_);
   }
-  for (Check& check : due) {
-    if (check.copied) check.copied->synchronize();
-    check.look(check.on_host);
+  for (const Check& check : due) check.look(check.values.wait());
+}
+
+void LateChecksOfGroup::add(const std::shared_ptr<LateChecks>& checks) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(all_, [](const auto& one) { return one.expired(); });
+  all_.push_back(checks);
+}
+
+void LateChecksOfGroup::settle() {
+  std::vector<std::weak_ptr<LateChecks>> all;
+  {
+    const std::lock_guard lock(mutex_);
+    all = all_;
   }
+  for (const auto& one : all)
+    if (const auto checks = one.lock()) checks->settle();
 }
 
 }  // namespace ddprun::detail

@@ -879,11 +879,14 @@ std::unique_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const Grou
     const torch::Tensor mine = torch::tensor({color, key}, torch::kInt32).to(object_device_);
     const torch::Tensor all = torch::empty({size(), 2}, mine.options());
     all_gather_into_tensor(all, mine, {.timeout = left(deadline)});
-    std::shared_ptr<void> seed;
-    backend_->split_off(color, key, &seed, {.timeout = left(deadline)}).wait();
-    if (color < 0) return nullptr;
     const torch::Tensor host = all.cpu();
     const auto choices = host.accessor<int, 2>();
+    // A color is told as its first rank: the backend may need numbers that no color has.
+    int first = color < 0 ? -1 : 0;
+    while (first >= 0 && choices[first][0] != color) ++first;
+    std::shared_ptr<void> seed;
+    backend_->split_off(first, key, &seed, {.timeout = left(deadline)}).wait();
+    if (color < 0) return nullptr;
     std::vector<int> members;
     for (int r = 0; r < size(); ++r) {
       if (choices[r][0] == color) members.push_back(r);
@@ -891,7 +894,10 @@ std::unique_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const Grou
     std::ranges::stable_sort(members, {}, [&](int r) { return choices[r][1]; });
     std::vector<int> ranks;
     for (const int r : members) ranks.push_back(world_ranks()[static_cast<std::size_t>(r)]);
-    return value_or_throw(identity_.maker->form(ranks, options, left(deadline), std::move(seed)));
+    auto part =
+        value_or_throw(identity_.maker->form(ranks, options, left(deadline), std::move(seed)));
+    part->notes_->late_checks = notes_->late_checks;
+    return part;
   });
 }
 

@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <numeric>
 
@@ -96,6 +97,7 @@ Reducer::Reducer(std::vector<Parameter> parameters, ProcessGroup& group,
   std::vector<char> in_a_bucket;
   for (Parameter& parameter : parameters) {
     tensors.push_back(parameter.tensor);
+    has_sparse_ |= parameter.is_sparse;
     in_a_bucket.push_back(!parameter.is_sparse);
     slots_.push_back({.parameter = std::move(parameter)});
   }
@@ -105,6 +107,7 @@ Reducer::Reducer(std::vector<Parameter> parameters, ProcessGroup& group,
   if (places_fit) placement_ = GradientPlacement::make(tensors);
   buckets_ = std::make_unique<GradientBuckets>(std::move(tensors), in_a_bucket, words, group,
                                                options.caps);
+  if (options.looks_late) group.notes()->late_checks->add(late_);
 }
 
 std::shared_ptr<Reducer> Reducer::make(std::vector<Parameter> parameters, ProcessGroup& group,
@@ -434,14 +437,24 @@ void Reducer::wait_for_buckets() {
   for (const Work& work : works_) work.wait();
 }
 
+// What needs the words at the end of the pass: the layout of the first one, a hook's end, gradients
+// that stay as they are, and the number of rows of sparse ones. In join() each forward waits for
+// the device anyway.
+bool Reducer::may_look_late() const {
+  return options_.looks_late && has_ready_order_ && !hook_ && !tells_used() && !has_sparse_ &&
+         compares_epochs_;
+}
+
 // Averages travel, so a word that one rank sets arrives as its value over the world size.
 void Reducer::set_words(PassCode code) {
   const auto used = std::make_unique<bool[]>(slots_.size());
   for (std::size_t i = 0; i < slots_.size(); ++i) used[i] = slots_[i].is_used;
   const std::span<const bool> told(used.get(), tells_used() ? slots_.size() : 0);
-  const std::int64_t epoch =
-      compares_epochs_ ? group_.notes()->epoch.load() : detail::GroupNotes::kNoEpoch;
-  buckets_->write_words(PassWords::of_rank(group_.rank(), group_.size(), code, epoch, told));
+  buckets_->write_words(PassWords::of_rank(group_.rank(), group_.size(), code, own_epoch(), told));
+}
+
+std::int64_t Reducer::own_epoch() const {
+  return compares_epochs_ ? group_.notes()->epoch.load() : detail::GroupNotes::kNoEpoch;
 }
 
 // --- its end ---
@@ -470,9 +483,7 @@ void Reducer::finish_pass() {
   std::vector<std::size_t> missing = pass_->missing();
   if (options_.find_unused || (options_.static_graph && expected_.empty()))
     for (const std::size_t index : std::exchange(missing, {})) excuse(index);
-  const PassWords words = reduce_rest(missing.empty() ? PassCode::kComplete : PassCode::kMissing);
-  expect_complete(words, missing);
-  expect_same_epoch(words);
+  const std::optional<PassWords> words = reduce_rest(missing);
   finish_buckets();
   settle_gradients(words);
   settle_sparse(words, /*is_shadow=*/false);
@@ -492,16 +503,25 @@ void Reducer::shadow_pass() {
     if (buckets_->has_place(i)) place_to_write(i).zero_();
   }
   send_due();
-  const PassWords words = reduce_rest(PassCode::kComplete);
-  expect_complete(words, {});
+  const std::optional<PassWords> words = reduce_rest({});
   finish_buckets();
   settle_sparse(words, /*is_shadow=*/true);
   learn_from_first_pass();
 }
 
-// Returns the sums of the ranks' words, which have come.
-PassWords Reducer::reduce_rest(PassCode code) {
-  set_words(code);
+Reducer::OwnPart Reducer::own_part(const std::vector<std::size_t>& missing) const {
+  OwnPart own{.is_nested = torch::autograd::get_current_node() != nullptr,
+              .epoch = own_epoch(),
+              .works = works_,
+              .scale = divisor_ && !hook_ ? 1.0 : group_.size()};
+  for (const std::size_t index : missing) own.missing.push_back(describe_missing(index));
+  return own;
+}
+
+// Returns the sums of the ranks' words, of a pass that is complete everywhere; nothing where they
+// are looked at in the next pass. missing: parameters that got no gradient here.
+std::optional<PassWords> Reducer::reduce_rest(const std::vector<std::size_t>& missing) {
+  set_words(missing.empty() ? PassCode::kComplete : PassCode::kMissing);
   const int last = buckets_->count() - 1;
   try {
     for (int bucket = pass_->take_remaining(); bucket >= 0; bucket = pass_->take_remaining())
@@ -512,16 +532,45 @@ PassWords Reducer::reduce_rest(PassCode code) {
     throw;
   }
   wait_for_buckets();
-  const double scale = divisor_ && !hook_ ? 1 : group_.size();
-  std::vector<double> sums = buckets_->read_words();
+  late_->settle();  // of the pass before
+  OwnPart own = own_part(missing);
+  if (may_look_late()) {
+    spoil_unless_complete(own.scale);
+    late_->add(buckets_->words(), [weak = weak_from_this(), own = std::move(own)](
+                                      const torch::Tensor& words) {
+      if (const auto owner = weak.lock()) static_cast<void>(owner->look_at(words, own));
+    });
+    if (recorder_) recorder_->reduced();
+    return std::nullopt;
+  }
+  const torch::Tensor words = buckets_->words().cpu();
   if (recorder_) recorder_->reduced();
+  return look_at(words, own);
+}
+
+// Throws unless the pass was reduced and is complete on all ranks. words: on the host.
+PassWords Reducer::look_at(const torch::Tensor& words, const OwnPart& own) const {
   // NCCL's calls only make the stream wait, and an abort may end a call when its last elements, the words, are
   // reduced already. Now that the words have been read each call has ended.
-  for (const Work& work : works_) work.wait(kTimeToFail);
-  for (double& sum : sums) sum *= scale;
-  PassWords words(std::move(sums), group_.size());
-  expect_reduced(words);
-  return words;
+  for (const Work& work : own.works) work.wait(kTimeToFail);
+  std::vector<double> sums = GradientBuckets::numbers_in(words);
+  for (double& sum : sums) sum *= own.scale;
+  PassWords result(std::move(sums), group_.size());
+  expect_reduced(result);
+  expect_complete(result, own);
+  expect_same_epoch(result, own);
+  return result;
+}
+
+// Writes NaN to each gradient unless every rank's code has come and says that its pass is complete.
+// The device decides, and the host does not wait for it.
+void Reducer::spoil_unless_complete(double scale) {
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor codes = buckets_->words().narrow(0, 0, group_.size());
+  const double complete = static_cast<double>(PassCode::kComplete) / scale;
+  const torch::Tensor is_complete = (codes - complete).abs_().lt(0.5 / scale).all();
+  buckets_->multiply_first_elements(
+      torch::where(is_complete, 1.0F, std::numeric_limits<float>::quiet_NaN()));
 }
 
 // A backend may say that a call is over which was ended early: NCCL's calls only make the stream wait. Then the
@@ -552,14 +601,14 @@ void Reducer::learn_from_first_pass() {
 
 // All buckets hold averages. Those of parameters that this rank did not use count if another one
 // did.
-void Reducer::settle_gradients(const PassWords& words) {
+void Reducer::settle_gradients(const std::optional<PassWords>& words) {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
     if (slot.parameter.is_sparse) continue;
     torch::Tensor& gradient = slot.parameter.tensor.mutable_grad();
     const torch::Tensor& place = buckets_->place(i);
     const torch::Tensor kept = std::exchange(slot.kept, {});
-    if (tells_used() && !words.is_used(i)) {
+    if (is_left_alone(i, words)) {
       if (kept.defined()) place.copy_(kept);
     } else if (options_.gradient_as_bucket_view) {
       if (!gradient.is_same(place)) gradient = place;
@@ -571,11 +620,16 @@ void Reducer::settle_gradients(const PassWords& words) {
   }
 }
 
-void Reducer::settle_sparse(const PassWords& words, bool is_shadow) {
+// Whether no rank used the parameter.
+bool Reducer::is_left_alone(std::size_t index, const std::optional<PassWords>& words) const {
+  return tells_used() && !words->is_used(index);
+}
+
+void Reducer::settle_sparse(const std::optional<PassWords>& words, bool is_shadow) {
   std::vector<torch::Tensor*> gradients;
   std::vector<torch::Tensor> mine;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    if (!slots_[i].parameter.is_sparse || (tells_used() && !words.is_used(i))) continue;
+    if (!slots_[i].parameter.is_sparse || is_left_alone(i, words)) continue;
     const torch::Tensor& parameter = slots_[i].parameter.tensor;
     gradients.push_back(&parameter.mutable_grad());
     mine.push_back(gradients.back()->defined() && !is_shadow ? *gradients.back()
@@ -611,8 +665,7 @@ void Reducer::give_up() noexcept {
 }
 
 // Every rank has the same words and so takes the same way here.
-void Reducer::expect_complete(const PassWords& words,
-                              const std::vector<std::size_t>& missing) {
+void Reducer::expect_complete(const PassWords& words, const OwnPart& own) const {
   bool are_some_missing = false;
   for (int rank = 0; rank < group_.size(); ++rank) {
     if (words.code(rank) == PassCode::kGivenUp)
@@ -621,13 +674,13 @@ void Reducer::expect_complete(const PassWords& words,
           DistError::Kind::kInvalidArgument, rank);
     are_some_missing |= words.code(rank) == PassCode::kMissing;
   }
-  if (are_some_missing) report_missing(missing);
+  if (are_some_missing) report_missing(own);
 }
 
 // Every rank has the same words here, too.
-void Reducer::expect_same_epoch(const PassWords& words) {
+void Reducer::expect_same_epoch(const PassWords& words, const OwnPart& own) const {
   if (!words.do_epochs_differ()) return;
-  const auto all = group_.all_gather_object(group_.notes()->epoch.load(), options_.timeout);
+  const auto all = group_.all_gather_object(own.epoch, options_.timeout);
   std::map<std::int64_t, std::vector<int>> ranks;
   for (int rank = 0; rank < group_.size(); ++rank)
     if (const auto epoch = all[static_cast<std::size_t>(rank)].get<std::int64_t>();
@@ -655,10 +708,8 @@ std::string Reducer::describe_missing(std::size_t index) const {
   return text;
 }
 
-void Reducer::report_missing(const std::vector<std::size_t>& missing) {
-  std::vector<std::string> names;
-  for (const std::size_t index : missing) names.push_back(describe_missing(index));
-  const auto all = group_.all_gather_object(names, options_.timeout);
+void Reducer::report_missing(const OwnPart& own) const {
+  const auto all = group_.all_gather_object(own.missing, options_.timeout);
   std::string text;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const auto theirs = all[rank].get<std::vector<std::string>>();
@@ -666,8 +717,7 @@ void Reducer::report_missing(const std::vector<std::size_t>& missing) {
     text += (text.empty() ? "rank " : "; rank ") + std::to_string(rank) + " got no gradient for " +
             join(theirs);
   }
-  const bool is_nested = torch::autograd::get_current_node() != nullptr;
-  if (is_nested)
+  if (own.is_nested)
     refuse_pass(text +
                 ". It is a backward pass within another one, and no output of the wrapped "
                 "module's forward is part of that one");

@@ -28,6 +28,10 @@
 // all throw; the epoch that its sampler is in; and, where parameters may be unused, which ones it
 // used. The words also show that something was reduced at all.
 //
+// Late looks: on a GPU the host would wait for the device in each pass to read the words. With
+// looks_late it reads those of a pass at the end of the next one. Meanwhile the device itself
+// writes NaN to a gradient of a pass that did not complete everywhere (spoil_unless_complete()).
+//
 // The layout of the first pass is a guess, the parameters in reverse. At its end rank 0's order of
 // readiness becomes the order of all, for good.
 //
@@ -55,6 +59,7 @@
 #include "worker_lib/core/pass_words.h"
 #include "worker_lib/gradient_buckets.h"
 #include "worker_lib/gradient_placement.h"
+#include "worker_lib/late_checks.h"
 #include "worker_lib/step_recorder.h"
 
 namespace ddprun {
@@ -71,6 +76,10 @@ struct ReducerOptions {
   bool gradient_as_bucket_view = true;
   // Gradients are computed in their places, as far as that is possible.
   bool compute_in_buckets = false;
+  // The words of a pass are looked at in the next one, as far as nothing else needs them at once:
+  // that is after the first pass, and not with a hook, with unused or sparse parameters, or in
+  // join().
+  bool looks_late = false;
   // Takes the times of every so manyth synchronised pass; 0: of none.
   std::int64_t statistics_every = 0;
 };
@@ -141,6 +150,15 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     bool is_used = false;  // since the last synchronised pass, in local passes, too
   };
 
+  // This rank's part of a pass, for whoever looks at the words of all.
+  struct OwnPart {
+    std::vector<std::string> missing = {};  // parameters without a gradient
+    bool is_nested = false;                 // within another backward pass
+    std::int64_t epoch = 0;
+    std::vector<Work> works = {};
+    double scale = 1;  // of the words: what makes them sums
+  };
+
   Reducer(std::vector<Parameter> parameters, ProcessGroup& group, const ReducerOptions& options);
 
   void install_hooks();
@@ -162,25 +180,31 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   GradBucket bucket_for_hook(int bucket) const;
   void reduce_words(bool async);
   void wait_for_buckets();
+  bool may_look_late() const;
   bool tells_used() const { return options_.find_unused || options_.static_graph; }
   void set_words(PassCode code);
+  std::int64_t own_epoch() const;
 
   void finish();
   void prepare_pass();
   void expect_no_other_hooks() const;
   void finish_pass();
   void excuse(std::size_t index);
-  PassWords reduce_rest(PassCode code);
+  OwnPart own_part(const std::vector<std::size_t>& missing) const;
+  std::optional<PassWords> reduce_rest(const std::vector<std::size_t>& missing);
+  PassWords look_at(const torch::Tensor& words, const OwnPart& own) const;
+  void spoil_unless_complete(double scale);
   void finish_buckets();
-  void settle_gradients(const PassWords& words);
-  void settle_sparse(const PassWords& words, bool is_shadow);
+  void settle_gradients(const std::optional<PassWords>& words);
+  void settle_sparse(const std::optional<PassWords>& words, bool is_shadow);
+  bool is_left_alone(std::size_t index, const std::optional<PassWords>& words) const;
   void learn_from_first_pass();
   void lay_out(std::span<const std::size_t> order);
   void give_up() noexcept;
   void expect_reduced(const PassWords& words) const;
-  void expect_same_epoch(const PassWords& words);
-  void expect_complete(const PassWords& words, const std::vector<std::size_t>& missing);
-  [[noreturn]] void report_missing(const std::vector<std::size_t>& missing);
+  void expect_same_epoch(const PassWords& words, const OwnPart& own) const;
+  void expect_complete(const PassWords& words, const OwnPart& own) const;
+  [[noreturn]] void report_missing(const OwnPart& own) const;
   std::string describe_missing(std::size_t index) const;
   void adopt_ready_order(const std::vector<std::size_t>& own_order);
   void end_pass();
@@ -201,6 +225,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<std::function<void()>> finishes_;  // what the hook has begun, in order of buckets
   std::optional<int> divisor_;
   bool has_ready_order_ = false;
+  bool has_sparse_ = false;
+  const std::shared_ptr<detail::LateChecks> late_ = std::make_shared<detail::LateChecks>();
   std::vector<int> expected_;  // static graph: arrivals of the first pass
 
   // What forwards said about the next pass.

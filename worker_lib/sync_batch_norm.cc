@@ -42,10 +42,11 @@ struct Normalization : torch::CustomClassHolder {
   bool exchanges = false;  // the backward pass has a collective
 };
 
-// A backend may say that a call is over which was ended early: NCCL's calls only make the stream wait. The call
-// knows why it ended, or will in a moment.
-[[noreturn]] void refuse_unexchanged(const std::string& doing, const Work& work) {
-  work.wait(kTimeToFail);
+// The values of a call have been read. NCCL's calls only make the stream wait, and an abort may end
+// a call when the last values are there already. The call knows why it ended, or will in a moment.
+void expect_success(const Work& work) { work.wait(kTimeToFail); }
+
+[[noreturn]] void refuse_unexchanged(const std::string& doing) {
   refuse(doing + ": its collective ended without the values of all ranks; do not use the result",
          DistError::Kind::kStopped);
 }
@@ -63,7 +64,9 @@ Tensor exchanged(const Normalization& all, const Tensor& own) {
   const Tensor ranks = flat.narrow(0, own.numel(), 1);
   const Tensor sums = flat.narrow(0, 0, own.numel()).view(own.sizes());
   const auto look = [doing, work, size = group.size()](const Tensor& on_host) {
-    if (on_host.item<double>() != size) refuse_unexchanged(doing, work);
+    const auto came = on_host.item<double>();
+    expect_success(work);
+    if (came != size) refuse_unexchanged(doing);
   };
   if (all.checks) {
     all.checks->add(ranks, look);
@@ -170,11 +173,12 @@ GatheredRows gather_rows(const Tensor& mine, ProcessGroup& group) {
 bool expect_sound(const std::string& doing, const Tensor& numbers, const Work& work) {
   double count = 0;
   std::vector<Recorded> recorded;
+  expect_success(work);
   for (std::int64_t rank = 0; rank < numbers.size(0); ++rank) {
     count += numbers[rank][0].item<double>();
     recorded.push_back(static_cast<Recorded>(numbers[rank][1].item<double>()));
     if (recorded.back() < Recorded::kNothing || recorded.back() > Recorded::kInput)
-      refuse_unexchanged(doing, work);
+      refuse_unexchanged(doing);
   }
   if (count < 2)
     refuse(doing + ": the batches of all ranks have " + std::to_string(static_cast<int>(count)) +
@@ -335,7 +339,11 @@ ProcessGroup& GroupOfLayers::get(const std::string& doing) const {
   return *group_;
 }
 
-std::shared_ptr<LateChecks> make_late_checks() { return std::make_shared<LateChecks>(); }
+std::shared_ptr<LateChecks> make_late_checks(const ProcessGroup& group) {
+  const auto checks = std::make_shared<LateChecks>();
+  group.notes()->late_checks->add(checks);
+  return checks;
+}
 
 Tensor sync_batch_norm(const Tensor& input, const BatchNormParts& parts) {
   const std::string doing = "forward of " + parts.name;

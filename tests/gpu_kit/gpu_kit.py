@@ -366,6 +366,7 @@ class Kit:
         self.part("DDP equality with PyTorch's, 1 rank", 60, self.equality(1))
         self.part("DDP equality with PyTorch's, 2 ranks", 60, self.equality(2))
         self.part("SyncBatchNorm", 40, self.probe("sync_batch_norm"))
+        self.part("a pass that went wrong", 40, self.probe("late_checks"))
         self.part("checkpoints with the generators of CUDA", 40, self.probe("checkpoint", self.work / "checkpoint"))
         self.part("a killed worker resumes", 60, self.resumed)
         self.part("overhead of a step", 50, self.probe("overhead"))

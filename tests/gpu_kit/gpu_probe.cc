@@ -3,6 +3,7 @@
 //   gpu_probe sync_batch_norm      SyncBatchNorm over the ranks' halves against batch norm over the whole batch
 //   gpu_probe checkpoint DIR       a restore brings back the generators' state: the CPU's and the GPU's
 //   gpu_probe ddp FILE             trains a net on made-up data, as ddp_twin.py does with PyTorch; rank 0 writes FILE
+//   gpu_probe late_checks          what a pass that went wrong leaves, and which pass tells it
 //   gpu_probe overhead             what DistributedDataParallel adds to a step
 //
 // Rank 0's last line is JSON: {"device": "cuda:0", "ranks": 2, ...}. Exit code 1: what was compared differs.
@@ -137,16 +138,57 @@ json overhead(ddprun::Context& ctx) {
     const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
     return took.count() / steps;
   };
-  std::vector<double> plain, with;
+  // waiting: each pass waits for the device.
+  std::vector<double> plain, with, waiting;
   for (int round = 0; round < kRounds; ++round) {
     plain.push_back(us_of_step(net));
-    ddprun::DistributedDataParallel model(net, ctx.group());
-    auto* const wrapped = &model;
-    with.push_back(us_of_step(wrapped));
+    for (auto* took : {&with, &waiting}) {
+      ddprun::DistributedDataParallel model(net, ctx.group(),
+                                            {.check_passes_late = took == &with});
+      auto* const wrapped = &model;
+      took->push_back(us_of_step(wrapped));
+    }
   }
-  std::ranges::sort(plain);
-  std::ranges::sort(with);
-  return {{"plain_us", plain[kRounds / 2]}, {"ddp_us", with[kRounds / 2]}, {"good", true}};
+  for (auto* took : {&plain, &with, &waiting}) std::ranges::sort(*took);
+  return {{"plain_us", plain[kRounds / 2]},
+          {"ddp_us", with[kRounds / 2]},
+          {"ddp_waiting_us", waiting[kRounds / 2]},
+          {"good", true}};
+}
+
+// A pass in which the last rank has no gradient for a layer, and the one behind it.
+json late_checks(ddprun::Context& ctx) {
+  torch::nn::Sequential net{torch::nn::Linear(4, 4), torch::nn::Linear(4, 4)};
+  net->to(ctx.device());
+  ddprun::DistributedDataParallel model(net, ctx.group());
+  const Tensor input = formula(1, {2, 4}, ctx.device());
+  const auto pass = [&] { model(input).sum().backward(); };
+  const auto throws = [](const auto& action) {
+    try {
+      action();
+      return false;
+    } catch (const ddprun::DistError&) {
+      return true;
+    }
+  };
+  for (int step = 0; step < 3; ++step) pass();
+  net->zero_grad();
+  const bool is_first_told = throws([&] {
+    if (ctx.rank() + 1 < ctx.world_size()) return pass();
+    net[0]->as<torch::nn::Linear>()->forward(input).sum().backward();
+  });
+  bool are_all_nan = true;
+  for (const Tensor& p : net->parameters())
+    are_all_nan &= p.grad().defined() && p.grad().isnan().any().item<bool>();
+  const bool is_second_told = throws(pass);
+  net->zero_grad();
+  pass();
+  bool is_finite = true;
+  for (const Tensor& p : net->parameters()) is_finite &= p.grad().isfinite().all().item<bool>();
+  const bool is_as_promised = ctx.device().is_cuda()
+                                  ? !is_first_told && are_all_nan && is_second_told
+                                  : is_first_told && !is_second_told;
+  return {{"told_late", is_second_told}, {"good", is_as_promised && is_finite}};
 }
 
 int run(const std::vector<std::string>& words) {
@@ -160,9 +202,12 @@ int run(const std::vector<std::string>& words) {
     found = ddp(ctx, words[1]);
   } else if (words == std::vector<std::string>{"overhead"}) {
     found = overhead(ctx);
+  } else if (words == std::vector<std::string>{"late_checks"}) {
+    found = late_checks(ctx);
   } else {
     std::fprintf(stderr,
-                 "usage: gpu_probe sync_batch_norm | checkpoint DIR | ddp FILE | overhead\n");
+                 "usage: gpu_probe sync_batch_norm | checkpoint DIR | ddp FILE | late_checks | "
+                 "overhead\n");
     return 2;
   }
   found["device"] = ctx.device().str();

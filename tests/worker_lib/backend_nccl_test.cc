@@ -10,14 +10,11 @@
 #include <latch>
 #include <thread>
 
-#include "ddprun/error.h"
 #include "tests/support/eventually.h"
-#include "tests/support/expect_dist_error.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/running_store.h"
 #include "tests/support/store_of.h"
-#include "tests/worker_lib/nccl_double.h"
-#include "tests/worker_lib/tensor_list.h"
+#include "tests/worker_lib/nccl_calls.h"
 #include "worker_lib/cpu/solo_group.h"
 #include "worker_lib/error_bridge.h"
 
@@ -28,14 +25,11 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing_support::dist_error_of;
 using testing_support::eventually;
 using testing_support::kPatience;
 using testing_support::run_ranks;
 using testing_support::store_of;
 using torch::Tensor;
-
-constexpr CallOptions kCall{.timeout = seconds(60), .async = true};
 
 std::unique_ptr<NcclBackend> world_of_one(const NcclBackendOptions& changed = {},
                                           std::unique_ptr<CpuGroup> peers = nullptr) {
@@ -43,10 +37,6 @@ std::unique_ptr<NcclBackend> world_of_one(const NcclBackendOptions& changed = {}
   options.device = torch::kCPU;
   options.close_grace = milliseconds(200);
   return std::make_unique<NcclBackend>(NcclDouble::api(), nullptr, options, std::move(peers));
-}
-
-DistError failure_of(const Work& work) {
-  return dist_error_of([&] { work.wait(seconds(30)); });
 }
 
 // --- streams

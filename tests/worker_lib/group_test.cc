@@ -7,6 +7,7 @@
 
 #include <csignal>
 #include <latch>
+#include <limits>
 #include <thread>
 
 #include "ddprun/context.h"
@@ -14,6 +15,7 @@
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/map_store.h"
 #include "tests/support/rank_threads.h"
+#include "tests/worker_lib/nccl_world.h"
 
 namespace ddprun {
 namespace {
@@ -224,6 +226,31 @@ TEST(Split, OfAWorldOfOneNeedsNobody) {
     ASSERT_TRUE(alone);
     EXPECT_EQ(sum_of_ranks(context, *alone), 0);
   });
+}
+
+// The nccl backend gives a rank without a color one that nobody else has.
+TEST(Split, AColorMayBeAnyNumber) {
+  NcclDoubleWorld world;
+  BackendFactory factory(NcclDouble::api());
+  run_ranks(2, [&](int rank) {
+    Context context = init_with({.device = torch::Device(torch::kCUDA, 0),
+                                 .timeout = kPatience,
+                                 .rank = rank,
+                                 .world_size = 2,
+                                 .store = world.ranks.connect()},
+                                &factory);
+    ProcessGroup& group = context.group();
+    const Tensor host = torch::ones({4});
+    const auto sum_on = [&host](ProcessGroup& of) {
+      of.all_reduce(on_device(0, host), {.async = true}).wait(seconds(5));
+    };
+    sum_on(group);  // it has a communicator now, which can be split
+    const auto part = group.split(rank == 0 ? std::numeric_limits<int>::max() - 1 : -1);
+    EXPECT_EQ(part != nullptr, rank == 0);
+    if (part) sum_on(*part);
+    sum_on(group);
+  });
+  EXPECT_EQ(world.cuda.count("comm_split"), 2);
 }
 
 }  // namespace

@@ -7,11 +7,8 @@
 #include <latch>
 #include <thread>
 
-#include "ddprun/error.h"
-#include "tests/support/expect_dist_error.h"
 #include "tests/support/rank_threads.h"
-#include "tests/worker_lib/nccl_world.h"
-#include "tests/worker_lib/tensor_list.h"
+#include "tests/worker_lib/nccl_calls.h"
 #include "worker_lib/nccl_engine.h"
 
 namespace ddprun {
@@ -20,21 +17,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
-using testing_support::dist_error_of;
 using testing_support::eventually;
 using testing_support::run_ranks;
 using torch::Tensor;
-
-constexpr CallOptions kCall{.timeout = seconds(60), .async = true};
-constexpr Reduction kSum{ReduceOp::kSum};
-
-Work sum_on(NcclBackend& backend, const Tensor& tensor, CallOptions call = kCall) {
-  return backend.all_reduce(list_of_one(tensor), kSum, call);
-}
-
-DistError failure_of(const Work& work) {
-  return dist_error_of([&] { work.wait(seconds(30)); });
-}
 
 // Rank 1 forms the communicator with rank 0, and then does not call the first collective.
 void miss_the_first_collective(NcclDoubleWorld& world) {
@@ -62,15 +47,9 @@ void miss_the_first_collective(NcclDoubleWorld& world) {
   });
 }
 
-class NcclParts : public testing::TestWithParam<NcclVersion> {
- protected:
-  NcclDoubleWorld world_{GetParam()};
-  NcclDouble& cuda_ = world_.cuda;
-};
+class NcclParts : public NcclOfAVersion {};
 
-INSTANTIATE_TEST_SUITE_P(Of, NcclParts,
-                         testing::Values(NcclVersion::k2_28_9, NcclVersion::k2_30_7),
-                         [](const auto& one) { return std::string(to_name(one.param)); });
+INSTANTIATE_TEST_SUITE_P(Of, NcclParts, nccl_versions(), name_of_version);
 
 TEST_P(NcclParts, APartBeginsWithACommunicatorThatIsSplitOff) {
   run_ranks(4, [&](int rank) {

@@ -38,8 +38,9 @@
 
 namespace ddprun {
 
-// k2_31_2 differs by one rule: a communicator that was shrunk with ABORT is released by abort only. Its source was
-// not at hand; the rule is what is known of it.
+// k2_31_2 differs by one rule: a communicator that was shrunk with ABORT is released by abort only.
+// Its source was not at hand. That of 2.31.0a7 has the functions of communicators as 2.30.7 has
+// them, and nccl.h of 2.31.2 and 2.32.3 declares what ddprun calls as 2.30.7's does.
 enum class NcclVersion { k2_28_9, k2_30_7, k2_31_2 };
 const char* to_name(NcclVersion version);  // of a test: "2_28_9"
 

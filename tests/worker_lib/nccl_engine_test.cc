@@ -9,11 +9,8 @@
 #include <barrier>
 #include <latch>
 
-#include "ddprun/error.h"
-#include "tests/support/expect_dist_error.h"
 #include "tests/support/rank_threads.h"
-#include "tests/worker_lib/nccl_world.h"
-#include "tests/worker_lib/tensor_list.h"
+#include "tests/worker_lib/nccl_calls.h"
 
 namespace ddprun {
 namespace {
@@ -23,31 +20,13 @@ using std::chrono::seconds;
 using testing::_;
 using testing::AllOf;
 using testing::HasSubstr;
-using testing_support::dist_error_of;
 using testing_support::eventually;
 using testing_support::run_ranks;
 using torch::Tensor;
 
-constexpr CallOptions kCall{.timeout = seconds(60), .async = true};
-constexpr Reduction kSum{ReduceOp::kSum};
+class NcclGroups : public NcclOfAVersion {};
 
-Work sum_on(NcclBackend& backend, const Tensor& tensor, CallOptions call = kCall) {
-  return backend.all_reduce(list_of_one(tensor), kSum, call);
-}
-
-DistError failure_of(const Work& work) {
-  return dist_error_of([&] { work.wait(seconds(30)); });
-}
-
-class NcclGroups : public testing::TestWithParam<NcclVersion> {
- protected:
-  NcclDoubleWorld world_{GetParam()};
-  NcclDouble& cuda_ = world_.cuda;
-};
-
-INSTANTIATE_TEST_SUITE_P(Of, NcclGroups,
-                         testing::Values(NcclVersion::k2_28_9, NcclVersion::k2_30_7),
-                         [](const auto& one) { return std::string(to_name(one.param)); });
+INSTANTIATE_TEST_SUITE_P(Of, NcclGroups, nccl_versions(), name_of_version);
 
 // --- communicators
 

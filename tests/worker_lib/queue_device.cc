@@ -175,6 +175,11 @@ struct QueueGuard final : c10::impl::DeviceGuardImplInterface {
     const std::lock_guard lock(handle->mutex);
     return handle->passed >= handle->recorded;
   }
+  void synchronizeEvent(void* event) const override {
+    const EventHandle handle = handle_of(event);
+    std::unique_lock lock(handle->mutex);
+    handle->changed.wait(lock, [&] { return handle->passed >= handle->recorded; });
+  }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
     delete static_cast<EventHandle*>(event);
   }

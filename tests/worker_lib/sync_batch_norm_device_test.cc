@@ -26,7 +26,10 @@ using Kind = DistError::Kind;
 // A layer of a GPU, on the CPU.
 struct DeviceLayer {
   DeviceLayer(std::int64_t channels, ProcessGroup& group_, BatchNormOptions options_)
-      : options(options_), plain(options_), group(group_) {
+      : options(options_),
+        plain(options_),
+        group(group_),
+        checks(detail::make_late_checks(group_)) {
     torch::NoGradGuard no_grad;
     if (plain->weight.defined()) {
       plain->weight.copy_(data(3, {channels}));
@@ -45,7 +48,7 @@ struct DeviceLayer {
   const BatchNormOptions options;
   torch::nn::BatchNorm2d plain;  // parameters and buffers
   detail::GroupOfLayers group;
-  std::shared_ptr<detail::LateChecks> checks = detail::make_late_checks();
+  std::shared_ptr<detail::LateChecks> checks;
 };
 
 double largest(const Tensor& a, const Tensor& b) {
@@ -170,6 +173,27 @@ TEST(SyncBatchNormOnADevice, CallsThatCarriedNothingGiveNaNAndThrowInTheNextForw
     EXPECT_DIST_ERROR(layer.forward(data(5, {4, 3, 5, 4})), Kind::kStopped,
                       HasSubstr("backward pass of SyncBatchNorm2d"));
   });
+}
+
+TEST(SyncBatchNormOnADevice, CallsThatWereAbortedBehindTheirValuesThrowInTheNextForward) {
+  run_with_ends(
+      2,
+      [](ProcessGroup& group, bool& has_ended) {
+        DeviceLayer layer(3, group);
+        has_ended = true;
+        layer.forward(data(1, {4, 3, 5, 4}));
+        has_ended = false;
+        EXPECT_DIST_ERROR(layer.forward(data(2, {4, 3, 5, 4})), Kind::kStopped,
+                          HasSubstr("the call was aborted"));
+
+        const Tensor input = data(3, {4, 3, 5, 4}).requires_grad_();
+        const Tensor output = layer.forward(input);
+        has_ended = true;
+        output.square().sum().backward();
+        EXPECT_DIST_ERROR(layer.forward(data(4, {4, 3, 5, 4})), Kind::kStopped,
+                          HasSubstr("the call was aborted"));
+      },
+      testing_support::End::kBehindTheValues);
 }
 
 TEST(SyncBatchNorm, CallsThatCarriedNothingThrow) {

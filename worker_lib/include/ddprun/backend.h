@@ -90,8 +90,9 @@ class Backend {
 
   // For ProcessGroup::split(): what a backend of the same kind, formed for the ranks of this color,
   // can begin with, quicker than from nothing; whoever forms it hands that over. Null where there
-  // is nothing. Collective over the group, also for ranks without a color (negative); keys put the
-  // ranks in order. A failure is the split's: the group goes on, unless ranks did not come.
+  // is nothing. Collective over the group, also for ranks without a color (negative); colors are
+  // below size(), keys put the ranks in order. A failure is the split's: the group goes on, unless
+  // ranks did not come.
   virtual Work split_off(int color, int key, std::shared_ptr<void>* seed, CallOptions call) {
     static_cast<void>(color);
     static_cast<void>(key);

@@ -76,6 +76,14 @@ struct DataParallelOptions {
   // did not reach are unused. A pass that differs throws on every rank, kInvalidArgument. Nothing
   // overlaps in the first pass.
   bool static_graph = false;
+  // On a GPU the host looks at what the ranks said of a pass at the end of the next one, so that it
+  // need not wait for the device in each step. A pass that went wrong on some rank then returns,
+  // and leaves a NaN in each gradient on every rank; the next pass throws what that one would have
+  // thrown, and so does CheckpointManager::save(). The optimizer may have taken a step with these
+  // gradients: restore a checkpoint before training goes on. Off: each pass waits for the device
+  // and throws itself, as it does on a CPU, in the first pass, in join(), with a communication
+  // hook, with sparse gradients, with find_unused_parameters and with static_graph.
+  bool check_passes_late = true;
   // Names of parameters and buffers that are each rank's own: neither compared nor broadcast nor
   // averaged.
   std::vector<std::string> ignored_names = {};
@@ -196,7 +204,8 @@ class DistributedDataParallel {
                                                          options)) {}
 
   // Calls the module's forward. The first backward pass over its output averages the gradients, if
-  // grad mode is on and no NoSync lives. That pass throws, on every rank:
+  // grad mode is on and no NoSync lives. That pass throws, on every rank (on a GPU the next one:
+  // check_passes_late):
   //   kInvalidArgument  on some rank a parameter got no gradient (the message names it), an
   //                     exception left the pass, or a gradient came twice (a pass within another); or the ranks
   //                     are in different epochs, by DistributedSampler::set_epoch() of samplers that were made

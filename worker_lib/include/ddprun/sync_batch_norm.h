@@ -76,7 +76,8 @@ struct BatchNormParts {
   std::shared_ptr<LateChecks> checks;
 };
 
-std::shared_ptr<LateChecks> make_late_checks();
+// Of a layer of this group. A checkpoint settles them.
+std::shared_ptr<LateChecks> make_late_checks(const ProcessGroup& group);
 
 // A forward in training over all ranks' batches.
 torch::Tensor sync_batch_norm(const torch::Tensor& input, const BatchNormParts& parts);
@@ -92,7 +93,7 @@ class SyncBatchNormImplBase : public torch::nn::BatchNormImplBase<D, Derived> {
 
  public:
   SyncBatchNormImplBase(const torch::nn::BatchNormOptions& options, ProcessGroup& group)
-      : Base(options), group_(group), checks_(detail::make_late_checks()) {}
+      : Base(options), group_(group), checks_(detail::make_late_checks(group)) {}
 
   // input: floating-point, [N, C] or [N, C, L] (1d), [N, C, H, W] (2d), [N, C, D, H, W] (3d), of any
   // memory format, which the output has, too. 16-bit inputs with float32 parameters are fine.

@@ -1,0 +1,90 @@
+// Copies to the host that nothing waits for, on a device whose streams run when they get to it.
+#include "worker_lib/late_checks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <future>
+
+#include "tests/support/eventually.h"
+#include "tests/support/rank_threads.h"
+#include "tests/support/running_store.h"
+#include "tests/worker_lib/cpu/world.h"
+#include "tests/worker_lib/queue_device.h"
+#include "worker_lib/any_rank.h"
+#include "worker_lib/backend_cpu.h"
+
+namespace ddprun {
+namespace {
+
+using detail::HostCopy;
+using detail::LateChecks;
+using detail::LateChecksOfGroup;
+using std::chrono::milliseconds;
+using testing::ElementsAre;
+using testing_support::kPatience;
+using torch::Tensor;
+
+TEST(LateChecks, CopyWhatTheStreamHoldsThenAndWaitForNothing) {
+  QueueDevice::install();
+  const Tensor values = QueueDevice::put(torch::tensor({1, 2}));
+  QueueDevice::close_stream();
+  LateChecks checks;
+  std::vector<int> seen;
+  checks.add(values, [&](const Tensor& on_host) { seen.push_back(on_host[1].item<int>()); });
+  const Tensor later = torch::tensor({3, 4});
+  values.copy_(later, /*non_blocking=*/true);  // behind it
+  EXPECT_THAT(seen, ElementsAre());
+  std::future<void> settled = std::async(std::launch::async, [&] { checks.settle(); });
+  EXPECT_EQ(settled.wait_for(milliseconds(30)), std::future_status::timeout);
+  QueueDevice::open_stream();
+  settled.get();
+  EXPECT_THAT(seen, ElementsAre(2));
+  checks.settle();
+  EXPECT_THAT(seen, ElementsAre(2)) << "each is looked at once";
+  QueueDevice::drain();
+}
+
+TEST(LateChecks, OfAGroupAreSettledInTheirOrderAsLongAsTheyExist) {
+  LateChecksOfGroup all;
+  std::vector<int> seen;
+  const auto make = [&](int number) {
+    auto checks = std::make_shared<LateChecks>();
+    all.add(checks);
+    checks->add(torch::zeros({1}), [&seen, number](const Tensor&) { seen.push_back(number); });
+    return checks;
+  };
+  const auto first = make(1);
+  make(2);  // it ends at once
+  const auto third = make(3);
+  all.settle();
+  EXPECT_THAT(seen, ElementsAre(1, 3));
+}
+
+// As the nccl backend alone: no tensors of the CPU.
+TEST(LateWishes, OfAGroupOfADeviceWaitForNoStream) {
+  const torch::Device device = QueueDevice::install();
+  testing_support::RunningStore store;
+  testing_support::run_ranks(2, [&](int rank) {
+    ProcessGroup group(std::make_unique<CpuBackend>(
+                           form_rank(store.port(), "aa", rank, "world"),
+                           std::vector<torch::DeviceType>{torch::kPrivateUse1}),
+                       device, kPatience);
+    ASSERT_FALSE(group.takes(torch::kCPU));
+    LateWishes wishes(group);
+    QueueDevice::close_stream();  // begin() does not wait for it
+    wishes.begin({rank == 0, false});
+    QueueDevice::open_stream();
+    EXPECT_THAT(wishes.last({false, false}), ElementsAre(true, false));
+    wishes.begin({false, rank == 1});
+    group.barrier();  // the wishes have been exchanged
+    QueueDevice::close_stream();  // nor does last()
+    EXPECT_THAT(wishes.last({false, false}), ElementsAre(false, true));
+    QueueDevice::open_stream();
+    QueueDevice::drain();
+  });
+}
+
+}  // namespace
+}  // namespace ddprun
