@@ -127,8 +127,13 @@ Mailbox::~Mailbox() {
   closing_ = true;
   tell_driver();
   call_back(lock);
-  lock.unlock();
-  if (thread_.joinable()) thread_.join();
+  while (!threads_.empty()) {
+    std::thread one = std::move(threads_.back());
+    threads_.pop_back();
+    lock.unlock();
+    one.join();
+    lock_in_turn(lock);
+  }
 }
 
 bool Mailbox::await_idle(Duration patience) {
@@ -189,6 +194,7 @@ Result<Rank> Mailbox::carry_out(Transfer transfer) {
   while (!answer) {
     if (!driving_) {
       drive(lock, [&] { return answer.has_value(); });
+      call_back(lock);
     } else {
       step();  // what goes at once needs no driver
       if (answer) break;
@@ -208,18 +214,23 @@ void Mailbox::start(Transfer transfer) {
   }
   step();
   if (called_back_for_ > 0) {
-    if (const Result<void> started = start_thread_once(); !started)
-      fail_all(started.error().kind, -1, started.error().message());
+    ensure_thread();
     tell_driver();
   }
   call_back(lock);
 }
 
 Mailbox::Lock Mailbox::enter() {
-  callers_.fetch_add(1);
-  Lock lock(mutex_);
-  callers_.fetch_sub(1);
+  Lock lock(mutex_, std::defer_lock);
+  lock_in_turn(lock);
   return lock;
+}
+
+// A driver that spins lets go of the mutex for those who are counted.
+void Mailbox::lock_in_turn(Lock& lock) {
+  callers_.fetch_add(1);
+  lock.lock();
+  callers_.fetch_sub(1);
 }
 
 // Takes the transfer, unless the group has failed.
@@ -246,15 +257,25 @@ Result<void> Mailbox::post(Transfer& posted) {
 
 // --- driving ---
 
-Result<void> Mailbox::start_thread_once() {
-  if (thread_.joinable()) return {};
-  return start_thread(thread_, "ddprun-mail", [this] { run(); });
+// Starts a thread of the mailbox if all that there are call back: a callback may wait for what only another
+// thread can end.
+void Mailbox::ensure_thread() {
+  if (free_threads_ > 0) return;
+  std::thread thread;
+  if (const Result<void> started = start_thread(thread, "ddprun-mail", [this] { run(); }); !started)
+    return fail_all(started.error().kind, -1, started.error().message());
+  threads_.push_back(std::move(thread));
+  ++free_threads_;
 }
 
 void Mailbox::run() {
   Lock lock(mutex_);
-  while (!closing_) {
-    if (called_back_for_ == 0 || driving_) {
+  while (!closing_ || !ended_.empty()) {
+    if (!ended_.empty()) {
+      --free_threads_;
+      call_back(lock);
+      ++free_threads_;
+    } else if (called_back_for_ == 0 || driving_) {
       changed_.wait(lock);
     } else {
       drive(lock, [this] { return closing_ || called_back_for_ == 0; });
@@ -265,43 +286,30 @@ void Mailbox::run() {
 // While one thread drives. REQUIRES of all: the mutex is held.
 class Mailbox::Turn {
  public:
-  explicit Turn(Mailbox& mailbox) : mailbox_(mailbox) { begin(); }
+  explicit Turn(Mailbox& mailbox) : mailbox_(mailbox) { mailbox_.driving_ = true; }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
   ~Turn() {
-    if (!is_mine_) return;
-    end();
+    mailbox_.driving_ = false;
     mailbox_.changed_.notify_all();
   }
 
-  void begin() { is_mine_ = mailbox_.driving_ = true; }
-  void end() { is_mine_ = mailbox_.driving_ = false; }
-
  private:
   Mailbox& mailbox_;
-  bool is_mine_ = false;
 };
 
-// REQUIRES: nobody drives.
+// Returns when it is over, or when there are callbacks to call: these may wait for other messages, which
+// another thread moves meanwhile. REQUIRES: nobody drives.
 template <class Over>
 void Mailbox::drive(Lock& lock, Over over) {
-  Turn turn(*this);
+  const Turn turn(*this);
   bool is_idle = false;
   TimePoint sleep_at{};
-  while (!over()) {
+  while (!over() && ended_.empty()) {
     const bool moved = step();
     end_at_deadline();
     if (!moved) end_with_leavers();
-    if (!ended_.empty()) {
-      // A callback may wait for other messages, and drive meanwhile; or another thread that waits drives.
-      turn.end();
-      changed_.notify_all();
-      call_back(lock);
-      changed_.wait(lock, [&] { return !driving_ || over(); });
-      if (driving_) return;
-      turn.begin();
-    }
-    if (over()) break;
+    if (over() || !ended_.empty()) break;
     // The mutex goes to whoever waits for it: a thread that unlocks and locks again would win.
     if (callers_.load() > 0) {
       lock.unlock();
@@ -395,27 +403,30 @@ void Mailbox::look_at_sockets(TimePoint until, Lock* lock) {
   }
 }
 
-// Tells those who are called back, without the mutex: they may start the next transfer. The others are told
-// also when one throws; the group ends then, as nobody knows what the program has missed.
+// Calls the callbacks of ended transfers, without the mutex: they may start the next transfer. One at a time, so
+// that another thread can call the others while one waits. An exception ends the group, as nobody knows what the
+// program has missed; the others are called also then.
 void Mailbox::call_back(Lock& lock) {
   while (!ended_.empty()) {
-    std::vector<Ended> ended = std::move(ended_);
-    ended_.clear();
-    lock.unlock();
-    for (Ended& one : ended) {
-      try {
-        one.done(one.result);
-      } catch (const std::exception& thrown) {
-        core_.raise(ErrorKind::kSystem, here_.rank,
-                    std::string("what is called at the end of a message threw: ") + thrown.what());
-      } catch (...) {
-        core_.raise(ErrorKind::kSystem, here_.rank,
-                    "what is called at the end of a message threw something that is no "
-                    "std::exception");
-      }
-      one.done = nullptr;
+    Ended one = std::move(ended_.front());
+    ended_.pop_front();
+    if (!ended_.empty() || called_back_for_ > 0) {
+      ensure_thread();
+      changed_.notify_all();
     }
-    lock.lock();
+    lock.unlock();
+    try {
+      one.done(one.result);
+    } catch (const std::exception& thrown) {
+      core_.raise(ErrorKind::kSystem, here_.rank,
+                  std::string("what is called at the end of a message threw: ") + thrown.what());
+    } catch (...) {
+      core_.raise(ErrorKind::kSystem, here_.rank,
+                  "what is called at the end of a message threw something that is no "
+                  "std::exception");
+    }
+    one.done = nullptr;
+    lock_in_turn(lock);
   }
 }
 

@@ -19,6 +19,9 @@
 // started with the first one; one thread at a time drives, and with nothing in flight nobody does.
 // What comes for no call is left in the streams.
 //
+// Callbacks may wait for other transfers. So each is called while another thread can drive: the mailbox
+// has at most one thread more than callbacks that have run at the same time.
+//
 // Which receive gets which message: core/message_matching.h. The group's failure ends all
 // transfers. Any thread.
 #pragma once
@@ -95,8 +98,9 @@ class Mailbox {
   void start(Transfer transfer);
 
   Lock enter();
+  void lock_in_turn(Lock& lock);
   Result<void> post(Transfer& posted);
-  Result<void> start_thread_once();
+  void ensure_thread();
   void run();
   template <class Over>
   void drive(Lock& lock, Over over);
@@ -142,13 +146,14 @@ class Mailbox {
   std::atomic<int> callers_ = 0;  // that want the mutex
   std::mutex mutex_;              // guards what follows, except while the driver sleeps: watched_
   std::condition_variable
-      changed_;  // a driver stopped, a transfer ended or was posted, or closing_
+      changed_;                   // a driver stopped, a transfer ended or was posted, or closing_
   std::condition_variable idle_;  // nothing is in flight any more
   bool driving_ = false;
   bool sleeping_ = false;  // the driver is
   bool closing_ = false;
   bool is_over_ = false;  // the group has failed, and all transfers have ended
-  std::thread thread_;
+  std::vector<std::thread> threads_;
+  int free_threads_ = 0;  // those that do not call back
 
   std::vector<std::unique_ptr<Peer>> peers_;     // by rank; null at the own place
   std::size_t first_peer_ = 0;                   // to be looked at first next time
@@ -158,7 +163,7 @@ class Mailbox {
   std::size_t called_back_for_ = 0;  // transfers that nobody waits for
   MessageMatching matching_;
   std::map<MessageId, Message> set_aside_;
-  std::vector<Ended> ended_;  // to be told
+  std::deque<Ended> ended_;   // to be told
   bool door_is_rung_ = true;  // callers may have come while the group was formed
 
   struct Watched {

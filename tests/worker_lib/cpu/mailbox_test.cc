@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <future>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <stdexcept>
 #include <tuple>
@@ -538,6 +540,71 @@ TEST_P(CpuGroupMessages, MayBeWaitedForByWhoIsCalledBackForAnother) {
     EXPECT_EQ(group.recv(&third, 4, Rank(1), 3, seconds(1)).error().kind, ErrorKind::kTimeout);
     transfers.expect_all_well();
     EXPECT_EQ(first + second, 3);
+  });
+}
+
+// Receives message `tag` of rank 1. The callback does the same with the next one, up to `last`.
+Result<Rank> receive_in_callbacks(CpuGroup& group, int tag, int last) {
+  struct Receive {
+    int value = 0;
+    std::promise<Result<Rank>> ended;
+  };
+  const auto receive = std::make_shared<Receive>();
+  auto result = receive->ended.get_future();
+  group.start_recv(&receive->value, 4, Rank(1), tag, seconds(10),
+                   [receive, &group, tag, last](const Result<Rank>& received) {
+                     const bool is_last = tag == last || !received;
+                     receive->ended.set_value(
+                         is_last ? received : receive_in_callbacks(group, tag + 1, last));
+                   });
+  EXPECT_TRUE(group.send(&tag, 4, Rank(1), 0, kPatience)) << "rank 1 sends message `tag` now";
+  if (result.wait_for(seconds(20)) == std::future_status::ready) return result.get();
+  return Error{.cause = "no thread receives message " + std::to_string(tag)};
+}
+
+TEST_P(CpuGroupMessages, MayBeStartedAndWaitedForByWhoIsCalledBackForAnother) {
+  constexpr int kDepth = 5;
+  world_.run([](CpuGroup& group, int rank) {
+    if (rank == 0) {
+      const Result<Rank> received = receive_in_callbacks(group, 1, kDepth);
+      EXPECT_TRUE(received) << received.error().message();
+    }
+    for (int tag = 0; rank == 1 && tag < kDepth;) {
+      ASSERT_TRUE(group.recv(&tag, 4, Rank(0), 0, kPatience));
+      EXPECT_TRUE(group.send(&tag, 4, Rank(0), tag, kPatience));
+    }
+  });
+}
+
+// Both may end in one pass of the driver.
+TEST_P(CpuGroupMessages, MayBeAwaitedInCallbacksOfOthersThatEndAtTheSameTime) {
+  constexpr int kRounds = 100;
+  world_.run([](CpuGroup& group, int rank) {
+    for (int round = 0; round < kRounds; ++round) {
+      int first = 1, second = 2;
+      Transfers transfers;
+      std::promise<void> is_second_over;
+      if (rank == 0) {
+        group.start_recv(&first, 4, Rank(1), 1, kPatience,
+                         [&, done = transfers.next()](const Result<Rank>& received) {
+                           EXPECT_EQ(is_second_over.get_future().wait_for(seconds(10)),
+                                     std::future_status::ready);
+                           done(received);
+                         });
+        group.start_recv(&second, 4, Rank(1), 2, kPatience,
+                         [&, done = transfers.next()](const Result<Rank>& received) {
+                           is_second_over.set_value();
+                           done(received);
+                         });
+      }
+      EXPECT_TRUE(group.barrier(kPatience));
+      if (rank == 1) {
+        group.start_send(&first, 4, Rank(0), 1, kPatience, transfers.next());
+        group.start_send(&second, 4, Rank(0), 2, kPatience, transfers.next());
+      }
+      transfers.expect_all_well();
+      ASSERT_FALSE(testing::Test::HasFailure());
+    }
   });
 }
 
