@@ -261,9 +261,12 @@ TEST_F(LauncherTest, AStopThatComesWithItsAssignmentFindsWorkersThatCouldNotBeSt
   Result<Listener> service = listen_tcp({"127.0.0.1", 0});
   ASSERT_TRUE(service);
   auto job = start({"--rdzv-endpoint=" + to_text(service->address), "./broken"});
-  pollfd ready{service->socket.get(), POLLIN, 0};
-  ASSERT_EQ(poll_until({&ready, 1}, in(kPatience)), 1) << job->err();
-  const UniqueFd agent(accept4(service->socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  UniqueFd agent;
+  for (char byte = 0; !agent.valid() || recv(agent.get(), &byte, 1, MSG_PEEK) != 1;) {  // until a hello
+    pollfd ready{service->socket.get(), POLLIN, 0};
+    ASSERT_EQ(poll_until({&ready, 1}, in(kPatience)), 1) << job->err();
+    agent = UniqueFd(accept4(service->socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  }
   Assignment assignment;
   assignment.store = {"127.0.0.1", service->address.port};
   assignment.reason = "start";
