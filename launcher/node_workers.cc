@@ -145,9 +145,11 @@ void NodeWorkers::ended(std::shared_ptr<Worker> worker) {
     std::vector<OwnWords> words = last_words_of(newly_ended_);
     for (const auto& one : std::exchange(newly_ended_, {})) {
       event.workers.push_back(one->describe_end(std::move(words[event.workers.size()])));
-      if (pages_) event.workers.back().step = pages_->step_of(one->local_rank().value);
+      if (pages_) {
+        event.workers.back().step = pages_->step_of(one->local_rank().value);
+        event.workers.back().finished = pages_->has_finished(one->local_rank().value);
+      }
       look_for_want_of_memory(event.workers.back());
-      mark_finished(event.workers.back());
     }
     if (!event.workers.empty()) events_.ended(event);
   });
@@ -170,15 +172,6 @@ std::vector<OwnWords> NodeWorkers::last_words_of(
   if (read) return std::move(*read);
   parts_.log.warning(read.error().message() + "; the report goes without them");
   return AllWords(paths.size());
-}
-
-// Marks a crash of a program that has said that it reached its end: a restart would repeat work
-// that is done.
-void NodeWorkers::mark_finished(WorkerEnd& end) const {
-  const bool is_crash = end.kind == EndKind::kSignaled &&
-                        (end.code == SIGABRT || end.code == SIGSEGV || end.code == SIGBUS);
-  if (!is_crash || !pages_ || !pages_->has_finished(end.local_rank.value)) return;
-  end.finished = true;
 }
 
 // A SIGKILL that was not ours, where its control group has not told already.

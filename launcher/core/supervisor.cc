@@ -16,6 +16,11 @@ bool may_be_an_order(const WorkerEnd& end) {
   return end.kind == EndKind::kSignaled && std::ranges::count(kPassedSignals, end.code) > 0;
 }
 
+bool is_crash(const WorkerEnd& end) {
+  return end.kind == EndKind::kSignaled &&
+         (end.code == SIGABRT || end.code == SIGSEGV || end.code == SIGBUS);
+}
+
 }  // namespace
 
 Supervisor::Supervisor(SupervisorOptions options) : options_(std::move(options)) {}
@@ -62,7 +67,7 @@ AgentStatus Supervisor::status(TimePoint now) const {
   return status;
 }
 
-// Adds the ranks that reached their end. A crash after that is told where all others reached theirs.
+// Adds the ranks that reached their end. A crash after that is told when all have reached theirs.
 void Supervisor::tell_who_left(AgentStatus& status, TimePoint now) const {
   for (const DatedEnd& dated : left_) {
     if (!dated.end.finished) {
@@ -255,8 +260,19 @@ void Supervisor::take_down(const WorkersEnded& ended, TimePoint now, SupervisorA
     end.rank = Rank(assignment_.first_rank.value + end.local_rank.value);
     end.node_rank = assignment_.node_rank;
     end.host = options_.host;
+    const bool has_left = end.finished;
+    end.finished = has_left && is_crash(end);
+    // Its program had returned: the stop has only cut its teardown short.
+    if (has_left && stop_asked_ && !end.finished) {
+      end = {.rank = end.rank,
+             .local_rank = end.local_rank,
+             .node_rank = end.node_rank,
+             .host = end.host,
+             .pid = end.pid,
+             .step = end.step};
+    }
     const bool ended_well = end.kind == EndKind::kExited && end.code == 0;
-    if (ended_well && stop_asked_) continue;
+    if (ended_well && stop_asked_ && !has_left) continue;
     const bool is_late = end.finished && !stop_asked_;
     if (is_late) {
       out.push_back(Say{Say::Level::kWarning, describe(end) + ": the other ranks go on"});

@@ -118,6 +118,20 @@ TEST_F(SupervisorTest, ACrashAfterTheEndStopsNobodyAndIsToldWhenAllAreDone) {
   EXPECT_EQ(status().left, std::vector{LocalRank(1)});
 }
 
+TEST_F(SupervisorTest, ARankThatReturnedAndIsStoppedInItsTeardownHasLeftEarly) {
+  run();
+  WorkerEnd victim = one(0, EndKind::kSignaled, SIGABRT);
+  victim.blames = 3;
+  step(WorkersEnded{{victim}});
+  WorkerEnd leaver = one(1, EndKind::kSignaled, SIGTERM);
+  leaver.finished = true;
+  step(WorkersEnded{{leaver}});
+  ASSERT_EQ(status().ends.size(), 2u);
+  EXPECT_THAT(describe(status().ends[0]),
+              HasSubstr("exited with code 0 while other ranks still needed it"));
+  EXPECT_EQ(status().ends[1].blames, status().ends[0].rank.value);
+}
+
 TEST_F(SupervisorTest, WhoEndedWithZeroIsToldWhenTheGenerationIsStopped) {
   run();
   exited(1, 0);
