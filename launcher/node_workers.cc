@@ -145,9 +145,11 @@ void NodeWorkers::ended(std::shared_ptr<Worker> worker) {
     std::vector<OwnWords> words = last_words_of(newly_ended_);
     for (const auto& one : std::exchange(newly_ended_, {})) {
       event.workers.push_back(one->describe_end(std::move(words[event.workers.size()])));
-      if (pages_) event.workers.back().step = pages_->step_of(one->local_rank().value);
+      if (pages_) {
+        event.workers.back().step = pages_->step_of(one->local_rank().value);
+        event.workers.back().finished = pages_->has_finished(one->local_rank().value);
+      }
       look_for_want_of_memory(event.workers.back());
-      spare_finished(event.workers.back());
     }
     if (!event.workers.empty()) events_.ended(event);
   });
@@ -170,18 +172,6 @@ std::vector<OwnWords> NodeWorkers::last_words_of(
   if (read) return std::move(*read);
   parts_.log.warning(read.error().message() + "; the report goes without them");
   return AllWords(paths.size());
-}
-
-// A program that crashes while it is torn down, after it has said that it reached its end, has failed in
-// nothing: a restart would repeat work that is done.
-void NodeWorkers::spare_finished(WorkerEnd& end) const {
-  const bool is_crash = end.kind == EndKind::kSignaled &&
-                        (end.code == SIGABRT || end.code == SIGSEGV || end.code == SIGBUS);
-  if (!is_crash || !pages_ || !pages_->has_finished(end.local_rank.value)) return;
-  parts_.log.warning("local rank " + to_text(end.local_rank) + " was ended by " +
-                     signal_name(end.code) +
-                     " after its Context had been destroyed in good order: it counts as done");
-  end = {.local_rank = end.local_rank, .pid = end.pid, .step = end.step};
 }
 
 // A SIGKILL that was not ours, where its control group has not told already.

@@ -108,7 +108,6 @@ class NodeWorkers {
   // As FileWork::run() for the user's --log-dir; calls `body` at once for the temporary directory.
   template <class T>
   Result<T> with_files(const std::string& doing, std::function<Result<T>()> body);
-  void spare_finished(WorkerEnd& end) const;
   void look_for_want_of_memory(WorkerEnd& end) const;
   void save_flights();
   void say_trouble(const Result<void>& written) const;

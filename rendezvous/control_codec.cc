@@ -151,6 +151,7 @@ void to_json(Json& json, const WorkerEnd& end) {
   if (end.step) json["step"] = *end.step;
   if (end.unseen > Duration(0)) json["unseen_ms"] = to_ms(end.unseen);
   if (end.on_request) json["on_request"] = true;
+  if (end.finished) json["finished"] = true;
   if (end.out_of_memory != OutOfMemory::kNo) {
     json["out_of_memory"] = word_of(kOutOfMemoryWords, end.out_of_memory);
   }
@@ -162,6 +163,7 @@ void from_json(const Json& json, WorkerEnd& end) {
   json.at("after_stop").get_to(end.after_stop);
   if (json.contains("unseen_ms")) read_ms(json, "unseen_ms", end.unseen);
   if (json.contains("on_request")) json["on_request"].get_to(end.on_request);
+  if (json.contains("finished")) json["finished"].get_to(end.finished);
   if (json.contains("out_of_memory")) {
     end.out_of_memory = value_in(kOutOfMemoryWords, json["out_of_memory"]);
   }
@@ -234,6 +236,7 @@ void to_json(Json& json, const AgentStatus& status) {
           {"leaving", status.leaving},
           {"checkpoints", status.checkpoints}};
   if (status.asked_to_save) json["asked_to_save"] = true;
+  for (const LocalRank rank : status.left) json["left"].push_back(rank.value);
   if (status.step) json["step"] = *status.step;
   if (!status.sightings.empty()) json["sightings"] = status.sightings;
 }
@@ -248,6 +251,9 @@ void from_json(const Json& json, AgentStatus& status) {
     read(json, "checkpoints", status.checkpoints, {0, std::numeric_limits<std::int64_t>::max()});
   }
   if (json.contains("asked_to_save")) json.at("asked_to_save").get_to(status.asked_to_save);
+  if (json.contains("left")) {
+    for (const int rank : json["left"].get<std::vector<int>>()) status.left.emplace_back(rank);
+  }
   if (json.contains("step")) read(json, "step", status.step.emplace(), kStep);
   if (json.contains("sightings")) {
     json.at("sightings").get_to(status.sightings);

@@ -37,6 +37,7 @@ Json json_of(const WorkerEnd& end) {
   if (end.blames >= 0) json["victim_of_rank"] = end.blames;
   if (end.step) json["step"] = *end.step;
   if (end.on_request) json["signal_on_request"] = true;
+  if (end.finished) json["after_context"] = true;
   if (end.after_stop) json["stopped_by_ddprun"] = true;
   if (const std::string hint = hint_for(end); !hint.empty()) json["hint"] = hint;
   return json;

@@ -16,6 +16,11 @@ bool may_be_an_order(const WorkerEnd& end) {
   return end.kind == EndKind::kSignaled && std::ranges::count(kPassedSignals, end.code) > 0;
 }
 
+bool is_crash(const WorkerEnd& end) {
+  return end.kind == EndKind::kSignaled &&
+         (end.code == SIGABRT || end.code == SIGSEGV || end.code == SIGBUS);
+}
+
 }  // namespace
 
 Supervisor::Supervisor(SupervisorOptions options) : options_(std::move(options)) {}
@@ -57,8 +62,20 @@ AgentStatus Supervisor::status(TimePoint now) const {
   }
   if (hold_back_until_) return status;  // what is held back may yet turn out to be no failure
   for (const DatedEnd& dated : ends_) status.ends.push_back(dated.as_of(now));
+  if (status.phase != AgentPhase::kRunning) tell_who_left(status, now);
   status.more_ends = static_cast<int>(keep_likeliest(status.ends));
   return status;
+}
+
+// Adds the ranks that reached their end. A crash after that is told when all have reached theirs.
+void Supervisor::tell_who_left(AgentStatus& status, TimePoint now) const {
+  for (const DatedEnd& dated : left_) {
+    if (!dated.end.finished) {
+      status.left.push_back(dated.end.local_rank);
+    } else if (state_ == State::kFinished) {
+      status.ends.push_back(dated.as_of(now));
+    }
+  }
 }
 
 // --- directives ----------------------------------------------------------------------------------
@@ -68,6 +85,7 @@ void Supervisor::on(const Wait& wait, TimePoint, SupervisorActions& out) {
   if (wait.generation > generation_) {
     generation_ = wait.generation;
     ends_.clear();
+    left_.clear();
     sightings_.clear();
     checkpoints_ = 0;
   }
@@ -170,7 +188,7 @@ void Supervisor::on(const PassOn& pass_on, TimePoint, SupervisorActions& out) {
 
 void Supervisor::on(const WorkersEnded& ended, TimePoint now, SupervisorActions& out) {
   DDPRUN_ASSERT(has_workers(), "workers end only where some were started");
-  take_down(ended, now);
+  take_down(ended, now, out);
   if (state_ != State::kRunning) return;
   if (died_of_being_asked()) {
     return on(UserSignal{options_.checkpoint_signal, UserSignal::Way::kManager}, now, out);
@@ -220,17 +238,20 @@ void Supervisor::on(const WorkersSeen& seen, TimePoint now, SupervisorActions& o
   if (!sightings_.empty()) out.push_back(SendStatus{});
 }
 
-// A rank that ended with 0 has failed where another one names it as its reason: it left early.
+// A rank that reached its end has failed where another one names it as its reason: it left early.
 void Supervisor::take_down_who_left() {
   for (auto left = left_.begin(); left != left_.end();) {
     const bool is_missed = std::ranges::any_of(
         ends_, [&](const DatedEnd& dated) { return dated.end.blames == left->end.rank.value; });
-    if (is_missed) ends_.push_back(std::move(*left));
+    if (is_missed) {
+      left->end.finished = false;  // the job's work is not done
+      ends_.push_back(std::move(*left));
+    }
     left = is_missed ? left_.erase(left) : left + 1;
   }
 }
 
-void Supervisor::take_down(const WorkersEnded& ended, TimePoint now) {
+void Supervisor::take_down(const WorkersEnded& ended, TimePoint now, SupervisorActions& out) {
   for (WorkerEnd end : ended.workers) {
     --alive_;
     end.after_stop = stop_asked_;
@@ -239,9 +260,24 @@ void Supervisor::take_down(const WorkersEnded& ended, TimePoint now) {
     end.rank = Rank(assignment_.first_rank.value + end.local_rank.value);
     end.node_rank = assignment_.node_rank;
     end.host = options_.host;
+    const bool has_left = end.finished;
+    end.finished = has_left && is_crash(end);
+    // Its program had returned: the stop has only cut its teardown short.
+    if (has_left && stop_asked_ && !end.finished) {
+      end = {.rank = end.rank,
+             .local_rank = end.local_rank,
+             .node_rank = end.node_rank,
+             .host = end.host,
+             .pid = end.pid,
+             .step = end.step};
+    }
     const bool ended_well = end.kind == EndKind::kExited && end.code == 0;
-    if (ended_well && stop_asked_) continue;
-    (ended_well ? left_ : ends_).push_back({std::move(end), now});
+    if (ended_well && stop_asked_ && !has_left) continue;
+    const bool is_late = end.finished && !stop_asked_;
+    if (is_late) {
+      out.push_back(Say{Say::Level::kWarning, describe(end) + ": the other ranks go on"});
+    }
+    (ended_well || is_late ? left_ : ends_).push_back({std::move(end), now});
   }
   take_down_who_left();
   DDPRUN_ASSERT(alive_ >= 0, "a worker ends once");

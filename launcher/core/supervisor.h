@@ -12,7 +12,7 @@
 //   kIdle       no process of any generation is left; a directive is awaited
 //   kRunning    workers run
 //   kStopping   workers were told to end (or killed); waiting until no descendant is left
-//   kFinished   every worker ended with 0 and nothing is left; the job's verdict is awaited
+//   kFinished   every worker has reached its end and nothing is left; the job's verdict is awaited
 //   kExited     the Exit action was given out; nothing happens any more
 //
 //   event              kIdle         kRunning            kStopping           kFinished
@@ -27,8 +27,8 @@
 //                                    to all: as below
 //   End                exit          stop, then exit     remember, exit      exit
 //   worker ended badly -             stop -> kStopping   note as a victim    -
-//   last one ended 0   -             clean up, then      note                -
-//                                    -> kFinished
+//   last one ended 0,  -             clean up, then      note                -
+//    or past its end                 -> kFinished
 //   tree is empty      -             (only after the     -> kIdle, or exit   -
 //                                    last worker)
 //   user's signal      leave, exit   pass on, leave      leave; a 2nd        leave, exit
@@ -213,7 +213,8 @@ class Supervisor {
   bool has_workers() const { return state_ == State::kRunning || state_ == State::kStopping; }
   void look(SupervisorActions& out);
   void take_down_who_left();
-  void take_down(const WorkersEnded& ended, TimePoint now);
+  void tell_who_left(AgentStatus& status, TimePoint now) const;
+  void take_down(const WorkersEnded& ended, TimePoint now, SupervisorActions& out);
   void declare_failure(TimePoint now, SupervisorActions& out);
   // known: the workers have the signal from somebody else.
   enum class Known { kNo, kYes };
@@ -232,7 +233,8 @@ class Supervisor {
   bool all_well_ = false;    // every worker ended with 0; leftovers are being removed
   bool killed_ = false;
   std::vector<DatedEnd> ends_;
-  std::vector<DatedEnd> left_;  // with code 0, before anything else had ended or was stopped
+  // With code 0 before the others were stopped, or after their end (WorkerEnd::finished).
+  std::vector<DatedEnd> left_;
   std::set<std::pair<int, int>> asked_for_;  // signals sent on request, and to which local rank
   std::int64_t checkpoints_ = 0;             // announced in this generation
   TimePoint checkpoint_told_;                // when the service was told of one last

@@ -100,6 +100,9 @@ struct AgentStatus {
   // What the workers of `generation` were seen doing when one of them had done nothing for longer than
   // --hang-timeout, or when the service asked (Stop::look); empty: nobody has looked.
   std::vector<Sighting> sightings = {};
+  // Workers of `generation` that had reached their end before this node was stopped. Told when the
+  // node's workers are being stopped or are gone: one that others needed may be why these failed.
+  std::vector<LocalRank> left = {};
 
   friend bool operator==(const AgentStatus&, const AgentStatus&) = default;
 };

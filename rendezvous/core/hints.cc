@@ -46,6 +46,9 @@ constexpr std::string_view kBelowPython =
 constexpr std::string_view kLeftEarly =
     "it ended before the others were done: look for an early exit, return or break in it, or for "
     "batches that differ in number";
+constexpr std::string_view kCrashedAtTheEnd =
+    "its training is done, so no restart repeats it: look at what runs after the Context is gone "
+    "(an export, destructors of global objects, threads that still run)";
 constexpr std::string_view kNoStack =
     "no debugger has shown where it is: pip install py-spy (Python programs) or install gdb "
     "(others) "
@@ -222,6 +225,7 @@ std::string hint_for(const WorkerEnd& end) {
   if (end.after_stop || end.on_request || end.kind == EndKind::kNodeLost ||
       end.kind == EndKind::kNotStarted)
     return "";
+  if (end.finished) return std::string(kCrashedAtTheEnd);
   if (end.kind == EndKind::kExited && end.code == 0) return std::string(kLeftEarly);
   if (end.kind == EndKind::kHung) return std::string(hint_for_hang(end));
   const auto found =

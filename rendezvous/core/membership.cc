@@ -327,7 +327,8 @@ MembershipOutput Membership::status(const std::string& agent_id, const AgentStat
   // Of a generation of that number, but of this one: another life of the service may have given
   // the number to others.
   if (current && member.assignment) {
-    collect(member, now);
+    // A node that finished has ends only of workers that crashed when their work was done.
+    if (status.phase != AgentPhase::kFinished) collect(member, now);
     checkpoints_ = std::max(checkpoints_, status.checkpoints);
   } else if (!waited) {
     member.checkpoints_seen = checkpoints_;
@@ -552,6 +553,11 @@ void Membership::advance_running(TimePoint now, MembershipOutput& out) {
     if (was_asked) {
       verdict.exit_code = to_int(ExitCode::kSaved);
       verdict.headline += ", after they had been asked to save and to leave";
+    } else if (has_crashes_at_the_end(now)) {
+      verdict = verdict_of_failure();
+      verdict.headline.append(kNotRestarted).append("its training is done");
+      out.failures.emplace_back(kind_word(verdict.ends.front()));
+      remember_failure(verdict, now);
     }
     end(std::move(verdict), now, out);
   } else if (tally_.finished == 0 && tally_.assigned < static_cast<std::size_t>(spec_.nodes.max) &&
@@ -560,6 +566,16 @@ void Membership::advance_running(TimePoint now, MembershipOutput& out) {
         spec_.on_join == OnJoin::kCheckpoint ? "a node joined at a checkpoint" : "a node joined",
         now, out);
   }
+}
+
+// Takes down the workers that crashed when their work was done. Returns whether there are any.
+// REQUIRES: every node has finished.
+bool Membership::has_crashes_at_the_end(TimePoint now) {
+  for (const auto& [id, member] : members_) {
+    if (member.assignment) collect(member, now);
+  }
+  put_cause_first(now);
+  return !ends_.empty();
 }
 
 // Does whatever has become possible: end, judge a failure, form, make room for a newcomer.
@@ -719,19 +735,43 @@ std::optional<std::int64_t> Membership::reached() const {
   return highest;
 }
 
-// The generation that failed is gone from every node. True: the job goes on.
-bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
-  failed_ = ended_by_outage_ = false;
-  judge_hang(now);
-  blame_cut_off_service();
+// Takes down the ranks that ended with 0 and that ranks of other nodes name as their reason.
+void Membership::take_down_who_left(TimePoint now) {
+  for (const auto& [id, member] : members_) {
+    if (!member.assignment || member.status.generation != generation_) continue;
+    for (const LocalRank local : member.status.left) {
+      if (local.value < 0 || local.value >= member.node.slots) continue;
+      const Rank rank(member.assignment->first_rank.value + local.value);
+      const auto accuser = std::ranges::find_if(
+          ends_, [&](const DatedEnd& dated) { return dated.end.blames == rank.value; });
+      if (accuser == ends_.end()) continue;
+      const WorkerEnd end{.rank = rank,
+                          .local_rank = local,
+                          .node_rank = member.assignment->node_rank,
+                          .host = member.node.host};
+      take_down(end, accuser->when, now);
+    }
+  }
+}
+
+void Membership::put_cause_first(TimePoint now) {
   std::vector<WorkerEnd> ends;
   for (const DatedEnd& dated : ends_) ends.push_back(dated.as_of(now));
-  put_cause_first(ends);
+  ddprun::put_cause_first(ends);
   ends_.clear();
   for (WorkerEnd& end : ends) {
     const TimePoint when = now - end.age;
     ends_.push_back({std::move(end), when});
   }
+}
+
+// The generation that failed is gone from every node. True: the job goes on.
+bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
+  failed_ = ended_by_outage_ = false;
+  judge_hang(now);
+  take_down_who_left(now);
+  blame_cut_off_service();
+  put_cause_first(now);
   DDPRUN_ASSERT(!ends_.empty(), "a failed generation has an end that made it fail");
   const WorkerEnd& first = ends_.front().end;
   blame(first, now, out);
@@ -740,9 +780,6 @@ bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
   if (formed_at_) lived = now - *formed_at_;
   const RestartBudget::Decision decision = budget_.decide(first, lived, reached(), now);
   Verdict verdict = verdict_of_failure();
-  verdict.generation = generation_;
-  verdict.restarts_used = budget_.used();
-  verdict.max_restarts = spec_.max_restarts;
   remember_failure(verdict, now);
   if (!decision.restart) {
     if (!decision.why_not.empty()) verdict.headline.append(kNotRestarted).append(decision.why_not);
@@ -788,9 +825,11 @@ std::string Membership::blame_of(const std::string& host) const {
 }
 
 Verdict Membership::verdict_of_failure() const {
-  Verdict verdict;
   const WorkerEnd& first = ends_.front().end;
-  verdict.exit_code = exit_code_of(first);
+  Verdict verdict{.exit_code = exit_code_of(first)};
+  verdict.generation = generation_;
+  verdict.restarts_used = budget_.used();
+  verdict.max_restarts = spec_.max_restarts;
   // A rank that left early with 0 comes first; the code is that of the rank which failed of it.
   for (const DatedEnd& dated : ends_) {
     if (verdict.exit_code == 0) verdict.exit_code = exit_code_of(dated.end);

@@ -18,7 +18,8 @@
 //     stopping, failed    collect (same generation)        -> kForming, uses budget when formed
 //     running, hung       collect                          the same; all are told to look first
 //     idle                form if all idle and enough      its workers are gone: as a failure
-//     finished            told to stop, becomes idle       all finished -> kEnded, success
+//     finished            told to stop, becomes idle       all finished -> kEnded, success; a
+//                                                          failure where one crashed at its end
 //     leaving             fixed size: -> kEnded when all   fixed size: -> kForming -> kEnded
 //                         are idle; elastic: as stopping   elastic: -> kForming, no budget
 //   agent leaves          member gone                      cannot be: it was leaving before
@@ -286,6 +287,9 @@ class Membership {
   void form(TimePoint now, MembershipOutput& out);
   void end(Verdict verdict, TimePoint now, MembershipOutput& out);
   bool settle_failure(TimePoint now, MembershipOutput& out);
+  bool has_crashes_at_the_end(TimePoint now);
+  void take_down_who_left(TimePoint now);
+  void put_cause_first(TimePoint now);
   std::vector<Sighting> sightings() const;
   void end_hang(TimePoint now, MembershipOutput& out);
   void judge_hang(TimePoint now);

@@ -46,6 +46,9 @@ struct WorkerEnd {
   OutOfMemory out_of_memory = OutOfMemory::kNo;  // of a SIGKILL
   // Killed by a signal that its agent was asked to send it: `ddprun signal`, or SIGUSR1 to ddprun.
   bool on_request = false;
+  // It crashed after its program had said that it reached its end (WorkerPage::finished). This is a
+  // failure, but no restart repeats what is done. Only a crash keeps it.
+  bool finished = false;
   // Ended after its agent had begun to stop the workers: a victim, never the cause.
   bool after_stop = false;
   Rank rank{0};

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -62,6 +63,19 @@ TEST_F(HangTest, WithoutARestartTheJobEndsWithACodeOfItsOwn) {
   auto job = play("0:wait,1:load", {"--nproc-per-node=2", "--hang-timeout=0.5"});
   EXPECT_EQ(job->wait(), 71) << job->err();
   EXPECT_THAT(job->err(), HasSubstr("rank 1 (local rank 1 on "));
+}
+
+// It is in the same page that a worker says that its work is done.
+TEST_F(HangTest, ACrashWhenTheWorkIsDoneUsesNoRestartAndStopsNobody) {
+  auto job = play("1:crash", {"--nproc-per-node=2", "--max-restarts=1"});
+  EXPECT_EQ(job->wait(), 128 + SIGABRT) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("SIGABRT after its Context had been destroyed in good order: "
+                                    "the other ranks go on"));
+  EXPECT_THAT(job->err(), HasSubstr("not restarted: its training is done"));
+  ASSERT_EQ(failures().size(), 1u);
+  EXPECT_THAT(ranks_of(failures()[0]["first"]), ElementsAre(1));
+  EXPECT_EQ(failures()[0]["first"][0]["after_context"], true);
+  EXPECT_TRUE(failures()[0]["victims"].empty());
 }
 
 TEST_F(HangTest, AWorkerThatIsStoppedIsSeenAsSuch) {

@@ -11,12 +11,14 @@
 //   freeze    the same as wait, and stops itself by SIGSTOP
 //   silent    reports no step and does nothing
 //   late      reports nothing for longer than any timeout, but is in a long wait
+//   crash     reports that its Context was destroyed in good order, and aborts
 // All of them wait for each other in front of that, by files in the directory they run in.
 // A rank that hangs says "ready" first, and ends at SIGTERM.
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -86,6 +88,10 @@ int main(int argc, char** argv) {
   if (first && !all_have_begun(**env)) return 4;
   if (play != "silent") reporter->report_step(7);
   if (play.empty()) return 0;
+  if (play == "crash") {
+    reporter->report_finished(true);
+    std::abort();
+  }
   std::fprintf(stderr, "%s\n", play.c_str());
   if (play == "wait" || play == "freeze") reporter->begin_call(all_reduce(++collective));
   if (play == "other") {

@@ -319,6 +319,20 @@ TEST_F(NodesVerdictTest, EachNodesOwnFileTellsTheEnd) {
   }
 }
 
+TEST_F(NodesVerdictTest, ARankOfAnotherNodeThatLeavesEarlyWithCode0IsTheFirstFailure) {
+  begin_nodes(
+      "[ $RANK = 0 ] || { touch left; exit 0; }; until [ -e left ]; do sleep 0.02; done; "
+      "echo 'rank 1 closed its connection' >&2; kill -ABRT $$");
+  for (const auto& node : nodes_) {
+    EXPECT_EQ(node->wait(), 128 + SIGABRT) << node->err();
+    EXPECT_THAT(node->err(), HasSubstr("first failure: rank 1 (local rank 0 on "));
+    EXPECT_THAT(node->err(),
+                HasSubstr(") exited with code 0 while other ranks still needed it"));
+    EXPECT_THAT(node->err(), testing::Not(HasSubstr("an assertion")));
+  }
+  EXPECT_EQ(report_of(0)["failed_generations"][0]["victims"][0]["victim_of_rank"], 1);
+}
+
 // Who would have written it is gone.
 TEST_F(NodesVerdictTest, TheLossOfTheFirstNodeIsReportedByTheOther) {
   begin_nodes("echo up; exec sleep 1000");

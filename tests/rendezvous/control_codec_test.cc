@@ -19,6 +19,7 @@ WorkerEnd some_end() {
   end.core_dumped = true;
   end.out_of_memory = OutOfMemory::kLikely;
   end.on_request = true;
+  end.finished = true;
   end.unseen = std::chrono::milliseconds(1250);
   end.after_stop = true;
   end.rank = Rank(5);
@@ -87,7 +88,8 @@ TEST(ControlCodec, AHelloComesBackAsItWas) {
                                  .doing = "state S",
                                  .frames = {"main"},
                                  .stderr_tail = {"last"}},
-                                {}}};
+                                {}},
+                  .left = {LocalRank(1), LocalRank(5)}};
   const auto decoded = decode_agent_message(body(encode(AgentMessage(hello))));
   ASSERT_TRUE(decoded) << decoded.error().message();
   const Hello& back = std::get<Hello>(*decoded);

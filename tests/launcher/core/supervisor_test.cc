@@ -100,6 +100,52 @@ TEST_F(SupervisorTest, StartsAnAssignmentOnceHoweverOftenItIsTold) {
   EXPECT_FALSE(has<StartWorkers>());
 }
 
+TEST_F(SupervisorTest, ACrashAfterTheEndStopsNobodyAndIsToldWhenAllAreDone) {
+  run();
+  WorkerEnd crash = one(0, EndKind::kSignaled, SIGABRT);
+  crash.finished = true;
+  step(WorkersEnded{{crash}});
+  EXPECT_FALSE(has<SignalTree>()) << "the other one goes on";
+  EXPECT_THAT(said(),
+              HasSubstr("was killed by SIGABRT after its Context had been destroyed in good "
+                        "order: the other ranks go on"));
+  EXPECT_TRUE(status().ends.empty());
+  exited(1, 0);
+  step(TreeEmpty{});
+  EXPECT_EQ(status().phase, AgentPhase::kFinished);
+  ASSERT_EQ(status().ends.size(), 1u);
+  EXPECT_TRUE(status().ends[0].finished);
+  EXPECT_EQ(status().left, std::vector{LocalRank(1)});
+}
+
+TEST_F(SupervisorTest, ARankThatReturnedAndIsStoppedInItsTeardownHasLeftEarly) {
+  run();
+  WorkerEnd victim = one(0, EndKind::kSignaled, SIGABRT);
+  victim.blames = 3;
+  step(WorkersEnded{{victim}});
+  WorkerEnd leaver = one(1, EndKind::kSignaled, SIGTERM);
+  leaver.finished = true;
+  step(WorkersEnded{{leaver}});
+  ASSERT_EQ(status().ends.size(), 2u);
+  EXPECT_THAT(describe(status().ends[0]),
+              HasSubstr("exited with code 0 while other ranks still needed it"));
+  EXPECT_EQ(status().ends[1].blames, status().ends[0].rank.value);
+}
+
+TEST_F(SupervisorTest, WhoEndedWithZeroIsToldWhenTheGenerationIsStopped) {
+  run();
+  exited(1, 0);
+  EXPECT_TRUE(status().left.empty()) << "it runs";
+  step(Stop{.generation = Generation(0), .reason = "rank 0 failed"});
+  EXPECT_EQ(status().left, std::vector{LocalRank(1)});
+  killed(0, SIGTERM);
+  step(TreeEmpty{});
+  EXPECT_EQ(status().phase, AgentPhase::kIdle);
+  EXPECT_EQ(status().left, std::vector{LocalRank(1)});
+  step(assignment(1));
+  EXPECT_TRUE(status().left.empty());
+}
+
 TEST_F(SupervisorTest, WhatFailedBeforeIsReportedOnceAndNotKept) {
   Assignment second = assignment(1);
   second.failure = Verdict{.exit_code = 3, .headline = "h"};

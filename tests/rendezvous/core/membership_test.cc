@@ -72,6 +72,48 @@ TEST_F(MembershipTest, EndsWellWhenEveryNodeHasFinished) {
   EXPECT_EQ(told<End>("b")->verdict.exit_code, 0);
 }
 
+TEST_F(MembershipTest, ACrashAfterTheEndUsesNoRestartAndTheJobEndsWithItsCode) {
+  start({2, 2}, 3);
+  join("a");
+  join("b");
+  WorkerEnd crash{.kind = EndKind::kSignaled, .code = SIGABRT, .finished = true};
+  crash.host = "a";
+  say("a", AgentPhase::kFinished, 0, {crash});
+  EXPECT_FALSE(told<End>("a")) << "the other node goes on";
+  EXPECT_FALSE(told<Stop>("b"));
+  say("b", AgentPhase::kFinished, 0);
+  ASSERT_TRUE(told<End>("a") && told<End>("b"));
+  const Verdict& verdict = told<End>("b")->verdict;
+  EXPECT_FALSE(verdict.success);
+  EXPECT_EQ(verdict.exit_code, 128 + SIGABRT);
+  EXPECT_EQ(verdict.restarts_used, 0);
+  ASSERT_EQ(verdict.ends.size(), 1u);
+  EXPECT_THAT(verdict.headline, HasSubstr("after its Context had been destroyed in good order; not "
+                                          "restarted: its training is done"));
+}
+
+TEST_F(MembershipTest, ARankThatLeftAnotherNodeEarlyIsTheFirstFailure) {
+  start({2, 2});
+  join("a");
+  join("b", 2);
+  WorkerEnd victim{.kind = EndKind::kSignaled, .code = SIGABRT, .blames = 2};
+  victim.host = "a";
+  AgentStatus left{.phase = AgentPhase::kFinished, .generation = Generation(0)};
+  left.left = {LocalRank(0), LocalRank(1), LocalRank(7)};
+  take(job_->status("id-b", left, now_));
+  say("a", AgentPhase::kStopping, 0, {victim});
+  say("a", AgentPhase::kIdle, 0, {victim});
+  left.phase = AgentPhase::kIdle;
+  take(job_->status("id-b", left, now_));
+  ASSERT_TRUE(told<End>("a"));
+  const Verdict& verdict = told<End>("a")->verdict;
+  ASSERT_EQ(verdict.ends.size(), 2u);
+  EXPECT_EQ(describe(verdict.ends[0]),
+            "rank 2 (local rank 1 on b) exited with code 0 while other ranks still needed it");
+  EXPECT_EQ(verdict.ends[0].node_rank, NodeRank(1));
+  EXPECT_EQ(verdict.exit_code, 128 + SIGABRT);
+}
+
 TEST_F(MembershipTest, WhereOneNodeWasAskedToSaveEveryNodeIsToBeStartedAgain) {
   start({2, 2});
   join("a");
