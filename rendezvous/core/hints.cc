@@ -46,6 +46,9 @@ constexpr std::string_view kBelowPython =
 constexpr std::string_view kLeftEarly =
     "it ended before the others were done: look for an early exit, return or break in it, or for "
     "batches that differ in number";
+constexpr std::string_view kOtherCalls =
+    "the ranks make different calls: look for a rank that leaves a loop early (break, return), for "
+    "batches that differ in number, or for a call that not all ranks make";
 constexpr std::string_view kNoStack =
     "no debugger has shown where it is: pip install py-spy (Python programs) or install gdb "
     "(others) "
@@ -126,6 +129,11 @@ constexpr std::array kHints = std::to_array<Hint>({
      .hint = "another rank is gone: this one is its victim, look at the others' last lines"},
     {.text = "Connection closed by peer",
      .hint = "another rank is gone: this one is its victim, look at the others' last lines"},
+    // Loops
+    {.text = "the ranks disagree: ", .hint = kOtherCalls},
+    {.text = "another iterator is not yet exhausted",
+     .hint = "LibTorch's data loader does not begin again after a loop over it was left with "
+             "break: make the loader anew in each epoch"},
     // Loading
     {.text = ": cannot open shared object file",
      .hint =
