@@ -11,14 +11,11 @@
 #include "base/random_id.h"
 #include "worker_lib/any_rank.h"
 #include "worker_lib/checkpoint_contents.h"
+#include "worker_lib/checkpoint_gather.h"
 #include "worker_lib/checkpoint_io.h"
 #include "worker_lib/checkpoint_search.h"
 #include "worker_lib/checkpoint_state.h"
-#include "worker_lib/consistency_guard.h"
-#include "worker_lib/core/training_position.h"
 #include "worker_lib/error_bridge.h"
-#include "worker_lib/group_notes.h"
-#include "worker_lib/optimizer_state.h"
 #include "worker_lib/rank_state.h"
 #include "worker_lib/save_request.h"
 #include "worker_lib/serial_executor.h"
@@ -31,17 +28,8 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kSaving = "save a checkpoint";
+constexpr const char* kWaiting = "wait until checkpoints are written";
 constexpr const char* kRestoring = "restore a checkpoint";
-
-std::optional<SamplerPosition> position_of(const DistributedSampler* sampler) {
-  if (!sampler) return std::nullopt;
-  const json state = sampler->state();
-  return SamplerPosition{.epoch = state.at("epoch"), .position = state.at("position")};
-}
-
-TrainingPosition position_of(const TrainingState& state, std::int64_t step) {
-  return {.step = step, .epoch = state.epoch, .sampler = position_of(state.sampler)};
-}
 
 // Where all ranks come out the same, one of them says it.
 void warn(const ProcessGroup& group, const std::string& text) {
@@ -90,23 +78,11 @@ struct CheckpointManager::Impl {
 
   ~Impl();
 
-  // What the ranks tell each other before a save.
-  struct Gathered {
-    CheckpointFacts facts;
-    PickleDict own;  // of this rank, what differs from rank 0's
-  };
-  Gathered gather(std::int64_t step, const TrainingState& state) const;
-  // The generators of every rank, and whether they all have the same of what they may have of their
-  // own (as a hash). Throws on every rank if they are not at the same position, or one has failed.
-  std::pair<std::vector<PickleDict>, bool> exchange(const TrainingPosition& position,
-                                                    std::int64_t own_hash,
-                                                    const std::optional<DistError>& failure) const;
-
   bool would_skip() const { return options.skip_when_busy && !writer.is_idle(); }
   // Rank 0's part of save(): false if the writer is busy and need not be waited for.
   bool begin_save(const TrainingState& state, const CheckpointFacts& facts);
   // Every rank's part of it where there are shards.
-  bool save_share(const TrainingState& state, const Gathered& gathered);
+  bool save_share(const TrainingState& state, const GatheredState& gathered);
   CheckpointManifest manifest_of(const TrainingState& state, std::int64_t step) const;
   void hand_to_writer(Saving saving);
   Result<void> write(const Saving& saving);
@@ -132,106 +108,20 @@ CheckpointManager::Impl::~Impl() {
   }
 }
 
-std::pair<std::vector<PickleDict>, bool> CheckpointManager::Impl::exchange(
-    const TrainingPosition& position, std::int64_t own_hash,
-    const std::optional<DistError>& failure) const {
-  const std::vector<RankGenerator> generators = generators_of(group);
-  constexpr std::int64_t kWordBytes = 6 * 8;
-  const SamplerPosition sampler = position.sampler.value_or(SamplerPosition{-1, -1});
-  std::vector<torch::Tensor> parts{
-      torch::tensor({position.step, position.epoch, sampler.epoch, sampler.position, own_hash,
-                     std::int64_t{failure.has_value()}},
-                    torch::kInt64)
-          .view(torch::kUInt8)};
-  for (const RankGenerator& one : generators) parts.push_back(state_of(one.generator));
-  const torch::Tensor own = torch::cat(parts).to(group.device());
-  std::vector<torch::Tensor> all;
-  for (int r = 0; r < group.size(); ++r) all.push_back(torch::empty_like(own));
-  group.all_gather(all, own);
-  std::vector<PickleDict> result;
-  std::set<std::int64_t> hashes;
-  bool has_failed = false;
-  std::optional<std::string> difference;
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    const torch::Tensor theirs = all[rank].cpu();
-    const torch::Tensor words = theirs.narrow(0, 0, kWordBytes).view(torch::kInt64);
-    const auto word = [&](std::int64_t i) { return words[i].item<std::int64_t>(); };
-    TrainingPosition theirs_is{.step = word(0), .epoch = word(1), .sampler = {}};
-    if (word(2) >= 0) theirs_is.sampler = SamplerPosition{word(2), word(3)};
-    if (const auto differs = difference_between(position, theirs_is); differs && !difference)
-      difference = std::string(kSaving) + ": rank " + std::to_string(rank) + " " + differs->other +
-                   ", rank " + std::to_string(group.rank()) + " " + differs->own +
-                   ": ranks that are apart cannot be restored as one; do the same steps on each";
-    hashes.insert(word(4));
-    has_failed = has_failed || word(5) != 0;
-    PickleDict of_rank = make_string_dict();
-    std::int64_t begin = kWordBytes;
-    for (std::size_t i = 0; i < generators.size(); ++i) {
-      const std::int64_t size = parts[i + 1].size(0);
-      of_rank.insert(generators[i].key, theirs.narrow(0, begin, size).clone());
-      begin += size;
-    }
-    result.push_back(of_rank);
-  }
-  if (has_failed)
-    (void)on_every_rank(group, kSaving, options.disk_timeout, [&]() -> json {
-      if (failure) throw *failure;
-      return nullptr;
-    });
-  if (difference) refuse(*difference);
-  return {std::move(result), hashes.size() == 1};
-}
-
-CheckpointManager::Impl::Gathered CheckpointManager::Impl::gather(
-    std::int64_t step, const TrainingState& state) const {
-  PickleDict own = make_string_dict();
-  std::vector<NamedHash> hashes;
-  std::optional<DistError> failure;
-  TrainingPosition position{.step = step, .epoch = state.epoch, .sampler = {}};
-  try {
-    // What the last passes have left on a device may say that the state is of no use.
-    with_dist_errors(kSaving, [&] { group.notes()->late_checks->settle(); });
-    position = position_of(state, step);
-    expect_sound_names(state);
-    for (const auto& [name, tensor] : state.tensors)
-      if (!tensor.defined()) refuse("TrainingState::tensors: '" + name + "' is undefined");
-    if (group.size() > 1) own = with_dist_errors(kSaving, [&] { return own_state(state); });
-    hashes = hashes_of(own);
-  } catch (const DistError& thrown) {
-    failure = thrown;
-  }
-  auto [generators, are_equal] = exchange(position, combined(hashes), failure);
-  Gathered result{.facts = {.step = step,
-                            .generation = generation,
-                            .world_size = group.size(),
-                            .generators = std::move(generators),
-                            .optimizer_states = {},
-                            .of_ranks = {}},
-                  .own = make_string_dict()};
-  if (!are_equal) {
-    const json of_rank_0 = group.broadcast_object(to_json(HashTable(hashes)));
-    result.own = differences(own, *table_of(of_rank_0));
-  }
-  for (const auto& [name, optimizer] : state.optimizers)
-    if (auto all = gather_optimizer_states(*optimizer))
-      result.facts.named_optimizer_states.emplace(name, *std::move(all));
-  if (writers) return result;
-  if (!are_equal)
-    result.facts.of_ranks = gather_values(group, result.own, "the state", options.disk_timeout);
-  if (state.optimizer) result.facts.optimizer_states = gather_optimizer_states(*state.optimizer);
-  return result;
-}
-
 void CheckpointManager::Impl::expect_no_later_step(std::int64_t step) const {
   const auto does_not_count = [&](std::int64_t other) {
     const auto checkpoint = directory.read_manifest(other);
     return !checkpoint && checkpoint.error().kind == ErrorKind::kStopped;
   };
-  for (const std::int64_t other : value_or_throw(directory.steps()))
-    if (other > step && !passed_over.contains(other) && !does_not_count(other))
-      refuse("save step " + std::to_string(step) + ": " + directory.path() +
-             " holds a checkpoint of step " + std::to_string(other) +
-             " that this run did not restore; call restore() first, or use an empty directory");
+  const std::string doing = "save step " + std::to_string(step);
+  for (const std::int64_t other : value_or_throw(directory.steps())) {
+    if (other <= step || passed_over.contains(other) || does_not_count(other)) continue;
+    // If another run has taken the directory since, the step may be its own.
+    (void)value_or_throw(directory.hold(doing + " in " + directory.path()));
+    refuse(doing + ": " + directory.path() + " holds a checkpoint of step " +
+           std::to_string(other) +
+           " that this run did not restore; call restore() first, or use an empty directory");
+  }
 }
 
 CheckpointManifest CheckpointManager::Impl::manifest_of(const TrainingState& state,
@@ -260,7 +150,8 @@ bool CheckpointManager::Impl::begin_save(const TrainingState& state, const Check
 
 // Nothing is handed to a writer before every rank has got so far: a writer waits for those of the
 // other ranks.
-bool CheckpointManager::Impl::save_share(const TrainingState& state, const Gathered& gathered) {
+bool CheckpointManager::Impl::save_share(const TrainingState& state,
+                                         const GatheredState& gathered) {
   const std::int64_t step = gathered.facts.step;
   if (options.skip_when_busy && wishes_of_all(group, {would_skip()})[0]) return false;
   last_save = BootClock::now();
@@ -299,12 +190,12 @@ void CheckpointManager::Impl::settle() {
 
 void CheckpointManager::Impl::settle_everywhere() {
   if (writers)
-    (void)on_every_rank(group, kSaving, options.disk_timeout, [&]() -> json {
+    (void)on_every_rank(group, kWaiting, options.disk_timeout, [&]() -> json {
       settle();
       return nullptr;
     });
   else
-    on_rank_0(kSaving, [&] {
+    on_rank_0(kWaiting, [&] {
       settle();
       return true;
     });
@@ -426,7 +317,11 @@ bool CheckpointManager::Impl::on_rank_0(const char* doing, const std::function<b
     }
     outcome["failure"] = to_json_report(failure);
   }
-  outcome = group.broadcast_object(outcome, /*root=*/0, options.disk_timeout);
+  try {
+    outcome = group.broadcast_object(outcome, /*root=*/0, options.disk_timeout);
+  } catch (const DistError& thrown) {
+    throw within(thrown, doing);
+  }
   throw_reported(outcome.at("failure"));
   return outcome.at("result");
 }
@@ -500,7 +395,12 @@ bool CheckpointManager::save(std::int64_t step, const TrainingState& state) {
   return with_dist_errors(kSaving, [&] {
     if (step < 0) refuse(std::string(kSaving) + ": step " + std::to_string(step) + " is negative");
     if (impl_->options.read_only) refuse(std::string(kSaving) + ": the option 'read_only' is on");
-    const Impl::Gathered gathered = impl_->gather(step, state);
+    const GatheredState gathered =
+        gather_for_save(impl_->group, state,
+                        {.step = step,
+                         .generation = impl_->generation,
+                         .is_sharded = impl_->writers != nullptr,
+                         .timeout = impl_->options.disk_timeout});
     for (const std::string& warning :
          impl_->watch.saving(position_of(state, step), state.has_position))
       warn(impl_->group, std::string(kSaving) + ": " + warning);
@@ -554,7 +454,7 @@ MaybeSaved CheckpointManager::maybe_save(std::int64_t step, const TrainingState&
 }
 
 void CheckpointManager::wait() {
-  with_dist_errors(kSaving, [&] { impl_->settle_everywhere(); });
+  with_dist_errors(kWaiting, [&] { impl_->settle_everywhere(); });
 }
 
 std::string CheckpointManager::best() const {

@@ -405,10 +405,11 @@ Result<void> CheckpointDirectory::expect_not_displaced(std::int64_t generation,
   if (!is_displaced(*last, job, generation)) return {};
   return Error{.kind = ErrorKind::kStopped,
                .doing = doing,
-               .cause = "job '" + last->job + "' has taken it from this job ('" + job + "'); " +
+               .cause = "job '" + last->job + "' has taken it from this one; " +
                         std::string(kFinalError) +
                         ": give each job a directory of its own, or end one of the two jobs (if '" +
-                        last->job + "' has ended, submit this job again or remove .claim.json)"};
+                        last->job + "' has ended, submit this job, '" + job +
+                        "', again or remove .claim.json)"};
 }
 
 Result<void> CheckpointDirectory::expect_own(const std::string& doing) const {
@@ -417,16 +418,17 @@ Result<void> CheckpointDirectory::expect_own(const std::string& doing) const {
   if (!now) return Error(now.error()).within(doing);
   if (now->number == own_.number && now->owner == own_.owner) return {};
   const bool is_other_job = !own_.job.empty() && !now->job.empty() && own_.job != now->job;
+  const std::string generation = "generation " + std::to_string(now->generation);
+  std::string cause = "a later run (" + generation + ") has taken " + path_ +
+                      " from this one (generation " + std::to_string(own_.generation) + "); ";
+  // Short, because ddprun looks for kFinalError in lines of which it keeps kMaxTailLineBytes.
+  if (is_other_job)
+    cause = "job '" + now->job + "', " + generation + ", has taken the directory; " +
+            std::string(kFinalError) +
+            ": give each job a directory of its own, or end one of the two; ";
   return Error{.kind = ErrorKind::kStopped,
                .doing = doing,
-               .cause = "a later run (" + (is_other_job ? "job '" + now->job + "', " : "") +
-                        "generation " + std::to_string(now->generation) + ") has taken " + path_ +
-                        " from this one (generation " + std::to_string(own_.generation) + "); " +
-                        (is_other_job
-                             ? std::string(kFinalError) +
-                                   ": give each job a directory of its own, or end one of the two; "
-                             : "") +
-                        "a run that only restores sets the option 'read_only'"};
+               .cause = cause + "a run that only restores sets the option 'read_only'"};
 }
 
 Result<ClaimLock> CheckpointDirectory::hold(const std::string& doing) const {

@@ -31,6 +31,15 @@ constexpr auto kTimeToFail = std::chrono::seconds(10);
   refuse(std::string(kDoing) + ": " + what, kind, peer_rank);
 }
 
+// Throws the failure of a collective of a pass. If the ranks made different calls, mostly after an
+// early exit from a loop, the words say where this rank is.
+[[noreturn]] void throw_from_pass(const DistError& thrown, std::int64_t pass, std::int64_t epoch) {
+  if (thrown.kind() != DistError::Kind::kInvalidArgument) throw thrown;
+  const bool has_epoch = epoch != detail::GroupNotes::kNoEpoch;
+  refuse_pass("pass " + std::to_string(pass) +
+              (has_epoch ? " in epoch " + std::to_string(epoch) : "") + ": " + thrown.what());
+}
+
 std::string join(const std::vector<std::string>& names) {
   std::string text;
   for (std::size_t i = 0; i < std::min(names.size(), kMaxNames); ++i)
@@ -434,7 +443,11 @@ void Reducer::reduce_words(bool async) {
 }
 
 void Reducer::wait_for_buckets() {
-  for (const Work& work : works_) work.wait();
+  try {
+    for (const Work& work : works_) work.wait();
+  } catch (const DistError& thrown) {
+    throw_from_pass(thrown, passes_, own_epoch());
+  }
 }
 
 // What needs the words at the end of the pass: the layout of the first one, a hook's end, gradients
@@ -527,9 +540,9 @@ std::optional<PassWords> Reducer::reduce_rest(const std::vector<std::size_t>& mi
     for (int bucket = pass_->take_remaining(); bucket >= 0; bucket = pass_->take_remaining())
       send(bucket, /*async=*/bucket != last);
     if (hook_) reduce_words(/*async=*/false);
-  } catch (const DistError&) {
+  } catch (const DistError& thrown) {
     wait_for_buckets();  // the failure of an earlier bucket is the first one, and says more
-    throw;
+    throw_from_pass(thrown, passes_, own_epoch());
   }
   wait_for_buckets();
   late_->settle();  // of the pass before

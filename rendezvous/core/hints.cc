@@ -49,6 +49,9 @@ constexpr std::string_view kLeftEarly =
 constexpr std::string_view kCrashedAtTheEnd =
     "its training is done, so no restart repeats it: look at what runs after the Context is gone "
     "(an export, destructors of global objects, threads that still run)";
+constexpr std::string_view kOtherCalls =
+    "the ranks make different calls: look for a rank that leaves a loop early (break, return), for "
+    "batches that differ in number, or for a call that not all ranks make";
 constexpr std::string_view kNoStack =
     "no debugger has shown where it is: pip install py-spy (Python programs) or install gdb "
     "(others) "
@@ -129,6 +132,11 @@ constexpr std::array kHints = std::to_array<Hint>({
      .hint = "another rank is gone: this one is its victim, look at the others' last lines"},
     {.text = "Connection closed by peer",
      .hint = "another rank is gone: this one is its victim, look at the others' last lines"},
+    // Loops
+    {.text = "the ranks disagree: ", .hint = kOtherCalls},
+    {.text = "another iterator is not yet exhausted",
+     .hint = "LibTorch's data loader does not begin again after a loop over it was left with "
+             "break: make the loader anew in each epoch"},
     // Loading
     {.text = ": cannot open shared object file",
      .hint =

@@ -33,7 +33,7 @@ RestartBudget::Decision RestartBudget::decide(const WorkerEnd& first, std::optio
     return {.why_not = "exit code " + std::to_string(code) + " is one of --no-restart-on"};
   }
   if (is_of_a_worker(first) && says_final_error(first)) {
-    return {.why_not = "its error says that " + std::string(kFinalError)};
+    return {.why_not = "its error says that a restart would fail in the same way"};
   }
   if (rules_.on_progress && strikes_.in_a_row >= kStrikes) {
     return {.why_not = "failure struck " + std::to_string(strikes_.in_a_row) +

@@ -6,7 +6,9 @@
 //   build/fuzz/bin/state_archive_fuzz -max_total_time=60 tests/fuzz/corpus/state_archive
 //
 // Every build replays the corpus through the same function (corpus_test.cc).
+#include <algorithm>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "base/assert.h"
@@ -16,15 +18,17 @@
 namespace ddprun {
 namespace {
 
-std::size_t walk(const PickleTree& tree, const PickleNode& node, std::size_t depth) {
+// bound: max_pickle_nodes() of the pickle.
+std::size_t walk(const PickleTree& tree, const PickleNode& node, std::size_t depth,
+                 std::size_t bound) {
   DDPRUN_ASSERT(depth <= kMaxPickleDepth, "a tree is no deeper than it promises");
   DDPRUN_ASSERT(!to_text(node.kind).starts_with("a name"), "names are in no finished tree");
   DDPRUN_ASSERT(node.kind != PickleKind::kTensor ||
                     static_cast<std::size_t>(node.integer) < tree.tensors.size(),
                 "a tensor is described");
   std::size_t count = 1;
-  for (const PickleNodeId item : node.items) count += walk(tree, tree[item], depth + 1);
-  DDPRUN_ASSERT(count <= kMaxPickleNodes, "a tree is no larger than it promises");
+  for (const PickleNodeId item : node.items) count += walk(tree, tree[item], depth + 1, bound);
+  DDPRUN_ASSERT(count <= bound, "a tree is no larger than it promises");
   return count;
 }
 
@@ -43,8 +47,8 @@ void check_extent(const PickleTensor& tensor) {
                 "a tensor lies within its storage");
 }
 
-void check(const PickleTree& tree) {
-  (void)walk(tree, tree[tree.top], 0);
+void check(const PickleTree& tree, std::string_view pickle) {
+  (void)walk(tree, tree[tree.top], 0, max_pickle_nodes(pickle.size()));
   for (const PickleTensor& tensor : tree.tensors) check_extent(tensor);
 }
 
@@ -54,9 +58,12 @@ void check(const PickleTree& tree) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ddprun;
   const std::string_view input(reinterpret_cast<const char*>(data), size);
-  if (const Result<PickleTree> tree = unpickle(input)) check(*tree);
+  if (const Result<PickleTree> tree = unpickle(input)) check(*tree, input);
   if (const Result<StateArchive> archive = read_state_archive(input, RecordCrcs::kTrust)) {
-    check(archive->tree);
+    const auto pickle = std::ranges::find(archive->records, archive->prefix + "data.pkl",
+                                          &ZipRecord::name);
+    DDPRUN_ASSERT(pickle != archive->records.end(), "the tree is that of a record");
+    check(archive->tree, pickle->bytes);
     for (const PickleTensor& tensor : archive->tree.tensors)
       DDPRUN_ASSERT(archive->storages.at(tensor.storage.key).size() ==
                         static_cast<std::uint64_t>(tensor.storage.bytes),

@@ -49,13 +49,17 @@ class PlainLoop : public LauncherTest {
     return steps;
   }
 
+  // Returns the step after which the rank has left its loop.
+  static std::int64_t step_left_at(const ChildProcess& job) {
+    return static_cast<std::int64_t>(number_after(job.out(), "left its loop after step "));
+  }
+
   // Expects that the job failed and that no checkpoint is later than the early exit.
   void expect_nothing_saved_after(const std::string& name, ChildProcess& job) const {
     EXPECT_THAT(job.wait(seconds(1)), testing::Optional(Not(0))) << job.err();
-    const double left_at = number_after(job.out(), "left its loop after step ");
     const std::vector<std::int64_t> steps = saved_steps(name);
     ASSERT_FALSE(steps.empty());
-    EXPECT_LE(steps.back(), left_at);
+    EXPECT_LE(steps.back(), step_left_at(job));
   }
 };
 
@@ -84,15 +88,24 @@ TEST_F(PlainLoop, ARankThatLeavesItsLoopEarlyIsNamedAndNothingIsSavedAfterwards)
 TEST_F(PlainLoop, SoItIsWhereItSavesAtTheEndOfTheEpochThatItLeft) {
   const auto job = run("stopped", {"--stop-rank=1", "--checkpoint-every=0"});
   expect_nothing_saved_after("stopped", *job);
-  EXPECT_THAT(job->err(), AllOf(HasSubstr("the ranks disagree: rank 0 called all_reduce #"),
-                                HasSubstr("; rank 1 called all_gather #")));
+  const std::string left_at = std::to_string(step_left_at(*job));
+  EXPECT_THAT(
+      job->err(),
+      AllOf(HasSubstr("the ranks disagree: rank 0 called all_reduce #"),
+            HasSubstr("; rank 1 called all_gather #"),
+            HasSubstr("save a checkpoint of step " + left_at + " in epoch 2: all_gather #"),
+            HasSubstr(" in epoch 2: all_reduce #"), HasSubstr("a rank that leaves a loop early")));
 }
 
 TEST_F(PlainLoop, SoItIsInTheLastEpoch) {
   const auto job = run("stopped", {"--stop-rank=1", "--stop-epoch=3"});
   expect_nothing_saved_after("stopped", *job);
   EXPECT_THAT(job->err(), AllOf(HasSubstr("the ranks disagree: rank 0 called all_reduce #"),
-                                HasSubstr("; rank 1 called broadcast #")));
+                                HasSubstr("; rank 1 called broadcast #"),
+                                HasSubstr("wait until checkpoints are written: broadcast #"),
+                                HasSubstr("backward pass of DistributedDataParallel: pass "),
+                                HasSubstr(" in epoch 3: all_reduce #"),
+                                HasSubstr("a rank that leaves a loop early")));
 }
 
 TEST_F(PlainLoop, AnEpochVariableOfItsOwnIsWarnedOfWhenItSavesAndWhenItResumes) {

@@ -12,6 +12,7 @@
 
 #include "base/final_error.h"
 #include "base/worker_env.h"
+#include "rendezvous/core/worker_end.h"
 #include "tests/support/read_file.h"
 #include "tests/support/temporary_directory.h"
 #include "worker_lib/checkpoint_io.h"
@@ -212,6 +213,21 @@ TEST_F(CheckpointClaims, AJobThatLostTheDirectoryToAnotherDoesNotTakeItBack) {
   EXPECT_FALSE(restarted.take(2, "first's last process", "job A"));
   EXPECT_TRUE(restarted.take(0, "submitted again", "job A"));
   EXPECT_FALSE(second_restarted.take(2, "second's last process", "job B"));
+}
+
+// ddprun keeps kMaxTailLineBytes of a line that a program prints.
+TEST_F(CheckpointClaims, TheWordsThatForbidARestartAreNotCutOffByALongPath) {
+  const fs::path directory = fs::path(temporary_.path()) / std::string(130, 'x');
+  ASSERT_TRUE(fs::create_directory(directory));
+  CheckpointDirectory first(directory), second(directory), restarted(directory);
+  const std::string job = std::string(32, 'a') + ":0123456789ab", other = job + "b";
+  ASSERT_TRUE(first.take(0, "first's process", job));
+  ASSERT_TRUE(second.take(0, "second's process", other));
+  const auto kept = [](const Error& error) {
+    return ("a_program: " + error.message()).substr(0, kMaxTailLineBytes - 3);
+  };
+  EXPECT_THAT(kept(announce(first, 10, "ten").error()), HasSubstr(kFinalError));
+  EXPECT_THAT(kept(restarted.take(1, "first's next process", job).error()), HasSubstr(kFinalError));
 }
 
 // The first generation of a submission may end before it reaches the checkpoints.

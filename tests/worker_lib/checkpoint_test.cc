@@ -687,6 +687,23 @@ TEST_F(CheckpointTest, ARankZeroThatWasCutOffCannotAnnounceAnyMore) {
   EXPECT_EQ(restore_alone().step, 15);
 }
 
+// The later run has taken the directory and saved a later step: that is the reason, not the step.
+TEST_F(CheckpointTest, ARunThatWasCutOffIsToldSoAlsoWhereTheLaterOneIsAhead) {
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    Training training(group.rank(), 2);
+    CheckpointManager cut_off(group, 0, options_);
+    cut_off.save(10, training.state);
+    cut_off.wait();
+    CheckpointManager later(group, 1, options_);
+    later.save(30, training.state);
+    later.wait();
+    EXPECT_DIST_ERROR(cut_off.save(20, training.state), Kind::kStopped,
+                      AllOf(HasSubstr("save step 20 in " + directory_.path() +
+                                      ": a later run (generation 1) has taken "),
+                            testing::Not(HasSubstr("did not restore"))));
+  });
+}
+
 // Without locks its manifest may slip through. Neither is it restored, nor does it keep the later
 // run from saving, nor does it stay.
 TEST_F(CheckpointTest, WhatARankZeroThatWasCutOffAnnouncesLateDoesNotCount) {

@@ -28,6 +28,14 @@ TEST(Hints, TheErrorFilesMessageCountsAsSaid) {
   EXPECT_THAT(hint_for(end), HasSubstr("the GPU's memory is full"));
 }
 
+TEST(Hints, AnEarlyExitFromALoopIsNamed) {
+  EXPECT_THAT(hint_for(exited(1, {"all_reduce #3: the ranks disagree: rank 0 called barrier #3"})),
+              HasSubstr("leaves a loop early"));
+  EXPECT_THAT(hint_for(exited(1, {"Attempted to get a new DataLoader iterator while another "
+                                  "iterator is not yet exhausted"})),
+              HasSubstr("make the loader anew in each epoch"));
+}
+
 TEST(Hints, CodesAndSignalsAreToldApart) {
   EXPECT_THAT(hint_for(exited(126)), HasSubstr("chmod +x"));
   EXPECT_THAT(hint_for(exited(135)), HasSubstr("/dev/shm"));

@@ -67,6 +67,19 @@ TEST(RestartBudget, AFinalErrorUsesNoRestart) {
   EXPECT_TRUE(budget.decide(lost, kLong, std::nullopt, kStart).restart);
 }
 
+TEST(RestartBudget, WordsOfAUsersProgramAreNoFinalError) {
+  const std::string words = "load shard 3: a restart would fail in the same way";
+  RestartBudget budget(9, {});
+  WorkerEnd said = killed(6), printed = exited(1), nested = exited(1);
+  said.message = "std::runtime_error: " + words;
+  printed.stderr_tail = {words};
+  // The last words of a ddprun that this one has started.
+  nested.stderr_tail = {"ddprun: error: not restarted: its error says that a restart would fail in "
+                        "the same way"};
+  for (const WorkerEnd& end : {said, printed, nested})
+    EXPECT_TRUE(budget.decide(end, kLong, std::nullopt, kStart).restart);
+}
+
 TEST(RestartBudget, AFinalCodeEndsTheJobWhateverIsLeft) {
   RestartBudget budget(9, {.final_codes = {{2, 2}, {64, 78}, {137, 137}}});
   EXPECT_TRUE(budget.decide(exited(1), kLong, std::nullopt, kStart).restart);
