@@ -16,6 +16,8 @@ namespace {
 
 // Until a sleeper looks again by itself.
 constexpr Duration kLongestSleep = std::chrono::milliseconds(200);
+// After so long a callback is taken to wait for something, and another thread goes on.
+constexpr Duration kCallbackPatience = std::chrono::milliseconds(1);
 // What one pass moves of one peer's stream, so that all get their turn.
 constexpr std::size_t kBytesOfAPass = std::size_t{512} << 10;
 constexpr int kFramesOfAPass = 256;
@@ -126,6 +128,7 @@ Mailbox::~Mailbox() {
   end_here();
   closing_ = true;
   tell_driver();
+  work_.notify_all();
   call_back(lock);
   while (!threads_.empty()) {
     std::thread one = std::move(threads_.back());
@@ -202,7 +205,7 @@ Result<Rank> Mailbox::carry_out(Transfer transfer) {
       changed_.wait(lock);
     }
   }
-  call_back(lock);
+  leave(lock);
   return std::move(*answer);
 }
 
@@ -217,7 +220,7 @@ void Mailbox::start(Transfer transfer) {
     ensure_thread();
     tell_driver();
   }
-  call_back(lock);
+  leave(lock);
 }
 
 Mailbox::Lock Mailbox::enter() {
@@ -226,7 +229,24 @@ Mailbox::Lock Mailbox::enter() {
   return lock;
 }
 
-// A driver that spins lets go of the mutex for those who are counted.
+// Runs the callbacks that are due and unlocks the mutex. Leaves asynchronous transfers to a thread
+// of the mailbox, unless another thread goes on with them.
+void Mailbox::leave(Lock& lock) {
+  call_back(lock);
+  const bool is_taken = driving_ || (active_calls_ > 0 && is_watched_);
+  const bool wakes = called_back_for_ > 0 && !is_taken && claim_thread();
+  lock.unlock();
+  if (wakes) work_.notify_one();
+}
+
+// Returns whether to notify a thread that waits for work. A second one is not notified before the
+// first one runs.
+bool Mailbox::claim_thread() {
+  if (waiting_threads_ == 0 || is_thread_woken_) return false;
+  return is_thread_woken_ = true;
+}
+
+// A driver that spins unlocks the mutex for callers that are counted.
 void Mailbox::lock_in_turn(Lock& lock) {
   callers_.fetch_add(1);
   lock.lock();
@@ -257,7 +277,7 @@ Result<void> Mailbox::post(Transfer& posted) {
 
 // --- driving ---
 
-// Starts a thread of the mailbox if all that there are call back: a callback may wait for what only another
+// Starts a thread of the mailbox if all of them run callbacks: these may wait for what only another
 // thread can end.
 void Mailbox::ensure_thread() {
   if (free_threads_ > 0) return;
@@ -268,19 +288,52 @@ void Mailbox::ensure_thread() {
   ++free_threads_;
 }
 
+// Drives and runs callbacks. A thread that runs a callback does both again when the callback
+// returns, so the others only watch it. Waking one of them for each callback would cost more than
+// most transfers.
 void Mailbox::run() {
   Lock lock(mutex_);
+  std::uint64_t seen = 0;  // of next_call_
   while (!closing_ || !ended_.empty()) {
-    if (!ended_.empty()) {
+    if (active_calls_ == 0 && !ended_.empty()) {
       --free_threads_;
       call_back(lock);
       ++free_threads_;
-    } else if (called_back_for_ == 0 || driving_) {
-      changed_.wait(lock);
-    } else {
+    } else if (active_calls_ == 0 && called_back_for_ > 0 && !driving_) {
       drive(lock, [this] { return closing_ || called_back_for_ == 0; });
+    } else if (is_watched_ || (active_calls_ == 0 && seen == next_call_)) {
+      wait_for_work(lock, std::nullopt);
+    } else {
+      seen = next_call_;
+      watch_callbacks(lock);
     }
   }
+}
+
+// Waits for kCallbackPatience. If no callback has begun meanwhile, those that still run no longer
+// count as active.
+void Mailbox::watch_callbacks(Lock& lock) {
+  const std::uint64_t begun = next_call_;
+  is_watched_ = true;
+  const bool is_notified = wait_for_work(lock, kCallbackPatience);
+  is_watched_ = false;
+  if (is_notified || begun != next_call_) return;
+  first_active_call_ = next_call_;
+  active_calls_ = 0;
+}
+
+// Returns whether it was notified in time.
+bool Mailbox::wait_for_work(Lock& lock, std::optional<Duration> patience) {
+  ++waiting_threads_;
+  std::cv_status status = std::cv_status::no_timeout;
+  if (patience) {
+    status = work_.wait_for(lock, *patience);
+  } else {
+    work_.wait(lock);
+  }
+  --waiting_threads_;
+  is_thread_woken_ = false;
+  return status == std::cv_status::no_timeout;
 }
 
 // While one thread drives. REQUIRES of all: the mutex is held.
@@ -298,8 +351,8 @@ class Mailbox::Turn {
   Mailbox& mailbox_;
 };
 
-// Returns when it is over, or when there are callbacks to call: these may wait for other messages, which
-// another thread moves meanwhile. REQUIRES: nobody drives.
+// Returns when it is over, or when there are callbacks to call. A callback may wait for other
+// messages, which another thread moves meanwhile. REQUIRES: no thread drives.
 template <class Over>
 void Mailbox::drive(Lock& lock, Over over) {
   const Turn turn(*this);
@@ -332,7 +385,6 @@ void Mailbox::drive(Lock& lock, Over over) {
 // That there is something new. REQUIRES: the mutex is held.
 void Mailbox::tell_driver() {
   if (sleeping_) core_.bells().ring_own();
-  changed_.notify_all();
 }
 
 void Mailbox::sleep(Lock& lock) {
@@ -403,18 +455,20 @@ void Mailbox::look_at_sockets(TimePoint until, Lock* lock) {
   }
 }
 
-// Calls the callbacks of ended transfers, without the mutex: they may start the next transfer. One at a time, so
-// that another thread can call the others while one waits. An exception ends the group, as nobody knows what the
-// program has missed; the others are called also then.
+// Calls the callbacks of ended transfers, without the mutex: they may start the next transfer.
+// Takes one at a time, so that another thread can call the others while one waits. An exception
+// ends the group, because the program may have missed a message. The others are still called.
 void Mailbox::call_back(Lock& lock) {
   while (!ended_.empty()) {
     Ended one = std::move(ended_.front());
     ended_.pop_front();
-    if (!ended_.empty() || called_back_for_ > 0) {
-      ensure_thread();
-      changed_.notify_all();
-    }
+    const bool may_wait = !ended_.empty() || called_back_for_ > 0;
+    if (may_wait) ensure_thread();
+    const bool wakes = may_wait && !is_watched_ && claim_thread();
+    const std::uint64_t number = next_call_++;
+    ++active_calls_;
     lock.unlock();
+    if (wakes) work_.notify_one();
     try {
       one.done(one.result);
     } catch (const std::exception& thrown) {
@@ -427,6 +481,7 @@ void Mailbox::call_back(Lock& lock) {
     }
     one.done = nullptr;
     lock_in_turn(lock);
+    if (number >= first_active_call_) --active_calls_;
   }
 }
 

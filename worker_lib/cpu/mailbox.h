@@ -19,8 +19,9 @@
 // started with the first one; one thread at a time drives, and with nothing in flight nobody does.
 // What comes for no call is left in the streams.
 //
-// Callbacks may wait for other transfers. So each is called while another thread can drive: the mailbox
-// has at most one thread more than callbacks that have run at the same time.
+// Callbacks may wait for other transfers. The thread that runs a callback drives again when the
+// callback returns. Another thread of the mailbox takes over if that takes more than a millisecond.
+// The mailbox has at most one thread more than callbacks that have run at the same time.
 //
 // Which receive gets which message: core/message_matching.h. The group's failure ends all
 // transfers. Any thread.
@@ -98,10 +99,14 @@ class Mailbox {
   void start(Transfer transfer);
 
   Lock enter();
+  void leave(Lock& lock);
   void lock_in_turn(Lock& lock);
   Result<void> post(Transfer& posted);
   void ensure_thread();
   void run();
+  void watch_callbacks(Lock& lock);
+  bool wait_for_work(Lock& lock, std::optional<Duration> patience);
+  bool claim_thread();
   template <class Over>
   void drive(Lock& lock, Over over);
   void tell_driver();
@@ -145,15 +150,23 @@ class Mailbox {
 
   std::atomic<int> callers_ = 0;  // that want the mutex
   std::mutex mutex_;              // guards what follows, except while the driver sleeps: watched_
-  std::condition_variable
-      changed_;                   // a driver stopped, a transfer ended or was posted, or closing_
-  std::condition_variable idle_;  // nothing is in flight any more
+  std::condition_variable changed_;  // for blocking calls: a driver stopped, or an answer came
+  std::condition_variable work_;     // for the mailbox's threads: see run()
+  std::condition_variable idle_;     // nothing is in flight any more
   bool driving_ = false;
   bool sleeping_ = false;  // the driver is
   bool closing_ = false;
   bool is_over_ = false;  // the group has failed, and all transfers have ended
   std::vector<std::thread> threads_;
-  int free_threads_ = 0;  // those that do not call back
+  int free_threads_ = 0;          // threads that run no callback
+  bool is_watched_ = false;       // one of them is in watch_callbacks()
+  int waiting_threads_ = 0;       // threads in wait_for_work(),
+  bool is_thread_woken_ = false;  // of which one has been notified
+
+  // Callbacks are numbered as they begin. Those below first_active_call_ wait for something.
+  std::uint64_t next_call_ = 0;
+  std::uint64_t first_active_call_ = 0;
+  int active_calls_ = 0;
 
   std::vector<std::unique_ptr<Peer>> peers_;     // by rank; null at the own place
   std::size_t first_peer_ = 0;                   // to be looked at first next time
