@@ -1,15 +1,16 @@
 #include "launcher/control_socket.h"
 
 #include <poll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/write.hpp>
 #include <cerrno>
+#include <optional>
 #include <utility>
 
+#include "base/peer_user.h"
 #include "launcher/control_protocol.h"
 
 namespace ddprun {
@@ -93,10 +94,8 @@ namespace {
 
 // Who is at the other end: this user, or root.
 bool may_ask(int socket) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
-  return peer.uid == geteuid() || peer.uid == 0;
+  const std::optional<uid_t> user = user_behind(socket);
+  return user && (*user == geteuid() || *user == 0);
 }
 
 // The other end is closed, not only for writing.

@@ -14,14 +14,12 @@
 #include <cctype>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
-#include <sstream>
 #include <string>
 
+#include "base/peer_user.h"
 #include "base/unique_fd.h"
 
 namespace ddprun {
@@ -155,18 +153,6 @@ Result<SocketOwner> owner_in(const char* path, const std::string& local, const s
   return not_held();
 }
 
-std::string contents_of(const char* path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// kOverflow where the kernel does not say.
-unsigned long number_in(const std::string& text) {
-  constexpr unsigned long kOverflow = 65534;
-  const unsigned long number = std::strtoul(text.c_str(), nullptr, 10);
-  return number == 0 ? kOverflow : number;
-}
-
 }  // namespace
 
 // The table is read in pieces, between which the kernel may move a connection past us.
@@ -191,24 +177,11 @@ Result<uid_t> owner_of_connection(const SocketAddress& peer, const SocketAddress
   Result<SocketOwner> owner = owner_by_sock_diag(raw_of(peer), raw_of(local));
   if (!owner && owner.error().kind == ErrorKind::kUnsupported) owner = owner_by_proc(peer, local);
   if (!owner) return std::move(owner).error();
-  const uid_t overflow = static_cast<uid_t>(number_in(contents_of("/proc/sys/kernel/overflowuid")));
-  if (names_one_user(owner->user, overflow, contents_of("/proc/self/uid_map"))) return owner->user;
+  if (names_one_user(owner->user)) return owner->user;
   if (may_see_holder(owner->inode)) return geteuid();
   return Error{.kind = ErrorKind::kNotFound,
                .doing = kDoing,
                .cause = "this user namespace has no id for the user of its other end"};
-}
-
-bool names_one_user(uid_t user, uid_t overflow, std::string_view uid_map) {
-  constexpr std::uint64_t kAll = 0xffffffff;
-  if (user != overflow) return true;
-  // inside outside count
-  std::istringstream lines{std::string(uid_map)};
-  std::uint64_t mapped = 0;
-  for (std::uint64_t inside = 0, outside = 0, count = 0; lines >> inside >> outside >> count;) {
-    mapped += count;
-  }
-  return mapped >= kAll;
 }
 
 bool may_see_holder(std::uint64_t inode) {

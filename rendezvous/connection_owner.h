@@ -7,7 +7,6 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <string_view>
 
 #include "base/result.h"
 #include "rendezvous/tcp_address.h"
@@ -25,10 +24,6 @@ struct SocketOwner {
 };
 // The same by /proc/net/tcp and tcp6 alone; for tests.
 Result<SocketOwner> owner_by_proc(const SocketAddress& peer, const SocketAddress& local);
-
-// Whether the id means one user. The kernel gives the overflow id for each user that a user namespace has
-// no id for. uid_map: as /proc/self/uid_map has it.
-bool names_one_user(uid_t user, uid_t overflow, std::string_view uid_map);
 
 // Whether a process that this one may look into has the socket open. Those are processes of the same
 // user, whatever its id is; root may look into others.

@@ -187,7 +187,8 @@ constexpr std::array kHints = std::to_array<Hint>({
     {.signal = SIGILL,
      .hint = "an instruction that this CPU does not have: built with -march=native elsewhere?"},
     {.signal = SIGABRT,
-     .hint = "it ended itself: an assertion, or an exception that nobody caught"},
+     .hint = "it ended itself: an assertion, or an exception that nobody caught; a Python script that "
+             "was done: PyTorch at exit without torch.distributed.destroy_process_group()"},
     {.signal = SIGXCPU, .hint = "the limit of CPU time: ulimit -t"},
 });
 

@@ -129,15 +129,6 @@ TEST_P(ConnectionOwner, IsNotThisUserBecauseNeitherHasAnId) {
   EXPECT_EQ(status, 0);
 }
 
-TEST(NamesOneUser, WhereEveryUserHasAnIdOrTheIdIsNotTheOverflowId) {
-  constexpr uid_t kOverflow = 65534;
-  EXPECT_TRUE(names_one_user(kOverflow, kOverflow, "         0          0 4294967295\n"));
-  EXPECT_FALSE(names_one_user(kOverflow, kOverflow, "0 100000 65536\n"));
-  EXPECT_FALSE(names_one_user(kOverflow, kOverflow, "0 1000 1\n1 100000 65535\n"));
-  EXPECT_FALSE(names_one_user(kOverflow, kOverflow, ""));
-  EXPECT_TRUE(names_one_user(1000, kOverflow, "0 100000 65536\n"));
-}
-
 INSTANTIATE_TEST_SUITE_P(OnLoopback, ConnectionOwner, testing::Values("127.0.0.1", "::1"));
 
 // --- a store for this user's processes only ---

@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "base/not_now.h"
+#include "base/peer_user.h"
 #include "base/pidfd.h"
 #include "base/poll_until.h"
 #include "base/random_id.h"
@@ -141,15 +142,6 @@ Error lost(int rank, const std::string& doing) {
                .doing = doing,
                .cause = name_rank(rank) + " is gone",
                .peer_rank = rank};
-}
-
-// The user that the process at the other end of a Unix socket had when it connected or began to listen. The
-// kernel says it: the token is no proof, as whoever reaches the store can read it.
-std::optional<uid_t> user_behind(int socket) {
-  ucred other{};
-  socklen_t length = sizeof other;
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &other, &length) != 0) return std::nullopt;
-  return other.uid;
 }
 
 Error other_user(int rank, std::optional<uid_t> user) {

@@ -128,6 +128,7 @@ TEST(Hints, AHangWithoutAStackSaysWhatToInstall) {
 TEST(Hints, AnAbortOfPyTorchAtExitIsNamed) {
   WorkerEnd end{.kind = EndKind::kSignaled, .code = SIGABRT};
   EXPECT_THAT(hint_for(end), HasSubstr("an assertion"));
+  EXPECT_THAT(hint_for(end), HasSubstr("without torch.distributed.destroy_process_group()"));
   end.stderr_tail = {"done", "terminate called without an active exception"};
   EXPECT_THAT(hint_for(end), HasSubstr("destroy_process_group()"));
 }

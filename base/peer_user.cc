@@ -1,0 +1,64 @@
+#include "base/peer_user.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+
+namespace ddprun {
+namespace {
+
+std::string contents_of(const char* path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Where the kernel does not say: what it is unless an administrator has changed it.
+uid_t overflow_user() {
+  constexpr uid_t kUsual = 65534;
+  const std::string text = contents_of("/proc/sys/kernel/overflowuid");
+  const auto number = static_cast<uid_t>(std::strtoul(text.c_str(), nullptr, 10));
+  return number == 0 ? kUsual : number;
+}
+
+// The kernel asks for what a debugger needs: the same user, whatever its id is, or root here.
+bool may_look_into(pid_t process) {
+  if (process <= 0) return false;  // of a PID namespace that cannot be seen from here
+  const std::string program = "/proc/" + std::to_string(process) + "/exe";
+  char first = 0;
+  return readlink(program.c_str(), &first, 1) > 0;
+}
+
+}  // namespace
+
+bool names_one_user(uid_t user, uid_t overflow, std::string_view uid_map) {
+  constexpr std::uint64_t kAll = 0xffffffff;
+  if (user != overflow) return true;
+  // inside outside count
+  std::istringstream lines{std::string(uid_map)};
+  std::uint64_t mapped = 0;
+  for (std::uint64_t inside = 0, outside = 0, count = 0; lines >> inside >> outside >> count;) {
+    mapped += count;
+  }
+  return mapped >= kAll;
+}
+
+bool names_one_user(uid_t user) {
+  return names_one_user(user, overflow_user(), contents_of("/proc/self/uid_map"));
+}
+
+std::optional<uid_t> user_behind(int unix_socket) {
+  ucred other{};
+  socklen_t length = sizeof other;
+  if (getsockopt(unix_socket, SOL_SOCKET, SO_PEERCRED, &other, &length) != 0) return std::nullopt;
+  if (names_one_user(other.uid)) return other.uid;
+  if (may_look_into(other.pid)) return geteuid();
+  return std::nullopt;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,23 @@
+// Which user the process at the other end of a connection has, also in a user namespace, where one id
+// can stand for many users. Any thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string_view>
+
+namespace ddprun {
+
+// Whether the id means one user. The kernel gives the overflow id for each user that a user namespace has
+// no id for. uid_map: as /proc/self/uid_map has it.
+bool names_one_user(uid_t user, uid_t overflow, std::string_view uid_map);
+// The same in this process's namespace.
+bool names_one_user(uid_t user);
+
+// Returns the user that the process at the other end of a Unix socket had when it connected or began to
+// listen (SO_PEERCRED). nullopt: the kernel does not say, or this namespace has no id for that user
+// and the process is none that this one may look into.
+std::optional<uid_t> user_behind(int unix_socket);
+
+}  // namespace ddprun
