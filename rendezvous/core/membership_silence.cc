@@ -76,6 +76,19 @@ bool Membership::has_failed_itself() const {
   });
 }
 
+// Of a generation that is recalled: a worker has failed by itself, or a node was lost. An agent whose
+// patience ends first stops its workers; ends on other nodes after that may be due to it.
+bool Membership::has_failed_before_stop() const {
+  TimePoint stopped = TimePoint::max();
+  for (const DatedEnd& dated : ends_) {
+    if (dated.end.after_stop) stopped = std::min(stopped, dated.when);
+  }
+  return std::any_of(ends_.begin(), ends_.end(), [stopped](const DatedEnd& dated) {
+    const bool is_lost = dated.end.kind == EndKind::kNodeLost;
+    return is_lost || is_own_failure(dated.end, dated.when, stopped);
+  });
+}
+
 // The member's workers have ended, and the reason is that the service did not run. Then the generation
 // is ended, and no worker is blamed. No restart is used, unless this happened within kFreeAgain before.
 // REQUIRES: kRunning, and what the member says is collected.
