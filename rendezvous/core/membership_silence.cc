@@ -95,20 +95,19 @@ bool Membership::has_failed_before_stop() const {
 bool Membership::ended_by_outage(const Member& member, TimePoint now, MembershipOutput& out) {
   if (!outage_ || now > outage_->ended + options_.lease || member.local) return false;
   if (has_failed_itself()) return false;
-  const Member* host = &member;
-  std::string where;
-  for (const auto& [id, other] : members_) {
-    if (!other.local) continue;
-    where = " on " + other.node.host;
-    if (other.assignment) host = &other;
-  }
-  const std::string what = "the rendezvous service" + where + " did not run for " +
-                           ddprun::to_text(outage_->ended - outage_->began);
+  const auto host = std::find_if(members_.begin(), members_.end(),
+                                 [](const auto& entry) { return entry.second.local; });
+  std::string what = "the rendezvous service";
+  if (host != members_.end()) what += " on " + host->second.node.host;
+  what += " did not run for " + ddprun::to_text(outage_->ended - outage_->began);
   if (last_free_ && now < *last_free_ + kFreeAgain) {
-    add_lost_node(*host,
-                  {.kind = EndKind::kNodeLost,
-                   .message = what + ", for the second time within " + ddprun::to_text(kFreeAgain)},
-                  outage_->began);
+    WorkerEnd end{.kind = EndKind::kNodeLost,
+                  .message = what + ", again within " + ddprun::to_text(kFreeAgain)};
+    if (host != members_.end() && host->second.assignment) {
+      add_lost_node(host->second, std::move(end), outage_->began);
+    } else {  // no node of the generation runs the service
+      ends_.push_back({std::move(end), outage_->began});
+    }
     failed_ = true;
   } else {
     last_free_ = now;

@@ -85,6 +85,7 @@ std::string describe(const WorkerEnd& end) {
              (end.on_request ? ", which ddprun was asked to send it" : "") + blame_text(end);
     case EndKind::kNotStarted: return subject(end) + " could not be started: " + end.message;
     case EndKind::kNodeLost:
+      if (end.host.empty()) return end.message;
       return "node " + to_text(end.node_rank) + " (" + end.host + ") was lost: " + end.message;
     case EndKind::kHung: return subject(end) + " hangs: " + end.message;
   }
