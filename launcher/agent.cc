@@ -335,7 +335,8 @@ class Agent {
   bool is_rank_0_lost() const {
     return verdict_ &&
            std::any_of(verdict_->ends.begin(), verdict_->ends.end(), [](const WorkerEnd& end) {
-             return end.kind == EndKind::kNodeLost && end.node_rank == NodeRank(0);
+             return end.kind == EndKind::kNodeLost && end.node_rank == NodeRank(0) &&
+                    !end.host.empty();
            });
   }
 

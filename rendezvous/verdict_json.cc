@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 Json json_of(const WorkerEnd& end) {
   Json json{{"kind", kind_word(end)}, {"what", describe(end)}, {"host", end.host}};
-  json["node_rank"] = end.node_rank.value;
+  if (!end.host.empty()) json["node_rank"] = end.node_rank.value;
   if (end.kind != EndKind::kNodeLost) {
     json["rank"] = end.rank.value;
     json["local_rank"] = end.local_rank.value;

@@ -494,11 +494,6 @@ void Membership::collect(const Member& member, TimePoint now) {
   }
 }
 
-bool Membership::has_failed_before_stop() const {
-  return std::any_of(ends_.begin(), ends_.end(),
-                     [](const DatedEnd& dated) { return !dated.end.after_stop; });
-}
-
 // What is kept is bounded, whatever agents send: past kEndsKept the least likely cause goes.
 void Membership::take_down(const WorkerEnd& end, TimePoint when, TimePoint now) {
   ends_.push_back({bounded(end), when});

@@ -31,7 +31,7 @@ void Membership::recall(Member& member, const Hello& hello) {
     failed_ = false;
     checkpoints_ = 0;
     missing_.clear();
-    was_forming_ = recall_broken_ = false;
+    was_forming_ = recall_broken_ = judges_recalled_ = false;
     recalled_nodes_ = 0;
     recount_all();
   }
@@ -74,10 +74,9 @@ bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
     take_over(now, out);
     return true;
   }
-  // Whether the generation failed is known where the earlier life has ended it. Else a node that is
-  // still ending its workers may say so later.
+  // Whether the generation failed is known where the earlier life has ended it. Else it is judged
+  // when every node has said how its workers ended: an end may be due to one on another node.
   judges_recalled_ = !was_forming_;
-  if (judges_recalled_ && has_failed_before_stop()) failed_ = true;
   if (ended && !std::exchange(recall_broken_, true)) {
     begin_forming(kServiceRestarted, now, out);
   }
@@ -132,7 +131,7 @@ void Membership::take_over(TimePoint now, MembershipOutput& out) {
   recall_until_.reset();
   find_first_lease();
   phase_ = JobPhase::kRunning;
-  failed_ = false;
+  failed_ = judges_recalled_ = false;
   for (auto& [id, member] : members_) {
     member.checkpoints_seen = checkpoints_;
     if (member.assignment) reason_ = member.assignment->reason;

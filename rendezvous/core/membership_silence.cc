@@ -76,26 +76,38 @@ bool Membership::has_failed_itself() const {
   });
 }
 
+// Of a generation that is recalled: a worker has failed by itself, or a node was lost. An agent whose
+// patience ends first stops its workers; ends on other nodes after that may be due to it.
+bool Membership::has_failed_before_stop() const {
+  TimePoint stopped = TimePoint::max();
+  for (const DatedEnd& dated : ends_) {
+    if (dated.end.after_stop) stopped = std::min(stopped, dated.when);
+  }
+  return std::any_of(ends_.begin(), ends_.end(), [stopped](const DatedEnd& dated) {
+    const bool is_lost = dated.end.kind == EndKind::kNodeLost;
+    return is_lost || is_own_failure(dated.end, dated.when, stopped);
+  });
+}
+
 // The member's workers have ended, and the reason is that the service did not run. Then the generation
 // is ended, and no worker is blamed. No restart is used, unless this happened within kFreeAgain before.
 // REQUIRES: kRunning, and what the member says is collected.
 bool Membership::ended_by_outage(const Member& member, TimePoint now, MembershipOutput& out) {
   if (!outage_ || now > outage_->ended + options_.lease || member.local) return false;
   if (has_failed_itself()) return false;
-  const Member* host = &member;
-  std::string where;
-  for (const auto& [id, other] : members_) {
-    if (!other.local) continue;
-    where = " on " + other.node.host;
-    if (other.assignment) host = &other;
-  }
-  const std::string what = "the rendezvous service" + where + " did not run for " +
-                           ddprun::to_text(outage_->ended - outage_->began);
+  const auto host = std::find_if(members_.begin(), members_.end(),
+                                 [](const auto& entry) { return entry.second.local; });
+  std::string what = "the rendezvous service";
+  if (host != members_.end()) what += " on " + host->second.node.host;
+  what += " did not run for " + ddprun::to_text(outage_->ended - outage_->began);
   if (last_free_ && now < *last_free_ + kFreeAgain) {
-    add_lost_node(*host,
-                  {.kind = EndKind::kNodeLost,
-                   .message = what + ", for the second time within " + ddprun::to_text(kFreeAgain)},
-                  outage_->began);
+    WorkerEnd end{.kind = EndKind::kNodeLost,
+                  .message = what + ", again within " + ddprun::to_text(kFreeAgain)};
+    if (host != members_.end() && host->second.assignment) {
+      add_lost_node(host->second, std::move(end), outage_->began);
+    } else {  // no node of the generation runs the service
+      ends_.push_back({std::move(end), outage_->began});
+    }
     failed_ = true;
   } else {
     last_free_ = now;

@@ -86,6 +86,7 @@ std::string describe(const WorkerEnd& end) {
              (end.finished ? " after its Context had been destroyed in good order" : "");
     case EndKind::kNotStarted: return subject(end) + " could not be started: " + end.message;
     case EndKind::kNodeLost:
+      if (end.host.empty()) return end.message;
       return "node " + to_text(end.node_rank) + " (" + end.host + ") was lost: " + end.message;
     case EndKind::kHung: return subject(end) + " hangs: " + end.message;
   }

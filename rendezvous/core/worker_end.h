@@ -54,7 +54,7 @@ struct WorkerEnd {
   Rank rank{0};
   LocalRank local_rank{0};
   NodeRank node_rank{0};
-  std::string host;
+  std::string host;  // empty in a kNodeLost: the rendezvous service, which no node of the job runs
   int pid = 0;
   std::string message;                   // of its error file, or why it could not be started
   std::vector<std::string> frames = {};  // where, by its error file: the innermost last

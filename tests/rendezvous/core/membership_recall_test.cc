@@ -109,7 +109,6 @@ TEST_F(RecallTest, AFailureDuringTheOutageUsesBudget) {
   EXPECT_EQ(told<Assignment>("a")->restart_count, 3);
 }
 
-// Agents say so once: this one said it to nobody.
 // Its agent was ending the other workers when it came back, and said what had happened after that.
 TEST_F(RecallTest, AFailureDuringTheOutageThatIsToldLateUsesBudget) {
   restart_service({2, 2}, 3);
@@ -121,6 +120,7 @@ TEST_F(RecallTest, AFailureDuringTheOutageThatIsToldLateUsesBudget) {
   EXPECT_EQ(told<Assignment>("a")->restart_count, 3);
 }
 
+// Agents say so once: this one said it to nobody.
 TEST_F(RecallTest, AHangThatBeganDuringTheOutageIsEnded) {
   restart_service({2, 2}, 3);
   Hello back = hello_again("a", AgentPhase::kRunning, 7);
@@ -147,6 +147,62 @@ TEST_F(RecallTest, AnOutageThatTheAgentsDidNotSitOutUsesNone) {
   ASSERT_TRUE(told<Assignment>("b"));
   EXPECT_EQ(told<Assignment>("b")->generation, Generation(8));
   EXPECT_EQ(told<Assignment>("b")->restart_count, 2);
+}
+
+// The patience of a's agent ended first. Rank 1 on b lost its peer and exited before that of b's did.
+TEST_F(RecallTest, AWorkerThatNoticedWhatTheOutageDidToOthersIsNotBlamed) {
+  WorkerEnd stopped = killed(0, seconds(3));
+  stopped.after_stop = true;
+  WorkerEnd victim{.kind = EndKind::kExited, .code = 1, .rank = Rank(1), .age = seconds(2)};
+  for (const bool victim_comes_first : {false, true}) {
+    SCOPED_TRACE(victim_comes_first);
+    restart_service({2, 2}, 2);  // 2 are used
+    if (victim_comes_first) come_back("b", 1, AgentPhase::kIdle, 7, {victim});
+    come_back("a", 0, AgentPhase::kIdle, 7, {stopped});
+    if (!victim_comes_first) come_back("b", 1, AgentPhase::kIdle, 7, {victim});
+    ASSERT_TRUE(told<Assignment>("b"));
+    EXPECT_EQ(told<Assignment>("b")->restart_count, 2);
+    EXPECT_EQ(told<Assignment>("b")->reason, "the rendezvous service was restarted");
+  }
+}
+
+// It exited before any agent had ended workers, or a signal that no agent sent has killed it.
+TEST_F(RecallTest, AWorkersOwnFailureDuringTheOutageUsesBudget) {
+  WorkerEnd stopped = killed(0, seconds(3));
+  stopped.after_stop = true;
+  const WorkerEnd early{.kind = EndKind::kExited, .code = 1, .rank = Rank(1), .age = seconds(4)};
+  for (const WorkerEnd& own : {early, killed(1, seconds(2))}) {
+    restart_service({2, 2}, 3);
+    come_back("a", 0, AgentPhase::kIdle, 7, {stopped});
+    come_back("b", 1, AgentPhase::kIdle, 7, {own});
+    ASSERT_TRUE(told<Assignment>("b"));
+    EXPECT_EQ(told<Assignment>("b")->restart_count, 3);
+    EXPECT_THAT(told<Assignment>("b")->reason, HasSubstr("rank 1"));
+  }
+}
+
+// An agent of an older generation came first, without workers.
+TEST_F(RecallTest, AGenerationThatWasTakenOverIsNotJudgedAsRecalled) {
+  JobSpec spec;
+  spec.id = "job";
+  spec.nodes = {1, 3};
+  spec.max_restarts = 3;
+  spec.on_join = OnJoin::kNow;
+  start(spec);
+  job_->expect_past(now_ + seconds(5));
+  come_back("c", 1, AgentPhase::kIdle, 6);
+  job_->disconnected("id-c");
+  come_back("a", 0, AgentPhase::kRunning, 7);
+  come_back("b", 1, AgentPhase::kRunning, 7);
+  ASSERT_EQ(job_->phase(), JobPhase::kRunning);
+  join("d");
+  ASSERT_TRUE(told<Stop>("a"));
+  EXPECT_EQ(told<Stop>("a")->reason, "a node joined");
+  // It exited before its agent heard of the stop.
+  say("a", AgentPhase::kIdle, 7, {{.kind = EndKind::kExited, .code = 1}});
+  say("b", AgentPhase::kIdle, 7);
+  ASSERT_TRUE(told<Assignment>("d"));
+  EXPECT_EQ(told<Assignment>("d")->restart_count, 2);
 }
 
 TEST_F(RecallTest, NothingIsFormedBeforeTheLeaseOfAMissingNodeIsOver) {

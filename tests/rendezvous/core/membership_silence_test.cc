@@ -13,6 +13,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 using testing::Not;
+using testing::StartsWith;
 
 // Three nodes; the service lives in the agent of node0.
 class MembershipSilence : public testing_support::MembershipFixture {
@@ -167,7 +168,7 @@ TEST_F(MembershipSilence, AServiceThatDoesNotRunAgainAndAgainUsesRestarts) {
   EXPECT_THAT(outage(), HasSubstr("did not run for 30.0 s"));
   EXPECT_EQ(job_->restarts_used(), 0);
   EXPECT_THAT(outage(), HasSubstr("restart 1 of 3: node 0 (node0) was lost: the rendezvous service "
-                                  "on node0 did not run for 30.0 s, for the second time within"));
+                                  "on node0 did not run for 30.0 s, again within"));
   live(Membership::kFreeAgain);
   EXPECT_THAT(outage(), Not(HasSubstr("restart")));
   EXPECT_EQ(job_->restarts_used(), 1);
@@ -176,6 +177,27 @@ TEST_F(MembershipSilence, AServiceThatDoesNotRunAgainAndAgainUsesRestarts) {
   EXPECT_EQ(outage(), "") << "no restart is left";
   ASSERT_TRUE(job_->verdict());
   EXPECT_EQ(job_->verdict()->exit_code, to_int(ExitCode::kNodeLost));
+}
+
+// A ddp-rendezvous runs on no node of the job: none is named.
+TEST_F(MembershipSilence, ASeparateServiceThatDoesNotRunAgainIsNamedAndNoNode) {
+  start({2, 2}, 0);
+  join("node1");
+  join("node2");
+  for (const int generation : {0, 1}) {
+    for (const char* host : {"node1", "node2"}) say(host, AgentPhase::kRunning, generation);
+    now_ += seconds(30);
+    job_->was_held_up(seconds(30), now_);
+    for (const char* host : {"node1", "node2"}) {
+      take(job_->joined(hello_again(host, AgentPhase::kIdle, generation), false, now_));
+    }
+  }
+  ASSERT_TRUE(job_->verdict());
+  EXPECT_EQ(job_->verdict()->exit_code, to_int(ExitCode::kNodeLost));
+  const WorkerEnd& first = job_->verdict()->ends.front();
+  EXPECT_EQ(first.host, "");
+  EXPECT_THAT(describe(first), StartsWith("the rendezvous service did not run for 30.0 s, again "
+                                          "within"));
 }
 
 TEST_F(MembershipSilence, AHostIsNotHereAndMissingAtOnce) {
