@@ -72,16 +72,20 @@ function(ddprun_library name)
   target_link_libraries(${name} PUBLIC ${arg_LINKS} PRIVATE $<BUILD_INTERFACE:ddprun_compile_options>)
 endfunction()
 
-# ddprun_use_torch(TARGET): LibTorch (CPU) and the precompiled torch.h. A precompiled header is only
-# taken by units with the same flags, hence -fPIC for programs, too.
+# ddprun_use_torch(TARGET [PCH]): LibTorch (CPU) and the precompiled torch.h, or what PCH has precompiled.
+# A precompiled header is only taken by units with the same flags, hence -fPIC for programs, too.
 function(ddprun_use_torch name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "PCH" "")
+  if(NOT arg_PCH)
+    set(arg_PCH ddprun_torch_pch)
+  endif()
   get_target_property(type ${name} TYPE)
   if(type STREQUAL "EXECUTABLE")
     set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
     target_compile_options(${name} PRIVATE -fPIC)
   endif()
   target_link_libraries(${name} PRIVATE LibTorch::cpu)
-  target_precompile_headers(${name} REUSE_FROM ddprun_torch_pch)
+  target_precompile_headers(${name} REUSE_FROM ${arg_PCH})
 endfunction()
 
 # ddprun_program(NAME SOURCES... [LINKS targets...] [TORCH]): an executable in build/<preset>/bin.
