@@ -89,6 +89,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         hello_timeout_(options.hello_timeout),
         table_(std::move(options), kept ? kept->state : ServiceState(), BootClock::now()),
         timer_(io),
+        turns_(options.handshake_turns),
         lag_timer_(io),
         http_(std::in_place, [this](const HttpRequest& request) { return page(request); }),
         turn_timer_(io),

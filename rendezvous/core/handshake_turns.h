@@ -19,17 +19,22 @@ namespace ddprun {
 
 class HandshakeTurns {
  public:
-  static constexpr std::size_t kTurns = 100;
+  // As many a second cost about half of a core. A flood below that keeps out nobody who shares its address,
+  // as hosts behind one gateway do.
+  static constexpr std::size_t kTurns = 1000;
   static constexpr Duration kHold = std::chrono::seconds(1);
   // Handshakes of an address that wait for a turn, and for how long. Others are told to try later.
   static constexpr std::size_t kWaiting = 100;
   static constexpr Duration kWait = std::chrono::seconds(1);
 
+  // turns: of an address at once.
+  explicit HandshakeTurns(std::size_t turns = kTurns) : most_(turns) {}
+
   // Takes a turn for a handshake that begins now. False: all turns of the address are taken.
   bool begin(const std::string& address, TimePoint now) {
     std::deque<TimePoint>& begun = begun_[address];
     while (!begun.empty() && begun.front() + kHold <= now) begun.pop_front();
-    if (begun.size() >= kTurns) return false;
+    if (begun.size() >= most_) return false;
     begun.push_back(now);
     if (begun_.size() > kAddresses) forget_old(now);
     return true;
@@ -46,7 +51,7 @@ class HandshakeTurns {
   // When the address has a turn again at the latest.
   TimePoint free_at(const std::string& address, TimePoint now) const {
     const auto found = begun_.find(address);
-    const bool is_full = found != begun_.end() && found->second.size() >= kTurns;
+    const bool is_full = found != begun_.end() && found->second.size() >= most_;
     return is_full ? std::max(now, found->second.front() + kHold) : now;
   }
 
@@ -62,6 +67,7 @@ class HandshakeTurns {
     });
   }
 
+  std::size_t most_;
   std::map<std::string, std::deque<TimePoint>> begun_;
 };
 

@@ -38,6 +38,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "rendezvous/core/handshake_turns.h"
 #include "rendezvous/core/lease.h"
 #include "rendezvous/core/membership.h"
 #include "rendezvous/core/output_inquiries.h"
@@ -49,6 +50,7 @@ struct ServiceOptions {
 
   LeaseTimes times;
   Duration hello_timeout = std::chrono::seconds(10);  // of a connection that says nothing
+  std::size_t handshake_turns = HandshakeTurns::kTurns;  // TLS handshakes of an address at once
   bool embedded = false;
   std::string host;  // what agents call this service's host
   // Whose all jobs here are, whoever comes first: of a service that one user runs for himself.

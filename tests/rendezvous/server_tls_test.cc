@@ -35,6 +35,7 @@ using testing_support::say;
 using testing_support::TemporaryDirectory;
 
 constexpr const char* kKey = "0123456789abcdef";
+constexpr std::size_t kTurns = 100;  // of a service, so that a test has taken them within a moment
 
 class ServerWithTls : public testing::Test {
  protected:
@@ -64,7 +65,8 @@ class ServerWithTls : public testing::Test {
   const Authority ours_{directory_.path(), "ours"};
   const Authority theirs_{directory_.path(), "theirs"};
   const IssuedFiles own_ = ours_.issue("service");
-  RunningService service_{{.hello_timeout = std::chrono::seconds(5), .service_id = "s"}};
+  RunningService service_{
+      {.hello_timeout = std::chrono::seconds(5), .handshake_turns = kTurns, .service_id = "s"}};
 };
 
 TEST_F(ServerWithTls, AnAgentJoinsThroughItByteByByteToo) {
@@ -157,7 +159,7 @@ TEST_F(ServerWithTls, AKeyIsProvedForTheConnectionThatItIsProvedOn) {
 // Each handshake that begins costs the service a signature.
 TEST_F(ServerWithTls, HandshakesThatAreAbandonedWaitForTheirTurnAndOthersDoNotWaitForThem) {
   constexpr std::size_t kTooMany = 20;
-  constexpr std::size_t kAll = HandshakeTurns::kTurns + HandshakeTurns::kWaiting + kTooMany;
+  constexpr std::size_t kAll = kTurns + HandshakeTurns::kWaiting + kTooMany;
   std::vector<std::unique_ptr<RawTcpClient>> abandoned;
   for (std::size_t i = 0; i < kAll; ++i) {
     abandoned.push_back(std::make_unique<RawTcpClient>(service_.port()));
@@ -173,9 +175,32 @@ TEST_F(ServerWithTls, HandshakesThatAreAbandonedWaitForTheirTurnAndOthersDoNotWa
     if (answer == kTryLater) ++put_off;
   }
   EXPECT_GE(put_off, kTooMany);
-  EXPECT_LT(put_off, kAll - HandshakeTurns::kTurns) << "turns come when the first are old";
+  EXPECT_LT(put_off, kAll - kTurns) << "turns come when the first are old";
   abandoned.clear();
   EXPECT_EQ(status_over_tls("/healthz"), 200);
+}
+
+// They may be behind one gateway, or on one host.
+TEST(HandshakeTurnsOfAService, AFloodOfAbandonedHandshakesKeepsOutNobodyOfItsAddress) {
+  const TemporaryDirectory directory;
+  const Authority ours(directory.path(), "ours");
+  const IssuedFiles files = ours.issue("service");
+  RunningService service{{.service_id = "s"}};
+  service.set_tls({.cert = files.cert, .key = files.key, .ca = {}});
+  const TlsContextPtr agent =
+      TlsContext::for_agent({.cert = {}, .key = {}, .ca = ours.ca_file()})->context;
+  const std::string hello = TlsChannel::agent(agent, "localhost").take_wire();
+  std::vector<std::unique_ptr<RawTcpClient>> abandoned;
+  // A caller's hello waits while those of others come after it.
+  RawTcpClient caller(service.port());
+  for (int i = 0; i < 300; ++i) {
+    abandoned.push_back(std::make_unique<RawTcpClient>(service.port()));
+    abandoned.back()->send(hello);
+    if (i == 150) caller.send(hello);
+  }
+  const std::string answer = caller.receive_some();
+  EXPECT_NE(answer, "");
+  EXPECT_NE(answer, kTryLater);
 }
 
 // An agent does not take it for another program's answer.
