@@ -190,7 +190,7 @@ CheckpointManager::Impl::Gathered CheckpointManager::Impl::gather(
   TrainingPosition position{.step = step, .epoch = state.epoch, .sampler = {}};
   try {
     // What the last passes have left on a device may say that the state is of no use.
-    with_dist_errors(kSaving, [&] { group.notes()->late_checks->settle(); });
+    with_dist_errors(kSaving, [&] { group.notes()->late_checks->settle(group.world_ranks()); });
     position = position_of(state, step);
     expect_sound_names(state);
     for (const auto& [name, tensor] : state.tensors)
@@ -573,6 +573,8 @@ std::string CheckpointManager::best() const {
 
 Restored CheckpointManager::restore(TrainingState& state) {
   return with_dist_errors(kRestoring, [&] {
+    // They are about passes that the restored state replaces.
+    impl_->group.notes()->late_checks->forget(impl_->group.world_ranks());
     wait();
     expect_sound_names(state);
     const LongWait for_the_disk(impl_->group);

@@ -902,10 +902,8 @@ std::unique_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const Grou
     std::ranges::stable_sort(members, {}, [&](int r) { return choices[r][1]; });
     std::vector<int> ranks;
     for (const int r : members) ranks.push_back(world_ranks()[static_cast<std::size_t>(r)]);
-    auto part =
-        value_or_throw(identity_.maker->form(ranks, options, left(deadline), std::move(seed)));
-    part->notes_->late_checks = notes_->late_checks;
-    return part;
+    return value_or_throw(
+        identity_.maker->form(ranks, options, left(deadline), std::move(seed)));
   });
 }
 
