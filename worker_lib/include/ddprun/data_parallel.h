@@ -80,10 +80,10 @@ struct DataParallelOptions {
   // need not wait for the device in each step. A pass that went wrong on some rank then returns.
   // A pass in which a rank lacked a gradient leaves a NaN in each gradient on every rank. One that
   // an exception left on a rank leaves a NaN in each gradient on the others. Ranks in different
-  // epochs leave averages. The next pass throws, on every rank, what that one would have thrown, and
-  // so does CheckpointManager::save(). The optimizer may have taken a step with these gradients:
-  // restore a checkpoint before training goes on. restore() drops what is still to be thrown.
-  // After the last pass call save(), or switch it off: nothing else looks at that pass.
+  // epochs leave averages. The next pass throws, on every rank, what that one would have thrown,
+  // and so does CheckpointManager::save(). The optimizer may have taken a step with these
+  // gradients: restore a checkpoint before training goes on. restore() drops what is still to be
+  // thrown. After the last pass call save(), or switch it off: nothing else looks at that pass.
   // save() of a manager whose group lacks ranks of this one names no parameters, and the next pass
   // throws again. Off: each pass waits for the device and throws itself, as it does on a CPU, in
   // the first pass, in join(), with a communication hook, with sparse gradients, with
