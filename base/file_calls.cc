@@ -24,6 +24,7 @@ int FileCalls::fsync(int fd) { return ::fsync(fd); }
 int FileCalls::close(int fd) { return ::close(fd); }
 int FileCalls::mkdir(const char* path, mode_t mode) { return ::mkdir(path, mode); }
 int FileCalls::rename(const char* from, const char* to) { return std::rename(from, to); }
+int FileCalls::link(const char* from, const char* to) { return ::link(from, to); }
 int FileCalls::unlink(const char* path) { return ::unlink(path); }
 
 FileCalls& file_calls() {

@@ -21,6 +21,7 @@ class FileCalls {
   virtual int close(int fd);
   virtual int mkdir(const char* path, mode_t mode);
   virtual int rename(const char* from, const char* to);
+  virtual int link(const char* from, const char* to);
   virtual int unlink(const char* path);
 };
 

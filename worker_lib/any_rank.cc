@@ -31,8 +31,8 @@ torch::Tensor as_tensor(const std::vector<bool>& wishes, const ProcessGroup& gro
   return wished;
 }
 
-// Returns what the call has written on a device. By a stream that has nothing else to do: the
-// caller's may hold the work of a whole step.
+// Returns what the call has written on a device. Uses a stream of its own, because the caller's
+// stream may hold a whole step.
 torch::Tensor result_on_host(const Work& work, const torch::Tensor& values) {
   const c10::impl::VirtualGuardImpl device(values.device().type());
   const c10::StreamGuard aside(device.getStreamFromGlobalPool(values.device()));

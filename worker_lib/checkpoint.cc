@@ -473,6 +473,8 @@ std::string CheckpointManager::best() const {
 
 Restored CheckpointManager::restore(TrainingState& state) {
   return with_dist_errors(kRestoring, [&] {
+    // They are about passes that the restored state replaces.
+    impl_->group.notes()->late_checks->forget(impl_->group.world_ranks());
     wait();
     expect_sound_names(state);
     const LongWait for_the_disk(impl_->group);

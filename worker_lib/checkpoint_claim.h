@@ -28,8 +28,8 @@ Result<CheckpointClaim> read_claim(const std::string& directory);
 // Atomic, and on the disk when it returns. kInvalidArgument: too many checkpoints for one claim.
 Result<void> write_claim(const std::string& directory, const CheckpointClaim& claim);
 
-// Returns the id and a digest of DDPRUN_SUBMISSION: the same in all generations of a job. Without that
-// variable (another launcher, no launcher) the id alone; empty: nothing tells the jobs apart.
+// Returns the id and a digest of DDPRUN_SUBMISSION: the same in all generations of a job. Without
+// that variable (another launcher, no launcher) the id alone; empty: nothing tells the jobs apart.
 std::string job_name(const std::string& run_id);
 
 // Held by one process at a time, for the moment of a rename. Waits 10 s at most.

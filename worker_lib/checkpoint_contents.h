@@ -51,9 +51,9 @@ PickleDict shard_of(const TrainingState& state, const CheckpointFacts& facts,
 // What to do about names in the file's lists that `state` does not have.
 enum class ExtraNames { kRefuse, kRemark };
 
-// Fills `state` and this rank's generators from what `file` holds. remarks: what is another than it
-// was. Throws kInvalidArgument for what belongs to another training, kCorrupt where an entry is
-// missing. Names and classes are compared before anything is filled.
+// Fills `state` and this rank's generators from what `file` holds. remarks: differences from the
+// saved run. Throws kInvalidArgument for what belongs to another training, kCorrupt where an entry
+// is missing. Names and classes are compared before anything is filled.
 void fill(TrainingState& state, const c10::IValue& top, const std::string& file,
           const ProcessGroup& group, ExtraNames extra, std::vector<std::string>& remarks);
 

@@ -107,7 +107,7 @@ GatheredState gather_for_save(ProcessGroup& group, const TrainingState& state,
   TrainingPosition position{.step = options.step, .epoch = state.epoch, .sampler = {}};
   try {
     // What the last passes have left on a device may say that the state is of no use.
-    with_dist_errors(kSaving, [&] { group.notes()->late_checks->settle(); });
+    with_dist_errors(kSaving, [&] { group.notes()->late_checks->settle(group.world_ranks()); });
     position = position_of(state, options.step);
     expect_sound_names(state);
     for (const auto& [name, tensor] : state.tensors)

@@ -465,7 +465,14 @@ Result<void> CheckpointDirectory::set_aside_unread(std::int64_t step) {
   const auto old = read_manifest(step);
   if (old || !is_beyond_reader(old.error())) return {};
   const std::string path = path_of(manifest_name(step)), aside = path + std::string(kUnreadSuffix);
-  if (file_calls().rename(path.c_str(), aside.c_str()) == 0) return {};
+  // A second name, so that the step has a manifest until the new one replaces it.
+  FileCalls& calls = file_calls();
+  int linked = calls.link(path.c_str(), aside.c_str());
+  if (linked != 0 && errno == EEXIST && calls.unlink(aside.c_str()) == 0)
+    linked = calls.link(path.c_str(), aside.c_str());
+  if (linked == 0) return {};
+  // Not every file system has hard links.
+  if (calls.rename(path.c_str(), aside.c_str()) == 0) return {};
   return system_error("rename " + path, errno);
 }
 

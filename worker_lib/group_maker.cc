@@ -12,6 +12,7 @@
 #include "worker_lib/cpu/rank_names.h"
 #include "worker_lib/cpu/solo_group.h"
 #include "worker_lib/error_bridge.h"
+#include "worker_lib/group_notes.h"
 #include "worker_lib/store_turns.h"
 #include "worker_lib/verification.h"
 #include "worker_lib/worker_reporter.h"
@@ -66,10 +67,8 @@ Result<std::unique_ptr<ProcessGroup>> GroupMaker::form_world(Duration timeout,
   Result<std::unique_ptr<Backend>> backend = form_backends(meeting, peers);
   if (!backend) return backend.error();
   world_ = *peers;
-  return std::make_unique<ProcessGroup>(
-      std::move(*backend), options_.device, options_.timeout, options_.reporter,
-      GroupIdentity{.name = "world", .world_ranks = std::move(meeting.ranks), .maker = this},
-      options_.verify);
+  return make_group(std::move(*backend), options_.timeout,
+                    {.name = "world", .world_ranks = std::move(meeting.ranks), .maker = this});
 }
 
 Result<std::unique_ptr<ProcessGroup>> GroupMaker::form(const std::vector<int>& ranks,
@@ -100,9 +99,18 @@ Result<std::unique_ptr<ProcessGroup>> GroupMaker::form(const std::vector<int>& r
   Result<std::unique_ptr<Backend>> backend = form_backends(meeting, &peers);
   if (!backend) return backend.error().within("form group " + identity.name);
   options_.reporter->register_group(identity.id, identity.name, ranks);
-  return std::make_unique<ProcessGroup>(std::move(*backend), options_.device,
-                                        how.timeout.value_or(options_.timeout), options_.reporter,
-                                        std::move(identity), options_.verify);
+  return make_group(std::move(*backend), how.timeout.value_or(options_.timeout),
+                    std::move(identity));
+}
+
+std::unique_ptr<ProcessGroup> GroupMaker::make_group(std::unique_ptr<Backend> backend,
+                                                     Duration timeout,
+                                                     GroupIdentity identity) const {
+  auto group =
+      std::make_unique<ProcessGroup>(std::move(backend), options_.device, timeout,
+                                     options_.reporter, std::move(identity), options_.verify);
+  group->notes()->late_checks = late_checks_;
+  return group;
 }
 
 // One backend for each name, the one of this rank's device first: its ranks meet under the group's own

@@ -22,6 +22,7 @@
 #include "ddprun/process_group.h"
 #include "worker_lib/core/backend_choice.h"
 #include "worker_lib/cpu/cpu_group.h"
+#include "worker_lib/late_checks.h"
 #include "worker_lib/worker_reporter.h"
 #include "worker_lib/world_store.h"
 
@@ -86,8 +87,13 @@ class GroupMaker {
   static Elsewhere in_cpu(std::shared_ptr<const Siblings> siblings);
   static Elsewhere in_nccl(std::shared_ptr<const Siblings> siblings);
   std::optional<Error> lost_member(const Meeting& meeting) const;
+  std::unique_ptr<ProcessGroup> make_group(std::unique_ptr<Backend> backend, Duration timeout,
+                                           GroupIdentity identity) const;
 
   const GroupMakerOptions options_;
+  // Of all groups: a module may train with one of them, and a checkpoint be saved with another.
+  const std::shared_ptr<detail::LateChecksOfGroup> late_checks_ =
+      std::make_shared<detail::LateChecksOfGroup>();
   std::shared_ptr<Store>
       store_;  // the world's, for the threads that use its groups; null as that is
   const CpuGroup* world_ =

@@ -17,7 +17,7 @@ struct GroupNotes {
 
   // What set_epoch() of a sampler that was made with the group has chosen last.
   std::atomic<std::int64_t> epoch = kNoEpoch;
-  // What a checkpoint must look at first. Groups that are split off share it.
+  // What a checkpoint must look at first. All groups of a Context share it.
   std::shared_ptr<LateChecksOfGroup> late_checks = std::make_shared<LateChecksOfGroup>();
   // The group has been destroyed.
   std::atomic<bool> has_ended = false;

@@ -18,6 +18,9 @@
 namespace ddprun {
 namespace {
 
+// How long a call that was ended may take to say why.
+constexpr auto kTimeToFail = std::chrono::seconds(10);
+
 // Autograd does not see what a collective writes. A higher version makes a backward pass that saved
 // the old value fail, instead of going wrong in silence. (Inference tensors have no version.)
 void mark_written(const torch::Tensor& tensor) {
@@ -878,12 +881,17 @@ std::unique_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const Grou
   return with_dist_errors("split", [&]() -> std::unique_ptr<ProcessGroup> {
     const torch::Tensor mine = torch::tensor({color, key}, torch::kInt32).to(object_device_);
     const torch::Tensor all = torch::empty({size(), 2}, mine.options());
-    all_gather_into_tensor(all, mine, {.timeout = left(deadline)});
+    const Work gathered = all_gather_into_tensor(all, mine, {.timeout = left(deadline)});
     const torch::Tensor host = all.cpu();
+    gathered.wait(kTimeToFail);  // an aborted call lets the copy come, too
     const auto choices = host.accessor<int, 2>();
-    // A color is told as its first rank: the backend may need numbers that no color has.
+    // Each color is passed as its first rank, so that numbers from size() on stay free for the
+    // backend.
     int first = color < 0 ? -1 : 0;
-    while (first >= 0 && choices[first][0] != color) ++first;
+    while (first >= 0 && first < size() && choices[first][0] != color) ++first;
+    if (first == size())
+      refuse("split: the exchange of colors ended without this rank's own; the group has failed",
+             DistError::Kind::kStopped);
     std::shared_ptr<void> seed;
     backend_->split_off(first, key, &seed, {.timeout = left(deadline)}).wait();
     if (color < 0) return nullptr;
@@ -894,10 +902,8 @@ std::unique_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const Grou
     std::ranges::stable_sort(members, {}, [&](int r) { return choices[r][1]; });
     std::vector<int> ranks;
     for (const int r : members) ranks.push_back(world_ranks()[static_cast<std::size_t>(r)]);
-    auto part =
-        value_or_throw(identity_.maker->form(ranks, options, left(deadline), std::move(seed)));
-    part->notes_->late_checks = notes_->late_checks;
-    return part;
+    return value_or_throw(
+        identity_.maker->form(ranks, options, left(deadline), std::move(seed)));
   });
 }
 

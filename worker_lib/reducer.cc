@@ -116,7 +116,7 @@ Reducer::Reducer(std::vector<Parameter> parameters, ProcessGroup& group,
   if (places_fit) placement_ = GradientPlacement::make(tensors);
   buckets_ = std::make_unique<GradientBuckets>(std::move(tensors), in_a_bucket, words, group,
                                                options.caps);
-  if (options.looks_late) group.notes()->late_checks->add(late_);
+  if (options.looks_late) group.notes()->late_checks->add(late_, group.world_ranks());
 }
 
 std::shared_ptr<Reducer> Reducer::make(std::vector<Parameter> parameters, ProcessGroup& group,
@@ -522,10 +522,11 @@ void Reducer::shadow_pass() {
   learn_from_first_pass();
 }
 
-Reducer::OwnPart Reducer::own_part(const std::vector<std::size_t>& missing) const {
+// The works must have been waited for.
+Reducer::OwnPart Reducer::take_own_part(const std::vector<std::size_t>& missing) {
   OwnPart own{.is_nested = torch::autograd::get_current_node() != nullptr,
               .epoch = own_epoch(),
-              .works = works_,
+              .works = std::exchange(works_, {}),
               .scale = divisor_ && !hook_ ? 1.0 : group_.size()};
   for (const std::size_t index : missing) own.missing.push_back(describe_missing(index));
   return own;
@@ -546,13 +547,9 @@ std::optional<PassWords> Reducer::reduce_rest(const std::vector<std::size_t>& mi
   }
   wait_for_buckets();
   late_->settle();  // of the pass before
-  OwnPart own = own_part(missing);
+  OwnPart own = take_own_part(missing);
   if (may_look_late()) {
-    spoil_unless_complete(own.scale);
-    late_->add(buckets_->words(), [weak = weak_from_this(), own = std::move(own)](
-                                      const torch::Tensor& words) {
-      if (const auto owner = weak.lock()) static_cast<void>(owner->look_at(words, own));
-    });
+    look_later(std::move(own));
     if (recorder_) recorder_->reduced();
     return std::nullopt;
   }
@@ -561,8 +558,19 @@ std::optional<PassWords> Reducer::reduce_rest(const std::vector<std::size_t>& mi
   return look_at(words, own);
 }
 
+void Reducer::look_later(OwnPart own) {
+  spoil_unless_complete(own.scale);
+  const auto part = std::make_shared<const OwnPart>(std::move(own));
+  const auto look = [&](Looking how) {
+    return [weak = weak_from_this(), part, how](const torch::Tensor& words) {
+      if (const auto owner = weak.lock()) static_cast<void>(owner->look_at(words, *part, how));
+    };
+  };
+  late_->add(buckets_->words(), look(Looking::kTogether), look(Looking::kAlone));
+}
+
 // Throws unless the pass was reduced and is complete on all ranks. words: on the host.
-PassWords Reducer::look_at(const torch::Tensor& words, const OwnPart& own) const {
+PassWords Reducer::look_at(const torch::Tensor& words, const OwnPart& own, Looking how) const {
   // NCCL's calls only make the stream wait, and an abort may end a call when its last elements, the words, are
   // reduced already. Now that the words have been read each call has ended.
   for (const Work& work : own.works) work.wait(kTimeToFail);
@@ -570,8 +578,8 @@ PassWords Reducer::look_at(const torch::Tensor& words, const OwnPart& own) const
   for (double& sum : sums) sum *= own.scale;
   PassWords result(std::move(sums), group_.size());
   expect_reduced(result);
-  expect_complete(result, own);
-  expect_same_epoch(result, own);
+  expect_complete(result, own, how);
+  expect_same_epoch(result, own, how);
   return result;
 }
 
@@ -671,28 +679,44 @@ void Reducer::give_up() noexcept {
     for (int bucket = pass_->take_remaining(); bucket >= 0; bucket = pass_->take_remaining())
       send(bucket, /*async=*/true);
     if (hook_) reduce_words(/*async=*/true);
+    if (!options_.looks_late) return;
+    // As in reduce_rest(): a look may be a collective of all ranks.
+    wait_for_buckets();
+    late_->settle();
+    if (!may_look_late()) return;
+    OwnPart own = take_own_part({});
+    works_ = own.works;  // the next pass waits for them, too: its stream may be another one
+    look_later(std::move(own));
   } catch (...) {
     state_ = State::kIdle;
-    // The group has failed; so it will at every rank, and at our next call.
+    // The group has failed, on every rank and in the next call here. Or the pass before went wrong,
+    // which the other ranks report.
   }
 }
 
 // Every rank has the same words and so takes the same way here.
-void Reducer::expect_complete(const PassWords& words, const OwnPart& own) const {
-  bool are_some_missing = false;
+void Reducer::expect_complete(const PassWords& words, const OwnPart& own, Looking how) const {
+  std::vector<int> lacking;
   for (int rank = 0; rank < group_.size(); ++rank) {
     if (words.code(rank) == PassCode::kGivenUp)
       refuse_pass(
           "an exception left it on rank " + std::to_string(rank) + ", whose gradients are missing",
           DistError::Kind::kInvalidArgument, rank);
-    are_some_missing |= words.code(rank) == PassCode::kMissing;
+    if (words.code(rank) == PassCode::kMissing) lacking.push_back(rank);
   }
-  if (are_some_missing) report_missing(own);
+  if (!lacking.empty() && how == Looking::kAlone)
+    refuse_pass(name_ranks(lacking) +
+                " got no gradient for some parameter; the next pass names it");
+  if (!lacking.empty()) report_missing(own);
 }
 
 // Every rank has the same words here, too.
-void Reducer::expect_same_epoch(const PassWords& words, const OwnPart& own) const {
+void Reducer::expect_same_epoch(const PassWords& words, const OwnPart& own, Looking how) const {
   if (!words.do_epochs_differ()) return;
+  if (how == Looking::kAlone)
+    refuse_pass(
+        "the ranks are in different epochs by DistributedSampler::set_epoch(); the next pass names "
+        "them");
   const auto all = group_.all_gather_object(own.epoch, options_.timeout);
   std::map<std::int64_t, std::vector<int>> ranks;
   for (int rank = 0; rank < group_.size(); ++rank)

@@ -76,9 +76,8 @@ struct ReducerOptions {
   bool gradient_as_bucket_view = true;
   // Gradients are computed in their places, as far as that is possible.
   bool compute_in_buckets = false;
-  // The words of a pass are looked at in the next one, as far as nothing else needs them at once:
-  // that is after the first pass, and not with a hook, with unused or sparse parameters, or in
-  // join().
+  // The words of a pass are looked at in the next one. Not in the first pass, with a hook, with
+  // unused or sparse parameters, or in join(): these need the words at once.
   bool looks_late = false;
   // Takes the times of every so manyth synchronised pass; 0: of none.
   std::int64_t statistics_every = 0;
@@ -155,9 +154,12 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     std::vector<std::string> missing = {};  // parameters without a gradient
     bool is_nested = false;                 // within another backward pass
     std::int64_t epoch = 0;
-    std::vector<Work> works = {};
+    std::vector<Work> works = {};              // of the pass
     double scale = 1;  // of the words: what makes them sums
   };
+
+  // kAlone: without a collective, because the other ranks are elsewhere. It names less then.
+  enum class Looking { kTogether, kAlone };
 
   Reducer(std::vector<Parameter> parameters, ProcessGroup& group, const ReducerOptions& options);
 
@@ -190,9 +192,11 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void expect_no_other_hooks() const;
   void finish_pass();
   void excuse(std::size_t index);
-  OwnPart own_part(const std::vector<std::size_t>& missing) const;
+  OwnPart take_own_part(const std::vector<std::size_t>& missing);
   std::optional<PassWords> reduce_rest(const std::vector<std::size_t>& missing);
-  PassWords look_at(const torch::Tensor& words, const OwnPart& own) const;
+  void look_later(OwnPart own);
+  PassWords look_at(const torch::Tensor& words, const OwnPart& own,
+                    Looking how = Looking::kTogether) const;
   void spoil_unless_complete(double scale);
   void finish_buckets();
   void settle_gradients(const std::optional<PassWords>& words);
@@ -202,8 +206,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void lay_out(std::span<const std::size_t> order);
   void give_up() noexcept;
   void expect_reduced(const PassWords& words) const;
-  void expect_same_epoch(const PassWords& words, const OwnPart& own) const;
-  void expect_complete(const PassWords& words, const OwnPart& own) const;
+  void expect_same_epoch(const PassWords& words, const OwnPart& own, Looking how) const;
+  void expect_complete(const PassWords& words, const OwnPart& own, Looking how) const;
   [[noreturn]] void report_missing(const OwnPart& own) const;
   std::string describe_missing(std::size_t index) const;
   void adopt_ready_order(const std::vector<std::size_t>& own_order);

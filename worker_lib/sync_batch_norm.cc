@@ -341,7 +341,7 @@ ProcessGroup& GroupOfLayers::get(const std::string& doing) const {
 
 std::shared_ptr<LateChecks> make_late_checks(const ProcessGroup& group) {
   const auto checks = std::make_shared<LateChecks>();
-  group.notes()->late_checks->add(checks);
+  group.notes()->late_checks->add(checks, group.world_ranks());
   return checks;
 }
 

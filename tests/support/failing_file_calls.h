@@ -47,6 +47,9 @@ class FailingFileCalls : public FileCalls {
   int rename(const char* from, const char* to) override {
     return fails("rename", from) ? -1 : FileCalls::rename(from, to);
   }
+  int link(const char* from, const char* to) override {
+    return fails("link", from) ? -1 : FileCalls::link(from, to);
+  }
   int unlink(const char* path) override {
     return fails("unlink", path) ? -1 : FileCalls::unlink(path);
   }

@@ -61,6 +61,11 @@ class RecordedDisk : public FileCalls {
   int close(int fd) override;
   int mkdir(const char* path, mode_t mode) override;
   int rename(const char* from, const char* to) override;
+  // As on a file system without hard links.
+  int link(const char*, const char*) override {
+    errno = EPERM;
+    return -1;
+  }
   int unlink(const char* path) override;
 
  private:

@@ -164,8 +164,8 @@ TEST_F(CheckpointClaims, TheDirectoryIsNotTakenWhileAManifestCannotBeRead) {
               AllOf(HasSubstr("take the directory"), HasSubstr("step-000000000010.json")));
 }
 
-// The manifest exceeds the bounds of the version that takes the directory, but not those of a later one:
-// here the same file, too deep in the meantime.
+// The manifest exceeds the bounds of the version that takes the directory, but not those of a later
+// one: here the same file, too deep in the meantime.
 TEST_F(CheckpointClaims, WhatThisVersionCannotReadCountsForALaterOne) {
   ASSERT_TRUE(announce(old_run_, 10, "ten"));
   ASSERT_TRUE(announce(old_run_, 20, "twenty"));

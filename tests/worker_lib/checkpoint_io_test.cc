@@ -291,6 +291,31 @@ TEST_F(CheckpointIo, ASaveOfTheSameStepSetsAsideWhatIsBeyondTheReadersBounds) {
             "of a later version");
 }
 
+// A disk that fails when a manifest is to be replaced, as a kill just before that.
+struct NoNewManifest : FileCalls {
+  int rename(const char* from, const char* to) override {
+    if (!std::string_view(to).ends_with(".json")) return FileCalls::rename(from, to);
+    errno = EIO;
+    return -1;
+  }
+};
+
+TEST_F(CheckpointIo, AManifestThatIsSetAsideKeepsItsNameUntilTheNewOneIsThere) {
+  ASSERT_TRUE(announce(directory_, 5, "of a later version"));
+  const std::string path = directory_.path_of("step-000000000005.json");
+  overwrite(path, std::string(1 << 20, '['));
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    NoNewManifest calls;
+    const ScopedFileCalls scope(calls);
+    EXPECT_FALSE(announce(directory_, 5, "new"));
+    EXPECT_EQ(fs::file_size(path), 1u << 20);
+    EXPECT_EQ(fs::file_size(path + ".unread"), 1u << 20);
+  }
+  ASSERT_TRUE(announce(directory_, 5, "new"));
+  EXPECT_EQ(damage(directory_, 5), "");
+  EXPECT_EQ(fs::file_size(path + ".unread"), 1u << 20);
+}
+
 TEST_F(CheckpointIo, WhatIsNoRegularFileIsRefusedAtOnce) {
   ASSERT_TRUE(announce(directory_, 5, "x"));
   ASSERT_EQ(mkfifo(directory_.path_of("step-000000000006.json").c_str(), 0600), 0);

@@ -394,8 +394,9 @@ TEST_F(PositionWarnings, AnotherBatchSizeOfTheLoaderIsRemarkedOn) {
     };
     EXPECT_THAT(remarks_with(8), IsEmpty());
     EXPECT_THAT(remarks_with(8), IsEmpty());
-    EXPECT_THAT(remarks_with(4), ElementsAre(AllOf(HasSubstr("batches of 16 samples over all ranks"),
-                                                   HasSubstr("these have 8"))));
+    EXPECT_THAT(remarks_with(4),
+                ElementsAre(AllOf(HasSubstr("batches of 16 samples over all ranks"),
+                                  HasSubstr("these have 8"))));
   });
 }
 

@@ -239,6 +239,21 @@ TEST(Context, ABackendOfTheProgramsOwnMayBeTheOnlyOne) {
   }
 }
 
+// As of a call that was aborted while a stream waited for it.
+TEST(Context, ASplitWhoseColorsDidNotComeIsRefused) {
+  const ScopedEnvironment none({});
+  BackendRecord record;
+  record.gather = [](TensorList outputs, TensorList) {
+    for (const torch::Tensor& output : outputs) output.fill_(9);
+  };
+  BackendKind kind = recording_kind(record);
+  kind.devices = {torch::kCPU};
+  Context context =
+      init_with({.device = torch::kCPU, .backend = "mine", .more_backends = {kind}}, nullptr);
+  EXPECT_DIST_ERROR(context.group().split(3), DistError::Kind::kStopped,
+                    HasSubstr("the exchange of colors ended without this rank's own"));
+}
+
 TEST(Context, SaysWhatIsWrongWithABackendOfTheProgramsOwn) {
   const ScopedEnvironment none({});
   BackendRecord record;

@@ -4,8 +4,10 @@
 #include <torch/torch.h>
 
 #include "ddprun/checkpoint.h"
+#include "ddprun/context.h"
 #include "ddprun/sampler.h"
 #include "tests/support/expect_dist_error.h"
+#include "tests/support/map_store.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/worker_lib/ended_backend.h"
 #include "tests/worker_lib/small_mlp.h"
@@ -43,6 +45,15 @@ struct LateNet {
         net[0]->as<torch::nn::Linear>()->forward(input_of(group.rank())));
     if (group.rank() == 1) return hidden.sum().backward();
     net[4]->as<torch::nn::Linear>()->forward(hidden).sum().backward();
+  }
+  // One in which a hook of rank 1 throws.
+  void pass_with_an_exception_on_rank_1() {
+    torch::Tensor hidden = net[0]->as<torch::nn::Linear>()->forward(input_of(group.rank()));
+    if (group.rank() == 1)
+      hidden.register_hook([](const torch::Tensor&) { throw std::runtime_error("a bad hook"); });
+    for (std::size_t i = 1; i < 5; ++i)
+      hidden = i % 2 == 1 ? hidden.tanh() : net[i]->as<torch::nn::Linear>()->forward(hidden);
+    hidden.sum().backward();
   }
   void expect_nan_in_each_gradient() {
     for (const auto& one : net->named_parameters())
@@ -127,26 +138,41 @@ TEST(DataParallelLate, AMissingGradientIsNamedInTheNextPassWhichIsNotThePassThat
   });
 }
 
-TEST(DataParallelLate, AnExceptionThatLeavesAPassIsToldInTheNextOne) {
+TEST(DataParallelLate, AnExceptionThatLeavesAPassIsToldInTheNextOneOnEveryRank) {
   ThreadWorld(2).run([](ProcessGroup& group) {
     LateNet late(group);
     late.pass();
     late.net->zero_grad();
-    torch::Tensor hidden = late.net[0]->as<torch::nn::Linear>()->forward(input_of(group.rank()));
-    if (group.rank() == 1)
-      hidden.register_hook([](const torch::Tensor&) { throw std::runtime_error("a bad hook"); });
-    for (std::size_t i = 1; i < 5; ++i)
-      hidden = i % 2 == 1 ? hidden.tanh()
-                          : late.net[i]->as<torch::nn::Linear>()->forward(hidden);
     if (group.rank() == 1) {
-      EXPECT_THROW(hidden.sum().backward(), std::exception);
-      late.pass();  // it has nothing to look at
-      return;
+      EXPECT_THROW(late.pass_with_an_exception_on_rank_1(), std::exception);
+    } else {
+      late.pass_with_an_exception_on_rank_1();
+      late.expect_nan_in_each_gradient();
     }
-    hidden.sum().backward();
-    late.expect_nan_in_each_gradient();
     EXPECT_DIST_ERROR(late.pass(), Kind::kInvalidArgument,
                       HasSubstr("an exception left it on rank 1, whose gradients are missing"));
+    late.net->zero_grad();
+    late.pass(1);
+    expect_same(gradients_of(*late.net), averaged(local_gradients(2, 1)));
+  });
+}
+
+// The look at the pass before is a collective, which the rank with the exception takes part in.
+TEST(DataParallelLate, APassWithAnExceptionOnOneRankStillNamesTheMissingGradientOfThePassBefore) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    LateNet late(group);
+    late.pass();
+    late.pass_with_a_missing_gradient();
+    late.net->zero_grad();
+    if (group.rank() == 1) {
+      EXPECT_THROW(late.pass_with_an_exception_on_rank_1(), std::exception);
+    } else {
+      EXPECT_DIST_ERROR(late.pass_with_an_exception_on_rank_1(), Kind::kInvalidArgument,
+                        HasSubstr("rank 1 got no gradient for '4.weight', '4.bias'"));
+    }
+    late.net->zero_grad();
+    late.pass(1);
+    expect_same(gradients_of(*late.net), averaged(local_gradients(2, 1)));
   });
 }
 
@@ -177,6 +203,99 @@ TEST(DataParallelLate, ACheckpointIsRefusedAfterAPassThatWentWrong) {
     late.net->zero_grad();
     late.pass();
     EXPECT_TRUE(checkpoints.save(2, state)) << "it is told once";
+  });
+}
+
+TEST(DataParallelLate, OneSaveReportsAllModelsAndTheNextOneSucceeds) {
+  testing_support::TemporaryDirectory folder;
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    LateNet generator(group), discriminator(group);
+    CheckpointManager checkpoints(group, 0, {.directory = folder.path()});
+    for (LateNet* late : {&generator, &discriminator}) {
+      late->pass();
+      late->pass_with_a_missing_gradient();
+    }
+    const TrainingState state{.model = generator.net.get()};
+    EXPECT_DIST_ERROR(checkpoints.save(1, state), Kind::kInvalidArgument,
+                      HasSubstr("rank 1 got no gradient"));
+    EXPECT_TRUE(checkpoints.save(2, state));
+  });
+}
+
+TEST(DataParallelLate, ARestoreDropsWhatThePassesBeforeItHaveLeft) {
+  testing_support::TemporaryDirectory folder;
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    LateNet late(group);
+    CheckpointManager checkpoints(group, 0, {.directory = folder.path()});
+    TrainingState state{.model = late.net.get()};
+    late.pass();
+    EXPECT_TRUE(checkpoints.save(1, state));
+    late.pass_with_a_missing_gradient();
+    checkpoints.restore(state);
+    late.net->zero_grad();
+    late.pass(1);
+    expect_same(gradients_of(*late.net), averaged(local_gradients(2, 1)));
+    EXPECT_TRUE(checkpoints.save(2, state));
+  });
+}
+
+// body(context) on every rank of a world of two.
+template <class Body>
+void in_a_world_of_two(Body body) {
+  const auto store = std::make_shared<testing_support::MapStore>();
+  testing_support::run_ranks(2, [&](int rank) {
+    at::set_num_threads(1);
+    Context context = init_with({.device = torch::kCPU,
+                                 .timeout = testing_support::kPatience,
+                                 .rank = rank,
+                                 .world_size = 2,
+                                 .store = store},
+                                nullptr);
+    body(context);
+    context.group().barrier();
+  });
+}
+
+TEST(DataParallelLate, ACheckpointManagerOfANewGroupLooksAtPassesOfTheWorld) {
+  testing_support::TemporaryDirectory folder;
+  in_a_world_of_two([&](Context& context) {
+    const auto for_saves = context.new_group({0, 1});
+    LateNet late(context.group());
+    CheckpointManager checkpoints(*for_saves, 0, {.directory = folder.path()});
+    late.pass();
+    late.pass_with_a_missing_gradient();
+    const TrainingState state{.model = late.net.get()};
+    EXPECT_DIST_ERROR(checkpoints.save(1, state), Kind::kInvalidArgument,
+                      HasSubstr("rank 1 got no gradient for '4.weight', '4.bias'"));
+    EXPECT_TRUE(checkpoints.save(2, state)) << "it is told once";
+  });
+}
+
+// The others must not be waited for, and look together in the next pass.
+TEST(DataParallelLate, ASaveOfSomeRanksLooksAloneAndTheNextPassStillThrowsOnAll) {
+  testing_support::TemporaryDirectory folder;
+  in_a_world_of_two([&](Context& context) {
+    LateNet late(context.group());
+    const auto part = context.group().split(context.rank() == 0 ? 0 : -1);
+    DistributedSampler sampler(8, context.group());
+    late.pass();
+    const auto expect_refused_on_rank_0 = [&](const char* why) {
+      if (!part) return;
+      CheckpointManager checkpoints(*part, 0, {.directory = folder.path()});
+      const TrainingState state{.model = late.net.get()};
+      EXPECT_DIST_ERROR(checkpoints.save(1, state), Kind::kInvalidArgument, HasSubstr(why));
+    };
+    late.pass_with_a_missing_gradient();
+    expect_refused_on_rank_0("rank 1 got no gradient for some parameter");
+    late.net->zero_grad();
+    EXPECT_DIST_ERROR(late.pass(), Kind::kInvalidArgument,
+                      HasSubstr("rank 1 got no gradient for '4.weight', '4.bias'"));
+    sampler.set_epoch(3 + context.rank());
+    late.pass();
+    expect_refused_on_rank_0("the ranks are in different epochs");
+    sampler.set_epoch(7);
+    EXPECT_DIST_ERROR(late.pass(), Kind::kInvalidArgument,
+                      HasSubstr("rank 0 is in epoch 3, rank 1 is in epoch 4"));
   });
 }
 

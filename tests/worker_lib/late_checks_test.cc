@@ -51,15 +51,56 @@ TEST(LateChecks, OfAGroupAreSettledInTheirOrderAsLongAsTheyExist) {
   std::vector<int> seen;
   const auto make = [&](int number) {
     auto checks = std::make_shared<LateChecks>();
-    all.add(checks);
+    all.add(checks, {0});
     checks->add(torch::zeros({1}), [&seen, number](const Tensor&) { seen.push_back(number); });
     return checks;
   };
   const auto first = make(1);
   make(2);  // it ends at once
   const auto third = make(3);
-  all.settle();
+  all.settle({0});
   EXPECT_THAT(seen, ElementsAre(1, 3));
+}
+
+TEST(LateChecks, AFailedLookDoesNotLeaveTheOthersPending) {
+  LateChecksOfGroup all;
+  int looks = 0;
+  const auto add = [&](const std::shared_ptr<LateChecks>& to, const char* failure) {
+    to->add(torch::zeros({1}), [&looks, failure](const Tensor&) {
+      ++looks;
+      throw std::runtime_error(failure);
+    });
+  };
+  const auto one = std::make_shared<LateChecks>(), other = std::make_shared<LateChecks>();
+  add(one, "first");
+  add(one, "second");
+  add(other, "third");
+  all.add(one, {0, 1});
+  all.add(other, {1, 0});
+  EXPECT_THAT([&] { all.settle({0, 1}); },
+              testing::ThrowsMessage<std::runtime_error>(testing::StrEq("first")));
+  EXPECT_EQ(looks, 3);
+  all.settle({0, 1});
+  EXPECT_EQ(looks, 3);
+}
+
+TEST(LateChecks, OfRanksThatAreNotAllPresentAreLookedAtAloneAndStay) {
+  LateChecksOfGroup all;
+  const auto checks = std::make_shared<LateChecks>();
+  std::string seen;
+  checks->add(
+      torch::zeros({1}), [&](const Tensor&) { seen += "together "; },
+      [&](const Tensor&) { seen += "alone "; });
+  all.add(checks, {0, 1});
+  all.settle({1, 2});
+  all.forget({1, 2});
+  all.settle({2, 1, 0});
+  all.settle({2, 1, 0});
+  EXPECT_EQ(seen, "alone together ");
+  checks->add(torch::zeros({1}), [&](const Tensor&) { seen += "forgotten "; });
+  all.forget({0, 1});
+  all.settle({0, 1});
+  EXPECT_EQ(seen, "alone together ");
 }
 
 // As the nccl backend alone: no tensors of the CPU.

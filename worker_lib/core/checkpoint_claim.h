@@ -2,10 +2,12 @@
 //
 // Each run (each generation of a job, each start by hand) takes the directory before it reads or
 // writes it, by a claim with the next number and a list of the checkpoints that are there. From
-// that instant a manifest counts if it bears the number of the claim or is on the list. What this
-// version cannot read because of its own bounds is on the list, too, by its step alone. So what a
-// rank 0 that was cut off writes later is recognised whatever its step, without a lock: it bears an
-// older number, and nobody has accepted it.
+// that instant a manifest counts if it bears the number of the claim or is on the list. So what a
+// rank 0 that was cut off writes later is recognised without a lock: it bears an older number, and
+// nobody has accepted it.
+//
+// What this version cannot read because of its own bounds is on the list, too, by its step alone.
+// At such a step any manifest counts, whatever its number.
 //
 // Plain values; any thread. checkpoint_claim.h beside the core has the file.
 #pragma once

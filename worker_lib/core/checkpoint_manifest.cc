@@ -144,7 +144,8 @@ std::vector<std::string> leftovers(std::span<const std::string> names,
       const auto named = named_by.find(file->step);
       const bool unreadable =
           named == named_by.end() && std::ranges::count(announced, file->step) > 0;
-      if (unreadable || set_aside.contains(file->step) || (named != named_by.end() && named->second.contains(name))) continue;
+      const bool is_named = named != named_by.end() && named->second.contains(name);
+      if (unreadable || is_named || set_aside.contains(file->step)) continue;
     }
     result.push_back(name);
   }

@@ -24,8 +24,8 @@ inline constexpr std::size_t kMaxPickleNodes = std::size_t{1} << 22;  // of a sm
 // A byte of a pickle makes at most 3 nodes and items, unless it copies what was there before.
 inline constexpr std::size_t kPickleNodesPerByte = 4;
 
-// Returns the bound for a pickle of so many bytes. It grows with them, so that what can be written can
-// be read, up to the range of PickleNodeId.
+// Returns the bound for a pickle of so many bytes. It grows with them, so that what can be written
+// can be read, up to the range of PickleNodeId.
 constexpr std::size_t max_pickle_nodes(std::size_t bytes) {
   constexpr std::size_t kMost = std::numeric_limits<std::uint32_t>::max();
   if (bytes > kMost / kPickleNodesPerByte) return kMost;

@@ -118,20 +118,21 @@ struct TrainingState {
   bool gradients = false;
   // More of each, by name: the networks of a GAN, averaged weights, a teacher, an actor and a critic, with
   // or without the ones above. They are saved with everything else as one checkpoint. A name is not
-  // empty and has no '/'. restore() needs every name in the file. Names that are only in the file are
-  // an error, because the next save would drop them; with the option read_only they are a remark.
+  // empty and has no '/'. restore() needs every name in the file. Names that are only in the file
+  // are an error, because the next save would drop them; with the option read_only they are a
+  // remark.
   std::map<std::string, torch::nn::Module*> models = {};
   std::map<std::string, torch::optim::Optimizer*> optimizers = {};
   std::map<std::string, SavedScheduler*> schedulers = {};
   // The program's own (fixed noise, a queue, a replay buffer). restore() copies into them; an undefined
   // one becomes a tensor of its own, on the CPU. What ranks have of their own is saved for each.
   std::map<std::string, torch::Tensor> tensors = {};
-  // Whether a resumed run needs a position in its data. save() then warns once if `sampler` is null or
-  // does not move. Set it to false for generated data, or if `extra` holds the position.
+  // Whether a resumed run needs a position in its data. save() then warns once if `sampler` is null
+  // or does not move. Set it to false for generated data, or if `extra` holds the position.
   bool has_position = true;
-  // Samples in a batch, by the program's own count; 0: not given. restore() adds a remark if the saved
-  // number is another one. Needed only for loaders that are not made by make_data_loader() with
-  // `sampler`: of these the size is known.
+  // Samples in a batch, by the program's own count; 0: not given. restore() adds a remark if the
+  // saved number is another one. Needed only for loaders that are not made by make_data_loader()
+  // with `sampler`: of these the size is known.
   std::int64_t batch_size = 0;
 };
 
@@ -193,11 +194,12 @@ class CheckpointManager {
 
   // Call it after each step. Saves if `every_steps` or `every` says so, or if ddprun asks for it
   // (--checkpoint-signal); in the latter case it waits until the checkpoint is on the disk.
-  // With `every` or --checkpoint-signal each call starts a small all-reduce and does not wait for it:
-  // the next call uses its result, so such a save comes one step late (in a world of one at once).
+  // With `every` or --checkpoint-signal each call starts a small all-reduce and does not wait for
+  // it: the next call uses its result, so such a save comes one step late (in a world of one at
+  // once).
   // Without them, a call that saves nothing does not communicate.
-  // Returns and throws the same on every rank. If the training continues after `leave`, it warns once;
-  // later calls save by `every_steps` and `every` only.
+  // Returns and throws the same on every rank. If the training continues after `leave`, it warns
+  // once; later calls save by `every_steps` and `every` only.
   [[nodiscard]] MaybeSaved maybe_save(std::int64_t step, const TrainingState& state);
 
   // Returns on every rank when all that was saved is announced and on the disk. Throws on every rank when it
@@ -216,8 +218,8 @@ class CheckpointManager {
   // buffers rank 0's: make it before. Throws on every rank: kSystem if a file cannot be read for
   // another reason (rights, a failing disk), or if some ranks have checkpoints and no two the same
   // (a directory that is not shared); kInvalidArgument if it belongs to another model, optimizer or
-  // data, kUnsupported if to another format. Names are compared before anything is filled. After the
-  // other failures of these two kinds `state` may be filled in part and must not be trained on.
+  // data, kUnsupported if to another format. Names are compared before anything is filled. After
+  // the other failures of these two kinds `state` may be filled in part and must not be trained on.
   Restored restore(TrainingState& state);
 
  private:

@@ -77,12 +77,17 @@ struct DataParallelOptions {
   // overlaps in the first pass.
   bool static_graph = false;
   // On a GPU the host looks at what the ranks said of a pass at the end of the next one, so that it
-  // need not wait for the device in each step. A pass that went wrong on some rank then returns,
-  // and leaves a NaN in each gradient on every rank; the next pass throws what that one would have
-  // thrown, and so does CheckpointManager::save(). The optimizer may have taken a step with these
-  // gradients: restore a checkpoint before training goes on. Off: each pass waits for the device
-  // and throws itself, as it does on a CPU, in the first pass, in join(), with a communication
-  // hook, with sparse gradients, with find_unused_parameters and with static_graph.
+  // need not wait for the device in each step. A pass that went wrong on some rank then returns.
+  // A pass in which a rank lacked a gradient leaves a NaN in each gradient on every rank. One that
+  // an exception left on a rank leaves a NaN in each gradient on the others. Ranks in different
+  // epochs leave averages. The next pass throws, on every rank, what that one would have thrown,
+  // and so does CheckpointManager::save(). The optimizer may have taken a step with these
+  // gradients: restore a checkpoint before training goes on. restore() drops what is still to be
+  // thrown. After the last pass call save(), or switch it off: nothing else looks at that pass.
+  // save() of a manager whose group lacks ranks of this one names no parameters, and the next pass
+  // throws again. Off: each pass waits for the device and throws itself, as it does on a CPU, in
+  // the first pass, in join(), with a communication hook, with sparse gradients, with
+  // find_unused_parameters and with static_graph.
   bool check_passes_late = true;
   // Names of parameters and buffers that are each rank's own: neither compared nor broadcast nor
   // averaged.

@@ -5,8 +5,8 @@
 // loop gets is followed by one request, and it is the oldest batch that was asked for. Without worker threads
 // there is one request for each batch, when the loop wants it.
 //
-// If the dataset throws, the batch does not reach the loop, and the position stays before it. If the
-// loop catches the exception and continues, the next batch moves the position past both.
+// If the dataset throws, the batch does not reach the loop, and the position stays before it. If
+// the loop catches the exception and continues, the next batch moves the position past both.
 //
 // The thread that iterates over the loader owns it.
 #pragma once
