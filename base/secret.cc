@@ -23,21 +23,21 @@ Secret Secret::filled(std::size_t room, const std::function<std::size_t(char*)>&
   if (pages == MAP_FAILED) throw std::bad_alloc();
   char* place = static_cast<char*>(pages);
   Secret secret;
-  secret.pages_ = std::shared_ptr<const char>(place, [place, room](const char*) {
+  secret.bytes_ = std::shared_ptr<const char>(place, [place, room](const char*) {
     explicit_bzero(place, room);
     munmap(place, room);
   });
   madvise(pages, room, MADV_DONTDUMP);
   const std::size_t size = fill(place);
   DDPRUN_ASSERT(size <= room, "what was written fits");
-  secret.view_ = {place, size};
+  secret.size_ = size;
   return secret;
 }
 
 Secret Secret::part(std::string_view part) const {
   Secret secret;
-  secret.pages_ = pages_;
-  secret.view_ = part;
+  secret.bytes_ = std::shared_ptr<const char>(bytes_, part.data());
+  secret.size_ = part.size();
   return secret;
 }
 

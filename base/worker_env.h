@@ -87,7 +87,9 @@ struct WorkerEnv {
   std::string omp_num_threads;
   std::string cuda_visible_devices;
   Generation generation{0};
-  // The same in all generations of a job and in no other job of its id; empty: not known.
+  // The same in all generations of a job and in no other job of its id; empty: not known. It
+  // changes where a service without --state-dir was restarted and a newcomer was faster than those
+  // before.
   std::string submission;
   Duration lease = kDefaultLease;
   PortRange ports;

@@ -333,11 +333,10 @@ class Agent {
   }
 
   bool is_rank_0_lost() const {
-    return verdict_ &&
-           std::any_of(verdict_->ends.begin(), verdict_->ends.end(), [](const WorkerEnd& end) {
-             return end.kind == EndKind::kNodeLost && end.node_rank == NodeRank(0) &&
-                    !end.host.empty();
-           });
+    if (!verdict_) return false;
+    return std::any_of(verdict_->ends.begin(), verdict_->ends.end(), [](const WorkerEnd& end) {
+      return end.kind == EndKind::kNodeLost && end.node_rank == NodeRank(0) && !end.host.empty();
+    });
   }
 
   // On several nodes with one file system the file is node rank 0's, which is told everything.
@@ -358,9 +357,9 @@ class Agent {
   }
 
   void write_report(std::function<Result<void>()> write) {
-    const std::string& path = report_file_.path();
-    if (path.empty()) return;
-    const Result<void> written = files_.run("--report-file: write " + path, std::move(write));
+    if (report_file_.path().empty()) return;
+    const std::string doing = "--report-file: write " + report_file_.path();
+    const Result<void> written = files_.run_or_keep(doing, std::move(write));
     if (!written) log_.warning(written.error().message());
   }
 

@@ -1,14 +1,16 @@
-// FileWork: runs file calls that a network file system may delay on a thread, and waits for them only
-// as long as the agent's lease allows.
+// FileWork: runs file calls that a network file system may delay on a thread, and waits for them
+// only as long as the agent's lease allows.
 //
 // A call that is late goes on alone; while it runs, later calls fail at once, so that a file system
 // that hangs delays the agent once. Owner: the agent, on its one thread.
 #pragma once
 
 #include <algorithm>
-#include <atomic>
+#include <condition_variable>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -26,37 +28,95 @@ class FileWork {
 
   // For the calls that follow; kLongPatience until then.
   void set_lease(Duration lease) { patience_ = std::min(lease / 5, kLongPatience / 5); }
-  // From now on calls are waited for with kLongPatience, and run after a late one instead of failing.
+  // From now on calls are waited for with kLongPatience, and run after a late one instead of
+  // failing.
   void forget_lease() { patience_ = kLongPatience; }
 
-  // Returns what `body` returns. kTimeout: it, or a call before it, has not ended in time. REQUIRES: `body`
-  // owns all that it uses.
+  // Returns what `body` returns; kSystem: it has thrown. kTimeout: it, or a call before it, has not
+  // ended in time. REQUIRES: `body` owns all that it uses.
   template <class T>
   Result<T> run(const std::string& doing, std::function<Result<T>()> body) {
-    const std::shared_ptr<std::atomic<bool>> earlier = late_;
-    const bool has_lease = patience_ < kLongPatience;
-    if (has_lease && earlier && *earlier) return is_late(doing);
-    const auto running = std::make_shared<std::atomic<bool>>(true);
+    const std::shared_ptr<Call> earlier = late_;
+    if (has_lease() && earlier && earlier->is_running()) return is_late(doing);
+    const auto call = std::make_shared<Call>();
     std::optional<Result<T>> done =
-        result_within<T>(patience_, "ddprun-files", [earlier, running, body = std::move(body)] {
-          if (earlier) earlier->wait(true);
-          Result<T> result = body();
-          running->store(false);
-          running->notify_all();
+        result_within<T>(patience_, "ddprun-files", [earlier, call, doing, body = std::move(body)] {
+          if (earlier) earlier->wait();
+          Result<T> result = outcome_of<T>(doing, body);
+          call->finish();
           return result;
         });
     if (done) return std::move(*done);
-    late_ = running;
+    late_ = call;
     return is_late(doing);
   }
 
+  // As run(). But where a late call still runs, `body` runs after it, in the place of an earlier
+  // one that waits there. The result of such a body is not known.
+  Result<void> run_or_keep(const std::string& doing, std::function<Result<void>()> body) {
+    const bool may_keep = has_lease() && late_;
+    if (may_keep && late_->keep([doing, body] { outcome_of<void>(doing, body); })) {
+      Error late = is_late(doing);
+      late.cause += "; it is written when the disk answers";
+      return late;
+    }
+    return run<void>(doing, std::move(body));
+  }
+
  private:
+  class Call {
+   public:
+    bool is_running() {
+      const std::lock_guard lock(mutex_);
+      return is_running_;
+    }
+    void wait() {
+      std::unique_lock lock(mutex_);
+      ended_.wait(lock, [this] { return !is_running_; });
+    }
+    // False: the call has ended.
+    bool keep(std::function<void()> next) {
+      const std::lock_guard lock(mutex_);
+      if (is_running_) next_ = std::move(next);
+      return is_running_;
+    }
+    // Runs what was kept.
+    void finish() {
+      std::unique_lock lock(mutex_);
+      while (next_) {
+        const std::function<void()> next = std::exchange(next_, nullptr);
+        lock.unlock();
+        next();
+        lock.lock();
+      }
+      is_running_ = false;
+      ended_.notify_all();
+    }
+
+   private:
+    std::mutex mutex_;
+    std::condition_variable ended_;
+    bool is_running_ = true;
+    std::function<void()> next_;
+  };
+
+  bool has_lease() const { return patience_ < kLongPatience; }
+
+  template <class T>
+  static Result<T> outcome_of(const std::string& doing, const std::function<Result<T>()>& body) {
+    try {
+      return body();
+    } catch (const std::exception& error) {
+      return Error{.kind = ErrorKind::kSystem, .doing = doing, .cause = error.what()};
+    }
+  }
+
   static Error is_late(const std::string& doing) {
     return {.kind = ErrorKind::kTimeout, .doing = doing, .cause = "the disk does not answer"};
   }
 
   Duration patience_ = kLongPatience;
-  std::shared_ptr<std::atomic<bool>> late_;  // the last call that was late: whether it still runs
+  std::shared_ptr<Call> late_;  // the last call that was late
 };
 
 }  // namespace ddprun

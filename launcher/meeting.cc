@@ -1,17 +1,13 @@
 #include "launcher/meeting.h"
 
-#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cerrno>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "base/deadline.h"
 #include "base/random_id.h"
 #include "base/version.h"
 #include "launcher/agent.h"
-#include "rendezvous/blocking_socket.h"
 #include "rendezvous/key_file.h"
 #include "rendezvous/local_address.h"
 #include "rendezvous/tcp_address.h"
@@ -23,10 +19,11 @@ namespace asio = boost::asio;
 using boost::system::error_code;
 
 constexpr Duration kResolveTimeout = std::chrono::seconds(20);
-// A port of this host that is taken, and where connections are refused, is asked for again.
-constexpr Duration kPortIsGivenBack = std::chrono::seconds(1);
-constexpr Duration kLookAgain = std::chrono::milliseconds(50);
-constexpr Duration kAcceptTimeout = std::chrono::seconds(1);
+// Connections to a port of this host that was taken are refused. Its service may be restarted, so
+// the node listens there only after kMayBeRestarted. A program that has the port and does not
+// listen may be about to end: the node gives up after kPortIsGivenBack.
+constexpr Duration kMayBeRestarted = std::chrono::seconds(1);
+constexpr Duration kPortIsGivenBack = std::chrono::seconds(3);
 // Other agents hear the verdict and go; the embedded service does not wait longer for them.
 constexpr Duration kDrainTimeout = std::chrono::seconds(10);
 
@@ -38,15 +35,6 @@ std::vector<std::string> addresses_of_this_node() {
     if (!is_loopback_address(one.address)) found.push_back(one.address.host());
   }
   return found;
-}
-
-// All that are of this host.
-bool refuse_connections(const std::vector<SocketAddress>& addresses) {
-  return std::none_of(addresses.begin(), addresses.end(), [](const SocketAddress& address) {
-    if (!is_local_address(address)) return false;
-    const auto tried = BlockingSocket::connect(address, Deadline(kAcceptTimeout));
-    return tried || tried.error().sys_errno != ECONNREFUSED;
-  });
 }
 
 }  // namespace
@@ -78,36 +66,51 @@ Result<void> Meeting::meet_dynamic() {
     if (!here && is_local_address(address)) here = address;
   }
   if (!here) {
-    connect(false);
+    connect(std::nullopt, "");
     return {};
   }
   const std::string host =
       listening_host({plan.meeting_point.host, here->host()}, config_.options.nodes);
-  // A program that has the port and refuses connections may be about to end.
-  for (const Deadline deadline(kPortIsGivenBack);; std::this_thread::sleep_for(kLookAgain)) {
-    Result<Listener> listener = listen_tcp({host, plan.meeting_point.port});
-    if (listener) return embed(std::move(*listener), here->host());
-    if (listener.error().sys_errno != EADDRINUSE) {
-      return std::move(listener).error().within("--rdzv-endpoint");
-    }
-    // Taken: by a ddp-rendezvous, or by another agent of this host. Else it will not say welcome.
-    if (!refuse_connections(*addresses)) break;
-    if (deadline.passed()) {
-      return Error{.kind = ErrorKind::kConnection,
-                   .doing = "--rdzv-endpoint",
-                   .cause = to_text(plan.meeting_point) +
-                            " is taken by something that is no rendezvous service (it does not "
-                            "accept connections here): choose another port"};
-    }
+  const HostPort port{host, plan.meeting_point.port};
+  Result<Listener> listener = listen_tcp(port);
+  if (listener) return embed(std::move(*listener), here->host());
+  if (listener.error().sys_errno != EADDRINUSE) {
+    return std::move(listener).error().within("--rdzv-endpoint");
   }
-  connect(true);
+  // By a ddp-rendezvous, by another agent of this host, or by another program.
+  connect(port, here->host());
   return {};
+}
+
+// Connections to the port, which was taken, are refused: takes it if it is free.
+void Meeting::listen_again(const HostPort& port, const std::string& address, Duration refused_for) {
+  if (!may_listen_) return;
+  const std::string again = to_text(port) + " refuses connections; trying again";
+  if (refused_for < kMayBeRestarted) return log_.debug(again);
+  Result<Listener> listener = listen_tcp(port);
+  const bool is_taken = !listener && listener.error().sys_errno == EADDRINUSE;
+  if (is_taken && refused_for < kPortIsGivenBack) return log_.debug(again);
+  may_listen_ = false;
+  Result<void> met;
+  if (listener) {
+    met = embed(std::move(*listener), address);
+    if (met) return start();
+  } else if (is_taken) {
+    met = Error{.kind = ErrorKind::kConnection,
+                .doing = "--rdzv-endpoint",
+                .cause = to_text(config_.rendezvous.meeting_point) +
+                         " is taken by something that is no rendezvous service (it does not "
+                         "accept connections here): choose another port"};
+  } else {
+    met = std::move(listener).error().within("--rdzv-endpoint");
+  }
+  events_.lost({met.error().message(), true, exit_code_});
 }
 
 Result<void> Meeting::meet_static() {
   const Rendezvous& plan = config_.rendezvous;
   if (config_.options.node_rank.value_or(0) != 0) {
-    connect(false);
+    connect(std::nullopt, "");
     return {};
   }
   Result<std::vector<SocketAddress>> addresses = resolve(plan.meeting_point, kResolveTimeout);
@@ -160,23 +163,29 @@ Result<void> Meeting::embed(std::optional<Listener> listener, std::string addres
   server_->set_keys(config_.keys);
   if (config_.munge.munge) server_->set_munge(config_.munge.munge);
   server_->set_tls(std::move(tls));
-  link_ = make_local_link(*server_, std::move(events_));
+  link_ = make_local_link(*server_, events_);
   return {};
 }
 
-void Meeting::connect(bool must_answer) {
+// own_port: the service has taken it on this host, of which it is to be reached at `address`.
+void Meeting::connect(std::optional<HostPort> own_port, const std::string& address) {
   const Rendezvous& plan = config_.rendezvous;
   RemoteLinkOptions options;
   options.address = plan.meeting_point;
   options.link.service = to_text(plan.meeting_point);
   options.link.join_timeout = plan.join_timeout;
-  options.link.must_answer = must_answer;
+  options.link.must_answer = may_listen_ = own_port.has_value();
   options.key = config_.keys.key_of(config_.options.rdzv_id).value_or(Secret());
   options.munge = config_.munge.munge;
   options.demands_proof = config_.options.require_auth;
   options.tls = config_.tls;
   options.tls_files = config_.tls_files;
-  link_ = make_remote_link(io_, std::move(options), std::move(events_));
+  if (own_port) {
+    options.port_refuses = [this, port = *own_port, address](Duration so_far) {
+      listen_again(port, address, so_far);
+    };
+  }
+  link_ = make_remote_link(io_, std::move(options), events_);
 }
 
 void Meeting::start() {
@@ -215,6 +224,7 @@ Hello Meeting::introduce(const std::string& local_address) const {
 }
 
 void Meeting::leave(std::optional<Leave> word, std::function<void()> then) {
+  may_listen_ = false;
   asio::post(io_, [this, word = std::move(word), then = std::move(then)] {
     if (!link_) return;
     link_->leave(word, [this, then] { asio::post(io_, [this, then] { drain(then); }); });

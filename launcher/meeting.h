@@ -4,8 +4,10 @@
 // It decides which of the two it is from what --rdzv-endpoint or --master-addr lead to, and owns
 // the listener, the server and the link. What is said on the link is the agent's.
 //
-// Owner: Agent, on its one thread; only meet() blocks: while names are looked up, and for a
-// second where a port is taken and connections are refused.
+// Where the port of this host is taken, the node connects to it. If the port is given back before a
+// service has spoken there, the node listens itself.
+//
+// Owner: Agent, on its one thread; only meet() blocks: while names are looked up.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -17,6 +19,7 @@
 #include <string>
 
 #include "base/exit_codes.h"
+#include "base/host_port.h"
 #include "base/log.h"
 #include "base/result.h"
 #include "rendezvous/core/control_message.h"
@@ -64,20 +67,22 @@ class Meeting {
   Result<void> meet_dynamic();
   Result<void> meet_static();
   Result<void> embed(std::optional<Listener> listener, std::string address);
-  void connect(bool must_answer);
+  void connect(std::optional<HostPort> own_port, const std::string& address);
+  void listen_again(const HostPort& port, const std::string& address, Duration refused_for);
   void drain(const std::function<void()>& then);
 
   boost::asio::io_context& io_;
   Logger& log_;
   const AgentConfig& config_;
   const std::string agent_id_;
-  ServiceLinkEvents events_;  // until there is a link
+  ServiceLinkEvents events_;
   boost::asio::steady_timer drained_;
   std::unique_ptr<RendezvousServer> server_;
   std::unique_ptr<ServiceLink> link_;
   std::string own_address_;  // towards an embedded service
   std::string local_addr_;   // --local-addr, numeric; empty: not given
   std::optional<std::uint16_t> shared_port_;
+  bool may_listen_ = false;  // the service on this host has not spoken, and nobody leaves
   ExitCode exit_code_ = ExitCode::kAddress;
 };
 

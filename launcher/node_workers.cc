@@ -29,11 +29,11 @@ NodeWorkers::NodeWorkers(const AgentConfig& config, const NodeWorkersParts& part
                          NodeWorkersEvents events)
     : config_(config), parts_(parts), events_(std::move(events)) {}
 
-void NodeWorkers::start(const Assignment& assignment, const std::string& submission,
+void NodeWorkers::start(const Assignment& assignment, const std::string& instance,
                         ControlDesk& desk) {
   attempt_directory_ = attempt_directory(assignment);
   PlanOptions plan = plan_options(config_, attempt_directory_);
-  plan.submission = submission;
+  plan.instance = instance;
   pages_.reset();
   if (Result<WorkerPages> pages = WorkerPages::make(config_.slots); pages) {
     pages_ = std::move(*pages);

@@ -58,9 +58,9 @@ class NodeWorkers {
   // REQUIRES: config outlives it.
   NodeWorkers(const AgentConfig& config, const NodeWorkersParts& parts, NodeWorkersEvents events);
 
-  // Starts those of a generation. submission: WorkerEnv's. desk: that keeps their last output.
+  // Starts those of a generation. instance: PlanOptions'. desk: that keeps their last output.
   // REQUIRES: none is left of an earlier one.
-  void start(const Assignment& assignment, const std::string& submission, ControlDesk& desk);
+  void start(const Assignment& assignment, const std::string& instance, ControlDesk& desk);
   // Their processes have ended, or cannot be ended. Nothing of them is reported any more. Where they have
   // recorded calls, and one of them has not ended well, their flight records go to a file beside their logs.
   void let_go();

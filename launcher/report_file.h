@@ -1,8 +1,8 @@
 // The file of --report-file: what became of a job, as one JSON object (docs/verdicts.md). Written when the
 // job starts, after each generation that failed, and at the end; whoever reads it finds a whole one.
 //
-// Owner: the agent, on its one thread, or main before there is one. The agent's thread must not wait
-// for a disk: a copy writes there (FileWork).
+// Owner: the agent, on its one thread, or main before there is one. The agent's thread must not
+// wait for a disk: a copy writes there (FileWork).
 #pragma once
 
 #include <optional>

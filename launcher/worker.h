@@ -80,7 +80,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   // REQUIRES: is_open().
   pid_t pid() const { return process_->id(); }
 
-  // Where it may have said why it failed; empty: nowhere, or it ended well.
+  // Returns the path of its error file; empty if it has none or ended with 0.
   std::string error_file() const { return wait_status_ == 0 ? "" : plan_.error_file; }
   const std::string& directory() const { return plan_.directory; }
   // How it ended. words: of its error file. REQUIRES: when_ended was called; not twice.

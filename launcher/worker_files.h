@@ -41,8 +41,9 @@ struct WorkerFilesOptions {
   std::optional<ScreenSize> terminal;
 };
 
-// Touches no disk: LogWriter makes the files. Opens what -r, -t and --pty ask for, in torchrun's layout: <directory>/stdout.log and stderr.log. The
-// error names the pipe or terminal that is not to be had; its sys_errno says why.
+// Opens the pipes and terminals that -r, -t and --pty ask for. LogWriter makes the log files later:
+// <directory>/stdout.log and stderr.log, as torchrun names them. The error names the pipe or
+// terminal that is not to be had; its sys_errno says why.
 Result<WorkerStreams> open_streams(const WorkerFilesOptions& options, LogWriter& logs);
 
 // Makes the directories of log and error files. The error names the one that cannot be made; a disk

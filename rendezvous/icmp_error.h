@@ -12,8 +12,8 @@ void keep_icmp_errors(int socket);
 // It is not to keep them any more. A connection that keeps them ends with the first one.
 void ignore_icmp_errors(int socket);
 
-// Whether an ICMP message about this socket has come. False, too, where the kernel is older than 5.8.
-// REQUIRES: keep_icmp_errors(socket).
+// Whether an ICMP message about this socket has come. False, too, where the kernel is older than
+// 5.8. REQUIRES: keep_icmp_errors(socket).
 bool has_icmp_error(int socket);
 
 }  // namespace ddprun

@@ -409,7 +409,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     serve_waiting();
   }
 
-  // An agent comes again; it must not take the silence for another program's.
+  // Sends the alert, so that an agent retries and does not report another program.
   void turn_away_oldest(std::deque<Waiting>& waiting) {
     const SessionPtr session = waiting.front().session.lock();
     waiting.pop_front();

@@ -17,9 +17,10 @@
 //   - Each has hello_timeout for everything up to its Hello. At most kMaxPending are kept.
 //   - An address has a bounded number of TLS handshakes in flight. A bounded number more wait for a
 //     second at most (rendezvous/core/handshake_turns.h). The others are told to try later.
-//   - Wrong proofs are counted by address and job (rendezvous/core/failure_rate.h). Past a bound they
-//     are answered with "try later".
-// Connections without TLS are not delayed by any of this. An agent that is told to try later does so.
+//   - Wrong proofs are counted by address and job (rendezvous/core/failure_rate.h). Past a bound
+//     they are answered with "try later".
+// Connections without TLS are not delayed by any of this. An agent that is told to try later does
+// so.
 //
 // With TLS (rendezvous/wire.h) agents and HTTP begin inside it, and without they are sent away; what
 // a probe asks for is told to everybody.

@@ -193,6 +193,8 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
         if (const TellOutput* tell = std::get_if<TellOutput>(&hand_on->message)) {
           events_.tell_output(*tell);
         }
+      } else if (const auto* refuses = std::get_if<LinkPortRefuses>(&action)) {
+        tell_refusal(refuses->so_far);
       } else if (const auto* lost = std::get_if<ServiceLost>(&action)) {
         events_.lost(*lost);
       } else if (const auto* refused = std::get_if<ServiceRefused>(&action)) {
@@ -201,6 +203,13 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
       if (over_) return;
     }
     arm();
+  }
+
+  void tell_refusal(Duration so_far) {
+    if (!options_.port_refuses) return;
+    asio::post(io_, [self = shared_from_this(), so_far] {
+      if (!self->over_) self->options_.port_refuses(so_far);
+    });
   }
 
   // Falling asleep after a heartbeat would take a second wake-up for the answer. Where the last one
@@ -443,7 +452,8 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     if (when_sent_) std::exchange(when_sent_, nullptr)();
   }
 
-  // TLS that does not come about does not come about the next time, either, unless the service says so.
+  // TLS that does not come about does not come about the next time, either, unless the service says
+  // so.
   void failed(const Error& error) {
     if (error.kind == ErrorKind::kResource) return broken(error.message(), LinkFailure::kPutOff);
     if (error.kind != ErrorKind::kProtocol) return broken(error.message());

@@ -68,6 +68,8 @@ struct RemoteLinkOptions {
   // after the first, because they may have been renewed since; a mistake in them changes nothing.
   TlsContextPtr tls;
   TlsFiles tls_files;
+  // Called for each LinkPortRefuses, not within a call of the link. It may destroy the link.
+  std::function<void(Duration so_far)> port_refuses;
   // Tests put a name service of their own here.
   std::function<void(const HostPort&, ResolveHandler)> look_up = resolve_in_background;
 };

@@ -26,7 +26,6 @@ std::string advice_on(int alert) {
     case SSL_AD_CERTIFICATE_REQUIRED:
     case SSL_AD_HANDSHAKE_FAILURE:
       return " (if it wants a certificate: --rdzv-tls-cert and --rdzv-tls-key)";
-    case SSL_AD_INTERNAL_ERROR: return " (a service with too many handshakes says so: try later)";
     case SSL_AD_UNKNOWN_CA: return " (our certificate does not come from its --rdzv-tls-ca)";
     default: return "";
   }
@@ -79,6 +78,9 @@ Result<void> TlsChannel::receive(std::string_view wire) {
     return Error{.kind = ErrorKind::kProtocol,
                  .doing = "TLS handshake",
                  .cause = "more than " + std::to_string(kMaxHandshakeBytes) + " bytes"};
+  }
+  if (!is_open_ && first_bytes_.size() < kTryLater.size()) {
+    first_bytes_ += wire.substr(0, kTryLater.size() - first_bytes_.size());
   }
   DDPRUN_ASSERT(wire.size() < INT_MAX, "what is read at a time is short");
   const int size = static_cast<int>(wire.size());
@@ -152,7 +154,9 @@ Error TlsChannel::failure(int code) {
   } else if (reason > SSL_AD_REASON_OFFSET) {
     cause = "the peer says: " + cause + advice_on(reason - SSL_AD_REASON_OFFSET);
   }
-  const bool is_put_off = reason == SSL_AD_REASON_OFFSET + SSL_AD_INTERNAL_ERROR;
+  const bool is_agents = !host_.empty();
+  const bool is_put_off = is_agents && !is_open_ && first_bytes_ == kTryLater;
+  if (is_put_off) cause += " (a service with too many handshakes says so: try later)";
   return Error{.kind = is_put_off ? ErrorKind::kResource : ErrorKind::kProtocol,
                .doing = is_open_ ? "TLS" : "TLS handshake",
                .cause = std::move(cause)};

@@ -27,8 +27,8 @@ namespace ddprun {
 // What a peer who begins with TLS is told where there is none: an alert, which he can read as TLS.
 inline constexpr std::string_view kNoTlsHere("\x15\x03\x03\x00\x02\x02\x46", 7);
 
-// What a peer is told whose handshake does not get its turn: the alert internal_error (RFC 8446, 6.2).
-// To an agent it means: try later.
+// What a peer is told whose handshake does not get its turn: the alert internal_error (RFC 8446,
+// 6.2). To an agent it means: try later.
 inline constexpr std::string_view kTryLater("\x15\x03\x03\x00\x02\x02\x50", 7);
 
 class TlsChannel {
@@ -44,8 +44,9 @@ class TlsChannel {
   static TlsChannel agent(TlsContextPtr context, const std::string& host);
 
   // Bytes that have come. kProtocol: they are no TLS, or the two sides cannot agree, with the
-  // reason in one line. kResource: the peer has no room for this handshake now (kTryLater). The
-  // channel is broken then, and take_wire() may have a last word for the peer. REQUIRES: it is not broken.
+  // reason in one line. kResource, of an agent's channel: the service has no room for this
+  // handshake now, and has answered with kTryLater alone. The channel is broken then, and
+  // take_wire() may have a last word for the peer. REQUIRES: it is not broken.
   Result<void> receive(std::string_view wire);
   // Turns these into bytes for the wire. REQUIRES: is_open().
   void send(std::string_view plain);
@@ -79,6 +80,7 @@ class TlsChannel {
   std::unique_ptr<ssl_st, Free> ssl_;
   std::string host_;             // of the peer, for messages; empty at the service
   std::optional<Error> cannot_;  // begin
+  std::string first_bytes_;      // that came, at most as many as kTryLater has
   std::string plain_;
   std::size_t handshake_bytes_ = 0;
   bool is_open_ = false;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <string_view>
 
+#include "base/short_digest.h"
 #include "base/worker_page.h"
 
 namespace ddprun {
@@ -70,7 +71,7 @@ std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignmen
     env.restart_count = assignment.restart_count;
     env.max_restarts = options.max_restarts;
     env.run_id = options.run_id;
-    env.submission = options.submission;
+    if (!options.instance.empty()) env.submission = short_digest(options.instance);
     if (!plan.directory.empty()) plan.error_file = plan.directory + "/error.json";
     env.error_file = plan.error_file;
     env.nccl_async_error_handling = options.inherited_nccl_async_error_handling.empty()

@@ -183,7 +183,9 @@ void AgentLink::pause(TimePoint now) {
   const Duration backoff = backoff_.next();
   // A service that is there for a moment only is not to be missed while the lease runs out.
   retry_at_ = now + (welcome_ ? std::min(backoff, welcome_->agent_patience / 16) : backoff);
-  if (refused_since_) retry_at_ = std::min(retry_at_, std::max(now, *refused_since_ + kRefusedFor));
+  if (refused_since_ && !embedded_on_.empty()) {
+    retry_at_ = std::min(retry_at_, std::max(now, *refused_since_ + kRefusedFor));
+  }
   beats_.clear();
 }
 
@@ -194,6 +196,10 @@ void AgentLink::try_failed(Try how, TimePoint now, LinkActions& out) {
                        " is gone: it has not answered for " +
                        to_text(now - confirmed_) + ", and connections are refused" + where_it_ran(),
                    ExitCode::kServiceLost, out);
+  }
+  if (how == Try::kRefused && options_.must_answer && !has_spoken_) {
+    if (!refused_since_) refused_since_ = now;
+    out.push_back(LinkPortRefuses{now - *refused_since_});
   }
   const bool is_stranger = instance_.empty() && !has_spoken_;
   if (is_stranger && !has_told_ && now >= join_until_ - options_.join_timeout + kQuietTime) {
@@ -208,7 +214,10 @@ void AgentLink::try_failed(Try how, TimePoint now, LinkActions& out) {
 bool AgentLink::is_another_program(Try how, TimePoint now) {
   if (!options_.must_answer || has_spoken_) return false;
   if (how == Try::kOther) return false;
-  if (how == Try::kRefused || how == Try::kPutOff) {
+  if (how == Try::kRefused) put_off_since_.reset();
+  if (how == Try::kPutOff && !put_off_since_) put_off_since_ = now;
+  const bool is_put_off = how == Try::kPutOff && now - *put_off_since_ < kPutOffFor;
+  if (how == Try::kRefused || is_put_off) {
     deaf_tries_ = 0;
     deaf_since_.reset();
     return false;

@@ -50,6 +50,11 @@ struct LinkDeliver {
 struct LinkHandOn {
   std::variant<Answer, PassOn, TellOutput> message;
 };
+// With AgentLinkOptions::must_answer, before the service has spoken: connections to the port of
+// this host are refused, since then each one. So the port may be free.
+struct LinkPortRefuses {
+  Duration so_far;
+};
 struct ServiceLost {
   std::string reason;
   bool for_good = false;
@@ -59,7 +64,8 @@ struct ServiceRefused {
   std::string reason;
 };
 using LinkAction = std::variant<LinkLookUp, LinkConnect, LinkClose, LinkHello, LinkTransmit,
-                                LinkDeliver, LinkHandOn, ServiceLost, ServiceRefused>;
+                                LinkDeliver, LinkHandOn, LinkPortRefuses, ServiceLost,
+                                ServiceRefused>;
 using LinkActions = std::vector<LinkAction>;
 
 // How a try or a connection ended.
@@ -83,11 +89,14 @@ struct AgentLinkOptions {
 
 class AgentLink {
  public:
-  // With AgentLinkOptions::must_answer the link gives up after so many connections without an answer.
-  // They must last for at least kEndedEarly where the other side closes them: a service that is
-  // overrun closes some, too. A refusal says that the port is not taken any more.
+  // With AgentLinkOptions::must_answer the link gives up after kMaxDeafTries connections without an
+  // answer. They must last for at least kEndedEarly where the other side closes them: a service
+  // that is overrun closes some, too. A refusal says that the port is not taken any more.
   static constexpr int kMaxDeafTries = 3;
   static constexpr Duration kEndedEarly = std::chrono::seconds(5);
+  // A service that has too much to do says so. After this time such an answer counts as none,
+  // because it is not authenticated.
+  static constexpr Duration kPutOffFor = std::chrono::seconds(60);
   // A host that has refused every connection for so long, since the service was last heard, does not run
   // the agent with the service any more.
   static constexpr Duration kRefusedFor = std::chrono::seconds(10);
@@ -173,6 +182,7 @@ class AgentLink {
   std::optional<TimePoint> refused_since_;  // every try since then was refused
   int deaf_tries_ = 0;
   std::optional<TimePoint> deaf_since_;  // the first of them
+  std::optional<TimePoint> put_off_since_;
   bool has_spoken_ = false;     // it is a rendezvous service, if a silent one
   std::string silence_reason_;  // of the last Silence since the last Welcome
   std::string instance_;

@@ -43,9 +43,9 @@
 // cut off: it is a lost node that dates from when it was last heard, so that it is blamed rather than
 // the workers of others that noticed it. Where the service lives in an agent and every other node was
 // cut off, that agent's node is the one that is blamed. Where the service itself did not run (its
-// process was stopped, its machine paused) no worker is blamed, leases begin anew, and a generation that
-// ends because of it uses no budget. That is granted once in kFreeAgain, so a service that stops again
-// and again cannot restart the workers for ever.
+// process was stopped, its machine paused) no worker is blamed, leases begin anew, and a generation
+// that ends because of it uses no budget. That is granted once in kFreeAgain, so a service that
+// stops again and again cannot restart the workers for ever.
 //
 // Restarts. Whether a generation that failed is followed by another one, and after which pause, says
 // the RestartBudget (rendezvous/core/restart_budget.h).

@@ -76,8 +76,8 @@ bool Membership::has_failed_itself() const {
   });
 }
 
-// Of a generation that is recalled: a worker has failed by itself, or a node was lost. An agent whose
-// patience ends first stops its workers; ends on other nodes after that may be due to it.
+// Of a generation that is recalled: a worker has failed by itself, or a node was lost. An agent
+// whose patience ends first stops its workers; ends on other nodes after that may be due to it.
 bool Membership::has_failed_before_stop() const {
   TimePoint stopped = TimePoint::max();
   for (const DatedEnd& dated : ends_) {
@@ -89,9 +89,9 @@ bool Membership::has_failed_before_stop() const {
   });
 }
 
-// The member's workers have ended, and the reason is that the service did not run. Then the generation
-// is ended, and no worker is blamed. No restart is used, unless this happened within kFreeAgain before.
-// REQUIRES: kRunning, and what the member says is collected.
+// The member's workers have ended, and the reason is that the service did not run. Then the
+// generation is ended, and no worker is blamed. No restart is used, unless this happened within
+// kFreeAgain before. REQUIRES: kRunning, and what the member says is collected.
 bool Membership::ended_by_outage(const Member& member, TimePoint now, MembershipOutput& out) {
   if (!outage_ || now > outage_->ended + options_.lease || member.local) return false;
   if (has_failed_itself()) return false;

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace ddprun {
 namespace {
@@ -47,6 +48,14 @@ TEST(Secret, CopiesAndPartsShareItsPages) {
     EXPECT_EQ(Secret(whole).view().data(), whole.view().data());
   }
   EXPECT_EQ(part, Secret("key-of-the-job"));
+}
+
+TEST(Secret, IsEmptyWhereItWasMovedFrom) {
+  Secret from("key");
+  const Secret to = std::move(from);
+  EXPECT_EQ(to.view(), "key");
+  EXPECT_TRUE(from.empty());  // NOLINT(bugprone-use-after-move): that is tested
+  EXPECT_EQ(from.view(), "");
 }
 
 TEST(Secret, MayBeEmpty) {

@@ -29,8 +29,9 @@ using testing::Not;
 constexpr const char* kKey = "0123456789abcdef-of-the-test";
 constexpr const char* kWrongKey = "fedcba9876543210-of-the-test";
 
-// Whether the text is in memory that a core dump of the process would hold; also where the program's
-// file is mapped, which a core dump leaves out. nullopt: the memory of the process cannot be read.
+// Whether the text is in memory that a core dump of the process would hold; also where the
+// program's file is mapped, which a core dump leaves out. nullopt: the memory of the process cannot
+// be read.
 std::optional<bool> is_in_memory(pid_t pid, const std::string& text) {
   const std::string process = "/proc/" + std::to_string(pid);
   const UniqueFd memory(open((process + "/mem").c_str(), O_RDONLY | O_CLOEXEC));
@@ -76,12 +77,18 @@ TEST_F(Keys, NodesThatHaveItMeetAndItIsFoundNowhere) {
   const std::vector<pid_t> all = left_behind();
   EXPECT_EQ(is_in_memory(getpid(), kKey), true) << "this process has it in plain memory";
   EXPECT_GE(all.size(), 9u) << "the service, and of each node guardian, keeper, agent, worker";
+  std::vector<pid_t> unread;
   for (const pid_t pid : all) {
     for (const char* what : {"/environ", "/cmdline"}) {
       EXPECT_THAT(read_file("/proc/" + std::to_string(pid) + what), Not(HasSubstr(kKey)))
           << describe_processes({pid});
     }
-    EXPECT_NE(is_in_memory(pid, kKey), true) << describe_processes({pid});
+    const std::optional<bool> is_there = is_in_memory(pid, kKey);
+    if (!is_there) {
+      unread.push_back(pid);
+    } else {
+      EXPECT_FALSE(*is_there) << describe_processes({pid});
+    }
   }
   let_go();
   EXPECT_EQ(a->wait(), 0) << a->err();
@@ -91,6 +98,9 @@ TEST_F(Keys, NodesThatHaveItMeetAndItIsFoundNowhere) {
     EXPECT_THAT(one->out() + one->err(), Not(HasSubstr(kKey)));
     EXPECT_THAT(one->out(), Not(HasSubstr("DDPRUN_RDZV_KEY")));
     EXPECT_THAT(one->err(), Not(HasSubstr("ANYONE")));
+  }
+  if (!unread.empty()) {
+    GTEST_SKIP() << "this system does not let us read the memory of " << describe_processes(unread);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -245,7 +246,8 @@ TEST_F(LauncherTest, RestartsEveryWorkerUntilTheBudgetIsUsedUp) {
 TEST_F(LauncherTest, AFinalErrorOfAWorkerUsesNoRestart) {
   auto job = start_shell({"--nproc-per-node=2", "--max-restarts=3"},
                          "[ $RANK = 1 ] && exec sleep 1000; echo gen $DDPRUN_GENERATION; "
-                         "echo 'run1: " + std::string(kFinalError) + ": give it up' >&2; exit 4");
+                         "echo 'run1: " + std::string(kFinalError) +
+                             ": give it up' >&2; exit 4");
   EXPECT_EQ(job->wait(), 4);
   EXPECT_THAT(job->out(), Not(HasSubstr("gen 1")));
   EXPECT_THAT(job->err(), HasSubstr("not restarted: its error says that a restart would fail"));
@@ -509,10 +511,20 @@ TEST_F(LauncherAndATakenPort, WhereNobodyAnswersIsNamedAtOnce) {
 
 // By an agent of an earlier job, say.
 TEST_F(LauncherAndATakenPort, ThatIsGivenBackSoonIsTaken) {
-  auto job = start({endpoint_, "true"});
-  let_pass(std::chrono::milliseconds(300));
+  auto job = start({"--verbose", endpoint_, "true"});
+  ASSERT_TRUE(job->wait_for_err("refuses connections; trying again")) << job->err();
   taken_.reset();
   EXPECT_EQ(job->wait(), 0) << job->err();
+}
+
+// It accepts a connection, and is gone before it has left as many without an answer as name it.
+TEST_F(LauncherAndATakenPort, ThatIsGivenBackAfterAConnectionIsTaken) {
+  ASSERT_EQ(listen(taken_.get(), 1), 0);
+  auto job = start({endpoint_, "true"});
+  pollfd called{.fd = taken_.get(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(poll(&called, 1, 20'000), 1) << job->err();
+  taken_.reset();
+  EXPECT_EQ(job->wait(seconds(20)), 0) << job->err();
 }
 
 TEST_F(LauncherTest, HelpAndVersionGoToStandardOutput) {

@@ -182,7 +182,8 @@ TEST_F(TwoAgents, ANewcomerJoinsWhenTheWorkersAnnounceACheckpoint) {
   let_go();
   EXPECT_EQ(a->wait(), 0) << a->err();
   EXPECT_EQ(b->wait(), 0) << b->err();
-  // No restart was used: the second generation of an attempt does not replace the logs of the first.
+  // No restart was used: the second generation of an attempt does not replace the logs of the
+  // first.
   std::multiset<std::string> attempts;
   for (const auto& node : std::filesystem::directory_iterator(logs)) {
     for (const std::string& attempt : listing(node.path())) attempts.insert(attempt);
@@ -262,7 +263,8 @@ TEST_F(LauncherTest, AStopThatComesWithItsAssignmentFindsWorkersThatCouldNotBeSt
   ASSERT_TRUE(service);
   auto job = start({"--rdzv-endpoint=" + to_text(service->address), "./broken"});
   UniqueFd agent;
-  for (char byte = 0; !agent.valid() || recv(agent.get(), &byte, 1, MSG_PEEK) != 1;) {  // until a hello
+  // Until a hello comes.
+  for (char byte = 0; !agent.valid() || recv(agent.get(), &byte, 1, MSG_PEEK) != 1;) {
     pollfd ready{service->socket.get(), POLLIN, 0};
     ASSERT_EQ(poll_until({&ready, 1}, in(kPatience)), 1) << job->err();
     agent = UniqueFd(accept4(service->socket.get(), nullptr, nullptr, SOCK_CLOEXEC));

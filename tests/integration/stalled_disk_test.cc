@@ -39,9 +39,9 @@ class StalledDisk : public MeetingTest {
   }
 };
 
-// With a lease of 2 s a stall that held up the agent's loop would cost the node's workers.
+// With a lease of 4 s a stall that held up the agent's loop would cost the node's workers.
 TEST_F(StalledDisk, AFailureARestartAndItsWorkersOutliveAStall) {
-  auto service = start_rendezvous({"--listen=127.0.0.1:0", "--lease=2"});
+  auto service = start_rendezvous({"--listen=127.0.0.1:0", "--lease=4"});
   const std::string endpoint = listening_address(*service);
   const std::string script = until_go_after(
       "echo gen $DDPRUN_GENERATION up; "
@@ -59,8 +59,13 @@ TEST_F(StalledDisk, AFailureARestartAndItsWorkersOutliveAStall) {
   stall();
   std::ofstream(directory_ / "fail");
   ASSERT_TRUE(stalled->wait_for_out("gen 1 up")) << stalled->err();
-  let_pass(seconds(4));
+  let_pass(seconds(8));
   go_on();
+  EXPECT_TRUE(eventually([&] {
+    const std::string report = read_file(disk() + "/report.json");
+    return report.find("\"running\"") != report.npos &&
+           report.find("exited with code 3") != report.npos;
+  })) << "the report of generation 0 is written later";
   let_go();
   EXPECT_EQ(stalled->wait(), 0) << stalled->err();
   EXPECT_EQ(other->wait(), 0) << other->err();

@@ -22,13 +22,13 @@ namespace {
 
 constexpr uid_t kStranger = 54321;
 
-// A process of another user that connects to the listener, says `bytes`, and tells by its exit status
-// whether it was answered (0) or closed (1).
-pid_t stranger(const SocketAddress& to, const std::string& bytes, uid_t user) {
+// Starts a process that connects to the listener, says `bytes`, and tells by its exit status if it
+// was answered (0) or closed (1). user: whom it becomes first; nullopt: it stays this one.
+pid_t caller(const SocketAddress& to, const std::string& bytes, std::optional<uid_t> user = {}) {
   const pid_t child = fork();
   if (child != 0) return child;
   alarm(20);  // whatever becomes of the test
-  if (setuid(user) != 0) _exit(2);
+  if (user && setuid(*user) != 0) _exit(2);
   const int s = socket(to.family(), SOCK_STREAM, 0);
   if (connect(s, to.get(), to.size) != 0) _exit(3);
   if (!bytes.empty() && send(s, bytes.data(), bytes.size(), MSG_NOSIGNAL) < 0) _exit(1);
@@ -43,7 +43,8 @@ int status_of(pid_t child) {
 }
 
 using Ask = std::function<Result<uid_t>(const SocketAddress&, const SocketAddress&)>;
-const Ask kWays[] = {owner_of_connection, [](const SocketAddress& peer, const SocketAddress& local) {
+const Ask kWays[] = {owner_of_connection,
+                     [](const SocketAddress& peer, const SocketAddress& local) {
                        const Result<SocketOwner> owner = owner_by_proc(peer, local);
                        return owner ? Result<uid_t>(owner->user) : Result<uid_t>(owner.error());
                      }};
@@ -83,7 +84,7 @@ TEST_P(ConnectionOwner, IsTheUserOfTheProcessThatConnected) {
 
 TEST_P(ConnectionOwner, IsAnotherUserWhereItIsOne) {
   if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
-  const pid_t child = stranger(address_, "", kStranger);
+  const pid_t child = caller(address_, "", kStranger);
   UniqueFd accepted = accept_one();
   for (const Ask& ask : kWays) {
     const Result<uid_t> owner = ask(peer_, local_);
@@ -109,17 +110,19 @@ TEST_P(ConnectionOwner, IsNobodyWhereTheProcessIsGone) {
 // In a user namespace without ids every user is called 65534, this one, too.
 TEST_P(ConnectionOwner, IsNotThisUserBecauseNeitherHasAnId) {
   if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
-  const pid_t other = stranger(address_, "", kStranger);
+  const pid_t other = caller(address_, "", kStranger);
   UniqueFd accepted = accept_one();
   const SocketAddress others = peer_;
-  testing_support::RawTcpClient own(address_.port(), GetParam());
-  const UniqueFd accepted_own = accept_one();
   const pid_t child = fork();
   if (child == 0) {
     if (unshare(CLONE_NEWUSER) != 0) _exit(77);
+    const pid_t own = caller(address_, "");  // another process, which this one may look into
+    UniqueFd accepted_own = accept_one();
     const Result<uid_t> mine = owner_of_connection(peer_, local_);
     const bool is_mine = mine && *mine == geteuid();
     const bool is_theirs = owner_of_connection(others, local_).has_value();
+    accepted_own.reset();
+    status_of(own);
     _exit((is_mine ? 0 : 1) + (is_theirs ? 2 : 0));
   }
   const int status = status_of(child);
@@ -157,7 +160,7 @@ TEST_F(PrivateStore, ServesThisUserAndClosesTheConnectionsOfOthers) {
   if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
   const std::string validated = std::string("\x00\xce\xf7\x85\x3c", 5) + kPing;
   for (const uid_t user : {kStranger, uid_t{0}}) {
-    const pid_t child = stranger(address_, validated, user);
+    const pid_t child = caller(address_, validated, user);
     std::optional<int> status;
     while (!status) {
       io_.run_for(std::chrono::milliseconds(20));

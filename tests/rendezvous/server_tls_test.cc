@@ -166,15 +166,20 @@ TEST_F(ServerWithTls, HandshakesThatAreAbandonedWaitForTheirTurnAndOthersDoNotWa
   }
   TlsChannel hello = TlsChannel::agent(agent(), "localhost");
   const std::string bytes = hello.take_wire();
+  const TimePoint begun = BootClock::now();
   for (const auto& one : abandoned) one->send(bytes);
   EXPECT_EQ(http_get(service_.port(), "/healthz").status, 200);
+  // On a slow machine the first turns are over before the last hello comes.
+  const bool is_burst = BootClock::now() - begun < HandshakeTurns::kHold / 2;
   std::size_t put_off = 0;
   for (const auto& one : abandoned) {
     const std::string answer = one->receive_some();
     EXPECT_NE(answer, "");
     if (answer == kTryLater) ++put_off;
   }
-  EXPECT_GE(put_off, kTooMany);
+  if (is_burst) {
+    EXPECT_GE(put_off, kTooMany);
+  }
   EXPECT_LT(put_off, kAll - kTurns) << "turns come when the first are old";
   abandoned.clear();
   EXPECT_EQ(status_over_tls("/healthz"), 200);
@@ -213,6 +218,31 @@ TEST(TlsChannelOfAgent, ReadsThatItIsToTryLater) {
   ASSERT_FALSE(received);
   EXPECT_EQ(received.error().kind, ErrorKind::kResource);
   EXPECT_THAT(received.error().message(), HasSubstr("try later"));
+}
+
+TEST(TlsChannelOfAgent, IsPutOffHoweverTheAlertIsCutAndByNoOtherAlert) {
+  const TemporaryDirectory directory;
+  const Authority ours(directory.path(), "ours");
+  const TlsContextPtr context =
+      TlsContext::for_agent({.cert = {}, .key = {}, .ca = ours.ca_file()})->context;
+  TlsChannel cut = TlsChannel::agent(context, "localhost");
+  EXPECT_TRUE(cut.receive(kTryLater.substr(0, 3)));
+  const Result<void> rest = cut.receive(kTryLater.substr(3));
+  ASSERT_FALSE(rest);
+  EXPECT_EQ(rest.error().kind, ErrorKind::kResource);
+  const Result<void> other = TlsChannel::agent(context, "localhost").receive(kNoTlsHere);
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().kind, ErrorKind::kProtocol);
+}
+
+// Its own alert, or one that anybody has sent, is the end of a handshake and says nothing of load.
+TEST_F(ServerWithTls, AClientThatSaysTryLaterIsAFailedHandshake) {
+  TlsChannel service = TlsChannel::service(
+      TlsContext::for_service({.cert = own_.cert, .key = own_.key, .ca = {}})->context);
+  const Result<void> received = service.receive(kTryLater);
+  ASSERT_FALSE(received);
+  EXPECT_EQ(received.error().kind, ErrorKind::kProtocol);
+  EXPECT_THAT(received.error().message(), testing::Not(HasSubstr("try later")));
 }
 
 TEST_F(ServerWithTls, NewCertificatesCountForThoseWhoComeThen) {

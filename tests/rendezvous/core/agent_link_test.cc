@@ -28,6 +28,9 @@ class AgentLinkTest : public testing::Test {
         ++lost_count_;
         lost_ = *lost;
       }
+      if (auto* refuses = std::get_if<LinkPortRefuses>(&action)) {
+        refused_for_.push_back(refuses->so_far);
+      }
       if (std::holds_alternative<LinkHello>(action)) ++hellos_;
       if (std::holds_alternative<LinkLookUp>(action)) {
         ++look_ups_;
@@ -79,6 +82,7 @@ class AgentLinkTest : public testing::Test {
   std::optional<AgentLink> link_;
   int lost_count_ = 0;
   int hellos_ = 0;
+  std::vector<Duration> refused_for_;
   int connects_ = 0;
   int look_ups_ = 0;
   bool name_service_answers_ = true;
@@ -394,13 +398,35 @@ TEST_F(TakenPort, ByAProgramThatIsGoneNowIsTriedUntilTheJoinDeadline) {
   EXPECT_EQ(lost_count_, 0);
 }
 
-TEST_F(TakenPort, ByAServiceThatPutsItOffIsTriedUntilTheJoinDeadline) {
-  while (lost_count_ == 0 && now_ < begun_ + seconds(20)) {
-    take(link_->connected(now_));
-    take(link_->disconnected("try later", now_, LinkFailure::kPutOff));
+// So that the agent can take the port; else it would wait for a service that nobody starts.
+TEST_F(TakenPort, ByAProgramThatIsGoneNowIsToldWithEachRefusal) {
+  take(link_->connected(now_));
+  take(link_->disconnected("Connection reset by peer", now_));
+  next_try();
+  const TimePoint first = now_;
+  for (int i = 0; i < 3; ++i) {
+    take(link_->disconnected("Connection refused", now_, LinkFailure::kRefused));
+    ASSERT_EQ(refused_for_.size(), static_cast<std::size_t>(i + 1));
+    EXPECT_EQ(refused_for_.back(), now_ - first);
     next_try();
   }
-  EXPECT_EQ(lost_count_, 0);
+  take(link_->connected(now_));
+  take(link_->disconnected("Connection reset by peer", now_));
+  next_try();
+  take(link_->disconnected("Connection refused", now_, LinkFailure::kRefused));
+  EXPECT_EQ(refused_for_.back(), Duration(0));
+}
+
+// A program that says so for ever is no service.
+TEST_F(TakenPort, ByAServiceThatPutsItOffIsTriedForAMinute) {
+  while (lost_count_ == 0 && now_ < begun_ + 2 * AgentLink::kPutOffFor) {
+    take(link_->connected(now_));
+    take(link_->disconnected("try later", now_, LinkFailure::kPutOff));
+    if (lost_count_ == 0) next_try();
+  }
+  EXPECT_GE(now_ - begun_, AgentLink::kPutOffFor + AgentLink::kEndedEarly);
+  EXPECT_LE(now_ - begun_, AgentLink::kPutOffFor + AgentLink::kEndedEarly + seconds(3));
+  expect_that_another_program_has_it();
 }
 
 // A daemon on the agent's own host that is stopped for a while still listens, and is a service.

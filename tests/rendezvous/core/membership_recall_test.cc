@@ -149,7 +149,8 @@ TEST_F(RecallTest, AnOutageThatTheAgentsDidNotSitOutUsesNone) {
   EXPECT_EQ(told<Assignment>("b")->restart_count, 2);
 }
 
-// The patience of a's agent ended first. Rank 1 on b lost its peer and exited before that of b's did.
+// The patience of a's agent ended first. Rank 1 on b lost its peer and exited before that of b's
+// did.
 TEST_F(RecallTest, AWorkerThatNoticedWhatTheOutageDidToOthersIsNotBlamed) {
   WorkerEnd stopped = killed(0, seconds(3));
   stopped.after_stop = true;
