@@ -90,8 +90,8 @@ struct CallTerms {
 };
 
 // How a message's transfer ended; of a receive: who sent it. Called once, on any thread, without
-// locks, also while another one is called. It may start transfers, and wait for these and for others:
-// a callback that waits holds up no other transfer. What leaves it as an exception ends the group.
+// locks, also while another one is called. It may start transfers, and wait for these and for others.
+// Other transfers go on after a millisecond at most. What leaves it as an exception ends the group.
 using TransferDone = std::function<void(const Result<Rank>&)>;
 
 class CpuGroup {
