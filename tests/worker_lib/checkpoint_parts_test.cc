@@ -1,5 +1,6 @@
 // TrainingState's named lists, as GANs, averaged weights and reinforcement learning use them, and what save()
 // and restore() say of a training that cannot be resumed as it is.
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -9,6 +10,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
+#include <utility>
 
 #include "ddprun/checkpoint.h"
 #include "tests/support/expect_dist_error.h"
@@ -227,12 +230,11 @@ TEST_F(CheckpointParts, AReaderMayAskForSomeOfTheNames) {
   TrainingState state{.models = {{"generator", gan.generator.ptr().get()}}};
   ThreadWorld(1).run([&](ProcessGroup& group) {
     CheckpointManager manager(group, 0, {.directory = directory_.path(), .read_only = true});
-    EXPECT_THAT(
-        manager.restore(state).remarks,
-        ElementsAre(AllOf(HasSubstr("models 'discriminator'"), HasSubstr("tensors 'noise' 'queue'"),
-                          HasSubstr("optimizers 'discriminator' 'generator'"),
-                          HasSubstr("lr_schedulers 'generator'"),
-                          HasSubstr("which are not restored"))));
+    EXPECT_THAT(manager.restore(state).remarks,
+                ElementsAre(AllOf(
+                    HasSubstr("models 'discriminator'"), HasSubstr("tensors 'noise' 'queue'"),
+                    HasSubstr("optimizers 'discriminator' 'generator'"),
+                    HasSubstr("lr_schedulers 'generator'"), HasSubstr("which are not restored"))));
     state.models["ema"] = gan.generator.ptr().get();
     EXPECT_DIST_ERROR(manager.restore(state), Kind::kInvalidArgument,
                       HasSubstr("of 'models' it has no 'ema'"));
@@ -267,20 +269,40 @@ TEST_F(CheckpointParts, AnUndefinedTensorTakesTheShapeThatWasSaved) {
 
 // --- what cannot be resumed as it is ---
 
+// Collects LibTorch's warnings of the threads that have a guard of it.
+class Warnings final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    const std::lock_guard lock(mutex_);
+    text_ += warning.msg() + "\n";
+  }
+  std::string take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(text_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string text_;
+};
+
 class PositionWarnings : public CheckpointParts {
  protected:
-  // What rank 0 writes to stderr while a world of two runs.
-  static std::string stderr_of(const std::function<void(ProcessGroup&)>& body) {
-    testing::internal::CaptureStderr();
-    ThreadWorld(2).run(body);
-    return testing::internal::GetCapturedStderr();
+  // Returns the warnings of a world of two.
+  static std::string warnings_of(const std::function<void(ProcessGroup&)>& body) {
+    Warnings warnings;
+    ThreadWorld(2).run([&](ProcessGroup& group) {
+      const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+      body(group);
+    });
+    return warnings.take();
   }
 };
 
 TEST_F(PositionWarnings, AnEpochThatIsNotTheSamplersIsSaidAtSaveAndAtRestore) {
   const auto contradiction =
       AllOf(HasSubstr("epoch is 0"), HasSubstr("in epoch 2"), HasSubstr("trains epochs twice"));
-  EXPECT_THAT(stderr_of([&](ProcessGroup& group) {
+  EXPECT_THAT(warnings_of([&](ProcessGroup& group) {
                 DistributedSampler sampler(100, group);
                 TrainingState state{.sampler = &sampler};
                 CheckpointManager manager(group, 0, options_);
@@ -292,7 +314,7 @@ TEST_F(PositionWarnings, AnEpochThatIsNotTheSamplersIsSaidAtSaveAndAtRestore) {
                 }
               }),
               AllOf(HasSubstr("epoch is 0, but its sampler is in epoch 1")));
-  EXPECT_THAT(stderr_of([&](ProcessGroup& group) {
+  EXPECT_THAT(warnings_of([&](ProcessGroup& group) {
                 DistributedSampler sampler(100, group);
                 TrainingState state{.sampler = &sampler};
                 CheckpointManager manager(group, 0, options_);
@@ -307,13 +329,13 @@ MATCHER_P(IsSaidOnce, words, "") {
 }
 
 TEST_F(PositionWarnings, AMissingSamplerAndOneThatDoesNotMoveAreSaidOnce) {
-  EXPECT_THAT(stderr_of([&](ProcessGroup& group) {
+  EXPECT_THAT(warnings_of([&](ProcessGroup& group) {
                 TrainingState state;
                 CheckpointManager manager(group, 0, options_);
                 for (const int step : {1, 2, 3}) manager.save(step, state);
               }),
               IsSaidOnce("TrainingState::sampler is null: the position in the epoch's data"));
-  EXPECT_THAT(stderr_of([&](ProcessGroup& group) {
+  EXPECT_THAT(warnings_of([&](ProcessGroup& group) {
                 DistributedSampler sampler(100, group);
                 TrainingState state{.sampler = &sampler};
                 CheckpointManager manager(group, 0, {.directory = directory_ / "unused"});
@@ -321,7 +343,7 @@ TEST_F(PositionWarnings, AMissingSamplerAndOneThatDoesNotMoveAreSaidOnce) {
                 for (const int step : {1, 2}) manager.save(step, state);
               }),
               IsSaidOnce("has not moved since step 0"));
-  EXPECT_THAT(stderr_of([&](ProcessGroup& group) {
+  EXPECT_THAT(warnings_of([&](ProcessGroup& group) {
                 DistributedSampler sampler(100, group);
                 TrainingState state{.sampler = &sampler};
                 CheckpointManager manager(group, 0, {.directory = directory_ / "used"});
@@ -413,12 +435,13 @@ TEST_F(PositionWarnings, ATrainingThatGoesOnWhenToldToLeaveIsWarnedOnceAndSavesN
   const TrainingState state{.has_position = false};
   EXPECT_FALSE(manager.maybe_save(1, state).leave);
   ASSERT_EQ(raise(SIGUSR2), 0);
+  Warnings warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
   const auto is_told_at = [&](std::int64_t step) {
-    testing::internal::CaptureStderr();
     const MaybeSaved done = manager.maybe_save(step, state);
     EXPECT_TRUE(done.leave);
     EXPECT_EQ(done.saved, step == 2);
-    return testing::internal::GetCapturedStderr();
+    return warnings.take();
   };
   EXPECT_THAT(is_told_at(2), Not(HasSubstr("leave")));
   EXPECT_THAT(is_told_at(3), AllOf(HasSubstr("`leave`"), HasSubstr("return 0")));

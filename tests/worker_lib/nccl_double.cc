@@ -71,7 +71,8 @@ NcclDouble& NcclDouble::self() {
   return *there;
 }
 
-NcclDouble::NcclDouble(NcclVersion version) : version_(version) {
+NcclDouble::NcclDouble(NcclVersion version)
+    : version_(version), blocks_before_(double_memory().blocks.size()) {
   NcclDouble* none = nullptr;
   if (!the_double.compare_exchange_strong(none, this)) {
     ADD_FAILURE() << "two NCCL doubles at a time";
@@ -198,7 +199,7 @@ void NcclDouble::let_ranks_disagree() {
 
 int NcclDouble::memory_count() {
   const std::lock_guard lock(double_memory().mutex);
-  return static_cast<int>(double_memory().blocks.size());
+  return static_cast<int>(double_memory().blocks.size() - blocks_before_);
 }
 
 int NcclDouble::registered_count() {

@@ -104,8 +104,9 @@ class NcclDouble {
   static int current_device();
   // Devices on which some thread has made a CUDA context.
   std::set<int> contexts();
-  // Blocks of mem_alloc that exist, which may outlive the double, and that communicators know.
-  static int memory_count();
+  // Blocks that this double's mem_alloc made and that still exist.
+  int memory_count();
+  // Blocks that communicators know.
   int registered_count();
   // Breaches are kept for take_breaches() instead of failing the test, from now on.
   void expect_breaches();
@@ -175,7 +176,8 @@ class NcclDouble {
   void put(Stream& stream, Entry entry);
 
   const NcclVersion version_;
-  std::mutex mutex_;  // guards everything
+  const std::size_t blocks_before_;  // left by earlier doubles
+  std::mutex mutex_;                 // guards what follows
   std::condition_variable changed_;
   std::vector<std::string> calls_;
   std::map<std::string, int> planned_failures_;
