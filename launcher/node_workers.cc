@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <boost/uuid/name_generator_sha1.hpp>
+#include <boost/uuid/uuid_io.hpp>
 #include <csignal>
 #include <string>
 #include <utility>
@@ -25,6 +27,18 @@ namespace ddprun {
 
 namespace asio = boost::asio;
 
+namespace {
+
+// Returns a name of the job from which nobody can find its instance: a UUID of version 5 (RFC 4122).
+// Who knows the instance could take an agent's place.
+std::string submission_of(const std::string& instance) {
+  if (instance.empty()) return {};
+  const boost::uuids::name_generator_sha1 name(boost::uuids::ns::x500dn());
+  return to_string(name(instance));
+}
+
+}  // namespace
+
 NodeWorkers::NodeWorkers(const AgentConfig& config, const NodeWorkersParts& parts,
                          NodeWorkersEvents events)
     : config_(config), parts_(parts), events_(std::move(events)) {}
@@ -33,7 +47,7 @@ void NodeWorkers::start(const Assignment& assignment, const std::string& instanc
                         ControlDesk& desk) {
   attempt_directory_ = attempt_directory(assignment);
   PlanOptions plan = plan_options(config_, attempt_directory_);
-  plan.instance = instance;
+  plan.submission = submission_of(instance);
   pages_.reset();
   if (Result<WorkerPages> pages = WorkerPages::make(config_.slots); pages) {
     pages_ = std::move(*pages);

@@ -58,7 +58,7 @@ class NodeWorkers {
   // REQUIRES: config outlives it.
   NodeWorkers(const AgentConfig& config, const NodeWorkersParts& parts, NodeWorkersEvents events);
 
-  // Starts those of a generation. instance: PlanOptions'. desk: that keeps their last output.
+  // Starts those of a generation. instance: Welcome's. desk: that keeps their last output.
   // REQUIRES: none is left of an earlier one.
   void start(const Assignment& assignment, const std::string& instance, ControlDesk& desk);
   // Their processes have ended, or cannot be ended. Nothing of them is reported any more. Where they have

@@ -1,8 +1,6 @@
 #include "launcher/core/worker_plan.h"
 
 #include <algorithm>
-#include <boost/uuid/name_generator_sha1.hpp>
-#include <boost/uuid/uuid_io.hpp>
 #include <cctype>
 #include <cstddef>
 #include <string_view>
@@ -11,12 +9,6 @@
 
 namespace ddprun {
 namespace {
-
-// Returns a name of the job from which its instance cannot be found (a UUID of version 5, RFC 4122).
-std::string submission_of(const std::string& instance) {
-  const boost::uuids::name_generator_sha1 name(boost::uuids::ns::x500dn());
-  return to_string(name(instance));
-}
 
 bool is_of_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
@@ -78,7 +70,7 @@ std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignmen
     env.restart_count = assignment.restart_count;
     env.max_restarts = options.max_restarts;
     env.run_id = options.run_id;
-    if (!options.instance.empty()) env.submission = submission_of(options.instance);
+    env.submission = options.submission;
     if (!plan.directory.empty()) plan.error_file = plan.directory + "/error.json";
     env.error_file = plan.error_file;
     env.nccl_async_error_handling = options.inherited_nccl_async_error_handling.empty()

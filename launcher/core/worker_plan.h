@@ -23,9 +23,7 @@ struct PlanOptions {
   int slots = 1;
   std::string role = kDefaultRole;
   std::string run_id = kDefaultJobId;
-  // Of the job (Welcome::instance): of it WorkerEnv::submission is made. Workers do not get it,
-  // because it could be used to take an agent's place.
-  std::string instance;
+  std::string submission;  // DDPRUN_SUBMISSION; empty: unset
   int max_restarts = 0;
   PortRange ports;
   int checkpoint_signal = 0;  // 0: none

@@ -24,7 +24,7 @@ PlanOptions options() {
                      .arguments = {"--rank=${local_rank}", "${local_rank}${local_rank}", "x"}};
   options.slots = 2;
   options.run_id = "job";
-  options.instance = "service-7";
+  options.submission = "job-7";
   options.max_restarts = 3;
   options.log_directory = "/logs/attempt_1";
   return options;
@@ -51,7 +51,7 @@ TEST(WorkerPlan, GivesEachWorkerItsPlaceInTheWorld) {
   EXPECT_EQ(env["TORCHELASTIC_RUN_ID"], "job");
   EXPECT_EQ(env["TORCHELASTIC_ERROR_FILE"], "/logs/attempt_1/1/error.json");
   EXPECT_EQ(env["DDPRUN_GENERATION"], "4");
-  EXPECT_EQ(env["DDPRUN_SUBMISSION"], "b9a57750f7b3f6503d487fcd9ea49f5e") << "of the instance";
+  EXPECT_EQ(env["DDPRUN_SUBMISSION"], "job-7");
 }
 
 TEST(WorkerPlan, WithVirtualLocalRanksEachWorkerIsTheFirstAndHasADeviceOfItsOwn) {
