@@ -499,6 +499,13 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(CheckpointManifest man
     return lock.error();
   }
   const bool replaces = ::access(path_of(name).c_str(), F_OK) == 0;
+  // Data of the manifest that is replaced. remove_leftovers() keeps all data of a step of which a
+  // manifest was set aside.
+  std::set<std::string> replaced;
+  if (replaces)
+    if (const auto old = read_manifest(manifest.step))
+      for (const ManifestFile& file : old->manifest.files) replaced.insert(file.name);
+  for (const ManifestFile& file : manifest.files) replaced.erase(file.name);
   const auto announced = [&]() -> Result<void> {
     if (replaces)
       if (const Result<void> done = set_aside_unread(manifest.step); !done) return done;
@@ -506,6 +513,7 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(CheckpointManifest man
     if (!committed) return committed.error();
     return flush_directory(path_);
   }();
+  if (announced) (void)remove({replaced.begin(), replaced.end()});
   // What failed may have left files, and had the step a checkpoint before, then its data file is
   // nobody's now. What cannot be removed, the next prepare() or announce() tries again.
   if (!announced || replaces || is_untidy_) (void)remove_leftovers();

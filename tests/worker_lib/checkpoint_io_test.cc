@@ -289,6 +289,7 @@ TEST_F(CheckpointIo, ASaveOfTheSameStepSetsAsideWhatIsBeyondTheReadersBounds) {
   EXPECT_EQ(fs::file_size(directory_.path_of("step-000000000005.json.unread")), 1u << 20);
   EXPECT_EQ(testing_support::read_file(directory_.path_of("step-000000000005.pt")),
             "of a later version");
+  EXPECT_FALSE(fs::exists(directory_.path_of("step-000000000005-2.pt"))) << "of the first save";
 }
 
 // A disk that fails when a manifest is to be replaced, as a kill just before that.

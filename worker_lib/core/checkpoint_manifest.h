@@ -54,7 +54,8 @@ struct CheckpointManifest {
 std::string manifest_name(std::int64_t step);
 
 // What is appended to the name of a manifest that exceeds the reader's bounds, when a save of the
-// same step would replace it. All data files of that step stay as well, also those of later saves.
+// same step would replace it. Data files of that step stay as well, unless a manifest that can be
+// read named them and was replaced.
 inline constexpr std::string_view kUnreadSuffix = ".unread";
 
 // The first of "step-000000000120.pt", "step-000000000120-2.pt", ... that is not in `taken`: a save
