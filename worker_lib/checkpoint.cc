@@ -16,6 +16,8 @@
 #include "worker_lib/checkpoint_search.h"
 #include "worker_lib/checkpoint_state.h"
 #include "worker_lib/error_bridge.h"
+#include "worker_lib/group_notes.h"
+#include "worker_lib/late_checks.h"
 #include "worker_lib/rank_state.h"
 #include "worker_lib/save_request.h"
 #include "worker_lib/serial_executor.h"
