@@ -56,9 +56,7 @@ class FileWork {
   Result<void> run_or_keep(const std::string& doing, std::function<Result<void>()> body) {
     const bool may_keep = has_lease() && late_;
     if (may_keep && late_->keep([doing, body] { outcome_of<void>(doing, body); })) {
-      Error late = is_late(doing);
-      late.cause += "; it is written when the disk answers";
-      return late;
+      return is_late(doing, "the disk does not answer; it is written when the disk answers");
     }
     return run<void>(doing, std::move(body));
   }
@@ -111,8 +109,8 @@ class FileWork {
     }
   }
 
-  static Error is_late(const std::string& doing) {
-    return {.kind = ErrorKind::kTimeout, .doing = doing, .cause = "the disk does not answer"};
+  static Error is_late(const std::string& doing, const char* why = "the disk does not answer") {
+    return {.kind = ErrorKind::kTimeout, .doing = doing, .cause = why};
   }
 
   Duration patience_ = kLongPatience;
