@@ -18,7 +18,7 @@ std::string contents_of(const char* path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Where the kernel does not say: what it is unless an administrator has changed it.
+// Returns the kernel's default if /proc has no value.
 uid_t overflow_user() {
   constexpr uid_t kUsual = 65534;
   const std::string text = contents_of("/proc/sys/kernel/overflowuid");
@@ -26,7 +26,8 @@ uid_t overflow_user() {
   return number == 0 ? kUsual : number;
 }
 
-// The kernel asks for what a debugger needs: the same user, whatever its id is, or root here.
+// readlink() succeeds only for processes that this one may trace: those of the same user, or all with
+// CAP_SYS_PTRACE.
 bool may_look_into(pid_t process) {
   if (process <= 0) return false;  // of a PID namespace that cannot be seen from here
   const std::string program = "/proc/" + std::to_string(process) + "/exe";

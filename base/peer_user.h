@@ -1,5 +1,5 @@
-// Which user the process at the other end of a connection has, also in a user namespace, where one id
-// can stand for many users. Any thread.
+// Returns the user of the process at the other end of a Unix socket. In a user namespace one id can
+// stand for many users. Any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -9,8 +9,8 @@
 
 namespace ddprun {
 
-// Whether the id means one user. The kernel gives the overflow id for each user that a user namespace has
-// no id for. uid_map: as /proc/self/uid_map has it.
+// Returns whether the id means one user. The kernel gives the overflow id for each user that a user
+// namespace has no id for. uid_map: as /proc/self/uid_map has it.
 bool names_one_user(uid_t user, uid_t overflow, std::string_view uid_map);
 // The same in this process's namespace.
 bool names_one_user(uid_t user);

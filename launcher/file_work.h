@@ -51,8 +51,8 @@ class FileWork {
     return is_late(doing);
   }
 
-  // As run(). But where a late call still runs, `body` runs after it, in the place of an earlier
-  // one that waits there. The result of such a body is not known.
+  // As run(). But if a late call still runs, `body` runs after it. It replaces a body that already
+  // waits. Its result is lost.
   Result<void> run_or_keep(const std::string& doing, std::function<Result<void>()> body) {
     const bool may_keep = has_lease() && late_;
     if (may_keep && late_->keep([doing, body] { outcome_of<void>(doing, body); })) {

@@ -82,7 +82,7 @@ Result<void> Meeting::meet_dynamic() {
   return {};
 }
 
-// Connections to the port, which was taken, are refused: takes it if it is free.
+// Listens on the port if it is free now. Called when connections to it are refused.
 void Meeting::listen_again(const HostPort& port, const std::string& address, Duration refused_for) {
   if (!may_listen_) return;
   const std::string again = to_text(port) + " refuses connections; trying again";
@@ -167,7 +167,7 @@ Result<void> Meeting::embed(std::optional<Listener> listener, std::string addres
   return {};
 }
 
-// own_port: the service has taken it on this host, of which it is to be reached at `address`.
+// own_port: the port of this host that is taken. address: where other nodes reach this host.
 void Meeting::connect(std::optional<HostPort> own_port, const std::string& address) {
   const Rendezvous& plan = config_.rendezvous;
   RemoteLinkOptions options;

@@ -475,8 +475,6 @@ std::string CheckpointManager::best() const {
 
 Restored CheckpointManager::restore(TrainingState& state) {
   return with_dist_errors(kRestoring, [&] {
-    // They are about passes that the restored state replaces.
-    impl_->group.notes()->late_checks->forget(impl_->group.world_ranks());
     wait();
     expect_sound_names(state);
     const LongWait for_the_disk(impl_->group);
@@ -501,6 +499,8 @@ Restored CheckpointManager::restore(TrainingState& state) {
     const ExtraNames extra =
         impl_->options.read_only ? ExtraNames::kRemark : ExtraNames::kRefuse;
     fill(state, contents_of(*found), found->file, impl_->group, extra, result.remarks);
+    // They are about passes that the restored state replaces.
+    impl_->group.notes()->late_checks->forget(impl_->group.world_ranks());
     const TrainingPosition position = position_of(state, result.step);
     impl_->watch.restored(position);
     if (const auto contradiction = epoch_contradiction(position); contradiction && state.has_position) {

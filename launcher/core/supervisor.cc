@@ -67,13 +67,14 @@ AgentStatus Supervisor::status(TimePoint now) const {
   return status;
 }
 
-// Adds the ranks that reached their end. A crash after that is told when all have reached theirs.
+// Adds the ranks that reached their end. One that crashed after it counts as left, until all of the
+// node have reached theirs: then its crash is told.
 void Supervisor::tell_who_left(AgentStatus& status, TimePoint now) const {
   for (const DatedEnd& dated : left_) {
-    if (!dated.end.finished) {
-      status.left.push_back(dated.end.local_rank);
-    } else if (state_ == State::kFinished) {
+    if (dated.end.finished && state_ == State::kFinished) {
       status.ends.push_back(dated.as_of(now));
+    } else {
+      status.left.push_back(dated.end.local_rank);
     }
   }
 }
@@ -275,7 +276,8 @@ void Supervisor::take_down(const WorkersEnded& ended, TimePoint now, SupervisorA
     if (ended_well && stop_asked_ && !has_left) continue;
     const bool is_late = end.finished && !stop_asked_;
     if (is_late) {
-      out.push_back(Say{Say::Level::kWarning, describe(end) + ": the other ranks go on"});
+      const std::string_view rest = alive_ > 0 ? ": the other ranks go on" : "";
+      out.push_back(Say{Say::Level::kWarning, describe(end).append(rest)});
     }
     (ended_well || is_late ? left_ : ends_).push_back({std::move(end), now});
   }

@@ -233,7 +233,7 @@ class Supervisor {
   bool all_well_ = false;    // every worker ended with 0; leftovers are being removed
   bool killed_ = false;
   std::vector<DatedEnd> ends_;
-  // With code 0 before the others were stopped, or after their end (WorkerEnd::finished).
+  // Workers that exited with 0, or crashed after their program's end, before the stop.
   std::vector<DatedEnd> left_;
   std::set<std::pair<int, int>> asked_for_;  // signals sent on request, and to which local rank
   std::int64_t checkpoints_ = 0;             // announced in this generation

@@ -50,8 +50,8 @@ struct LinkDeliver {
 struct LinkHandOn {
   std::variant<Answer, PassOn, TellOutput> message;
 };
-// With AgentLinkOptions::must_answer, before the service has spoken: connections to the port of
-// this host are refused, since then each one. So the port may be free.
+// With AgentLinkOptions::must_answer, before the service has spoken: every connection to the port
+// of this host has been refused for `so_far`, so the port may be free.
 struct LinkPortRefuses {
   Duration so_far;
 };

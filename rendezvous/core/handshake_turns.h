@@ -19,8 +19,8 @@ namespace ddprun {
 
 class HandshakeTurns {
  public:
-  // As many a second cost about half of a core. A flood below that keeps out nobody who shares its address,
-  // as hosts behind one gateway do.
+  // 1000 handshakes a second take about half of a core. A smaller flood delays no other client of
+  // the same address, for example behind a gateway.
   static constexpr std::size_t kTurns = 1000;
   static constexpr Duration kHold = std::chrono::seconds(1);
   // Handshakes of an address that wait for a turn, and for how long. Others are told to try later.

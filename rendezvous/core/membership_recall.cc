@@ -74,8 +74,8 @@ bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
     take_over(now, out);
     return true;
   }
-  // Whether the generation failed is known where the earlier life has ended it. Else it is judged
-  // when every node has said how its workers ended: an end may be due to one on another node.
+  // Whether the generation failed is known where the earlier life has ended it. Otherwise it is
+  // judged when every node has reported: one node's failure may be caused by another's.
   judges_recalled_ = !was_forming_;
   if (ended && !std::exchange(recall_broken_, true)) {
     begin_forming(kServiceRestarted, now, out);

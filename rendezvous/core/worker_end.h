@@ -47,14 +47,14 @@ struct WorkerEnd {
   // Killed by a signal that its agent was asked to send it: `ddprun signal`, or SIGUSR1 to ddprun.
   bool on_request = false;
   // It crashed after its program had said that it reached its end (WorkerPage::finished). This is a
-  // failure, but no restart repeats what is done. Only a crash keeps it.
+  // failure, but no restart follows. False for every end that is not a crash.
   bool finished = false;
   // Ended after its agent had begun to stop the workers: a victim, never the cause.
   bool after_stop = false;
   Rank rank{0};
   LocalRank local_rank{0};
   NodeRank node_rank{0};
-  std::string host;  // empty in a kNodeLost: the rendezvous service, which no node of the job runs
+  std::string host;  // empty only for kNodeLost of a separate rendezvous service
   int pid = 0;
   std::string message;                   // of its error file, or why it could not be started
   std::vector<std::string> frames = {};  // where, by its error file: the innermost last

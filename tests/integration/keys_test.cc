@@ -85,7 +85,8 @@ TEST_F(Keys, NodesThatHaveItMeetAndItIsFoundNowhere) {
           << describe_processes({pid});
     }
     const std::optional<bool> is_there = is_in_memory(pid, kKey);
-    const bool is_gone = !std::filesystem::exists("/proc/" + std::to_string(pid));  // a sleep
+    const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
+    const bool is_gone = stat.empty() || stat.find(") Z ") != std::string::npos;  // a sleep
     if (is_there) {
       EXPECT_FALSE(*is_there) << describe_processes({pid});
     } else if (!is_gone) {

@@ -5,11 +5,13 @@
 #include <torch/torch.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <future>
 #include <stdexcept>
 
+#include "base/deadline.h"
 #include "tests/support/eventually.h"
 #include "tests/support/thread_world.h"
 
@@ -20,6 +22,7 @@ using testing_support::kPatience;
 using testing_support::ThreadWorld;
 
 constexpr int kPasses = 20'000;
+constexpr auto kLongEnough = std::chrono::seconds(3);  // for fewer, on a slow machine
 
 // Runs a backward pass from an output that the reducer follows. It reaches no parameter. fails: an
 // exception leaves the pass, so that the reducer gives it up.
@@ -35,8 +38,8 @@ void run_pass(Reducer& reducer, bool fails) {
   }
 }
 
-// The thread that drops a pass's last reference gives it up, and locks the reducer for that. A thread
-// that has locked the reducer to look at the pass must never hold the last reference.
+// The thread that drops a pass's last reference gives it up, and locks the reducer for that. A
+// thread that has locked the reducer to look at the pass must never hold the last reference.
 TEST(Reducer, APassIsGivenUpWhileAnotherThreadLooksAtIt) {
   ThreadWorld(1).run([](ProcessGroup& group) {
     const auto parameter = torch::ones({1}, torch::requires_grad());
@@ -46,7 +49,8 @@ TEST(Reducer, APassIsGivenUpWhileAnotherThreadLooksAtIt) {
       while (!is_over) run_pass(*reducer, /*fails=*/false);
     });
     auto failing = std::async(std::launch::async, [&] {
-      for (int i = 0; i < kPasses; ++i) run_pass(*reducer, /*fails=*/true);
+      const Deadline deadline(kLongEnough);
+      for (int i = 0; i < kPasses && !deadline.passed(); ++i) run_pass(*reducer, /*fails=*/true);
       is_over = true;
     });
     for (const auto* thread : {&failing, &looking}) {

@@ -90,8 +90,9 @@ struct CallTerms {
 };
 
 // How a message's transfer ended; of a receive: who sent it. Called once, on any thread, without
-// locks, also while another one is called. It may start transfers, and wait for these and for others.
-// Other transfers go on after a millisecond at most. What leaves it as an exception ends the group.
+// locks, also while another one is called. It may start transfers, and wait for these and for
+// others. While it runs, other transfers may pause for about 2 ms. What leaves it as an exception
+// ends the group.
 using TransferDone = std::function<void(const Result<Rank>&)>;
 
 class CpuGroup {

@@ -16,7 +16,7 @@ namespace {
 
 // Until a sleeper looks again by itself.
 constexpr Duration kLongestSleep = std::chrono::milliseconds(200);
-// After so long a callback is taken to wait for something, and another thread goes on.
+// After this time a callback counts as blocked, and another thread drives.
 constexpr Duration kCallbackPatience = std::chrono::milliseconds(1);
 // What one pass moves of one peer's stream, so that all get their turn.
 constexpr std::size_t kBytesOfAPass = std::size_t{512} << 10;
@@ -308,6 +308,7 @@ void Mailbox::run() {
       watch_callbacks(lock);
     }
   }
+  work_.notify_all();  // the others may have begun to wait after ~Mailbox's notification
 }
 
 // Waits for kCallbackPatience. If no callback has begun meanwhile, those that still run no longer

@@ -20,7 +20,8 @@
 // What comes for no call is left in the streams.
 //
 // Callbacks may wait for other transfers. The thread that runs a callback drives again when the
-// callback returns. Another thread of the mailbox takes over if that takes more than a millisecond.
+// callback returns. If it runs for more than 1 to 2 ms, another thread of the mailbox drives
+// meanwhile.
 // The mailbox has at most one thread more than callbacks that have run at the same time.
 //
 // Which receive gets which message: core/message_matching.h. The group's failure ends all

@@ -118,6 +118,16 @@ TEST_F(SupervisorTest, ACrashAfterTheEndStopsNobodyAndIsToldWhenAllAreDone) {
   EXPECT_EQ(status().left, std::vector{LocalRank(1)});
 }
 
+TEST_F(SupervisorTest, ARankThatCrashedAfterItsEndHasLeftWhereOthersAreStopped) {
+  run();
+  WorkerEnd crash = one(0, EndKind::kSignaled, SIGABRT);
+  crash.finished = true;
+  step(WorkersEnded{{crash}});
+  step(Stop{.generation = Generation(0), .reason = "rank 5 failed"});
+  EXPECT_EQ(status().left, std::vector{LocalRank(0)});
+  EXPECT_TRUE(status().ends.empty());
+}
+
 TEST_F(SupervisorTest, ARankThatReturnedAndIsStoppedInItsTeardownHasLeftEarly) {
   run();
   WorkerEnd victim = one(0, EndKind::kSignaled, SIGABRT);

@@ -130,6 +130,18 @@ TEST_F(MembershipTest, WhereOneNodeWasAskedToSaveEveryNodeIsToBeStartedAgain) {
   EXPECT_THAT(told<End>("a")->verdict.headline, HasSubstr("asked to save"));
 }
 
+TEST_F(MembershipTest, ACrashAfterTheEndIsToldAlsoWhereTheJobWasAskedToSave) {
+  start({1, 1});
+  join("a");
+  AgentStatus asked{.phase = AgentPhase::kFinished, .generation = Generation(0)};
+  asked.asked_to_save = true;
+  asked.ends = {{.kind = EndKind::kSignaled, .code = SIGABRT, .finished = true}};
+  take(job_->status("id-a", asked, now_));
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_EQ(told<End>("a")->verdict.exit_code, to_int(ExitCode::kSaved));
+  EXPECT_THAT(told<End>("a")->verdict.headline, HasSubstr("killed by SIGABRT"));
+}
+
 TEST_F(MembershipTest, AFailureStopsEveryoneAndTheNextGenerationWaitsForAll) {
   start({2, 2}, 1);
   join("a");

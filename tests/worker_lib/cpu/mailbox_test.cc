@@ -502,6 +502,44 @@ TEST_P(CpuGroupMessages, InFlightEndWithTheirGroupAndEverybodyLearnsOfIt) {
   });
 }
 
+// Two threads of the mailbox are there then: one watches the callback, the other waits.
+TEST_P(CpuGroupMessages, EndWithTheirGroupAlsoWhereACallbackTakesItsTime) {
+  world_.run([&](CpuGroup& group, int rank) {
+    int first = 1, second = 2;
+    Transfers before;
+    std::promise<void> is_second_over;
+    if (rank == 0) {
+      group.start_recv(&first, 4, Rank(1), 1, kPatience,
+                       [&, done = before.next()](const Result<Rank>& received) {
+                         is_second_over.get_future().wait_for(kPatience);
+                         done(received);
+                       });
+      group.start_recv(&second, 4, Rank(1), 2, kPatience,
+                       [&, done = before.next()](const Result<Rank>& received) {
+                         is_second_over.set_value();
+                         done(received);
+                       });
+    }
+    EXPECT_TRUE(group.barrier(kPatience));
+    if (rank == 1) {
+      group.start_send(&first, 4, Rank(0), 1, kPatience, before.next());
+      group.start_send(&second, 4, Rank(0), 2, kPatience, before.next());
+    }
+    before.expect_all_well();
+    if (rank != 0) return;
+    Transfers transfers;
+    for (const int tag : {3, 4}) {
+      group.start_recv(&first, 4, Rank(1), tag, kPatience,
+                       [done = transfers.next()](const Result<Rank>& received) {
+                         std::promise<void>().get_future().wait_for(milliseconds(20));
+                         done(received);
+                       });
+    }
+    world_.destroy(0);
+    EXPECT_EQ(transfers.ended(), 2u);
+  });
+}
+
 TEST_P(CpuGroupMessages, ThatWereIssuedCanBeWaitedForBeforeTheirSenderLeaves) {
   world_.run([&](CpuGroup& group, int rank) {
     std::vector<char> data(1'000'000, rank == 0 ? 'x' : '\0');
