@@ -1,12 +1,16 @@
 // The tables of functions that stand in for NCCL's and CUDA's.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 
 #include "tests/worker_lib/nccl_double_memory.h"
 #include "tests/worker_lib/nccl_double_state.h"
 #include "tests/worker_lib/nccl_double_types.h"
 
 namespace ddprun {
+
+constexpr auto kInvalidHandle = static_cast<CudaResult>(400);  // cudaErrorInvalidResourceHandle
 
 struct NcclDoubleTable {
   using Comm = NcclDouble::Comm;
@@ -207,7 +211,11 @@ struct NcclDoubleTable {
     const std::lock_guard lock(self().mutex_);
     const auto planned = self().planned_failures_.extract("stream_is_capturing");
     if (planned) return static_cast<CudaResult>(planned.mapped());
-    *is_capturing = reinterpret_cast<Stream*>(stream)->is_capturing;
+    // A tensor may outlive the double that it was made with, and names its streams when it ends.
+    const auto known = std::ranges::find(self().streams_, reinterpret_cast<Stream*>(stream),
+                                         &std::unique_ptr<Stream>::get);
+    if (known == self().streams_.end()) return kInvalidHandle;
+    *is_capturing = (*known)->is_capturing;
     return CudaResult::kSuccess;
   }
 
