@@ -403,13 +403,20 @@ Result<void> CheckpointDirectory::expect_not_displaced(std::int64_t generation,
   const Result<CheckpointClaim> last = read_claim(path_);
   if (!last) return Error(last.error()).within(doing);
   if (!is_displaced(*last, job, generation)) return {};
-  return Error{.kind = ErrorKind::kStopped,
-               .doing = doing,
-               .cause = "job '" + last->job + "' has taken it from this one; " +
-                        std::string(kFinalError) +
-                        ": give each job a directory of its own, or end one of the two jobs (if '" +
-                        last->job + "' has ended, submit this job, '" + job +
-                        "', again or remove .claim.json)"};
+  return taken_by_another_job(last->job, job);
+}
+
+// The path stands last: ddprun looks for kFinalError in lines of which it keeps kMaxTailLineBytes.
+Error CheckpointDirectory::taken_by_another_job(const std::string& other,
+                                                const std::string& own) const {
+  return {.kind = ErrorKind::kStopped,
+          .cause = "job '" + other + "' has taken the checkpoint directory from this one; " +
+                   std::string(kFinalError) +
+                   ": give each job a directory of its own, or end one of the two jobs (if '" +
+                   other + "' has ended, submit this job, '" + own +
+                   "', again or remove .claim.json); a run that only restores sets the option "
+                   "'read_only': " +
+                   path_};
 }
 
 Result<void> CheckpointDirectory::expect_own(const std::string& doing) const {
@@ -418,17 +425,13 @@ Result<void> CheckpointDirectory::expect_own(const std::string& doing) const {
   if (!now) return Error(now.error()).within(doing);
   if (now->number == own_.number && now->owner == own_.owner) return {};
   const bool is_other_job = !own_.job.empty() && !now->job.empty() && own_.job != now->job;
-  const std::string generation = "generation " + std::to_string(now->generation);
-  std::string cause = "a later run (" + generation + ") has taken " + path_ +
-                      " from this one (generation " + std::to_string(own_.generation) + "); ";
-  // Short, because ddprun looks for kFinalError in lines of which it keeps kMaxTailLineBytes.
-  if (is_other_job)
-    cause = "job '" + now->job + "', " + generation + ", has taken the directory; " +
-            std::string(kFinalError) +
-            ": give each job a directory of its own, or end one of the two; ";
+  if (is_other_job) return taken_by_another_job(now->job, own_.job);
   return Error{.kind = ErrorKind::kStopped,
                .doing = doing,
-               .cause = cause + "a run that only restores sets the option 'read_only'"};
+               .cause = "a later run (generation " + std::to_string(now->generation) +
+                        ") has taken " + path_ + " from this one (generation " +
+                        std::to_string(own_.generation) +
+                        "); a run that only restores sets the option 'read_only'"};
 }
 
 Result<ClaimLock> CheckpointDirectory::hold(const std::string& doing) const {

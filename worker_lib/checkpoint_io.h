@@ -161,6 +161,7 @@ class CheckpointDirectory {
   Result<std::vector<std::string>> names() const;
   // kStopped if another run has taken the directory; without take() nobody is asked.
   Result<void> expect_own(const std::string& doing) const;
+  Error taken_by_another_job(const std::string& other, const std::string& own) const;
   // Looks at the claim before each name: the lock may not exist on this file system, or may have run
   // out while this process was stopped.
   Result<void> remove(const std::vector<std::string>& names);

@@ -205,7 +205,8 @@ TEST_F(CheckpointClaims, AJobThatLostTheDirectoryToAnotherDoesNotTakeItBack) {
   ASSERT_FALSE(taken);
   EXPECT_EQ(taken.error().kind, ErrorKind::kStopped);
   EXPECT_THAT(taken.error().message(),
-              AllOf(HasSubstr(temporary.path()), HasSubstr("job 'job B' has taken it"),
+              AllOf(HasSubstr(temporary.path()),
+                    HasSubstr("job 'job B' has taken the checkpoint directory"),
                     HasSubstr("end one of the two jobs"), HasSubstr(kFinalError)));
   EXPECT_TRUE(announce(second, 10, "ten")) << "the second has it still";
   CheckpointDirectory second_restarted(temporary.path());
@@ -217,8 +218,9 @@ TEST_F(CheckpointClaims, AJobThatLostTheDirectoryToAnotherDoesNotTakeItBack) {
 
 // ddprun keeps kMaxTailLineBytes of a line that a program prints.
 TEST_F(CheckpointClaims, TheWordsThatForbidARestartAreNotCutOffByALongPath) {
-  const fs::path directory = fs::path(temporary_.path()) / std::string(130, 'x');
-  ASSERT_TRUE(fs::create_directory(directory));
+  fs::path directory = temporary_.path();
+  for (int i = 0; i < 10; ++i) directory /= std::string(200, 'x');
+  ASSERT_TRUE(fs::create_directories(directory));
   CheckpointDirectory first(directory), second(directory), restarted(directory);
   const std::string job = std::string(32, 'a') + ":0123456789ab", other = job + "b";
   ASSERT_TRUE(first.take(0, "first's process", job));
