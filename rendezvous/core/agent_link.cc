@@ -213,8 +213,8 @@ void AgentLink::try_failed(Try how, TimePoint now, LinkActions& out) {
 // A service that has spoken the protocol once is one, however long it is silent now.
 bool AgentLink::is_another_program(Try how, TimePoint now) {
   if (!options_.must_answer || has_spoken_) return false;
+  if (how == Try::kRefused || how == Try::kOther) put_off_since_.reset();
   if (how == Try::kOther) return false;
-  if (how == Try::kRefused) put_off_since_.reset();
   if (how == Try::kPutOff && !put_off_since_) put_off_since_ = now;
   const bool is_put_off = how == Try::kPutOff && now - *put_off_since_ < kPutOffFor;
   if (how == Try::kRefused || is_put_off) {
