@@ -94,11 +94,6 @@ TrainingPosition position_of(const TrainingState& state, std::int64_t step) {
   return {.step = step, .epoch = state.epoch, .sampler = position_of(state.sampler)};
 }
 
-DistError within(const DistError& failure, const std::string& doing) {
-  return {failure.kind(), doing + ": " + failure.what(), failure.peer_rank(), failure.waited(),
-          failure.allowed()};
-}
-
 GatheredState gather_for_save(ProcessGroup& group, const TrainingState& state,
                               const GatherOptions& options) {
   PickleDict own = make_string_dict();
@@ -117,14 +112,15 @@ GatheredState gather_for_save(ProcessGroup& group, const TrainingState& state,
   } catch (const DistError& thrown) {
     failure = thrown;
   }
-  auto [generators, are_equal] = exchange(group, position, combined(hashes), options.timeout, failure);
+  auto [generators, are_equal] =
+      exchange(group, position, combined(hashes), options.timeout, failure);
   GatheredState result{.facts = {.step = options.step,
-                            .generation = options.generation,
-                            .world_size = group.size(),
-                            .generators = std::move(generators),
-                            .optimizer_states = {},
-                            .of_ranks = {}},
-                  .own = make_string_dict()};
+                                 .generation = options.generation,
+                                 .world_size = group.size(),
+                                 .generators = std::move(generators),
+                                 .optimizer_states = {},
+                                 .of_ranks = {}},
+                       .own = make_string_dict()};
   if (!are_equal) {
     const json of_rank_0 = group.broadcast_object(to_json(HashTable(hashes)));
     result.own = differences(own, *table_of(of_rank_0));

@@ -31,7 +31,4 @@ struct GatherOptions {
 GatheredState gather_for_save(ProcessGroup& group, const TrainingState& state,
                               const GatherOptions& options);
 
-// Returns the same failure with what was being done in front of its words.
-DistError within(const DistError& failure, const std::string& doing);
-
 }  // namespace ddprun

@@ -14,6 +14,11 @@ std::string first_line(std::string_view text) {
 
 }  // namespace
 
+DistError within(const DistError& failure, const std::string& doing) {
+  return {failure.kind(), doing + ": " + failure.what(), failure.peer_rank(), failure.waited(),
+          failure.allowed()};
+}
+
 void refuse(const std::string& what, DistError::Kind kind, int peer_rank) {
   throw DistError(kind, what, peer_rank);
 }

@@ -23,6 +23,9 @@ Error error_in_flight(std::string_view doing);
                          DistError::Kind kind = DistError::Kind::kInvalidArgument,
                          int peer_rank = -1);
 
+// Returns the same failure with what was being done in front of its words.
+DistError within(const DistError& failure, const std::string& doing);
+
 // Runs a public function's body: what it throws leaves as a DistError that says what was being
 // done. A DistError passes as it is.
 template <class Body>

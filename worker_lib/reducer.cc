@@ -36,8 +36,8 @@ constexpr auto kTimeToFail = std::chrono::seconds(10);
 [[noreturn]] void throw_from_pass(const DistError& thrown, std::int64_t pass, std::int64_t epoch) {
   if (thrown.kind() != DistError::Kind::kInvalidArgument) throw thrown;
   const bool has_epoch = epoch != detail::GroupNotes::kNoEpoch;
-  refuse_pass("pass " + std::to_string(pass) +
-              (has_epoch ? " in epoch " + std::to_string(epoch) : "") + ": " + thrown.what());
+  throw within(thrown, std::string(kDoing) + ": pass " + std::to_string(pass) +
+                           (has_epoch ? " in epoch " + std::to_string(epoch) : ""));
 }
 
 std::string join(const std::vector<std::string>& names) {
