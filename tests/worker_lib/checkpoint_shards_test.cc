@@ -8,11 +8,9 @@
 
 #include "ddprun/checkpoint.h"
 #include "ddprun/zero_optimizer.h"
-#include "tests/support/eventually.h"
+#include "tests/support/context_world.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/file_size_limit.h"
-#include "tests/support/map_store.h"
-#include "tests/support/rank_threads.h"
 #include "tests/support/read_file.h"
 #include "tests/support/temporary_directory.h"
 #include "worker_lib/checkpoint_share.h"
@@ -26,25 +24,10 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing_support::in_a_world_of;
 using testing_support::FileSizeLimit;
 using testing_support::TemporaryDirectory;
 using Kind = DistError::Kind;
-
-// body(context) on every rank of a world whose ranks are threads; its groups can be split.
-template <class Body>
-void in_a_world_of(int size, Body body) {
-  const auto store = std::make_shared<testing_support::MapStore>();
-  testing_support::run_ranks(size, [&](int rank) {
-    Context context = init_with({.device = torch::kCPU,
-                                 .timeout = testing_support::kPatience,
-                                 .rank = rank,
-                                 .world_size = size,
-                                 .store = store},
-                                nullptr);
-    body(context);
-    context.group().barrier();
-  });
-}
 
 torch::nn::Sequential make_net() {
   return torch::nn::Sequential(torch::nn::Linear(10, 20), torch::nn::BatchNorm1d(20),

@@ -9,9 +9,8 @@
 #include "ddprun/checkpoint.h"
 #include "ddprun/state_file.h"
 #include "tests/support/child_process.h"
-#include "tests/support/map_store.h"
+#include "tests/support/context_world.h"
 #include "tests/support/program.h"
-#include "tests/support/rank_threads.h"
 #include "tests/support/read_file.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/thread_world.h"
@@ -28,6 +27,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 using namespace testing_support;
+
 
 struct Answer {
   int code = -1;
@@ -52,14 +52,8 @@ class CheckpointTool : public testing::Test {
   }
   // By two ranks, each its share; and the same state by rank 0, into plain_.
   void save_shards(const std::vector<int>& steps) {
-    const auto store = std::make_shared<MapStore>();
-    run_ranks(2, [&](int rank) {
-      Context context = init_with({.device = torch::kCPU,
-                                   .timeout = kPatience,
-                                   .rank = rank,
-                                   .world_size = 2,
-                                   .store = store},
-                                  nullptr);
+    in_a_world_of(2, [&](Context& context) {
+      const int rank = context.rank();
       torch::nn::Sequential net{torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4),
                                 torch::nn::Linear(4, 2)};
       torch::NoGradGuard no_grad;

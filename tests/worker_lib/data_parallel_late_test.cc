@@ -6,8 +6,8 @@
 #include "ddprun/checkpoint.h"
 #include "ddprun/context.h"
 #include "ddprun/sampler.h"
+#include "tests/support/context_world.h"
 #include "tests/support/expect_dist_error.h"
-#include "tests/support/map_store.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/worker_lib/ended_backend.h"
 #include "tests/worker_lib/small_mlp.h"
@@ -18,6 +18,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing_support::in_a_world_of;
 using testing_support::run_with_ends;
 using testing_support::ThreadWorld;
 using Kind = DistError::Kind;
@@ -239,26 +240,9 @@ TEST(DataParallelLate, ARestoreDropsWhatThePassesBeforeItHaveLeft) {
   });
 }
 
-// body(context) on every rank of a world of two.
-template <class Body>
-void in_a_world_of_two(Body body) {
-  const auto store = std::make_shared<testing_support::MapStore>();
-  testing_support::run_ranks(2, [&](int rank) {
-    at::set_num_threads(1);
-    Context context = init_with({.device = torch::kCPU,
-                                 .timeout = testing_support::kPatience,
-                                 .rank = rank,
-                                 .world_size = 2,
-                                 .store = store},
-                                nullptr);
-    body(context);
-    context.group().barrier();
-  });
-}
-
 TEST(DataParallelLate, ACheckpointManagerOfANewGroupLooksAtPassesOfTheWorld) {
   testing_support::TemporaryDirectory folder;
-  in_a_world_of_two([&](Context& context) {
+  in_a_world_of(2, [&](Context& context) {
     const auto for_saves = context.new_group({0, 1});
     LateNet late(context.group());
     CheckpointManager checkpoints(*for_saves, 0, {.directory = folder.path()});
@@ -274,7 +258,7 @@ TEST(DataParallelLate, ACheckpointManagerOfANewGroupLooksAtPassesOfTheWorld) {
 // The others must not be waited for, and look together in the next pass.
 TEST(DataParallelLate, ASaveOfSomeRanksLooksAloneAndTheNextPassStillThrowsOnAll) {
   testing_support::TemporaryDirectory folder;
-  in_a_world_of_two([&](Context& context) {
+  in_a_world_of(2, [&](Context& context) {
     LateNet late(context.group());
     const auto part = context.group().split(context.rank() == 0 ? 0 : -1);
     DistributedSampler sampler(8, context.group());

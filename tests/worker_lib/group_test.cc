@@ -11,9 +11,9 @@
 #include <thread>
 
 #include "ddprun/context.h"
+#include "tests/support/context_world.h"
 #include "tests/support/eventually.h"
 #include "tests/support/expect_dist_error.h"
-#include "tests/support/map_store.h"
 #include "tests/support/rank_threads.h"
 #include "tests/worker_lib/nccl_world.h"
 
@@ -24,25 +24,10 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing_support::in_a_world_of;
 using testing_support::kPatience;
 using testing_support::run_ranks;
 using torch::Tensor;
-
-// body(context) on every rank of a world.
-template <class Body>
-void in_a_world_of(int size, Body body) {
-  const auto store = std::make_shared<testing_support::MapStore>();
-  run_ranks(size, [&](int rank) {
-    Context context = init_with({.device = torch::kCPU,
-                                 .timeout = kPatience,
-                                 .rank = rank,
-                                 .world_size = size,
-                                 .store = store},
-                                nullptr);
-    body(context);
-    context.group().barrier();
-  });
-}
 
 int sum_of_ranks(Context& context, ProcessGroup& group) {
   const Tensor tensor = torch::full({1}, context.rank(), torch::kInt32);

@@ -9,9 +9,8 @@
 
 #include "ddprun/context.h"
 #include "ddprun/data_parallel.h"
+#include "tests/support/context_world.h"
 #include "tests/support/expect_dist_error.h"
-#include "tests/support/map_store.h"
-#include "tests/support/rank_threads.h"
 #include "tests/worker_lib/pickled.h"
 #include "tests/worker_lib/small_mlp.h"
 
@@ -22,6 +21,7 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing_support::in_a_world_of;
 using testing_support::ThreadWorld;
 using torch::Tensor;
 using torch::nn::BatchNormOptions;
@@ -529,18 +529,9 @@ TEST(SyncBatchNorm, UnderDataParallelTheRanksTrainLikeOneProcessOnTheWholeBatch)
 TEST(SyncBatchNorm, AGroupOfItsOwnGivesTheSameBits) {
   const auto expected = on_each_rank(
       2, [](ProcessGroup& group) { return state_of(*train_a_rank(group, group, 400, 3).layers); });
-  const auto store = std::make_shared<testing_support::MapStore>();
-  testing_support::run_ranks(2, [&](int rank) {
-    at::set_num_threads(1);
-    Context context = init_with({.device = torch::kCPU,
-                                 .timeout = testing_support::kPatience,
-                                 .rank = rank,
-                                 .world_size = 2,
-                                 .store = store},
-                                nullptr);
+  in_a_world_of(2, [&](Context& context) {
     const auto statistics = context.group().split(0, 0, {.name = "batch norm"});
     expect_same(state_of(*train_a_rank(context.group(), *statistics, 400, 3).layers), expected[0]);
-    context.group().barrier();
   });
 }
 

@@ -1,0 +1,33 @@
+// in_a_world_of(): Contexts on the cpu backend whose ranks are threads of this process. Their groups
+// can be split. For tests of what needs a Context.
+#pragma once
+
+#include <ATen/Parallel.h>
+
+#include <memory>
+
+#include "ddprun/context.h"
+#include "tests/support/eventually.h"
+#include "tests/support/map_store.h"
+#include "tests/support/rank_threads.h"
+
+namespace ddprun::testing_support {
+
+// Runs body(context) on every rank, and waits for the others at its end.
+template <class Body>
+void in_a_world_of(int size, Body body) {
+  const auto store = std::make_shared<MapStore>();
+  run_ranks(size, [&](int rank) {
+    at::set_num_threads(1);
+    Context context = init_with({.device = torch::kCPU,
+                                 .timeout = kPatience,
+                                 .rank = rank,
+                                 .world_size = size,
+                                 .store = store},
+                                nullptr);
+    body(context);
+    context.group().barrier();
+  });
+}
+
+}  // namespace ddprun::testing_support
