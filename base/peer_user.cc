@@ -26,8 +26,8 @@ uid_t overflow_user() {
   return number == 0 ? kUsual : number;
 }
 
-// readlink() succeeds only for processes that this one may trace: those of the same user, or all with
-// CAP_SYS_PTRACE.
+// readlink() succeeds only for processes that this one may trace: those of the same user, or all
+// with CAP_SYS_PTRACE.
 bool may_look_into(pid_t process) {
   if (process <= 0) return false;  // of a PID namespace that cannot be seen from here
   const std::string program = "/proc/" + std::to_string(process) + "/exe";

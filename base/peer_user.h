@@ -15,9 +15,9 @@ bool names_one_user(uid_t user, uid_t overflow, std::string_view uid_map);
 // The same in this process's namespace.
 bool names_one_user(uid_t user);
 
-// Returns the user that the process at the other end of a Unix socket had when it connected or began to
-// listen (SO_PEERCRED). nullopt: the kernel does not say, or this namespace has no id for that user
-// and the process is none that this one may look into.
+// Returns the user that the process at the other end of a Unix socket had when it connected or
+// began to listen (SO_PEERCRED). nullopt: the kernel does not say; or the id stands for many users
+// and this process may not inspect the peer.
 std::optional<uid_t> user_behind(int unix_socket);
 
 }  // namespace ddprun

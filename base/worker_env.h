@@ -88,8 +88,7 @@ struct WorkerEnv {
   std::string cuda_visible_devices;
   Generation generation{0};
   // The same in all generations of a job and in no other job of its id; empty: not known. It
-  // changes where a service without --state-dir was restarted and a newcomer was faster than those
-  // before.
+  // changes if a service without --state-dir restarts and a new agent reaches it first.
   std::string submission;
   Duration lease = kDefaultLease;
   PortRange ports;

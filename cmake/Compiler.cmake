@@ -72,8 +72,8 @@ function(ddprun_library name)
   target_link_libraries(${name} PUBLIC ${arg_LINKS} PRIVATE $<BUILD_INTERFACE:ddprun_compile_options>)
 endfunction()
 
-# ddprun_use_torch(TARGET [PCH]): LibTorch (CPU) and the precompiled torch.h, or what PCH has precompiled.
-# A precompiled header is only taken by units with the same flags, hence -fPIC for programs, too.
+# ddprun_use_torch(TARGET [PCH target]): LibTorch (CPU) and the precompiled torch.h, or the
+# precompiled header of another target. A precompiled header is only taken by units with the same flags, hence -fPIC for programs, too.
 function(ddprun_use_torch name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "PCH" "")
   if(NOT arg_PCH)

@@ -29,8 +29,8 @@ namespace asio = boost::asio;
 
 namespace {
 
-// Returns a name of the job from which nobody can find its instance: a UUID of version 5 (RFC 4122).
-// Who knows the instance could take an agent's place.
+// Returns a name of the job that does not reveal its instance: a UUID of version 5 (RFC 4122).
+// Whoever knows the instance could take an agent's place.
 std::string submission_of(const std::string& instance) {
   if (instance.empty()) return {};
   const boost::uuids::name_generator_sha1 name(boost::uuids::ns::x500dn());

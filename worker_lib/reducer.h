@@ -79,7 +79,7 @@ struct ReducerOptions {
   // The words of a pass are looked at in the next one. Not in the first pass, with a hook, with
   // unused or sparse parameters, or in join(): these need the words at once.
   bool looks_late = false;
-  // Takes the times of every so manyth synchronised pass; 0: of none.
+  // Measures one synchronised pass in this many; 0: none.
   std::int64_t statistics_every = 0;
 };
 

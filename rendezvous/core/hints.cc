@@ -47,8 +47,8 @@ constexpr std::string_view kLeftEarly =
     "it ended before the others were done: look for an early exit, return or break in it, or for "
     "batches that differ in number";
 constexpr std::string_view kCrashedAtTheEnd =
-    "its training is done, so no restart repeats it: look at what runs after the Context is gone "
-    "(an export, destructors of global objects, threads that still run)";
+    "the training is done, so ddprun does not restart: look at what runs after the Context (an "
+    "export, destructors of global objects, threads that still run)";
 constexpr std::string_view kOtherCalls =
     "the ranks make different calls: look for a rank that leaves a loop early (break, return), for "
     "batches that differ in number, or for a call that not all ranks make";
@@ -187,7 +187,7 @@ constexpr std::array kHints = std::to_array<Hint>({
     {.signal = SIGILL,
      .hint = "an instruction that this CPU does not have: built with -march=native elsewhere?"},
     {.signal = SIGABRT,
-     .hint = "it ended itself: an assertion, or an exception that nobody caught; a Python script that "
+     .hint = "it ended itself: an assertion, or an uncaught exception; in a Python script that "
              "was done: PyTorch at exit without torch.distributed.destroy_process_group()"},
     {.signal = SIGXCPU, .hint = "the limit of CPU time: ulimit -t"},
 });

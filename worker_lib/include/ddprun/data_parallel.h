@@ -78,12 +78,13 @@ struct DataParallelOptions {
   bool static_graph = false;
   // On a GPU the host looks at what the ranks said of a pass at the end of the next one, so that it
   // need not wait for the device in each step. A pass that went wrong on some rank then returns.
-  // A pass in which a rank lacked a gradient leaves a NaN in each gradient on every rank. One that
-  // an exception left on a rank leaves a NaN in each gradient on the others. Ranks in different
-  // epochs leave averages. The next pass throws, on every rank, what that one would have thrown,
+  // A pass in which a rank lacked a gradient leaves a NaN in each gradient on every rank. If an
+  // exception ended the pass on one rank, the gradients on the other ranks get a NaN. Ranks in
+  // different epochs leave averages. The next pass throws, on every rank, what that one would have thrown,
   // and so does CheckpointManager::save(). The optimizer may have taken a step with these
-  // gradients: restore a checkpoint before training goes on. restore() drops what is still to be
-  // thrown. After the last pass call save(), or switch it off: nothing else looks at that pass.
+  // gradients: restore a checkpoint before training goes on. A restore() that has filled the state
+  // drops what is still to be thrown. Only save() checks the last pass of a training: call it at
+  // the end, or set this to false.
   // save() of a manager whose group lacks ranks of this one names no parameters, and the next pass
   // throws again. Off: each pass waits for the device and throws itself, as it does on a CPU, in
   // the first pass, in join(), with a communication hook, with sparse gradients, with
