@@ -5,7 +5,7 @@
 
 #include "base/fail.h"
 #include "launcher/option_table.h"
-#include "launcher/subcommand.h"
+#include "launcher/core/command_names.h"
 
 namespace ddprun {
 namespace {
@@ -23,7 +23,7 @@ std::string joined(const std::vector<std::string>& words, const char* between) {
 
 std::vector<std::string> command_names() {
   std::vector<std::string> names;
-  for (const Subcommand& command : subcommands()) names.emplace_back(command.name);
+  for (const CommandName& command : command_names()) names.emplace_back(command.name);
   return names;
 }
 

@@ -9,7 +9,7 @@
 #include "base/version.h"
 #include "launcher/core/wrapped_text.h"
 #include "launcher/option_table.h"
-#include "launcher/subcommand.h"
+#include "launcher/core/command_names.h"
 
 namespace ddprun {
 namespace {
@@ -47,7 +47,7 @@ std::string head_of(const OptionSpec& spec) {
          (spec.is_switch() ? "" : " " + spec.placeholder);
 }
 
-std::string head_of(const Subcommand& command) {
+std::string head_of(const CommandName& command) {
   const std::string arguments(command.arguments);
   return std::string(command.name) + (arguments.empty() ? "" : " " + arguments);
 }
@@ -101,7 +101,7 @@ std::string help_text() {
   text += "\nIn brackets: what counts where an option is not given.\n";
   append_wrapped(text, kSources, 0);
   text += "\nCommands (./NAME runs a program of that name)\n";
-  for (const Subcommand& command : subcommands()) {
+  for (const CommandName& command : command_names()) {
     append_entry(text, head_of(command), std::string(command.summary));
   }
   text += "\nExit codes: ";
@@ -132,7 +132,7 @@ std::string man_page() {
   page +=
       ".SH COMMANDS\nA first word that is one of these is a command; ./NAME runs a program of "
       "that name.\n";
-  for (const Subcommand& command : subcommands()) {
+  for (const CommandName& command : command_names()) {
     entry(head_of(command), std::string(command.summary));
   }
   page += ".SH EXIT STATUS\n" + in_roff(kExitCodesAre) + "\n";

@@ -7,7 +7,7 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "launcher/agent.h"
+#include "launcher/agent_config.h"
 #include "launcher/core/launch_options.h"
 #include "launcher/core/worker_plan.h"
 

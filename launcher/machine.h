@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/result.h"
-#include "launcher/core/launch_options.h"
+#include "launcher/core/slot_count.h"
 
 namespace ddprun {
 

@@ -18,6 +18,7 @@
 #include "launcher/binding.h"
 #include "launcher/command_line.h"
 #include "launcher/control_place.h"
+#include "launcher/core/command_names.h"
 #include "launcher/dry_run.h"
 #include "launcher/guardian.h"
 #include "launcher/help.h"
@@ -107,16 +108,15 @@ int run_job(AgentConfig config) {
 }
 
 int run(const std::vector<std::string>& arguments) {
-  if (const Subcommand* command =
-          arguments.empty() ? nullptr : find_subcommand(arguments.front())) {
-    return command->run({arguments.begin() + 1, arguments.end()});
-  }
-  if (const Subcommand* meant = arguments.empty() ? nullptr : meant_subcommand(arguments.front())) {
+  if (!arguments.empty()) {
     const std::string& word = arguments.front();
-    return fail(
-        invalid_argument("'" + word + "' is no command; type: ddprun " + std::string(meant->name) +
-                         " (to run a program of this name: ddprun ./" + word + ")"),
-        ExitCode::kUsage);
+    if (const RunCommand run_command = find_command(word))
+      return run_command({arguments.begin() + 1, arguments.end()});
+    if (const std::string_view meant = meant_command(word); !meant.empty())
+      return fail(
+          invalid_argument("'" + word + "' is no command; type: ddprun " + std::string(meant) +
+                           " (to run a program of this name: ddprun ./" + word + ")"),
+          ExitCode::kUsage);
   }
   Result<CommandLine> line = parse_command_line(arguments);
   if (!line) return fail(line.error(), ExitCode::kUsage);

@@ -12,7 +12,7 @@
 #include "base/nearest_word.h"
 #include "launcher/core/nested_launcher.h"
 #include "launcher/exec_trouble.h"
-#include "launcher/subcommand.h"
+#include "launcher/core/command_names.h"
 
 namespace ddprun {
 namespace {
@@ -29,7 +29,7 @@ bool is_executable_file(const std::string& path) {
 // "ddprun stauts": "; did you mean ddprun status?". Empty: no command is near.
 std::string command_like(const std::string& name) {
   std::vector<std::string> words{"help", "version"};
-  for (const Subcommand& command : subcommands()) words.emplace_back(command.name);
+  for (const CommandName& command : command_names()) words.emplace_back(command.name);
   const std::string nearest = nearest_word(name, words);
   if (nearest.empty()) return "";
   const bool is_option = nearest == words[0] || nearest == words[1];

@@ -5,7 +5,7 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "launcher/core/live_screen.h"
+#include "launcher/core/screen_size.h"
 
 namespace ddprun {
 

@@ -225,14 +225,14 @@ Result<void> CheckpointManager::Impl::write(const Saving& saving) try {
 // tells the others which.
 Result<void> CheckpointManager::Impl::write_share(const Saving& saving) try {
   const std::string name = shard_name(saving.data_name, group.rank());
-  const auto write_shard = [&]() -> Result<ManifestFile> {
+  const auto write_shard = [&]() -> Result<WrittenFile> {
     try {
       return directory.write_data(name, [&](AtomicFile& file) { write_contents(saving, file); });
     } catch (...) {
       return error_in_flight(kSaving);
     }
   };
-  const Result<ManifestFile> written = write_shard();
+  const Result<WrittenFile> written = write_shard();
   json report{{"failure", nullptr}};
   if (written)
     report.update(

@@ -78,7 +78,7 @@ Result<void> write_claim(const std::string& directory, const CheckpointClaim& cl
                             " checkpoints, too many to be listed in its .claim.json: remove some");
   AtomicFile file(claim_path(directory));
   file.write(text.data(), text.size());
-  if (const Result<ManifestFile> written = file.commit(); !written) return written.error();
+  if (const Result<WrittenFile> written = file.commit(); !written) return written.error();
   return flush_directory(directory);
 }
 

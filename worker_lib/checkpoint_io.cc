@@ -5,28 +5,25 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <limits>
-#include <new>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/durable_directory.h"
 #include "base/file_calls.h"
 #include "base/final_error.h"
-#include "base/random_id.h"
 #include "base/read_all.h"
 #include "base/read_whole.h"
 #include "base/regular_file.h"
-#include "base/write_all.h"
+#include "worker_lib/beside.h"
 #include "worker_lib/core/json_bounds.h"
+#include "worker_lib/sha256.h"
 
 namespace ddprun {
 namespace {
 
 constexpr std::size_t kBufferBytes = 4 << 20;  // what the disk takes at its full speed
-constexpr std::size_t kAlignment = 4096;  // of memory, place and size of what is written directly
 // Of a manifest that is read. What is written stays far below (kMaxManifestBytes), so that no version
 // writes what it, or one with somewhat smaller bounds, could not read.
 constexpr std::size_t kMaxReadBytes = std::size_t{128} << 20;
@@ -36,12 +33,6 @@ constexpr const char* kSelfDigest = "manifest_sha256";
 Error corrupt(const std::string& path, std::string cause) {
   return {.kind = ErrorKind::kCorrupt, .doing = "read " + path, .cause = std::move(cause)};
 }
-
-ssize_t write_file(int fd, const void* data, std::size_t bytes) {
-  return file_calls().write(fd, data, bytes);
-}
-
-std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 // A file that is perhaps whole, and more than this program reads.
 Error beyond_reader(const std::string& path, std::string cause) {
@@ -106,7 +97,7 @@ std::string encode(const CheckpointManifest& manifest) {
   if (manifest.claim > 0) document["claim"] = manifest.claim;
   if (!manifest.model.empty()) document["model"] = manifest.model;
   if (!manifest.data.empty()) document["data"] = manifest.data;
-  for (const ManifestFile& file : manifest.files)
+  for (const WrittenFile& file : manifest.files)
     document["files"].push_back(
         {{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
   document[kSelfDigest] = sha256_hex(document.dump());
@@ -152,10 +143,10 @@ std::string text_in(const nlohmann::json& object, const char* key) {
                    ", a string was expected"};
 }
 
-std::vector<ManifestFile> files_in(const nlohmann::json& document) {
+std::vector<WrittenFile> files_in(const nlohmann::json& document) {
   const auto files = document.find("files");
   if (files == document.end() || !files->is_array()) throw WrongField{"its 'files' is no array"};
-  std::vector<ManifestFile> result;
+  std::vector<WrittenFile> result;
   for (const nlohmann::json& file : *files) {
     if (!file.is_object()) throw WrongField{"an element of its 'files' is no object"};
     result.push_back({text_in(file, "name"), static_cast<std::uint64_t>(integer(file, "bytes")),
@@ -196,112 +187,6 @@ Result<CheckpointManifest> decode(const std::string& path, const std::string& te
 }
 
 }  // namespace
-
-AtomicFile::Buffer AtomicFile::make_buffer() {
-  Buffer buffer(static_cast<char*>(std::aligned_alloc(kAlignment, kBufferBytes)));
-  if (!buffer) throw std::bad_alloc();
-  return buffer;
-}
-
-AtomicFile::AtomicFile(std::string path)
-    : path_(std::move(path)),
-      temporary_(temporary_name(path_, random_hex(6))),
-      filling_(make_buffer()),
-      fd_(uninterrupted([&] {
-        return file_calls().open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
-                                 0666);
-      })) {
-  if (!fd_.valid()) fail(errno);
-}
-
-AtomicFile::~AtomicFile() {
-  join();
-  if (!committed_) file_calls().unlink(temporary_.c_str());
-}
-
-void AtomicFile::fail(int sys_errno) {
-  if (!failure_) failure_ = system_error("write " + temporary_, sys_errno);
-}
-
-void AtomicFile::write(const void* data, std::size_t bytes) {
-  const char* from = static_cast<const char*>(data);
-  while (bytes > 0 && !failure_) {
-    const std::size_t part = std::min(bytes, kBufferBytes - filled_);
-    std::memcpy(filling_.get() + filled_, from, part);
-    filled_ += part;
-    bytes_ += part;
-    from += part;
-    bytes -= part;
-    if (filled_ == kBufferBytes) put_out();
-  }
-}
-
-void AtomicFile::put_out() {
-  join();
-  if (failure_) return;
-  if (!leaving_) {  // the first
-    leaving_ = make_buffer();
-    set_direct(true);
-  }
-  std::swap(filling_, leaving_);
-  const std::string_view piece(leaving_.get(), std::exchange(filled_, 0));
-  digesting_.begin([this, piece] { digest_.add(piece.data(), piece.size()); });
-  writing_.begin([this, piece] {
-    if (!put_out(piece)) disk_errno_ = errno;
-  });
-}
-
-void AtomicFile::join() {
-  digesting_.join();
-  writing_.join();
-  if (disk_errno_ != 0) fail(disk_errno_);
-}
-
-void AtomicFile::set_direct(bool direct) {
-  const int flags = ::fcntl(fd_.get(), F_GETFL);
-  const int wanted = direct ? flags | O_DIRECT : flags & ~O_DIRECT;
-  is_direct_ = flags >= 0 && ::fcntl(fd_.get(), F_SETFL, wanted) == 0 && direct;
-}
-
-bool AtomicFile::put_out(std::string_view piece) {
-  if (is_direct_) {
-    const ssize_t count =
-        uninterrupted([&] { return write_file(fd_.get(), piece.data(), piece.size()); });
-    if (count == static_cast<ssize_t>(piece.size())) return true;
-    if (count < 0 && errno != EINVAL) return false;
-    // The file system does not do it, or not from where a short write ended.
-    set_direct(false);
-    piece.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
-  }
-  if (!write_all(fd_.get(), piece, write_file)) return false;
-  // The disk begins now, rather than when fsync() waits for it. Where it cannot, fsync() does it
-  // all.
-  if (leaving_) ::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
-  return true;
-}
-
-void AtomicFile::put_on_disk() {
-  if (!fd_.valid()) return;
-  join();
-  if (!failure_) {
-    const std::string_view rest(filling_.get(), std::exchange(filled_, 0));
-    digest_.add(rest.data(), rest.size());
-    if (is_direct_) set_direct(false);  // no whole block
-    if (!put_out(rest)) fail(errno);
-  }
-  FileCalls& calls = file_calls();
-  if (!failure_ && uninterrupted([&] { return calls.fsync(fd_.get()); }) != 0) fail(errno);
-  // Interrupted, it is closed all the same, and what it held is on the disk.
-  if (!failure_ && calls.close(fd_.release()) != 0 && errno != EINTR) fail(errno);
-}
-
-Result<ManifestFile> AtomicFile::commit() {
-  put_on_disk();
-  if (!failure_ && file_calls().rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
-  if (failure_) return *failure_;
-  committed_ = true;
-  return ManifestFile{.name = name_of(path_), .bytes = bytes_, .sha256 = digest_.hex()};
-}
 
 CheckpointDirectory::CheckpointDirectory(std::string path) : path_(std::move(path)) {}
 
@@ -345,7 +230,7 @@ Result<void> CheckpointDirectory::remove_leftovers() {
   std::map<std::int64_t, std::set<std::string>> named_by;
   for (const std::int64_t step : announced_steps(*all))
     if (const Result<AnnouncedCheckpoint> checkpoint = read_manifest(step))
-      for (const ManifestFile& file : checkpoint->manifest.files) named_by[step].insert(file.name);
+      for (const WrittenFile& file : checkpoint->manifest.files) named_by[step].insert(file.name);
   const std::vector<std::string> unneeded = leftovers(*all, named_by);
   is_untidy_ = !unneeded.empty();
   if (!is_untidy_) return {};
@@ -447,14 +332,14 @@ Result<std::string> CheckpointDirectory::free_data_name(std::int64_t step) const
   return data_name(step, {before->begin(), before->end()});
 }
 
-Result<ManifestFile> CheckpointDirectory::write_data(
+Result<WrittenFile> CheckpointDirectory::write_data(
     const std::string& name, const std::function<void(AtomicFile&)>& write_data) {
   AtomicFile data(path_of(name));
   write_data(data);
   data.put_on_disk();
   const Result<ClaimLock> lock = hold("write " + path_of(name));
   if (!lock) return lock.error();
-  Result<ManifestFile> written = data.commit();
+  Result<WrittenFile> written = data.commit();
   if (!written) return written;
   // Before a manifest names it: the manifest may replace one whose file is there.
   if (const Result<void> flushed = flush_directory(path_); !flushed) {
@@ -484,7 +369,7 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(CheckpointManifest man
   const std::string name = manifest_name(manifest.step);
   const std::string text = encode(manifest);
   if (text.size() > kMaxManifestBytes) {
-    for (const ManifestFile& file : manifest.files) discard({file.name});
+    for (const WrittenFile& file : manifest.files) discard({file.name});
     return Error{.kind = ErrorKind::kInvalidArgument,
                  .doing = "announce " + path_of(name),
                  .cause = "a manifest of " + std::to_string(manifest.files.size()) + " files has " +
@@ -498,7 +383,7 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(CheckpointManifest man
   announcement.put_on_disk();
   const Result<ClaimLock> lock = hold("announce " + path_of(name));
   if (!lock) {
-    for (const ManifestFile& file : manifest.files) discard({file.name});
+    for (const WrittenFile& file : manifest.files) discard({file.name});
     return lock.error();
   }
   const bool replaces = ::access(path_of(name).c_str(), F_OK) == 0;
@@ -507,12 +392,12 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(CheckpointManifest man
   std::set<std::string> replaced;
   if (replaces)
     if (const auto old = read_manifest(manifest.step))
-      for (const ManifestFile& file : old->manifest.files) replaced.insert(file.name);
-  for (const ManifestFile& file : manifest.files) replaced.erase(file.name);
+      for (const WrittenFile& file : old->manifest.files) replaced.insert(file.name);
+  for (const WrittenFile& file : manifest.files) replaced.erase(file.name);
   const auto announced = [&]() -> Result<void> {
     if (replaces)
       if (const Result<void> done = set_aside_unread(manifest.step); !done) return done;
-    const Result<ManifestFile> committed = announcement.commit();
+    const Result<WrittenFile> committed = announcement.commit();
     if (!committed) return committed.error();
     return flush_directory(path_);
   }();
@@ -528,7 +413,7 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(
     CheckpointManifest manifest, const std::function<void(AtomicFile&)>& write) {
   const Result<std::string> name = free_data_name(manifest.step);
   if (!name) return name.error();
-  const Result<ManifestFile> written = write_data(*name, write);
+  const Result<WrittenFile> written = write_data(*name, write);
   if (!written) {
     tidy();
     return written.error();
@@ -565,7 +450,7 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::read_manifest(std::int64_t step
 
 Result<std::vector<char>> CheckpointDirectory::read_data(const CheckpointManifest& manifest,
                                                          std::size_t index) const {
-  const ManifestFile& file = manifest.files[index];
+  const WrittenFile& file = manifest.files[index];
   const std::string path = path_of(file.name);
   Result<DigestedBytes> read = read_and_digest(path, file.bytes);
   if (!read) return read.error();
@@ -582,7 +467,7 @@ Result<void> CheckpointDirectory::forget(std::int64_t step) {
   if (const Result<void> removed = remove({manifest_name(step)}); !removed) return removed;
   if (!checkpoint) return remove_leftovers();
   std::vector<std::string> files;
-  for (const ManifestFile& file : checkpoint->manifest.files) files.push_back(file.name);
+  for (const WrittenFile& file : checkpoint->manifest.files) files.push_back(file.name);
   return remove(files);
 }
 

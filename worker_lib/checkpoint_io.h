@@ -11,73 +11,17 @@
 // write data files; any number may read. One thread at a time.
 #pragma once
 
-#include <cstdlib>
 #include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
-#include "base/unique_fd.h"
-#include "worker_lib/beside.h"
+#include "worker_lib/atomic_file.h"
 #include "worker_lib/checkpoint_claim.h"
 #include "worker_lib/core/checkpoint_manifest.h"
-#include "worker_lib/sha256.h"
 
 namespace ddprun {
-
-// A file that appears under its name when it is complete and on the disk, or not at all. The first
-// failure is kept, later writes do nothing, and commit() reports it.
-//
-// A large one is written past the page cache, which would take half as much of the processors as
-// the digest does, and push out what the training has there. Three things go on at once: the caller
-// fills one buffer, while the one before it is written by one thread and digested by another.
-class AtomicFile {
- public:
-  // Opens `path`'s temporary name; writes nothing under `path` yet.
-  explicit AtomicFile(std::string path);
-  // Removes the temporary file unless it was committed.
-  ~AtomicFile();
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
-
-  void write(const void* data, std::size_t bytes);
-
-  // Flushes, fsyncs, renames; the directory is the caller's to fsync. Returns the size and SHA-256
-  // of what was written, under the file's name without its directory.
-  Result<ManifestFile> commit();
-  // The first half of commit(), which takes long: all but the rename.
-  void put_on_disk();
-
- private:
-  struct Free {
-    void operator()(char* memory) const { std::free(memory); }
-  };
-  using Buffer = std::unique_ptr<char, Free>;
-  static Buffer make_buffer();
-
-  void put_out();
-  void join();
-  bool put_out(std::string_view piece);
-  void set_direct(bool direct);
-  void fail(int sys_errno);
-
-  std::string path_;
-  std::string temporary_;
-  Buffer filling_, leaving_;
-  UniqueFd fd_;
-  std::size_t filled_ = 0;
-  std::uint64_t bytes_ = 0;
-  Sha256 digest_;
-  std::optional<Error> failure_;
-  bool committed_ = false;
-  // The disk's thread has these between begin() and join().
-  bool is_direct_ = false;
-  int disk_errno_ = 0;
-  Beside digesting_{"ddprun-digest"};
-  Beside writing_{"ddprun-disk"};
-};
 
 // The most bytes of a manifest that is announced, some 100,000 shards. It is read up to many times that.
 inline constexpr std::size_t kMaxManifestBytes = std::size_t{16} << 20;
@@ -130,7 +74,7 @@ class CheckpointDirectory {
   // shard_name() of it.
   Result<std::string> free_data_name(std::int64_t step) const;
   // Writes a data file with `write_data`; it is on the disk then, and belongs to no checkpoint yet.
-  Result<ManifestFile> write_data(const std::string& name,
+  Result<WrittenFile> write_data(const std::string& name,
                                   const std::function<void(AtomicFile&)>& write_data);
   // Announces the data files that `manifest` names. On failure what was there before is untouched, and
   // they are removed, but for the announcement of this step itself: when its last fsync fails, the new

@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ddprun/process_group.h"
 #include "ddprun/state_file.h"
 #include "worker_lib/core/state_archive.h"
 
@@ -111,5 +112,11 @@ torch::Tensor tensor_for_file(const torch::Tensor& tensor);
 // the world did not have then gets one that follows from the first rank's, the same each time and
 // another for each rank.
 torch::Tensor generator_of_rank(const std::vector<torch::Tensor>& saved, std::size_t rank);
+
+// Of every rank, on rank 0 (elsewhere empty). Collective. what: for errors. Throws as
+// read_pickle().
+std::vector<c10::IValue> gather_values(ProcessGroup& group, const PickleDict& own,
+                                       const std::string& what,
+                                       std::optional<Timeout> timeout = {});
 
 }  // namespace ddprun

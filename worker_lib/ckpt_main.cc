@@ -62,7 +62,7 @@ std::string size_text(std::uint64_t bytes) {
 
 // What is wrong with its files, but for their bytes; empty: nothing.
 std::string quick_look(const CheckpointDirectory& directory, const CheckpointManifest& manifest) {
-  for (const ManifestFile& file : manifest.files) {
+  for (const WrittenFile& file : manifest.files) {
     std::error_code failed;
     const std::uint64_t bytes = fs::file_size(directory.path_of(file.name), failed);
     if (failed) return file.name + ": " + failed.message();
@@ -75,7 +75,7 @@ std::string quick_look(const CheckpointDirectory& directory, const CheckpointMan
 
 std::uint64_t bytes_of(const CheckpointManifest& manifest) {
   std::uint64_t bytes = 0;
-  for (const ManifestFile& file : manifest.files) bytes += file.bytes;
+  for (const WrittenFile& file : manifest.files) bytes += file.bytes;
   return bytes;
 }
 
@@ -262,7 +262,7 @@ ExitCode merge(const std::string& path, std::optional<std::int64_t> step, const 
   else if (const auto done = write_state_archive(opened.merged.archive, opened.merged.crcs, write);
            !done)
     return damaged(opened.name, done.error());
-  const Result<ManifestFile> written = file.commit();
+  const Result<WrittenFile> written = file.commit();
   const std::string parent = fs::absolute(out).parent_path();
   const Result<void> flushed = written ? flush_directory(parent) : Result<void>(written.error());
   if (!flushed) {

@@ -22,6 +22,7 @@
 #include "ddprun/process_group.h"
 #include "worker_lib/core/backend_choice.h"
 #include "worker_lib/cpu/cpu_group.h"
+#include "worker_lib/group_factory.h"
 #include "worker_lib/late_checks.h"
 #include "worker_lib/worker_reporter.h"
 #include "worker_lib/world_store.h"
@@ -45,7 +46,7 @@ struct GroupMakerOptions {
 };
 
 // Any thread may form groups; which one comes first is up to the program.
-class GroupMaker {
+class GroupMaker : public GroupFactory {
  public:
   explicit GroupMaker(GroupMakerOptions options);
 
@@ -53,13 +54,9 @@ class GroupMaker {
   // there is none.
   Result<std::unique_ptr<ProcessGroup>> form_world(Duration timeout, const CpuGroup** peers);
 
-  // The group of these ranks of the world, in their order; this rank is one of them. patience: for the
-  // others to come, where it is not the group's own timeout. seed: what the group that it is a part of
-  // has given for it (Backend::split_off), or null. kPeerLost as soon as the world notices that one of
-  // them is dead.
   Result<std::unique_ptr<ProcessGroup>> form(const std::vector<int>& ranks, const GroupOptions& how,
                                              std::optional<Duration> patience = {},
-                                             std::shared_ptr<void> seed = nullptr);
+                                             std::shared_ptr<void> seed = nullptr) override;
 
   int world_size() const { return options_.env.world_size; }
   int world_rank() const { return options_.env.rank.value; }

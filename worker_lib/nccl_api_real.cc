@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "ddprun/context.h"
+#include "ddprun/nccl_backend.h"
 #include "worker_lib/backend_nccl.h"
 #include "worker_lib/nccl_api.h"
 

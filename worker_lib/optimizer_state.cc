@@ -8,7 +8,6 @@
 #include "ddprun/adadelta.h"
 #include "ddprun/zero_optimizer.h"
 #include "worker_lib/error_bridge.h"
-#include "worker_lib/rank_state.h"
 
 namespace ddprun {
 namespace {

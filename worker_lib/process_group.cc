@@ -9,7 +9,7 @@
 #include "ddprun/objects.h"
 #include "worker_lib/argument_check.h"
 #include "worker_lib/error_bridge.h"
-#include "worker_lib/group_maker.h"
+#include "worker_lib/group_factory.h"
 #include "worker_lib/group_notes.h"
 #include "worker_lib/verification.h"
 #include "worker_lib/work_state.h"

@@ -141,21 +141,6 @@ PickleDict differences(const PickleDict& own, const std::vector<NamedHash>& of_r
   return result;
 }
 
-std::vector<c10::IValue> gather_values(ProcessGroup& group, const PickleDict& own,
-                                       const std::string& what, std::optional<Timeout> timeout) {
-  std::string bytes;
-  if (group.rank() != 0)
-    write_pickle(own, [&](const void* data, std::size_t size) {
-      bytes.append(static_cast<const char*>(data), size);
-    });
-  const std::vector<std::string> all = group.gather_bytes(bytes, /*root=*/0, timeout);
-  std::vector<c10::IValue> result;
-  for (std::size_t rank = 0; rank < all.size(); ++rank)
-    result.push_back(rank == 0 ? c10::IValue(own)
-                               : read_pickle(all[rank], what + " of rank " + std::to_string(rank)));
-  return result;
-}
-
 RankView::RankView(const c10::IValue& top, int rank, int world_size, std::string file)
     : rank_(rank), world_size_(world_size), file_(std::move(file)) {
   saved_world_ =

@@ -42,12 +42,6 @@ std::vector<NamedHash> hashes_of(const PickleDict& own);
 // The entries that are not rank 0's.
 PickleDict differences(const PickleDict& own, const std::vector<NamedHash>& of_rank_0);
 
-// Of every rank, on rank 0 (elsewhere empty). Collective. what: for errors. Throws as
-// read_pickle().
-std::vector<c10::IValue> gather_values(ProcessGroup& group, const PickleDict& own,
-                                       const std::string& what,
-                                       std::optional<Timeout> timeout = {});
-
 // A checkpoint as one rank of a world of so many sees it.
 class RankView {
  public:

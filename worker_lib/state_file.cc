@@ -11,7 +11,7 @@
 #include "base/durable_directory.h"
 #include "base/read_whole.h"
 #include "base/unique_fd.h"
-#include "worker_lib/checkpoint_io.h"
+#include "worker_lib/atomic_file.h"
 #include "worker_lib/checkpoint_state.h"
 #include "worker_lib/error_bridge.h"
 #include "worker_lib/optimizer_state.h"

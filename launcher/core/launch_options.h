@@ -20,6 +20,7 @@
 #include "base/words.h"
 #include "base/worker_env.h"
 #include "launcher/core/placement.h"
+#include "launcher/core/slot_count.h"
 #include "rendezvous/core/control_message.h"
 #include "rendezvous/core/lease.h"
 
@@ -30,12 +31,7 @@ namespace ddprun {
 // "2" or "1:4": how many nodes.
 Result<NodeRange> parse_nodes(std::string_view text);
 
-// --nproc-per-node: a number, or what to count on this machine.
-struct SlotCount {
-  enum class Kind { kNumber, kCpus, kGpus, kAuto };  // kAuto: GPUs, or CPUs where there is none
-  Kind kind = Kind::kNumber;
-  int number = 1;
-};
+// --nproc-per-node.
 Result<SlotCount> parse_slots(std::string_view text);
 
 // -r and -t: which output streams of which local ranks. "0" none, "1" stdout, "2" stderr, "3" both;

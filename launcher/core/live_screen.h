@@ -17,15 +17,10 @@
 #include <vector>
 
 #include "launcher/core/console_text.h"
+#include "launcher/core/screen_size.h"
 #include "launcher/core/worker_screen.h"
 
 namespace ddprun {
-
-struct ScreenSize {
-  int columns = 80;
-  int rows = 24;
-  friend bool operator==(const ScreenSize&, const ScreenSize&) = default;
-};
 
 class LiveScreen {
  public:

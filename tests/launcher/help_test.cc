@@ -9,7 +9,7 @@
 
 #include "base/exit_codes.h"
 #include "launcher/option_table.h"
-#include "launcher/subcommand.h"
+#include "launcher/core/command_names.h"
 
 namespace ddprun {
 namespace {
@@ -26,7 +26,7 @@ TEST(Help, NamesEveryOptionWithAnExampleAndEveryExitCode) {
     EXPECT_THAT(help, HasSubstr("--" + option.name));
     EXPECT_THAT(help, HasSubstr("; e.g. " + option.example));
   }
-  for (const Subcommand& command : subcommands()) {
+  for (const CommandName& command : command_names()) {
     EXPECT_THAT(help, HasSubstr(" " + std::string(command.name) + " "));
   }
   for (const ExitCodeText& row : kExitCodes) {

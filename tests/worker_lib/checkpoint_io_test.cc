@@ -89,7 +89,7 @@ TEST_F(CheckpointIo, ReadsBackWhatWasAnnounced) {
   EXPECT_EQ(read->identity, written->identity);
   EXPECT_EQ(read->manifest.generation, 2);
   EXPECT_THAT(read->manifest.files,
-              ElementsAre(ManifestFile{"step-000000000005.pt", data.size(), sha256_hex(data)}));
+              ElementsAre(WrittenFile{"step-000000000005.pt", data.size(), sha256_hex(data)}));
   const auto bytes = directory_.read_data(read->manifest);
   ASSERT_TRUE(bytes) << bytes.error().message();
   EXPECT_TRUE(std::equal(bytes->begin(), bytes->end(), data.begin(), data.end()));
@@ -111,7 +111,7 @@ TEST_F(CheckpointIo, WhatWasWrittenMayChangeAtOnce) {
   std::string all;
   for (int i = 0; i < 3; ++i) all += small + large;
   EXPECT_THAT(written->manifest.files,
-              ElementsAre(ManifestFile{"step-000000000005.pt", all.size(), sha256_hex(all)}));
+              ElementsAre(WrittenFile{"step-000000000005.pt", all.size(), sha256_hex(all)}));
   EXPECT_EQ(damage(directory_, 5), "");
 }
 
@@ -329,8 +329,8 @@ TEST_F(CheckpointIo, WhatIsNoRegularFileIsRefusedAtOnce) {
   EXPECT_THAT(damage(directory_, 5), HasSubstr(data + ": it is a FIFO"));
 }
 
-std::vector<ManifestFile> many_files(std::size_t count) {
-  std::vector<ManifestFile> files;
+std::vector<WrittenFile> many_files(std::size_t count) {
+  std::vector<WrittenFile> files;
   for (std::size_t i = 0; i < count; ++i)
     files.push_back({shard_name("step-000000000100.pt", static_cast<int>(i)), 12345678901,
                      sha256_hex(std::to_string(i))});

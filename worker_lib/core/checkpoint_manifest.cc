@@ -13,7 +13,6 @@ namespace {
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kManifestSuffix = ".json";
 constexpr std::string_view kDataSuffix = ".pt";
-constexpr std::string_view kTemporarySuffix = ".tmp";
 constexpr std::string_view kShardInfix = ".shard-";
 constexpr std::size_t kShardDigits = 4;
 constexpr std::size_t kStepDigits = 12;  // so that names sort like steps
@@ -57,10 +56,6 @@ std::string shard_name(std::string_view data_name, int shard) {
   std::string number = std::to_string(shard);
   if (number.size() < kShardDigits) number.insert(0, kShardDigits - number.size(), '0');
   return std::string(data_name) + std::string(kShardInfix) + number + std::string(kDataSuffix);
-}
-
-std::string temporary_name(std::string_view name, std::string_view unique) {
-  return std::string(name) + "." + std::string(unique) + std::string(kTemporarySuffix);
 }
 
 std::optional<CheckpointFileName> parse_file_name(std::string_view name) {

@@ -23,16 +23,11 @@
 #include <string_view>
 #include <vector>
 
+#include "worker_lib/core/written_file.h"
+
 namespace ddprun {
 
 inline constexpr int kCheckpointFormat = 1;
-
-struct ManifestFile {
-  std::string name;  // beside the manifest
-  std::uint64_t bytes = 0;
-  std::string sha256;  // 64 hexadecimal digits
-  bool operator==(const ManifestFile&) const = default;
-};
 
 struct CheckpointManifest {
   int format = kCheckpointFormat;
@@ -46,7 +41,7 @@ struct CheckpointManifest {
   std::int64_t claim = 0;
   std::string model;  // hash of the names, dtypes and shapes of its tensors; empty: not known
   std::string data;   // what it was trained on, in the program's words; empty: not said
-  std::vector<ManifestFile> files;
+  std::vector<WrittenFile> files;  // in the manifest's directory
   bool operator==(const CheckpointManifest&) const = default;
 };
 
@@ -64,10 +59,6 @@ std::string data_name(std::int64_t step, const std::set<std::string>& taken);
 
 // What a rank's share of `data_name` is called: "step-000000000120.shard-0003.pt".
 std::string shard_name(std::string_view data_name, int shard);
-
-// The name under which a file is written before it is renamed to `name`. `unique` (hexadecimal) keeps
-// two processes apart that write the same file, such as a rank 0 of an older generation that lives on.
-std::string temporary_name(std::string_view name, std::string_view unique);
 
 struct CheckpointFileName {
   enum class Kind { kManifest, kData, kTemporary };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "base/cache_line.h"
 #include "worker_lib/core/segment_layout.h"
 
 namespace ddprun {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/cache_line.h"
 #include "worker_lib/core/chunk_pipeline.h"
 #include "worker_lib/core/pair_sizes.h"
 

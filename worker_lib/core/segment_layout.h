@@ -12,9 +12,6 @@
 
 namespace ddprun {
 
-// What two ranks write lies on different lines, lest they take it from each other.
-inline constexpr std::size_t kCacheLineBytes = 64;
-
 struct SegmentLayout {
   int local_count = 1;
   std::size_t stage_bytes = 0;  // of one stage; a rank has ChunkPipeline::kStages of them

@@ -11,9 +11,9 @@
 #include <tuple>
 #include <type_traits>
 
+#include "base/cache_line.h"
 #include "base/result.h"
 #include "ddprun/reduce_op.h"
-#include "worker_lib/core/segment_layout.h"
 #include "worker_lib/cpu/element_type.h"
 
 namespace ddprun {
@@ -30,6 +30,9 @@ enum class CallKind : std::uint8_t {
   kBarrier,
   kMonitoredBarrier,
 };
+
+// The most bytes of a note that a rank wants known of itself (CpuGroup::write_note).
+inline constexpr std::size_t kMaxNoteBytes = 2048;
 
 // Collectives that move bytes without looking at them say what these are all the same; kU8 and a
 // number of bytes where the caller did not say it, or the tensors are of several types.

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cache_line.h"
 #include "worker_lib/core/chunk_pipeline.h"
 #include "worker_lib/core/node_layout.h"
 #include "worker_lib/core/scattered.h"

@@ -40,6 +40,7 @@
 #include "base/worker_page_file.h"
 #include "ddprun/reduce_op.h"
 #include "worker_lib/core/scattered.h"
+#include "worker_lib/cpu/call_header.h"
 #include "worker_lib/cpu/element_type.h"
 #include "worker_lib/cpu/tuning.h"
 
@@ -171,7 +172,7 @@ class CpuGroup {
   // Notes, where a group has them (by itself: none). A few bytes that this rank wants known of
   // itself, at most kMaxNoteBytes; the last ones count, also when the group has failed. One thread
   // at a time.
-  static constexpr std::size_t kMaxNoteBytes = 2048;
+  static constexpr std::size_t kMaxNoteBytes = ddprun::kMaxNoteBytes;
   virtual void write_note(std::string_view note) { static_cast<void>(note); }
   // The notes of all ranks, by rank. Other nodes are asked, which takes up to `patience`; zero:
   // those of this node. Empty: nothing was written, or no answer came. Never ends the group; one

@@ -8,9 +8,9 @@
 #include <cstring>
 #include <vector>
 
+#include "base/cache_line.h"
 #include "base/not_now.h"
 #include "worker_lib/core/segment_layout.h"
-#include "worker_lib/cpu/chunked_call.h"
 
 namespace ddprun {
 namespace {

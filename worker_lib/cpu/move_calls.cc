@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/cache_line.h"
+
 namespace ddprun {
 namespace {
 

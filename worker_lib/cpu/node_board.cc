@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/assert.h"
+#include "base/cache_line.h"
 #include "worker_lib/core/segment_layout.h"
 #include "worker_lib/cpu/futex.h"
 

@@ -30,7 +30,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "worker_lib/cpu/call_header.h"
-#include "worker_lib/cpu/cpu_group.h"
 
 namespace ddprun {
 
@@ -81,7 +80,7 @@ class NodeBoard {
   // --- notes ---
   // What a rank wants known of itself. Any one thread of the rank at a time writes; a reader never
   // sees half of it, and takes a note that keeps changing for none.
-  static constexpr std::size_t kMaxNoteBytes = CpuGroup::kMaxNoteBytes;
+  static constexpr std::size_t kMaxNoteBytes = ddprun::kMaxNoteBytes;
   void write_note(std::string_view note);
   std::string note_of(int local) const;
 

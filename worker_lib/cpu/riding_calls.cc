@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "base/cache_line.h"
+
 namespace ddprun {
 
 // --- RidingReduce ---

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <exception>
 
+#include "base/cache_line.h"
 #include "base/poll_until.h"
 #include "worker_lib/cpu/move_calls.h"
 #include "worker_lib/cpu/rank_names.h"

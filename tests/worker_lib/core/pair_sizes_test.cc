@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/cache_line.h"
 #include "tests/worker_lib/core/layout_of.h"
 #include "worker_lib/core/segment_layout.h"
 

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "ddprun/backend_kind.h"
+#include "ddprun/nccl_backend.h"
 #include "ddprun/process_group.h"
 #include "ddprun/store.h"
 
@@ -150,11 +151,6 @@ class Context {
 // Makes the group over all ranks; a collective call. `nccl` makes the nccl backend, null where the
 // program was not linked with it. Use init().
 Context init_with(const InitOptions& options, BackendFactory* nccl);
-
-#ifdef DDPRUN_WORKER_CUDA
-// Defined in the library behind ddprun::worker_cuda, which also defines the macro.
-BackendFactory* nccl_backend_factory();
-#endif
 
 // Reads the environment, chooses device and backend, and forms the group over all ranks. Throws
 // DistError: kInvalidArgument names a bad variable or option, kConnection or kTimeout the store or
